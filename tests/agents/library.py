@@ -1,5 +1,5 @@
-"""One task for a framework, by the block of the guide that is given: library.py NAME SHAPE BLOCK PROMPT, in the folder to
-work in. Prints the last words of the model."""
+"""Runs one task with a framework, configured by a block of the guide: library.py NAME SHAPE BLOCK PROMPT, in the
+working folder. Prints the model's last message."""
 
 import asyncio
 import pathlib

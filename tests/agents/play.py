@@ -1,9 +1,9 @@
-"""A model that plays from a script, behind all three shapes, whole and streamed: it writes a program, runs it, sees that
-it is wrong, mends it in two steps, runs it again beside a look at the file, and says what came.
+"""A scripted model in all three formats, complete and streamed: it writes a program, runs it, finds that it is wrong,
+fixes it in two steps, runs it again while reading the file, and reports the result.
 
-It is as strict as the providers that it stands for: a call without its result, a result without its call, reasoning that
-it never gave or a member that the shape does not have is 400. What a tool gave back must be what the tool said, or the
-script ends in words that say so.
+It is as strict as the providers that it imitates: a call without its result, a result without its call, reasoning that
+it never sent or a member that the format does not have is 400. Results must be the tools' real output, otherwise the
+script ends with a message that says so.
 """
 
 import http.server
@@ -16,9 +16,9 @@ WRONG, BETTER, RIGHT = "print(6 * 9)", "print(6 * 8)", "print(6 * 7)"
 DONE = "It prints 42 now."
 THOUGHT = "Let me see."
 FOLDER = re.compile(r"in the folder (/[\w./-]+)")
-# Part of the prompt by which a client has its conversation summed up.
+# Part of the prompt with which a client requests a summary of its conversation.
 COMPACTS = re.compile(r"create a detailed summary|CONTEXT CHECKPOINT COMPACTION")
-# What providers of each shape say of a prompt that is too long.
+# Errors of providers of each format for a prompt that is too long.
 TOO_LONG = {
     "chat": {"message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 8227 tokens.",
              "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"},
@@ -26,7 +26,7 @@ TOO_LONG = {
     "responses": {"message": "Your input exceeds the context window of this model. Please adjust your input and try again.",
                   "type": "invalid_request_error", "param": "input", "code": "context_length_exceeded"},
 }
-# What a result must have in it, by how many results there are.
+# Required text in a result, by the number of results.
 SEEN = {2: "54", 5: "42", 6: RIGHT}
 
 MEMBERS = {
@@ -49,7 +49,7 @@ def patch(*lines):
 
 
 def moves(tools, folder):
-    """The calls of the script in the words of the tools at hand; each step is a list of (tool, arguments or text)."""
+    """The calls of the script for the available tools; each step is a list of (tool, arguments or text)."""
     path = f"{folder}/{FILE}"
     if "apply_patch" in tools:
         write = ("apply_patch", patch(f"*** Add File: {FILE}", f"+{WRONG}"))
@@ -74,7 +74,7 @@ def moves(tools, folder):
 
 
 def text_of(content):
-    """All text in a content, of whatever shape."""
+    """All text in a content, in any format."""
     if isinstance(content, list):
         return "\n".join(text_of(part) for part in content)
     if isinstance(content, dict):
@@ -83,7 +83,7 @@ def text_of(content):
 
 
 class Turn:
-    """A request, read in no shape, and what the script answers."""
+    """A request in a neutral form, and the answer of the script."""
 
     def __init__(self, shape, body, given):
         self.shape, self.given = shape, given
@@ -93,7 +93,7 @@ class Turn:
         if unknown:
             raise Wrong(f"unknown members: {sorted(unknown)}")
         self.calls, self.results, self.texts = [], {}, []
-        # Reasoning of earlier turns that has come back.
+        # Reasoning of earlier turns that was sent back.
         self.kept = 0
         getattr(self, f"read_{shape}")(body)
         if set(self.results) != set(self.calls):
@@ -172,7 +172,7 @@ class Turn:
                 self.texts.append(text_of(item["content"]))
 
     def answer(self, steps):
-        """What comes next, by the results so far: calls, or the last word."""
+        """The next step, by the results so far: calls, or the last message."""
         self.say, self.next, n = "ok", [], len(self.results)
         self.number = n
         if not steps or not self.folder:
@@ -196,7 +196,7 @@ class Turn:
 
 
 def signature(call):
-    """What Gemini adds to a call, and wants back."""
+    """The member that Gemini adds to a call and requires back."""
     return {"google": {"thought_signature": f"SIG+/{call}=="}}
 
 
@@ -324,11 +324,11 @@ SHAPES = {
 
 
 class Player:
-    """The provider on a port of its own. `refused` has what it refused."""
+    """The provider on a port of its own. `refused` lists the requests that it refused."""
 
     def __init__(self):
         self.refused, self.given, self.failed = [], {}, set()
-        # How much reasoning came back with the last request of each folder.
+        # Amount of reasoning sent back with the last request of each folder.
         self.kept = {}
         # Folders of clients that were refused for the length of their prompt, and of those that compacted after that.
         self.full, self.compacted = set(), set()
@@ -363,7 +363,7 @@ class Player:
         if turn.compacts and turn.folder in self.full:
             self.compacted.add(turn.folder)
         elif turn.folder in self.compacted:
-            # It has gone on, which is all that is asked of it.
+            # It has continued; nothing more is required.
             turn.say, turn.next = DONE, []
         once = (body["model"], turn.folder)
         fails = turn.number == 1 and body["model"] in ["fails", "breaks"] and once not in self.failed

@@ -1,10 +1,10 @@
-"""Real clients, unmodified, at the gateway before a provider of each shape that plays a script: every crossing of shapes.
+"""Real, unmodified clients at the gateway, with a scripted provider of each format: every combination of formats.
 
-    AGENTS=codex,claude run.py     those clients alone
-    AGENTS_TIMES=3 run.py          Codex so many times at each provider, in the place of 20
+    AGENTS=codex,claude run.py     only these clients
+    AGENTS_TIMES=3 run.py          Codex this number of times at each provider, instead of 20
 
-Each runs in a folder of its own with the block that the guide has for it, and may reach 127.0.0.1 alone. What it wrote
-is looked at, and what it said. At the end it prints the table of src/docs/agents.md; the last line is
+Each runs in a folder of its own with its block of the guide, and can reach only 127.0.0.1. The files that it wrote and
+its last message are checked. At the end the table of src/docs/agents.md is printed; the last line is
 `N passed, N failed, N skipped`.
 """
 
@@ -29,7 +29,7 @@ import play  # noqa: E402
 UPSTREAMS = ["chat", "messages", "responses"]
 TIMES = int(os.environ.get("AGENTS_TIMES", "20"))
 PATIENCE = 180
-# A client that has been told that its allowance is spent must end so soon.
+# Time within which a client must end after an error for a spent allowance.
 SPENT_SECONDS = 5
 MARKS = ("<!-- scripts/test agents -->\n", "\n<!-- end -->")
 TOOLS = pathlib.Path(os.environ["AGENTS_TOOLS"])
@@ -43,21 +43,21 @@ def block(title, language):
 
 @dataclasses.dataclass
 class Client:
-    """A client as it stands in the table, and how it is run."""
+    """A client in the table, and how to run it."""
 
     name: str
     shape: str
     start: object
     times: int = 1
-    # The package that its version is that of.
+    # The package with its version.
     version: str = ""
-    # Turns whose reasoning must come back with the last request, whatever shape it was given in.
+    # Turns whose reasoning must be sent back with the last request, whatever format it had.
     keeps: int = 0
 
 
 @dataclasses.dataclass
 class Task:
-    """One run: a folder, a model, what is said."""
+    """One run: a folder, a model, a prompt."""
 
     folder: pathlib.Path
     home: pathlib.Path
@@ -75,7 +75,7 @@ class Task:
         return re.sub(r"\bsmall\b", self.model, text)
 
     def run(self, command, **more):
-        """Exit code and output of a command that nothing but 127.0.0.1 answers."""
+        """Exit code and output of a command that can reach only 127.0.0.1."""
         nowhere = "http://127.0.0.1:9"
         environment = {
             "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(self.home), "TOLLGATE_KEY": self.key,
@@ -128,7 +128,7 @@ def library(title, name, shape, venv="venv"):
 
 def vercel(shape):
     def start(task):
-        # Beside the packages, which are looked for from where a module lies.
+        # Next to the packages, which are searched from the folder of a module.
         path = TOOLS / "node" / f"task-{task.folder.name}.mjs"
         path.write_text(task.filled("Vercel's AI SDK", "js") + "\n" + (HERE / "vercel.mjs").read_text())
         try:
@@ -163,7 +163,7 @@ def version(package):
 
 
 class Runs:
-    """A gateway, a provider, and what came of the runs."""
+    """A gateway, a provider, and the results of the runs."""
 
     def __init__(self, folder):
         self.folder, self.player = folder, play.Player()
@@ -187,7 +187,7 @@ class Runs:
             self.passed += 1
 
     def done(self, client, model):
-        """Whether one run did the whole task; else why not."""
+        """True if one run did the whole task, otherwise the reason."""
         task = self.task(model)
         try:
             code, said = client.start(task)
@@ -227,7 +227,7 @@ class Runs:
         return good
 
     def spent(self):
-        """Codex with a spent period: it ends soon, and says in the gateway's words why."""
+        """Codex with a spent period: it ends soon and shows the gateway's message."""
         key = self.gateway.issue("--plan", "spent")
         began = None
         for _ in range(2):

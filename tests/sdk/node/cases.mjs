@@ -1,5 +1,5 @@
-// The cases of the matrix and what both families of SDK make of them: one neutral answer for each way of asking. Used
-// by suite_matrix. Nothing here decides what is right; it only asks and writes down.
+// The cases of the matrix and their results with both families of SDK: one neutral answer for each kind of request.
+// Used by suite_matrix. Sends and records only; does not judge the results.
 
 import { load } from './gateway.mjs';
 
@@ -136,7 +136,7 @@ export class OpenAi {
 
   async helper(row, asked) {
     const stream = this.completions.stream({ ...asked, stream_options: { include_usage: true } });
-    // The helper keeps the last piece only of a field it does not know; its events have all of them.
+    // The helper keeps only the last piece of an unknown field; its events have all pieces.
     let thought = '';
     stream.on('chunk', (chunk) => {
       thought += chunk.choices[0]?.delta.reasoning_content ?? '';

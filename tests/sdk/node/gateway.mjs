@@ -1,5 +1,5 @@
-// A simulated provider and a gateway before it, as processes of their own, for one run of the suite. TOLLGATE_BIN
-// names the binary, TOLLGATE_NODE_MODULES the folder that holds the SDKs.
+// A simulated provider and a gateway in front of it, as separate processes, for one run of the suite. TOLLGATE_BIN
+// names the binary, TOLLGATE_NODE_MODULES the folder of the SDKs.
 
 import { execFileSync, spawn } from 'node:child_process';
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,5 @@
-// Recorded answers: the fixtures under tests/fixtures/cross as bytes, and a server that plays them. How a fixture is
-// written stands in src/dialect/tests/rows.rs; the short lines of its streams are written out here.
+// Recorded answers: the fixtures under tests/fixtures/cross as bytes, and a server that replays them. The format of a
+// fixture is described in src/dialect/tests/rows.rs; this file expands the short lines of its streams.
 
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { createServer } from 'node:http';
@@ -72,7 +72,7 @@ function ofRow(file) {
     }
     const fault = /^(fault|broken) /m.test(heard);
     if (kind === 'stream') [said, heard] = [writtenOut(shape, said), writtenOut(OTHER[shape], heard)];
-    // A request in the other shape is the one before this answer; it may rename tools or ask for JSON by one.
+    // A preceding request in the other format belongs to this answer; it may rename tools or require JSON by a tool.
     const asked = request && 'max_tokens' in request === (shape === 'chat') ? request : null;
     found.push({ name: `${file.slice(0, 6)} ${at}`, kind, shape, said, heard, fault, request: asked, tool });
   }

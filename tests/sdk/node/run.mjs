@@ -10,7 +10,7 @@ const counts = { passed: 0, failed: 0, skipped: 0 };
 
 function count(kind) {
   return ({ name, skip, details }) => {
-    // Suites and files are no tests of their own, but one that fails by itself, in a hook or while loading, counts.
+    // Suites and files are not tests, but one that fails by itself, in a hook or while loading, counts.
     const isTest = details.type !== 'suite' && !files.some((file) => file.endsWith(name));
     if (isTest && skip !== undefined) counts.skipped += 1;
     else if (isTest || (kind === 'failed' && details.error?.failureType !== 'subtestsFailed')) counts[kind] += 1;

@@ -1,6 +1,6 @@
-// Agents' loops: five turns of three parallel tools each, from every shape against every kind of upstream, to the same
-// final text. The simulated provider calls tools for five turns and then tells every result it was given, in order; so
-// a result that is lost, doubled or out of its place on the way shows in the final text.
+// Agents' loops: five turns of three parallel tools each, from every format against every kind of upstream, with the
+// same final text. The simulated provider calls tools for five turns and then repeats every result that it received, in
+// order, so that a lost, duplicated or misplaced result shows in the final text.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -79,7 +79,7 @@ for (const stream of [false, true]) {
         const answer = stream ? await responses.stream(asked).finalResponse() : await responses.create(asked);
         const calls = answer.output.filter(({ type }) => type === 'function_call');
         if (calls.length === 0) return answer.output_text;
-        // Reasoning goes back with the rest.
+        // Reasoning is sent back, too.
         input.push(...answer.output);
         for (const { call_id, name, arguments: text } of calls) {
           input.push({ type: 'function_call_output', call_id, output: run(name, JSON.parse(text).n) });

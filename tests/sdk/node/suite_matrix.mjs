@@ -1,5 +1,5 @@
-// Both families of official SDK against every kind of upstream, asked whole, streamed, and by the accumulating helper.
-// Every cell is a test; at the end the matrix prints itself, each cell as the number of things that were looked at.
+// Both families of official SDK against every kind of upstream: complete, streamed, and by the accumulating helper.
+// Every cell is a test; at the end the matrix is printed, each cell as its number of checks.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -104,7 +104,7 @@ const checks = {
     same(answer.thought, 'This answer was made by');
     same(answer.text, 'This answer was made');
     same([answer.completion, answer.thinkingTokens], [9, 5]);
-    // Of a responses upstream it carries what that wants to see again.
+    // For a responses upstream it carries the reasoning that the upstream requires back.
     const signature = { chat: /^$/, messages: /^c2ltdWxhdGVk$/, responses: /^tg1\./ }[upstream];
     if (family === 'anthropic') same(signature.test(answer.signature), true, answer.signature);
     if (family === 'anthropic' && upstream === 'messages') same(heard.thinking.budget_tokens, 2048);
@@ -128,7 +128,7 @@ const checks = {
   'stop sequence'({ same, stop, family, upstream }, answer, heard) {
     same(answer.text, 'This answer was ');
     same(upstream === 'chat' ? heard.stop : heard.stop_sequences, ['made']);
-    // A chat upstream does not say that it was a sequence, nor which.
+    // A chat upstream reports neither that a sequence ended the answer nor which one.
     const told = family === 'anthropic' && upstream === 'messages';
     same(answer.sequence, told ? 'made' : null);
     stop(told || family === 'openai' ? 'sequence' : 'end');

@@ -1,5 +1,5 @@
-// The official `openai` package, unmodified, at the chat endpoint: models behind an upstream of the same shape, and
-// translated ones. Specification sections 2, 4.1, 5, 7 and 8.
+// The official `openai` package, unmodified, at the chat endpoint: models behind an upstream of the same format, and
+// translated ones.
 
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';

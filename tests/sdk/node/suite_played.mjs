@@ -1,7 +1,7 @@
-// Every recorded answer of an upstream, played through the real gateway to both families of official SDK. A client of
-// the other shape must make of it what it makes of the recorded translation when it hears that directly; a client of
-// the same shape what it makes of the upstream itself. An upstream that fails must be told as an error of the SDK's
-// own. Streams are read raw and by the accumulating helper.
+// Every recorded answer of an upstream, replayed through the real gateway to both families of official SDK. A client of
+// the other format must get the same result as from the recorded translation directly; a client of the same format the
+// same as from the upstream itself. A failing upstream must raise an error of the SDK's own. Streams are read raw and
+// by the accumulating helper.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -69,7 +69,7 @@ const anthropic = {
   },
   told({ content, stop_reason, stop_sequence, usage }) {
     assert.ok(usage.input_tokens >= 0 && usage.output_tokens >= 0);
-    // What the helper keeps for itself of a call's text is no part of the answer.
+    // The text of a call that the helper stores internally is not part of the answer.
     const plain = content.map((block) => JSON.parse(JSON.stringify(block)));
     return [plain.map((block) => (block.id ? { ...block, id: known(block.id) } : block)), stop_reason, stop_sequence];
   },

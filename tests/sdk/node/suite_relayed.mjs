@@ -1,4 +1,4 @@
-// The official `openai` package, unmodified, at what is relayed: embeddings and completions. Contract section 12.
+// The official `openai` package, unmodified, at the relayed endpoints: embeddings and completions.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';

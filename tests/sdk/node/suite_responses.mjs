@@ -1,4 +1,4 @@
-// The official `openai` package, unmodified, at the responses endpoint: models behind an upstream of every shape.
+// The official `openai` package, unmodified, at the responses endpoint: models behind an upstream of every format.
 
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';

@@ -1,6 +1,6 @@
-"""The cases of the matrix and what both families of SDK make of them: one neutral answer for each way of asking.
+"""The cases of the matrix and their results with both families of SDK: one neutral answer for each kind of request.
 
-Used by suite_matrix. Nothing here decides what is right; it only asks and writes down.
+Used by suite_matrix. Sends and records only; does not judge the results.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ SCHEMA = {
 
 @dataclasses.dataclass
 class Case:
-    """One row of the matrix, told without a shape."""
+    """One row of the matrix, in a neutral form."""
 
     name: str
     say: str
@@ -47,7 +47,7 @@ class Case:
 
 @dataclasses.dataclass
 class Answer:
-    """What came of it, told without a shape; `pieces` are texts in the order they came."""
+    """The result, in a neutral form; `pieces` are texts in the order of their arrival."""
 
     id: str = ""
     model: str = ""
@@ -191,7 +191,7 @@ class OpenAi:
                     seen += event.type == "content.delta"
                 answer = stream.get_final_completion()
             except (openai.LengthFinishReasonError, openai.ContentFilterFinishReasonError) as error:
-                # What this helper makes of these two ends, always; the answer so far stays at hand.
+                # The helper always raises for these two ends; the answer so far remains available.
                 answer = stream.current_completion_snapshot
                 return dataclasses.replace(self.read(answer), raised=error, pieces=seen)
             except openai.APIError as error:

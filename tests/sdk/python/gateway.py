@@ -1,6 +1,6 @@
-"""A simulated provider and a gateway before it, as processes of their own, for one run of the suite.
+"""A simulated provider and a gateway in front of it, as separate processes, for one run of the suite.
 
-TOLLGATE_BIN names the binary. Everything is kept in a folder that goes away at the end.
+TOLLGATE_BIN names the binary. Everything is kept in a folder that is removed at the end.
 """
 
 import json
@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 
 def free_port():
-    """A port nobody listens on, below those of outgoing connections."""
+    """A free port, below the range of outgoing connections."""
     start = 10_000 + os.getpid() % 700 * 30
     for offset in range(20_000):
         port = 10_000 + (start - 10_000 + offset) % 21_000
@@ -38,7 +38,7 @@ free_port.given = set()
 
 
 def fetch(url, headers=None):
-    """Status and body of a GET; a status of 0 if nobody answers."""
+    """Status and body of a GET; a status of 0 without an answer."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=PATIENCE) as answer:
             return answer.status, answer.read()
@@ -49,7 +49,7 @@ def fetch(url, headers=None):
 
 
 def wait_until(what, test):
-    """Looks again and again until `test` is true."""
+    """Waits until `test` is true."""
     end = time.monotonic() + PATIENCE
     while not test():
         if time.monotonic() > end:
@@ -58,7 +58,7 @@ def wait_until(what, test):
 
 
 class Gateway:
-    """Provider and gateway, running. With `provider`, the address of another one, the gateway alone."""
+    """Starts provider and gateway; only the gateway if `provider` is the address of another one."""
 
     def __init__(self, config=CONFIG, provider=None):
         self.binary = os.environ["TOLLGATE_BIN"]
@@ -75,10 +75,10 @@ class Gateway:
             self._start(["provider", "--listen", self.provider], f"http://{self.provider}/healthz")
         self._start(["serve"], f"http://{self.admin}/readyz")
         self.process = self.processes[-1]
-        # Ready, and nobody has asked for anything yet.
+        # Ready, before any request.
         self.idle_kb = self.status("VmRSS")
         self.key = self.issue()
-        # The key has been let in, and has been told its quota.
+        # The key is accepted and its quota returned.
         self.used_kb = self.status("VmRSS")
 
     def _start(self, args, probe):
@@ -100,7 +100,7 @@ class Gateway:
         return subprocess.run(command, cwd=self.folder.name, check=True, capture_output=True, text=True).stdout
 
     def issue(self, *args):
-        """A fresh key that the gateway knows already."""
+        """A new key that the gateway already knows."""
         key = self.run("keys", "issue", "--name", "sdk", *args).strip()
         header = {"authorization": f"Bearer {key}"}
         wait_until("the key to be known", lambda: fetch(f"http://{self.gateway}/v1/quota", header)[0] != 401)
@@ -113,7 +113,7 @@ class Gateway:
         wait_until("the key to be revoked", lambda: fetch(f"http://{self.gateway}/v1/quota", header)[0] == 401)
 
     def last(self):
-        """The last request that the provider took."""
+        """The last request that the provider received."""
         return json.loads(fetch(f"http://{self.provider}/last")[1])
 
     def stats(self):
@@ -126,7 +126,7 @@ class Gateway:
         return int(next(line.split()[1] for line in lines if line.startswith(name + ":")))
 
     def stop(self):
-        """Ends the processes and looks at how they ended."""
+        """Ends the processes and checks how they ended."""
         codes = []
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""Recorded answers: the fixtures under tests/fixtures/cross as bytes, and a server that plays them.
+"""Recorded answers: the fixtures under tests/fixtures/cross as bytes, and a server that replays them.
 
-How a fixture is written stands in src/dialect/tests/rows.rs; the short lines of its streams are written out here.
+The format of a fixture is described in src/dialect/tests/rows.rs; this file expands the short lines of its streams.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ OTHER = {"chat": "messages", "messages": "chat"}
 
 @dataclasses.dataclass
 class Recording:
-    """What an upstream of shape `shape` said, and what a client of the other shape is to hear of it."""
+    """An answer of an upstream of format `shape`, and the expected answer for a client of the other format."""
 
     name: str
     kind: str
@@ -84,7 +84,7 @@ def of_rows():
             fault = "\nfault " in f"\n{heard}" or heard.startswith("broken")
             if kind == "stream":
                 said, heard = written_out(shape, said), written_out(OTHER[shape], heard)
-            # A request in the other shape is the one before this answer; it may rename tools or ask for JSON by one.
+            # A preceding request in the other format belongs to this answer; it may rename tools or require JSON.
             asked = request if request and ("max_tokens" in request) == (shape == "chat") else None
             yield Recording(name, kind, shape, said, heard, fault, asked, tool)
 
@@ -106,7 +106,7 @@ def recordings():
 
 
 class Player:
-    """A server that gives one answer, the one put in last, to every request."""
+    """A server that sends one answer, the last one set, to every request."""
 
     def __init__(self):
         player = self

@@ -11,14 +11,14 @@ import unittest
 
 import gateway
 
-# Every client of an SDK reads all authorities again, which takes longer than its tests do: once is enough.
+# Every client of an SDK reads all certificate authorities, which takes longer than its tests: once is enough.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 SUITES = ["openai", "anthropic", "responses", "relayed", "open", "matrix", "agents", "played", "traces"]
 
 
 class Result(unittest.TextTestResult):
-    """Counts what passed, too."""
+    """Counts passed tests, too."""
 
     passed = 0
 

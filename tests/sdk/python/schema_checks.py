@@ -1,4 +1,4 @@
-"""What Schemathesis cannot know by itself: which models there are, and how to read the data of a stream's events."""
+"""Facts that Schemathesis does not know: the existing models, and how to read the data of a stream's events."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ def validator(document, path):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """A model of any name becomes one that there is, but for some; else hardly a request would reach a provider. Half
+    """Replaces most model names by existing ones, since otherwise hardly any request would reach a provider. Half
     of the requests ask for a stream."""
     model = case.body.get("model") if isinstance(case.body, dict) else None
     if isinstance(model, str) and len(model) < 12:
@@ -30,7 +30,7 @@ def before_call(context, case, kwargs):
 
 @schemathesis.check
 def events_conform(ctx, response, case):
-    """Every event is as the document says, and the last one is an end."""
+    """Checks that every event conforms to the document, and that the last one is an end."""
     if not response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
         return
     check = validator(json.dumps(case.operation.schema.raw_schema), case.operation.path)

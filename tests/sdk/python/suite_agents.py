@@ -1,8 +1,8 @@
-"""Agents' loops: five turns of three parallel tools each, from every shape against every kind of upstream, to the same
-final text.
+"""Agents' loops: five turns of three parallel tools each, from every format against every kind of upstream, with the
+same final text.
 
-The simulated provider calls tools for five turns and then tells every result it was given, in order; so a result that
-is lost, doubled or out of its place on the way shows in the final text.
+The simulated provider calls tools for five turns and then repeats every result that it received, in order, so that a
+lost, duplicated or misplaced result shows in the final text.
 """
 
 import json
@@ -98,7 +98,7 @@ class Agents(unittest.TestCase):
             while True:
                 self.assertLess(len(items), 1 + 4 * TURNS * CALLS, "the loop does not end")
                 answer = ask(client, {"model": model, "input": items, "tools": tools, "store": False})
-                # Reasoning goes back with the rest.
+                # Reasoning is sent back, too.
                 items += [item.model_dump(exclude_none=True) for item in answer.output]
                 calls = [item for item in answer.output if item.type == "function_call"]
                 if not calls:

@@ -1,5 +1,5 @@
-"""The official `anthropic` package, unmodified, at the messages endpoint: models behind an upstream of the same shape,
-and translated ones. Specification sections 2, 4.2, 5, 7 and 8."""
+"""The official `anthropic` package, unmodified, at the messages endpoint: models behind an upstream of the same format,
+and translated ones."""
 
 import asyncio
 import re

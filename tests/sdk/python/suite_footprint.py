@@ -1,4 +1,4 @@
-"""What the release binary costs: memory when idle and after work, and system calls per request in steady state."""
+"""Footprint of the release binary: memory when idle and after work, and system calls per request in steady state."""
 
 import json
 import re
@@ -21,7 +21,7 @@ TRACED_REQUESTS = 3000
 
 
 def work(count, stream):
-    """So many requests on one connection, each sent in one piece."""
+    """Sends this number of requests on one connection, each in one piece."""
     host, port = GATEWAY.gateway.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -56,7 +56,7 @@ def take(reader):
 
 
 def traced(run):
-    """System calls of the loop's thread while `run` runs: name to count; `None` where tracing is not allowed."""
+    """System calls of the event loop's thread during `run`: name to count; `None` if tracing is not allowed."""
     command = ["strace", "-c", "-qq", "-U", "calls,name", "-p", str(GATEWAY.process.pid)]
     try:
         tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -76,8 +76,8 @@ def traced(run):
 
 class Footprint(unittest.TestCase):
     def test_1_an_idle_gateway_stays_within_six_mebibytes(self):
-        # How much of the binary's file the kernel maps around a page that is touched differs from start to start by
-        # some hundred kB.
+        # The part of the binary's file that the kernel maps around a touched page differs from start to start by some
+        # hundred kB.
         starts = [(GATEWAY.idle_kb, GATEWAY.used_kb)]
         while len(starts) < STARTS:
             fresh = Gateway(provider=GATEWAY.provider)

@@ -1,4 +1,4 @@
-"""LlamaIndex's embeddings, which want an older `openai` package than the others. Contract section 12."""
+"""LlamaIndex's embeddings, which require an older `openai` package than the others."""
 
 import math
 import unittest

@@ -1,7 +1,7 @@
-"""What is relayed, of a real server: llama.cpp by PyPI's llama-cpp-python, with a tiny model of random weights that
-scripts/measure/tiny.py writes. What it answers itself and what comes through the gateway are compared byte for byte, but
-for the names that are the gateway's own and what differs from one answer to the next. Runs in the environment of that
-server, without an SDK. Contract section 12."""
+"""Relayed endpoints of a real server: llama.cpp from PyPI's llama-cpp-python, with a tiny model of random weights that
+scripts/measure/tiny.py writes. Its direct answers and those through the gateway are compared byte for byte, except for
+the gateway's own names and values that differ between answers. Runs in the environment of that server, without an
+SDK."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ import unittest
 
 import gateway
 
-# The one that the other suites share; here the gateway stands before another provider.
+# The gateway of the other suites; here it is in front of another provider.
 GATEWAY = None
 HERE = pathlib.Path(__file__).parent
 TINY = HERE.parent.parent.parent / "scripts" / "measure" / "tiny.py"
@@ -57,23 +57,23 @@ def ask(at, path, model, body, key="none"):
 
 
 def both(path, body):
-    """What the server answers itself, and what comes through the gateway."""
+    """The direct answer of the server, and the one through the gateway."""
     return ask(AT, path, "tiny", body), ask(LOCAL.gateway, path, "local", body, LOCAL.key)
 
 
 def named(body):
-    """With the same names in every answer."""
+    """Replaces varying names, so that answers can be compared."""
     return OWN.sub(lambda found: next(filter(None, found.groups())) + b'"own"', body)
 
 
 def row():
-    """Requests, input and output tokens of all that has been asked, by endpoint."""
+    """Requests, input and output tokens so far, by endpoint."""
     lines = json.loads(LOCAL.run("usage", "--by", "endpoint", "--json"))
     return {line["name"]: (line["requests"], line["uncached_input_tokens"], line["output_tokens"]) for line in lines}
 
 
 def grown(endpoint, before, by):
-    """Waits until the rows have grown by so much."""
+    """Waits until the rows have grown by this amount."""
     want = tuple(old + more for old, more in zip(before.get(endpoint, (0, 0, 0)), by))
     gateway.wait_until(f"{want} of {endpoint}: {row()}", lambda: row().get(endpoint) == want)
 

@@ -1,6 +1,6 @@
-"""Both families of official SDK against every kind of upstream, asked whole, streamed, and by the accumulating helper.
+"""Both families of official SDK against every kind of upstream: complete, streamed, and by the accumulating helper.
 
-Every cell is a test; at the end the matrix prints itself, each cell as the number of things that were looked at.
+Every cell is a test; at the end the matrix is printed, each cell as its number of checks.
 """
 
 import re
@@ -26,7 +26,7 @@ COUNTS = {}
 
 
 class Cell:
-    """One cell: who asks, whom, how, what; and what is looked at in the answer."""
+    """One cell: client, upstream, kind of request and case; and the checks of the answer."""
 
     def __init__(self, test, family, upstream, way, case):
         self.test, self.family, self.upstream, self.way, self.case = test, family, upstream, way, case
@@ -72,7 +72,7 @@ class Cell:
         self.stop(answer, "end")
 
     def talk(self, heard):
-        """The messages that the upstream heard; of the responses shape without what its items are called."""
+        """The messages that the upstream received; in the responses format without the names of its items."""
         if self.upstream != "responses":
             return heard["messages"]
         return [{k: v for k, v in item.items() if (k, v) != ("type", "message")} for item in heard["input"]]
@@ -161,7 +161,7 @@ class Cell:
         self.same(answer.text, "This answer was made", "the text")
         self.same((answer.completion, answer.thinking_tokens), (9, 5), "the usage")
         if self.family == "anthropic":
-            # Of a responses upstream it carries what that wants to see again.
+            # For a responses upstream it carries the reasoning that the upstream requires back.
             start = {"chat": "", "messages": "c2ltdWxhdGVk", "responses": "tg1."}[self.upstream]
             signature = answer.signature[: len(start)] if self.upstream == "responses" else answer.signature
             self.same(signature, start, "the signature")
@@ -194,7 +194,7 @@ class Cell:
         self.same(answer.text, "This answer was ", "the text")
         self.same(heard["stop" if self.upstream == "chat" else "stop_sequences"], ["made"], "what the upstream heard")
         told = self.family == "anthropic" and self.upstream == "messages"
-        # A chat upstream does not say that it was a sequence, nor which.
+        # A chat upstream reports neither that a sequence ended the answer nor which one.
         self.same(answer.sequence, "made" if told else None, "the sequence")
         self.stop(answer, "sequence" if told or self.family == "openai" else "end")
 
@@ -235,7 +235,7 @@ def test_of(family, upstream, way, case):
 
 
 class Matrix(unittest.TestCase):
-    """Filled below: one test for each cell that has a meaning."""
+    """Filled below: one test for each meaningful cell."""
 
 
 for family in FAMILIES:

@@ -1,7 +1,7 @@
-"""The seven cases of the Open Responses compliance test, and some more, held against two schemas: every whole answer and
-every event of a stream against the published one (`openresponses-types`) and against the types of the `openai` package,
-both strictly. At a model behind a chat upstream and one behind a messages upstream: those answers are ours; a provider
-of this very shape answers for itself.
+"""The seven cases of the Open Responses compliance test, and some more, checked strictly against two schemas: every
+complete answer and every event of a stream against the published one (`openresponses-types`) and against the types of
+the `openai` package. For a model behind a chat upstream and one behind a messages upstream, since Tollgate writes those
+answers; a provider of the responses format is responsible for its own.
 """
 
 import json
@@ -37,8 +37,8 @@ def user(text):
     return [said("user", text)]
 
 
-# The cases of the compliance test by their names there: input, more of the request, whether it is streamed, what kinds of
-# item the answer must have.
+# The cases of the compliance test by their names there: input, more of the request, true if streamed, required kinds of
+# items in the answer.
 CASES = {
     "basic-response": (user("Say hello in three words. #sim tokens=3"), {}, False, ["message"]),
     "streaming-response": (user("Count from 1 to 5. #sim tokens=5"), {}, True, ["message"]),
@@ -58,7 +58,7 @@ CASES = {
         ["message"],
     ),
 }
-# Ours: what an agent meets besides.
+# Further cases that agents encounter.
 MORE = {
     "reasoning": (user("x #sim think=4 tokens=3"), {"reasoning": {"summary": "auto"}}, ["reasoning", "message"]),
     "several calls": (user("x #sim tool=get_weather calls=3"), {"tools": [WEATHER]}, ["function_call"] * 3),
@@ -74,7 +74,7 @@ MORE = {
 
 
 def event_types():
-    """The published types of events, by the word that they begin with."""
+    """The published types of events, by their first word."""
     found = {}
     for name, kind in vars(published).items():
         if name.endswith("StreamingEvent"):
@@ -99,13 +99,13 @@ def ask(body):
 
 class Open(unittest.TestCase):
     def held(self, text):
-        """A whole response against both schemas."""
+        """Checks a complete response against both schemas."""
         published.ResponseResource.model_validate_json(text, strict=True)
         sdk.Response.model_validate_json(text, strict=True)
         return json.loads(text)
 
     def events(self, text):
-        """A stream against both schemas; the response it ends in."""
+        """Checks a stream against both schemas; returns the response at its end."""
         events = [event.split("data: ", 1)[1] for event in text.decode().strip().split("\n\n")]
         self.assertEqual([json.loads(event)["sequence_number"] for event in events], list(range(len(events))))
         for event in events:
@@ -144,7 +144,7 @@ class Open(unittest.TestCase):
                         self.run_case(model, items, more, streamed, kinds, status)
 
     def test_what_only_one_schema_has(self):
-        """A custom tool, and a schema for the answer, of which the published one knows null alone."""
+        """A custom tool, and a schema for the answer; the published schema has only null for both."""
         format = {"type": "json_schema", "name": "s", "schema": {"type": "object", "properties": {}}}
         for model in MODELS.values():
             for text, more, kind in [("x #sim tool=patch", {"tools": [PATCH]}, "custom_tool_call"),

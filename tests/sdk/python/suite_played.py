@@ -1,8 +1,8 @@
-"""Every recorded answer of an upstream, played through the real gateway to both families of official SDK.
+"""Every recorded answer of an upstream, replayed through the real gateway to both families of official SDK.
 
-A client of the other shape must make of it what it makes of the recorded translation when it hears that directly; a
-client of the same shape what it makes of the upstream itself. An upstream that fails must be told as an error of the
-SDK's own. Streams are read raw and by the accumulating helper.
+A client of the other format must get the same result as from the recorded translation directly; a client of the same
+format the same as from the upstream itself. A failing upstream must raise an error of the SDK's own. Streams are read
+raw and by the accumulating helper.
 """
 
 import json
@@ -112,7 +112,7 @@ class Played(unittest.TestCase):
     """Filled below: one test for each recording and family."""
 
     def same(self, got, expected):
-        """Ids that the gateway makes up are its own each time."""
+        """Ids made by the gateway differ each time."""
         if isinstance(got, tuple):
             pairs = list(zip(got[3], expected[3]))
             made = [(one, other) for one, other in pairs if MADE_ID.match(one[0]) and MADE_ID.match(other[0])]

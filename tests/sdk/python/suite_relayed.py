@@ -1,5 +1,5 @@
-"""What is relayed, by clients as they are: the official `openai` package, LangChain's embeddings and Cohere's package.
-Contract section 12."""
+"""Relayed endpoints with unmodified clients: the official `openai` package, LangChain's embeddings and Cohere's
+package."""
 
 import base64
 import json

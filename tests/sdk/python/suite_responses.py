@@ -1,5 +1,5 @@
-"""The official `openai` package, unmodified, at the responses endpoint: models behind an upstream of every shape; and
-both families at a model whose provider speaks this shape alone."""
+"""The official `openai` package, unmodified, at the responses endpoint: models behind an upstream of every format; and
+both families at a model whose provider has only this format."""
 
 import json
 import re
@@ -33,7 +33,7 @@ class Place(BaseModel):
 
 
 class Chat(unittest.TestCase):
-    """A model behind an upstream of the chat shape."""
+    """A model behind a chat upstream."""
 
     model = "small"
 
@@ -144,7 +144,7 @@ class Limits(unittest.TestCase):
 
 
 class Others(unittest.TestCase):
-    """Clients of the other shapes at a model whose provider speaks this one alone."""
+    """Clients of the other formats at a model whose provider has only this one."""
 
     def test_chat(self):
         messages = [{"role": "user", "content": "x\n#sim tokens=6"}]

@@ -1,7 +1,7 @@
-"""The OpenAPI document, as the admin listener serves it, against the running gateway: Schemathesis makes requests
-from it, right and wrong ones, and holds every answer against it.
+"""The OpenAPI document, as the admin listener serves it, against the running gateway: Schemathesis generates
+valid and invalid requests from it, and checks every answer against it.
 
-SCHEMA_EXAMPLES is the number of requests for each operation and phase, SCHEMA_SEED where their making begins.
+SCHEMA_EXAMPLES is the number of requests for each operation and phase, SCHEMA_SEED the seed of their generation.
 """
 
 import json

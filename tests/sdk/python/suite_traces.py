@@ -1,5 +1,5 @@
-"""Spans as standard tools see them: OpenTelemetry's own messages decode what a collector was sent, strictly, and a real
-collector takes it and passes it on. Contract section 15."""
+"""Spans as seen by standard tools: OpenTelemetry's own messages decode the exported data strictly, and a real collector
+accepts it and passes it on."""
 
 import base64
 import gzip
@@ -24,7 +24,7 @@ import gateway
 from gateway import fetch, free_port, wait_until
 
 GATEWAY = None
-# A first target that nobody serves, and a second one that speaks another shape.
+# A first target without a server, and a second one of another format.
 TABLES = """
 [[providers]]
 name = "nobody"
@@ -56,7 +56,7 @@ def decoded(body, kind):
 
 
 class Collector:
-    """Takes what is sent to /v1/traces, and keeps it as messages."""
+    """Receives /v1/traces and stores the data as messages."""
 
     def __init__(self):
         self.requests = []
@@ -103,7 +103,7 @@ def attributes(of):
 
 
 class Running:
-    """A gateway of its own before that collector, or one in between."""
+    """A separate gateway that exports to that collector, directly or through another one."""
 
     def __init__(self, collector):
         config = pathlib.Path(tempfile.mkdtemp(prefix="tollgate-traces-")) / "config.toml"
@@ -112,7 +112,7 @@ class Running:
         self.gateway = gateway.Gateway(config, GATEWAY.provider)
 
     def stream(self, headers):
-        """What a caller gets who streams, by the official package; all of its events."""
+        """All events of a streamed request by the official package."""
         base = f"http://{self.gateway.gateway}/v1"
         client = openai.OpenAI(api_key=self.gateway.key, base_url=base, max_retries=0)
         messages = [{"role": "user", "content": "#sim tokens=10 pace=100\nhello"}]
@@ -122,7 +122,7 @@ class Running:
 
 
 def caller():
-    """The headers of a caller by OpenTelemetry's own propagator: its trace, its span, and them."""
+    """Returns a caller's trace, span, and headers from OpenTelemetry's own propagator."""
     trace_id, span_id = os.urandom(16), os.urandom(8)
     state = trace.TraceState([("vendor", "one"), ("other", "two")])
     numbers = [int.from_bytes(one, "big") for one in (trace_id, span_id)]
@@ -140,7 +140,7 @@ class Traces(unittest.TestCase):
         wait_until("the spans", lambda: len(collector.spans(trace_id.hex())) == 3)
         kinds = lambda span: (span.kind, span.start_time_unix_nano)
         own, first, second = sorted(collector.spans(trace_id.hex()), key=kinds)
-        # Parents: the caller, then the request; and the provider was told of the attempt that it served.
+        # Parents: the caller, then the request; and the provider received the span of its attempt.
         self.assertEqual((own.parent_span_id, first.parent_span_id, second.parent_span_id),
                          (span_id, own.span_id, own.span_id))
         self.assertEqual([own.kind, first.kind, second.kind],
