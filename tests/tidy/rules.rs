@@ -62,7 +62,7 @@ pub fn layers() -> Vec<(String, String)> {
         let others: Vec<&str> = LAYERS.iter().map(|other| other.name).filter(|name| *name != layer.name).collect();
         let missing: Vec<&str> = others.iter().copied().filter(|name| !layer.layers.contains(name)).collect();
         match (layer.layers, &missing[..]) {
-            ([], _) => "nothing of ours".to_owned(),
+            ([], _) => "none".to_owned(),
             (_, [missing]) => format!("all but {missing}"),
             (layers, _) => layers.join(", "),
         }

@@ -106,7 +106,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         if turns.len() > MESSAGES_MAX {
             return too_many(ask.messages_name(), MESSAGES_MAX, " messages");
         }
-        // Nothing else depends on the position of system messages.
+        // Positions matter only to a model that accepts system messages in place.
         let keeps_places = ask.target.capabilities.mid_conversation_system == Some(true);
         let places = if keeps_places { before_assistant(turns) } else { Vec::new() };
         for (at, turn) in turns.iter().enumerate() {

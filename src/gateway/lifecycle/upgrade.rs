@@ -194,7 +194,7 @@ impl Handover {
         matches!(self, Handover::Quieting { .. })
     }
 
-    /// True if a hand-over is under way, or one that was called off is being undone.
+    /// True during a hand-over, or while a cancelled one is undone.
     pub(crate) fn is_under_way(&self) -> bool {
         use Handover::{Given, Quieting, Returning, Starting};
         matches!(self, Starting { .. } | Quieting { .. } | Given { .. } | Returning { .. })
