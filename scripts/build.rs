@@ -5,7 +5,7 @@
 use std::process::Command;
 
 const LUA: &str = "../store/scripts";
-/// In the order of the numbers that `src/store/remote.rs` has for them, and then `remote/code.rs`.
+/// In the order of the numbers in `src/store/remote.rs`, followed by `remote/code.rs`.
 const SCRIPTS: [&str; 10] =
     ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "begin", "epoch"];
 const COMPLETIONS: &str = "../cli/completions";
@@ -15,7 +15,7 @@ fn git(args: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
-/// A JSON document without white space outside of its strings.
+/// Returns a JSON document without white space outside its strings.
 fn dense(json: &str) -> String {
     let (mut out, mut inside, mut escaped) = (String::with_capacity(json.len()), false, false);
     for c in json.chars() {
@@ -28,14 +28,14 @@ fn dense(json: &str) -> String {
     out
 }
 
-/// The lines of a program without what stands before them, and without those that are comments.
+/// Returns the lines of a program without indentation and comment lines.
 fn bare(text: &str, comment: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(comment));
     lines.collect::<Vec<&str>>().join("\n") + "\n"
 }
 
-/// The build date in seconds since 1970: the same each time that the same source is built. It is `SOURCE_DATE_EPOCH` if
-/// that is set, otherwise the date of the commit. A source archive has no commit, and its binary no date: 0.
+/// Returns the build date in seconds since 1970, the same for every build of the same source: `SOURCE_DATE_EPOCH` if
+/// set, otherwise the date of the commit. A source archive has no commit, so its binary has no date: 0.
 fn built(own: bool) -> u64 {
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
     let of_commit = || git(&["log", "-1", "--format=%ct"]).filter(|_| own)?.parse().ok();
@@ -45,7 +45,7 @@ fn built(own: bool) -> u64 {
     }
 }
 
-/// Puts a text where the package's code includes it.
+/// Writes a text where the package's code includes it.
 fn pack(to: &str, text: &str) {
     let out = std::env::var("OUT_DIR").expect("cargo says where things are put");
     let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
@@ -77,7 +77,7 @@ fn cold() {
     let scripts = SCRIPTS.map(|name| std::fs::read_to_string(format!("{LUA}/{name}.lua")));
     let bared = scripts.map(|text| format!("{}\0", bare(&text.expect("each script has its file"), "--")));
     pack("scripts", &bared.concat());
-    // What is only tried out is not built again for every commit.
+    // Development builds are not rebuilt for every commit.
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         for name in ["HEAD", "logs/HEAD"] {
             if let Some(path) =

@@ -1,4 +1,4 @@
-//! Writes what a release carries besides the binary: completions, man pages, and a bill of materials. Called by
+//! Writes the generated files of a release: completions, man pages, and a bill of materials. Called by
 //! `scripts/release`:
 //!
 //!     cargo run --example generate -- shell FOLDER
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Completions for the usual shells, and a man page for every command.
+/// Writes completions for the usual shells, and a man page for every command.
 fn shell(folder: &Path) -> Result<(), Box<dyn Error>> {
     let (completions, pages) = (folder.join("completions"), folder.join("man"));
     std::fs::create_dir_all(&completions)?;
@@ -37,7 +37,7 @@ fn shell(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// CycloneDX 1.5: the crates that are linked into the binary, not those that build or test it.
+/// Writes CycloneDX 1.5 with the crates linked into the binary, without those that only build or test it.
 pub fn bill_of_materials(metadata: &Value) -> Result<Value, Box<dyn Error>> {
     let packages = by_id(&metadata["packages"], "id");
     let nodes = by_id(&metadata["resolve"]["nodes"], "id");
@@ -75,7 +75,7 @@ fn by_id<'a>(list: &'a Value, key: &str) -> BTreeMap<&'a str, &'a Value> {
     entries.filter_map(|entry| Some((entry[key].as_str()?, entry))).collect()
 }
 
-/// The packages that a package links: its ordinary dependencies, without those that only the compiler runs.
+/// Returns the packages that a package links: its ordinary dependencies, without those that only the compiler runs.
 fn linked_by<'a>(node: Option<&'a Value>, packages: &BTreeMap<&str, &Value>) -> Vec<&'a str> {
     let ordinary = |dep: &&Value| dep["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].is_null());
     let is_macro = |id: &&str| packages.get(id).is_some_and(|package| is_macro(package));
@@ -89,7 +89,7 @@ fn is_macro(package: &Value) -> bool {
     kinds.filter_map(Value::as_str).any(|kind| kind == "proc-macro")
 }
 
-/// The name of a package everywhere: cargo's own would tell where the sources lay.
+/// Returns a package's public name: cargo's own id would reveal the path of the sources.
 fn purl(package: &Value) -> String {
     let text = |field: &str| package[field].as_str().unwrap_or_default();
     format!("pkg:cargo/{}@{}", text("name"), text("version"))

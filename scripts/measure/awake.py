@@ -1,14 +1,14 @@
-"""Keeps the cores of this machine from sleeping while something is measured: a core of a virtual machine that has nothing
-to do is given back, and to wake it again takes milliseconds now and then, which are the host's and not ours. The kernel is
-asked for cores that wake in no time at all, which it answers with a loop of its own where nothing else wants to run. Where
-it cannot be asked, a process on each core counts in the scheduler's idle class, where whatever else is ready comes at once
-before it; beside that one, others of the class have half of their time, and the kernel's own work may come late.
+"""Keeps the cores of this machine awake during a measurement. A virtual machine gives an idle core back to its host,
+and waking it can take milliseconds, which are the host's and not Tollgate's. The kernel is asked for a wake-up latency
+of zero, so that it spins on an idle core. If it cannot be asked, a process on each core counts in the scheduler's idle
+class, and any other ready process takes precedence; but other processes of that class then get half of their time, and
+the kernel's own work may be late.
 
-    python3 scripts/measure/awake.py COMMAND ...     runs the command with all cores awake"""
+python3 scripts/measure/awake.py COMMAND ...     runs the command with all cores awake"""
 import contextlib, os, struct, subprocess, sys
 from pathlib import Path
 
-# Seconds after which a process ends by itself, if its parent is gone.
+# Seconds after which a process ends by itself if its parent is gone.
 ENDS_AFTER = 7200
 
 
@@ -23,8 +23,8 @@ def count(core):
 
 
 def asked():
-    """What holds the kernel to it as long as it is open (Documentation/power/pm_qos_interface); `None` where there is no
-    driver that would listen."""
+    """File that keeps the request active while it is open (Documentation/power/pm_qos_interface); `None` without a
+    driver that supports it."""
     driver = Path("/sys/devices/system/cpu/cpuidle/current_driver")
     if not driver.exists() or driver.read_text().strip() == "none":
         return None

@@ -1,5 +1,5 @@
-"""Growth: what one more of something costs, in instructions of the gateway's loop. A client and a provider of ours send
-what is asked for byte by byte, so that everything can be large and in any number."""
+"""Growth: the cost of one more of something, in instructions of the gateway's event loop. Client and provider are built
+in and send exact bytes, so that everything can be large and in any number."""
 import json, re, socket, sqlite3, subprocess, threading, time
 
 from .counters import Instructions
@@ -7,7 +7,7 @@ from .rig import GATEWAY, WORK
 
 PORT, GATE_PORT, PROVIDER = 18070, 18071, 18072
 PROVIDERS, GROUPS = 90, 500
-# What each curve counts, and where.
+# Unit and place of each curve.
 POINTS = {
     "keys": ([1000, 20000, 200000], "one key changed, all threads"),
     "events": ([1000, 20000], "an event of 90 bytes in a chunk of its own"),
@@ -20,8 +20,8 @@ POINTS = {
     "body": ([64, 1024, 4096], "a kB of a body"),
     "answer": ([64, 1024, 2048], "a kB of an answer"),
 }
-# What the gate holds of each curve: two of its points, the larger of which may cost this much more than the smaller, and
-# what either may cost at most, where that is agreed.
+# Limits of the gate for each curve: two of its points, the factor by which the larger one may cost more than the
+# smaller one, and the maximum of either, if agreed.
 HELD = {"keys": (1000, 20000), "events": (1000, 20000), "backlog": (1000, 20000), "tools": (10, 210),
         "messages": (10, 210), "providers": (1, PROVIDERS), "groups": (1, GROUPS), "idle": (1, 500), "body": (64, 1024),
         "answer": (64, 2048)}
@@ -29,12 +29,12 @@ RISE_MAX = 1.1
 RISE_MAX_OF = {"messages": 1.7, "events": 1.3}
 MOST = {"backlog": 2000, "tools": 8000}
 WARM, REQUESTS = 20, 100
-# Seconds within which a gateway under callgrind starts or logs a changed key.
+# Seconds within which a gateway under callgrind must start or log a changed key.
 LOG_WAIT = 60
 
 
 def config(providers, groups):
-    """A configuration with so many providers, a model for each, and groups beside each other."""
+    """A configuration with this number of providers, a model for each, and groups next to each other."""
     text = (f'[server]\nlisten = "127.0.0.1:{PORT}"\nadmin_listen = "127.0.0.1:{GATE_PORT}"\nmax_body = "8MiB"\n'
             f'[store]\nurl = "sqlite:{WORK}/growth.db"\n[upstream]\nmax_response = "8MiB"\n')
     for n in range(providers):
@@ -45,7 +45,7 @@ def config(providers, groups):
 
 
 class Provider(threading.Thread):
-    """Answers every request with what `answer` is at the moment."""
+    """Answers every request with the current value of `answer`."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -69,7 +69,7 @@ class Provider(threading.Thread):
 
 
 def whole(size):
-    """A whole answer of so many kB."""
+    """A complete answer of this number of kB."""
     body = json.dumps({"id": "x", "object": "chat.completion", "created": 1, "model": "up", "choices": [
         {"index": 0, "message": {"role": "assistant", "content": "heron " * (size * 1000 // 6)}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}).encode()
@@ -77,7 +77,7 @@ def whole(size):
 
 
 def events(count):
-    """A stream of so many events, each in a chunk of its own."""
+    """A stream of this number of events, each in a chunk of its own."""
     frame = lambda delta, finish: (b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"up","choices":'
                                    b'[{"index":0,"delta":%s,"finish_reason":%s}]}\n\n' % (delta, finish))
     chunk = lambda text: b"%x\r\n%s\r\n" % (len(text), text)
@@ -101,7 +101,7 @@ def asked(key, model=0, messages=1, tools=0, size=0, stream=False):
 
 
 class Client:
-    """One connection, which reads to the end of each answer."""
+    """One connection that reads each answer to its end."""
 
     def __init__(self):
         self.socket = socket.create_connection(("127.0.0.1", PORT))
@@ -124,7 +124,7 @@ class Client:
 
 
 class Grown:
-    """A gateway under callgrind with a ledger of so many keys, and its peers."""
+    """A gateway under callgrind with a ledger of this number of keys, and its peers."""
 
     def __init__(self, provider, keys=1, providers=1, groups=1):
         (WORK / "growth.toml").write_text(config(providers, groups))
@@ -143,11 +143,11 @@ class Grown:
         ledger.close()
         self.provider, self.model = provider, providers - 1
         self.counted = Instructions("gateway", "growth.toml", PORT)
-        # The port opens before the keys have been read, and a change before that is not announced.
+        # The port opens before the keys have been read, and an earlier change is not announced.
         self.wait_for_log("listening")
 
     def per(self, units, request, answer, times=1, pause=0):
-        """Instructions of the loop for each of `units` in each of so many requests."""
+        """Instructions of the event loop for each of `units` in each of this number of requests."""
         self.provider.answer = answer
         client = Client()
         for _ in range(2 if times == 1 else WARM):
@@ -156,7 +156,7 @@ class Grown:
         return sum(loop.values()) / times / units
 
     def change(self, times=5):
-        """Instructions of all threads for one changed key; less what passes in as long a time without one."""
+        """Instructions of all threads for one changed key, minus those of the same time without one."""
         command = [GATEWAY, "keys", "set", self.key[8:20], "--config", WORK / "growth.toml", "--name"]
 
         def changed(times):
@@ -185,7 +185,7 @@ class Grown:
 
 
 def points(provider, chosen):
-    """Every curve at the chosen points, by the number that grows."""
+    """Every curve at the chosen points, by the growing number."""
     found = {}
     one = lambda grown, **more: asked(grown.key, grown.model, **more)
     small = Grown(provider)
@@ -196,7 +196,7 @@ def points(provider, chosen):
                      ("body", lambda n: small.per(n, one(small, size=n), whole(1), 10)),
                      ("answer", lambda n: small.per(n, one(small), whole(n), 10))):
         found[name] = {n: of(n) for n in chosen[name]}
-    # Of a request that has several of something, what each of them costs.
+    # Cost of each of several parts in one request.
     base = small.per(1, one(small), whole(1), REQUESTS)
     for name in ("tools", "messages"):
         found[name] = {n: (cost - base) / n for n, cost in found[name].items()}
@@ -209,7 +209,7 @@ def points(provider, chosen):
     small.end()
     found["providers"], found["groups"], found["keys"] = {1: base}, {1: base}, {}
     for n in chosen["keys"]:
-        # The second point of the keys has all of the providers and groups, too.
+        # The second point of the keys also has all of the providers and groups.
         many = n == chosen["keys"][1]
         grown = Grown(provider, n, PROVIDERS if many else 1, GROUPS if many else 1)
         found["keys"][n] = grown.change()
@@ -234,7 +234,7 @@ def growth():
 
 
 def held():
-    """The curves of which one more of something costs more than it may, after a line for each; and how many there are."""
+    """Prints a line for each curve; returns the curves above their limits, and the number of curves."""
     found, worse = points(Provider(), HELD), []
     for name, (few, many) in HELD.items():
         cost, most = found[name], MOST.get(name)

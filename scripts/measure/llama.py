@@ -1,10 +1,10 @@
-"""Two llama.cpp servers (PyPI's llama-cpp-python) behind the gateway: how long the later turns of a conversation wait
-for their first token, with `affinity = "session"` and with `"off"`.
+"""Two llama.cpp servers (PyPI's llama-cpp-python) behind the gateway: time to first token of the later turns of a
+conversation, with `affinity = "session"` and with `"off"`.
 
-Each server has one core, one thread, and its cache of states in memory, with room for the last states of the most
-conversations that are held at once. In which order they take a turn is drawn for each turn, the same for both arms, and
-one request is under way at a time: nobody waits for another's, what is measured is the reading of the prompt. Each arm
-of each round begins with new servers; the conversations of no two rounds are alike."""
+Each server has one core, one thread, and its cache of states in memory, with space for the last states of the maximum
+number of concurrent conversations. The order of the conversations is drawn for each turn, the same for both arms. Only
+one request runs at a time, so no request waits for another: the measured time is the reading of the prompt. Each arm of
+each round begins with new servers; the conversations differ in every round."""
 import http.client, json, os, random, re, shutil, statistics, subprocess, sys, time
 
 from .report import Rounds, spread
@@ -17,23 +17,23 @@ PLACE = WORK / "llama"
 PORTS.update({"llama_one": 18110, "llama_two": 18111, "llama_gateway": 18112, "llama_admin": 18113})
 SERVERS = {"llama_one": FIRST, "llama_two": SECOND}
 ARMS = ("session", "off")
-# Conversations held at once; turns of each; tokens (the model has one for each character) of a system prompt, of what a
-# user says, of an answer.
+# Concurrent conversations; turns of each; tokens (one per character in this model) of the system prompt, of a user
+# message, of an answer.
 HELD = (1, 2, 6)
 TURNS, SYSTEM, USER, ANSWER = 10, 1500, 200, 32
-# What llama.cpp keeps for a token of this model: keys and values of a head of 64 in 3 layers, 2 bytes each.
+# Bytes that llama.cpp keeps per token of this model: keys and values of a head of 64 in 3 layers, 2 bytes each.
 STATE_BYTES = 2 * 64 * 3 * 2
 CACHE_BYTES = max(HELD) * (SYSTEM + TURNS * (USER + ANSWER + 25)) * STATE_BYTES
 READ = re.compile(r"Llama\.generate: (\d+) prefix-match hit, remaining (\d+) prompt tokens to eval")
 
 
 def install():
-    """llama.cpp, compiled by pip where it has not been (some ten minutes on two cores), and the model."""
+    """llama.cpp, compiled by pip if necessary (about ten minutes on two cores), and the model."""
     if not (FOLDER / "done").exists():
         say("installing llama-cpp-python, which compiles llama.cpp ...")
         shutil.rmtree(FOLDER, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", FOLDER], check=True)
-        # Without pictures and without OpenMP, which one thread needs not.
+        # Without image support and OpenMP, which one thread does not need.
         cmake = {"CMAKE_ARGS": "-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF"}
         subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *PACKAGES], check=True, env={**cmake, **os.environ})
         (FOLDER / "done").touch()
@@ -43,7 +43,7 @@ def install():
 
 
 def configure():
-    """Two models that differ in their affinity alone, each with both servers as equal targets; a key."""
+    """Two models that differ only in their affinity, each with both servers as equal targets; a key."""
     local = lambda name: f"127.0.0.1:{PORTS[name]}"
     equal = ", ".join(f'{{ provider = "{name}", model = "tiny", priority = 1 }}' for name in SERVERS)
     (PLACE / "tollgate.toml").write_text(
@@ -59,7 +59,7 @@ def configure():
 
 
 class Server:
-    """One llama.cpp; its log says what it found in its cache."""
+    """One llama.cpp server; its log reports the cached tokens."""
 
     def __init__(self, name):
         path = PLACE / f"{name}.log"
@@ -72,7 +72,7 @@ class Server:
         self.log = open(path, errors="replace")
 
     def said(self):
-        """What has been logged since the last call."""
+        """The log since the last call."""
         return self.log.read()
 
 
@@ -99,7 +99,7 @@ def ask(connection, key, model, messages):
 
 
 def text(draw, length):
-    """So many characters of words."""
+    """This number of characters of words."""
     words = []
     while sum(map(len, words)) + len(words) < length:
         words.append("".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))))

@@ -10,13 +10,13 @@ from .report import Rounds, spread
 from .rig import FIRST, GATEWAY, PORTS, SECOND, WORK, Run, say, start, stop, wait_for
 from .subjects import Subject
 
-# So many that several checkpoints of the ledger lie in each run: one more or less would be a tenth of the slowest.
+# Enough for several checkpoints of the ledger in each run: one more or less would be a tenth of the slowest requests.
 ROWS, REQUESTS, GAP_US = 1_000_000, 24_000, 500
 REPORT = "/admin/v1/usage?by=key,model"
 
 
 def million():
-    """A ledger with a million rows of a thousand keys, made once."""
+    """A ledger with a million rows of a thousand keys, created once."""
     folder = WORK / "million"
     if not folder.exists():
         say(f"writing {ROWS} rows ...")
@@ -31,22 +31,22 @@ def million():
         shutil.copy(WORK / "keys", folder)
     for ledger in [*WORK.glob("ledger.db*")]:
         ledger.unlink()
-    # With the keys that it knows.
+    # Including the keys.
     for file in folder.iterdir():
         shutil.copy(file, WORK)
-    # A slow disk is busy with these for seconds, in which no commit comes to its end.
+    # A slow disk is busy with these for seconds, during which no commit completes.
     os.sync()
 
 
 class Looker(threading.Thread):
-    """Asks for one report after the other until it is stopped."""
+    """Requests one report after the other until stopped."""
 
     def __init__(self):
         super().__init__()
         self.ends, self.took = threading.Event(), []
 
     def run(self):
-        # The reader would have a machine of its own: here it yields to load and upstream.
+        # The reader would run on another machine: here it yields to load and upstream.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         admin = http.client.HTTPConnection("127.0.0.1", PORTS["admin"], timeout=60)
         while not self.ends.is_set():
@@ -76,8 +76,8 @@ def looked(rounds, table):
     os.sched_setaffinity(0, {SECOND})
     million()
     rounds_of(rounds, table, "cores as they are")
-    # Somebody who looks keeps the cores from sleeping, and so makes all answers faster. Here they never sleep, and what
-    # is left is what it costs to take a core from the report.
+    # A reader keeps the cores from sleeping, which makes all answers faster. Here they never sleep, so the difference
+    # is the cost of taking a core from the report.
     with awake():
         rounds_of(rounds, table, "cores kept awake")
 
@@ -88,7 +88,7 @@ def rounds_of(rounds, table, cores):
     found, took = Rounds(), []
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        # The first of one round is second in the next; and twice without reports, which shows the noise.
+        # The first of one round is second in the next; also twice without reports, which shows the noise.
         for name in ("quiet", "looked", "again")[:: 1 if number % 2 else -1]:
             result, times = measure(name == "looked")
             took += times

@@ -1,12 +1,12 @@
-"""How many functions a streamed request passes on its way through the gateway, by callgrind over the dev profile."""
+"""Counts the functions that a streamed request passes in the gateway, by callgrind on the dev profile."""
 import re, subprocess
 from collections import Counter
 
 from .rig import ROOT, TARGET, WORK, say
 
-# What the core is asked for every time, whatever it has to say; and what is done once a turn.
+# Calls that the driver makes for every event, and those made once per iteration.
 ASKED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|next_deadline|stopping_due)$")
-# Work that follows when an event is already in its client's queue.
+# Work after an event is in its client's queue.
 AFTER = re.compile(r"::(settle_down|wrote|client_wrote)$")
 DRIVER = re.compile(r"engine::gateway::Gateway(>| as |::)")
 
@@ -45,7 +45,7 @@ def path():
     say("building ...")
     subprocess.run(["cargo", "build", "--example", "steady", "--quiet"], cwd=ROOT, check=True)
     WORK.mkdir(parents=True, exist_ok=True)
-    # A stream whose predecessor has left a connection, up to its first event; and one event more.
+    # A stream on a kept connection, up to its first event; and one more event.
     runs = {what: calls(*what.split()) for what in ("kept 0", "kept 1", "event 1", "event 2")}
     for title, less, more in (("from the first byte of a request to its first event", "kept 0", "kept 1"),
                               ("for each further event", "event 1", "event 2")):

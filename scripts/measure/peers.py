@@ -1,5 +1,5 @@
-"""Other gateways in the same alternation: LiteLLM (PyPI) and Portkey (npm), where they can be installed. Both are given
-less to do: a fixed key or none, no limits, no ledger, since theirs want a database or a service beside them."""
+"""Other gateways in the same alternation: LiteLLM (PyPI) and Portkey (npm), if they can be installed. Both have less to
+do: a fixed key or none, no limits, no ledger, since theirs require a database or another service."""
 import math, os, shutil, statistics, subprocess, sys
 
 from .counters import measure_cpu
@@ -11,13 +11,13 @@ FOLDER = TARGET / "peers"
 KEY = "sk-bench-0123456789abcdef"
 LITELLM, PORTKEY = "litellm[proxy]==1.106.2", "@portkey-ai/gateway@1.15.2"
 CONNECTIONS = 32
-# Requests of one round: as many as each answers in a second or a few.
+# Requests per round: as many as each answers in a second or a few.
 REQUESTS = {"gateway": 20000, "nginx": 20000, "litellm": 150, "portkey": 800}
 PORTS.update({"litellm": 18100, "portkey": 18101})
 
 
 class Peer:
-    """A gateway of others: how it is installed and started, and where its way leads."""
+    """Another gateway: its installation, its start, and its paths."""
 
     name = pid = process = None
 
@@ -81,7 +81,7 @@ class Portkey(Peer):
 
 
 def installed():
-    """The peers that can be had here."""
+    """The peers that can be installed here."""
     for peer in (LiteLlm(), Portkey()):
         try:
             say(f"installing {peer.name} ...")
@@ -97,12 +97,12 @@ def shown(name):
 
 
 def peers(rounds_wanted):
-    """Requests a second on one core, CPU for each, and memory, of each gateway in turn; by name."""
+    """Requests per second on one core, CPU for each, and memory, of each gateway in turn, by name."""
     subjects = [Subject("gateway"), Subject("nginx"), *installed()]
     rounds, memory = Rounds(), {}
     for subject in subjects:
         subject.start()
-        # The first requests of a peer load half of it.
+        # The first requests to a peer still load parts of it.
         measure_cpu(subject, "whole", CONNECTIONS, CONNECTIONS, warm=1)
     for number in range(rounds_wanted):
         say(f"round {number + 1} of {rounds_wanted}")
@@ -124,7 +124,7 @@ def peers(rounds_wanted):
 
 
 def plot(rates, memory, path):
-    """The two figures that differ most, as bars on logarithmic scales."""
+    """The two figures with the largest difference, as bars on logarithmic scales."""
     width, bar, label = 640, 22, 110
 
     def panel(top, title, values, unit, digits):

@@ -1,4 +1,4 @@
-"""Draws how a request passes through Tollgate: src/docs/architecture.svg."""
+"""Draws the path of a request through Tollgate: src/docs/architecture.svg."""
 from .rig import ROOT
 
 WIDTH, HEIGHT = 760, 300

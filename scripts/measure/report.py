@@ -1,4 +1,4 @@
-"""The table that is printed, and what is gathered for it round by round."""
+"""The printed table, and the values collected for it round by round."""
 import re, statistics
 
 from .rig import say
@@ -38,7 +38,7 @@ class Table:
 
 
 class Rounds:
-    """Values by what was measured and by subject, round by round; ratios are of the same round."""
+    """Values by metric and subject, round by round; ratios are within the same round."""
 
     def __init__(self):
         self.found = {}

@@ -1,16 +1,16 @@
-"""The rig: folders, cores and ports; processes that are begun and ended by their id; the load generator."""
+"""The rig: folders, cores and ports; processes started and ended by their id; the load generator."""
 import json, os, re, signal, socket, subprocess, sys, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "bench"
-# Where the binary that is shipped is built; and a copy of it, since other builds for a measurement put theirs there, too.
+# Path of the shipped binary; and of a copy, since other builds for a measurement overwrite the first.
 BUILT = TARGET / "release" / "tollgate"
 GATEWAY = WORK / "gateway"
-# The same with its symbols.
+# The same binary with its symbols.
 NAMED = TARGET / "release" / "tollgate.named"
-# The programs around the gateway, by name, once they are built.
+# The built programs around the gateway, by name.
 PROGRAMS = {}
 CORES = sorted(os.sched_getaffinity(0))
 FIRST, SECOND = CORES[0], CORES[-1]
@@ -80,7 +80,7 @@ def wait_for(port, seconds=60):
 
 
 def child_of(pid):
-    """The worker of a master process; the process itself if it has none."""
+    """The worker of a master process, or the process itself if it has none."""
     until = time.time() + 5
     while time.time() < until:
         kids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -91,7 +91,7 @@ def child_of(pid):
 
 
 def cpu(pid):
-    """Nanoseconds on a core: of all threads, and of the first."""
+    """Nanoseconds on a core: of all threads, and of the first thread."""
     threads = {int(task.name): int((task / "schedstat").read_text().split()[0])
                for task in Path(f"/proc/{pid}/task").iterdir()}
     return sum(threads.values()), threads[pid]
@@ -102,7 +102,7 @@ def rss(pid):
 
 
 class Run:
-    """One run of the load generator; its block runs between warming up and the requests."""
+    """One run of the load generator; its block runs between the warm-up and the requests."""
 
     def __init__(self, port, core=None, **options):
         command = [PROGRAMS["load"], "--addr", f"127.0.0.1:{port}"]

@@ -1,4 +1,4 @@
-"""The rows of the table, each group of them with the runs that it takes."""
+"""The rows of the table in groups, each with its runs."""
 import json, statistics, subprocess
 
 from .counters import count_connections, count_syscalls, idle_memory, instructions, measure_cpu, stream_memory
@@ -8,7 +8,7 @@ from .subjects import Subject
 
 
 def compare(rounds_wanted, wanted, table):
-    """Rows 1, 2, 3, 6, 8 and 9: everything that is noisy, in alternation."""
+    """Rows 1, 2, 3, 6, 8 and 9: all noisy metrics, in alternation."""
     rounds = Rounds()
     scenes = []
     if wanted & {1, 8}:
@@ -63,7 +63,7 @@ def one_core(rounds, subjects, wanted):
 
 
 def exact(wanted, table):
-    """Rows 4 and 5 and the parts of 6 and 7 that are counted."""
+    """Rows 4 and 5, and the counted parts of 6 and 7."""
     names = ("gateway", "nginx", "haproxy")
     total = lambda calls: sum(calls.values())
     if wanted & {4, 6}:
@@ -139,14 +139,14 @@ def governed(rounds_wanted, table):
 
 
 def variants(rounds_wanted, table):
-    """Rows 18 and 19: the gateway against itself where a request may go to eight targets, where its key is in a tree,
-    and where an event is one of the responses shape on both sides."""
+    """Rows 18 and 19: the gateway against itself with eight possible targets, with its key in a tree of groups, and
+    with responses events on both sides."""
     plain, grouped = [Subject(name).start() for name in ("gateway", "grouped")]
     scenes = {"plain": (plain, "whole", {}), "eight": (plain, "eight", {}),
               "tree": (grouped, "whole", {"keys": WORK / "keys-grouped"})}
     rounds = Rounds()
     for number in range(rounds_wanted):
-        # Each is the first, the second and the last in its turn.
+        # Each is first, second and last in turn.
         names = list(scenes)
         for name in names[number % 3:] + names[:number % 3]:
             subject, kind, more = scenes[name]
@@ -208,7 +208,7 @@ def inbound_tls(rounds_wanted, wanted, table):
 
 
 def counted_once(subject, wanted, more):
-    """What of one subject does not change from round to round."""
+    """Properties of one subject that do not change from round to round."""
     found = {}
     if 16 in wanted:
         for connections, requests in ((1, 3000), (32, 20000)):
@@ -222,7 +222,7 @@ def counted_once(subject, wanted, more):
 
 
 def sizes(table):
-    """Row 12: the binary of a plain build, one without `redis`, and the static one where scripts/release has been run."""
+    """Row 12: the binary of a plain build, one without `redis`, and the static one if scripts/release has been run."""
     say("building without `redis` ...")
     slim = WORK / "slim"
     subprocess.run(["cargo", "build", "--release", "--bin", "tollgate", "--no-default-features", "--quiet",

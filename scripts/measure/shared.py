@@ -33,7 +33,7 @@ def gateway(name):
 
 
 def issue(name, count):
-    """Keys in the ledger of a configuration, as the load generator reads them."""
+    """Keys in the ledger of a configuration, for the load generator."""
     file = WORK / f"keys-{name}"
     command = [GATEWAY, "keys", "issue", "--config", WORK / f"{name}.toml", "--name", "bench", "--plan", "team"]
     file.write_text("".join(subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -43,15 +43,15 @@ def issue(name, count):
 
 
 def measure(names, pids, connections, keys, requests=REQUESTS):
-    """Microseconds of each process for a request, and the median latency; where there are two gateways they serve half of
-    the requests each, at once."""
+    """Microseconds of each process per request, and the median latency. Two gateways serve half of the requests each,
+    concurrently."""
     count = len(names)
     runs = [Run(PORTS[name], connections=connections // count, requests=requests // count, warm=200,
                 model="bench", keys=WORK / keys) for name in names]
     before = [cpu(pid)[0] for pid in pids]
     [run.go(wait=False) for run in runs]
     results = [run.result() for run in runs]
-    # What is still owed for these requests belongs to them.
+    # Deferred work of these requests belongs to them.
     time.sleep(0.1)
     after = [cpu(pid)[0] for pid in pids]
     [run.end() for run in runs]

@@ -1,12 +1,12 @@
-"""What a small host cares about: memory, bytes written to the ledger's files and syncs by rate, wake-ups, start, sizes. A
-gateway and its simulated provider, both of the binary that is shipped (or TOLLGATE_BIN), one client, no other program."""
+"""Metrics for a small host: memory, bytes written to the ledger's files and syncs by rate, wake-ups, start, sizes. A
+gateway and its simulated provider, both of the shipped binary (or TOLLGATE_BIN), one client, no other program."""
 import http.client, os, re, shutil, socket, statistics, subprocess, time
 from pathlib import Path
 
 from .rig import BUILT, TARGET, WORK, children, rss, say, stop
 
 FLASH = 'commit_every = "10s"\nsync_every = "1m"\npage_size = 1024\n'
-# Requests a second, and seconds.
+# Requests per second, and seconds.
 RATES = [(1, 60), (10, 20), (500, 10)]
 IDLE = 20
 FOLDER = WORK / "small"
@@ -104,7 +104,7 @@ def written(binary, store, rate, seconds):
     with open(trace) as file:
         file.seek(before)
         lines = [line for line in file if "tollgate.db" in line]
-    # The tracer ends with the gateway, which a signal to it does not reach.
+    # The tracer ends with the gateway; a signal to the tracer would not reach the gateway.
     gateway = int(Path(f"/proc/{host.gateway.pid}/task/{host.gateway.pid}/children").read_text().split()[0])
     os.kill(gateway, 15)
     host.gateway.wait(30)
@@ -135,7 +135,7 @@ def small():
         say(f"{name}: wake-ups")
         host = Host(binary, store)
         host.ask()
-        # Threads that were busy poll for some seconds more.
+        # Threads that were busy keep polling for some seconds.
         time.sleep(15)
         before = host.wakeups()
         time.sleep(IDLE)

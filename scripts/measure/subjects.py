@@ -1,4 +1,4 @@
-"""What is compared, and the upstreams behind it."""
+"""The compared subjects, and the upstreams behind them."""
 from .rig import FIRST, GATEWAY, PORTS, PROGRAMS, SECOND, WORK, child_of, start, stop, wait_for
 from .setup import fresh_ledger, ledgers
 
@@ -7,7 +7,7 @@ CONFIGS = {"gateway": "tollgate.toml", "grouped": "grouped.toml", "ungoverned": 
 
 
 class Subject:
-    """A process between load and upstream: how it is started, and where its ways lead."""
+    """A process between load and upstream: its start, and its paths."""
 
     def __init__(self, name, config=None, port=None):
         self.name, self.config, self.process, self.pid = name, config or CONFIGS.get(name), None, None
@@ -30,7 +30,7 @@ class Subject:
             command = [PROGRAMS["ungoverned"], "--config", WORK / self.config]
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log-ungoverned", "wb"))
         elif self.name == "nginx":
-            # Under a tool there is no master, so that the tool sees the worker alone.
+            # Under a tool there is no master process, so that the tool observes only the worker.
             single = ["-g", "master_process off;"] if wrap else []
             self.process = start([*wrap, "nginx", "-c", WORK / self.config, "-e", WORK / "nginx" / "e", *single], FIRST)
         elif self.name == "bare":
@@ -48,7 +48,7 @@ class Subject:
         return self.own_port or PORTS[self.name]
 
     def way(self, kind):
-        """Options of the load generator that lead a request over this subject to the upstream of a kind."""
+        """Options of the load generator to send a request through this subject to an upstream of this kind."""
         if self.name in ("gateway", "grouped", "ungoverned"):
             model = {"whole": "bench", "stream": "bench", "slow": "slow", "near": "near", "near-stream": "near",
                      "tls": "secure", "crossed": "crossed", "eight": "eight", "answers": "answers", "vectors": "vectors"}[kind]

@@ -1,20 +1,21 @@
-"""How many conversations one core holds at once: streams of twenty events a second each, as many as there may be until one
-event of a hundred comes more than five milliseconds after it was sent. Load and upstream share the second core; without
-anything between them is what they can do at most."""
+"""Maximum number of concurrent conversations on one core: streams of twenty events a second each, increased until one
+event in a hundred arrives more than five milliseconds late. Load and upstream share the second core; their own maximum
+is measured without a gateway in between."""
 from .awake import awake
 from .report import Rounds, spread
 from .rig import PORTS, PROGRAMS, SECOND, WORK, Run, say, start, stop, wait_for
 from .subjects import Subject
 
 EVENTS_A_SECOND, SECONDS, DELAY_US = 20, 2, 5_000
-# Between the beginnings of two streams, so that the events of all are not one burst. How many there are at first; by how
-# much more until it is too many; how often what lies between is halved. A round takes three minutes, so there are few.
+# Pause between the starts of two streams, so that their events do not form one burst; initial number; growth until there
+# are too many; number of bisections afterwards. A round takes three minutes, so there are few.
 GAP_US, FIRST_STREAMS, GROWTH, HALVINGS, ROUNDS_MAX = 400, 1500, 1.4, 3, 3
 STREAMS_MAX = 9_000
 
 
 def wide():
-    """The configurations of all with room for so many, and with the upstream that talks in the place of the near one."""
+    """The configurations of all subjects with space for this number of streams, and with the upstream that streams
+    instead of the near one."""
     near, talk = f"127.0.0.1:{PORTS['near']}", f"127.0.0.1:{PORTS['talk']}"
     for name in ("tollgate.toml", "nginx.conf"):
         text = (WORK / name).read_text().replace(near, talk)
@@ -22,11 +23,11 @@ def wide():
 
 
 def delay(port, way, streams):
-    """The delay, in microseconds, that one event of a hundred has or is above."""
+    """The 99th percentile of the delay, in microseconds."""
     run = Run(port, connections=streams, requests=streams, warm=0, gap_us=GAP_US, stream=True, delays=True, **way)
     found = run.go()
     run.end()
-    # A peer that falls so far behind that few events are seen while all are under way has failed, whatever their delays.
+    # A peer that falls so far behind that few events arrive while all streams run has failed, whatever their delays.
     enough = found["delays"] >= streams * EVENTS_A_SECOND * SECONDS / 4
     return found["delay_p99_us"] if enough else float("inf")
 
@@ -47,7 +48,7 @@ def most(name, port, way):
 
 def talk(rounds_wanted, table):
     wide()
-    # Long enough for those that begin last to be heard beside those that began first.
+    # Long enough to observe the streams that begin last together with the first ones.
     events = int(EVENTS_A_SECOND * (SECONDS + STREAMS_MAX * GAP_US / 1e6))
     upstream = start([PROGRAMS["upstream"], "--listen", f"127.0.0.1:{PORTS['talk']}", "--events", events, "--pace-ms",
                       1000 // EVENTS_A_SECOND, "--stamp", "yes"], SECOND)

@@ -1,6 +1,6 @@
 """Writes a tiny model of the llama architecture with random weights, the same ones every time: `tiny.py FILE`. Its
-vocabulary is the printable characters of ASCII beside what chatml needs, so that a text has a token for each character
-and an answer read again gives the tokens that were written. Runs in the environment that measure/llama.py makes."""
+vocabulary is the printable ASCII characters and the tokens that chatml needs, so that a text has one token per
+character and an answer is read back as the tokens that were written. Runs in the environment of measure/llama.py."""
 import sys
 
 import gguf
@@ -60,7 +60,7 @@ def write(path):
         tensor(of("ffn_up"), INNER, WIDTH)
         tensor(of("ffn_down"), WIDTH, INNER)
     ones("output_norm.weight")
-    # Answers are of letters: whatever else has the logit 0, which never is the greatest of so many.
+    # Answers consist of letters: other tokens have the logit 0, which is never the largest of so many.
     letters = numpy.array([[len(text) == 1 and text.isascii() and text.isalpha()] for text, _ in tokens])
     output = draw.standard_normal((len(tokens), WIDTH)) / numpy.sqrt(WIDTH) * letters
     model.add_tensor("output.weight", output.astype(numpy.float32))
