@@ -38,7 +38,6 @@ struct IndexedCall {
 /// The reader's state.
 #[derive(Debug, Default)]
 pub(super) struct ChatReader {
-    started: bool,
     stopped: bool,
     calls: Vec<IndexedCall>,
     /// Calls that earlier chunks have begun.
@@ -113,10 +112,6 @@ impl ChatReader {
     }
 
     fn choice(&mut self, choice: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        if !self.started {
-            self.started = true;
-            sink.take(Delta::Start)?;
-        }
         let (mut content, mut refusal, mut thought) = (None, None, None);
         let [mut calls, mut details, mut older] = [Raw::NULL; 3];
         let names = ["delta", "finish_reason", "stop_reason", "error", "usage", "message"];

@@ -65,7 +65,6 @@ impl MessagesReader {
                 let usage = message.and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
                 self.started = true;
                 sink.take(Delta::Usage(Reported::from_start(usage)))?;
-                sink.take(Delta::Start)?;
             }
             b"content_block_start" => self.start(index, block, sink)?,
             b"content_block_delta" => self.delta(index, delta, sink)?,

@@ -44,7 +44,6 @@ pub(super) struct ResponsesReader {
     waiting: usize,
     /// The index after the last item that an event has reported.
     next: u64,
-    started: bool,
     /// The client receives each piece of reasoning, to send it back.
     keeps: bool,
 }
@@ -79,10 +78,6 @@ impl ResponsesReader {
         if let Some(text) = failed(kind, event, response) {
             usage(response, sink)?;
             return Err(StreamFault::Error(text));
-        }
-        if !self.started {
-            self.started = true;
-            sink.take(Delta::Start)?;
         }
         match kind {
             b"response.output_item.added" => self.added(event, sink)?,

@@ -185,31 +185,34 @@ pub(super) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>
     }
 }
 
-/// Reads a messages block `document`: a PDF, or its texts, the title first.
+/// Reads a messages block `document`: a PDF, or its texts, after its title and its context.
 pub(super) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
     let source = block.get("source").unwrap_or(Raw::NULL);
     let kind = source.get("type").unwrap_or(Raw::NULL);
-    let title = block.get("title").and_then(Raw::string);
+    let [title, context] = block.pick(["title", "context"]).map(|text| text.and_then(Raw::string));
+    let context = context.filter(|text| !text.is_empty()).map(|text| Block::Text(Cow::Borrowed(text)));
     let text = |name| source.get(name).and_then(Raw::string).map(Cow::Borrowed);
     if kind.is("base64") && source.get("media_type").is_some_and(|kind| kind.is("application/pdf")) {
+        out.extend(context);
         out.push(Block::Media(Media::Pdf { data: text("data").unwrap_or_default(), title }));
         return Ok(());
     }
     let is_text = source.get("media_type").and_then(Raw::text).is_some_and(|kind| is_text(&kind));
     if kind.is("base64") && is_text {
         let data = unbroken(Cow::Borrowed(source.get("data").and_then(Raw::string).unwrap_or_default()));
-        out.extend(title.map(|title| Block::Text(Cow::Borrowed(title))));
+        out.extend(title.map(|title| Block::Text(Cow::Borrowed(title))).into_iter().chain(context));
         out.push(text_file(&data, &format!("{path}.source.data"))?);
         return Ok(());
     }
     if let Some(url) = text("url").filter(|_| kind.is("url")) {
+        out.extend(context);
         out.push(Block::Media(Media::Document { url, title, path: format!("{path}.source") }));
         return Ok(());
     }
     if !kind.is("text") && !kind.is("content") {
         return refuse(format_args!("{path}.source"), DOCUMENTS);
     }
-    out.extend(title.map(|title| Block::Text(Cow::Borrowed(title))));
+    out.extend(title.map(|title| Block::Text(Cow::Borrowed(title))).into_iter().chain(context));
     out.extend(text("data").or_else(|| text("content")).map(Block::Text));
     for (at, block) in source.get("content").unwrap_or(Raw::NULL).items().enumerate() {
         let path = format!("{path}.source.content[{at}]");

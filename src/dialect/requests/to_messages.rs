@@ -123,6 +123,12 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
                 Role::Assistant => plan.add(Role::Assistant, Vec::new(), assistant(turn)),
             }
         }
+        let last = turns.iter().rev().find(|turn| !matches!(turn.role, Role::System { .. }));
+        let ends_with = |role| plan.messages.last().is_some_and(|message| message.role == role);
+        if last.is_some_and(|turn| turn.role == Role::User) && ends_with(Role::Assistant) {
+            // The user's message is blank. Without it the model would continue its own.
+            return refuse(ask.messages_name(), "a last message with content for this model");
+        }
         plan.trim_last();
         if plan.messages.is_empty() {
             let system = std::mem::take(&mut plan.system);
@@ -364,10 +370,14 @@ fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Appends a call's `arguments` string as an object: a JSON object unchanged, an empty string as an empty object,
-/// anything else under `_raw`, since `input` must be an object.
+/// Appends a call's `arguments` string as an object: a JSON object unchanged, even if it is encoded twice, an empty
+/// string as an empty object, anything else under `_raw`, since `input` must be an object.
 pub(in crate::dialect) fn write_input(arguments: &[u8], out: &mut Vec<u8>) {
-    let text = Raw::text_of(arguments);
+    let mut text = Raw::text_of(arguments);
+    if let Some(inner) = Raw::new(text.trim().as_bytes()).text().filter(|_| json::check(text.trim().as_bytes()).is_ok())
+    {
+        text = Cow::Owned(inner.into_owned());
+    }
     let trimmed = text.trim();
     if holds_nothing(arguments) {
         out.extend_from_slice(b"{}");

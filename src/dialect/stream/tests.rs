@@ -393,7 +393,8 @@ fn translated_stream_can_be_reused_within_one_format() {
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut stream = SseStream::translated(TO_MESSAGES, TranslationState::default(), false, (1000, 1 << 20));
     assert!(!stream.keeps_shape());
-    stream.feed(chunk(FINISH).as_bytes(), &mut pool, &ME, &mut out).unwrap();
+    let text = chunk(r#""choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]"#);
+    stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap();
     assert!(out.starts_with(b"event: message_start"), "{}", String::from_utf8_lossy(&out));
     stream.restart(Dialect::Chat, false, 1000);
     out.clear();

@@ -272,12 +272,19 @@ impl Exchange {
         };
         let now = cx.now.mono;
         let by = answering.late(finish_seen, now);
-        let beat = now.after(self.request.setup.config.server.heartbeat_after);
+        // An event without output is no sign of life for the client.
+        let beat = match cx.out.is_empty() {
+            true => admitted.beat,
+            false => now.after(self.request.setup.config.server.heartbeat_after),
+        };
         let waits = by < answering.by || beat < admitted.beat;
         answering.by = by;
         admitted.beat = beat;
         let mut commits = false;
-        if let Draft::Kept(_) = answering.draft {
+        // An event without content may have no counterpart in the client's format: then another attempt may follow.
+        if let Draft::Kept(_) = answering.draft
+            && !cx.out.is_empty()
+        {
             admitted.until = Mono::NEVER;
             commits = self.commit(cx);
         }
