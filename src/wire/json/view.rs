@@ -265,6 +265,7 @@ pub struct Items<'a>(&'a [u8]);
 impl<'a> Iterator for Items<'a> {
     type Item = Raw<'a>;
 
+    #[inline(never)] // many callers, none of them on the path of an ordinary request
     fn next(&mut self) -> Option<Raw<'a>> {
         let rest = skip_filler(self.0);
         let len = value_len(rest);
