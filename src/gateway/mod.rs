@@ -44,7 +44,7 @@ mod stranger_log;
 mod trace;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
-use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Side, Signal, Stray};
+use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Shut, Side, Signal, Stray};
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
@@ -292,16 +292,22 @@ impl Core for Gateway {
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
         self.cx.now = now;
         let (admin, host) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
-        let (verdict, goes) = self.cx.limits.welcome(admin, host, &self.cx.setup.config.server);
+        let server = &self.cx.setup.config.server;
+        let is_full = !admin && self.cx.limits.is_full(host, server);
+        let leave = if is_full { self.idlest_clients() } else { Vec::new() };
+        let server = &self.cx.setup.config.server;
+        let (verdict, goes) = self.cx.limits.welcome(admin, host, !leave.is_empty(), server);
         if verdict == ConnectionVerdict::Out {
             return None;
         }
-        let by = now.mono.after(self.cx.setup.config.server.header_timeout);
+        let by = now.mono.after(server.header_timeout);
         let id = self.clients.insert(client::ClientConnection::new(admin, verdict == ConnectionVerdict::Crowded, by));
         self.cx.peers.connected(id, mapped(peer.ip()));
         self.cx.limits.enter(admin, id.slot, host);
         self.arm(id);
         goes.into_iter().flatten().for_each(|goes| self.make_room(goes));
+        self.cx.limits.makes_room(leave.len());
+        leave.into_iter().for_each(|id| self.close_client(id, Shut::Clean));
         Some(client_conn(id))
     }
 

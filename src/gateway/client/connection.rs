@@ -230,6 +230,11 @@ impl ClientConnection {
         self.key
     }
 
+    /// Records the key of its first request.
+    pub(crate) fn is_of(&mut self, key: Option<KeyIx>) {
+        self.key = key;
+    }
+
     /// True if everything has been written.
     pub(crate) fn is_drained(&self) -> bool {
         self.queue.is_empty()

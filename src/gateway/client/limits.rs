@@ -1,7 +1,8 @@
 //! Limits of connections: of all clients together, of each address, and of the admin listener separately, so that a
 //! flood of clients cannot make the health endpoint unreachable. If there are too many, a connection without a
-//! credential is closed (`client::places`), after its received bytes have been read. Clients may use three quarters of
-//! the descriptors, connections to providers half. Counts; closes nothing itself.
+//! credential is closed (`client::places`), after its received bytes have been read; if all have shown one, idle ones
+//! of the key that has most of them. Clients may use three quarters of the descriptors, connections to providers half.
+//! Counts; closes nothing itself.
 
 use super::places::{ListenerConnections, PeerKey, Seats};
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST, client_descriptors};
@@ -61,10 +62,38 @@ impl ConnectionLimits {
         (self.descriptors / 2).min(self.descriptors.saturating_sub(self.clients.held())).max(1)
     }
 
-    /// Decides on a new connection from `host`.
-    pub(crate) fn welcome(&mut self, admin: bool, host: PeerKey, bounds: &Server) -> Welcome {
+    /// Number of client connections that may be open.
+    fn clients_max(&self, bounds: &Server) -> usize {
+        let left = self.descriptors.saturating_sub(self.providers).max(1);
+        bounds.max_connections.min(client_descriptors(self.descriptors)).min(left)
+    }
+
+    /// Number of connections that `host` may have.
+    fn share(bounds: &Server) -> usize {
+        match bounds.max_connections_per_ip {
+            0 => usize::MAX - RESERVE_PER_HOST,
+            share => share,
+        }
+    }
+
+    /// True if only a connection with a credential can make room for a new one from `host`.
+    pub(crate) fn is_full(&self, host: PeerKey, bounds: &Server) -> bool {
+        let clients = &self.clients;
+        clients.held() >= self.clients_max(bounds)
+            && clients.known() == clients.held()
+            && clients.held_by(host) < ConnectionLimits::share(bounds)
+    }
+
+    /// Records that connections with a credential are closed to make room.
+    pub(crate) fn makes_room(&mut self, connections: usize) {
+        self.turned_away += connections as u64;
+    }
+
+    /// Decides on a new connection from `host`. `has_room`: others will be closed for it in any case.
+    pub(crate) fn welcome(&mut self, admin: bool, host: PeerKey, has_room: bool, bounds: &Server) -> Welcome {
         let welcome = match admin {
             true => self.admin_welcome(),
+            false if has_room => (ConnectionVerdict::In, [None; 2]),
             false => self.client_welcome(host, bounds),
         };
         self.turned_away += u64::from(welcome.0 != ConnectionVerdict::In);
@@ -79,12 +108,7 @@ impl ConnectionLimits {
 
     fn client_welcome(&mut self, host: PeerKey, bounds: &Server) -> Welcome {
         let (held, own) = (self.clients.held(), self.clients.held_by(host));
-        let left = self.descriptors.saturating_sub(self.providers).max(1);
-        let most = bounds.max_connections.min(client_descriptors(self.descriptors)).min(left);
-        let share = match bounds.max_connections_per_ip {
-            0 => usize::MAX - RESERVE_PER_HOST,
-            share => share,
-        };
+        let (most, share) = (self.clients_max(bounds), ConnectionLimits::share(bounds));
         let goes = match own >= share {
             true => self.next_to_go(false, own + 1 - share, Some(host)),
             false => self.next_to_go(false, (held + 1).saturating_sub(most), None),
@@ -166,7 +190,7 @@ mod tests {
     ) -> Vec<Welcome> {
         let mut met = Vec::new();
         for slot in slots {
-            let welcome = limits.welcome(false, host, bounds);
+            let welcome = limits.welcome(false, host, false, bounds);
             if welcome.0 != ConnectionVerdict::Out {
                 limits.enter(false, slot, host);
             }
@@ -182,7 +206,7 @@ mod tests {
         let (mut limits, a, b) = (ConnectionLimits::new(1, 0, None), host("10.0.0.1"), host("10.0.0.2"));
         open(&mut limits, a, 0..3, &bounds);
         limits.acts(false, 0, true);
-        assert_eq!(limits.welcome(false, b, &bounds), (ConnectionVerdict::In, [Some(1), None]));
+        assert_eq!(limits.welcome(false, b, false, &bounds), (ConnectionVerdict::In, [Some(1), None]));
         limits.leave(false, 1);
         limits.enter(false, 1, b);
         [1, 2].into_iter().for_each(|slot| limits.acts(false, slot, true));
@@ -204,8 +228,8 @@ mod tests {
             assert_eq!(open(&mut limits, a, slot..slot + 1, &bounds)[0].0, ConnectionVerdict::Crowded);
         }
         limits.acts(false, 3 + RESERVE_PER_HOST as u32, true);
-        assert_eq!(limits.welcome(false, a, &bounds).0, ConnectionVerdict::Out);
-        assert_eq!(limits.welcome(false, b, &bounds).0, ConnectionVerdict::In);
+        assert_eq!(limits.welcome(false, a, false, &bounds).0, ConnectionVerdict::Out);
+        assert_eq!(limits.welcome(false, b, false, &bounds).0, ConnectionVerdict::In);
     }
 
     #[test]
@@ -222,7 +246,7 @@ mod tests {
             (verdicts[0], verdicts[1], verdicts[verdicts.len() - 1]),
             (ConnectionVerdict::In, ConnectionVerdict::Crowded, ConnectionVerdict::Out)
         );
-        assert_eq!(limits.welcome(true, a, &bounds), (ConnectionVerdict::In, [None, None]));
+        assert_eq!(limits.welcome(true, a, false, &bounds), (ConnectionVerdict::In, [None, None]));
         assert_eq!(limits.turned_away, RESERVE_CONNECTIONS as u64 + 1);
     }
 

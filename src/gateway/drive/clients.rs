@@ -28,6 +28,9 @@ enum HeadOutcome {
     Answered,
 }
 
+/// The part of a key's idle connections that is closed at once to make room, as a divisor.
+const IDLE_CLOSED: usize = 64;
+
 /// Charges a key for the data that waits at its client.
 #[inline]
 pub(super) fn charge_unread(client: &mut client::ClientConnection, budget: &mut Budget) {
@@ -215,6 +218,19 @@ impl Gateway {
         }
     }
 
+    /// Connections to be closed if all have shown a credential: the ones idle longest, of the key that has most idle
+    /// ones. Several at once, so that a flood of new connections does not walk over all of them each time.
+    #[cold]
+    pub(crate) fn idlest_clients(&mut self) -> Vec<ClientId> {
+        self.walks += 1;
+        let idle = self.clients.iter().filter(|(_, client)| !client.admin && client.is_idle());
+        let mut idle: Vec<_> = idle.map(|(id, client)| (client.key(), client.due(), id)).collect();
+        idle.sort_unstable_by_key(|(key, due, _)| (*key, *due));
+        let of_keys = idle.chunk_by(|one, next| one.0 == next.0);
+        let most = of_keys.max_by_key(|idle| idle.len()).unwrap_or_default();
+        most[..most.len().div_ceil(IDLE_CLOSED)].iter().map(|(.., id)| *id).collect()
+    }
+
     /// Continues after all received bytes of a connection that is to be closed have been read.
     pub(crate) fn client_heard(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -312,7 +328,11 @@ impl Gateway {
         let is_stranger = !client.known;
         let passed = exchange.authorize(head, bytes, ready, &mut self.cx);
         if is_stranger {
-            self.acts(exchange.request.client, exchange.request.found.key.is_some());
+            let (cid, key) = (exchange.request.client, exchange.request.found.key);
+            self.acts(cid, key.is_some());
+            if let Some(client) = self.clients.get_mut(cid) {
+                client.is_of(key);
+            }
         }
         match passed {
             Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => return HeadOutcome::Body,

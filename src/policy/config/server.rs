@@ -73,8 +73,9 @@ section! {
         /// Bounds that no setting names.
         pub bounds: QueueBounds = QueueBounds::default();
         /// Open client connections. At the limit, Tollgate closes one that has shown no valid key: of the address with
-        /// the most such connections, the one that has been idle longest. If all have shown a key, 32 more connections
-        /// get 503, and any beyond are closed.
+        /// the most such connections, the one that has been idle longest. If all have shown a key, it closes the
+        /// longest idle ones of the key that has most idle connections. If none is idle, 32 more connections get 503,
+        /// and any beyond are closed.
         pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
         /// Open connections of one IPv4 address or IPv6 /64 network. At the limit, Tollgate closes only connections of
         /// that address to make room, and 4 more get 503. 0 means no limit.

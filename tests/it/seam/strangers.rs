@@ -38,7 +38,7 @@ fn key_is_served_when_strangers_use_all_connections() {
     }
     assert!(
         (0..15).all(|number| is_open(&rig, &format!("k{number:02}"))),
-        "a connection with a key is never closed to make room"
+        "a connection with a key is not closed while there are others"
     );
     assert!(rig.world.gateway.vitals().clients <= 20);
 }
@@ -55,6 +55,34 @@ fn idlest_stranger_of_busiest_address_makes_room() {
         assert!(!is_open(&rig, gone), "{gone}");
     }
     assert!(is_open(&rig, "b00") && (0..8).all(|number| is_open(&rig, &format!("a{number}"))));
+}
+
+#[test]
+fn key_with_most_idle_connections_makes_room_when_all_have_shown_a_key() {
+    let mut rig = Rig::with(2, &[FEW]);
+    let asks = ["k0", "k1"].map(|key| models(&rig, key));
+    let label = |number: usize| format!("h{number:02}");
+    for number in 0..20 {
+        connect(&mut rig, &label(number), 1);
+        rig.give(&label(number), &asks[0]);
+        rig.wait(10);
+    }
+    // The last one begins another request.
+    rig.give(&label(19), &asks[0][..30]);
+    for number in 0..19 {
+        let own = format!("own{number:02}");
+        connect(&mut rig, &own, 2);
+        rig.give(&own, &asks[1]);
+        assert_eq!(rig.status(&own), 200, "{}", rig.got(&own));
+        // From the tenth on, the other key has as many or fewer.
+        assert!(number >= 9 || !is_open(&rig, &label(number)), "the one that has been idle longest is closed");
+        assert!(is_open(&rig, &label(19)), "a connection with a request is not idle");
+        assert_eq!(rig.world.gateway.vitals().clients, 20);
+        rig.wait(10);
+    }
+    assert!(is_open(&rig, "own18"));
+    let open = (0..19).filter(|number| is_open(&rig, &label(*number))).count();
+    assert!((9..=10).contains(&open), "neither key drives the other out: {open}");
 }
 
 #[test]
