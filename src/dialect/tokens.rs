@@ -63,6 +63,16 @@ impl Estimator {
         if raw.len() > BLOCK {
             return self.feed_long(raw);
         }
+        let text = packed(raw);
+        match has_backslash(text) {
+            false => self.wait(text, raw.len()),
+            true => self.feed_escaped(raw),
+        }
+    }
+
+    /// Counts a short text with escapes.
+    #[inline(never)] // else a text without escapes saves more registers than it needs
+    fn feed_escaped(&mut self, raw: &[u8]) {
         match unescaped(packed(raw), raw.len()) {
             (text, length, decoded) if decoded == raw.len() => self.wait(text, length),
             _ => self.decode(raw),
@@ -70,7 +80,7 @@ impl Estimator {
     }
 
     /// Counts a text longer than a block. Most texts have no escape, so decoding begins at the first one.
-    #[inline(never)] // else a short text saves more registers than it needs
+    #[inline(never)]
     fn feed_long(&mut self, raw: &[u8]) {
         let is_plain = |part: &&[u8]| !part.chunks(BLOCK).any(|block| has_backslash(packed(block)));
         let plain: usize = raw.chunks(PIECE).take_while(is_plain).map(<[u8]>::len).sum();
