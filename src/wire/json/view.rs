@@ -328,7 +328,7 @@ fn container_len(bytes: &[u8]) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     loop {
         match bytes.get(at) {
-            Some(b'"') => at = to_quote(bytes, at + 1),
+            Some(b'"') => at += quote(&bytes[at..]),
             Some(b'{' | b'[') => depth += 1,
             Some(_) if depth == 1 => return at + 1,
             Some(_) => depth -= 1,
