@@ -4,13 +4,15 @@
 use super::build::Built;
 use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Answering, Asked, Attempt, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
+use super::state::{
+    Answering, Asked, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating, TriedAddresses,
+};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
 use crate::dialect::{Overflow, PromptTokens, failure};
 use crate::gateway::cx::Cx;
 use crate::gateway::local;
-use crate::gateway::provider::breaker::{Among, Breakers, Choice};
+use crate::gateway::provider::breaker::{Among, Choice};
 use crate::gateway::provider::rate_limits::Needs;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, Balance, Target};
@@ -19,24 +21,13 @@ use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
 use std::num::NonZeroU32;
 
-impl Attempt {
-    /// Chooses the next target for a request that takes so much; false when none is left.
-    #[inline]
-    pub(super) fn choose(&mut self, targets: &[Target], choice: &Choice, breakers: &mut Breakers) -> bool {
-        let choice = Choice { tried: self.tried, ..*choice };
-        let Some(chosen) = breakers.choose(targets, &choice) else { return false };
-        self.aim(chosen);
-        true
-    }
-}
-
 /// The part of what is free that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
 
 impl Exchange {
     #[inline]
-    pub(super) fn route(&self, at: &Attempt) -> Option<(Dialect, &Target, &Provider)> {
-        let target = self.targets().get(at.target as usize)?;
+    pub(super) fn route(&self) -> Option<(Dialect, &Target, &Provider)> {
+        let target = self.target()?;
         Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
     }
 
@@ -45,7 +36,18 @@ impl Exchange {
         self.asked.map_or_else(Needs::default, |asked| asked.needs())
     }
 
-    /// Rule by which a target is chosen for the request.
+    /// Chooses the next target; false when none is left.
+    #[inline]
+    pub(super) fn choose(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        let choice = self.choice(draft, cx.now.mono);
+        let chosen = cx.breakers.choose(self.targets(), &choice);
+        chosen.is_some_and(|chosen| {
+            self.attempt.aim(chosen);
+            true
+        })
+    }
+
+    /// Rule by which a target is chosen for the request, of those that were not tried.
     #[inline]
     pub(super) fn choice(&self, draft: &OutgoingRequest, now: Mono) -> Choice {
         let among = match self.model().map(|model| (model.balance, model.affinity)) {
@@ -53,7 +55,7 @@ impl Exchange {
             Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
             Some(_) => Among::Kept(draft.kept_with),
         };
-        Choice { tried: 0, needs: self.needs(), among, now }
+        Choice { tried: self.attempt.tried, needs: self.needs(), among, now }
     }
 
     /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
@@ -61,59 +63,56 @@ impl Exchange {
     pub(super) fn first_attempt(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        mut at: Attempt,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let now = cx.now.mono;
         let Some(model) = self.model() else { return self.refuse(Refusal::internal()) };
         if let Some(queue) = model.queue {
-            return self.first_place(queue, draft, at, message, cx);
+            return self.first_place(queue, draft, message, cx);
         }
-        let (targets, choice) = (self.targets(), self.choice(&draft, now));
-        let chosen = targets.get(at.target as usize);
-        let target = chosen.filter(|target| targets.len() > 1 || target.places > 0);
-        if target.is_some_and(|target| !cx.breakers.is_free(target, &choice.needs, now)) {
-            let mut other = at.fresh();
-            if !other.choose(targets, &choice, &mut cx.breakers) {
-                return self.give_up(draft, at, Fault::from(FaultKind::NoPlace), cx);
+        let targets = self.targets();
+        let target = self.target().filter(|target| targets.len() > 1 || target.places > 0);
+        if target.is_some_and(|target| !cx.breakers.is_free(target, &self.needs(), cx.now.mono)) {
+            let fresh = self.attempt.fresh();
+            let full = std::mem::replace(&mut self.attempt, fresh);
+            if !self.choose(&draft, cx) {
+                self.attempt = full;
+                return self.give_up(draft, Fault::from(FaultKind::NoPlace), cx);
             }
-            if other.target != at.target {
-                at = other;
-                match self.build(&mut draft, &at, message, cx) {
+            if self.attempt.target != full.target {
+                let unfit = Fault::from(FaultKind::Internal);
+                match self.build(&mut draft, message, cx) {
                     Ok(Built::Whole) => {}
                     Ok(Built::TooLong) => {
-                        let unfit = Box::new((Fault::from(FaultKind::Internal), at.target));
-                        return self.translate(draft, at, Some(unfit), cx);
+                        return self.translate(draft, Some(Box::new((unfit, self.attempt.target))), cx);
                     }
-                    Err(_) => return self.next_attempt(draft, at, Fault::from(FaultKind::Internal), message, cx),
+                    Err(_) => return self.next_attempt(draft, unfit, message, cx),
                 }
             }
         }
-        self.begin_attempt(draft, at, message, cx)
+        self.begin_attempt(draft, message, cx)
     }
 
-    /// Begins an attempt at the target of `at`, whose body has been written; where that fails at once, at the next.
+    /// Begins an attempt at the chosen target, whose body has been written; if that fails immediately, at the next.
     pub(super) fn begin_attempt(
         &mut self,
-        draft: Box<OutgoingRequest>,
-        at: Attempt,
+        mut draft: Box<OutgoingRequest>,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let (mut draft, mut at) = (draft, at);
         loop {
+            let at = &mut self.attempt;
             at.attempts += 1;
-            at.addresses = 0;
+            at.addresses = TriedAddresses::default();
             (at.begun, at.first) = (cx.now.mono, Mono::NEVER);
             if self.diagnosis.is_some() {
-                self.note_begun(&at);
+                self.note_begun();
             }
-            self.take_place(&draft, &mut at, cx);
-            match self.connect(&mut at, false, cx) {
-                Ok(way) => return self.connecting(way, draft, at, None),
-                Err(fault) => match self.after_failure(draft, at, *fault, message, cx) {
-                    Ok(next) => (draft, at) = next,
+            self.take_place(&draft, cx);
+            match self.connect(false, cx) {
+                Ok(way) => return self.connecting(way, draft, None),
+                Err(fault) => match self.after_failure(draft, *fault, message, cx) {
+                    Ok(next) => draft = next,
                     Err(effect) => return *effect,
                 },
             }
@@ -121,13 +120,13 @@ impl Exchange {
     }
 
     /// The attempt counts as in flight at its target from here on, if it does not already.
-    pub(super) fn take_place(&self, draft: &OutgoingRequest, at: &mut Attempt, cx: &mut Cx) {
-        if at.flies {
+    pub(super) fn take_place(&mut self, draft: &OutgoingRequest, cx: &mut Cx) {
+        let at = &self.attempt;
+        if at.flight.is_some() {
             return;
         }
         let choice = Choice { tried: at.tried & !at.bit(), ..self.choice(draft, cx.now.mono) };
-        at.begun_as = cx.breakers.begin(self.targets(), at.target as usize, &choice);
-        (at.unheard, at.flies) = (true, true);
+        self.attempt.flight = cx.breakers.begin(self.targets(), at.target as usize, &choice);
     }
 
     /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
@@ -141,12 +140,10 @@ impl Exchange {
     ) -> bool {
         let target = self.target().map(|target| (target.provider, target.credential));
         let shape = self.dialect();
-        let (draft, attempt) = match &mut self.state {
-            State::Attempting(Attempting { draft, at, .. })
-            | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), at, .. }) => {
-                (draft, at.attempts)
-            }
-            _ => return true,
+        let (State::Attempting(Attempting { draft, .. })
+        | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. })) = &mut self.state
+        else {
+            return true;
         };
         let requests = &self.request.setup.requests;
         if begins
@@ -156,7 +153,7 @@ impl Exchange {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
             template.write(credential, draft.length(), shape, same_shape, out);
             if let Some(diagnosis) = &self.diagnosis {
-                diagnosis.trace_request(attempt, out);
+                diagnosis.trace_request(self.attempt.attempts, out);
             }
         }
         // Where little is free a request leaves in small slices.
@@ -173,7 +170,7 @@ impl Exchange {
         };
         match &mut self.state {
             State::Attempting(attempting) => {
-                attempting.at.sent = now;
+                self.attempt.sent = now;
                 attempting.by = first_byte;
                 Effect::Wait
             }
@@ -201,12 +198,12 @@ impl Exchange {
     ) -> Effect {
         fault.answered = matches!(self.state, State::Answering(_));
         fault.came = self.came();
-        let (draft, mut at) = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Attempting(Attempting { draft, at, half, .. }) => {
+        let mut draft = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Attempting(Attempting { draft, half, .. }) => {
                 if let Some(provider) = half.provider() {
                     cx.let_go(provider, false);
                 }
-                (draft, at)
+                draft
             }
             State::Answering(answering) => match self.answer_failed(answering, &fault, message, cx) {
                 Ok(kept) => kept,
@@ -220,17 +217,16 @@ impl Exchange {
                 return self.end(fault, cx);
             }
         };
-        if fault.is_stale_connection() && reused && !at.needs_fresh() {
-            at.was_stale();
-            self.note_failed(&at, &fault, cx.now.mono);
-            self.no_verdict(&mut at, cx);
-            let mut draft = draft;
+        if fault.is_stale_connection() && reused && !self.attempt.needs_fresh() {
+            self.attempt.was_stale();
+            self.note_failed(&fault, cx.now.mono);
+            self.no_verdict(cx);
             draft.restart();
             cx.stats.stale_retries += 1;
-            return self.begin_attempt(draft, at, message, cx);
+            return self.begin_attempt(draft, message, cx);
         }
-        match self.after_failure(draft, at, fault, message, cx) {
-            Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+        match self.after_failure(draft, fault, message, cx) {
+            Ok(draft) => self.begin_attempt(draft, message, cx),
             Err(effect) => *effect,
         }
     }
@@ -242,7 +238,7 @@ impl Exchange {
         fault: &Fault,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
-    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Answering>> {
+    ) -> Result<Box<OutgoingRequest>, Box<Answering>> {
         if let Some(provider) = answering.provider.take() {
             cx.let_go(provider, false);
         }
@@ -253,10 +249,10 @@ impl Exchange {
                 answering.last.release(&mut cx.pool);
                 answering.body.release(cx);
                 self.uncharge(answering.charged, cx);
-                Ok((draft, answering.at))
+                Ok(draft)
             }
             Draft::Leaving(_) | Draft::Gone => {
-                self.target_failed(&mut answering.at, fault, cx);
+                self.target_failed(fault, cx);
                 Err(Box::new(answering))
             }
         }
@@ -267,38 +263,36 @@ impl Exchange {
     pub(super) fn after_failure(
         &mut self,
         draft: Box<OutgoingRequest>,
-        mut at: Attempt,
         fault: Fault,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
-    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
-        let limit = self.route(&at).map_or(1, |(_, target, _)| target.limits.attempts);
-        self.target_failed(&mut at, &fault, cx);
+    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+        let limit = self.target().map_or(1, |target| target.limits.attempts);
+        self.target_failed(&fault, cx);
         if !fault.asks_for_rest() {
-            at.tried |= self.siblings(&at);
+            self.attempt.tried |= self.siblings();
         }
         if fault.overflow.is_some() {
-            at.tried |= self.no_larger(&at);
+            self.attempt.tried |= self.no_larger();
         }
-        if fault.may_try_next() && u32::from(at.attempts - at.free()) < limit {
-            return self.next_target(draft, at, fault, message, cx);
+        if fault.may_try_next() && u32::from(self.attempt.attempts - self.attempt.free()) < limit {
+            return self.next_target(draft, fault, message, cx);
         }
-        self.last_resort(draft, at, fault, message, cx)
+        self.last_resort(draft, fault, message, cx)
     }
 
     /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
     /// be the same there.
-    fn siblings(&self, at: &Attempt) -> u64 {
-        let targets = self.targets();
-        let Some(own) = targets.get(at.target as usize) else { return 0 };
+    fn siblings(&self) -> u64 {
+        let Some(own) = self.target() else { return 0 };
         let same = |target: &Target| (target.provider, &target.model) == (own.provider, &own.model);
-        let all = targets.iter().enumerate().filter(|(_, target)| same(target));
+        let all = self.targets().iter().enumerate().filter(|(_, target)| same(target));
         all.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
     /// The targets that read no longer prompts than the present one, as bits.
-    fn no_larger(&self, at: &Attempt) -> u64 {
-        let context = self.targets().get(at.target as usize).map_or(0, |own| own.context);
+    fn no_larger(&self) -> u64 {
+        let context = self.target().map_or(0, |own| own.context);
         let small = self.targets().iter().enumerate().filter(|(_, target)| target.context <= context);
         small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
@@ -308,26 +302,24 @@ impl Exchange {
     fn next_target(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        mut at: Attempt,
         fault: Fault,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
-    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
-        let failed = at.target;
+    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+        let failed = self.attempt.target;
         loop {
-            let choice = self.choice(&draft, cx.now.mono);
-            if !at.choose(self.targets(), &choice, &mut cx.breakers) {
-                at.target = failed;
-                return match self.wait_again(draft, at, &fault, message, cx) {
+            if !self.choose(&draft, cx) {
+                self.attempt.target = failed;
+                return match self.wait_again(draft, &fault, message, cx) {
                     Ok(effect) => Err(Box::new(effect)),
-                    Err((draft, at)) => self.last_resort(draft, at, fault, message, cx),
+                    Err(draft) => self.last_resort(draft, fault, message, cx),
                 };
             }
-            match self.build(&mut draft, &at, message, cx) {
-                Ok(Built::Whole) => return Ok((draft, at)),
+            match self.build(&mut draft, message, cx) {
+                Ok(Built::Whole) => return Ok(draft),
                 Ok(Built::TooLong) => {
                     let failed = Some(Box::new((fault, failed)));
-                    return Err(Box::new(self.translate(draft, at, failed, cx)));
+                    return Err(Box::new(self.translate(draft, failed, cx)));
                 }
                 Err(_) => {}
             }
@@ -338,13 +330,12 @@ impl Exchange {
     fn next_attempt(
         &mut self,
         draft: Box<OutgoingRequest>,
-        at: Attempt,
         fault: Fault,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        match self.next_target(draft, at, fault, message, cx) {
-            Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+        match self.next_target(draft, fault, message, cx) {
+            Ok(draft) => self.begin_attempt(draft, message, cx),
             Err(effect) => *effect,
         }
     }
@@ -353,33 +344,25 @@ impl Exchange {
     pub(super) fn skip_target(
         &mut self,
         draft: Box<OutgoingRequest>,
-        at: Attempt,
-        failed: (Fault, u32),
+        (fault, target): (Fault, u32),
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let (fault, target) = failed;
-        let mut at = at;
-        self.no_verdict(&mut at, cx);
-        self.next_attempt(draft, Attempt { target, ..at }, fault, message, cx)
+        self.no_verdict(cx);
+        self.attempt.target = target;
+        self.next_attempt(draft, fault, message, cx)
     }
 
     /// Gives up when no target is left. The client's `Retry-After` is the earlier of the provider's and the end of the
     /// first cool-down.
-    pub(super) fn give_up(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        at: Attempt,
-        mut fault: Fault,
-        cx: &mut Cx,
-    ) -> Effect {
+    pub(super) fn give_up(&mut self, draft: Box<OutgoingRequest>, mut fault: Fault, cx: &mut Cx) -> Effect {
         if fault.asks_for_rest() || fault.retry_after.is_some() {
             let now = cx.now.mono;
-            let again = cx.breakers.there_again(self.targets(), at.tried, &self.needs(), now);
+            let again = cx.breakers.there_again(self.targets(), self.attempt.tried, &self.needs(), now);
             let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }
-        self.state = State::Attempting(Attempting { draft, at, half: Half::Resolving, by: Mono::NEVER });
+        self.state = State::Attempting(Attempting { draft, half: Half::Resolving, by: Mono::NEVER });
         self.end(fault, cx)
     }
 
@@ -398,7 +381,7 @@ impl Exchange {
         // Releases of Codex before 0.167 compact after a failed stream alone (openai/codex `responses_retry.rs`).
         let is_streamed = self.asked.is_some_and(|asked| asked.stream);
         let in_stream = refusal.is_overflow() && is_streamed && self.request.found.is_codex;
-        if !self.is_open() && !in_stream {
+        if !self.attempt.opened && !in_stream {
             return Effect::Refuse(Box::new(refusal), outcome);
         }
         let opens = self.open();
@@ -425,8 +408,8 @@ impl Exchange {
             State::Answering(Answering { body: Body::Stream(stream), .. }) => {
                 stream.fail(dialect, &words, &identity, &mut cx.out);
             }
-            State::Queued(Queued { draft, at, .. }) | State::Attempting(Attempting { draft, at, .. }) => {
-                failure(dialect, at.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
+            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
+                failure(dialect, self.attempt.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
             }
             _ => failure(dialect, 0, None, &words, &identity, &mut cx.out),
         }

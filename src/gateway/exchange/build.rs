@@ -4,7 +4,7 @@
 use super::authorize::Endpoint;
 use super::diagnosis::beginning;
 use super::event::ClientMessage;
-use super::state::{Attempt, Exchange, Request};
+use super::state::{Exchange, Request};
 use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;
@@ -29,28 +29,27 @@ pub(super) enum Built {
 }
 
 impl Exchange {
-    /// Writes the body for the target of `at` from the client's own, and notes what of that the target is not sent.
+    /// Writes the body for the chosen target from the client's own, and notes what of that the target is not sent.
     #[inline]
     pub(super) fn build(
         &mut self,
         draft: &mut OutgoingRequest,
-        at: &Attempt,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
-        let built = self.lay_out(draft, at, message, cx)?;
+        let built = self.lay_out(draft, message, cx)?;
         // The body goes to a helper thread.
         if matches!(built, Built::TooLong) {
             self.count_prompt(draft, message, cx);
         }
-        self.look_for_dropped(draft, at, message);
+        self.look_for_dropped(draft, message);
         Ok(built)
     }
 
-    /// Notes what of the client's body the target of `at` is not sent.
+    /// Notes what of the client's body the chosen target is not sent.
     #[inline]
-    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, at: &Attempt, message: &ClientMessage<'_>) {
-        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return };
+    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>) {
+        let Some(((dialect, _, provider), to)) = self.route().zip(self.wanted()) else { return };
         let translated = provider.shape != dialect.upstream();
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
         let lost = if translated { draft.state.as_ref().map_or(&[][..], |state| &state.dropped) } else { &[] };
@@ -67,14 +66,8 @@ impl Exchange {
         }
     }
 
-    fn lay_out(
-        &self,
-        draft: &mut OutgoingRequest,
-        at: &Attempt,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Result<Built, Refusal> {
-        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else {
+    fn lay_out(&self, draft: &mut OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> Result<Built, Refusal> {
+        let Some(((dialect, _, provider), to)) = self.route().zip(self.wanted()) else {
             return Err(Refusal::internal());
         };
         let translated = provider.shape != dialect.upstream();
@@ -113,16 +106,16 @@ impl Exchange {
         Ok(Built::Whole)
     }
 
-    /// Target of `at` as the writer of the body needs it.
+    /// The chosen target as the writer of the body needs it.
     #[inline]
-    pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::RequestTarget<'_>> {
-        let (dialect, target, provider) = self.route(at)?;
+    pub(super) fn wanted(&self) -> Option<dialect::RequestTarget<'_>> {
+        let (dialect, target, provider) = self.route()?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
         let before = match dialect {
             Dialect::Relay(_) => self.model()?.targets.len(),
             _ => 0,
         };
-        let capabilities = self.request.setup.requests.capabilities(asked, before + at.target as usize)?;
+        let capabilities = self.request.setup.requests.capabilities(asked, before + self.attempt.target as usize)?;
         Some(dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 

@@ -5,7 +5,7 @@
 use super::event::Outcome;
 use super::fault::Fault;
 use super::mask::mask;
-use super::state::{Answering, Attempt, Body, Exchange, State};
+use super::state::{Answering, Body, Exchange, State};
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
 use crate::base::text::{begun_by, holds_secret, key_length};
@@ -99,13 +99,13 @@ impl Exchange {
         }
     }
 
-    /// The attempt `at` has failed. Whether it is the last one is not known yet.
-    pub(super) fn note_failed(&mut self, at: &Attempt, fault: &Fault, now: Mono) {
-        let target = self.targets().get(at.target as usize);
-        let Some(target) = target.map(|target| target.label.clone()) else { return };
-        let (number, cause, micros) = (at.attempts.into(), fault.cause(), now.micros_since(at.begun));
+    /// The present attempt has failed. It may not be the last one.
+    pub(super) fn note_failed(&mut self, fault: &Fault, now: Mono) {
+        let Some(target) = self.target().map(|target| target.label.clone()) else { return };
+        let (attempts, begun) = (self.attempt.attempts, self.attempt.begun);
+        let (number, cause, micros) = (attempts.into(), fault.cause(), now.micros_since(begun));
         if let Some(trace) = &mut self.diagnosis().trace {
-            trace.fails(at.attempts, fault.end(), fault.upstream_status(), now);
+            trace.fails(attempts, fault.end(), fault.upstream_status(), now);
         }
         self.diagnosis().failed.push(Failed { number, target, cause, micros });
     }
@@ -113,7 +113,7 @@ impl Exchange {
     /// The request fails with `fault`.
     pub(super) fn note_end(&mut self, fault: &Fault) {
         // One that waits fails with no attempt.
-        let last = self.attempt().filter(|_| !self.is_queued()).map_or(0, |at| at.attempts.into());
+        let last = if self.is_queued() { 0 } else { self.attempt.attempts.into() };
         let code = self.told(fault.code.as_deref().unwrap_or_default().as_bytes());
         let param = self.told(fault.param.as_deref().unwrap_or_default().as_bytes());
         let diagnosis = self.diagnosis();

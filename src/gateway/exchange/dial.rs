@@ -3,7 +3,7 @@
 
 use super::event::{ClientMessage, Dial, Effect};
 use super::fault::{Fault, FaultKind};
-use super::state::{Attempt, Attempting, Dials, Exchange, Half, State};
+use super::state::{Attempting, Dials, Exchange, Half, State};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
@@ -24,41 +24,42 @@ pub(super) enum Connect {
 
 impl Exchange {
     /// Connection for the present target; a new one, not a kept one, if `fresh`.
-    pub(super) fn connect(&self, at: &mut Attempt, fresh: bool, cx: &mut Cx) -> Result<Connect, Box<Fault>> {
-        let Some((_, target, provider)) = self.route(at) else {
+    pub(super) fn connect(&mut self, fresh: bool, cx: &mut Cx) -> Result<Connect, Box<Fault>> {
+        let Some((_, target, provider)) = self.route() else {
             return Err(Box::new(Fault::from(FaultKind::Internal)));
         };
         // What is kept was dialed under the present configuration; another one's providers have other numbers.
         let present = self.request.setup.epoch == cx.setup.epoch;
         if present
             && !fresh
-            && !at.needs_fresh()
+            && !self.attempt.needs_fresh()
             && let Some(kept) = cx.idle.take(target.provider)
         {
             return Ok(Connect::Kept(kept));
         }
-        let (timeout, now) = (target.limits.connect_timeout, cx.now.mono);
-        let until = at.begun.after(timeout);
+        let (timeout, now, mut tried) = (target.limits.connect_timeout, cx.now.mono, self.attempt.addresses);
+        let until = self.attempt.begun.after(timeout);
         let (host, port) = provider.next_hop();
-        let answered = if at.order() == 0 { cx.names.answered(host, port) } else { None };
+        let answered = if tried.order() == 0 { cx.names.answered(host, port) } else { None };
         let known = addresses(provider, cx);
-        if at.order() == 0 {
+        if tried.order() == 0 {
             let lead = known.iter().position(|addr| Some(*addr) == answered).unwrap_or(0);
-            at.addresses = u8::try_from(lead << 2).unwrap_or(0);
+            tried.0 = u8::try_from(lead << 2).unwrap_or(0);
         }
-        let Some(addr) = at.address(at.order(), known) else {
+        let Some(addr) = tried.address(tried.order(), known) else {
             return match cx.names.is_asked(host, port) {
                 Ok(()) => Ok(Connect::Resolved(until)),
                 Err(why) => Err(Box::new(nameless(provider, why))),
             };
         };
         let tries = known.len().min(ADDRESSES_TRIED_MAX);
-        let late = match usize::from(at.order()) + 1 < tries {
+        let late = match usize::from(tried.order()) + 1 < tries {
             true => until.min(now.after(ADDRESS_WAIT.min(timeout / tries as u32))),
             false => until,
         };
         let until = if tries > 1 { until } else { Mono::NEVER };
         let dial = Dial { provider: target.provider, addr, authority: provider.authority, present, until };
+        self.attempt.addresses = tried;
         Ok(Connect::Dial(dial, late))
     }
 
@@ -67,7 +68,6 @@ impl Exchange {
         &mut self,
         way: Connect,
         draft: Box<OutgoingRequest>,
-        at: Attempt,
         earlier: Option<(ProviderId, u8)>,
     ) -> Effect {
         let (half, by, effect) = match way {
@@ -76,13 +76,13 @@ impl Exchange {
             Connect::Dial(dial, late) => (Half::Dialing(Dials { newest: None, earlier }), late, Effect::Dial(dial)),
             Connect::Resolved(until) => (Half::Resolving, until, Effect::Wait),
         };
-        self.state = State::Attempting(Attempting { draft, at, half, by });
+        self.state = State::Attempting(Attempting { draft, half, by });
         effect
     }
 
     /// The connection that [`Effect::Dial`] asked for has this name.
     pub(crate) fn dialing(&mut self, provider: ProviderId) {
-        if let Some((_, dials)) = self.dials() {
+        if let Some(dials) = self.dials() {
             dials.newest = Some(provider);
         }
     }
@@ -97,19 +97,20 @@ impl Exchange {
         }
     }
 
-    fn dials(&mut self) -> Option<(&mut Attempt, &mut Dials)> {
+    fn dials(&mut self) -> Option<&mut Dials> {
         match &mut self.state {
-            State::Attempting(Attempting { half: Half::Dialing(dials), at, .. }) => Some((at, dials)),
+            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => Some(dials),
             _ => None,
         }
     }
 
     /// This connection is open: the other dial is given up, and the address is remembered if it was not the first.
     pub(super) fn dialed(&mut self, provider: ProviderId, cx: &mut Cx) -> Effect {
-        let Some((&mut at, &mut Dials { newest, earlier })) = self.dials() else { return Effect::Nothing };
+        let Some(&mut Dials { newest, earlier }) = self.dials() else { return Effect::Nothing };
+        let tried = self.attempt.addresses;
         let (order, other) = match earlier {
             Some((earlier, order)) if earlier == provider => (order, newest),
-            _ => (at.order(), earlier.map(|(earlier, _)| earlier)),
+            _ => (tried.order(), earlier.map(|(earlier, _)| earlier)),
         };
         if let Some(other) = other {
             cx.let_go(other, false);
@@ -119,7 +120,7 @@ impl Exchange {
         }
         if order > 0
             && let Some(provider) = self.target_provider()
-            && let Some(addr) = at.address(order, addresses(provider, cx))
+            && let Some(addr) = tried.address(order, addresses(provider, cx))
         {
             let (host, port) = provider.next_hop();
             cx.names.has_answered(host, port, addr);
@@ -136,7 +137,7 @@ impl Exchange {
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let Some((_, dials)) = self.dials() else { return Effect::Nothing };
+        let Some(dials) = self.dials() else { return Effect::Nothing };
         if dials.newest != Some(provider) {
             dials.earlier = None;
             if dials.newest.is_some() {
@@ -157,9 +158,8 @@ impl Exchange {
     /// A dial takes long: the next address is tried while the first one that was slow goes on.
     pub(super) fn dial_late(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         let timeout = self.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
-        let Some((at, dials)) = self.dials() else { return Effect::Nothing };
-        let (order, until) = (at.order(), at.begun.after(timeout));
-        let Dials { newest, earlier } = *dials;
+        let (order, until) = (self.attempt.addresses.order(), self.attempt.begun.after(timeout));
+        let Some(&mut Dials { newest, earlier }) = self.dials() else { return Effect::Nothing };
         if until <= cx.now.mono {
             return self.attempt_failed(Fault::from(FaultKind::ConnectTimeout), false, message, cx);
         }
@@ -170,7 +170,7 @@ impl Exchange {
             }
             return Effect::Wait;
         }
-        if let Some((_, dials)) = self.dials() {
+        if let Some(dials) = self.dials() {
             *dials = Dials { newest: None, earlier: earlier.or(newest.map(|newest| (newest, order))) };
         }
         if let (Some(_), Some(newest)) = (earlier, newest) {
@@ -182,9 +182,9 @@ impl Exchange {
     /// Turns to the next address of the host; false if none is left.
     fn next_address(&mut self, cx: &mut Cx) -> bool {
         let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
-        let Some((at, _)) = self.dials() else { return false };
-        let is_left = usize::from(at.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
-        at.addresses += u8::from(is_left);
+        let tried = &mut self.attempt.addresses;
+        let is_left = usize::from(tried.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
+        tried.0 += u8::from(is_left);
         is_left
     }
 
@@ -210,16 +210,14 @@ impl Exchange {
     }
 
     fn dial_again(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Attempting(Attempting { draft, mut at, half, .. }) =
-            std::mem::replace(&mut self.state, State::Ended)
-        else {
+        let State::Attempting(Attempting { draft, half, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
         let earlier = if let Half::Dialing(dials) = half { dials.earlier } else { None };
-        match self.connect(&mut at, true, cx) {
-            Ok(way) => self.connecting(way, draft, at, earlier),
-            Err(fault) => match self.after_failure(draft, at, *fault, message, cx) {
-                Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+        match self.connect(true, cx) {
+            Ok(way) => self.connecting(way, draft, earlier),
+            Err(fault) => match self.after_failure(draft, *fault, message, cx) {
+                Ok(draft) => self.begin_attempt(draft, message, cx),
                 Err(effect) => *effect,
             },
         }

@@ -101,7 +101,7 @@ impl Exchange {
     /// Usage that an exchange is charged if it ends before its answer was complete.
     pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
         let observed = self.observed();
-        let sent = self.attempt().is_some_and(|at| at.sent != Mono::NEVER);
+        let sent = self.attempt.sent != Mono::NEVER;
         let settled = self.admitted.is_none();
         if client_left && self.has_shown_cost(&observed) {
             return self.charged(observed);
@@ -138,13 +138,13 @@ impl Exchange {
     ) -> Option<Effect> {
         let row = self.settle(usage, 200, cx);
         let State::Answering(answering) = std::mem::replace(&mut self.state, State::Ended) else { return None };
-        let Answering { at, body, draft, last: mut held, charged, .. } = answering;
+        let Answering { body, draft, last: mut held, charged, .. } = answering;
         body.release(cx);
         self.uncharge(charged, cx);
         held.release(&mut cx.pool);
         release_draft(draft, cx);
         let by = cx.now.mono.after(self.request.setup.config.store.max_commit_lag);
-        self.state = State::Committing(Committing { at, last, usage, by });
+        self.state = State::Committing(Committing { last, usage, by });
         match row {
             Some(row) => {
                 cx.ledger.hold_back(row.get(), message.exchange);
@@ -194,16 +194,13 @@ impl Exchange {
             admitted: admitted.at,
             model: model.id.clone(),
             // A request that waited in vain was served nowhere.
-            target: match self.attempt() {
-                Some(at) if at.attempts == 0 => Arc::from(""),
-                _ => target.label.clone(),
-            },
+            target: if self.attempt.attempts == 0 { Arc::from("") } else { target.label.clone() },
             endpoint: dialect,
             stream: self.asked.is_some_and(|asked| asked.stream),
             status,
             usage,
             cost_nano,
-            attempts: self.attempt().map_or(0, |at| at.attempts.into()),
+            attempts: self.attempt.attempts.into(),
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
             group,
@@ -252,20 +249,17 @@ impl Exchange {
 
     /// Gives everything back that it holds.
     fn release(&mut self, cx: &mut Cx) {
+        self.no_verdict(cx);
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Reading { draft } | State::Reserving(Reserving { draft: Some(draft), .. }) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             }
             State::Queued(Queued { draft, .. }) => cx.requests.put(draft, &mut cx.budget, &mut cx.pool),
-            State::Attempting(Attempting { draft, mut at, .. }) => {
-                self.no_verdict(&mut at, cx);
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            }
-            State::Answering(Answering { mut at, body, draft, mut last, paused, charged, .. }) => {
+            State::Attempting(Attempting { draft, .. }) => cx.requests.put(draft, &mut cx.budget, &mut cx.pool),
+            State::Answering(Answering { body, draft, mut last, paused, charged, .. }) => {
                 if paused {
                     cx.budget.ease();
                 }
-                self.no_verdict(&mut at, cx);
                 body.release(cx);
                 self.uncharge(charged, cx);
                 last.release(&mut cx.pool);
@@ -276,7 +270,6 @@ impl Exchange {
                 buf.release(&mut cx.pool);
             }
             State::Translating(mut translating) => {
-                self.no_verdict(&mut translating.at, cx);
                 cx.abandon(translating.serial);
                 cx.budget.release(&mut translating.promise, &mut cx.pool);
             }
@@ -288,7 +281,7 @@ impl Exchange {
         cx.stats.request(self.request.endpoint_name(), self.model().map(|model| &model.id), status);
         if let (Some((usage, cost_nano)), Some(model)) = (charged, self.model()) {
             let now = cx.now.mono;
-            let first = self.attempt().filter(|at| at.has_events).map(|at| at.begun);
+            let first = self.attempt.has_events.then_some(self.attempt.begun);
             let taken = Taken {
                 usage,
                 cost_nano,
@@ -307,7 +300,7 @@ impl Exchange {
     /// The phases of the request: from when to when, `NEVER` where it has not come.
     #[inline]
     fn times(&self, now: Mono) -> Times {
-        let (sent, first) = self.attempt().map_or((Mono::NEVER, Mono::NEVER), |at| (at.sent, at.first));
+        let (sent, first) = (self.attempt.sent, self.attempt.first);
         let (received, read, queued) = (self.request.received, self.request.read, u64::from(self.request.queued));
         [
             (Timed::Body, received, read),
@@ -337,7 +330,8 @@ impl Exchange {
         if !is_logged && keep.is_none() {
             return;
         }
-        let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
+        let at = &self.attempt;
+        let target = self.target().filter(|_| at.attempts > 0);
         let line = access_log::AccessLogLine {
             id: &request.id,
             endpoint: request.endpoint_name(),
@@ -346,7 +340,7 @@ impl Exchange {
             said: request.said.as_deref(),
             client: request.meta.agent.name(),
             model: self.model().map(|model| &*model.id),
-            target: attempt.map(|(at, target)| (&*target.label, at.attempts.into())),
+            target: target.map(|target| (&*target.label, at.attempts.into())),
             stream: self.asked.is_some_and(|asked| asked.stream),
             status: outcome.status,
             error: outcome.error,
@@ -356,10 +350,10 @@ impl Exchange {
         };
         let time = cx.date.iso(cx.now.unix);
         let Some(keep) = keep else { return cx.orders.log(|out| line.write(time, out)) };
-        let first = attempt.filter(|(at, _)| at.sent != Mono::NEVER && at.first != Mono::NEVER);
+        let first = target.filter(|_| at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
             cost_nano: charged.map(|usage| self.cost_nano(&usage)),
-            first: first.map(|(at, target)| (target.seed, at.first.micros_since(at.sent))),
+            first: first.map(|target| (target.seed, at.first.micros_since(at.sent))),
         };
         let recorder = &mut cx.recorder;
         let mut record = |out: &mut Vec<u8>| {

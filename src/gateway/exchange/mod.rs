@@ -90,7 +90,8 @@ impl Exchange {
             read: Mono::NEVER,
             queued: 0,
         };
-        Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis: None }
+        let attempt = Attempt::default();
+        Exchange { request, asked: None, admitted: None, attempt, state: State::Ended, diagnosis: None }
     }
 
     /// Looks at the head: what is asked for, and whether it may pass.
@@ -344,40 +345,16 @@ impl Exchange {
         if relays { &model.relayed } else { &model.targets }
     }
 
-    /// The present attempt, once a target has been chosen.
-    fn attempt(&self) -> Option<&Attempt> {
-        match &self.state {
-            State::Translating(Translating { at, .. })
-            | State::Reserving(Reserving { at, .. })
-            | State::Queued(Queued { at, .. })
-            | State::Attempting(Attempting { at, .. })
-            | State::Answering(Answering { at, .. })
-            | State::Committing(Committing { at, .. }) => Some(at),
-            State::Identifying { .. } | State::Reading { .. } | State::Ended => None,
-        }
-    }
-
-    /// The head of a stream has been sent.
-    fn is_open(&self) -> bool {
-        self.attempt().is_some_and(|at| at.opened)
-    }
-
     /// Something of a stream is sent: true if its head goes before it.
+    #[inline]
     fn open(&mut self) -> bool {
-        match &mut self.state {
-            State::Queued(Queued { at, .. })
-            | State::Attempting(Attempting { at, .. })
-            | State::Answering(Answering { at, .. })
-            | State::Translating(Translating { at, .. })
-            | State::Committing(Committing { at, .. }) => !std::mem::replace(&mut at.opened, true),
-            State::Identifying { .. } | State::Reading { .. } | State::Reserving(_) | State::Ended => false,
-        }
+        !std::mem::replace(&mut self.attempt.opened, true)
     }
 
-    /// The target of the present attempt.
+    /// The target of the present attempt; `None` before the model is known.
     #[inline]
     fn target(&self) -> Option<&Target> {
-        self.targets().get(self.attempt()?.target as usize)
+        self.targets().get(self.attempt.target as usize)
     }
 
     #[inline]
@@ -434,7 +411,7 @@ impl Exchange {
     /// The client has left.
     fn left(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         // What has not been sent costs nothing, whatever its prompt is.
-        if self.attempt().is_some_and(|at| at.sent != Mono::NEVER) {
+        if self.attempt.sent != Mono::NEVER {
             self.count_now(message, cx);
         }
         self.abandon(cx);

@@ -5,7 +5,7 @@
 use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind, wants_rest};
-use super::state::{Attempt, Exchange, Queued, Request, State};
+use super::state::{Exchange, Queued, Request, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
@@ -28,50 +28,27 @@ impl Request {
     }
 }
 
-impl Attempt {
-    /// The next attempt goes to this target.
-    pub(super) fn aim(&mut self, target: usize) {
-        self.target = target as u32;
-        self.tried |= self.bit();
-        self.may_reuse();
-    }
-
-    /// The target, as a bit.
-    pub(super) fn bit(&self) -> u64 {
-        1u64.checked_shl(self.target).unwrap_or(0)
-    }
-
-    /// An attempt that has not begun, for a request that cannot be written for those of the targets that were tried
-    /// before the present one.
-    pub(super) fn fresh(&self) -> Attempt {
-        Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
-    }
-}
-
 impl Exchange {
     /// The target that the body is written for before admission. Where the request will wait it is the first of the
     /// list, which may not be the one that it is sent to.
-    pub(super) fn first_target(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
+    pub(super) fn first_target(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
         let Some(model) = self.model() else { return Err(Refusal::no_model()) };
-        let small = self.too_small(model);
-        let choice = Choice { tried: small, ..self.choice(draft, cx.now.mono) };
-        let Some(queue) = &model.queue else {
-            at.tried |= small;
-            if at.choose(self.targets(), &choice, &mut cx.breakers) {
+        let (small, queue) = (self.too_small(model), model.queue);
+        let Some(queue) = queue else {
+            self.attempt.tried |= small;
+            if self.choose(draft, cx) {
                 return Ok(());
             }
-            at.tried &= !small;
-            return match small > 0 && at.choose(self.targets(), &choice, &mut cx.breakers) {
+            self.attempt.tried &= !small;
+            return match small > 0 && self.choose(draft, cx) {
                 true => Ok(()),
                 false => Err(Refusal::no_place()),
             };
         };
-        match self.seek(queue, &choice, Stage::New, cx) {
-            Seek::Found(target) => at.aim(target),
-            _ => {
-                at.target = 0;
-                return self.full(queue, cx).map_or(Ok(()), |(_, refusal)| Err(refusal));
-            }
+        let choice = Choice { tried: small, ..self.choice(draft, cx.now.mono) };
+        match self.seek(&queue, &choice, Stage::New, cx) {
+            Seek::Found(target) => self.attempt.aim(target),
+            _ => return self.full(&queue, cx).map_or(Ok(()), |(_, refusal)| Err(refusal)),
         }
         Ok(())
     }
@@ -89,19 +66,17 @@ impl Exchange {
         small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
-    /// The body cannot be written for the target of `at`: the next for which it is tried, free or not. False where the
-    /// model has no other.
-    pub(super) fn next_to_write(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        let targets = self.targets();
-        at.tried |= at.bit();
-        let choice = self.choice(draft, cx.now.mono);
-        if at.choose(targets, &choice, &mut cx.breakers) {
+    /// Chooses the next target, free or not, after the body could not be written for the chosen one. False if the model
+    /// has no other.
+    pub(super) fn next_to_write(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        self.attempt.tried |= self.attempt.bit();
+        if self.choose(draft, cx) {
             return true;
         }
-        let untried = at.tried.trailing_ones() as usize;
-        let is_there = untried < targets.len();
+        let untried = self.attempt.tried.trailing_ones() as usize;
+        let is_there = untried < self.targets().len();
         if is_there {
-            at.aim(untried);
+            self.attempt.aim(untried);
         }
         is_there
     }
@@ -137,24 +112,26 @@ impl Exchange {
         &mut self,
         queue: QueueLimits,
         draft: Box<OutgoingRequest>,
-        at: Attempt,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let fresh = at.fresh();
+        let fresh = self.attempt.fresh();
         let choice = Choice { tried: fresh.tried, ..self.choice(&draft, cx.now.mono) };
         match self.seek(&queue, &choice, Stage::New, cx) {
-            Seek::Found(target) if target == at.target as usize => self.begin_attempt(draft, at, message, cx),
+            Seek::Found(target) if target == self.attempt.target as usize => self.begin_attempt(draft, message, cx),
             Seek::Found(target) => {
-                let mut at = fresh;
-                at.aim(target);
-                self.sent_to(draft, at, cx.now.mono.after(queue.wait), message, cx)
+                self.attempt = fresh;
+                self.attempt.aim(target);
+                self.sent_to(draft, cx.now.mono.after(queue.wait), message, cx)
             }
             _ => match self.full(&queue, cx) {
                 Some((kind, refusal)) => {
-                    self.give_up(draft, at, Fault { retry_after: refusal.retry_after, ..kind.into() }, cx)
+                    self.give_up(draft, Fault { retry_after: refusal.retry_after, ..kind.into() }, cx)
                 }
-                None => self.wait(queue, draft, fresh, message, cx),
+                None => {
+                    self.attempt = fresh;
+                    self.wait(queue, draft, message, cx)
+                }
             },
         }
     }
@@ -163,21 +140,22 @@ impl Exchange {
     pub(super) fn wait_again(
         &mut self,
         draft: Box<OutgoingRequest>,
-        mut at: Attempt,
         fault: &Fault,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
-    ) -> Result<Effect, (Box<OutgoingRequest>, Attempt)> {
-        let Some(queue) = self.model().and_then(|model| model.queue) else { return Err((draft, at)) };
-        let tried = at.tried;
+    ) -> Result<Effect, Box<OutgoingRequest>> {
+        let Some(queue) = self.model().and_then(|model| model.queue) else { return Err(draft) };
+        let mut choice = self.choice(&draft, cx.now.mono);
         if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
             // It said that it had no place, so that it may be asked again when its rest is over.
-            at.tried &= !at.bit();
+            choice.tried &= !self.attempt.bit();
         }
-        let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
         match self.seek(&queue, &choice, Stage::Failed, cx) {
-            Seek::Wait if self.full(&queue, cx).is_none() => Ok(self.wait(queue, draft, at, message, cx)),
-            _ => Err((draft, Attempt { tried, ..at })),
+            Seek::Wait if self.full(&queue, cx).is_none() => {
+                self.attempt.tried = choice.tried;
+                Ok(self.wait(queue, draft, message, cx))
+            }
+            _ => Err(draft),
         }
     }
 
@@ -186,7 +164,6 @@ impl Exchange {
         &mut self,
         queue: QueueLimits,
         mut draft: Box<OutgoingRequest>,
-        at: Attempt,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
@@ -200,8 +177,8 @@ impl Exchange {
         }
         let by = now.after(self.request.may_wait(queue.wait));
         // What an attempt took that has failed is a part of getting the request to a provider.
-        let at = Attempt { sent: Mono::NEVER, first: Mono::NEVER, ..at };
-        self.state = State::Queued(Queued { draft, at, own, since: now, by });
+        (self.attempt.sent, self.attempt.first) = (Mono::NEVER, Mono::NEVER);
+        self.state = State::Queued(Queued { draft, own, since: now, by });
         Effect::Wait
     }
 
@@ -210,7 +187,7 @@ impl Exchange {
         let (State::Queued(queued), Some(targets)) = (&self.state, self.present_targets(setup)) else {
             return Look::NotThis;
         };
-        let choice = Choice { tried: queued.at.tried, ..self.choice(&queued.draft, now) };
+        let choice = self.choice(&queued.draft, now);
         match breakers.seek(targets, &choice, Stage::Waits, queued.by) {
             Seek::Found(_) => Look::Served,
             _ if breakers.is_any_open(targets, now) => Look::NotThis,
@@ -246,45 +223,46 @@ impl Exchange {
         if self.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
             return self.end(Fault::from(FaultKind::KeyEnded), cx);
         }
-        let State::Queued(Queued { draft, mut at, by, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
+        let State::Queued(Queued { draft, by, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
-        let choice = Choice { tried: at.tried, ..self.choice(&draft, now) };
+        let choice = self.choice(&draft, now);
         let found = self.present_targets(&cx.setup).map(|targets| cx.breakers.seek(targets, &choice, Stage::Waits, by));
         let Some(Seek::Found(target)) = found else {
             debug_assert!(false, "a turn without a place");
-            return self.give_up(draft, at, Fault::from(FaultKind::Internal), cx);
+            return self.give_up(draft, Fault::from(FaultKind::Internal), cx);
         };
-        at.aim(target);
-        self.sent_to(draft, at, by, message, cx)
+        self.attempt.aim(target);
+        self.sent_to(draft, by, message, cx)
     }
 
-    /// Writes the body for the target of `at`, which is free, and begins an attempt. Where the body cannot be written
-    /// for that one, it is another's turn to take it.
+    /// Writes the body for the chosen target, which is free, and begins an attempt. If the body cannot be written for
+    /// that target, another one is chosen.
     fn sent_to(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        mut at: Attempt,
         by: Mono,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let unfit = || Fault::from(FaultKind::Internal);
         loop {
-            match self.build(&mut draft, &at, message, cx) {
-                Ok(Built::Whole) => return self.begin_attempt(draft, at, message, cx),
-                Ok(Built::TooLong) => return self.translate(draft, at, Some(Box::new((unfit(), at.target))), cx),
+            match self.build(&mut draft, message, cx) {
+                Ok(Built::Whole) => return self.begin_attempt(draft, message, cx),
+                Ok(Built::TooLong) => {
+                    return self.translate(draft, Some(Box::new((unfit(), self.attempt.target))), cx);
+                }
                 Err(_) => {}
             }
             let Some(queue) = self.model().and_then(|model| model.queue) else {
-                return self.give_up(draft, at, unfit(), cx);
+                return self.give_up(draft, unfit(), cx);
             };
-            let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
-            let all_tried = at.tried.count_ones() as usize >= self.targets().len();
+            let choice = self.choice(&draft, cx.now.mono);
+            let all_tried = choice.tried.count_ones() as usize >= self.targets().len();
             match cx.breakers.seek(self.targets(), &choice, Stage::Waits, by) {
-                Seek::Found(target) => at.aim(target),
-                Seek::Wait if !all_tried => return self.wait(queue, draft, at, message, cx),
-                _ => return self.give_up(draft, at, unfit(), cx),
+                Seek::Found(target) => self.attempt.aim(target),
+                Seek::Wait if !all_tried => return self.wait(queue, draft, message, cx),
+                _ => return self.give_up(draft, unfit(), cx),
             }
         }
     }

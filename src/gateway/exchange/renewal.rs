@@ -4,7 +4,7 @@
 use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind};
-use super::state::{Attempt, Attempting, Exchange, Half, State};
+use super::state::{Attempting, Exchange, Half, State};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::Origin;
@@ -16,63 +16,56 @@ impl Exchange {
     pub(super) fn last_resort(
         &mut self,
         draft: Box<OutgoingRequest>,
-        mut at: Attempt,
         fault: Fault,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
-    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
-        if fault.kind == FaultKind::Status(401) && !at.renewed {
-            at.renewed = true;
-            if self.adopt_secret(&at, cx) {
-                return self.once_more(draft, at, fault, message, cx);
+    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+        if fault.kind == FaultKind::Status(401) && !self.attempt.renewed {
+            self.attempt.renewed = true;
+            if self.adopt_secret(cx) {
+                return self.once_more(draft, fault, message, cx);
             }
-            if self.is_asked_again(&at, cx) {
-                let timeout =
-                    self.route(&at).map_or(Default::default(), |(_, target, _)| target.limits.connect_timeout);
+            if self.origin().is_some_and(|origin| cx.renewals.contains(origin)) {
+                let timeout = self.target().map_or(Default::default(), |target| target.limits.connect_timeout);
                 let by = cx.now.mono.after(timeout);
-                self.state = State::Attempting(Attempting { draft, at, half: Half::Renewing, by });
+                self.state = State::Attempting(Attempting { draft, half: Half::Renewing, by });
                 return Err(Box::new(Effect::Wait));
             }
         }
-        Err(Box::new(self.give_up(draft, at, fault, cx)))
+        Err(Box::new(self.give_up(draft, fault, cx)))
     }
 
     /// Writes the request for the present target again.
     fn once_more(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        at: Attempt,
         fault: Fault,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
-    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
-        match self.build(&mut draft, &at, message, cx) {
-            Ok(Built::Whole) => Ok((draft, at)),
+    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+        match self.build(&mut draft, message, cx) {
+            Ok(Built::Whole) => Ok(draft),
             Ok(Built::TooLong) => {
-                let failed = Some(Box::new((fault, at.target)));
-                Err(Box::new(self.translate(draft, at, failed, cx)))
+                let failed = Some(Box::new((fault, self.attempt.target)));
+                Err(Box::new(self.translate(draft, failed, cx)))
             }
-            Err(_) => Err(Box::new(self.give_up(draft, at, fault, cx))),
+            Err(_) => Err(Box::new(self.give_up(draft, fault, cx))),
         }
     }
 
     /// Origin of the present target's secret.
-    fn origin(&self, at: &Attempt) -> Option<&Origin> {
-        let (_, target, provider) = self.route(at)?;
+    fn origin(&self) -> Option<&Origin> {
+        let (_, target, provider) = self.route()?;
         Some(provider.credentials.get(target.credential)?.secret.origin())
     }
 
-    fn is_asked_again(&self, at: &Attempt, cx: &Cx) -> bool {
-        self.origin(at).is_some_and(|origin| cx.renewals.contains(origin))
-    }
-
     /// The secret that the attempt is sent has been replaced by another one.
-    pub(super) fn has_newer_secret(&self, at: &Attempt, cx: &Cx) -> bool {
+    pub(super) fn has_newer_secret(&self, cx: &Cx) -> bool {
         let (own, present) = (&self.request.setup, &cx.setup);
         if Arc::ptr_eq(own, present) {
             return false;
         }
-        let Some((_, target, provider)) = self.route(at) else { return false };
+        let Some((_, target, provider)) = self.route() else { return false };
         let used = provider.credentials.get(target.credential);
         let known = present.config.providers.iter().find(|one| one.name == provider.name);
         let fresh = known.and_then(|one| one.credentials.get(target.credential));
@@ -81,13 +74,13 @@ impl Exchange {
 
     /// Goes on with the present configuration, if all that it has for this request that another one has not is the
     /// secret of the present target.
-    fn adopt_secret(&mut self, at: &Attempt, cx: &Cx) -> bool {
+    fn adopt_secret(&mut self, cx: &Cx) -> bool {
         let (own, present, model) = (&self.request.setup, &cx.setup, self.model());
         // Configurations of the same number differ only in secrets and lists of models, which may shift the model.
         let index = self.asked.map_or(usize::MAX, |asked| asked.model as usize);
         let there = present.config.catalog.get(index).map(|one| &one.id);
         let is_there = there.is_some() && there == model.map(|model| &model.id);
-        let adopts = own.epoch == present.epoch && is_there && self.has_newer_secret(at, cx);
+        let adopts = own.epoch == present.epoch && is_there && self.has_newer_secret(cx);
         if adopts {
             self.request.setup = present.clone();
         }
@@ -97,22 +90,22 @@ impl Exchange {
     /// True if it waits for the secret of this origin.
     pub(crate) fn awaits_secret(&self, origin: &Origin) -> bool {
         match &self.state {
-            State::Attempting(Attempting { half: Half::Renewing, at, .. }) => self.origin(at) == Some(origin),
+            State::Attempting(Attempting { half: Half::Renewing, .. }) => self.origin() == Some(origin),
             _ => false,
         }
     }
 
     /// The secret has been asked for, or takes too long.
     pub(super) fn renewed(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Attempting(Attempting { draft, at, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
+        let State::Attempting(Attempting { draft, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
         let fault = Fault::from(FaultKind::Status(401));
-        if !self.adopt_secret(&at, cx) {
-            return self.give_up(draft, at, fault, cx);
+        if !self.adopt_secret(cx) {
+            return self.give_up(draft, fault, cx);
         }
-        match self.once_more(draft, at, fault, message, cx) {
-            Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+        match self.once_more(draft, fault, message, cx) {
+            Ok(draft) => self.begin_attempt(draft, message, cx),
             Err(effect) => *effect,
         }
     }

@@ -7,7 +7,7 @@ use super::build::Built;
 use super::event::{ClientMessage, Effect, Outcome, Translate};
 use super::fault::Fault;
 use super::need::{answer_tokens, payer};
-use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
+use super::state::{Admitted, Asked, Draft, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{self, Fields, Invalid, OwnedTarget, RequestTarget, Surcharge};
@@ -55,15 +55,14 @@ impl Exchange {
             return Effect::Answer(Outcome::ok());
         }
         self.attribute(&draft, message, cx);
-        let mut at = Attempt::default();
         draft.kept_with = self.kept_with(&draft, message, cx);
         draft.cache_key = self.cache_key(&draft, message, cx);
-        if let Err(refusal) = self.first_target(&mut at, &draft, cx) {
+        if let Err(refusal) = self.first_target(&draft, cx) {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(refusal);
         }
         // The body for its provider before admission: what cannot be sent is not charged.
-        self.write_first(draft, at, message, cx)
+        self.write_first(draft, message, cx)
     }
 
     /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
@@ -171,32 +170,25 @@ impl Exchange {
     }
 
     /// Writes the body for the first target, here or, where it is long, on a helper thread.
-    fn write_first(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        at: Attempt,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        match self.build(&mut draft, &at, message, cx) {
-            Ok(Built::Whole) => self.reserve(draft, at, false, message, cx),
-            Ok(Built::TooLong) => self.translate(draft, at, None, cx),
-            Err(refusal) => self.write_next(draft, at, refusal, message, cx),
+    fn write_first(&mut self, mut draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        match self.build(&mut draft, message, cx) {
+            Ok(Built::Whole) => self.reserve(draft, false, message, cx),
+            Ok(Built::TooLong) => self.translate(draft, None, cx),
+            Err(refusal) => self.write_next(draft, refusal, message, cx),
         }
     }
 
-    /// The body cannot be written for the target of `at`: writes it for the next. Where there is none, the request asks
-    /// for what the model cannot give, as `refusal` says.
+    /// Writes the body for the next target, after that was impossible for the chosen one. If there is no other, the
+    /// request asks for something that the model cannot give, as `refusal` says.
     fn write_next(
         &mut self,
         draft: Box<OutgoingRequest>,
-        mut at: Attempt,
         refusal: Refusal,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        match self.next_to_write(&mut at, &draft, cx) {
-            true => self.write_first(draft, at, message, cx),
+        match self.next_to_write(&draft, cx) {
+            true => self.write_first(draft, message, cx),
             false => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                 self.refuse(refusal)
@@ -208,23 +200,21 @@ impl Exchange {
     pub(super) fn translate(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        at: Attempt,
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> Effect {
-        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at)) else {
+        let (Some((from, target, _)), Some(to)) = (self.route(), self.wanted()) else {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::internal());
         };
         let by = cx.now.mono.after(target.limits.request_timeout);
         let target = Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to }));
-        let mut at = at;
         if self.admitted.is_some() {
             // Nobody may have the place meanwhile.
-            self.take_place(&draft, &mut at, cx);
+            self.take_place(&draft, cx);
         }
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
-        self.state = State::Translating(Translating { at, serial, promise, failed, by });
+        self.state = State::Translating(Translating { serial, promise, failed, by });
         Effect::Translate(Box::new(Translate { draft, from, target, serial }))
     }
 
@@ -239,21 +229,21 @@ impl Exchange {
         let State::Translating(translating) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
-        let Translating { at, promise, failed, .. } = translating;
+        let Translating { promise, failed, .. } = translating;
         draft.promise = promise;
-        self.look_for_dropped(&draft, &at, message);
+        self.look_for_dropped(&draft, message);
         let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
         match (built.and_then(|()| self.keep(&mut draft, message, cx)), failed) {
-            (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),
+            (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, message, cx),
             (Ok(()), _) => match self.still_welcome(cx) {
-                Ok(()) => self.reserve(draft, at, false, message, cx),
+                Ok(()) => self.reserve(draft, false, message, cx),
                 Err(refusal) => {
                     cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                     self.refuse(refusal)
                 }
             },
-            (Err(_), Some(failed)) => self.skip_target(draft, at, *failed, message, cx),
-            (Err(refusal), None) => self.write_next(draft, at, refusal, message, cx),
+            (Err(_), Some(failed)) => self.skip_target(draft, *failed, message, cx),
+            (Err(refusal), None) => self.write_next(draft, refusal, message, cx),
         }
     }
 
@@ -262,13 +252,12 @@ impl Exchange {
     fn reserve(
         &mut self,
         draft: Box<OutgoingRequest>,
-        at: Attempt,
         others_counted: bool,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Effect {
         if self.admit_bounded(&draft, message, cx) {
-            return self.serve(draft, at, message, cx);
+            return self.serve(draft, message, cx);
         }
         let mut estimate = self.count_prompt(&draft, message, cx);
         if draft.scan.tokens_fetched() > 0 {
@@ -280,18 +269,18 @@ impl Exchange {
             return match granted {
                 Some((hold, lease)) => {
                     self.admitted(hold, Some(lease), cx.now.unix);
-                    self.serve(draft, at, message, cx)
+                    self.serve(draft, message, cx)
                 }
-                None => self.ask(draft, at, reserved, message, cx),
+                None => self.ask(draft, reserved, message, cx),
             };
         }
         match self.admit_alone(estimate, cx) {
-            Ok(()) => self.serve(draft, at, message, cx),
+            Ok(()) => self.serve(draft, message, cx),
             // They may have been given less than is kept for them.
             Err(_) if !others_counted && self.others_are_bounded(cx) => {
                 let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
                 let (asked, by) = (cx.now.unix, Mono::NEVER);
-                self.state = State::Reserving(Reserving { draft: Some(draft), at, lease, asked, by });
+                self.state = State::Reserving(Reserving { draft: Some(draft), lease, asked, by });
                 Effect::CountOthers
             }
             Err(refusal) => {
@@ -306,9 +295,9 @@ impl Exchange {
         let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
-        let Reserving { draft: Some(draft), at, .. } = reserving else { return self.refuse(Refusal::internal()) };
+        let Reserving { draft: Some(draft), .. } = reserving else { return self.refuse(Refusal::internal()) };
         debug_assert!(!self.others_are_bounded(cx));
-        self.reserve(draft, at, true, message, cx)
+        self.reserve(draft, true, message, cx)
     }
 
     /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
@@ -384,7 +373,6 @@ impl Exchange {
     fn ask(
         &mut self,
         draft: Box<OutgoingRequest>,
-        at: Attempt,
         reserved: Amount,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
@@ -400,7 +388,7 @@ impl Exchange {
         };
         let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
         let limits = limits_of(payer.plan);
-        self.put_question(Some(draft), at, lease, limits, message, cx)
+        self.put_question(Some(draft), lease, limits, message, cx)
     }
 
     /// Asks the shared ledger for the state of the key, since other hosts use it too. Returns false if the local state
@@ -412,14 +400,13 @@ impl Exchange {
         };
         let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
         let limits = limits_of(payer.plan);
-        self.put_question(None, Attempt::default(), lease, limits, message, cx);
+        self.put_question(None, lease, limits, message, cx);
         true
     }
 
     fn put_question(
         &mut self,
         draft: Option<Box<OutgoingRequest>>,
-        at: Attempt,
         lease: Lease,
         limits: Limits,
         message: &ClientMessage<'_>,
@@ -440,7 +427,7 @@ impl Exchange {
         };
         cx.orders.ask(Ask { number, key: cx.keys.get(key).id(), lease, limits, groups, admits, wish });
         let by = cx.now.mono.after(ASK_TIMEOUT);
-        self.state = State::Reserving(Reserving { draft, at, lease: kept, asked: cx.now.unix, by });
+        self.state = State::Reserving(Reserving { draft, lease: kept, asked: cx.now.unix, by });
         Effect::Wait
     }
 
@@ -452,7 +439,7 @@ impl Exchange {
         let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
-        let Reserving { draft, at, asked, .. } = reserving;
+        let Reserving { draft, asked, .. } = reserving;
         let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
         let refusal = match (ruling, payer(self, &cx.plans, &cx.keys, &cx.setup.config), self.still_welcome(cx)) {
             (Ruling::Admitted, Ok(payer), Ok(())) => {
@@ -460,7 +447,7 @@ impl Exchange {
                 let hold = cx.meter.grant(payer, asked, &lease);
                 cx.orders.used(Use::Served(ask.key, lease.clone()));
                 self.admitted(hold, Some(lease), asked);
-                return self.serve(draft, at, message, cx);
+                return self.serve(draft, message, cx);
             }
             (Ruling::Refused(kind, which, by), Ok(payer), _) => {
                 let payer = Payer { path: ask.lease.path, ..payer };
@@ -481,7 +468,7 @@ impl Exchange {
         let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
-        let Reserving { draft, at, lease, .. } = reserving;
+        let Reserving { draft, lease, .. } = reserving;
         let alone = cx.goes_on_alone();
         let Some(draft) = draft else {
             return if alone { Effect::Quota } else { self.refuse(Refusal::store()) };
@@ -491,7 +478,7 @@ impl Exchange {
             false => Err(Refusal::store()),
         };
         match admitted {
-            Ok(()) => self.serve(draft, at, message, cx),
+            Ok(()) => self.serve(draft, message, cx),
             Err(refusal) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                 self.refuse(refusal)
@@ -521,9 +508,8 @@ impl Exchange {
     }
 
     /// An admitted request is served: its clocks start, and the first attempt.
-    fn serve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let target = self.targets().get(at.target as usize);
-        let timeout = target.map(|target| target.limits.request_timeout);
+    fn serve(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        let timeout = self.target().map(|target| target.limits.request_timeout);
         let stream = self.asked.is_some_and(|asked| asked.stream);
         if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
             admitted.until = cx.now.mono.after(timeout);
@@ -531,7 +517,7 @@ impl Exchange {
                 admitted.beat = cx.now.mono.after(self.request.setup.config.server.heartbeat_after);
             }
         }
-        self.first_attempt(draft, at, message, cx)
+        self.first_attempt(draft, message, cx)
     }
 }
 

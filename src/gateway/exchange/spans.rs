@@ -5,7 +5,7 @@
 use super::authorize::Endpoint;
 use super::event::Outcome;
 use super::finish::CLIENT_LEFT;
-use super::state::{Attempt, Exchange};
+use super::state::Exchange;
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};
 use crate::base::time::{Mono, Now};
@@ -132,9 +132,9 @@ impl Exchange {
 
     /// An attempt begins.
     #[cold]
-    pub(super) fn note_begun(&mut self, at: &Attempt) {
+    pub(super) fn note_begun(&mut self) {
         if let Some(trace) = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut()) {
-            trace.begins(at.attempts, at.target, at.begun);
+            trace.begins(self.attempt.attempts, self.attempt.target, self.attempt.begun);
         }
     }
 
@@ -227,7 +227,8 @@ impl Exchange {
         };
         text(out, "error.type", error);
         out.push(b']');
-        if let Some(first) = self.attempt().filter(|at| at.has_events).map(|at| at.begun) {
+        if self.attempt.has_events {
+            let first = self.attempt.begun;
             out.extend_from_slice(b",\"events\":[{\"timeUnixNano\":\"");
             push_number(out, nanos(first, now));
             out.extend_from_slice(b"\",\"name\":\"");
@@ -243,7 +244,7 @@ impl Exchange {
     fn write_attempt(&self, trace: &Trace, tried: &Tried, outcome: &Outcome, now: Now, out: &mut Vec<u8>) {
         let Some(target) = self.targets().get(tried.target as usize) else { return };
         let Some(provider) = self.request.setup.config.providers.get(target.provider) else { return };
-        let (operation, last) = (self.operation(), self.attempt().filter(|at| at.attempts == tried.number));
+        let (operation, last) = (self.operation(), Some(&self.attempt).filter(|at| at.attempts == tried.number));
         open(trace, tried.number, (trace.span(0), KNOWN), CLIENT, [operation, &target.model], out);
         // One that has not failed has given its answer, or was given up.
         let answered = last.is_some_and(|at| at.first != Mono::NEVER);

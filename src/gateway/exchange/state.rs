@@ -15,7 +15,7 @@ use crate::gateway::client::response::RequestMeta;
 use crate::gateway::cx::Setup;
 use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::ids::{ClientId, ExchangeId, ProviderId};
-use crate::gateway::provider::breaker::Begun;
+use crate::gateway::provider::breaker::Flight;
 use crate::gateway::provider::rate_limits::Needs;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
@@ -114,7 +114,6 @@ pub(super) enum State {
 /// A helper thread writes the body for the present target.
 #[derive(Debug)]
 pub(super) struct Translating {
-    pub(super) at: Attempt,
     pub(super) serial: NonZeroU64,
     /// Memory reserved for the client's body, while its draft is lent.
     pub(super) promise: Promise,
@@ -128,7 +127,6 @@ pub(super) struct Translating {
 pub(super) struct Reserving {
     /// `None`: it is asked only how the key stands.
     pub(super) draft: Option<Box<OutgoingRequest>>,
-    pub(super) at: Attempt,
     pub(super) lease: Box<Lease>,
     /// When: an admission counts from there.
     pub(super) asked: Unix,
@@ -140,7 +138,6 @@ pub(super) struct Reserving {
 pub(super) struct Queued {
     /// The draft has no body for a target yet: the body is written once a slot is free.
     pub(super) draft: Box<OutgoingRequest>,
-    pub(super) at: Attempt,
     /// Handle of this exchange.
     pub(super) own: ExchangeId,
     /// When the wait began; time that is already in `Request::queued` does not count.
@@ -152,7 +149,6 @@ pub(super) struct Queued {
 #[derive(Debug)]
 pub(super) struct Attempting {
     pub(super) draft: Box<OutgoingRequest>,
-    pub(super) at: Attempt,
     pub(super) half: Half,
     pub(super) by: Mono,
 }
@@ -193,7 +189,6 @@ pub(super) struct Dials {
 /// An answer arrives.
 #[derive(Debug)]
 pub(super) struct Answering {
-    pub(super) at: Attempt,
     /// `None` once the provider's connection is not needed any more.
     pub(super) provider: Option<ProviderId>,
     pub(super) body: Body,
@@ -253,7 +248,6 @@ pub(super) enum Body {
 /// A complete answer that waits until its usage record is in the ledger.
 #[derive(Debug)]
 pub(super) struct Committing {
-    pub(super) at: Attempt,
     pub(super) last: FinalOutput,
     pub(super) usage: Usage,
     pub(super) by: Mono,
@@ -276,13 +270,14 @@ pub(crate) struct Exchange {
     pub(crate) request: Request,
     pub(super) asked: Option<Asked>,
     pub(super) admitted: Option<Admitted>,
+    pub(super) attempt: Attempt,
     pub(super) state: State,
     /// Diagnosis for the operator, if the request did not go as usual.
     pub(super) diagnosis: Option<Box<Diagnosis>>,
 }
 
-/// State of the attempts at a model's targets.
-#[derive(Copy, Clone, Debug)]
+/// The attempts at a model's targets. It outlives the states that make them; all zeros before a target is chosen.
+#[derive(Debug)]
 pub(crate) struct Attempt {
     /// Index into the model's targets.
     pub(super) target: u32,
@@ -290,20 +285,15 @@ pub(crate) struct Attempt {
     pub(super) attempts: u8,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
-    /// Addresses of the target's host tried so far, in two bits; above them the index of the one that was first.
-    pub(super) addresses: u8,
+    pub(super) addresses: TriedAddresses,
     /// Attempts on kept connections that turned out to be closed, which are free; see [`Attempt::free`].
     pub(super) stale: u8,
     /// A secret that was refused has been asked for again for it: that is done once.
     pub(super) renewed: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,
-    /// State of the target when the present attempt began: a half-open probe, or after a cool-down.
-    pub(super) begun_as: Begun,
-    /// The attempt has no answer yet: it counts as pending in the provider's rate limits.
-    pub(super) unheard: bool,
-    /// The attempt counts as in flight at its target.
-    pub(super) flies: bool,
+    /// The present attempt, as long as it counts as in flight at its target.
+    pub(super) flight: Option<Flight>,
     /// When the present attempt began; once the first event of its stream has arrived, the time of that event.
     pub(super) begun: Mono,
     /// When the request had left, to the last target that it was sent to; `NEVER` before.
@@ -340,14 +330,38 @@ impl Attempt {
         self.stale &= !FRESH_ONLY;
     }
 
+    /// The next attempt goes to this target.
+    pub(super) fn aim(&mut self, target: usize) {
+        self.target = target as u32;
+        self.tried |= self.bit();
+        self.may_reuse();
+    }
+
+    /// The target, as a bit.
+    pub(super) fn bit(&self) -> u64 {
+        1u64.checked_shl(self.target).unwrap_or(0)
+    }
+
+    /// An attempt that has not begun, for a request that cannot be written for those of the targets that were tried
+    /// before the present one.
+    pub(super) fn fresh(&self) -> Attempt {
+        Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
+    }
+}
+
+/// Addresses of a target's host tried so far, in two bits; above them the index of the one that was first.
+#[derive(Copy, Clone, Default, Debug)]
+pub(super) struct TriedAddresses(pub(super) u8);
+
+impl TriedAddresses {
     /// Addresses tried before the present one.
-    pub(super) fn order(&self) -> u8 {
-        self.addresses & 3
+    pub(super) fn order(self) -> u8 {
+        self.0 & 3
     }
 
     /// The address that is tried after so many others.
-    pub(super) fn address(&self, order: u8, known: &[SocketAddr]) -> Option<SocketAddr> {
-        known.get((usize::from(self.addresses >> 2) + usize::from(order)) % known.len().max(1)).copied()
+    pub(super) fn address(self, order: u8, known: &[SocketAddr]) -> Option<SocketAddr> {
+        known.get((usize::from(self.0 >> 2) + usize::from(order)) % known.len().max(1)).copied()
     }
 }
 
@@ -357,13 +371,11 @@ impl Default for Attempt {
             target: 0,
             attempts: 0,
             tried: 0,
-            addresses: 0,
+            addresses: TriedAddresses::default(),
             stale: 0,
             renewed: false,
             opened: false,
-            begun_as: Begun::default(),
-            unheard: false,
-            flies: false,
+            flight: None,
             begun: Mono::NEVER,
             sent: Mono::NEVER,
             first: Mono::NEVER,

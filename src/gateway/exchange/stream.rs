@@ -70,10 +70,11 @@ impl Exchange {
         let State::Attempting(attempting) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
-        let Attempting { draft, mut at, half, by } = attempting;
-        self.heard_head(&mut at, head, bytes, cx);
-        at.first = at.first.min(now);
-        at.sent = at.sent.min(now);
+        let Attempting { draft, half, by } = attempting;
+        let mut flight = self.attempt.flight.take();
+        self.heard_head(&mut flight, head, bytes, cx);
+        let at = &mut self.attempt;
+        (at.flight, at.first, at.sent) = (flight, at.first.min(now), at.sent.min(now));
         let by = match &body {
             Body::Error { .. } => now.after(ERROR_BODY_WAIT),
             Body::Stream(_) => by.min(first_byte),
@@ -82,8 +83,7 @@ impl Exchange {
         let provider = if let Half::Open(provider) = half { Some(provider) } else { None };
         let (draft, last) = (Draft::Kept(draft), Buf::default());
         let (paused, crowded, charged) = (false, false, 0);
-        self.state =
-            State::Answering(Answering { at, provider, body, draft, last, by, idle, paused, crowded, charged });
+        self.state = State::Answering(Answering { provider, body, draft, last, by, idle, paused, crowded, charged });
         Effect::Wait
     }
 
@@ -127,7 +127,7 @@ impl Exchange {
         let (asked, dialect, target) = (self.asked?, self.dialect()?, self.target()?);
         let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
         let from = self.target_provider().map_or(dialect, |provider| provider.shape);
-        let State::Attempting(Attempting { draft, at, .. }) = &mut self.state else { return None };
+        let State::Attempting(Attempting { draft, .. }) = &mut self.state else { return None };
         let mut stream = match draft.state.take() {
             None => cx.streams.same(dialect, asked.show_usage, max_event),
             Some(state) => {
@@ -138,8 +138,8 @@ impl Exchange {
         if let Dialect::Relay(_) = dialect {
             stream.awaits(draft.scan.fields().choices());
         }
-        if at.told > 0 {
-            stream.resume(at.told, cx.now.unix.secs());
+        if self.attempt.told > 0 {
+            stream.resume(self.attempt.told, cx.now.unix.secs());
         }
         Some(stream)
     }
@@ -148,7 +148,7 @@ impl Exchange {
     /// many of its bytes are such an event, which lies there; the rest is for [`Exchange::data`].
     #[inline]
     pub(crate) fn pass_alike(&mut self, data: &[u8], cx: &mut Cx) -> Result<Forward, usize> {
-        let State::Answering(Answering { body: Body::Stream(stream), at, .. }) = &mut self.state else { return Err(0) };
+        let State::Answering(Answering { body: Body::Stream(stream), .. }) = &mut self.state else { return Err(0) };
         if cx.is_long(stream.held() + data.len()) {
             return Err(0);
         }
@@ -157,8 +157,7 @@ impl Exchange {
         if alike < data.len() || cx.is_long(cx.out.len()) {
             return Err(alike);
         }
-        let opens = !std::mem::replace(&mut at.opened, true);
-        Ok(Forward { opens, ..self.relayed(false, cx) })
+        Ok(Forward { opens: self.open(), ..self.relayed(false, cx) })
     }
 
     /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
@@ -204,7 +203,7 @@ impl Exchange {
             true => forward = self.relayed(end_at.is_some(), cx),
             // Comments and pings open no stream and extend no deadline; passed on in an open stream, they keep proxies
             // from closing the connection.
-            false if !self.is_open() => cx.out.clear(),
+            false if !self.attempt.opened => cx.out.clear(),
             false => {}
         }
         match fed {
@@ -301,8 +300,8 @@ impl Exchange {
     #[inline(never)]
     fn commit(&mut self, cx: &mut Cx) -> bool {
         let State::Answering(answering) = &mut self.state else { return false };
-        let begun = std::mem::take(&mut answering.at.begun_as);
-        (answering.at.begun, answering.at.has_events) = (cx.now.mono, true);
+        let begun = self.attempt.flight.as_mut().map(|flight| std::mem::take(&mut flight.begun)).unwrap_or_default();
+        (self.attempt.begun, self.attempt.has_events) = (cx.now.mono, true);
         let mut gone = true;
         answering.draft = match std::mem::replace(&mut answering.draft, Draft::Gone) {
             Draft::Kept(draft) if draft.is_written() => {
@@ -541,12 +540,13 @@ impl Exchange {
         let prompt = PromptTokens::Counted(asked.counted());
         let identity = self.request.identity(asked, prompt, cx.now.unix);
         match &mut self.state {
-            State::Answering(Answering { body: Body::Stream(stream), at, .. }) => {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
                 // Another attempt may follow as long as no event has come, and goes on from there.
-                at.told = stream.heartbeat(dialect, &identity, &mut cx.out);
+                self.attempt.told = stream.heartbeat(dialect, &identity, &mut cx.out);
             }
-            State::Queued(Queued { draft, at, .. }) | State::Attempting(Attempting { draft, at, .. }) => {
-                at.told = opening(dialect, at.told, draft.state.as_ref(), &identity, &mut cx.out);
+            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
+                let told = &mut self.attempt.told;
+                *told = opening(dialect, *told, draft.state.as_ref(), &identity, &mut cx.out);
             }
             _ => heartbeat(dialect, &mut cx.out),
         }

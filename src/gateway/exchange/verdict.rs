@@ -2,9 +2,9 @@
 //! ends exactly once, whatever the reason.
 
 use super::fault::{Fault, refuses_credential, wants_rest};
-use super::state::{Attempt, Exchange, State};
+use super::state::Exchange;
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, place_of};
+use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, Flight, place_of};
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
@@ -13,42 +13,36 @@ use crate::wire::head::ResponseHead;
 impl Exchange {
     /// The target of the present attempt has given its whole answer.
     pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
-        let Some(mut at) = self.attempt().copied() else { return };
-        if let Some((_, target, _)) = self.route(&at)
-            && cx.breakers.served(target, at.begun_as.cooling, cx.now.mono)
+        let begun = self.land(cx);
+        if let Some(target) = self.target()
+            && cx.breakers.served(target, begun.cooling, cx.now.mono)
         {
             cx.log_target(&target.label, None);
         }
-        at.begun_as = Begun::default();
-        self.landed(&mut at, cx);
-        if let State::Answering(answering) = &mut self.state {
-            answering.at = at;
-        }
     }
 
-    /// The present attempt has ended: it is in flight no more.
-    fn landed(&self, at: &mut Attempt, cx: &mut Cx) {
-        self.heard(at, None, cx);
-        if std::mem::take(&mut at.flies)
-            && let Some((_, target, _)) = self.route(at)
-        {
-            cx.breakers.left(target);
-        }
+    /// The present attempt has ended: it is in flight no more. Returns how it began.
+    fn land(&mut self, cx: &mut Cx) -> Begun {
+        let flight = self.attempt.flight.take().zip(self.target());
+        flight.map_or(Begun::default(), |(flight, target)| cx.breakers.land(target, flight, &self.needs(), cx.now.mono))
     }
 
-    /// The target that it flies at.
+    /// The target of the attempt that is in flight.
     pub(crate) fn flies_at(&self) -> Option<&Target> {
-        self.attempt().filter(|at| at.flies).and_then(|_| self.target())
+        self.target().filter(|_| self.attempt.flight.is_some())
     }
 
     /// Evaluates the head of an answer for the credential that was sent.
-    pub(super) fn heard_head(&self, at: &mut Attempt, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
-        let Some((_, target, provider)) = self.route(at) else { return };
+    pub(super) fn heard_head(&self, flight: &mut Option<Flight>, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
+        let Some((_, target, provider)) = self.route() else { return };
         let cools_down = wants_rest(head.status);
         let reads = head.has_allowances || cools_down;
         let said = reads.then(|| RateLimitHeaders::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
-        self.heard(at, said.as_ref(), cx);
-        let (rested, now) = (at.begun_as.cooling, cx.now.mono);
+        let (mut rested, now) = (false, cx.now.mono);
+        if let Some(flight) = flight {
+            cx.breakers.answer_begins(target, flight, &self.needs(), said.as_ref(), now);
+            rested = flight.begun.cooling;
+        }
         let cause = Cause::status(head.status);
         if let Some(said) = said.filter(|_| cools_down)
             && let Some(wait) = cx.breakers.rest(target, &said, rested, now)
@@ -56,7 +50,7 @@ impl Exchange {
             cx.log_target(&target.label, Some((cause, wait)));
         }
         // The refused secret may be an older one: then nothing cools down.
-        if !refuses_credential(head.status) || self.has_newer_secret(at, cx) {
+        if !refuses_credential(head.status) || self.has_newer_secret(cx) {
             return;
         }
         // Any other status than 401 may be about the request.
@@ -71,21 +65,11 @@ impl Exchange {
         }
     }
 
-    /// The present attempt has an answer, or will have none.
-    fn heard(&self, at: &mut Attempt, said: Option<&RateLimitHeaders>, cx: &mut Cx) {
-        if std::mem::take(&mut at.unheard)
-            && let Some((_, target, _)) = self.route(at)
-        {
-            cx.breakers.heard(target, &self.needs(), said, cx.now.mono);
-        }
-    }
-
     /// The attempt failed, regardless of the cause.
-    pub(super) fn target_failed(&mut self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
-        self.note_failed(at, fault, cx.now.mono);
-        self.landed(at, cx);
-        let Some((_, target, _)) = self.route(at) else { return };
-        let (Begun { trial, cooling }, now) = (std::mem::take(&mut at.begun_as), cx.now.mono);
+    pub(super) fn target_failed(&mut self, fault: &Fault, cx: &mut Cx) {
+        self.note_failed(fault, cx.now.mono);
+        let (Begun { trial, cooling }, now) = (self.land(cx), cx.now.mono);
+        let Some(target) = self.target() else { return };
         cx.breakers.ended(target, fault.end());
         if fault.is_targets_own() || fault.asks_for_rest() {
             cx.breakers.troubled(target, fault.cause(), cx.now.unix);
@@ -110,10 +94,9 @@ impl Exchange {
     }
 
     /// An attempt ends without a result for its target.
-    pub(super) fn no_verdict(&self, at: &mut Attempt, cx: &mut Cx) {
-        self.landed(at, cx);
-        if std::mem::take(&mut at.begun_as).trial
-            && let Some((_, target, _)) = self.route(at)
+    pub(super) fn no_verdict(&mut self, cx: &mut Cx) {
+        if self.land(cx).trial
+            && let Some(target) = self.target()
         {
             cx.breakers.no_verdict(target);
         }

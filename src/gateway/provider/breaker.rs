@@ -314,81 +314,6 @@ impl Breakers {
         first.filter(|_| !unknown)
     }
 
-    /// Begins an attempt at the target `chosen`. Its owner reports the result by [`Breakers::answered`],
-    /// [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`]. It calls [`Breakers::heard`] when the
-    /// attempt has an answer or will have none, and [`Breakers::left`] when the attempt has ended.
-    pub(crate) fn begin(&mut self, targets: &[Target], chosen: usize, choice: &Choice) -> Begun {
-        if targets.len() > 1 && choice.among == Among::Turns {
-            self.take_turn(targets, chosen, choice);
-        }
-        let (Some(target), now) = (targets.get(chosen), choice.now) else { return Begun::default() };
-        let index = self.index(&target.label);
-        let entry = &mut self.entries[index];
-        entry.busy += 1;
-        for ((left, asked), need) in entry.left.iter_mut().zip(&mut entry.asked).zip(choice.needs) {
-            left.take(need);
-            *asked += need;
-        }
-        let cooling = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now)).is_some();
-        let breaker = &mut self.breakers[entry.breaker];
-        breaker.busy += 1;
-        let trial = breaker.open_until.is_some_and(|until| until <= now) && !breaker.trial;
-        breaker.trial |= trial;
-        Begun { trial, cooling }
-    }
-
-    /// Smooth weighted round-robin, as in nginx: every target earns its weight, and the chosen one pays the whole
-    /// round.
-    fn take_turn(&mut self, targets: &[Target], chosen: usize, choice: &Choice) {
-        let equals = self.equals(targets, choice);
-        let mut round = 0;
-        for index in members(equals) {
-            round += targets[index].share as i64;
-            let earned = self.earned(&targets[index]);
-            self.entry(&targets[index]).credit = earned;
-        }
-        if equals & (1 << chosen) != 0 {
-            self.entry(&targets[chosen]).credit -= round;
-        }
-    }
-
-    /// Notes that an attempt with these needs has its answer, or will have none; `said`: the rate-limit headers of that
-    /// answer.
-    pub(crate) fn heard(&mut self, target: &Target, needs: &Needs, said: Option<&RateLimitHeaders>, now: Mono) {
-        self.eased = true;
-        let entry = self.entry(target);
-        entry.asked.iter_mut().zip(needs).for_each(|(asked, need)| *asked = asked.saturating_sub(*need));
-        let Some(said) = said else { return };
-        for ((left, asked), said) in entry.left.iter_mut().zip(entry.asked).zip(said.left) {
-            if let Some((count, holds)) = said {
-                entry.reports = true;
-                left.said(count, holds, asked, now);
-            }
-        }
-    }
-
-    /// Notes that an attempt has ended, whatever the reason.
-    pub(crate) fn left(&mut self, target: &Target) {
-        let index = self.index(&target.label);
-        let entry = &mut self.entries[index];
-        debug_assert!(entry.busy > 0, "{}", entry.label);
-        entry.busy = entry.busy.saturating_sub(1);
-        let breaker = &mut self.breakers[entry.breaker];
-        breaker.busy = breaker.busy.saturating_sub(1);
-        self.eased = true;
-    }
-
-    /// Recounts the attempts in flight after a bug has lost some: only these remain.
-    pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
-        self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
-        self.breakers.iter_mut().for_each(|breaker| breaker.busy = 0);
-        self.eased = true;
-        for target in flying {
-            self.entry(target).busy += 1;
-            self.breaker(target).busy += 1;
-        }
-    }
-
     /// Begins a cool-down because the provider has no capacity for this credential and model. Returns its length if it
     /// is new.
     pub(crate) fn rest(
@@ -573,6 +498,7 @@ impl Breakers {
 }
 
 mod callers;
+mod flight;
 mod handover;
 mod history;
 mod labels;
@@ -580,6 +506,7 @@ mod status;
 mod waiting;
 
 pub(crate) use callers::Caller;
+pub(crate) use flight::Flight;
 pub(crate) use status::{TargetCondition, TargetStatus};
 pub(crate) use waiting::{Seek, Stage};
 
