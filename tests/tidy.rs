@@ -1,6 +1,8 @@
 //! The project's style rules as tests: layers, lengths, words. Reads the sources as text; the second half checks that
 //! each rule can fail.
 
+#[path = "tidy/calls.rs"]
+mod calls;
 #[path = "tidy/lexer.rs"]
 mod lexer;
 #[path = "tidy/paths.rs"]
@@ -67,6 +69,62 @@ fn every_source_follows_the_rules() {
     wrong.extend(rooms::extensions(&files));
     wrong.extend(rooms::machines(&files));
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn types_are_small_and_their_calls_run_one_way() {
+    let files = sources();
+    let wrong = calls::complaints(&files, &calls::LARGE);
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+    let types = calls::types(&files);
+    let is_large = |known: &str| types.iter().any(|(name, methods, _)| name == known && *methods > calls::METHODS_MAX);
+    assert!(calls::LARGE.iter().all(|(name, ..)| is_large(name)), "a type has become small: it needs no bound");
+}
+
+#[test]
+fn exchange_looks_at_its_state_once() {
+    let files = sources();
+    let exchange = calls::code_below(&files, "src/gateway/exchange/");
+    let found = (calls::looks(&exchange), calls::ways_out(&exchange));
+    println!("{} looks at the state, {} ways out", found.0, found.1);
+    assert!(found.0 <= calls::LOOKS_MAX && found.1 <= calls::WAYS_OUT_MAX, "{found:?}");
+    let fields = calls::fields(&calls::code_below(&files, "src/gateway/cx.rs"), "Cx");
+    assert!((12..=calls::FIELDS_MAX).contains(&fields), "{fields} fields");
+}
+
+#[test]
+fn large_type_and_circle_of_calls_are_found() {
+    let block = |body: &str| format!("struct A;\nimpl A {{\n{body}}}\n");
+    let method = |name: &str, body: &str| format!("    fn {name}(&self) {{\n        {body}\n    }}\n");
+    let one_way = [("gateway/a.rs", block(&method("a", "self.b();"))), ("gateway/b.rs", block(&method("b", "")))];
+    let ring = |first: &str| {
+        let names = ["b", "c", "d", "a"];
+        let bodies = [first, "self.c", "Self::d", "A::a"].map(|call| format!("{call}();"));
+        let files = ["a", "b", "c", "d"].iter().zip(names).zip(bodies);
+        let files = files.map(|((own, _), body)| (format!("gateway/{own}.rs"), block(&method(own, &body))));
+        let files: Vec<(String, String)> = files.collect();
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        calls::complaints(&house(&files), &[])
+    };
+    let files = one_way.each_ref().map(|(path, text)| (*path, text.as_str()));
+    assert_eq!(calls::complaints(&house(&files), &[]), [""; 0]);
+    for call in ["self.b", "self\n            .b", "Self::b"] {
+        assert_eq!(ring(call), ["4 files with methods of A call each other, at most 3 may"], "{call}");
+    }
+    assert_eq!(ring("self.other.b"), [""; 0]);
+    let methods: String = (0..61).map(|number| method(&format!("m{number}"), "")).collect();
+    let many = block(&methods);
+    let files = house(&[("gateway/a.rs", many.as_str())]);
+    assert_eq!(calls::complaints(&files, &[]), ["A has 61 methods, at most 60 are allowed"]);
+    assert_eq!(calls::complaints(&files, &[("A", 61, 1)]), [""; 0]);
+}
+
+#[test]
+fn look_at_the_state_and_way_out_are_found() {
+    let code =
+        "let State::A(a) = &mut self.state else {\n    return Effect::Nothing;\n};\nself.state = b;\nself.states;";
+    assert_eq!((calls::looks(code), calls::ways_out(code)), (1, 1));
+    assert_eq!(calls::fields("struct Cx {\n    pub(crate) a: u8,\n    b: u8,\n}\nstruct D {\n    c: u8,\n}", "Cx"), 2);
 }
 
 #[test]

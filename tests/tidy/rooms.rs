@@ -59,7 +59,7 @@ fn needs(tree: &Tree, from: usize) -> BTreeSet<usize> {
 }
 
 /// Returns the strongly connected components with more than one file, in order.
-fn groups(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
+pub fn groups(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     let reach: Vec<BTreeSet<usize>> = (0..edges.len()).map(|from| reachable(edges, from)).collect();
     let mut found: Vec<Vec<usize>> = Vec::new();
     for at in 0..edges.len() {
@@ -100,7 +100,7 @@ pub fn extensions(files: &[(String, String)]) -> Vec<String> {
 }
 
 /// Returns the name of the type in the head of an `impl`, without its path and its parameters.
-fn implementer(head: &str) -> &str {
+pub fn implementer(head: &str) -> &str {
     // Skips the generic parameters of the `impl` itself.
     let mut rest = head.trim_start();
     if rest.starts_with('<') {

@@ -1,0 +1,135 @@
+//! Rules for large types: how many methods one has, how many of its files call each other in a circle, and how often
+//! the exchange looks at a state that its caller has looked at already. Bounds of types that exceed the rule may only
+//! fall: lower them with the code.
+
+use crate::lexer::{find_word, is_word, matching_brace};
+use crate::paths::Tree;
+use crate::rooms::{groups, implementer};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of methods of a type, and of files with methods of one type that call each other in a circle.
+pub const METHODS_MAX: usize = 60;
+const CIRCLE_MAX: usize = 3;
+/// Types that exceed these limits: their methods, and the files of their largest circle.
+pub const LARGE: [(&str, usize, usize); 4] =
+    [("Exchange", 223, 16), ("Gateway", 140, 8), ("Refusal", 70, 1), ("Remote", 90, 4)];
+/// Maximum number of fields of the gateway's shared data.
+pub const FIELDS_MAX: usize = 43;
+/// Looks at `self.state` in the exchange.
+pub const LOOKS_MAX: usize = 88;
+/// Ways out of the exchange for a state that cannot be.
+pub const WAYS_OUT_MAX: usize = 37;
+
+/// Methods of a type, by the files that define them, and what each file calls.
+#[derive(Default)]
+struct Methods {
+    defined: BTreeMap<String, usize>,
+    called: BTreeMap<usize, BTreeSet<String>>,
+}
+
+/// Returns all types that have methods, with the number of these and of the files in the largest circle of calls.
+pub fn types(files: &[(String, String)]) -> Vec<(String, usize, usize)> {
+    let tree = Tree::new(files);
+    let mut all: BTreeMap<(String, String), Methods> = BTreeMap::new();
+    for (at, module) in tree.modules.iter().enumerate() {
+        let layer = module.name.first().cloned().unwrap_or_default();
+        for (name, body) in impls(&module.code) {
+            let methods = all.entry((layer.clone(), name.to_owned())).or_default();
+            methods.defined.extend(functions(body).map(|function| (function.to_owned(), at)));
+            let called = ["self.", "Self::", &format!("{name}::")].map(|owner| calls(body, owner));
+            methods.called.entry(at).or_default().extend(called.into_iter().flatten());
+        }
+    }
+    let sizes = all.into_iter().map(|((_, name), methods)| (name, methods.defined.len(), circle(&methods)));
+    sizes.collect()
+}
+
+/// Returns the names and bodies of all blocks with methods.
+fn impls(code: &str) -> Vec<(&str, &str)> {
+    let blocks = find_word(code, "impl").filter_map(|at| {
+        let open = at + code[at..].find(['{', ';', ')'])?;
+        let is_block = code.as_bytes()[open] == b'{' && code[..at].trim_end().ends_with(['}', ';', ']']);
+        is_block.then(|| (implementer(&code[at + 4..open]), &code[open..matching_brace(code.as_bytes(), open)]))
+    });
+    blocks.collect()
+}
+
+/// Returns the functions that a block defines, without those inside other functions.
+fn functions(body: &str) -> impl Iterator<Item = &str> {
+    body.split("\n    ").filter_map(|line| {
+        let at = find_word(line, "fn").next().filter(|_| !line.starts_with(' '))?;
+        line[at + 3..].split(|c: char| !c.is_ascii() || !is_word(c as u8)).next()
+    })
+}
+
+/// Returns the names that a block calls of `owner`, which ends with the dot or the colons before the name.
+fn calls(body: &str, owner: &str) -> BTreeSet<String> {
+    let dense: String =
+        body.split("\n").map(|line| if line.trim_start().starts_with('.') { line.trim() } else { line }).collect();
+    let places: Vec<usize> = dense.match_indices(owner).map(|(at, _)| at).collect();
+    let starts = places.into_iter().filter(|at| *at == 0 || !is_word(dense.as_bytes()[at - 1]));
+    let names = starts.filter_map(|at| {
+        let rest = &dense[at + owner.len()..];
+        let end = rest.bytes().position(|byte| !is_word(byte))?;
+        let is_call = rest[end..].starts_with('(') || owner != "self.";
+        is_call.then(|| rest[..end].to_owned())
+    });
+    names.collect()
+}
+
+/// Returns the number of files in the largest circle.
+fn circle(methods: &Methods) -> usize {
+    let files: Vec<usize> = methods.called.keys().copied().collect();
+    let place = |file: usize| files.binary_search(&file).ok();
+    let edges: Vec<BTreeSet<usize>> = methods
+        .called
+        .iter()
+        .map(|(file, names)| {
+            let homes = names.iter().filter_map(|name| methods.defined.get(name)).filter(|home| *home != file);
+            homes.filter_map(|home| place(*home)).collect()
+        })
+        .collect();
+    groups(&edges).iter().map(Vec::len).max().unwrap_or(1)
+}
+
+/// Returns the types that exceed their limit.
+pub fn complaints(files: &[(String, String)], large: &[(&str, usize, usize)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, methods, files) in types(files) {
+        let known = large.iter().find(|(known, ..)| *known == name);
+        let (most, longest) = known.map_or((METHODS_MAX, CIRCLE_MAX), |(_, most, longest)| (*most, *longest));
+        if methods > most {
+            found.push(format!("{name} has {methods} methods, at most {most} are allowed"));
+        }
+        if files > longest {
+            found.push(format!("{files} files with methods of {name} call each other, at most {longest} may"));
+        }
+    }
+    found
+}
+
+/// Returns the code of the product's files below a folder.
+pub fn code_below(files: &[(String, String)], folder: &str) -> String {
+    let tree = Tree::new(files);
+    tree.modules.iter().filter(|module| module.path.starts_with(folder)).map(|module| module.code.as_str()).collect()
+}
+
+/// Returns the number of fields of a type.
+pub fn fields(code: &str, name: &str) -> usize {
+    let head = format!("struct {name} {{");
+    let Some(at) = code.find(&head) else { return 0 };
+    let open = at + head.len() - 1;
+    let body = &code[open..matching_brace(code.as_bytes(), open)];
+    body.lines().filter(|line| line.starts_with("    ") && line.contains(": ")).count()
+}
+
+/// Returns the looks at the state of an exchange, without assignments.
+pub fn looks(code: &str) -> usize {
+    find_word(code, "self.state").filter(|at| !code[at + "self.state".len()..].starts_with(" =")).count()
+}
+
+/// Returns the ways out for a state that cannot be.
+pub fn ways_out(code: &str) -> usize {
+    let words: Vec<&str> = code.split_whitespace().collect();
+    words.join(" ").matches("else { return Effect::Nothing").count()
+}
