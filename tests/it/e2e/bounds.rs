@@ -108,6 +108,7 @@ fn connections_beyond_the_limit_get_an_error() {
         held.iter_mut().for_each(|client| client.send(&quota[..10]));
         all.then_some(())
     });
+    wait_for("all beginnings to be read", || (gauge(&h, "tollgate_buffered_bytes") >= 20 * 2048).then_some(()));
     let mut beyond = h.client();
     beyond.send(&chat_request(&key, &chat("x")));
     let answer = beyond.answer().unwrap();
