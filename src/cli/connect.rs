@@ -168,12 +168,7 @@ fn judge(provider: &Provider, asker: &Asker<'_>, answer: &HttpResponse, list: &m
                 Found::Bad(format!("200, but the response is not JSON: correct base_url = \"{}\"", provider.base_url))
             }
         },
-        401 => Found::Bad(unauthorized(provider)),
-        402 => Found::Bad("402: the account has no credit left: add credit at the provider".to_string()),
-        403 => Found::Bad(
-            "403: the credential is valid, but lacks permission: check its rights, project and region at the provider"
-                .to_string(),
-        ),
+        401..=403 => Found::Bad(rejected(provider, status)),
         404 | 405 => not_there(provider, asker, status),
         408 | 429 | 500..=599 => {
             Found::Hint(format!("{status}: the provider is busy or broken at the moment: try again later"))
@@ -205,6 +200,18 @@ fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut 
     found
 }
 
+/// Tells what to do about the status of a rejected credential.
+fn rejected(provider: &Provider, status: u16) -> String {
+    match status {
+        402 => "402: the account has no credit left: add credit at the provider".to_string(),
+        403 => {
+            "403: the credential is valid, but lacks permission: check its rights, project and region at the provider"
+                .to_string()
+        }
+        _ => unauthorized(provider),
+    }
+}
+
 fn unauthorized(provider: &Provider) -> String {
     let Some(credential) = provider.credentials.first() else {
         return "401: it wants a credential: set api_key = { env = \"…\" }".to_string();
@@ -234,7 +241,8 @@ fn is_there(provider: &Provider, asker: &Asker<'_>) -> bool {
     post(provider, asker, &provider.path, b"{}").is_some_and(|answer| !ABSENT.contains(&answer.status))
 }
 
-/// The first endpoint in `serves` that the provider does not offer for this model.
+/// The first endpoint in `serves` that the provider does not offer for this model, or for which it rejects the
+/// credential: a list of models may be open to everybody.
 fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Target) -> Option<Found> {
     let body = serde_json::json!({ "model": target.model }).to_string();
     let asked = model.serves.iter().filter_map(|served| match served {
@@ -247,11 +255,12 @@ fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Targ
         let says = String::from_utf8_lossy(&answer.body).to_ascii_lowercase();
         let refused = matches!(answer.status, 400 | 403 | 422) && NOT_FOR_IT.iter().any(|words| says.contains(words));
         let status = answer.status;
-        (refused || ABSENT.contains(&status)).then(|| {
-            Found::Bad(format!(
+        if refused || ABSENT.contains(&status) {
+            return Some(Found::Bad(format!(
                 "it is there, but not for {path}, which answers {status}: is \"{word}\" right in `serves`?"
-            ))
-        })
+            )));
+        }
+        matches!(status, 401..=403).then(|| Found::Bad(rejected(provider, status)))
     })
 }
 

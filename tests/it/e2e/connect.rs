@@ -364,3 +364,17 @@ fn shared_ledger_that_does_not_answer_is_named() {
         assert!(!done.out.contains("hidden") && !done.err.contains("hidden"), "{}{}", done.out, done.err);
     }
 }
+
+#[test]
+fn credential_that_only_requests_need_is_checked() {
+    for (status, said) in [(401, "FAILS: of-fine -> gpt-5.4-mini: 401: "), (402, "402: the account"), (403, "403: the")]
+    {
+        let folder = Folder::new();
+        let answers = [("/v1/models", 200, LIST), ("/v1/chat/completions", status, "{}")];
+        let open = plain(Box::leak(Box::new(answers)));
+        let text = provider("fine", &format!("http://{open}/v1"), "");
+        fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+        let done = run(folder.path(), &["check", "--connect"], &[]);
+        assert!(done.code == 1 && done.out.contains(said), "{status}: {}{}", done.out, done.err);
+    }
+}
