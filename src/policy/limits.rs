@@ -18,8 +18,8 @@ section! {
     pub struct UpstreamLimits {
         /// Time for DNS, TCP and TLS of one attempt, over all addresses tried.
         pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// Time until the first event of a stream. Then the next target is tried. If none is left, the client gets 504,
-        /// or an error event if the head of the stream has been sent (`heartbeat_after`).
+        /// Time until the first event of a stream. When it is over, the next target is tried. If none is left, the
+        /// client gets 504, or an error event if the head of the stream has been sent (`heartbeat_after`).
         pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;
         /// Time between two data events of a stream. Comments and pings do not count.
         pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
