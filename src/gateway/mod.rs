@@ -298,6 +298,7 @@ impl Core for Gateway {
         let server = &self.cx.setup.config.server;
         let (verdict, goes) = self.cx.limits.welcome(admin, host, !leave.is_empty(), server);
         if verdict == ConnectionVerdict::Out {
+            goes.into_iter().flatten().for_each(|goes| self.make_room(goes));
             return None;
         }
         let by = now.mono.after(server.header_timeout);

@@ -15,7 +15,7 @@ pub(crate) enum ConnectionVerdict {
     In,
     /// The connection is accepted only to be answered 503.
     Crowded,
-    /// The connection is closed immediately.
+    /// The connection is closed immediately. Strangers make room for later ones nevertheless.
     Out,
 }
 
@@ -103,7 +103,8 @@ impl ConnectionLimits {
     fn admin_welcome(&mut self) -> Welcome {
         let more = (self.admins.held() + 1).saturating_sub(ADMIN_CONNECTIONS);
         let goes = self.next_to_go(true, more, None);
-        (if more > 0 && goes[0].is_none() { ConnectionVerdict::Out } else { ConnectionVerdict::In }, goes)
+        let is_out = more > RESERVE_PER_HOST || (more > 0 && goes[0].is_none());
+        (if is_out { ConnectionVerdict::Out } else { ConnectionVerdict::In }, goes)
     }
 
     fn client_welcome(&mut self, host: PeerKey, bounds: &Server) -> Welcome {
@@ -113,9 +114,11 @@ impl ConnectionLimits {
             true => self.next_to_go(false, own + 1 - share, Some(host)),
             false => self.next_to_go(false, (held + 1).saturating_sub(most), None),
         };
+        // A stranger that is to go may have sent a credential that has not been read: then it stays.
+        let is_out = held >= most + RESERVE_CONNECTIONS || own >= share + RESERVE_PER_HOST;
         let verdict = match goes[0].is_some() {
+            _ if is_out => ConnectionVerdict::Out,
             true => ConnectionVerdict::In,
-            false if held >= most + RESERVE_CONNECTIONS || own >= share + RESERVE_PER_HOST => ConnectionVerdict::Out,
             false if held >= most || own >= share => ConnectionVerdict::Crowded,
             false => ConnectionVerdict::In,
         };

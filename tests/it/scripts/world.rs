@@ -199,9 +199,11 @@ impl World {
     pub fn connect_from(&mut self, label: &str, admin: bool, peer: &str) -> Result<(), String> {
         let peer = peer.parse().map_err(|_| "address")?;
         let accepted = self.gateway.accepted(usize::from(admin), peer, self.now);
-        let conn = accepted.ok_or_else(|| format!("{label} was not accepted"))?;
-        self.open(label, conn, true);
-        self.settle()
+        if let Some(conn) = accepted {
+            self.open(label, conn, true);
+        }
+        self.settle()?;
+        accepted.map(drop).ok_or_else(|| format!("{label} was not accepted"))
     }
 
     pub fn end(&mut self, label: &str) -> Result<&mut End, String> {

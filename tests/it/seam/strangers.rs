@@ -2,6 +2,7 @@
 //! the log.
 
 use super::rig::Rig;
+use tollgate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
 use tollgate::gateway::orders::{Notice, Reloaded};
 use tollgate::policy::config::Reach;
 
@@ -98,6 +99,32 @@ fn pending_bytes_are_read_before_a_connection_is_closed() {
     connect(&mut rig, "newer", 1);
     assert_eq!((rig.status("s01"), is_open(&rig, "s01")), (200, false));
     assert!(!is_open(&rig, "s02"), "a second one is closed, since the first was kept");
+}
+
+/// Each request arrives on its connection before the next connection is accepted, so its sender is still a stranger at
+/// that moment.
+#[test]
+fn burst_of_connections_with_keys_stays_within_the_bound() {
+    for admin in [false, true] {
+        let mut rig = Rig::with(1, &[FEW]);
+        let most = if admin { ADMIN_CONNECTIONS + RESERVE_PER_HOST } else { 20 + RESERVE_CONNECTIONS };
+        let head = match admin {
+            false => models(&rig, "k0").replacen("GET /v1/models", "POST /v1/chat/completions", 1),
+            true => "POST /admin/v1/keys HTTP/1.1\r\nhost: localhost\r\n\r\n".to_string(),
+        };
+        let begun = head.replacen("\r\n\r\n", "\r\ncontent-length: 999\r\n\r\n{", 1);
+        let mut refused = 0;
+        for number in 0..300 {
+            let label = format!("c{number:03}");
+            match rig.world.connect_from(&label, admin, "198.51.100.1:999") {
+                Ok(()) => rig.world.end(&label).unwrap().waiting.extend(begun.as_bytes()),
+                Err(_) => refused += 1,
+            }
+            let clients = rig.world.gateway.vitals().clients;
+            assert!(clients <= most, "{clients} connections, admin: {admin}");
+        }
+        assert!(admin || refused > 0);
+    }
 }
 
 #[test]
