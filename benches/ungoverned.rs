@@ -27,7 +27,7 @@ const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 fn start(config: &Config) -> Start {
     let StoreUrl::Sqlite(path) = &config.store.url else { panic!("the keys are read from a file") };
     let db = Sqlite::open(path, Mode::Shared).unwrap();
-    let keys = db.keys_page(None, Names::default(), 1 << 20).unwrap().unwrap().into();
+    let keys = db.keys_page(None, Names::default(), (1 << 20, usize::MAX)).unwrap().unwrap().into();
     for plan in &config.plans {
         let limits = [plan.tokens, plan.requests, plan.tokens_per_window, plan.concurrency];
         assert_eq!(limits, [0; 4], "the plan {} has a limit", plan.name);

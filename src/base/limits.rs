@@ -201,8 +201,10 @@ pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 pub const KEYS_LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Keys sent to the loop at a time. Handling them takes far less than a millisecond.
 pub const KEYS_PER_PIECE: usize = 256;
-/// Keys that a command reads and prints at a time.
-pub const KEYS_PER_PAGE: usize = 1000;
+/// Bytes of the texts of such keys after which a piece of a ledger in a file ends.
+pub const KEYS_PIECE_BYTES: usize = 256 * 1024;
+/// Keys that a command reads and prints at a time, and bytes of their texts that end such a page earlier.
+pub const KEYS_PAGE: (usize, usize) = (1000, 1 << 20);
 /// Lines of one report that the admin API merges in memory. Reports of more lines are refused.
 pub const REPORT_LINES_MAX: usize = 20_000;
 /// Pause of the store thread between two such pieces while it reads all keys, so that the loop is not flooded.

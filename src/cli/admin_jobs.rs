@@ -11,6 +11,7 @@ use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use crate::policy::plan::Plan;
+use crate::store::note::AuditLine;
 use crate::wire::json::{self, Raw, ValueKind};
 use crate::wire::percent;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,19 +48,20 @@ fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Er
     match (ask.method.as_str(), parts.as_slice()) {
         ("GET", ["keys"]) => keys_page(ask, high, now),
         ("GET", ["keys", id]) => json(&keys::shown(high, id, now).map_err(failed)?),
-        ("GET", ["plans"]) => page(ask, &high.plans.iter().map(plan).collect::<Vec<_>>()),
-        ("GET", ["models"]) => page(ask, &models::lines(&high.catalog)),
+        ("GET", ["plans"]) => page(ask, high.plans.iter().map(plan).collect()),
+        ("GET", ["models"]) => page(ask, models::lines(&high.catalog)),
         ("GET", ["usage"]) => {
             let args = usage::asked(&ask.part.more).map_err(|text| (400, text))?;
-            let (lines, more) = usage::reported(&args, high, ask.part.bounds()).map_err(failed)?;
-            part(ask, &json(&lines)?, more)
+            let (mut lines, more) = usage::reported(&args, high, ask.part.bounds()).map_err(failed)?;
+            part(ask, &mut lines, more)
         }
         ("GET", ["audit"]) => {
-            let (from, to) = ask.part.bounds();
-            let mut lines = ledger::audited(high, from, (to - from).saturating_add(1)).map_err(failed)?;
-            let more = lines.len() as u64 > to - from;
-            lines.truncate(usize::try_from(to - from).unwrap_or(usize::MAX));
-            part(ask, &ledger::audit_json(&lines), more)
+            let ((from, _), bytes, most) = (ask.part.bounds(), ask.part.bytes, ask.part.limit);
+            let mut lines = ledger::audited(high, from, most.saturating_add(1), bytes).map_err(failed)?;
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            let more = keys::cut(&mut lines, most, bytes, AuditLine::text_bytes);
+            let next = more.then(|| (from + lines.len() as u64).to_string());
+            Ok(list(&ledger::audit_json(&lines), next))
         }
         (_, [_, name @ ..]) => change(ask, high, name, now, issued),
         _ => Err(nothing()),
@@ -130,12 +132,15 @@ fn changed(
 /// The requested page of all keys; its `next` is the id of the last key.
 fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, ErrorAnswer> {
     let most = usize::try_from(ask.part.limit).unwrap_or(usize::MAX);
+    let most = (most, ask.part.bytes);
     let page = keys::listed(high, ask.part.after_key.as_ref(), most, now).map_err(|failure| match failure {
         Failure::Absent(_) => (400, UNKNOWN_AFTER.to_string()),
         other => failed(other),
     })?;
-    let next = page.lines.last().filter(|_| page.more).map(|line| line.id().to_string());
-    Ok(list(json(&page.lines)?.trim_end(), next))
+    let mut lines = page.lines;
+    let (text, is_cut) = fitting(&mut lines, ask.part.bytes)?;
+    let next = lines.last().filter(|_| page.more || is_cut).map(|line| line.id().to_string());
+    Ok(list(text.trim_end(), next))
 }
 
 /// Options of a key, from a body with the members of `--json`.
@@ -261,22 +266,35 @@ fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Err
     Ok(members)
 }
 
-/// Range of the requested page in a list of `items` items.
-fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
-    let (from, to) = ask.part.bounds();
-    let at = |place: u64| usize::try_from(place).map_or(items, |place| place.min(items));
-    (at(from), at(to))
-}
-
-/// A list with the lines of the requested page. `more`: further lines follow.
-fn part(ask: &DeskAsk, lines: &str, more: bool) -> Result<String, ErrorAnswer> {
-    Ok(list(lines.trim_end(), more.then(|| ask.part.bounds().1.to_string())))
+/// A list with the lines of the requested page, as many as fit. `more`: further lines follow.
+fn part(ask: &DeskAsk, lines: &mut Vec<impl serde::Serialize>, more: bool) -> Result<String, ErrorAnswer> {
+    let (text, is_cut) = fitting(lines, ask.part.bytes)?;
+    let next = ask.part.bounds().0 + lines.len() as u64;
+    Ok(list(text.trim_end(), (more || is_cut).then(|| next.to_string())))
 }
 
 /// The requested page of a list.
-fn page(ask: &DeskAsk, items: &[impl serde::Serialize]) -> Result<String, ErrorAnswer> {
-    let (from, to) = bounds(ask, items.len());
-    Ok(list(json(&&items[from..to])?.trim_end(), (to < items.len()).then(|| to.to_string())))
+fn page(ask: &DeskAsk, mut items: Vec<impl serde::Serialize>) -> Result<String, ErrorAnswer> {
+    let (from, to) = ask.part.bounds();
+    let at = |place: u64| usize::try_from(place).map_or(items.len(), |place| place.min(items.len()));
+    let (from, to, all) = (at(from), at(to), items.len());
+    items.truncate(to);
+    items.drain(..from);
+    part(ask, &mut items, to < all)
+}
+
+/// The text of a page's lines. Lines at its end are removed until it has at most `bytes` bytes, or one line is left.
+/// True if any were.
+fn fitting(lines: &mut Vec<impl serde::Serialize>, bytes: usize) -> Result<(String, bool), ErrorAnswer> {
+    let all = lines.len();
+    loop {
+        let text = json(lines)?;
+        if text.len() <= bytes || lines.len() <= 1 {
+            return Ok((text, lines.len() < all));
+        }
+        // Lines are about as long as each other; otherwise there is a further round.
+        lines.truncate((lines.len() * bytes / text.len()).max(1));
+    }
 }
 
 /// A list, and the position of its next page.

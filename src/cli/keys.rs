@@ -28,7 +28,7 @@ use crate::policy::window::iso;
 use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
 use listing::Used;
-pub(super) use listing::{KeyLine, listed, shown};
+pub(super) use listing::{KeyLine, cut, listed, shown};
 pub(super) use lookup::unknown;
 use lookup::{find, is_no_id};
 

@@ -186,7 +186,7 @@ fn verdict_text(verdict: &Verdict) -> String {
 }
 
 fn audit(args: &AuditArgs) -> Result<(), Failure> {
-    let lines = audited(&load::load(&args.config, Secrets::Optional)?, 0, args.limit as u64)?;
+    let lines = audited(&load::load(&args.config, Secrets::Optional)?, 0, args.limit as u64, usize::MAX)?;
     if args.json {
         return print(&format!("{}\n", audit_json(&lines)));
     }
@@ -200,9 +200,9 @@ fn audit(args: &AuditArgs) -> Result<(), Failure> {
     print(&table.text())
 }
 
-/// The last lines of the audit, newest first, starting after the first `from`.
-pub(super) fn audited(high: &Config, from: u64, most: u64) -> Result<Vec<AuditLine>, Failure> {
-    store::existing(high)?.audit(from, most).map_err(Failure::failed)
+/// The last lines of the audit, newest first, starting after the first `from`, up to the one after `bytes` bytes.
+pub(super) fn audited(high: &Config, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, Failure> {
+    store::existing(high)?.audit(from, most, bytes).map_err(Failure::failed)
 }
 
 /// Lines of the audit as JSON.

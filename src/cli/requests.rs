@@ -13,10 +13,13 @@ use crate::policy::settings::secret::{Origin, Secret};
 use crate::policy::window::iso;
 use crate::wire::json::{self, Raw};
 use clap::Args;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// Maximum time to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Pages of recorded requests that are read after the first.
+const PAGES_MAX: usize = 1000;
 /// Number of attempts to reach a lost gateway again, and the pause between them.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -147,12 +150,18 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
         };
         return Err(Failure::failed(format!("{listener} returned {}: {message}{hint}", answer.status)));
     }
-    // Older failures may follow.
-    let next = document.get("next").and_then(Raw::text);
-    let older = next.and_then(|next| listener.get(&format!("{path}&after={next}"), TIMEOUT).ok());
-    let older = older.as_ref().filter(|older| older.status == 200 && json::check(&older.body).is_ok());
-    let lists = [Some(document), older.map(|older| Raw::new(&older.body))];
-    let rows = lists.into_iter().flatten().filter_map(|list| list.get("data")).flat_map(Raw::items);
+    // Older requests follow if the page was full.
+    let (mut pages, mut next) = (Vec::new(), document.get("next").and_then(Raw::text).map(Cow::into_owned));
+    while let Some(older) = next.and_then(|next| listener.get(&format!("{path}&after={next}"), TIMEOUT).ok())
+        && pages.len() < PAGES_MAX
+        && older.status == 200
+        && json::check(&older.body).is_ok()
+    {
+        next = Raw::new(&older.body).get("next").and_then(Raw::text).map(Cow::into_owned);
+        pages.push(older.body);
+    }
+    let lists = std::iter::once(document).chain(pages.iter().map(|page| Raw::new(page)));
+    let rows = lists.filter_map(|list| list.get("data")).flat_map(Raw::items);
     let mut shown: Vec<Raw<'_>> = rows.filter(|one| args.takes(*one)).take(args.limit).collect();
     shown.reverse();
     if !args.json && !shown.is_empty() {

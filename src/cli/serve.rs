@@ -183,10 +183,10 @@ impl Service {
         start.admin = listeners.door.as_ref().map(|door| door.reach);
         start.descriptors = Some(descriptors::usable(plan.descriptors));
         warnings.extend(descriptors::warning(config, plan.descriptors));
-        warnings.extend(config.memory_warning(start.keys.len(), machine::memory()));
+        warnings.extend(config.memory_warning(start.keys.bytes(), machine::memory()));
         start.running = inherits.then_some(turn.running);
         start.process = Some(process::vitals);
-        let banner = banner(config, &listeners, start.keys.len(), now.unix);
+        let banner = banner(config, &listeners, start.keys.bytes(), now.unix);
         let gateway = Gateway::new(config.clone(), start, now);
         let door = listeners.door.clone();
 
@@ -268,7 +268,7 @@ fn addresses(config: &Config, listeners: &ServeListeners) -> String {
 }
 
 /// The first log line: addresses, and the maximum memory.
-fn banner(config: &Config, listeners: &ServeListeners, keys: usize, now: Unix) -> Vec<u8> {
+fn banner(config: &Config, listeners: &ServeListeners, keys: u64, now: Unix) -> Vec<u8> {
     let addrs = |listeners: &[TcpListener]| {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
         texts.collect::<Vec<_>>().join(",")

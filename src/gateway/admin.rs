@@ -229,7 +229,8 @@ fn api(
         }
     };
     let mut part = ListPart::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
-    part.limit = part.limit.min(cx.setup.config.server.bounds.list);
+    let bounds = &cx.setup.config.server.bounds;
+    (part.limit, part.bytes) = (part.limit.min(bounds.list), bounds.page_bytes());
     match *route {
         "status" => {
             let origins = origins(&cx.setup.config.server, host(head, bytes));

@@ -272,6 +272,16 @@ pub struct KeyRecord {
     pub former: Vec<Former>,
 }
 
+impl KeyRecord {
+    /// Bytes of its texts, with their quotes and commas in a list.
+    pub fn text_bytes(&self) -> usize {
+        let models = self.scope.models_allowed.iter().flatten().map(|id| id.len() + 4);
+        let labels = self.labels.iter().map(|(name, value)| name.len() + value.len() + 8);
+        let group = self.group.as_ref().map_or(0, String::len);
+        self.name.len() + self.plan.len() + group + models.sum::<usize>() + labels.sum::<usize>()
+    }
+}
+
 /// Labels that one key may have.
 pub const LABELS_MAX: usize = 8;
 

@@ -17,8 +17,9 @@ const CONNECTION_BYTES: u64 = 24 << 10;
 /// Bytes that TLS adds to a connection: keys, a record received in part, and a record not yet sent.
 const SESSION_BYTES: u64 = 40 << 10;
 /// Bytes of one key: its place in the table, and its counters once it is used.
-const KEY_BYTES: u64 = 448;
-/// Bytes of one item in the longest part of a list that the admin API returns: a key, and its text twice.
+pub const KEY_BYTES: u64 = 448;
+/// Bytes of lists and other responses of the admin API, for each item that a page may have. [`QueueBounds`] divides
+/// them: three eighths for the page in work, and a half for responses that wait to be read.
 const ITEM_BYTES: u64 = 8 << 10;
 /// Bytes of one row that waits for the ledger. The queue may have room for twice as many rows as it holds.
 const ROW_BYTES: u64 = 440;
@@ -41,6 +42,18 @@ pub struct QueueBounds {
     pub list: u64,
     /// Idle connections to a provider that has no such setting; `None` for the default.
     pub idle: Option<usize>,
+}
+
+impl QueueBounds {
+    /// Bytes after which a page of a list ends. While it is made there are its items, their text and a copy of it.
+    pub fn page_bytes(&self) -> usize {
+        count(self.list * ITEM_BYTES / 8)
+    }
+
+    /// Bytes of admin responses that may wait to be read by callers with a token, and as many by callers without one.
+    pub fn unread_bytes(&self) -> usize {
+        count(self.list * ITEM_BYTES / 4)
+    }
 }
 
 impl Default for QueueBounds {
@@ -102,7 +115,7 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
         log,
         list: if known.admin { list } else { 0 },
         // Keys that may be issued while the gateway runs.
-        keys: memory / 64 / KEY_BYTES,
+        keys: memory / 64,
         ..Terms::default()
     };
     let rest = memory.checked_sub(terms.bytes())?;
@@ -139,7 +152,7 @@ pub struct Terms {
     pub log: u64,
     /// Items in the longest list.
     pub list: u64,
-    /// Keys in the ledger.
+    /// Bytes of the keys in the ledger.
     pub keys: u64,
     /// `server.max_buffered`.
     pub buffers: u64,
@@ -155,7 +168,7 @@ impl Terms {
         PROGRAM_BYTES
             + spans
             + self.log * LOG_QUEUES
-            + self.keys * KEY_BYTES
+            + self.keys
             + self.list * ITEM_BYTES
             + (self.clients + self.upstreams) * CONNECTION_BYTES
             + self.secure * SESSION_BYTES

@@ -31,17 +31,18 @@ impl Ledger {
     }
 
     /// Returns at most `limit` keys, including expired and revoked ones, in the order of their creation: after the key
-    /// `after`, with these names. `None` if the key `after` does not exist.
+    /// `after`, with these names. If their texts have `bytes` bytes before, one more is the last. `None` if the key
+    /// `after` does not exist.
     pub fn keys_page(
         &mut self,
         after: Option<&KeyId>,
         names: Names<'_>,
-        limit: usize,
+        most: (usize, usize),
     ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.keys_page(after, names, limit),
+            Ledger::Sqlite(db) => db.keys_page(after, names, most),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.keys_page(after, names, limit),
+            Ledger::Remote(db) => db.keys_page(after, names, most),
         }
     }
 
@@ -71,7 +72,7 @@ impl Ledger {
     /// Passes all keys to `take`, page by page, in the order of their creation.
     pub fn each_key(&mut self, take: &mut dyn FnMut(KeyRecord)) -> Result<(), StoreError> {
         let mut after = None;
-        while let Some(page) = self.keys_page(after.as_ref(), Names::default(), limits::KEYS_PER_PAGE)? {
+        while let Some(page) = self.keys_page(after.as_ref(), Names::default(), limits::KEYS_PAGE)? {
             let Some(last) = page.last() else { break };
             after = Some(last.id);
             page.into_iter().for_each(&mut *take);
@@ -97,12 +98,13 @@ impl Ledger {
         }
     }
 
-    /// Returns at most `most` lines of the audit, the newest first, without the first `from`.
-    pub fn audit(&mut self, from: u64, most: u64) -> Result<Vec<AuditLine>, StoreError> {
+    /// Returns at most `most` lines of the audit, the newest first, without the first `from`. If their texts have
+    /// `bytes` bytes before, one more is the last.
+    pub fn audit(&mut self, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.audit(from, most),
+            Ledger::Sqlite(db) => db.audit(from, most, bytes),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.audit(from, most),
+            Ledger::Remote(db) => db.audit(from, most, bytes),
         }
     }
 

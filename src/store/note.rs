@@ -80,6 +80,17 @@ pub struct AuditLine {
     pub after: String,
 }
 
+impl AuditLine {
+    /// Bytes of its texts.
+    pub fn text_bytes(&self) -> usize {
+        self.who.len()
+            + self.what.len()
+            + self.key.len()
+            + self.before.as_ref().map_or(0, String::len)
+            + self.after.len()
+    }
+}
+
 impl Note<'_> {
     /// Returns the line of the audit for a key that was `before` and is `after`.
     pub fn line(&self, before: Option<&KeyRecord>, after: &KeyRecord) -> AuditLine {

@@ -198,9 +198,9 @@ impl Sqlite {
         notes::answered(&self.connection, once, now).map_err(|error| self.tell(error))
     }
 
-    /// At most `most` lines of the audit, the newest first, without the first `from`.
-    pub fn audit(&self, from: u64, most: u64) -> Result<Vec<AuditLine>, StoreError> {
-        notes::audit(&self.connection, from, most).map_err(|error| self.tell(error))
+    /// See [`crate::store::ledger::Ledger::audit`].
+    pub fn audit(&self, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, StoreError> {
+        notes::audit(&self.connection, from, most, bytes).map_err(|error| self.tell(error))
     }
 
     /// See [`Moments`].
@@ -240,7 +240,7 @@ impl Sqlite {
         &self,
         after: Option<&KeyId>,
         names: Names<'_>,
-        limit: usize,
+        (limit, bytes): (usize, usize),
     ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
         let created = |id: &KeyId| -> Fallible<Option<i64>> {
             let mut query = self.connection.prepare_cached("SELECT created FROM keys WHERE id = ?1")?;
@@ -253,16 +253,16 @@ impl Sqlite {
         let Some(created) = created else { return Ok(None) };
         let after = after.map_or("", KeyId::as_str);
         let values = params![created, after, names.prefix, names.whole, int(limit as u64)];
-        self.read_keys(SELECT_PAGE, values).map(Some)
+        self.read_keys(SELECT_PAGE, values, bytes).map(Some)
     }
 
     /// All keys of this name, in the order of their creation.
     pub fn keys_named(&self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
-        self.read_keys(SELECT_NAMED, [name])
+        self.read_keys(SELECT_NAMED, [name], usize::MAX)
     }
 
-    fn read_keys(&self, sql: &str, values: impl Params) -> Result<Vec<KeyRecord>, StoreError> {
-        let list = || read_keys(&self.connection, sql, values, &self.odd);
+    fn read_keys(&self, sql: &str, values: impl Params, bytes: usize) -> Result<Vec<KeyRecord>, StoreError> {
+        let list = || read_keys(&self.connection, sql, values, bytes, &self.odd);
         list().map_err(|error| self.tell(error))
     }
 
@@ -270,7 +270,7 @@ impl Sqlite {
     pub fn find_keys(&self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         let find = || -> Fallible<Vec<KeyRecord>> {
             let transaction = self.connection.unchecked_transaction()?;
-            let found = ids.iter().map(|id| read_keys(&transaction, SELECT_KEY, [id.as_str()], &self.odd));
+            let found = ids.iter().map(|id| read_keys(&transaction, SELECT_KEY, [id.as_str()], usize::MAX, &self.odd));
             Ok(found.collect::<Fallible<Vec<_>>>()?.into_iter().flatten().collect())
         };
         find().map_err(|error| self.tell(error))
@@ -300,7 +300,7 @@ impl Sqlite {
     ) -> Result<Option<KeyRecord>, StoreError> {
         let mut edit = || -> Fallible<Option<KeyRecord>> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let found = read_keys(&transaction, SELECT_KEY, [id.as_str()], &self.odd)?.pop();
+            let found = read_keys(&transaction, SELECT_KEY, [id.as_str()], usize::MAX, &self.odd)?.pop();
             let Some(mut key) = found else { return Ok(None) };
             let before = key.clone();
             if !change(&mut key) {
@@ -518,13 +518,27 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
 /// Ids of keys whose records cannot be read, at most [`limits::ODD_ENTRIES_MAX`].
 type Odd = RefCell<Vec<String>>;
 
-/// Returns the records that `sql` finds, except unreadable ones. An error concerns the file, not a record.
-fn read_keys(connection: &Connection, sql: &str, values: impl Params, odd: &Odd) -> Fallible<Vec<KeyRecord>> {
+/// Returns the records that `sql` finds, except unreadable ones, up to the one after those with `bytes` bytes of text.
+/// An error concerns the file, not a record.
+fn read_keys(
+    connection: &Connection,
+    sql: &str,
+    values: impl Params,
+    bytes: usize,
+    odd: &Odd,
+) -> Fallible<Vec<KeyRecord>> {
     let mut query = connection.prepare_cached(sql)?;
-    let (mut found, mut keys) = (query.query(values)?, Vec::new());
+    let (mut found, mut keys, mut length) = (query.query(values)?, Vec::new(), 0);
     while let Some(row) = found.next()? {
         match read_key(row) {
-            Ok(key) => keys.push(key),
+            Ok(key) => {
+                let is_last = length >= bytes;
+                length += key.text_bytes();
+                keys.push(key);
+                if is_last {
+                    break;
+                }
+            }
             Err(_) => note_odd(odd, row.get_ref(0)?.as_bytes().unwrap_or_default()),
         }
     }

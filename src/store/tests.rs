@@ -687,7 +687,7 @@ fn sums_are_settled_when_they_lag_by_many_records() {
 
 /// Returns all keys in the order of their creation.
 fn all_keys(db: &Sqlite) -> Vec<KeyRecord> {
-    db.keys_page(None, Names::default(), 1000).unwrap().unwrap()
+    db.keys_page(None, Names::default(), (1000, usize::MAX)).unwrap().unwrap()
 }
 
 /// A ledger whose commits are slow, and whose first writes fail, as often as set.
@@ -1066,7 +1066,7 @@ fn retention_folds_nothing_after_a_gap_until_it_is_confirmed() {
     }
     drop(handle);
     let db = place.shared();
-    assert_eq!((db.audit(0, 1).unwrap()[0].what.as_str(), db.moments().unwrap().held), ("fold", None));
+    assert_eq!((db.audit(0, 1, usize::MAX).unwrap()[0].what.as_str(), db.moments().unwrap().held), ("fold", None));
     assert_eq!(place.shared().verify().unwrap().differences, []);
 }
 
@@ -1240,7 +1240,7 @@ fn pages_of_keys_continue_after_the_last_one() {
         db.insert_key(&record(id, created)).unwrap();
     }
     let page = |after: Option<&str>, names: &str, limit: usize| {
-        let page = db.keys_page(after.map(key).as_ref(), Names::of(names), limit).unwrap();
+        let page = db.keys_page(after.map(key).as_ref(), Names::of(names), (limit, usize::MAX)).unwrap();
         page.map(|page| page.iter().map(|key| key.id.to_string()).collect::<Vec<_>>())
     };
     assert_eq!(page(None, "*", 3).unwrap(), [B, "DDDDDDDDDDDD", A]);
@@ -1251,4 +1251,8 @@ fn pages_of_keys_continue_after_the_last_one() {
     assert_eq!(page(None, "name of", 3).unwrap(), [""; 0]);
     assert_eq!(page(None, &format!("name of {A}"), 3).unwrap(), [A]);
     assert_eq!(db.keys_named(&format!("name of {B}")).unwrap().len(), 1);
+    for (bytes, keys) in [(0, 1), (1, 2), (record(B, 1).text_bytes(), 2), (record(B, 1).text_bytes() + 1, 3)] {
+        let page = db.keys_page(None, Names::default(), (4, bytes)).unwrap().unwrap();
+        assert_eq!(page.len(), keys, "{bytes} bytes, and one key more");
+    }
 }

@@ -239,7 +239,8 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
     let mut used: Option<Used> = None;
     let (mut after, mut left) = (args.after, args.limit.unwrap_or(u64::MAX));
     while let Some(ledger) = ledger.as_mut().filter(|_| left > 0) {
-        let most = usize::try_from(left).map_or(limits::KEYS_PER_PAGE, |left| left.min(limits::KEYS_PER_PAGE));
+        let (most, bytes) = limits::KEYS_PAGE;
+        let most = (usize::try_from(left).map_or(most, |left| left.min(most)), bytes);
         let page = page(ledger, &high, (after.as_ref(), args.name.as_deref()), most, (used.as_ref(), now))?;
         let Some(last) = page.lines.last() else { break };
         after = KeyId::parse(&last.id);
@@ -267,20 +268,33 @@ fn page(
     ledger: &mut Ledger,
     high: &Config,
     (after, name): (Option<&KeyId>, Option<&str>),
-    most: usize,
+    (most, bytes): (usize, usize),
     (used, now): (Option<&Used>, Unix),
 ) -> Result<KeyPage, Failure> {
-    let page = ledger.keys_page(after, name.map_or_else(Names::default, Names::of), most + 1);
+    let page = ledger.keys_page(after, name.map_or_else(Names::default, Names::of), (most + 1, bytes));
     let mut keys = page.map_err(Failure::failed)?.ok_or_else(|| unknown(after.map_or("", KeyId::as_str)))?;
-    let more = keys.len() > most;
-    keys.truncate(most);
+    let more = cut(&mut keys, most, bytes, KeyRecord::text_bytes);
     let own = if used.is_none() { Some(Used::read(ledger, high, Some(&keys), now)?) } else { None };
     let line = |used: &Used| keys.iter().map(|key| KeyLine::new(key, high, used, now)).collect();
     Ok(KeyPage { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
 }
 
-/// Keys with their current state, for the admin API.
-pub(in crate::cli) fn listed(high: &Config, after: Option<&KeyId>, most: usize, now: Unix) -> Result<KeyPage, Failure> {
+/// Removes the item of a page beyond `most` items or after `bytes` bytes, which the ledger returns to show that there
+/// are more. True if there was one.
+pub(in crate::cli) fn cut<T>(items: &mut Vec<T>, most: usize, bytes: usize, length: fn(&T) -> usize) -> bool {
+    let Some((_, before)) = items.split_last() else { return false };
+    let more = items.len() > most || (!before.is_empty() && before.iter().map(length).sum::<usize>() >= bytes);
+    items.truncate(items.len() - usize::from(more));
+    more
+}
+
+/// Keys with their current state, for the admin API: at most `most.0`, up to the one that reaches `most.1` bytes.
+pub(in crate::cli) fn listed(
+    high: &Config,
+    after: Option<&KeyId>,
+    most: (usize, usize),
+    now: Unix,
+) -> Result<KeyPage, Failure> {
     match store::open_existing(high)? {
         Some(mut ledger) => page(&mut ledger, high, (after, None), most, (None, now)),
         None => Ok(KeyPage { lines: Vec::new(), more: false }),

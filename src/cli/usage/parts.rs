@@ -1,6 +1,6 @@
 //! Properties that a usage report is broken down by, and the details of keys that it shows.
 
-use crate::base::limits::KEYS_PER_PAGE;
+use crate::base::limits::KEYS_PAGE;
 use crate::base::order;
 use crate::cli::output::Failure;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
@@ -135,7 +135,7 @@ impl KeyDetails {
         let name = |line: &UsageLine| KeyId::parse(if place == 0 { &line.name } else { line.second.as_deref()? });
         let ids: BTreeSet<KeyId> = order::gathered(lines.iter().filter_map(name));
         let ids: Vec<KeyId> = ids.into_iter().collect();
-        for ids in ids.chunks(KEYS_PER_PAGE) {
+        for ids in ids.chunks(KEYS_PAGE.0) {
             let found = ledger.find_keys(ids).map_err(Failure::failed)?;
             self.names.extend(found.into_iter().map(|key| (key.id, key.name)));
         }

@@ -19,6 +19,8 @@ const REPORTS_MAX: usize = 9;
 const READS_PER_CALLER: usize = 9;
 /// Maximum number of pending lists and reports of all callers.
 const READS_MAX: usize = ADMIN_CONNECTIONS;
+/// Bytes of a response that is never refused because others wait to be read: health, and most changes.
+const SMALL: usize = 4096;
 /// Maximum number of pending changes.
 const CHANGES_MAX: usize = ADMIN_CONNECTIONS;
 
@@ -37,7 +39,8 @@ pub(crate) enum Load {
 }
 
 impl Load {
-    fn caller(self) -> Option<AdminCaller> {
+    /// Caller of a read.
+    pub(crate) fn caller(self) -> Option<AdminCaller> {
         match self {
             Load::Change => None,
             Load::List(caller) | Load::Report(caller) => Some(caller),
@@ -99,6 +102,8 @@ pub(crate) struct Desk {
     waiting: Vec<Waiting>,
     /// Jobs that the helper threads have not finished.
     under_way: Vec<Load>,
+    /// Clients that have not read their responses, each with true if its caller has shown a token.
+    readers: Vec<(ClientId, bool)>,
 }
 
 /// Job for a helper thread.
@@ -170,6 +175,28 @@ impl Desk {
     pub(crate) fn gone(&mut self, client: ClientId) -> Option<Waiting> {
         let at = self.waiting.iter().position(|waiting| waiting.client == client)?;
         Some(self.waiting.swap_remove(at))
+    }
+
+    /// True if a response of `length` bytes may wait to be read: of callers with a token, or of those without one
+    /// (`known`), at most `most` bytes wait. If none do, one of any length may. `unsent`: unsent bytes of a client.
+    pub(crate) fn has_room(
+        &mut self,
+        known: bool,
+        length: usize,
+        most: usize,
+        unsent: impl Fn(ClientId) -> usize,
+    ) -> bool {
+        self.readers.retain(|(client, _)| unsent(*client) > 0);
+        let of_kind = self.readers.iter().filter(|(_, one)| *one == known);
+        let waiting: usize = of_kind.map(|(client, _)| unsent(*client)).sum();
+        length <= SMALL || waiting == 0 || waiting + length <= most
+    }
+
+    /// Records that a client is to read a response.
+    pub(crate) fn reads(&mut self, client: ClientId, known: bool) {
+        if self.readers.iter().all(|(one, _)| *one != client) {
+            self.readers.push((client, known));
+        }
     }
 
     /// Counts one more job; false if too many are pending.

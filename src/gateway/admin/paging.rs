@@ -17,6 +17,8 @@ pub const UNKNOWN_AFTER: &str = "after: expected what a list before had in `next
 pub struct ListPart {
     /// Maximum number of items.
     pub limit: u64,
+    /// Number of bytes after which the part ends, with one item at least.
+    pub bytes: usize,
     /// Value of `next` of the previous part.
     pub after: Option<u64>,
     /// Value of `next` of the previous part, in a list of keys.
@@ -30,7 +32,8 @@ pub struct ListPart {
 impl ListPart {
     /// Parses a query with the parameters in `known`, each at most once; otherwise returns the error.
     pub(crate) fn of(query: &str, known: &str) -> Result<ListPart, String> {
-        let mut part = ListPart { limit: LIMIT, after: None, after_key: None, more: Vec::new(), seen: 0 };
+        let mut part =
+            ListPart { limit: LIMIT, bytes: usize::MAX, after: None, after_key: None, more: Vec::new(), seen: 0 };
         let of_keys = known.ends_with("after-key");
         let mut names: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -62,9 +65,13 @@ impl ListPart {
         (from, from.saturating_add(self.limit))
     }
 
-    /// True if the next item of such a list belongs to the part.
-    pub(super) fn takes(&mut self) -> bool {
-        let (from, to) = self.bounds();
+    /// True if the next item of such a list belongs to the part, of which `length` bytes are written.
+    pub(super) fn takes(&mut self, length: usize) -> bool {
+        let (from, _) = self.bounds();
+        if length >= self.bytes && self.seen > from {
+            self.limit = self.limit.min(self.seen - from);
+        }
+        let (_, to) = self.bounds();
         self.seen += 1;
         (from..to).contains(&(self.seen - 1))
     }

@@ -142,7 +142,10 @@ pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     cx.close_minute();
     out.extend_from_slice(b"{\"data\":[");
     for model in setup.config.catalog.models() {
-        for target in model.targets.iter().filter(|_| part.takes()) {
+        for target in &model.targets {
+            if !part.takes(out.len()) {
+                continue;
+            }
             let standing = cx.breakers.standing(target, now.mono, now.unix);
             item(out);
             out.push(b'{');
@@ -249,7 +252,7 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let setup = cx.setup.clone();
     out.extend_from_slice(b"{\"data\":[");
     let mut each = |status: &GroupStatus<'_>| {
-        if !part.takes() {
+        if !part.takes(out.len()) {
             return;
         }
         let limits = status.limits;
@@ -299,11 +302,18 @@ pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let (id, limit) = (part.more.first().map(|(_, id)| id.as_str()), usize::try_from(part.limit).unwrap_or(usize::MAX));
     let mut rows = cx.recorder.rows();
     rows.retain(|row| row.number() < part.after.unwrap_or(u64::MAX) && id.is_none_or(|id| row.is(id)));
-    for row in rows.iter().take(limit) {
+    let mut last = None;
+    let mut rows = rows.iter().take(limit.saturating_add(1)).enumerate();
+    let more = rows.any(|(at, row)| {
+        if at >= limit || (at > 0 && out.len() >= part.bytes) {
+            return true;
+        }
         item(out);
         row.write(out);
-    }
-    end(rows.get(limit).and_then(|_| Some(rows.get(limit.checked_sub(1)?)?.number())), out);
+        last = Some(row.number());
+        false
+    });
+    end(last.filter(|_| more), out);
 }
 
 #[cfg(test)]

@@ -235,9 +235,9 @@ impl ClientConnection {
         self.key = key;
     }
 
-    /// True if everything has been written.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.queue.is_empty()
+    /// Number of unsent bytes.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.queue.len()
     }
 
     /// Bytes to be written next.

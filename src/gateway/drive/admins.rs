@@ -46,12 +46,14 @@ impl Gateway {
         out.clear();
         let step = admin::step(head, bytes, role, &view, &mut self.cx, &mut out);
         self.cx.out = out;
-        self.acts(id, role > AdminRole::Guest);
+        let known = role > AdminRole::Guest;
+        self.acts(id, known);
         match step {
-            AdminStep::Answer(answer) => self.reply_admin(id, meta, answer),
+            AdminStep::Answer(answer) if self.has_room_for_answer(id, known) => self.reply_admin(id, meta, answer),
+            AdminStep::Answer(_) => self.refuse_admin(id, meta, &unread()),
             AdminStep::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
             AdminStep::Ask(part, writer) => {
-                let caller = (PeerKey::of(peer.into()), role > AdminRole::Guest);
+                let caller = (PeerKey::of(peer.into()), known);
                 let begun = IncomingRequest { head: *head, part, writer, caller };
                 if admin::has_body(head) {
                     self.read_admin_body(id, meta, begun)
@@ -61,6 +63,18 @@ impl Gateway {
             }
             AdminStep::Live => self.begin_live(id, meta),
         }
+    }
+
+    /// True if `cx.out` may wait to be read by its caller, who has shown a token or not; records that it does.
+    fn has_room_for_answer(&mut self, id: ClientId, known: bool) -> bool {
+        let clients = &self.clients;
+        let unsent = |id| clients.get(id).map_or(0, |client| client.unsent_bytes());
+        let most = self.cx.setup.config.server.bounds.unread_bytes();
+        let has_room = self.cx.desk.has_room(known, self.cx.out.len(), most, unsent);
+        if has_room {
+            self.cx.desk.reads(id, known);
+        }
+        has_room
     }
 
     /// Answers with the contents of `cx.out`.
@@ -76,6 +90,8 @@ impl Gateway {
         };
         let reply = WholeReply { status, framing, content_type, refusal: None, cost: None, more: more.as_bytes() };
         self.reply(&exchange.request, &reply);
+        // A page is not kept for the next response.
+        self.cx.out = Vec::new();
     }
 
     #[cold]
@@ -204,8 +220,15 @@ impl Gateway {
         match answer.body {
             Ok(body) => {
                 self.cx.out = body;
-                let more = admin::FRESH.to_string();
-                self.reply_admin(id, meta, Answer { status: answer.status, content_type: JSON, more });
+                let caller = answer.load.caller();
+                // A change that was made is reported.
+                match self.has_room_for_answer(id, caller.is_none_or(|(_, known)| known)) || caller.is_none() {
+                    true => {
+                        let more = admin::FRESH.to_string();
+                        self.reply_admin(id, meta, Answer { status: answer.status, content_type: JSON, more });
+                    }
+                    false => self.refuse_admin(id, meta, &unread()),
+                }
             }
             Err(message) => self.refuse_admin(id, meta, &Refusal::of_status(answer.status, message)),
         }
@@ -300,6 +323,11 @@ impl Gateway {
             process: self.process.map(|look| look()).unwrap_or_default(),
         }
     }
+}
+
+/// 503: too many responses wait to be read.
+fn unread() -> Refusal {
+    Refusal::of_status(503, "other responses of the admin listener have not been read; try again")
 }
 
 /// Framing of the live feed: it ends with the connection.

@@ -137,7 +137,7 @@ impl Gateway {
         if client.unread.total() > 0 {
             charge_unread(client, &mut self.cx.budget);
         }
-        let (drained, exchange, key) = (client.is_drained(), client.exchange, client.key());
+        let (drained, exchange, key) = (client.unsent_bytes() == 0, client.exchange, client.key());
         self.free_heavy(key);
         if let Some(event) = event {
             self.client_event(id, &event);
@@ -185,7 +185,7 @@ impl Gateway {
         let now = self.cx.now.mono;
         let Some(client) = self.clients.get_mut(id) else { return };
         let idle = client.idle_timeout(&self.cx.setup.config.server, self.cx.lifecycle.is_stopping());
-        let (drained, exchange) = (client.is_drained(), client.exchange);
+        let (drained, exchange) = (client.unsent_bytes() == 0, client.exchange);
         let event = client.expired(idle, &mut self.cx.pool, now);
         match (event, exchange) {
             (Some(event), _) => self.client_event(id, &event),
@@ -212,9 +212,9 @@ impl Gateway {
     /// does not read its answer.
     pub(crate) fn make_room(&mut self, slot: u32) {
         let Some((id, client)) = self.clients.tenant(slot) else { return };
-        match client.is_drained() {
-            true => self.cx.actions.push(Action::Hear(client_conn(id))),
-            false => self.turn_away(id),
+        match client.unsent_bytes() {
+            0 => self.cx.actions.push(Action::Hear(client_conn(id))),
+            _ => self.turn_away(id),
         }
     }
 

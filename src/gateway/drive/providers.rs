@@ -376,7 +376,7 @@ impl Gateway {
     /// True if this answer may be read although not all answers may.
     #[cold]
     fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::ClientConnection>) -> bool {
-        let drained = || client.is_none_or(|client| client.is_drained());
+        let drained = || client.is_none_or(|client| client.unsent_bytes() == 0);
         let share = || match exchange.request.found.key {
             Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
             // Another answer of its key waits, and has been read in part.

@@ -83,8 +83,8 @@ impl Config {
         Some(ConfigError { message: said.to_string(), ..place.clone() })
     }
 
-    /// The most memory that the configuration allows with so many keys, in bytes.
-    pub fn worst_case_bytes(&self, keys: usize) -> u64 {
+    /// The most memory that the configuration allows with keys of so many bytes, in bytes.
+    pub fn worst_case_bytes(&self, keys: u64) -> u64 {
         let (server, bounds) = (&self.server, &self.server.bounds);
         let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
         let kept = self.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
@@ -102,16 +102,22 @@ impl Config {
             rows: clients + if is_alone { bounds.rows_alone } else { bounds.rows },
             log: bounds.log as u64,
             list: if server.admin_listen.is_some() { bounds.list } else { 0 },
-            keys: keys as u64,
+            keys,
             buffers: server.max_buffered as u64,
             largest: server.max_body.max(answers as u64),
         };
         terms.bytes()
     }
 
-    /// Warning if that is more than there is: `there` has the bytes, and whose they are, if they are known.
-    pub fn memory_warning(&self, keys: usize, there: Option<(u64, &str)>) -> Option<String> {
-        let (worst, (bytes, whose)) = (self.worst_case_bytes(keys), there?);
+    /// Warning if that is more than `server.memory`, or more than there is: `there` has the bytes, and whose they are,
+    /// if they are known.
+    pub fn memory_warning(&self, keys: u64, there: Option<(u64, &str)>) -> Option<String> {
+        let worst = self.worst_case_bytes(keys);
+        if let Some(memory) = self.server.memory.filter(|memory| worst > *memory) {
+            let more = (worst - memory).div_ceil(1 << 20);
+            return Some(format!("keys in the ledger may use {more} MiB more than server.memory allows: raise it"));
+        }
+        let (bytes, whose) = there?;
         let remedy = match self.server.memory {
             Some(_) => "lower server.memory",
             None => "set server.memory, or lower server.max_body, server.max_buffered and server.max_connections",

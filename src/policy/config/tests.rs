@@ -379,6 +379,10 @@ fn limits_derived_from_memory_keep_the_worst_case_within_it() {
             assert!(printed.contains("# max_body = ") && effective(&parse(&printed).unwrap()) == printed, "{printed}");
         }
     }
+    let config = parse(&with("[server]\nmemory = \"32MiB\"")).unwrap();
+    assert_eq!(config.memory_warning(0, None), None);
+    let text = config.memory_warning(20 << 20, None).unwrap();
+    assert!(text.contains("MiB more than server.memory allows: raise it"), "{text}");
     let config = parse(&with("[server]\nmax_connections = 100")).unwrap();
     let warning = |bytes| config.memory_warning(0, Some((bytes, "this machine")));
     let text = warning(32 << 20).unwrap();

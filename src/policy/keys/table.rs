@@ -8,6 +8,7 @@ use crate::base::paged::Paged;
 use crate::base::places::Places;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
+use crate::policy::memory::KEY_BYTES;
 use crate::policy::plan::LimitOverrides;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -39,6 +40,12 @@ impl KeyKind {
     fn of(record: &KeyRecord) -> KeyKind {
         let KeyRecord { plan, scope, limits, group, .. } = record;
         KeyKind { plan: plan.clone(), scope: scope.clone(), limits: *limits, group: group.clone() }
+    }
+
+    /// Bytes of its two copies in the table.
+    fn bytes(&self) -> usize {
+        let models = self.scope.models_allowed.iter().flatten().map(|id| id.len() + 2 * size_of::<String>());
+        2 * (size_of::<KeyKind>() + models.sum::<usize>())
     }
 
     fn is_of(&self, record: &KeyRecord) -> bool {
@@ -296,6 +303,12 @@ impl Keys {
     /// Ends a reading of all keys. Keys that were not learned since [`Keys::begin`] are gone.
     pub fn end(&mut self) {
         self.valid_from = self.readings;
+    }
+
+    /// Bytes of all keys at most, with the counters of used ones.
+    pub fn bytes(&self) -> u64 {
+        let kinds = self.kinds.kinds.iter().filter(|(_, keys)| *keys > 0);
+        self.len() as u64 * KEY_BYTES + kinds.map(|(kind, _)| kind.bytes() as u64).sum::<u64>()
     }
 
     /// Adds one key, or replaces its record. Returns its index, and its kind if that is new.

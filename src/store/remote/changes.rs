@@ -37,8 +37,9 @@ impl Remote {
     }
 }
 
-/// Number of keys read for one page at a time.
-const PAGE: usize = 1000;
+/// Number of keys read for a page at first and at most; twice as many each time. So a page of large records is read in
+/// few pieces of about its own size.
+const PIECE: (i64, i64) = (16, 1000);
 
 impl Remote {
     /// See [`crate::store::ledger::Ledger::keys_page`].
@@ -46,7 +47,7 @@ impl Remote {
         &mut self,
         after: Option<&KeyId>,
         names: Names<'_>,
-        limit: usize,
+        (limit, bytes): (usize, usize),
     ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
         self.put_in_order()?;
         let order = self.named("keys:created");
@@ -57,17 +58,23 @@ impl Remote {
                 _ => return Ok(None),
             },
         };
-        let mut page = Vec::new();
+        let (mut page, mut length, mut piece) = (Vec::new(), 0, PIECE.0);
         while page.len() < limit {
-            let ids = self.read(redis::cmd("ZRANGE").arg(&order).arg(from).arg(from + PAGE as i64 - 1))?;
+            let ids = self.read(redis::cmd("ZRANGE").arg(&order).arg(from).arg(from + piece - 1))?;
             let ids: Vec<&str> = list(&ids).iter().filter_map(text).collect();
             if ids.is_empty() {
                 break;
             }
             from += ids.len() as i64;
-            let records = self.records(&ids)?.into_iter();
-            let room = limit - page.len();
-            page.extend(records.filter(|record| names.takes(&record.name)).take(room));
+            piece = (2 * piece).min(PIECE.1);
+            for record in self.records(&ids)?.into_iter().filter(|record| names.takes(&record.name)) {
+                let is_last = length >= bytes;
+                length += record.text_bytes();
+                page.push(record);
+                if is_last || page.len() == limit {
+                    return Ok(Some(page));
+                }
+            }
         }
         Ok(Some(page))
     }

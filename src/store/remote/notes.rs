@@ -13,6 +13,9 @@ use crate::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change
 /// Separator of the parts of a line, which no part contains.
 const BETWEEN: char = '\u{1f}';
 
+/// Number of lines read at first and at most; twice as many each time.
+const PIECE: (u64, u64) = (16, 1000);
+
 /// Results of the script: the record is stored, or the idempotency name has an answer already.
 const STORED: u64 = 1;
 const ANSWERED: u64 = 2;
@@ -111,12 +114,28 @@ impl Remote {
         }))
     }
 
-    /// Returns at most `most` lines of the audit, the newest first, without the first `from`.
-    pub fn audit(&mut self, from: u64, most: u64) -> Result<Vec<AuditLine>, StoreError> {
+    /// See [`crate::store::ledger::Ledger::audit`].
+    pub fn audit(&mut self, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, StoreError> {
         let [place, _] = self.places("");
-        let (from, last) = (from.min(LINE_LAST), from.saturating_add(most).saturating_sub(1).min(LINE_LAST));
-        let lines = self.read(redis::cmd("LRANGE").arg(&place).arg(from).arg(last))?;
-        Ok(list(&lines).iter().filter_map(|line| read(text(line)?)).collect())
+        let (mut from, end) = (from.min(LINE_LAST), from.saturating_add(most).min(LINE_LAST));
+        let (mut lines, mut length, mut piece) = (Vec::new(), 0, PIECE.0);
+        while from < end {
+            let last = from.saturating_add(piece).min(end) - 1;
+            let found = self.read(redis::cmd("LRANGE").arg(&place).arg(from).arg(last))?;
+            if list(&found).is_empty() {
+                break;
+            }
+            (from, piece) = (last + 1, (2 * piece).min(PIECE.1));
+            for line in list(&found).iter().filter_map(|line| read(text(line)?)) {
+                let is_last = length >= bytes;
+                length += line.text_bytes();
+                lines.push(line);
+                if is_last {
+                    return Ok(lines);
+                }
+            }
+        }
+        Ok(lines)
     }
 }
 

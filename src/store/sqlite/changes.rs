@@ -102,16 +102,22 @@ impl KeySource for Sqlite {
     fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
         // An id may contain any bytes, each of which is stored as a character.
         let after: Vec<u8> = cursor.chars().map(|byte| byte as u8).collect();
+        let mut more = false;
         let read = || -> Fallible<Vec<(Vec<u8>, Fallible<KeyRecord>)>> {
             let mut query = self.connection.prepare_cached(super::SELECT_PIECE)?;
-            let rows = query.query_map((after, limits::KEYS_PER_PIECE as i64), |row| {
-                Ok((row.get_ref(0)?.as_bytes().unwrap_or_default().to_vec(), read_key(row)))
-            })?;
-            rows.collect()
+            let mut found = query.query((after, limits::KEYS_PER_PIECE as i64))?;
+            let (mut rows, mut length) = (Vec::new(), 0);
+            while let Some(row) = found.next()?.filter(|_| length < limits::KEYS_PIECE_BYTES) {
+                let key = read_key(row);
+                length += key.as_ref().map_or(0, KeyRecord::text_bytes);
+                rows.push((row.get_ref(0)?.as_bytes().unwrap_or_default().to_vec(), key));
+            }
+            more = rows.len() == limits::KEYS_PER_PIECE || length >= limits::KEYS_PIECE_BYTES;
+            Ok(rows)
         };
         let rows = read().map_err(|error| self.tell(error))?;
         *cursor = match rows.last() {
-            Some((id, _)) if rows.len() == limits::KEYS_PER_PIECE => id.iter().map(|byte| char::from(*byte)).collect(),
+            Some((id, _)) if more => id.iter().map(|byte| char::from(*byte)).collect(),
             _ => String::new(),
         };
         let mut records = Vec::with_capacity(rows.len());

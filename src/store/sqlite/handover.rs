@@ -47,7 +47,9 @@ impl Sqlite {
             if marks(&connection)? != (APPLICATION, SCHEMA) {
                 return Ok(false);
             }
-            read_keys(&connection, SELECT_PIECE, ("", -1), &Odd::default())?.into_iter().for_each(&mut *take);
+            read_keys(&connection, SELECT_PIECE, ("", -1), usize::MAX, &Odd::default())?
+                .into_iter()
+                .for_each(&mut *take);
             Ok(true)
         };
         match peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))? {

@@ -49,19 +49,26 @@ pub(super) fn answered(connection: &Connection, once: &str, now: Unix) -> Fallib
     connection.query_row(sql, params![once, since], read).optional()
 }
 
-/// Returns at most `most` lines of the audit, the newest first, without the first `from`.
-pub(super) fn audit(connection: &Connection, from: u64, most: u64) -> Fallible<Vec<AuditLine>> {
+/// See [`crate::store::ledger::Ledger::audit`].
+pub(super) fn audit(connection: &Connection, from: u64, most: u64, bytes: usize) -> Fallible<Vec<AuditLine>> {
     let sql = "SELECT at, who, what, key, before, after FROM audit ORDER BY number DESC LIMIT ?1 OFFSET ?2";
     let mut query = connection.prepare_cached(sql)?;
-    let lines = query.query_map([int(most), int(from)], |row| {
-        Ok(AuditLine {
+    let (mut rows, mut lines, mut length) = (query.query([int(most), int(from)])?, Vec::new(), 0);
+    while let Some(row) = rows.next()? {
+        let line = AuditLine {
             at: Unix(uint(row, 0)?),
             who: row.get(1)?,
             what: row.get(2)?,
             key: row.get(3)?,
             before: row.get(4)?,
             after: row.get(5)?,
-        })
-    })?;
-    lines.collect()
+        };
+        let is_last = length >= bytes;
+        length += line.text_bytes();
+        lines.push(line);
+        if is_last {
+            break;
+        }
+    }
+    Ok(lines)
 }

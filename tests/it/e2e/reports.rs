@@ -3,8 +3,11 @@
 
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
+use super::process::wait_for;
 use serde_json::Value;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 const KEYS: usize = 20_000;
 const MIB: u64 = 1 << 20;
@@ -84,6 +87,79 @@ fn report_memory_is_bounded_by_its_page() {
     let [peak, _] = peak_and_now(&h);
     let most = before + LIST_BYTES;
     assert!(peak <= most, "{} KiB more than documented", (peak - most) / 1024);
+}
+
+/// Adds keys with long model lists, and as many lines of the audit with their records.
+fn with_long_lists(h: &mut Harness, count: usize) {
+    h.gateway.stop("TERM");
+    let models: Vec<String> = (0..400).map(|number| format!("{number:0>120}")).collect();
+    let models = serde_json::to_string(&models).unwrap();
+    let db = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
+    let number = format!("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
+    db.execute_batch(&format!(
+        "BEGIN;
+         {number} INSERT INTO keys SELECT printf('AAAAAAA%05d', i), randomblob(32), 'long', plan, endpoints,
+             '{models}', created + i, expires, revoked, former, disabled, limits, grp, labels
+             FROM n, keys WHERE name = 'test';
+         {number} INSERT INTO audit (at, who, what, key, before, after) SELECT 20000 * 86400000, 'root', 'edit',
+             printf('AAAAAAA%05d', i), '{models}', '{models}' FROM n;
+         DELETE FROM changes; COMMIT"
+    ))
+    .unwrap();
+    drop(db);
+    h.start_again();
+}
+
+#[test]
+fn pages_of_long_items_and_unread_pages_stay_within_the_documented_memory() {
+    const COUNT: usize = 300;
+    let mut h = Harness::start(&Setup { server: TOKENS, ..Setup::default() });
+    h.key();
+    with_long_lists(&mut h, COUNT);
+    ask(&h, "usage?by=day");
+    let [_, before] = peak_and_now(&h);
+    for (path, items) in [("keys", COUNT + 1), ("audit", COUNT + 1)] {
+        let (mut seen, mut after, mut pages) = (std::collections::BTreeSet::new(), String::new(), 0);
+        loop {
+            let page = ask(&h, &format!("{path}?limit=1000{after}"));
+            assert!(page.to_string().len() < 1_200_000, "a page of {path} is long");
+            seen.extend(page["data"].as_array().unwrap().iter().map(Value::to_string));
+            pages += 1;
+            let Some(next) = page["next"].as_str() else { break };
+            after = format!("&after={next}");
+        }
+        assert_eq!(seen.len(), items, "{path} in {pages} pages");
+        assert!(pages > 3, "{path}");
+    }
+    let head = [("authorization", bearer(CREDENTIAL.1))];
+    let head: Vec<(&str, &str)> = head.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let unread: Vec<TcpStream> = (0..40)
+        .map(|number| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(4096).unwrap();
+            socket.connect(&h.admin.into()).unwrap();
+            let path = if number % 2 == 0 { "/admin/v1/audit?limit=1000" } else { "/openapi.json" };
+            (&socket).write_all(&request("GET", path, &head)).unwrap();
+            socket.into()
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let [peak, _] = peak_and_now(&h);
+    let most = before + LIST_BYTES;
+    assert!(peak <= most, "{} KiB more than documented", (peak - most) / 1024);
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    let statuses = unread.iter().step_by(2).map(|mut socket| {
+        let mut status = [0; 12];
+        socket.read_exact(&mut status).unwrap();
+        status
+    });
+    let refused = statuses.filter(|status| status.ends_with(b" 503")).count();
+    assert!((1..20).contains(&refused), "{refused} of 20 pages are refused");
+    drop(unread);
+    wait_for("room for a page", || {
+        let answer = Client::connect(h.admin).ask(&request("GET", "/admin/v1/audit?limit=1000", &head));
+        (answer.status() == 200).then_some(())
+    });
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 use tollgate::base::seam::Ending;
+use tollgate::policy::memory::KEY_BYTES;
 
 /// Number of keys, and of clients with one key each.
 const CROWD: usize = 60;
@@ -144,7 +145,7 @@ fn no_kind_of_pressure_exceeds_max_buffered() {
     ];
     for (name, press) in kinds {
         let mut rig = Rig::with(CROWD + 1, &[("upstream", "max_event = \"128KiB\"")]);
-        let announced = rig.config.worst_case_bytes(CROWD + 1) as usize;
+        let announced = rig.config.worst_case_bytes((CROWD as u64 + 1) * KEY_BYTES) as usize;
         press(&mut rig);
         println!("{name:<26} announced {announced:>10}, of them buffers {BUDGET}; most seen {:>8}", rig.most);
         assert!(rig.most <= BUDGET && BUDGET < announced, "{name}");
