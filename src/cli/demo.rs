@@ -9,6 +9,7 @@ use crate::base::digest::hex;
 use crate::io::clock;
 use crate::io::listen;
 use crate::io::signals::Signals;
+use crate::io::worker::start_thread;
 use crate::policy::catalog::Model;
 use crate::policy::config::{Config, Source};
 use crate::policy::keys::{self, KeyRecord, Scope};
@@ -113,8 +114,8 @@ fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
     let listener = listen::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false).map_err(failed)?;
     let addr = listener.local_addr().map_err(failed)?;
     let settings = SimulatorSettings { pace: args.pace, ..SimulatorSettings::default() };
-    let start = move || super::provider::reactor(listener, settings)?.run().map(drop);
-    std::thread::Builder::new().name("provider".into()).spawn(start).map_err(failed)?;
+    let start = move || drop(super::provider::reactor(listener, settings).and_then(|reactor| reactor.run()));
+    start_thread("provider", Box::new(start)).map_err(failed)?;
     Ok(addr)
 }
 

@@ -8,6 +8,7 @@
 use super::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use super::clock::Clock;
 use super::files;
+use super::worker::start_thread;
 use crate::base::time::Mono;
 use crate::policy::config::Origin;
 use rustix::io::ioctl_fionbio;
@@ -204,7 +205,7 @@ impl SecretWatch {
     pub fn start(tell: impl Fn(Origin, Result<String, String>) + Send + Clone + 'static) -> io::Result<SecretWatch> {
         let (orders, theirs) = channel();
         let own = orders.clone();
-        thread::Builder::new().name("secrets".into()).spawn(move || serve(&theirs, &own, &tell))?;
+        start_thread("secrets", Box::new(move || serve(&theirs, &own, &tell)))?;
         Ok(SecretWatch(orders))
     }
 
@@ -299,13 +300,13 @@ fn ask(
             one.runs = true;
             let (origin, program, own, tell) = (one.origin.clone(), program.clone(), own.clone(), tell.clone());
             let hidden = hidden.clone();
-            let runs = thread::Builder::new().name("secret".into()).spawn(move || {
+            let run = move || {
                 let said = run(&program, &hidden).map_err(|error| error.to_string());
                 let well = said.is_ok();
                 tell(origin.clone(), said);
                 let _ = own.send(Told::Ran(origin, well));
-            });
-            if runs.is_err() {
+            };
+            if start_thread("secret", Box::new(run)).is_err() {
                 (one.runs, one.due) = (false, now.after(AGAIN));
             }
         }

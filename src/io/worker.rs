@@ -13,6 +13,12 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// Key that a job belongs to.
 pub type LaneKey = u64;
 
+/// Starts a thread of its own for `job`. All threads that are started seldom are started here: for each type that the
+/// library's function is compiled for it adds two kilobytes to the binary.
+pub fn start_thread(name: &str, job: Job) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_string()).spawn(job)
+}
+
 /// Waiting jobs of one key, in order.
 struct Lane {
     key: LaneKey,
@@ -112,11 +118,11 @@ impl Worker {
         let mut worker = Worker { shared: Arc::default(), threads: Vec::new(), is_idle: false };
         for _ in 0..threads {
             let shared = worker.shared.clone();
-            let thread = std::thread::Builder::new().name("worker".into());
-            worker.threads.push(thread.spawn(move || {
+            let serve = move || {
                 begin();
                 shared.serve();
-            })?);
+            };
+            worker.threads.push(start_thread("worker", Box::new(serve))?);
         }
         Ok(worker)
     }

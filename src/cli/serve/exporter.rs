@@ -11,6 +11,7 @@ use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::io::channel::{Receiver, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Security};
+use crate::io::worker::start_thread;
 use crate::policy::config::Config;
 use crate::wire::head::values;
 use crate::wire::json::{self, Raw, ValueKind};
@@ -63,10 +64,11 @@ impl Exporter {
         let ends =
             Ends { queue: BatchQueue::default(), dropped: Arc::default(), waiting: Arc::default(), security, mailbox };
         let (theirs, (alive, ended)) = (ends.clone(), channel());
-        std::thread::Builder::new().name("spans".into()).spawn(move || {
+        let serve = move || {
             theirs.serve();
             drop(alive);
-        })?;
+        };
+        start_thread("spans", Box::new(serve))?;
         Ok(Exporter { ends, ended })
     }
 

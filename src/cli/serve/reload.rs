@@ -10,6 +10,7 @@ use crate::gateway::orders::{Listing, ListingAsked, NoList, Notice, Reloaded};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Security};
 use crate::io::secrets::SecretWatch;
+use crate::io::worker::start_thread;
 use crate::policy::config::Config;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,8 +47,7 @@ impl Reloader {
     /// Starts reading. The gateway requests one reload at a time.
     pub(super) fn start(&self, before: Arc<Config>) {
         let theirs = self.clone();
-        let thread = std::thread::Builder::new().name("reload".into());
-        if let Err(error) = thread.spawn(move || theirs.serve(&before)) {
+        if let Err(error) = start_thread("reload", Box::new(move || theirs.serve(&before))) {
             self.tell(Reloaded::Refused(vec![format!("no thread can be started: {error}")]));
         }
     }
@@ -79,12 +79,11 @@ impl Reloader {
             let _ = mailbox.send(ReactorMessage::Notice(Notice::Listed(listing)));
         };
         let failed = tell.clone();
-        let thread = std::thread::Builder::new().name("models".into());
-        let started = thread.spawn(move || {
+        let ask = move || {
             let security = security.lock().unwrap_or_else(PoisonError::into_inner).clone();
             tell(discover::ask(&provider, &security));
-        });
-        if let Err(error) = started {
+        };
+        if let Err(error) = start_thread("models", Box::new(ask)) {
             failed(Err(NoList { why: format!("no thread can be started: {error}"), refused: false }));
         }
     }

@@ -6,6 +6,7 @@ use super::super::{Duties, api::Batch, api::Leftover};
 use super::seam::fresh_name;
 use super::{SharedNotice, SharedThread, Task, batches_of};
 use crate::io::batch_queue::BatchQueue;
+use crate::io::worker::start_thread;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
@@ -84,13 +85,13 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
     let theirs = queue.clone();
     let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
     let (calls, called) = (remote.calls(), queue.clone());
-    let listener = std::thread::Builder::new().name("calls".into());
-    listener.spawn(move || {
+    let listen = move || {
         let tell = |account| called.put(true, |tasks| tasks.push(Task::Called(account)));
         calls.listen(|| called.is_closed(), tell);
-    })?;
-    let thread = std::thread::Builder::new().name("store".into());
+    };
+    start_thread("calls", Box::new(listen))?;
     let (folding, seen) = (FoldGuard::new(duties.retention, duties.moments), duties.seen);
-    let thread = thread.spawn(move || SharedThread::new(remote, speaker, folding, seen, tell).serve(&theirs))?;
+    let serve = move || SharedThread::new(remote, speaker, folding, seen, tell).serve(&theirs);
+    let thread = std::thread::Builder::new().name("store".into()).spawn(serve)?;
     Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }

@@ -7,6 +7,7 @@ use crate::gateway::orders::Notice;
 use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
+use crate::io::worker::start_thread;
 use crate::policy::counters::Counters;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -96,7 +97,7 @@ impl HandoverReceiver {
             }
             let _ = mailbox.send(ReactorMessage::Notice(Notice::PredecessorLeft));
         };
-        std::thread::Builder::new().name("predecessor".into()).spawn(follow)?;
+        start_thread("predecessor", Box::new(follow))?;
         let answer = move || {
             let mut out = BufWriter::new(channel);
             while let Ok(rows) = safe.recv() {
@@ -105,7 +106,7 @@ impl HandoverReceiver {
                 }
             }
         };
-        std::thread::Builder::new().name("answer".into()).spawn(answer)?;
+        start_thread("answer", Box::new(answer))?;
         Ok(tell)
     }
 }

@@ -12,6 +12,7 @@ use crate::io::clock::Clock;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Successor};
 use crate::io::upgrade;
+use crate::io::worker::start_thread;
 use crate::policy::counters::Counters;
 use crate::policy::row::{Row, Running};
 use crate::store::StoreTurn;
@@ -94,8 +95,8 @@ impl HandoverSender {
     fn begin(&self, listeners: Vec<OwnedFd>) {
         let (give, messages) = channel();
         let (theirs, heard) = (self.clone(), give.clone());
-        let thread = std::thread::Builder::new().name("successor".into());
-        match thread.spawn(move || HandoverSession::start(theirs, listeners, heard).serve(&messages)) {
+        let serve = move || HandoverSession::start(theirs, listeners, heard).serve(&messages);
+        match start_thread("successor", Box::new(serve)) {
             Ok(thread) => *self.lock() = Some((give, thread)),
             Err(error) => self.tell(Notice::SuccessorFailed(format!("failed: no thread: {error}"))),
         }
@@ -400,7 +401,7 @@ fn listen(channel: &UnixStream, heard: Sender<HandoverCommand>) -> io::Result<()
         // After the session there is no receiver.
         let _ = heard.send(HandoverCommand::Heard(Heard::End));
     };
-    std::thread::Builder::new().name("heard".into()).spawn(listen).map(drop)
+    start_thread("heard", Box::new(listen)).map(drop)
 }
 
 #[cfg(test)]
