@@ -22,7 +22,10 @@ pub fn write_cost(dialect: Dialect, from: usize, cost: Option<&[u8]>, out: &mut 
         at += event.len;
     }
     if let Some((span, event)) = last {
-        out.splice(span.start as usize..span.end as usize, event);
+        let rest = out.split_off(span.end as usize);
+        out.truncate(span.start as usize);
+        out.extend_from_slice(&event);
+        out.extend_from_slice(&rest);
     }
 }
 
