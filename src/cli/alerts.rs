@@ -1,5 +1,6 @@
 //! `tollgate alerts`: sends a test alert; and the delivery of one alert, which `serve` uses, too.
 
+use super::alert_body::body;
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Failure, print};
@@ -111,8 +112,8 @@ pub(super) fn deliver(
 /// Sends an alert; the status if it was accepted. A redirect is not followed.
 fn post(config: &Config, security: &Security, alert: &Alert) -> Result<u16, String> {
     let Some(collector) = &config.alerts.collector else { return Err("alerts.url is not set".to_string()) };
-    let body = alert.body(config.alerts.form);
-    let request = request(collector, "POST", &collector.path, &[], &body);
+    let body = body(alert, config.alerts.form);
+    let request = request(collector, "POST", &collector.path, &[], body.as_bytes());
     match send(collector, &Asker::within(security, ANSWER), &request) {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(answer.status),
         Ok(answer) => Err(format!("status {}", answer.status)),

@@ -5,6 +5,7 @@
 
 mod admin_client;
 mod admin_jobs;
+pub mod alert_body;
 pub mod alerts;
 pub mod args;
 pub mod blocking_http;

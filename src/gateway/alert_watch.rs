@@ -1,7 +1,6 @@
 //! State of targets and the ledger as they were looked at last, to raise an alert once for each trouble that lasts.
 
 use crate::base::time::{Mono, Unix};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +9,17 @@ use std::time::Duration;
 pub(crate) struct AlertWatch {
     /// Number of looks so far.
     pub(super) looks: u64,
-    pub(super) targets: BTreeMap<Arc<str>, TargetWatch>,
+    /// Targets in the order in which they were first looked at.
+    pub(super) targets: Vec<TargetWatch>,
     pub(super) ledger: LastingTrouble,
     /// The counts of targets were a predecessor's: those of the next look are where counting begins.
     pub(super) inherited: bool,
 }
 
 /// A target at the last look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct TargetWatch {
+    pub(super) label: Arc<str>,
     /// Answered and failed attempts.
     pub(super) attempts: [u64; 2],
     pub(super) trouble: LastingTrouble,
@@ -42,6 +43,18 @@ impl LastingTrouble {
 }
 
 impl AlertWatch {
+    /// Place of a target, which is `guess` unless targets were added or removed since the last look.
+    pub(super) fn place(&mut self, label: &Arc<str>, guess: usize) -> usize {
+        if self.targets.get(guess).is_some_and(|known| known.label == *label) {
+            return guess;
+        }
+        self.targets.iter().position(|known| known.label == *label).unwrap_or_else(|| {
+            let (label, trouble) = (label.clone(), LastingTrouble::default());
+            self.targets.push(TargetWatch { label, attempts: [0; 2], trouble, look: 0 });
+            self.targets.len() - 1
+        })
+    }
+
     /// The counts of targets so far are a predecessor's.
     pub(super) fn inherits(&mut self) {
         self.inherited = true;

@@ -73,38 +73,38 @@ impl Cx {
 
     fn look_at_targets(&mut self, watch: &mut AlertWatch) {
         let (now, setup) = (self.now, self.setup.clone());
-        let mut failing = Vec::new();
+        let mut next = 0;
         watch.looks += 1;
-        for target in setup.config.catalog.models().iter().flat_map(|model| model.targets.iter().chain(&model.relayed))
-        {
-            let known = watch.targets.entry(target.label.clone()).or_default();
-            if known.look == watch.looks {
-                continue;
-            }
-            let (attempts, in_a_row) = self.breakers.tried(target);
-            let [answered, failed] = std::mem::replace(&mut known.attempts, attempts);
-            known.look = watch.looks;
-            if watch.inherited {
-                continue;
-            }
-            if attempts[0] > answered {
-                known.trouble = LastingTrouble::default();
-            }
-            let fails = in_a_row > 0 || (attempts[0] == answered && attempts[1] > failed);
-            if fails && known.trouble.since.is_none() {
-                known.trouble.since = Some((now.mono, now.unix));
-            }
-            if known.trouble.is_news(ALERT_TARGET_FAILS, now.mono)
-                && let Some((_, since)) = known.trouble.since
-            {
-                failing.push((target.label.clone(), since));
+        for model in setup.config.catalog.models() {
+            for target in model.targets.iter().chain(&model.relayed) {
+                let place = watch.place(&target.label, next);
+                let known = &mut watch.targets[place];
+                if known.look == watch.looks {
+                    continue;
+                }
+                next = place + 1;
+                let (attempts, in_a_row) = self.breakers.tried(target);
+                let [answered, failed] = std::mem::replace(&mut known.attempts, attempts);
+                known.look = watch.looks;
+                if watch.inherited {
+                    continue;
+                }
+                if attempts[0] > answered {
+                    known.trouble = LastingTrouble::default();
+                }
+                let fails = in_a_row > 0 || (attempts[0] == answered && attempts[1] > failed);
+                if fails && known.trouble.since.is_none() {
+                    known.trouble.since = Some((now.mono, now.unix));
+                }
+                if known.trouble.is_news(ALERT_TARGET_FAILS, now.mono)
+                    && let Some((_, since)) = known.trouble.since
+                {
+                    self.raise_trouble(AlertKind::Target, &target.label, since);
+                }
             }
         }
-        let AlertWatch { looks, targets, .. } = watch;
-        targets.retain(|_, target| target.look == *looks);
-        for (label, since) in failing {
-            self.raise_trouble(AlertKind::Target, &label, since);
-        }
+        let looks = watch.looks;
+        watch.targets.retain(|target| target.look == looks);
     }
 
     fn look_at_ledger(&mut self, trouble: &mut LastingTrouble) {

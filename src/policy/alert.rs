@@ -1,16 +1,9 @@
-//! An event that people receive by webhook. Data only: `gateway` raises it, a helper thread delivers it.
+//! An event that people receive by webhook. Data only: `gateway` raises it, a helper thread words and delivers it.
 
-use super::config::AlertForm;
-use super::window::{iso, write_iso};
 use crate::base::digest::{hex, sha256};
-use crate::base::text::{push_cost, push_number};
-use crate::base::time::Unix;
-use crate::wire::json::write_string;
-use serde::{Deserialize, Serialize};
 
 /// Kind of an alert.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum AlertKind {
     /// The used share of a budget has reached a threshold.
     Budget,
@@ -32,10 +25,16 @@ impl AlertKind {
             AlertKind::Test => "test",
         }
     }
+
+    /// The kind of this name.
+    pub fn of(name: &str) -> Option<AlertKind> {
+        let all = [AlertKind::Budget, AlertKind::Target, AlertKind::Ledger, AlertKind::Test];
+        all.into_iter().find(|kind| kind.name() == name)
+    }
 }
 
 /// Use of a budget when it reached a threshold.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct BudgetUse {
     /// Threshold in percent.
     pub threshold: u8,
@@ -48,7 +47,7 @@ pub struct BudgetUse {
 }
 
 /// An alert.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Alert {
     /// Kind.
     pub what: AlertKind,
@@ -62,7 +61,6 @@ pub struct Alert {
     /// Time of the alert in milliseconds.
     pub at: u64,
     /// Use of the budget.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetUse>,
 }
 
@@ -73,67 +71,9 @@ impl Alert {
         format!("alert_{}", hex(&digest[..16]))
     }
 
-    /// Body of the request.
-    pub fn body(&self, form: AlertForm) -> Vec<u8> {
-        let mut out = Vec::new();
-        match form {
-            AlertForm::Generic => self.write(&mut out),
-            AlertForm::Slack => {
-                out.extend_from_slice(b"{\"text\":");
-                write_string(&mut out, &self.words());
-                out.push(b'}');
-            }
-        }
-        out
-    }
-
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"id\":");
-        write_string(out, &self.id());
-        out.extend_from_slice(b",\"what\":");
-        write_string(out, self.what.name());
-        out.extend_from_slice(b",\"name\":");
-        write_string(out, &self.name);
-        match &self.budget {
-            Some(budget) => {
-                out.extend_from_slice(b",\"threshold\":");
-                push_number(out, budget.threshold.into());
-                out.extend_from_slice(b",\"used\":");
-                push_cost(out, budget.used);
-                out.extend_from_slice(b",\"limit\":");
-                push_cost(out, budget.limit);
-                out.extend_from_slice(b",\"period\":\"");
-                write_iso(Unix(budget.period[0]), out);
-                out.push(b'/');
-                write_iso(Unix(budget.period[1]), out);
-                out.push(b'"');
-            }
-            None => out.extend_from_slice(b",\"threshold\":null,\"used\":null,\"limit\":null,\"period\":null"),
-        }
-        out.extend_from_slice(b",\"at\":\"");
-        write_iso(Unix(self.at), out);
-        out.extend_from_slice(b"\"}");
-    }
-
-    /// The alert as a sentence, with its id.
-    fn words(&self) -> String {
-        let (name, since) = (&self.name, iso(Unix(self.since)));
-        let text = match (self.what, &self.budget) {
-            (AlertKind::Budget, Some(budget)) => {
-                let dollars = |nano| {
-                    let mut text = Vec::new();
-                    push_cost(&mut text, nano);
-                    String::from_utf8(text).unwrap_or_default()
-                };
-                let (used, limit, until) = (dollars(budget.used), dollars(budget.limit), iso(Unix(budget.period[1])));
-                let percent = budget.threshold;
-                format!("the budget of {name} has reached {percent} %: ${used} of ${limit}; it renews at {until}")
-            }
-            (AlertKind::Target, _) => format!("target {name} has failed since {since} without a success"),
-            (AlertKind::Ledger, _) => format!("{name} has not been written since {since}"),
-            (AlertKind::Budget | AlertKind::Test, _) => format!("this is a test of {name}"),
-        };
-        format!("Tollgate: {text} ({})", self.id())
+    /// True if `other` is about the same event, so that both have the same id.
+    pub fn is_like(&self, other: &Alert) -> bool {
+        self.what == other.what && self.subject == other.subject && self.since == other.since
     }
 }
 
@@ -151,31 +91,6 @@ mod tests {
             at: 1_795_165_210_000,
             budget: Some(BudgetUse { threshold: 80, used: 40_123_000_000, limit: 50_000_000_000, period }),
         }
-    }
-
-    #[test]
-    fn generic_body_has_all_members() {
-        let body: serde_json::Value = serde_json::from_slice(&alert().body(AlertForm::Generic)).unwrap();
-        let want = serde_json::json!({
-            "id": alert().id(), "what": "budget", "name": "group eng \"x\"", "threshold": 80, "used": 40.123,
-            "limit": 50.0, "period": "2026-11-01T00:00:00Z/2026-12-01T00:00:00Z", "at": "2026-11-20T09:00:10Z",
-        });
-        assert_eq!(body, want);
-        let target = Alert { what: AlertKind::Target, budget: None, ..alert() };
-        let body: serde_json::Value = serde_json::from_slice(&target.body(AlertForm::Generic)).unwrap();
-        assert!(body["threshold"].is_null() && body["period"].is_null() && body["what"] == "target", "{body}");
-    }
-
-    #[test]
-    fn slack_body_is_one_text_with_the_id() {
-        let body: serde_json::Value = serde_json::from_slice(&alert().body(AlertForm::Slack)).unwrap();
-        let text = body["text"].as_str().unwrap();
-        assert_eq!(body.as_object().unwrap().len(), 1);
-        assert!(
-            text.starts_with("Tollgate: the budget of group eng \"x\" has reached 80 %: $40.123 of $50.0;"),
-            "{text}"
-        );
-        assert!(text.ends_with(&format!("({})", alert().id())), "{text}");
     }
 
     #[test]

@@ -7,10 +7,9 @@
 use super::spill::Place;
 use crate::base::limits::{ALERT_KEPT, ALERT_RETRIES_END, ALERTS_MAX, SPILL_LINE_MAX};
 use crate::base::time::Unix;
-use crate::policy::alert::Alert;
+use crate::policy::alert::{Alert, AlertKind, BudgetUse};
 use rustix::fs::FlockOperation;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -19,35 +18,40 @@ use std::path::PathBuf;
 /// Bytes that are read of the file.
 const FILE_MAX: u64 = 64 << 20;
 
-/// A line of the file.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum AlertLine {
-    /// The alert is to be delivered.
-    Due(Alert),
-    /// An alert of this subject was delivered at this moment, in milliseconds.
-    Sent(String, u64),
-    /// The alert with this id is not delivered any more.
-    Gone(String),
-}
-
 /// What the file says.
 #[derive(Default)]
 pub struct AlertFacts {
     /// Alerts that wait, the oldest first.
     pub due: Vec<Alert>,
-    sent: BTreeMap<String, u64>,
+    /// Subjects, and when an alert of each was delivered last.
+    sent: Vec<(String, u64)>,
 }
 
 impl AlertFacts {
     /// True if an alert about the same event was delivered.
     pub fn is_sent(&self, alert: &Alert) -> bool {
-        self.sent.get(&alert.subject).is_some_and(|at| *at >= alert.since)
+        self.sent.iter().any(|(subject, at)| *subject == alert.subject && *at >= alert.since)
     }
 
     /// True if an alert about the same event was delivered, or waits.
     pub fn knows(&self, alert: &Alert) -> bool {
-        self.is_sent(alert) || self.due.iter().any(|due| due.id() == alert.id())
+        self.is_sent(alert) || self.due.iter().any(|due| due.is_like(alert))
+    }
+
+    /// Takes a line of the file; `None` if it is not one.
+    fn take(&mut self, line: &[u8]) -> Option<()> {
+        let line: Value = serde_json::from_slice(line).ok()?;
+        if let Some(alert) = line.get("due") {
+            self.due.push(alert_of(alert)?);
+        } else if let Some(sent) = line.get("sent") {
+            let (subject, at) = (text(sent.get(0)?)?, sent.get(1)?.as_u64()?);
+            self.sent.retain(|(known, _)| *known != subject);
+            self.sent.push((subject, at));
+        } else {
+            let id = line.get("gone")?.as_str()?;
+            self.due.retain(|alert| alert.id() != id);
+        }
+        Some(())
     }
 }
 
@@ -69,10 +73,10 @@ impl AlertFile {
             let _ = std::fs::remove_file(&draft);
             let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
             for (subject, at) in &facts.sent {
-                write_line(&mut out, &AlertLine::Sent(subject.clone(), *at))?;
+                write_line(&mut out, &sent_line(subject, *at))?;
             }
             for alert in &facts.due {
-                write_line(&mut out, &AlertLine::Due(alert.clone()))?;
+                write_line(&mut out, &due_line(alert))?;
             }
             out.sync_all()?;
             std::fs::rename(&draft, &file.0)?;
@@ -82,17 +86,17 @@ impl AlertFile {
 
     /// Notes that the alert is to be delivered.
     pub fn due(&self, alert: &Alert) -> io::Result<()> {
-        self.append(&AlertLine::Due(alert.clone()))
+        self.append(&due_line(alert))
     }
 
     /// Notes that the alert was delivered.
     pub fn sent(&self, alert: &Alert, at: Unix) -> io::Result<()> {
-        self.append(&AlertLine::Sent(alert.subject.clone(), at.0))
+        self.append(&sent_line(&alert.subject, at.0))
     }
 
     /// Notes that the alert is not delivered any more.
     pub fn gone(&self, alert: &Alert) -> io::Result<()> {
-        self.append(&AlertLine::Gone(alert.id()))
+        self.append(&format!("{{\"gone\":\"{}\"}}", alert.id()))
     }
 
     /// Waits until no other process delivers alerts, and keeps them from it until the result is dropped.
@@ -118,22 +122,16 @@ impl AlertFile {
         let mut lines = BufReader::new(file.take(FILE_MAX));
         let mut line = Vec::new();
         while (&mut lines).take(SPILL_LINE_MAX as u64).read_until(b'\n', &mut line)? > 0 {
-            match serde_json::from_slice(&line) {
-                Ok(AlertLine::Due(alert)) => facts.due.push(alert),
-                Ok(AlertLine::Sent(subject, at)) => drop(facts.sent.insert(subject, at)),
-                Ok(AlertLine::Gone(id)) => facts.due.retain(|alert| alert.id() != id),
-                Err(_) => {}
-            }
+            let _ = facts.take(&line);
             line.clear();
         }
         let is_recent = |at: u64, kept: std::time::Duration| u128::from(now.0.saturating_sub(at)) <= kept.as_millis();
-        let AlertFacts { due, sent } = &mut facts;
-        due.retain(|alert| {
-            sent.get(&alert.subject).is_none_or(|at| *at < alert.since) && is_recent(alert.at, ALERT_RETRIES_END)
-        });
-        due.dedup_by_key(|alert| alert.id());
+        let mut due = std::mem::take(&mut facts.due);
+        due.retain(|alert| !facts.is_sent(alert) && is_recent(alert.at, ALERT_RETRIES_END));
+        due.dedup_by(|one, before| one.is_like(before));
         due.truncate(ALERTS_MAX);
-        sent.retain(|_, at| is_recent(*at, ALERT_KEPT));
+        facts.due = due;
+        facts.sent.retain(|(_, at)| is_recent(*at, ALERT_KEPT));
         Ok(facts)
     }
 
@@ -142,20 +140,68 @@ impl AlertFile {
         OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(&self.0)
     }
 
-    fn append(&self, line: &AlertLine) -> io::Result<()> {
+    fn append(&self, line: &str) -> io::Result<()> {
         let mut file = self.writer()?;
         write_line(&mut file, line)?;
         file.sync_data()
     }
 }
 
+/// The line of an alert that is to be delivered.
+fn due_line(alert: &Alert) -> String {
+    let Alert { since, at, .. } = alert;
+    let (what, name, subject) = (alert.what.name(), quoted(&alert.name), quoted(&alert.subject));
+    let budget = alert.budget.as_ref().map_or(String::new(), |budget| {
+        let BudgetUse { threshold, used, limit, period: [begins, renews] } = budget;
+        let counts = format!("\"threshold\":{threshold},\"used\":{used},\"limit\":{limit}");
+        format!(",\"budget\":{{{counts},\"period\":[{begins},{renews}]}}")
+    });
+    let times = format!("\"since\":{since},\"at\":{at}");
+    format!("{{\"due\":{{\"what\":\"{what}\",\"name\":{name},\"subject\":{subject},{times}{budget}}}}}")
+}
+
+/// The line of an alert about `subject` that was delivered.
+fn sent_line(subject: &str, at: u64) -> String {
+    format!("{{\"sent\":[{},{at}]}}", quoted(subject))
+}
+
+fn quoted(text: &str) -> Value {
+    Value::from(text)
+}
+
+/// The alert in a line.
+fn alert_of(value: &Value) -> Option<Alert> {
+    let number = |value: &Value, name: &str| value.get(name)?.as_u64();
+    let budget = match value.get("budget") {
+        None => None,
+        Some(budget) => {
+            let period = budget.get("period")?;
+            Some(BudgetUse {
+                threshold: number(budget, "threshold")? as u8,
+                used: number(budget, "used")?,
+                limit: number(budget, "limit")?,
+                period: [period.get(0)?.as_u64()?, period.get(1)?.as_u64()?],
+            })
+        }
+    };
+    Some(Alert {
+        what: AlertKind::of(value.get("what")?.as_str()?)?,
+        name: text(value.get("name")?)?,
+        subject: text(value.get("subject")?)?,
+        since: number(value, "since")?,
+        at: number(value, "at")?,
+        budget,
+    })
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_string)
+}
+
 /// Writes a line by one call, so that a kill leaves no half of it. It begins with an end of line, in case one was left
 /// by a full disk.
-fn write_line(file: &mut File, line: &AlertLine) -> io::Result<()> {
-    let mut text = b"\n".to_vec();
-    serde_json::to_writer(&mut text, line)?;
-    text.push(b'\n');
-    file.write_all(&text)
+fn write_line(file: &mut File, line: &str) -> io::Result<()> {
+    file.write_all(format!("\n{line}\n").as_bytes())
 }
 
 #[cfg(test)]

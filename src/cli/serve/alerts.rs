@@ -14,6 +14,7 @@ use crate::io::clock::{Clock, unix};
 use crate::io::log_writer::LogLines;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Security};
+use crate::io::worker::start_thread;
 use crate::policy::alert::Alert;
 use crate::policy::config::Config;
 use crate::policy::window;
@@ -68,10 +69,11 @@ impl AlertSender {
     pub(super) fn start(needs: AlertNeeds, config: Arc<Config>) -> io::Result<AlertSender> {
         let (queue, (alive, ended)) = (BatchQueue::default(), channel());
         let theirs = queue.clone();
-        std::thread::Builder::new().name("alerts".into()).spawn(move || {
+        let serve = move || {
             Courier::new(needs, config).serve(&theirs);
             drop(alive);
-        })?;
+        };
+        start_thread("alerts", Box::new(serve))?;
         Ok(AlertSender { queue, ended })
     }
 
@@ -146,7 +148,7 @@ impl Courier {
             let facts = self.file.as_ref().and_then(|file| file.read(unix()).ok()).unwrap_or_default();
             let trying = self.trying.as_ref().map(|(waiting, _)| waiting);
             let mut known = self.waiting.iter().chain(trying);
-            if facts.knows(&alert) || known.any(|waiting| waiting.alert.id() == alert.id()) {
+            if facts.knows(&alert) || known.any(|waiting| waiting.alert.is_like(&alert)) {
                 continue;
             }
             if self.waiting.len() >= ALERTS_MAX {
@@ -176,7 +178,7 @@ impl Courier {
             // The thread may have ended meanwhile.
             let _ = result.send(deliver(&config, &security, &alert, file.as_ref(), &place));
         };
-        match std::thread::Builder::new().name("alert".into()).spawn(attempt) {
+        match start_thread("alert", Box::new(attempt)) {
             Ok(_) => self.trying = Some((waiting, comes)),
             Err(error) => self.failed(waiting, &error.to_string()),
         }

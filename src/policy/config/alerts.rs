@@ -108,17 +108,16 @@ struct Percents;
 
 impl Kind<Vec<u8>> for Percents {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<u8>> {
-        let items = reader.items(field, ALERT_THRESHOLDS_MAX);
-        let read = items.iter().map(|item| Some(reader.integer(item, &(1..=100))? as u8));
-        let mut shares = read.collect::<Option<Vec<u8>>>()?;
-        shares.sort_unstable();
-        shares.dedup();
-        Some(shares)
+        let mut is_share = [false; 101];
+        for item in reader.items(field, ALERT_THRESHOLDS_MAX) {
+            is_share[reader.integer(&item, &(1..=100))? as usize] = true;
+        }
+        Some((1..=100).filter(|share| is_share[usize::from(*share)]).collect())
     }
 
     fn shown(&self, value: &Vec<u8>) -> Shown {
-        let list: Vec<String> = value.iter().map(u8::to_string).collect();
-        Shown::Value(format!("[{}]", list.join(", ")))
+        // As TOML writes it.
+        Shown::Value(format!("{value:?}"))
     }
 }
 

@@ -48,9 +48,8 @@ impl Default for Thresholds {
 impl Thresholds {
     /// Those that are logged, and `percents`.
     pub(super) fn with(percents: &[u8]) -> Thresholds {
-        let mut all = [percents, &LOGGED_PERCENT].concat();
-        all.sort_unstable();
-        all.dedup();
+        let is_one = |percent: &u8| percents.contains(percent) || LOGGED_PERCENT.contains(percent);
+        let all: Vec<u8> = (1..=100).filter(is_one).collect();
         Thresholds { first: all[0], all }
     }
 }

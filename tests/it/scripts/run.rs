@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Ending, Shut, Signal};
 use tollgate::base::time::Unix;
+use tollgate::cli::alert_body::body;
 use tollgate::gateway::orders::{List, Listing, NoList, Notice};
 use tollgate::gateway::{Past, Start};
 use tollgate::policy::ask::Ruling;
@@ -226,7 +227,7 @@ impl Player<'_> {
             ["alerts", count] => return Err(format!("{:?} instead of {count} alerts", world.alerts)),
             ["alert", expected @ ..] => {
                 let alert = world.alerts.pop_front().ok_or("there is no alert")?;
-                let body = String::from_utf8_lossy(&alert.body(AlertForm::Generic)).into_owned();
+                let body = body(&alert, AlertForm::Generic);
                 let missing = expected.iter().find(|word| !body.contains(**word));
                 return missing.map_or(Ok(()), |word| Err(format!("the alert has no {word}: {body}")));
             }

@@ -1,0 +1,93 @@
+//! The body of the request that delivers an alert.
+
+use crate::base::text::push_cost;
+use crate::base::time::Unix;
+use crate::policy::alert::{Alert, AlertKind, BudgetUse};
+use crate::policy::config::AlertForm;
+use crate::policy::window::iso;
+use serde_json::Value;
+
+/// Body of the request.
+pub fn body(alert: &Alert, form: AlertForm) -> String {
+    match form {
+        AlertForm::Generic => generic(alert),
+        AlertForm::Slack => format!("{{\"text\":{}}}", Value::from(words(alert))),
+    }
+}
+
+fn generic(alert: &Alert) -> String {
+    let (id, what, name) = (alert.id(), alert.what.name(), Value::from(&*alert.name));
+    let (threshold, used, limit, period) = match &alert.budget {
+        Some(BudgetUse { threshold, used, limit, period: [begins, renews] }) => {
+            let period = format!("\"{}/{}\"", iso(Unix(*begins)), iso(Unix(*renews)));
+            (threshold.to_string(), dollars(*used), dollars(*limit), period)
+        }
+        None => ["null"; 4].map(str::to_string).into(),
+    };
+    let budget = format!("\"threshold\":{threshold},\"used\":{used},\"limit\":{limit},\"period\":{period}");
+    let at = iso(Unix(alert.at));
+    format!("{{\"id\":\"{id}\",\"what\":\"{what}\",\"name\":{name},{budget},\"at\":\"{at}\"}}")
+}
+
+/// The alert as a sentence, with its id.
+fn words(alert: &Alert) -> String {
+    let (name, since) = (&alert.name, iso(Unix(alert.since)));
+    let text = match (alert.what, &alert.budget) {
+        (AlertKind::Budget, Some(BudgetUse { threshold, used, limit, period: [_, renews] })) => {
+            let (used, limit, until) = (dollars(*used), dollars(*limit), iso(Unix(*renews)));
+            format!("the budget of {name} has reached {threshold} %: ${used} of ${limit}; it renews at {until}")
+        }
+        (AlertKind::Target, _) => format!("target {name} has failed since {since} without a success"),
+        (AlertKind::Ledger, _) => format!("{name} has not been written since {since}"),
+        (AlertKind::Budget | AlertKind::Test, _) => format!("this is a test of {name}"),
+    };
+    format!("Tollgate: {text} ({})", alert.id())
+}
+
+fn dollars(nano: u64) -> String {
+    let mut text = Vec::new();
+    push_cost(&mut text, nano);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alert() -> Alert {
+        let period = [1_793_491_200_000, 1_796_083_200_000];
+        Alert {
+            what: AlertKind::Budget,
+            name: "group eng \"x\"".to_string(),
+            subject: "budget/group/eng/80".to_string(),
+            since: period[0],
+            at: 1_795_165_210_000,
+            budget: Some(BudgetUse { threshold: 80, used: 40_123_000_000, limit: 50_000_000_000, period }),
+        }
+    }
+
+    #[test]
+    fn generic_body_has_all_members() {
+        let body: serde_json::Value = serde_json::from_str(&body(&alert(), AlertForm::Generic)).unwrap();
+        let want = serde_json::json!({
+            "id": alert().id(), "what": "budget", "name": "group eng \"x\"", "threshold": 80, "used": 40.123,
+            "limit": 50.0, "period": "2026-11-01T00:00:00Z/2026-12-01T00:00:00Z", "at": "2026-11-20T09:00:10Z",
+        });
+        assert_eq!(body, want);
+        let target = Alert { what: AlertKind::Target, budget: None, ..alert() };
+        let body: serde_json::Value = serde_json::from_str(&super::body(&target, AlertForm::Generic)).unwrap();
+        assert!(body["threshold"].is_null() && body["period"].is_null() && body["what"] == "target", "{body}");
+    }
+
+    #[test]
+    fn slack_body_is_one_text_with_the_id() {
+        let body: serde_json::Value = serde_json::from_str(&body(&alert(), AlertForm::Slack)).unwrap();
+        let text = body["text"].as_str().unwrap();
+        assert_eq!(body.as_object().unwrap().len(), 1);
+        assert!(
+            text.starts_with("Tollgate: the budget of group eng \"x\" has reached 80 %: $40.123 of $50.0;"),
+            "{text}"
+        );
+        assert!(text.ends_with(&format!("({})", alert().id())), "{text}");
+    }
+}
