@@ -34,7 +34,7 @@ fn requests_of_every_format_are_answered_and_recorded() {
     }
     assert_eq!(h.count("requests"), 12);
     assert!(h.gateway.stop("TERM").success());
-    assert!(h.done(&["ledger", "verify"]).contains("agree with 12 rows"));
+    assert!(h.done(&["ledger", "verify"]).contains("agree with 12 usage records"));
     h.start_again();
     assert_eq!(h.used(&key), h.count("prompt_tokens") + h.count("completion_tokens"));
 }
