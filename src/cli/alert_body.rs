@@ -11,8 +11,14 @@ use serde_json::Value;
 pub fn body(alert: &Alert, form: AlertForm) -> String {
     match form {
         AlertForm::Generic => generic(alert),
-        AlertForm::Slack => format!("{{\"text\":{}}}", Value::from(words(alert))),
+        AlertForm::Slack => format!("{{\"text\":{}}}", Value::from(escaped(&words(alert)))),
     }
+}
+
+/// Escapes the characters that make links and mentions in Slack: names of keys and groups are plain text
+/// (docs.slack.dev/messaging/formatting-message-text, "Escaping text").
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn generic(alert: &Alert) -> String {
@@ -89,5 +95,9 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(&format!("({})", alert().id())), "{text}");
+        let named = Alert { name: "key <!channel> & <http://evil.example|x>".into(), ..alert() };
+        let body: serde_json::Value = serde_json::from_str(&super::body(&named, AlertForm::Slack)).unwrap();
+        let text = body["text"].as_str().unwrap();
+        assert!(text.contains("key &lt;!channel&gt; &amp; &lt;http://evil.example|x&gt; has reached"), "{text}");
     }
 }
