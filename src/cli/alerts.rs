@@ -10,7 +10,9 @@ use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::io::reactor::Security;
 use crate::policy::alert::{Alert, AlertKind};
-use crate::policy::config::{Config, StoreUrl};
+use crate::policy::config::Config;
+#[cfg(feature = "redis")]
+use crate::policy::config::StoreUrl;
 use crate::store::alerts::AlertFile;
 #[cfg(feature = "redis")]
 use crate::store::remote::{AlertTurn, Bounds, Remote};
@@ -64,6 +66,7 @@ pub(super) enum Delivery {
     /// An alert about the same event was delivered before.
     Before,
     /// Another host is delivering it.
+    #[cfg(feature = "redis")]
     Others,
     /// Why it was not accepted.
     Failed(String),

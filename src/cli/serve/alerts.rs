@@ -190,6 +190,7 @@ impl Courier {
         match delivery {
             Delivery::Sent => self.say(&waiting.alert, "sent", None),
             Delivery::Before => {}
+            #[cfg(feature = "redis")]
             Delivery::Others => {
                 let next = self.clock.mono().after(ALERT_RETRY);
                 self.waiting.push(DueAlert { next, ..waiting });
