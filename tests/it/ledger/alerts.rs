@@ -1,6 +1,6 @@
 //! Alerts of several hosts on one ledger: one of them delivers each.
 
-use super::collector::{Collector, answer};
+use super::super::e2e::collector::{Collector, answer};
 use super::harness::{Harness, Setup, chat, with};
 use super::process::wait_at_most;
 use super::shared::{Server, key_of};

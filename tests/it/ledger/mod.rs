@@ -50,4 +50,4 @@ mod spared;
 #[cfg(feature = "redis")]
 mod unheard;
 
-use super::e2e::{client, collector, harness, process};
+use super::e2e::{client, harness, process};
