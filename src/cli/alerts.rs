@@ -152,7 +152,7 @@ impl OtherHosts {
     fn sent(&mut self, _alert: &Alert, _at: Unix) {
         #[cfg(feature = "redis")]
         if let Some(remote) = &mut self.remote {
-            // The file has it, too.
+            // A failure costs nothing: the file has the delivery, too.
             let _ = remote.alert_sent(_alert, _at);
         }
     }
@@ -160,7 +160,7 @@ impl OtherHosts {
     fn unclaim(&mut self, _alert: &Alert) {
         #[cfg(feature = "redis")]
         if let Some(remote) = &mut self.remote {
-            // It ends by itself otherwise.
+            // If this fails, the claim expires.
             let _ = remote.unclaim_alert(_alert);
         }
     }

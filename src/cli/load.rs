@@ -18,7 +18,7 @@ const USUAL: [&str; 2] = ["tollgate.toml", "/etc/tollgate/tollgate.toml"];
 /// Placeholder for secrets and certificates that a command does not need; long enough for either.
 const PLACEHOLDER: &str = "-----BEGIN CERTIFICATE----- -----BEGIN PRIVATE KEY-----";
 
-/// Whether a command needs the secrets in a configuration.
+/// A command's need for the secrets in a configuration.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Secrets {
     /// All must exist.

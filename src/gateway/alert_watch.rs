@@ -1,10 +1,10 @@
-//! State of targets and the ledger as they were looked at last, to raise an alert once for each trouble that lasts.
+//! State of targets and the ledger at the last look, so that each lasting trouble raises one alert.
 
 use crate::base::time::{Mono, Unix};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What was found at the last look.
+/// Findings of the last look.
 #[derive(Debug, Default)]
 pub(crate) struct AlertWatch {
     /// Number of looks so far.

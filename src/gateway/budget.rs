@@ -1,9 +1,9 @@
 //! Accounts for all memory that peers can make the process use: `max_buffered` bytes, lent by [`Pool`] or reserved
 //! here. Owns each key's part of it; reads, refuses and pauses nothing itself. Called by exchanges and by `drive`.
 //!
-//! It answers one question: may this key have a number of bytes for a purpose? A body gets them immediately or the
-//! request gets 503. An answer gets them immediately or later, and is never refused. Reserved bytes are kept free, so
-//! lent bytes never exceed the budget. From the top down:
+//! The budget answers one question: may this key have a number of bytes for a purpose? A body gets them immediately, or
+//! the request gets 503. An answer gets them immediately or later, and is never refused. Reserved bytes are kept free,
+//! so lent bytes never exceed the budget. From the top down:
 //!
 //! | free bytes | purpose |
 //! |---|---|

@@ -259,7 +259,7 @@ pub enum Notice {
     /// Number of lost spans. If the state has changed: the reason why the collector does not accept them, or that it
     /// does again.
     Spans(u64, Option<Result<(), String>>),
-    /// It is time to look if a target or the ledger gives reason for an alert.
+    /// Looks for targets and a ledger in trouble, to raise alerts.
     LookForTrouble,
     /// A job is done.
     Worked(FinishedJob),

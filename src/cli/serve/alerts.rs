@@ -37,7 +37,7 @@ struct NewAlerts {
     alerts: Vec<Alert>,
 }
 
-/// What the thread needs of its surroundings.
+/// Resources of the alert thread that belong to the gateway.
 pub(super) struct AlertNeeds {
     pub(super) place: Place,
     pub(super) security: Arc<Mutex<Security>>,

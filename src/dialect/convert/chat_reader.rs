@@ -146,7 +146,7 @@ impl ChatReader {
         self.keep_details(details, thought.is_none(), sink)?;
         if let Some(content) = content {
             each_text(content, false, &mut |nested, text| match nested {
-                // The same reasoning under two names.
+                // The reasoning was already read under its other name.
                 true if thought.is_some() => Ok(()),
                 true => self.think(text, sink),
                 false => {

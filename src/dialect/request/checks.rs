@@ -294,7 +294,7 @@ impl Checks {
             self.fields.may_cost_more |= token != Token::Null;
         }
         match self.name {
-            // It is rewritten for a provider of the same format.
+            // This field is rewritten for a provider of the same format.
             Name::StreamOptions | Name::Include if raw.bytes().len() > REWRITTEN_MAX => {
                 return self.refuse(format_args!("{}", name.text()), &format!("at most {REWRITTEN_MAX} bytes"));
             }

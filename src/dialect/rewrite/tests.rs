@@ -659,7 +659,7 @@ const STORED_OBJECTS: &[(Dialect, &str, &str)] = &[
     ),
 ];
 
-/// The same names at places where they mean nothing to a provider.
+/// Names of stored objects at places where they mean nothing to a provider.
 const NOT_STORED_OBJECTS: &[(Dialect, &str)] = &[
     (
         Dialect::Chat,

@@ -109,7 +109,7 @@ fn plain(shape: Dialect, events: &[Value]) -> String {
     events.iter().map(event).collect::<String>() + end
 }
 
-/// The same stream in one of several equivalent spellings.
+/// Writes a stream in one of several equivalent spellings.
 fn spelt(shape: Dialect, rng: &mut Rng, events: &[Value]) -> String {
     let mut out = String::new();
     let end = one_of(rng, &["\n", "\r\n"]);

@@ -346,7 +346,7 @@ fn response_written_as_a_stream_equals_the_translated_response() {
     }
 }
 
-/// The same stream with white space in its events that differs from one to the next: each of them has to be parsed.
+/// Varies the white space from event to event, so that each event has to be parsed.
 fn unlike(stream: &str) -> String {
     let mut parts = stream.split("\ndata: {");
     let mut out = parts.next().unwrap_or_default().to_owned();
