@@ -541,7 +541,7 @@ impl Core for Gateway {
             Some(conn) if conn.side == Side::Client => self.drop_client(client_id(conn)),
             Some(conn) => {
                 let exchange = self.providers.get(provider_id(conn)).and_then(|provider| provider.exchange);
-                match exchange.and_then(|id| self.exchanges.get(id)).map(|exchange| exchange.request.client) {
+                match exchange.and_then(|id| self.exchanges.get(id)).map(|exchange| exchange.job.request.client) {
                     Some(client) => self.drop_client(client),
                     None => self.close_provider(provider_id(conn)),
                 }
@@ -553,13 +553,13 @@ impl Core for Gateway {
             }
         }
         // Drop exchanges not yet attached to a client.
-        let is_alone = |exchange: &Exchange| self.clients.get(exchange.request.client).is_none();
+        let is_alone = |exchange: &Exchange| self.clients.get(exchange.job.request.client).is_none();
         let alone: Vec<_> = self.exchanges.iter().filter(|(_, one)| is_alone(one)).map(|(id, _)| id).collect();
         for id in alone {
             drop(self.exchanges.remove(id));
         }
         // An exchange that was being moved during the panic is lost, and its reservation with it.
-        let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.hold());
+        let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.job.hold());
         let live: Vec<_> = own.chain(self.cx.lifecycle.inheritance.holds()).map(Hold::id).collect();
         for (key, lease) in self.cx.meter.reclaim(|id| live.contains(&id)) {
             if lease.shared {
@@ -568,7 +568,7 @@ impl Core for Gateway {
         }
         self.cx.turns.served = None;
         self.cx.queues.recount(|id| self.exchanges.get(id).is_some_and(Exchange::is_queued));
-        self.cx.breakers.recount(self.exchanges.iter().filter_map(|(_, exchange)| exchange.flies_at()));
+        self.cx.breakers.recount(self.exchanges.iter().filter_map(|(_, exchange)| exchange.job.flies_at()));
         // Rebuild the buffer accounting too.
         let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();
         let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.storage()).sum();

@@ -89,7 +89,7 @@ impl Gateway {
             _ => Framing::Length(self.cx.out.len() as u64),
         };
         let reply = WholeReply { status, framing, content_type, refusal: None, cost: None, more: more.as_bytes() };
-        self.reply(&exchange.request, &reply);
+        self.reply(&exchange.job.request, &reply);
         // A page is not kept for the next response.
         self.cx.out = Vec::new();
     }
@@ -99,11 +99,11 @@ impl Gateway {
     fn refuse_admin(&mut self, id: ClientId, meta: RequestMeta, refusal: &Refusal) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         self.cx.out.clear();
-        errors::error_body(None, &local::words(refusal, exchange.request.id.as_str()), &mut self.cx.out);
+        errors::error_body(None, &local::words(refusal, exchange.job.request.id.as_str()), &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, refusal) = (refusal.status, Some(refusal));
         self.reply(
-            &exchange.request,
+            &exchange.job.request,
             &WholeReply { status, framing, content_type: JSON, refusal, cost: None, more: b"" },
         );
     }
@@ -251,7 +251,7 @@ impl Gateway {
         self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
         let reply = WholeReply { status: 200, framing, content_type: EVENTS, refusal: None, cost: None, more: b"" };
-        self.write_head(&exchange.request, &reply);
+        self.write_head(&exchange.job.request, &reply);
         self.live(id, b": listening\n\n");
     }
 

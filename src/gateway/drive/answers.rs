@@ -76,10 +76,10 @@ impl Gateway {
             self.open_stream(id, forward);
         }
         let Some(exchange) = self.exchanges.get(id) else { return };
-        let cid = exchange.request.client;
+        let cid = exchange.job.request.client;
         if let Some(client) = self.clients.get_mut(cid) {
             let mut sending = Sending { cx: &mut self.cx, timers: &mut self.timers, dirty: &mut self.dirty };
-            sending.pass_on(client, &exchange.request);
+            sending.pass_on(client, &exchange.job.request);
         }
         if forward.waits {
             self.arm(cid);
@@ -90,7 +90,7 @@ impl Gateway {
     pub(crate) fn forward_bulk(&mut self, id: ExchangeId, forward: Forward, mut bytes: Vec<u8>) {
         self.open_stream(id, forward);
         let Some(exchange) = self.exchanges.get(id) else { return };
-        let (cid, http11) = (exchange.request.client, exchange.request.meta.http11);
+        let (cid, http11) = (exchange.job.request.client, exchange.job.request.meta.http11);
         if http11 {
             self.send(cid, |out| write_chunk_size(out, bytes.len()));
             bytes.reserve_exact(2);
@@ -104,7 +104,7 @@ impl Gateway {
     /// Writes the head of a stream and releases its request, if not done yet.
     fn open_stream(&mut self, id: ExchangeId, forward: Forward) {
         let Some(exchange) = self.exchanges.get(id) else { return };
-        let request = &exchange.request;
+        let request = &exchange.job.request;
         let Some(client) = self.clients.get_mut(request.client) else { return };
         if forward.opens {
             let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
@@ -140,7 +140,7 @@ impl Gateway {
         self.open_stream(id, forward);
         let Some(mut exchange) = self.exchanges.remove(id) else { return };
         exchange.finish(outcome, &mut self.cx);
-        let request = &exchange.request;
+        let request = &exchange.job.request;
         let (cid, http11) = (request.client, request.meta.http11);
         let bytes = std::mem::take(&mut self.cx.out);
         self.send(cid, |out| match http11 {
@@ -161,7 +161,7 @@ impl Gateway {
     #[inline]
     pub(crate) fn answer(&mut self, exchange: &mut Exchange, outcome: Outcome) {
         let cost = exchange.finish(outcome, &mut self.cx);
-        let request = &exchange.request;
+        let request = &exchange.job.request;
         let framing = match (self.cx.out.len() <= HIGH_WATER, request.meta.http11) {
             (true, _) => Framing::Length(self.cx.out.len() as u64),
             (false, true) => Framing::Chunked,
@@ -175,7 +175,7 @@ impl Gateway {
     /// connection.
     pub(crate) fn answer_bulk(&mut self, exchange: &mut Exchange, outcome: Outcome, body: Buf) {
         let cost = exchange.finish(outcome, &mut self.cx);
-        let request = &exchange.request;
+        let request = &exchange.job.request;
         let (cid, http11) = (request.client, request.meta.http11);
         let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
         let (status, content_type) = (outcome.status, response::JSON);

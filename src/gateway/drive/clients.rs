@@ -162,9 +162,9 @@ impl Gateway {
             Stray::NoProxyHeader => {
                 let meta = RequestMeta::of(&RequestHead::unparsed());
                 let mut exchange = Exchange::new(id, meta, &mut self.cx);
-                exchange.begin_trace(None);
+                exchange.job.begin_trace(None);
                 let refusal = Refusal::no_proxy_header();
-                exchange.explain(&refusal, &mut self.cx);
+                exchange.job.explain(&refusal, &mut self.cx);
                 exchange.finish(Outcome::refused(&refusal), &mut self.cx);
                 self.close_client(id, Shut::Abort);
             }
@@ -315,7 +315,7 @@ impl Gateway {
     /// Checks a request's head, and answers it if that is possible without a body.
     fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> HeadOutcome {
         let clock = self.cx.clock_is_right();
-        let Some(client) = self.clients.get(exchange.request.client) else { return HeadOutcome::Answered };
+        let Some(client) = self.clients.get(exchange.job.request.client) else { return HeadOutcome::Answered };
         let ready = Readiness {
             clock,
             drained: self.cx.lifecycle.is_over(),
@@ -326,9 +326,9 @@ impl Gateway {
         };
         let (bytes, _) = client.message();
         let is_stranger = !client.known;
-        let passed = exchange.authorize(head, bytes, ready, &mut self.cx);
+        let passed = exchange.job.authorize(head, bytes, ready, &mut self.cx);
         if is_stranger {
-            let (cid, key) = (exchange.request.client, exchange.request.found.key);
+            let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
             self.acts(cid, key.is_some());
             if let Some(client) = self.clients.get_mut(cid) {
                 client.is_of(key);
@@ -350,7 +350,7 @@ impl Gateway {
     /// Looks up an unknown key, which may have been issued a moment ago, in the ledger; the request waits.
     fn identify(&mut self, mut exchange: Exchange, key: KeyId, head: &RequestHead) {
         exchange.identify(head, self.cx.now.mono);
-        let cid = exchange.request.client;
+        let cid = exchange.job.request.client;
         let id = self.exchanges.insert(exchange);
         if let Some(client) = self.clients.get_mut(cid) {
             client.hold(id);
@@ -377,8 +377,8 @@ impl Gateway {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
         let promised = exchange.read_body(head, declared, &mut self.cx);
-        let (cid, key) = (exchange.request.client, exchange.request.found.key);
-        let max_body = exchange.request.setup.config.server.max_body;
+        let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
+        let max_body = exchange.job.request.setup.config.server.max_body;
         if let Err(refusal) = promised {
             let Some(mut exchange) = self.exchanges.remove(id) else { return };
             return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
@@ -399,7 +399,7 @@ impl Gateway {
 
     /// Answers with the caller's quota status; from the shared ledger if there is one.
     fn look(&mut self, exchange: Exchange) {
-        let cid = exchange.request.client;
+        let cid = exchange.job.request.client;
         let id = self.exchanges.insert(exchange);
         let (Some(exchange), Some(client)) = (self.exchanges.get_mut(id), self.clients.get_mut(cid)) else { return };
         let (head, body) = client.message();
@@ -417,15 +417,15 @@ impl Gateway {
         client.end_after_answer();
         let meta = RequestMeta::of(&RequestHead::unparsed());
         let mut exchange = Exchange::new(id, meta, &mut self.cx);
-        exchange.begin_trace(None);
+        exchange.job.begin_trace(None);
         self.refuse(&mut exchange, refusal, Outcome::refused(refusal));
     }
 
     pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome) {
-        exchange.explain(refusal, &mut self.cx);
-        let dialect = exchange.dialect();
+        exchange.job.explain(refusal, &mut self.cx);
+        let dialect = exchange.job.dialect();
         let cost = exchange.finish(outcome, &mut self.cx);
-        let request = &exchange.request;
+        let request = &exchange.job.request;
         self.cx.out.clear();
         let (mut words, mut more) = (local::words(refusal, request.id.as_str()), Vec::new());
         if request.found.is_codex {
@@ -440,11 +440,11 @@ impl Gateway {
     pub(crate) fn answer_local(&mut self, exchange: &mut Exchange, endpoint: Endpoint) {
         let mut out = std::mem::take(&mut self.cx.out);
         out.clear();
-        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
         let (head, _) = client.message();
-        let answered = local::body(&exchange.request, endpoint, head, &mut self.cx, &mut out);
+        let answered = local::body(&exchange.job.request, endpoint, head, &mut self.cx, &mut out);
         if let (Err(_), Endpoint::Model(id)) = (&answered, endpoint) {
-            exchange.note_asked(&local::model_asked(id, head));
+            exchange.job.note_asked(&local::model_asked(id, head));
         }
         self.cx.out = out;
         match answered {
@@ -455,16 +455,16 @@ impl Gateway {
 
     /// Answers a preflight: 204 for any origin; browsers decide by the fields.
     fn answer_preflight(&mut self, exchange: &mut Exchange) {
-        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
         let mut more = Vec::new();
-        if exchange.request.cors != cors::CorsPolicy::Refused {
+        if exchange.job.request.cors != cors::CorsPolicy::Refused {
             cors::write_permission(client.message().0, &mut more);
         }
         self.cx.out.clear();
         exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
         let (framing, content_type) = (Framing::None, "");
         self.reply(
-            &exchange.request,
+            &exchange.job.request,
             &WholeReply { status: 204, framing, content_type, refusal: None, cost: None, more: &more },
         );
     }

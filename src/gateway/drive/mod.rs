@@ -36,11 +36,11 @@ impl Gateway {
     /// Passes an event to an exchange and performs the effects.
     fn tell(&mut self, id: ExchangeId, event: ExchangeEvent<'_>) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
         let (head, body) = client.message();
         // The body's storage changes only while the body arrives.
         let storage = if matches!(event, ExchangeEvent::Body { .. }) { client.payload_storage() } else { 0 };
-        let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.request.found.key);
+        let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.job.request.found.key);
         let effect = exchange.on(event, &message, &mut self.cx);
         self.done(id, effect);
         self.free_heavy(key);
@@ -69,7 +69,7 @@ impl Gateway {
 
     fn follow(&mut self, id: ExchangeId, effect: Effect) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let (cid, key) = (exchange.request.client, exchange.request.found.key);
+        let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
         match effect {
             Effect::Nothing => {}
             Effect::Wait => self.arm(cid),
@@ -88,8 +88,12 @@ impl Gateway {
                 self.arm(cid);
             }
             Effect::CountOthers => {
-                let payer =
-                    exchange.request.found.key.map(|key| self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config));
+                let payer = exchange
+                    .job
+                    .request
+                    .found
+                    .key
+                    .map(|key| self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config));
                 // With a group, the requests may belong to any key.
                 let key = payer.and_then(|payer| payer.ok().filter(|payer| !payer.path.is_some()).map(|one| one.key));
                 self.count_bounded(key);
@@ -118,7 +122,7 @@ impl Gateway {
     /// Makes requests that were admitted by a bound count their possible use: those of a key, or all.
     pub(crate) fn count_bounded(&mut self, key: Option<KeyIx>) {
         let bounded = |exchange: &Exchange| {
-            exchange.is_bounded() && key.is_none_or(|key| exchange.request.found.key == Some(key))
+            exchange.job.is_bounded() && key.is_none_or(|key| exchange.job.request.found.key == Some(key))
         };
         let ids: Vec<ExchangeId> =
             self.exchanges.iter().filter(|(_, exchange)| bounded(exchange)).map(|(id, _)| id).collect();
@@ -132,7 +136,7 @@ impl Gateway {
         // Kept in place: unpacking would copy it once more.
         let mut removed = self.exchanges.remove(id);
         let Some(exchange) = &mut removed else { return };
-        let cid = exchange.request.client;
+        let cid = exchange.job.request.client;
         if let Some(client) = self.clients.get_mut(cid) {
             client.exchange = None;
         }

@@ -25,7 +25,7 @@ impl Gateway {
             let Some(id) = self.cx.queues.next(look, now) else {
                 let when = |waiter: &Waiter| {
                     let exchange = exchanges.get(waiter.exchange);
-                    exchange.map_or(Mono::NEVER, |exchange| exchange.next_change(breakers, now))
+                    exchange.map_or(Mono::NEVER, |exchange| exchange.job.next_change(breakers, now))
                 };
                 self.cx.queues.set_wake(when);
                 return given > 0;

@@ -30,7 +30,7 @@ impl Gateway {
             done.discard(&mut self.cx.pool);
             return self.free_heavy(key);
         };
-        let cid = exchange.request.client;
+        let cid = exchange.job.request.client;
         match done.take(&mut self.cx.pool) {
             Some(Product::Request { body, draft, built }) => {
                 if let Some(client) = self.clients.get_mut(cid) {
@@ -245,7 +245,7 @@ impl Gateway {
     /// Returns the requests still served here, and those by a predecessor whose rows this process writes.
     fn running(&self) -> Vec<Running> {
         let (meter, keys) = (&self.cx.meter, &self.cx.keys);
-        let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.running(meter, keys));
+        let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.job.running(meter, keys));
         own.chain(self.cx.lifecycle.inheritance.running()).collect()
     }
 

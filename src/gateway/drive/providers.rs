@@ -34,13 +34,13 @@ impl Gateway {
         }
         if let Some(exchange) = self.exchanges.get_mut(id) {
             exchange.dialing(pid);
-            let cid = exchange.request.client;
+            let cid = exchange.job.request.client;
             self.arm(cid);
         }
         if let Some(why) = short {
             return self.dial_failed(pid, DialError::Local(why));
         }
-        let config = self.exchanges.get(id).map(|exchange| &exchange.request.setup.config);
+        let config = self.exchanges.get(id).map(|exchange| &exchange.job.request.setup.config);
         let proxy = config.and_then(|config| config.provider(provider)?.proxy.as_ref());
         let tunnel = proxy.map(|proxy| proxy.tunnel.clone());
         self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
@@ -55,7 +55,7 @@ impl Gateway {
         {
             self.close_provider(oldest);
         }
-        let key = |id| self.exchanges.get(id).and_then(|exchange| exchange.request.found.key);
+        let key = |id| self.exchanges.get(id).and_then(|exchange| exchange.job.request.found.key);
         let asked = self.providers.iter().filter_map(|(_, provider)| provider.exchange);
         match self.cx.limits.providers < most {
             false => Some(NO_DESCRIPTOR),
@@ -100,7 +100,9 @@ impl Gateway {
         let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_name(host, port));
         let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
-            self.tell(id, ExchangeEvent::Named { host, port, failed });
+            if self.exchanges.get(id).is_some_and(|exchange| exchange.awaits_name(host, port)) {
+                self.tell(id, ExchangeEvent::Named { failed });
+            }
         }
     }
 
@@ -110,7 +112,9 @@ impl Gateway {
         let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_secret(origin));
         let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
-            self.tell(id, ExchangeEvent::Renewed);
+            if self.exchanges.get(id).is_some_and(|exchange| exchange.awaits_secret(origin)) {
+                self.tell(id, ExchangeEvent::Renewed);
+            }
         }
     }
 
@@ -119,7 +123,7 @@ impl Gateway {
         let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else {
             return;
         };
-        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
         let (head, body) = client.message();
         let message = ClientMessage { exchange: id, head, body, storage: 0 };
         let room = self.cx.pool.room();
@@ -157,7 +161,7 @@ impl Gateway {
                 let _ = provider.read(data);
                 return self.tell(xid, ExchangeEvent::Whole(data));
             }
-            let client = self.clients.get_mut(exchange.request.client);
+            let client = self.clients.get_mut(exchange.job.request.client);
             let unread = client.as_ref().map_or((false, 0), |client| (client.is_full(), client.unread.total()));
             let Some(slice) = exchange.intake(xid, data.len(), unread, &mut self.cx) else {
                 return provider.hold(data, &mut self.cx.pool);
@@ -174,7 +178,7 @@ impl Gateway {
                     // The common case: both connections are available.
                     Ok(forward) if forward.is_mere_news() => {
                         let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
-                        Sending { cx, timers, dirty }.pass_on(client, &exchange.request);
+                        Sending { cx, timers, dirty }.pass_on(client, &exchange.job.request);
                     }
                     Ok(forward) => self.done(xid, Effect::Forward(forward)),
                     Err(alike) => self.provider_data(xid, payload, alike),
@@ -209,13 +213,13 @@ impl Gateway {
     #[inline(never)]
     fn provider_data(&mut self, xid: ExchangeId, payload: &[u8], alike: usize) {
         let Some(exchange) = self.exchanges.get_mut(xid) else { return };
-        let Some(client) = self.clients.get_mut(exchange.request.client) else { return };
+        let Some(client) = self.clients.get_mut(exchange.job.request.client) else { return };
         let (head, body) = client.message();
         let message = ClientMessage { exchange: xid, head, body, storage: 0 };
         let effect = exchange.data(payload, alike, &message, &mut self.cx);
         if effect.is_mere_news() && !self.cx.lets_go() {
             let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
-            return Sending { cx, timers, dirty }.pass_on(client, &exchange.request);
+            return Sending { cx, timers, dirty }.pass_on(client, &exchange.job.request);
         }
         self.done(xid, effect);
     }
@@ -362,7 +366,7 @@ impl Gateway {
         let Some(provider) = self.providers.get(id) else { return false };
         let Some(id) = provider.exchange else { return true };
         let Some(exchange) = self.exchanges.get(id) else { return true };
-        let client = self.clients.get(exchange.request.client);
+        let client = self.clients.get(exchange.job.request.client);
         if provider.holds_back() || exchange.is_paused() || client.is_some_and(|client| client.is_full()) {
             return false;
         }
@@ -377,7 +381,7 @@ impl Gateway {
     #[cold]
     fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::ClientConnection>) -> bool {
         let drained = || client.is_none_or(|client| client.unsent_bytes() == 0);
-        let share = || match exchange.request.found.key {
+        let share = || match exchange.job.request.found.key {
             Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
             // Another answer of its key waits, and has been read in part.
             Some(key) => !self.cx.budget.is_waited_for(key),

@@ -3,7 +3,7 @@
 //! key.
 
 use super::event::ClientMessage;
-use super::state::Exchange;
+use super::job::RequestJob;
 use crate::base::digest::{hex_into, sha256};
 use crate::base::hash::mix_bytes;
 use crate::dialect::{self, CacheKey};
@@ -13,7 +13,7 @@ use crate::policy::catalog::{Affinity, PromptCache};
 use crate::wire::Dialect;
 use crate::wire::head::HeaderField;
 
-impl Exchange {
+impl RequestJob {
     /// A number for what the request is to be kept together with; 0 where the model asks for nothing of the kind.
     pub(super) fn kept_with(&self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &Cx) -> u64 {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };

@@ -2,14 +2,13 @@
 //! is kept: the exchange drops it once part of an answer has been relayed.
 
 use super::build::Built;
-use super::event::{ClientMessage, Effect, Forward, Outcome};
+use super::event::{ClientMessage, Effect, Forward, Outcome, Over, Translate};
 use super::fault::{Fault, FaultKind};
-use super::state::{
-    Answering, Asked, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating, TriedAddresses,
-};
+use super::job::{Asked, RequestJob, TriedAddresses};
+use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
-use crate::dialect::{Overflow, PromptTokens, failure};
+use crate::dialect::{Overflow, OwnedTarget, RequestTarget, failure};
 use crate::gateway::cx::Cx;
 use crate::gateway::local;
 use crate::gateway::provider::breaker::{Among, Choice};
@@ -25,6 +24,333 @@ use std::num::NonZeroU32;
 const SEND_SHARE: usize = 16;
 
 impl Exchange {
+    /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
+    /// full by now is skipped if another one is free.
+    pub(super) fn first_attempt(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        if let Some(queue) = self.job.model().and_then(|model| model.queue) {
+            return self.first_place(queue, draft, message, cx);
+        }
+        let targets = self.job.targets();
+        let target = self.job.target().filter(|target| targets.len() > 1 || target.places > 0);
+        if target.is_some_and(|target| !cx.breakers.is_free(target, &self.job.needs(), cx.now.mono)) {
+            let fresh = self.job.attempt.fresh();
+            let full = std::mem::replace(&mut self.job.attempt, fresh);
+            if !self.job.choose(&draft, cx) {
+                self.job.attempt = full;
+                return self.give_up(draft, Fault::from(FaultKind::NoPlace), cx);
+            }
+            if self.job.attempt.target != full.target {
+                let unfit = Fault::from(FaultKind::Internal);
+                match self.job.build(&mut draft, message, cx) {
+                    Ok(Built::Whole) => {}
+                    Ok(Built::TooLong) => {
+                        return self.translate(draft, Some(Box::new((unfit, self.job.attempt.target))), cx);
+                    }
+                    Err(_) => return self.next_attempt(draft, unfit, message, cx),
+                }
+            }
+        }
+        self.begin_attempt(draft, message, cx)
+    }
+
+    /// Begins an attempt at the chosen target, whose body has been written; if that fails immediately, at the next.
+    pub(super) fn begin_attempt(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        loop {
+            let at = &mut self.job.attempt;
+            at.attempts += 1;
+            at.addresses = TriedAddresses::default();
+            (at.begun, at.first) = (cx.now.mono, Mono::NEVER);
+            if self.job.diagnosis.is_some() {
+                self.job.note_begun();
+            }
+            self.job.take_place(&draft, cx);
+            match self.job.connect(false, cx) {
+                Ok(way) => {
+                    let (half, by, effect) = way.begin(None);
+                    self.state = State::Attempting(Attempting { draft, half, by });
+                    return effect;
+                }
+                Err(fault) => match self.after_failure(draft, *fault, message, cx) {
+                    Ok(next) => draft = next,
+                    Err(effect) => return *effect,
+                },
+            }
+        }
+    }
+
+    /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
+    /// `room`: bytes that are free of the buffers.
+    pub(crate) fn write_request(
+        &mut self,
+        begins: bool,
+        message: &ClientMessage<'_>,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let target = self.job.target().map(|target| (target.provider, target.credential));
+        let shape = self.job.dialect();
+        let (State::Attempting(Attempting { draft, .. })
+        | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. })) = &mut self.state
+        else {
+            return true;
+        };
+        let requests = &self.job.request.setup.requests;
+        if begins
+            && let Some((provider, credential)) = target
+            && let Some(template) = requests.template(provider)
+        {
+            let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
+            template.write(credential, draft.length(), shape, same_shape, out);
+            if let Some(diagnosis) = &self.job.diagnosis {
+                diagnosis.trace_request(self.job.attempt.attempts, out);
+            }
+        }
+        // Where little is free a request leaves in small slices.
+        let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
+        draft.write_some(message.body, slice, out)
+    }
+
+    /// The answer under way is over.
+    pub(super) fn answer_over(&mut self, over: Over, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        match over {
+            Over::Failed { fault, good: None } => self.attempt_failed(fault, false, message, cx),
+            Over::Failed { fault, good: Some(forward) } => {
+                let good = std::mem::take(&mut cx.out);
+                let effect = self.attempt_failed(fault, false, message, cx);
+                let error = std::mem::replace(&mut cx.out, good);
+                cx.out.extend_from_slice(&error);
+                match effect {
+                    Effect::End(_, outcome) => Effect::End(forward, outcome),
+                    other => other,
+                }
+            }
+            Over::Complete { last, usage, forward } => self.await_row(last, usage, forward, message, cx),
+        }
+    }
+
+    /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
+    pub(super) fn attempt_failed(
+        &mut self,
+        mut fault: Fault,
+        reused: bool,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        fault.answered = matches!(self.state, State::Answering(_));
+        fault.came = self.came();
+        let mut draft = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Attempting(Attempting { draft, half, .. }) => {
+                if let Some(provider) = half.provider() {
+                    cx.let_go(provider, false);
+                }
+                draft
+            }
+            State::Answering(answering) => match self.job.answer_failed(answering, &fault, message, cx) {
+                Ok(kept) => kept,
+                Err(answering) => {
+                    self.state = State::Answering(*answering);
+                    return self.end(fault, cx);
+                }
+            },
+            other => {
+                self.state = other;
+                return self.end(fault, cx);
+            }
+        };
+        if fault.is_stale_connection() && reused && !self.job.attempt.needs_fresh() {
+            self.job.attempt.was_stale();
+            self.job.note_failed(&fault, cx.now.mono);
+            self.job.no_verdict(cx);
+            draft.restart();
+            cx.stats.stale_retries += 1;
+            return self.begin_attempt(draft, message, cx);
+        }
+        match self.after_failure(draft, fault, message, cx) {
+            Ok(draft) => self.begin_attempt(draft, message, cx),
+            Err(effect) => *effect,
+        }
+    }
+
+    /// Reacts to a failed attempt: returns the next target and the body for it, or an effect that ends or delays the
+    /// request.
+    pub(super) fn after_failure(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        fault: Fault,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+        let limit = self.job.target().map_or(1, |target| target.limits.attempts);
+        self.job.target_failed(&fault, cx);
+        if !fault.asks_for_rest() {
+            self.job.attempt.tried |= self.job.siblings();
+        }
+        if fault.overflow.is_some() {
+            self.job.attempt.tried |= self.job.no_larger();
+        }
+        if fault.may_try_next() && u32::from(self.job.attempt.attempts - self.job.attempt.free()) < limit {
+            return self.next_target(draft, fault, message, cx);
+        }
+        self.last_resort(draft, fault, message, cx)
+    }
+
+    /// The next target that the request can be written for. One that it cannot be written for is skipped: the client
+    /// has asked for nothing wrong, since an earlier target took it.
+    fn next_target(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        fault: Fault,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+        let failed = self.job.attempt.target;
+        loop {
+            if !self.job.choose(&draft, cx) {
+                self.job.attempt.target = failed;
+                return match self.wait_again(draft, &fault, message, cx) {
+                    Ok(effect) => Err(Box::new(effect)),
+                    Err(draft) => self.last_resort(draft, fault, message, cx),
+                };
+            }
+            match self.job.build(&mut draft, message, cx) {
+                Ok(Built::Whole) => return Ok(draft),
+                Ok(Built::TooLong) => {
+                    let failed = Some(Box::new((fault, failed)));
+                    return Err(Box::new(self.translate(draft, failed, cx)));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The next target after `fault`, and an attempt at it.
+    fn next_attempt(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        fault: Fault,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        match self.next_target(draft, fault, message, cx) {
+            Ok(draft) => self.begin_attempt(draft, message, cx),
+            Err(effect) => *effect,
+        }
+    }
+
+    /// A helper thread could not write the request for the target that was chosen after `failed`.
+    pub(super) fn skip_target(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        (fault, target): (Fault, u32),
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        self.job.no_verdict(cx);
+        self.job.attempt.target = target;
+        self.next_attempt(draft, fault, message, cx)
+    }
+
+    /// Has a large request translated by a helper thread.
+    pub(super) fn translate(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        failed: Option<Box<(Fault, u32)>>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let (Some((from, target, _)), Some(to)) = (self.job.route(), self.job.wanted()) else {
+            return self.turn_down(draft, Refusal::internal());
+        };
+        let by = cx.now.mono.after(target.limits.request_timeout);
+        let target = Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to }));
+        if self.job.admitted.is_some() {
+            // Nobody may have the place meanwhile.
+            self.job.take_place(&draft, cx);
+        }
+        let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
+        self.state = State::Translating(Translating { serial, promise, failed, by });
+        Effect::Translate(Box::new(Translate { draft, from, target, serial }))
+    }
+
+    /// Refuses a request that has not been admitted.
+    pub(super) fn turn_down(&mut self, draft: Box<OutgoingRequest>, refusal: Refusal) -> Effect {
+        self.state = State::Reading { draft };
+        Effect::refuse(refusal)
+    }
+
+    /// Gives up when no target is left. The client's `Retry-After` is the earlier of the provider's and the end of the
+    /// first cool-down.
+    pub(super) fn give_up(&mut self, draft: Box<OutgoingRequest>, mut fault: Fault, cx: &mut Cx) -> Effect {
+        if fault.asks_for_rest() || fault.retry_after.is_some() {
+            let now = cx.now.mono;
+            let again = cx.breakers.there_again(self.job.targets(), self.job.attempt.tried, &self.job.needs(), now);
+            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
+            fault.retry_after = fault.retry_after.into_iter().chain(again).min();
+        }
+        self.state = State::Attempting(Attempting { draft, half: Half::Resolving, by: Mono::NEVER });
+        self.end(fault, cx)
+    }
+
+    /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
+    pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
+        self.drop_provider(cx);
+        self.note_end(&fault);
+        let usage = self.partial_usage(false);
+        let limits = self.job.target().map_or(&self.job.request.setup.config.upstream, |target| &target.limits);
+        let refusal = match &fault.overflow {
+            Some(overflow) => self.job.too_long(overflow, fault.message.as_deref()),
+            None => fault.refusal(limits),
+        };
+        let error = Some(refusal.kind);
+        let outcome = Outcome { status: refusal.status, error, usage };
+        // Releases of Codex before 0.167 compact after a failed stream alone (openai/codex `responses_retry.rs`).
+        let is_streamed = self.job.asked.is_some_and(|asked| asked.stream);
+        let in_stream = refusal.is_overflow() && is_streamed && self.job.request.found.is_codex;
+        if !self.job.attempt.opened && !in_stream {
+            return Effect::Refuse(Box::new(refusal), outcome);
+        }
+        let opens = self.job.open();
+        self.tell_failure(&refusal, cx);
+        Effect::End(Forward { opens, ..Forward::default() }, outcome)
+    }
+
+    /// Writes the error event that ends a broken stream, in the client's shape.
+    fn tell_failure(&mut self, refusal: &Refusal, cx: &mut Cx) {
+        cx.out.clear();
+        let Some(dialect) = self.job.dialect() else { return };
+        let identity = self.job.counted_identity(cx.now.unix);
+        let words = local::words(refusal, self.job.request.id.as_str());
+        match &mut self.state {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
+                stream.fail(dialect, &words, &identity, &mut cx.out);
+            }
+            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
+                failure(dialect, self.job.attempt.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
+            }
+            _ => failure(dialect, 0, None, &words, &identity, &mut cx.out),
+        }
+    }
+
+    /// Lets go of its connection in the middle of whatever that does.
+    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
+        match &mut self.state {
+            State::Attempting(attempting) => attempting.drop_provider(cx),
+            State::Answering(answering) => answering.drop_provider(cx),
+            _ => {}
+        }
+    }
+}
+
+impl RequestJob {
     #[inline]
     pub(super) fn route(&self) -> Option<(Dialect, &Target, &Provider)> {
         let target = self.target()?;
@@ -58,67 +384,6 @@ impl Exchange {
         Choice { tried: self.attempt.tried, needs: self.needs(), among, now }
     }
 
-    /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
-    /// full by now is skipped if another one is free.
-    pub(super) fn first_attempt(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let Some(model) = self.model() else { return self.refuse(Refusal::internal()) };
-        if let Some(queue) = model.queue {
-            return self.first_place(queue, draft, message, cx);
-        }
-        let targets = self.targets();
-        let target = self.target().filter(|target| targets.len() > 1 || target.places > 0);
-        if target.is_some_and(|target| !cx.breakers.is_free(target, &self.needs(), cx.now.mono)) {
-            let fresh = self.attempt.fresh();
-            let full = std::mem::replace(&mut self.attempt, fresh);
-            if !self.choose(&draft, cx) {
-                self.attempt = full;
-                return self.give_up(draft, Fault::from(FaultKind::NoPlace), cx);
-            }
-            if self.attempt.target != full.target {
-                let unfit = Fault::from(FaultKind::Internal);
-                match self.build(&mut draft, message, cx) {
-                    Ok(Built::Whole) => {}
-                    Ok(Built::TooLong) => {
-                        return self.translate(draft, Some(Box::new((unfit, self.attempt.target))), cx);
-                    }
-                    Err(_) => return self.next_attempt(draft, unfit, message, cx),
-                }
-            }
-        }
-        self.begin_attempt(draft, message, cx)
-    }
-
-    /// Begins an attempt at the chosen target, whose body has been written; if that fails immediately, at the next.
-    pub(super) fn begin_attempt(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        loop {
-            let at = &mut self.attempt;
-            at.attempts += 1;
-            at.addresses = TriedAddresses::default();
-            (at.begun, at.first) = (cx.now.mono, Mono::NEVER);
-            if self.diagnosis.is_some() {
-                self.note_begun();
-            }
-            self.take_place(&draft, cx);
-            match self.connect(false, cx) {
-                Ok(way) => return self.connecting(way, draft, None),
-                Err(fault) => match self.after_failure(draft, *fault, message, cx) {
-                    Ok(next) => draft = next,
-                    Err(effect) => return *effect,
-                },
-            }
-        }
-    }
-
     /// The attempt counts as in flight at its target from here on, if it does not already.
     pub(super) fn take_place(&mut self, draft: &OutgoingRequest, cx: &mut Cx) {
         let at = &self.attempt;
@@ -129,108 +394,6 @@ impl Exchange {
         self.attempt.flight = cx.breakers.begin(self.targets(), at.target as usize, &choice);
     }
 
-    /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
-    /// `room`: bytes that are free of the buffers.
-    pub(crate) fn write_request(
-        &mut self,
-        begins: bool,
-        message: &ClientMessage<'_>,
-        room: usize,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        let target = self.target().map(|target| (target.provider, target.credential));
-        let shape = self.dialect();
-        let (State::Attempting(Attempting { draft, .. })
-        | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. })) = &mut self.state
-        else {
-            return true;
-        };
-        let requests = &self.request.setup.requests;
-        if begins
-            && let Some((provider, credential)) = target
-            && let Some(template) = requests.template(provider)
-        {
-            let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
-            template.write(credential, draft.length(), shape, same_shape, out);
-            if let Some(diagnosis) = &self.diagnosis {
-                diagnosis.trace_request(self.attempt.attempts, out);
-            }
-        }
-        // Where little is free a request leaves in small slices.
-        let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
-        draft.write_some(message.body, slice, out)
-    }
-
-    /// All of the request has left: the wait for an answer begins, or where that has begun, the rest is let go.
-    pub(super) fn sent(&mut self, cx: &mut Cx) -> Effect {
-        let now = cx.now.mono;
-        let first_byte = match (self.asked.is_some_and(|asked| asked.stream), self.target()) {
-            (true, Some(target)) => now.after(target.limits.first_byte_timeout),
-            _ => Mono::NEVER,
-        };
-        match &mut self.state {
-            State::Attempting(attempting) => {
-                self.attempt.sent = now;
-                attempting.by = first_byte;
-                Effect::Wait
-            }
-            State::Answering(answering) => match std::mem::replace(&mut answering.draft, Draft::Gone) {
-                Draft::Leaving(draft) => {
-                    cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                    Effect::Release
-                }
-                other => {
-                    answering.draft = other;
-                    Effect::Nothing
-                }
-            },
-            _ => Effect::Nothing,
-        }
-    }
-
-    /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
-    pub(super) fn attempt_failed(
-        &mut self,
-        mut fault: Fault,
-        reused: bool,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        fault.answered = matches!(self.state, State::Answering(_));
-        fault.came = self.came();
-        let mut draft = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Attempting(Attempting { draft, half, .. }) => {
-                if let Some(provider) = half.provider() {
-                    cx.let_go(provider, false);
-                }
-                draft
-            }
-            State::Answering(answering) => match self.answer_failed(answering, &fault, message, cx) {
-                Ok(kept) => kept,
-                Err(answering) => {
-                    self.state = State::Answering(*answering);
-                    return self.end(fault, cx);
-                }
-            },
-            other => {
-                self.state = other;
-                return self.end(fault, cx);
-            }
-        };
-        if fault.is_stale_connection() && reused && !self.attempt.needs_fresh() {
-            self.attempt.was_stale();
-            self.note_failed(&fault, cx.now.mono);
-            self.no_verdict(cx);
-            draft.restart();
-            cx.stats.stale_retries += 1;
-            return self.begin_attempt(draft, message, cx);
-        }
-        match self.after_failure(draft, fault, message, cx) {
-            Ok(draft) => self.begin_attempt(draft, message, cx),
-            Err(effect) => *effect,
-        }
-    }
-
     /// An answer under way has failed: gives back what it held. With part of it relayed there is no other attempt.
     fn answer_failed(
         &mut self,
@@ -239,46 +402,20 @@ impl Exchange {
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Answering>> {
-        if let Some(provider) = answering.provider.take() {
-            cx.let_go(provider, false);
-        }
-        match answering.draft {
+        answering.drop_provider(cx);
+        match std::mem::replace(&mut answering.draft, Draft::Gone) {
             Draft::Kept(mut draft) => {
                 self.charge_failed(&answering.body, &draft, fault, message, cx);
                 cx.budget.release(&mut draft.answer, &mut cx.pool);
-                answering.last.release(&mut cx.pool);
-                answering.body.release(cx);
-                self.uncharge(answering.charged, cx);
+                State::Answering(answering).release(self.request.found.key, cx);
                 Ok(draft)
             }
-            Draft::Leaving(_) | Draft::Gone => {
+            draft => {
                 self.target_failed(fault, cx);
+                answering.draft = draft;
                 Err(Box::new(answering))
             }
         }
-    }
-
-    /// Reacts to a failed attempt: returns the next target and the body for it, or an effect that ends or delays the
-    /// request.
-    pub(super) fn after_failure(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        fault: Fault,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
-        let limit = self.target().map_or(1, |target| target.limits.attempts);
-        self.target_failed(&fault, cx);
-        if !fault.asks_for_rest() {
-            self.attempt.tried |= self.siblings();
-        }
-        if fault.overflow.is_some() {
-            self.attempt.tried |= self.no_larger();
-        }
-        if fault.may_try_next() && u32::from(self.attempt.attempts - self.attempt.free()) < limit {
-            return self.next_target(draft, fault, message, cx);
-        }
-        self.last_resort(draft, fault, message, cx)
     }
 
     /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
@@ -297,176 +434,11 @@ impl Exchange {
         small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
-    /// The next target that the request can be written for. One that it cannot be written for is skipped: the client
-    /// has asked for nothing wrong, since an earlier target took it.
-    fn next_target(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        fault: Fault,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
-        let failed = self.attempt.target;
-        loop {
-            if !self.choose(&draft, cx) {
-                self.attempt.target = failed;
-                return match self.wait_again(draft, &fault, message, cx) {
-                    Ok(effect) => Err(Box::new(effect)),
-                    Err(draft) => self.last_resort(draft, fault, message, cx),
-                };
-            }
-            match self.build(&mut draft, message, cx) {
-                Ok(Built::Whole) => return Ok(draft),
-                Ok(Built::TooLong) => {
-                    let failed = Some(Box::new((fault, failed)));
-                    return Err(Box::new(self.translate(draft, failed, cx)));
-                }
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// The next target after `fault`, and an attempt at it.
-    fn next_attempt(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        fault: Fault,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        match self.next_target(draft, fault, message, cx) {
-            Ok(draft) => self.begin_attempt(draft, message, cx),
-            Err(effect) => *effect,
-        }
-    }
-
-    /// A helper thread could not write the request for the target that was chosen after `failed`.
-    pub(super) fn skip_target(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        (fault, target): (Fault, u32),
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        self.no_verdict(cx);
-        self.attempt.target = target;
-        self.next_attempt(draft, fault, message, cx)
-    }
-
-    /// Gives up when no target is left. The client's `Retry-After` is the earlier of the provider's and the end of the
-    /// first cool-down.
-    pub(super) fn give_up(&mut self, draft: Box<OutgoingRequest>, mut fault: Fault, cx: &mut Cx) -> Effect {
-        if fault.asks_for_rest() || fault.retry_after.is_some() {
-            let now = cx.now.mono;
-            let again = cx.breakers.there_again(self.targets(), self.attempt.tried, &self.needs(), now);
-            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
-            fault.retry_after = fault.retry_after.into_iter().chain(again).min();
-        }
-        self.state = State::Attempting(Attempting { draft, half: Half::Resolving, by: Mono::NEVER });
-        self.end(fault, cx)
-    }
-
-    /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
-    pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
-        self.drop_provider(cx);
-        self.note_end(&fault);
-        let usage = self.partial_usage(false);
-        let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
-        let refusal = match &fault.overflow {
-            Some(overflow) => self.too_long(overflow, fault.message.as_deref()),
-            None => fault.refusal(limits),
-        };
-        let error = Some(refusal.kind);
-        let outcome = Outcome { status: refusal.status, error, usage };
-        // Releases of Codex before 0.167 compact after a failed stream alone (openai/codex `responses_retry.rs`).
-        let is_streamed = self.asked.is_some_and(|asked| asked.stream);
-        let in_stream = refusal.is_overflow() && is_streamed && self.request.found.is_codex;
-        if !self.attempt.opened && !in_stream {
-            return Effect::Refuse(Box::new(refusal), outcome);
-        }
-        let opens = self.open();
-        self.tell_failure(&refusal, cx);
-        Effect::End(Forward { opens, ..Forward::default() }, outcome)
-    }
-
     /// The refusal of a prompt that no target can read.
     fn too_long(&self, overflow: &Overflow, own: Option<&str>) -> Refusal {
         let counted = |asked: Asked| asked.prompt.map_or(asked.about, NonZeroU32::get);
         let (estimate, context) = (self.asked.map_or(0, counted), self.target().map_or(0, |target| target.context));
         let to = self.dialect().unwrap_or(Dialect::Chat);
         Refusal::context_overflow(overflow.message(to, estimate.into(), context, own))
-    }
-
-    /// Writes the error event that ends a broken stream, in the client's shape.
-    fn tell_failure(&mut self, refusal: &Refusal, cx: &mut Cx) {
-        cx.out.clear();
-        let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };
-        let prompt = PromptTokens::Counted(asked.counted());
-        let identity = self.request.identity(asked, prompt, cx.now.unix);
-        let words = local::words(refusal, self.request.id.as_str());
-        match &mut self.state {
-            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
-                stream.fail(dialect, &words, &identity, &mut cx.out);
-            }
-            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
-                failure(dialect, self.attempt.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
-            }
-            _ => failure(dialect, 0, None, &words, &identity, &mut cx.out),
-        }
-    }
-
-    /// Lets go of its connection in the middle of whatever that does.
-    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
-        if let Some(provider) = self.provider() {
-            cx.let_go(provider, false);
-        }
-        match &mut self.state {
-            State::Attempting(attempting) => attempting.half = Half::Resolving,
-            State::Answering(answering) => answering.provider = None,
-            _ => {}
-        }
-    }
-
-    /// A deadline of the exchange has come.
-    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let now = cx.now.mono;
-        if let State::Queued(Queued { by, .. }) = &self.state {
-            if *by <= now {
-                return self.waited_in_vain(cx);
-            }
-            self.note_waited(now);
-        }
-        if self.admitted.as_ref().is_some_and(|admitted| admitted.until <= now) {
-            // Who has not been read may have answered long ago.
-            let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };
-            return self.attempt_failed(Fault::from(kind), false, message, cx);
-        }
-        let first_byte = self.target().map_or(Mono::NEVER, |target| now.after(target.limits.first_byte_timeout));
-        let late = match &mut self.state {
-            State::Attempting(Attempting { by, half: Half::Open(_), .. }) if unread && *by <= now => {
-                *by = first_byte;
-                None
-            }
-            State::Translating(Translating { by, .. }) if *by <= now => Some(FaultKind::RequestTimeout),
-            State::Attempting(Attempting { by, half: Half::Open(_), .. }) if *by <= now => {
-                Some(FaultKind::FirstByteTimeout)
-            }
-            State::Attempting(Attempting { by, half: Half::Renewing, .. }) if *by <= now => {
-                return self.renewed(message, cx);
-            }
-            State::Attempting(Attempting { by, half: Half::Dialing(_), .. }) if *by <= now => {
-                return self.dial_late(message, cx);
-            }
-            State::Attempting(Attempting { by, .. }) if *by <= now => Some(FaultKind::ConnectTimeout),
-            State::Answering(Answering { by, .. }) if *by <= now => return self.answer_late(unread, message, cx),
-            _ => None,
-        };
-        if let Some(kind) = late {
-            return self.attempt_failed(Fault::from(kind), false, message, cx);
-        }
-        if self.admitted.as_ref().is_some_and(|admitted| admitted.beat <= now) {
-            return self.heartbeat(drained, cx);
-        }
-        Effect::Wait
     }
 }

@@ -3,7 +3,7 @@
 //! got anyway, and no metric has it as a label.
 
 use super::event::ClientMessage;
-use super::state::Exchange;
+use super::job::RequestJob;
 use crate::dialect::{self, Named};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -12,7 +12,7 @@ use crate::policy::attribution::{Attribution, plain};
 use crate::policy::keys::stands_in;
 use crate::wire::head::HeaderField;
 
-impl Exchange {
+impl RequestJob {
     /// Takes note of user, session and client, as far as the configuration wants them kept.
     pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &Cx) {
         let kept = self.request.setup.config.server.attribution;

@@ -4,7 +4,7 @@
 use super::authorize::Endpoint;
 use super::diagnosis::beginning;
 use super::event::ClientMessage;
-use super::state::{Exchange, Request};
+use super::job::{Request, RequestJob};
 use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;
@@ -28,7 +28,7 @@ pub(super) enum Built {
     TooLong,
 }
 
-impl Exchange {
+impl RequestJob {
     /// Writes the body for the chosen target from the client's own, and notes what of that the target is not sent.
     #[inline]
     pub(super) fn build(

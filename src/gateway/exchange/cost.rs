@@ -1,14 +1,14 @@
 //! Cost of a request: in its usage record, in the head of a complete answer, and in the last usage of a stream whose
 //! client asked for it. The three are the same number.
 
-use super::state::{Answering, Body, Exchange, State};
+use super::job::RequestJob;
 use crate::base::limits::ROW_COST_MAX;
 use crate::base::text::push_cost;
-use crate::dialect::{ObservedUsage, write_cost};
+use crate::dialect::{ObservedUsage, SseStream, write_cost};
 use crate::gateway::cx::Cx;
 use crate::policy::usage::Usage;
 
-impl Exchange {
+impl RequestJob {
     /// Cost of the request, as its usage record contains it. Each attempt is billed in the tier of its own prompt: the
     /// prompts of earlier attempts do not lift the last one into a higher tier.
     pub(super) fn cost_nano(&self, usage: &Usage) -> u64 {
@@ -26,21 +26,19 @@ impl Exchange {
 
     /// Writes the cost into the last usage of a stream, if that is among the events in `cx.out`.
     #[cold]
-    pub(super) fn write_cost(&self, cx: &mut Cx) {
-        let State::Answering(Answering { body: Body::Stream(stream), .. }) = &self.state else { return };
+    pub(super) fn write_cost(&self, stream: &SseStream, cx: &mut Cx) {
         let (Some(dialect), Some(from)) = (self.dialect(), stream.end_at()) else { return };
         let is_priced = self.model().is_some_and(|model| model.priced);
         let mut cost = Vec::new();
         if is_priced {
-            push_cost(&mut cost, self.cost_nano(&self.complete_usage().bounded()));
+            push_cost(&mut cost, self.cost_nano(&self.charged(stream.observed()).bounded()));
         }
         write_cost(dialect, from, is_priced.then_some(&*cost), &mut cx.out);
     }
 
     /// True if the client may have read the final usage of its stream with the cost. It is charged that cost even if it
     /// leaves before the stream's formal end.
-    pub(super) fn has_shown_cost(&self, observed: &ObservedUsage) -> bool {
-        let State::Answering(Answering { body: Body::Stream(stream), .. }) = &self.state else { return false };
+    pub(super) fn has_shown_cost(&self, stream: &SseStream, observed: &ObservedUsage) -> bool {
         let is_asked = self.asked.is_some_and(|asked| asked.show_usage);
         is_asked && stream.finish_seen() && observed.reported.is_complete()
     }

@@ -4,6 +4,7 @@
 
 use super::event::Outcome;
 use super::fault::Fault;
+use super::job::RequestJob;
 use super::mask::mask;
 use super::state::{Answering, Body, Exchange, State};
 use crate::base::hash::{mix, mix_bytes};
@@ -60,6 +61,32 @@ fn field_of(message: &str) -> &str {
 }
 
 impl Exchange {
+    /// Amount of an answer that has arrived; `None` if none has begun or it is complete.
+    pub(super) fn came(&self) -> Option<(u64, &'static str)> {
+        match &self.state {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => Some((stream.seen().into(), "events")),
+            State::Answering(Answering { body: Body::Collect { buf, .. }, .. }) if !buf.is_empty() => {
+                Some((buf.len() as u64, "bytes"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The request fails with `fault`.
+    pub(super) fn note_end(&mut self, fault: &Fault) {
+        // One that waits fails with no attempt.
+        let last = if self.state.is_queued() { 0 } else { self.job.attempt.attempts.into() };
+        let code = self.job.told(fault.code.as_deref().unwrap_or_default().as_bytes());
+        let param = self.job.told(fault.param.as_deref().unwrap_or_default().as_bytes());
+        let diagnosis = self.job.diagnosis();
+        diagnosis.failed.pop_if(|failed| failed.number == last);
+        diagnosis.cause = Some(fault.cause());
+        diagnosis.upstream_status = fault.upstream_status();
+        (diagnosis.upstream_code, diagnosis.upstream_param) = (code, param);
+    }
+}
+
+impl RequestJob {
     /// A provider's words as a client may see them; `None` where it gave none.
     pub(super) fn masked(&self, message: &str) -> Option<String> {
         let (model, target) = (self.model()?, self.target()?);
@@ -88,17 +115,6 @@ impl Exchange {
         told(word, &self.request.setup.config.server.key_prefix)
     }
 
-    /// Amount of an answer that has arrived; `None` if none has begun or it is complete.
-    pub(super) fn came(&self) -> Option<(u64, &'static str)> {
-        match &self.state {
-            State::Answering(Answering { body: Body::Stream(stream), .. }) => Some((stream.seen().into(), "events")),
-            State::Answering(Answering { body: Body::Collect { buf, .. }, .. }) if !buf.is_empty() => {
-                Some((buf.len() as u64, "bytes"))
-            }
-            _ => None,
-        }
-    }
-
     /// The present attempt has failed. It may not be the last one.
     pub(super) fn note_failed(&mut self, fault: &Fault, now: Mono) {
         let Some(target) = self.target().map(|target| target.label.clone()) else { return };
@@ -108,19 +124,6 @@ impl Exchange {
             trace.fails(attempts, fault.end(), fault.upstream_status(), now);
         }
         self.diagnosis().failed.push(Failed { number, target, cause, micros });
-    }
-
-    /// The request fails with `fault`.
-    pub(super) fn note_end(&mut self, fault: &Fault) {
-        // One that waits fails with no attempt.
-        let last = if self.is_queued() { 0 } else { self.attempt.attempts.into() };
-        let code = self.told(fault.code.as_deref().unwrap_or_default().as_bytes());
-        let param = self.told(fault.param.as_deref().unwrap_or_default().as_bytes());
-        let diagnosis = self.diagnosis();
-        diagnosis.failed.pop_if(|failed| failed.number == last);
-        diagnosis.cause = Some(fault.cause());
-        diagnosis.upstream_status = fault.upstream_status();
-        (diagnosis.upstream_code, diagnosis.upstream_param) = (code, param);
     }
 
     /// The client has left.

@@ -1,15 +1,15 @@
 //! The connection of an attempt: a kept one, or dials to the addresses of the provider's host. An address that does not
 //! answer soon goes on while the next ones are tried (RFC 8305); all of them share `connect_timeout`.
 
-use super::event::{ClientMessage, Dial, Effect};
+use super::event::{AnswerStep, Dial, Effect, Over};
 use super::fault::{Fault, FaultKind};
+use super::job::RequestJob;
 use super::state::{Attempting, Dials, Exchange, Half, State};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
-use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::Provider;
 use std::net::SocketAddr;
 
@@ -22,7 +22,158 @@ pub(super) enum Connect {
     Resolved(Mono),
 }
 
+impl Connect {
+    /// Goes that way; an `earlier` dial goes on meanwhile.
+    pub(super) fn begin(self, earlier: Option<(ProviderId, u8)>) -> (Half, Mono, Effect) {
+        match self {
+            Connect::Kept(kept) => (Half::Open(kept), Mono::NEVER, Effect::Send(kept)),
+            // The name of the connection comes with `dialing`.
+            Connect::Dial(dial, late) => (Half::Dialing(Dials { newest: None, earlier }), late, Effect::Dial(dial)),
+            Connect::Resolved(until) => (Half::Resolving, until, Effect::Wait),
+        }
+    }
+}
+
 impl Exchange {
+    /// The connection that [`Effect::Dial`] asked for has this name.
+    pub(crate) fn dialing(&mut self, provider: ProviderId) {
+        if let State::Attempting(Attempting { half: Half::Dialing(dials), .. }) = &mut self.state {
+            dials.newest = Some(provider);
+        }
+    }
+
+    /// True if the exchange waits for this connection to be established.
+    pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
+        match &self.state {
+            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => {
+                dials.newest == Some(provider) || dials.earlier.is_some_and(|(earlier, _)| earlier == provider)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Attempting {
+    /// All of the request has left: the wait for an answer begins.
+    pub(super) fn sent(&mut self, job: &mut RequestJob, now: Mono) -> Effect {
+        self.by = match (job.asked.is_some_and(|asked| asked.stream), job.target()) {
+            (true, Some(target)) => now.after(target.limits.first_byte_timeout),
+            _ => Mono::NEVER,
+        };
+        job.attempt.sent = now;
+        Effect::Wait
+    }
+
+    /// Gives up its connection, whatever that does.
+    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
+        if let Some(provider) = self.half.provider() {
+            cx.let_go(provider, false);
+        }
+        self.half = Half::Resolving;
+    }
+
+    /// This connection is open: the other dial is given up, and the address is remembered if it was not the first.
+    pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, cx: &mut Cx) -> Effect {
+        let (Dials { newest, earlier }, tried) = (self.half.dials(), job.attempt.addresses);
+        let (order, other) = match earlier {
+            Some((earlier, order)) if earlier == provider => (order, newest),
+            _ => (tried.order(), earlier.map(|(earlier, _)| earlier)),
+        };
+        if let Some(other) = other {
+            cx.let_go(other, false);
+        }
+        (self.half, self.by) = (Half::Open(provider), Mono::NEVER);
+        if order > 0
+            && let Some(provider) = job.target_provider()
+            && let Some(addr) = tried.address(order, addresses(provider, cx))
+        {
+            let (host, port) = provider.next_hop();
+            cx.names.has_answered(host, port, addr);
+        }
+        Effect::Begin
+    }
+
+    /// A dial has failed: the next address of the host, or the other dial that is under way, then whatever follows a
+    /// failed attempt. The world has given the connection up already.
+    pub(super) fn dial_failed(
+        &mut self,
+        job: &mut RequestJob,
+        id: ProviderId,
+        why: DialError,
+        cx: &mut Cx,
+    ) -> AnswerStep {
+        let Dials { newest, earlier } = self.half.dials();
+        if newest.is_some_and(|newest| newest != id) {
+            self.half = Half::Dialing(Dials { newest, earlier: None });
+            return Ok(Effect::Nothing);
+        }
+        let earlier = earlier.filter(|(earlier, _)| *earlier != id);
+        self.half = Half::Dialing(Dials { newest: None, earlier });
+        if matches!(why, DialError::Connect(_)) && job.next_address(cx) {
+            return self.dial_again(job, cx);
+        }
+        match earlier.is_some() {
+            true => Ok(Effect::Wait),
+            false => Err(Fault::from(FaultKind::Dial(why)).into()),
+        }
+    }
+
+    /// The present step takes too long. `None`: it is not the provider's doing.
+    pub(super) fn late(&mut self, job: &mut RequestJob, unread: bool, cx: &mut Cx) -> Option<AnswerStep> {
+        let kind = match self.half {
+            Half::Open(_) if unread => {
+                let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
+                self.by = first_byte.map_or(Mono::NEVER, |timeout| cx.now.mono.after(timeout));
+                return None;
+            }
+            Half::Open(_) => FaultKind::FirstByteTimeout,
+            Half::Dialing(dials) => return Some(self.dial_late(dials, job, cx)),
+            Half::Resolving | Half::Renewing => FaultKind::ConnectTimeout,
+        };
+        Some(Err(Fault::from(kind).into()))
+    }
+
+    /// A dial takes long: the next address is tried while the first one that was slow goes on.
+    fn dial_late(&mut self, dials: Dials, job: &mut RequestJob, cx: &mut Cx) -> AnswerStep {
+        let Dials { newest, earlier } = dials;
+        let timeout = job.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
+        let (order, until) = (job.attempt.addresses.order(), job.attempt.begun.after(timeout));
+        if until <= cx.now.mono {
+            return Err(Fault::from(FaultKind::ConnectTimeout).into());
+        }
+        if !job.next_address(cx) {
+            // Fewer are known than when it began.
+            self.by = until;
+            return Ok(Effect::Wait);
+        }
+        let slow = earlier.or(newest.map(|newest| (newest, order)));
+        self.half = Half::Dialing(Dials { newest: None, earlier: slow });
+        if let (Some(_), Some(newest)) = (earlier, newest) {
+            cx.let_go(newest, false);
+        }
+        self.dial_again(job, cx)
+    }
+
+    /// The host's addresses have come, or will not.
+    pub(super) fn resolved(&mut self, job: &mut RequestJob, failed: Option<&'static str>, cx: &mut Cx) -> AnswerStep {
+        match failed {
+            Some(why) => {
+                let fault = job.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
+                Err(fault.into())
+            }
+            None => self.dial_again(job, cx),
+        }
+    }
+
+    fn dial_again(&mut self, job: &mut RequestJob, cx: &mut Cx) -> AnswerStep {
+        let way = job.connect(true, cx).map_err(|fault| Box::<Over>::from(*fault))?;
+        let (half, by, effect) = way.begin(self.half.dials().earlier);
+        (self.half, self.by) = (half, by);
+        Ok(effect)
+    }
+}
+
+impl RequestJob {
     /// Connection for the present target; a new one, not a kept one, if `fresh`.
     pub(super) fn connect(&mut self, fresh: bool, cx: &mut Cx) -> Result<Connect, Box<Fault>> {
         let Some((_, target, provider)) = self.route() else {
@@ -63,122 +214,6 @@ impl Exchange {
         Ok(Connect::Dial(dial, late))
     }
 
-    /// Goes that way; an `earlier` dial goes on meanwhile.
-    pub(super) fn connecting(
-        &mut self,
-        way: Connect,
-        draft: Box<OutgoingRequest>,
-        earlier: Option<(ProviderId, u8)>,
-    ) -> Effect {
-        let (half, by, effect) = match way {
-            Connect::Kept(kept) => (Half::Open(kept), Mono::NEVER, Effect::Send(kept)),
-            // The name of the connection comes with `dialing`.
-            Connect::Dial(dial, late) => (Half::Dialing(Dials { newest: None, earlier }), late, Effect::Dial(dial)),
-            Connect::Resolved(until) => (Half::Resolving, until, Effect::Wait),
-        };
-        self.state = State::Attempting(Attempting { draft, half, by });
-        effect
-    }
-
-    /// The connection that [`Effect::Dial`] asked for has this name.
-    pub(crate) fn dialing(&mut self, provider: ProviderId) {
-        if let Some(dials) = self.dials() {
-            dials.newest = Some(provider);
-        }
-    }
-
-    /// True if the exchange waits for this connection to be established.
-    pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
-        match &self.state {
-            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => {
-                dials.newest == Some(provider) || dials.earlier.is_some_and(|(earlier, _)| earlier == provider)
-            }
-            _ => false,
-        }
-    }
-
-    fn dials(&mut self) -> Option<&mut Dials> {
-        match &mut self.state {
-            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => Some(dials),
-            _ => None,
-        }
-    }
-
-    /// This connection is open: the other dial is given up, and the address is remembered if it was not the first.
-    pub(super) fn dialed(&mut self, provider: ProviderId, cx: &mut Cx) -> Effect {
-        let Some(&mut Dials { newest, earlier }) = self.dials() else { return Effect::Nothing };
-        let tried = self.attempt.addresses;
-        let (order, other) = match earlier {
-            Some((earlier, order)) if earlier == provider => (order, newest),
-            _ => (tried.order(), earlier.map(|(earlier, _)| earlier)),
-        };
-        if let Some(other) = other {
-            cx.let_go(other, false);
-        }
-        if let State::Attempting(attempting) = &mut self.state {
-            (attempting.half, attempting.by) = (Half::Open(provider), Mono::NEVER);
-        }
-        if order > 0
-            && let Some(provider) = self.target_provider()
-            && let Some(addr) = tried.address(order, addresses(provider, cx))
-        {
-            let (host, port) = provider.next_hop();
-            cx.names.has_answered(host, port, addr);
-        }
-        Effect::Begin
-    }
-
-    /// A dial has failed: the next address of the host, or the other dial that is under way, then whatever follows a
-    /// failed attempt. The world has given the connection up already.
-    pub(super) fn dial_failed(
-        &mut self,
-        provider: ProviderId,
-        why: DialError,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let Some(dials) = self.dials() else { return Effect::Nothing };
-        if dials.newest != Some(provider) {
-            dials.earlier = None;
-            if dials.newest.is_some() {
-                return Effect::Nothing;
-            }
-        }
-        dials.newest = None;
-        let goes_on = dials.earlier.is_some();
-        if matches!(why, DialError::Connect(_)) && self.next_address(cx) {
-            return self.dial_again(message, cx);
-        }
-        match goes_on {
-            true => Effect::Wait,
-            false => self.attempt_failed(Fault::from(FaultKind::Dial(why)), false, message, cx),
-        }
-    }
-
-    /// A dial takes long: the next address is tried while the first one that was slow goes on.
-    pub(super) fn dial_late(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let timeout = self.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
-        let (order, until) = (self.attempt.addresses.order(), self.attempt.begun.after(timeout));
-        let Some(&mut Dials { newest, earlier }) = self.dials() else { return Effect::Nothing };
-        if until <= cx.now.mono {
-            return self.attempt_failed(Fault::from(FaultKind::ConnectTimeout), false, message, cx);
-        }
-        if !self.next_address(cx) {
-            // Fewer are known than when it began.
-            if let State::Attempting(attempting) = &mut self.state {
-                attempting.by = until;
-            }
-            return Effect::Wait;
-        }
-        if let Some(dials) = self.dials() {
-            *dials = Dials { newest: None, earlier: earlier.or(newest.map(|newest| (newest, order))) };
-        }
-        if let (Some(_), Some(newest)) = (earlier, newest) {
-            cx.let_go(newest, false);
-        }
-        self.dial_again(message, cx)
-    }
-
     /// Turns to the next address of the host; false if none is left.
     fn next_address(&mut self, cx: &mut Cx) -> bool {
         let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
@@ -186,41 +221,6 @@ impl Exchange {
         let is_left = usize::from(tried.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
         tried.0 += u8::from(is_left);
         is_left
-    }
-
-    /// A host's addresses have come, or will not.
-    pub(super) fn named(
-        &mut self,
-        host: &str,
-        port: u16,
-        failed: Option<&'static str>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        if !self.awaits_name(host, port) {
-            return Effect::Nothing;
-        }
-        match failed {
-            Some(why) => {
-                let fault = self.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
-                self.attempt_failed(fault, false, message, cx)
-            }
-            None => self.dial_again(message, cx),
-        }
-    }
-
-    fn dial_again(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Attempting(Attempting { draft, half, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        let earlier = if let Half::Dialing(dials) = half { dials.earlier } else { None };
-        match self.connect(true, cx) {
-            Ok(way) => self.connecting(way, draft, earlier),
-            Err(fault) => match self.after_failure(draft, *fault, message, cx) {
-                Ok(draft) => self.begin_attempt(draft, message, cx),
-                Err(effect) => *effect,
-            },
-        }
     }
 }
 

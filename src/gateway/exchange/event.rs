@@ -1,6 +1,7 @@
 //! Events and effects of an exchange: the boundary between the state machine and the driver.
 
-use super::fault::FaultKind;
+use super::fault::{Fault, FaultKind};
+use super::state::FinalOutput;
 use crate::base::buf::Buf;
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
@@ -38,8 +39,8 @@ pub(crate) enum ExchangeEvent<'a> {
     Ruled(&'a Ask, Ruling),
     /// The request is first in its queue, and a slot is free.
     Place,
-    /// The DNS lookup of a host has finished: its addresses are known, or why it failed.
-    Named { host: &'a str, port: u16, failed: Option<&'static str> },
+    /// The DNS lookup of its provider's host has finished: its addresses are known, or why it failed.
+    Named { failed: Option<&'static str> },
     /// The dialed connection is established.
     Dialed(ProviderId),
     /// The dial failed.
@@ -117,10 +118,34 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
+    /// Answers with an error before anything was admitted.
+    pub(super) fn refuse(refusal: Refusal) -> Effect {
+        let outcome = Outcome::refused(&refusal);
+        Effect::Refuse(Box::new(refusal), outcome)
+    }
+
     /// Events are to be sent, and nothing else follows.
     #[inline]
     pub(crate) fn is_mere_news(&self) -> bool {
         matches!(self, Effect::Forward(forward) if forward.is_mere_news())
+    }
+}
+
+/// What follows from an event of an answer: an effect, or the end of the answer.
+pub(super) type AnswerStep = Result<Effect, Box<Over>>;
+
+/// The end of an answer.
+#[derive(Debug)]
+pub(super) enum Over {
+    /// The attempt has failed. `good`: how the good part of a stream, in `cx.out`, is sent before the error.
+    Failed { fault: Fault, good: Option<Forward> },
+    /// All has come, and `last` waits for the usage record. `forward`: how the events in `cx.out` are sent before it.
+    Complete { last: FinalOutput, usage: Usage, forward: Forward },
+}
+
+impl From<Fault> for Box<Over> {
+    fn from(fault: Fault) -> Box<Over> {
+        Box::new(Over::Failed { fault, good: None })
     }
 }
 

@@ -5,7 +5,8 @@
 
 use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, FinalOutput, Queued, Reserving, State};
+use super::job::RequestJob;
+use super::state::{Body, Committing, Exchange, FinalOutput, State};
 use crate::base::limits::BYTES_PER_TOKEN_MAX;
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Reported};
@@ -28,6 +29,110 @@ use std::sync::Arc;
 pub(super) const CLIENT_LEFT: u16 = 499;
 
 impl Exchange {
+    /// Usage that an exchange is charged if it ends before its answer was complete.
+    pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
+        let (observed, shown) = match &self.state {
+            State::Answering(answering) => {
+                let observed = answering.body.observed();
+                let shown = matches!(&answering.body, Body::Stream(one) if self.job.has_shown_cost(one, &observed));
+                (observed, shown)
+            }
+            _ => Default::default(),
+        };
+        let sent = self.job.attempt.sent != Mono::NEVER;
+        let settled = self.job.admitted.is_none();
+        if client_left && shown {
+            return self.job.charged(observed);
+        }
+        let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
+        if settled || (client_left && !sent) || (!client_left && nothing_came) {
+            return self.job.with_spent(Usage::default());
+        }
+        self.job.with_spent(self.job.unfinished(observed))
+    }
+
+    /// A complete answer: gives its row to the ledger and waits, at most for `max_commit_lag`. `forward`: how events in
+    /// `cx.out` are sent meanwhile.
+    pub(super) fn await_row(
+        &mut self,
+        last: FinalOutput,
+        usage: Usage,
+        forward: Forward,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let row = self.job.settle(usage, 200, cx);
+        let by = cx.now.mono.after(self.job.request.setup.config.store.max_commit_lag);
+        let is_stream = matches!(last, FinalOutput::Events(_));
+        let mut committing = Committing { last, usage, by };
+        // Nothing was admitted, so nothing has to be kept.
+        let effect = if row.is_none() { committing.committed(&mut self.job, cx) } else { Effect::Wait };
+        let former = std::mem::replace(&mut self.state, State::Committing(committing));
+        former.release(self.job.request.found.key, cx);
+        let Some(row) = row else { return effect };
+        cx.ledger.hold_back(row.get(), message.exchange);
+        match is_stream {
+            true => self.job.forward(Forward { waits: true, ..forward }, cx),
+            false => Effect::Wait,
+        }
+    }
+
+    /// The attempt under way is given up, by no fault of its target's.
+    pub(super) fn abandon(&self, cx: &mut Cx) {
+        let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
+        if let Some(target) = self.job.target().filter(|_| is_under_way) {
+            cx.breakers.ended(target, AttemptEnd::Abandoned);
+        }
+    }
+
+    /// The end. What is left is the request for the head of its answer, and the cost for it.
+    pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) -> Option<u64> {
+        if let State::Queued(queued) = &mut self.state {
+            queued.leave(&mut self.job, cx);
+        }
+        let charged = match &self.state {
+            State::Committing(committing) => Some(committing.usage.bounded()),
+            _ => self.job.admitted.is_some().then(|| outcome.usage.bounded()),
+        };
+        self.job.settle(outcome.usage, outcome.status, cx);
+        let cost = self.job.final_cost(charged.as_ref());
+        let times = self.job.times(cx.now.mono);
+        self.job.count(outcome.status, charged.map(|usage| (usage, cost.unwrap_or(0))), &times, cx);
+        self.job.log(&outcome, charged, times, cx);
+        if self.job.diagnosis.is_some() {
+            self.job.give_spans(&outcome, charged, cx);
+        }
+        self.job.no_verdict(cx);
+        std::mem::replace(&mut self.state, State::Ended).release(self.job.request.found.key, cx);
+        if cx.lifecycle.handover.is_final() {
+            // It is the successor that is asked how much has been served.
+            let counters = Box::new(cx.take_counters());
+            cx.orders.push(Order::Counted(counters));
+        }
+        cost
+    }
+}
+
+impl Committing {
+    /// The usage record is committed: sends the end of the answer that was held back.
+    pub(super) fn committed(&mut self, job: &mut RequestJob, cx: &mut Cx) -> Effect {
+        let outcome = Outcome { status: 200, error: None, usage: self.usage };
+        let (FinalOutput::Events(buf) | FinalOutput::Whole(buf) | FinalOutput::Bulk(buf)) = &mut self.last;
+        let mut buf = std::mem::take(buf);
+        if let FinalOutput::Bulk(_) = self.last {
+            return Effect::AnswerBulk(outcome, buf);
+        }
+        cx.out.clear();
+        cx.out.extend_from_slice(buf.bytes());
+        buf.release(&mut cx.pool);
+        match self.last {
+            FinalOutput::Events(_) => Effect::End(Forward { opens: job.open(), ..Forward::default() }, outcome),
+            _ => Effect::Answer(outcome),
+        }
+    }
+}
+
+impl RequestJob {
     /// Usage that a complete answer is charged: as reported, estimated if the provider reported none.
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
@@ -86,33 +191,6 @@ impl Exchange {
         self.diagnosis.get_or_insert_default().spent = usage;
     }
 
-    /// Usage that the present stream is charged if it is complete.
-    pub(super) fn complete_usage(&self) -> Usage {
-        self.charged(self.observed())
-    }
-
-    fn observed(&self) -> ObservedUsage {
-        match &self.state {
-            State::Answering(answering) => answering.body.observed(),
-            _ => ObservedUsage::default(),
-        }
-    }
-
-    /// Usage that an exchange is charged if it ends before its answer was complete.
-    pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
-        let observed = self.observed();
-        let sent = self.attempt.sent != Mono::NEVER;
-        let settled = self.admitted.is_none();
-        if client_left && self.has_shown_cost(&observed) {
-            return self.charged(observed);
-        }
-        let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
-        if settled || (client_left && !sent) || (!client_left && nothing_came) {
-            return self.with_spent(Usage::default());
-        }
-        self.with_spent(self.unfinished(observed))
-    }
-
     /// The charge for an answer that was not completed.
     fn unfinished(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
@@ -124,52 +202,6 @@ impl Exchange {
             hour_write: known.hour_write,
             out: known.output.unwrap_or(0).max(observed.relayed_tokens),
             source,
-        }
-    }
-
-    /// A complete answer: gives its row to the ledger and waits. At most `max_commit_lag`, for beyond it the ledger is
-    /// late by our own word. An effect where nothing has to be waited for.
-    pub(super) fn await_row(
-        &mut self,
-        last: FinalOutput,
-        usage: Usage,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Option<Effect> {
-        let row = self.settle(usage, 200, cx);
-        let State::Answering(answering) = std::mem::replace(&mut self.state, State::Ended) else { return None };
-        let Answering { body, draft, last: mut held, charged, .. } = answering;
-        body.release(cx);
-        self.uncharge(charged, cx);
-        held.release(&mut cx.pool);
-        release_draft(draft, cx);
-        let by = cx.now.mono.after(self.request.setup.config.store.max_commit_lag);
-        self.state = State::Committing(Committing { last, usage, by });
-        match row {
-            Some(row) => {
-                cx.ledger.hold_back(row.get(), message.exchange);
-                None
-            }
-            // Nothing was admitted, so nothing has to be kept.
-            None => Some(self.committed(cx)),
-        }
-    }
-
-    /// The usage record is committed: sends the end of the answer that was held back.
-    pub(super) fn committed(&mut self, cx: &mut Cx) -> Effect {
-        let State::Committing(Committing { last, usage, .. }) = &mut self.state else { return Effect::Nothing };
-        let outcome = Outcome { status: 200, error: None, usage: *usage };
-        let (FinalOutput::Events(buf) | FinalOutput::Whole(buf) | FinalOutput::Bulk(buf)) = last;
-        let mut buf = std::mem::take(buf);
-        if let FinalOutput::Bulk(_) = last {
-            return Effect::AnswerBulk(outcome, buf);
-        }
-        cx.out.clear();
-        cx.out.extend_from_slice(buf.bytes());
-        buf.release(&mut cx.pool);
-        match last {
-            FinalOutput::Events(_) => Effect::End(Forward { opens: self.open(), ..Forward::default() }, outcome),
-            _ => Effect::Answer(outcome),
         }
     }
 
@@ -211,70 +243,6 @@ impl Exchange {
             lease: admitted.lease,
         };
         NonZeroU64::new(cx.give_row(row))
-    }
-
-    /// The attempt under way is given up, by no fault of its target's.
-    pub(super) fn abandon(&self, cx: &mut Cx) {
-        let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
-        if let Some(target) = self.target().filter(|_| is_under_way) {
-            cx.breakers.ended(target, AttemptEnd::Abandoned);
-        }
-    }
-
-    /// The end. What is left is [`Exchange::request`] for the head of its answer, and the cost for it.
-    pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) -> Option<u64> {
-        if let State::Queued(_) = &self.state {
-            self.leave_queue(cx);
-        }
-        let charged = match &self.state {
-            State::Committing(committing) => Some(committing.usage.bounded()),
-            _ => self.admitted.is_some().then(|| outcome.usage.bounded()),
-        };
-        self.settle(outcome.usage, outcome.status, cx);
-        let cost = self.final_cost(charged.as_ref());
-        let times = self.times(cx.now.mono);
-        self.count(outcome.status, charged.map(|usage| (usage, cost.unwrap_or(0))), &times, cx);
-        self.log(&outcome, charged, times, cx);
-        if self.diagnosis.is_some() {
-            self.give_spans(&outcome, charged, cx);
-        }
-        self.release(cx);
-        if cx.lifecycle.handover.is_final() {
-            // It is the successor that is asked how much has been served.
-            let counters = Box::new(cx.take_counters());
-            cx.orders.push(Order::Counted(counters));
-        }
-        cost
-    }
-
-    /// Gives everything back that it holds.
-    fn release(&mut self, cx: &mut Cx) {
-        self.no_verdict(cx);
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::Reading { draft } | State::Reserving(Reserving { draft: Some(draft), .. }) => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            }
-            State::Queued(Queued { draft, .. }) => cx.requests.put(draft, &mut cx.budget, &mut cx.pool),
-            State::Attempting(Attempting { draft, .. }) => cx.requests.put(draft, &mut cx.budget, &mut cx.pool),
-            State::Answering(Answering { body, draft, mut last, paused, charged, .. }) => {
-                if paused {
-                    cx.budget.ease();
-                }
-                body.release(cx);
-                self.uncharge(charged, cx);
-                last.release(&mut cx.pool);
-                release_draft(draft, cx);
-            }
-            State::Committing(Committing { last, .. }) => {
-                let (FinalOutput::Events(mut buf) | FinalOutput::Whole(mut buf) | FinalOutput::Bulk(mut buf)) = last;
-                buf.release(&mut cx.pool);
-            }
-            State::Translating(mut translating) => {
-                cx.abandon(translating.serial);
-                cx.budget.release(&mut translating.promise, &mut cx.pool);
-            }
-            State::Identifying { .. } | State::Reserving(_) | State::Ended => {}
-        }
     }
 
     fn count(&self, status: u16, charged: Option<(Usage, u64)>, times: &Times, cx: &mut Cx) {
@@ -368,11 +336,5 @@ impl Exchange {
         scratch.clear();
         record(&mut scratch);
         cx.scratch = scratch;
-    }
-}
-
-fn release_draft(draft: Draft, cx: &mut Cx) {
-    if let Draft::Kept(draft) | Draft::Leaving(draft) = draft {
-        cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
     }
 }

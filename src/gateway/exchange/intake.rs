@@ -1,12 +1,13 @@
 //! Limits how much of an answer is read at the moment: nothing while its client is slow to read or the buffer budget
 //! has no room. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
 
-use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, FinalOutput, Queued, Reserving, State};
+use super::state::{Answering, Body, Committing, Draft, Exchange, FinalOutput, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
 use crate::gateway::budget::{Budget, MemoryVerdict, Promise};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ExchangeId;
+use crate::gateway::provider::request::OutgoingRequest;
 
 impl Exchange {
     /// True if nothing more of the answer is read for now.
@@ -29,7 +30,7 @@ impl Exchange {
         if let State::Answering(Answering { paused: false, body: Body::Collect { .. }, .. }) = &self.state {
             return self.intake_whole(own, bytes, cx);
         }
-        let key = self.request.found.key;
+        let key = self.job.request.found.key;
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
         if answering.paused {
             return None;
@@ -64,7 +65,8 @@ impl Exchange {
         else {
             return false;
         };
-        let (Some(promise), Some(key), Some(target)) = (draft.answer(), self.request.found.key, self.target()) else {
+        let (Some(promise), Some(key), Some(target)) = (draft.answer(), self.job.request.found.key, self.job.target())
+        else {
             return false;
         };
         let total = 2 * bytes + ANSWER_MORE;
@@ -97,17 +99,10 @@ impl Exchange {
 
     /// All promises of memory to this exchange.
     pub(crate) fn promises(&self) -> impl Iterator<Item = &Promise> {
-        let (body, answer) = match &self.state {
-            State::Reading { draft }
-            | State::Reserving(Reserving { draft: Some(draft), .. })
-            | State::Queued(Queued { draft, .. })
-            | State::Attempting(Attempting { draft, .. }) => (Some(&draft.promise), None),
-            State::Translating(translating) => (Some(&translating.promise), None),
-            State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => {
-                (Some(&draft.promise), Some(&draft.answer))
-            }
-            State::Identifying { .. } | State::Answering(_) | State::Reserving(_) => (None, None),
-            State::Committing(_) | State::Ended => (None, None),
+        let answers = matches!(self.state, State::Answering(_));
+        let (body, answer) = match (&self.state, self.state.draft()) {
+            (State::Translating(translating), _) => (Some(&translating.promise), None),
+            (_, draft) => (draft.map(|draft| &draft.promise), draft.filter(|_| answers).map(|draft| &draft.answer)),
         };
         body.into_iter().chain(answer)
     }
@@ -115,33 +110,19 @@ impl Exchange {
     /// The charge to its key for the storage of a stream.
     pub(crate) fn charge(&self) -> Option<Promise> {
         let State::Answering(answering) = &self.state else { return None };
-        self.request.found.key.map(|key| Promise::charged(key, answering.charged))
+        self.job.request.found.key.map(|key| Promise::charged(key, answering.charged))
     }
 
     /// Bytes of storage in its buffers.
     pub(crate) fn storage(&self) -> usize {
-        let body = |body: &Body| match body {
-            Body::Stream(stream) => stream.capacity(),
-            Body::Collect { buf, .. } | Body::Error { buf, .. } => buf.capacity(),
-            Body::Offloaded { .. } => 0,
-        };
-        match &self.state {
-            State::Reading { draft }
-            | State::Reserving(Reserving { draft: Some(draft), .. })
-            | State::Queued(Queued { draft, .. })
-            | State::Attempting(Attempting { draft, .. }) => draft.storage(),
-            State::Answering(answering) => {
-                let text = match &answering.draft {
-                    Draft::Kept(draft) | Draft::Leaving(draft) => draft.storage(),
-                    Draft::Gone => 0,
-                };
-                text + answering.last.capacity() + body(&answering.body)
-            }
+        let own = match &self.state {
+            State::Answering(answering) => answering.last.capacity() + answering.body.storage(),
             State::Committing(Committing { last, .. }) => match last {
                 FinalOutput::Events(buf) | FinalOutput::Whole(buf) | FinalOutput::Bulk(buf) => buf.capacity(),
             },
-            State::Identifying { .. } | State::Translating(_) | State::Reserving(_) | State::Ended => 0,
-        }
+            _ => 0,
+        };
+        own + self.state.draft().map_or(0, OutgoingRequest::storage)
     }
 
     /// True if an answer has begun.
@@ -164,8 +145,8 @@ impl Exchange {
     /// Amount of a complete answer to take, of which `bytes` have arrived: all of it or nothing. Room for all that is
     /// announced is reserved first.
     fn intake_whole(&mut self, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
-        let limit = self.target().map_or(0, |target| target.limits.max_response);
-        let key = self.request.found.key;
+        let limit = self.job.target().map_or(0, |target| target.limits.max_response);
+        let key = self.job.request.found.key;
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
         let (Draft::Kept(draft) | Draft::Leaving(draft)) = &mut answering.draft else { return Some(bytes) };
         let Body::Collect { buf, announced, stream } = &mut answering.body else { return Some(bytes) };

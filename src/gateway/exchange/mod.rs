@@ -32,8 +32,10 @@ mod event;
 pub(crate) mod fault;
 mod finish;
 mod intake;
+mod job;
 mod mask;
 mod need;
+mod provider_error;
 mod queue;
 mod renewal;
 mod reply;
@@ -47,7 +49,8 @@ mod views;
 
 pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{ClientMessage, Dial, Effect, ExchangeEvent, Forward, Outcome};
-pub(crate) use state::{Exchange, Request};
+pub(crate) use job::Request;
+pub(crate) use state::Exchange;
 
 use super::budget::REQUEST_BYTES;
 use super::client::cors::CorsPolicy;
@@ -60,19 +63,15 @@ use super::provider::request::OutgoingRequest;
 use crate::base::limits::{ASK_TIMEOUT, BODY_RATE_MIN};
 use crate::base::time::Mono;
 use crate::dialect::Invalid;
-use crate::policy::catalog::{Model, Target};
-use crate::policy::config::Provider;
-use crate::policy::keys::{KeyIx, Keys};
-use crate::policy::meter::{Amount, Hold, Meter};
+use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
-use crate::policy::row::Running;
-use crate::wire::Dialect;
 use crate::wire::head::{HeaderField, RequestHead};
 use authorize::{AuthContext, Identified, presented};
 use build::{promise_named, promise_translation};
 use diagnosis::told;
 use fault::{Fault, FaultKind};
-use state::{Answering, Attempt, Attempting, Body, Committing, Half, Queued, Reserving, State, Translating};
+use job::{Attempt, RequestJob};
+use state::{Answering, Attempting, Body, Committing, Half, Queued, Reserving, State, Translating};
 use std::time::Duration;
 
 impl Exchange {
@@ -91,7 +90,287 @@ impl Exchange {
             queued: 0,
         };
         let attempt = Attempt::default();
-        Exchange { request, asked: None, admitted: None, attempt, state: State::Ended, diagnosis: None }
+        let job = RequestJob { request, asked: None, admitted: None, attempt, diagnosis: None };
+        Exchange { job, state: State::Ended }
+    }
+
+    /// Starts the lookup of its key in the ledger; the checks that follow from the head wait for that.
+    pub(crate) fn identify(&mut self, head: &RequestHead, now: Mono) {
+        self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_TIMEOUT) };
+    }
+
+    /// True if its key is being looked up.
+    pub(crate) fn is_identifying(&self) -> bool {
+        matches!(self.state, State::Identifying { .. })
+    }
+
+    /// The head has passed: the body is promised its room, and read.
+    pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
+        let (Some(key), Some(dialect)) = (self.job.request.found.key, self.job.dialect()) else { return Ok(()) };
+        let mut draft = cx.requests.take();
+        draft.scan.reset(dialect);
+        draft.head = *head;
+        if let Some(Endpoint::CountTokens(shape)) = self.job.request.found.endpoint {
+            draft.scan.reset_count(shape);
+        }
+        let promised = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool);
+        let promised = promised.and_then(|()| promise_translation(&self.job.request, &mut draft, declared, None, cx));
+        self.state = State::Reading { draft };
+        promised
+    }
+
+    /// Handles an event in the present state. Any other combination is a bug: it ends this exchange, and a debug build
+    /// panics.
+    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        let job = &mut self.job;
+        let step = match (&mut self.state, event) {
+            (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
+                return job.scan(draft, false, message, cx).map_or_else(Effect::refuse, |()| Effect::Nothing);
+            }
+            (State::Reading { .. }, ExchangeEvent::Refused(refusal)) => return Effect::refuse(*refusal),
+            (state @ (State::Queued(_) | State::Attempting(_) | State::Answering(_)), ExchangeEvent::Count) => {
+                if let Some(draft) = state.draft() {
+                    job.count_now(draft, message, cx);
+                }
+                return Effect::Nothing;
+            }
+            (State::Attempting(attempting), ExchangeEvent::Named { failed }) => attempting.resolved(job, failed, cx),
+            (State::Attempting(attempting), ExchangeEvent::Dialed(id)) => return attempting.dialed(job, id, cx),
+            (State::Attempting(attempting), ExchangeEvent::DialFailed(id, why)) => {
+                attempting.dial_failed(job, id, why, cx)
+            }
+            (State::Attempting(attempting), ExchangeEvent::Sent) => return attempting.sent(job, cx.now.mono),
+            (State::Answering(answering), ExchangeEvent::Sent) => return answering.sent(cx),
+            (State::Answering(answering), ExchangeEvent::Whole(body)) => answering.whole(job, body, message, cx),
+            (State::Answering(answering), ExchangeEvent::BodyEnd) => answering.body_end(job, message, cx),
+            (State::Answering(answering), ExchangeEvent::Room) => {
+                answering.paused = false;
+                return answering.drained(cx);
+            }
+            (State::Answering(answering), ExchangeEvent::Drained) => return answering.drained(cx),
+            (State::Answering(answering), ExchangeEvent::Offloaded(product)) => {
+                answering.offloaded(job, product.map(|product| *product), message, cx)
+            }
+            (State::Attempting(_) | State::Answering(_), ExchangeEvent::Failed { kind, reused }) => {
+                return self.attempt_failed(Fault::from(kind), reused, message, cx);
+            }
+            (State::Translating(_), ExchangeEvent::Offloaded(_)) => Err(Fault::from(FaultKind::Internal).into()),
+            (
+                State::Translating(_) | State::Queued(_) | State::Attempting(_) | State::Answering(_),
+                ExchangeEvent::Due { unread, drained },
+            ) => return self.due_now(unread, drained, message, cx),
+            (State::Committing(committing), ExchangeEvent::Committed) => return committing.committed(job, cx),
+            (State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due { .. }) => {
+                Err(Fault::from(FaultKind::Store).into())
+            }
+            // A body under way is watched by its connection; an answer that has ended wants nothing more.
+            (State::Reading { .. }, ExchangeEvent::Due { .. }) => return Effect::Nothing,
+            (State::Committing(_), ExchangeEvent::Drained | ExchangeEvent::Sent) => return Effect::Nothing,
+            (
+                State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
+                ExchangeEvent::Drained,
+            ) => return Effect::Nothing,
+            (_, ExchangeEvent::Left) => return self.left(message, cx),
+            (_, ExchangeEvent::Stopped) => {
+                self.abandon(cx);
+                return self.end(Fault::from(FaultKind::Draining), cx);
+            }
+            (_, event) => return self.leave(event, message, cx),
+        };
+        match step {
+            Ok(effect) => effect,
+            Err(over) => self.answer_over(*over, message, cx),
+        }
+    }
+
+    /// Handles an event that ends the present state: the handler gets the state itself.
+    fn leave(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        match (std::mem::replace(&mut self.state, State::Ended), event) {
+            (State::Identifying { head, .. }, ExchangeEvent::LookedUp { answered: true }) => Effect::Authorize(head),
+            // A ledger that cannot be asked is no reason to call a key wrong.
+            (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due { .. }) => {
+                Effect::refuse(Refusal::store())
+            }
+            (State::Reading { mut draft }, ExchangeEvent::Body { .. }) => {
+                match self.job.scan(&mut draft, true, message, cx) {
+                    Ok(()) => self.body_complete(draft, message, cx),
+                    Err(refusal) => self.turn_down(draft, refusal),
+                }
+            }
+            (State::Translating(translating), ExchangeEvent::Translated { draft, built }) => {
+                self.translated(translating, draft, built, message, cx)
+            }
+            (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => {
+                self.ruled(reserving, ask, ruling, message, cx)
+            }
+            (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
+                self.others_counted(draft, message, cx)
+            }
+            (State::Reserving(reserving), ExchangeEvent::Due { .. }) => self.not_ruled(reserving, message, cx),
+            (State::Queued(queued), ExchangeEvent::Place) => self.placed(queued, message, cx),
+            (State::Attempting(Attempting { draft, .. }), ExchangeEvent::Renewed) => self.renewed(draft, message, cx),
+            (State::Attempting(attempting), ExchangeEvent::Head(head, bytes)) => {
+                self.answer_begins(attempting, head, bytes, message, cx)
+            }
+            (state, event) => {
+                debug_assert!(false, "{event:?} while {state:?}");
+                self.state = state;
+                self.end(Fault::from(FaultKind::Internal), cx)
+            }
+        }
+    }
+
+    /// A deadline of the exchange has come.
+    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        let now = cx.now.mono;
+        if let State::Queued(queued) = &mut self.state {
+            if queued.by <= now {
+                return self.waited_in_vain(cx);
+            }
+            queued.note_waited(&mut self.job.request, now);
+        }
+        let admitted = self.job.admitted.as_ref();
+        let (is_late, beats) = admitted.map_or((false, false), |one| (one.until <= now, one.beat <= now));
+        if is_late {
+            // Who has not been read may have answered long ago.
+            let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };
+            return self.attempt_failed(Fault::from(kind), false, message, cx);
+        }
+        let late = match &mut self.state {
+            State::Translating(Translating { by, .. }) if *by <= now => {
+                Some(Err(Fault::from(FaultKind::RequestTimeout).into()))
+            }
+            State::Attempting(Attempting { by, half: Half::Renewing, .. }) if *by <= now => {
+                return self.leave(ExchangeEvent::Renewed, message, cx);
+            }
+            State::Attempting(attempting) if attempting.by <= now => attempting.late(&mut self.job, unread, cx),
+            State::Answering(answering) if answering.by <= now => {
+                Some(answering.answer_late(&mut self.job, unread, message, cx))
+            }
+            _ => None,
+        };
+        match late {
+            Some(Ok(effect)) => effect,
+            Some(Err(over)) => self.answer_over(*over, message, cx),
+            None if beats => self.heartbeat(drained, cx),
+            None => Effect::Wait,
+        }
+    }
+
+    /// The earliest of its deadlines.
+    #[inline]
+    pub(crate) fn due(&self) -> Mono {
+        let by = match &self.state {
+            State::Reading { .. } | State::Ended => Mono::NEVER,
+            State::Identifying { by, .. }
+            | State::Translating(Translating { by, .. })
+            | State::Reserving(Reserving { by, .. })
+            | State::Queued(Queued { by, .. })
+            | State::Attempting(Attempting { by, .. })
+            | State::Answering(Answering { by, .. }) => *by,
+            // Its answer is complete: no other clock counts.
+            State::Committing(Committing { by, .. }) => return *by,
+        };
+        self.job.admitted.as_ref().map_or(by, |admitted| by.min(admitted.until).min(admitted.beat))
+    }
+
+    /// The connection that carries its request.
+    pub(crate) fn provider(&self) -> Option<ProviderId> {
+        match &self.state {
+            State::Attempting(attempting) => attempting.half.provider(),
+            State::Answering(answering) => answering.provider,
+            _ => None,
+        }
+    }
+
+    /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.
+    pub(crate) fn reads_error(&self) -> bool {
+        matches!(&self.state, State::Answering(Answering { body: Body::Error { .. }, .. }))
+    }
+
+    /// Waits for the result with this number.
+    pub(crate) fn awaits(&self, serial: u64) -> bool {
+        match &self.state {
+            State::Translating(translating) => translating.serial.get() == serial,
+            State::Answering(Answering { body: Body::Offloaded { serial: own, .. }, .. }) => own.get() == serial,
+            _ => false,
+        }
+    }
+
+    /// Waits for the addresses of this host.
+    pub(crate) fn awaits_name(&self, host: &str, port: u16) -> bool {
+        matches!(&self.state, State::Attempting(Attempting { half: Half::Resolving, .. }))
+            && self.job.target_provider().is_some_and(|provider| {
+                let (hop, at) = provider.next_hop();
+                **hop == *host && at == port
+            })
+    }
+
+    /// May still be admitted, so that a hand-over waits for it.
+    pub(crate) fn may_be_admitted(&self) -> bool {
+        let on_its_way = matches!(self.state, State::Identifying { .. } | State::Translating(_) | State::Reserving(_));
+        self.job.admitted.is_none() && on_its_way
+    }
+
+    /// A shared ledger is asked.
+    pub(crate) fn is_reserving(&self) -> bool {
+        matches!(self.state, State::Reserving(_))
+    }
+
+    /// The client has left.
+    fn left(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        // What has not been sent costs nothing, whatever its prompt is.
+        if let Some(draft) = self.state.draft().filter(|_| self.job.attempt.sent != Mono::NEVER) {
+            self.job.count_now(draft, message, cx);
+        }
+        self.abandon(cx);
+        self.drop_provider(cx);
+        self.job.note_left();
+        Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
+    }
+}
+
+impl RequestJob {
+    /// Reads more of the body, perhaps the last of it.
+    fn scan(
+        &mut self,
+        draft: &mut OutgoingRequest,
+        complete: bool,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
+        let length = message.body.len() as u64;
+        let scanned = match (&draft.invalid, complete) {
+            (Some(_), _) => Ok(()),
+            (None, true) => draft.scan.finish(message.body),
+            (None, false) => draft.scan.feed(message.body),
+        };
+        if complete {
+            cx.requests.keep_work(&mut draft.scan);
+        }
+        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        if let Err(Invalid(why)) = scanned {
+            draft.invalid = Some(why);
+        }
+        let body_timeout = self.request.setup.config.server.body_timeout;
+        if !complete && is_too_slow(length, cx.now.mono.micros_since(self.request.received), body_timeout) {
+            return Err(Refusal::body_too_slow(body_timeout));
+        }
+        if let Some(key) = self.request.found.key {
+            promise_body(draft, key, length, cx)?;
+        }
+        if !complete {
+            promise_named(&self.request, draft, message.body, cx)?;
+        }
+        let storage = message.storage + draft.storage();
+        cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
+        if let Some(why) = draft.invalid.take_if(|_| complete) {
+            return Err(Refusal::invalid_body(why));
+        }
+        if complete {
+            self.request.read = cx.now.mono;
+        }
+        Ok(())
     }
 
     /// Looks at the head: what is asked for, and whether it may pass.
@@ -141,283 +420,6 @@ impl Exchange {
             self.note_head(refusal, head, bytes, spent);
         }
         passed
-    }
-
-    /// Starts the lookup of its key in the ledger; the checks that follow from the head wait for that.
-    pub(crate) fn identify(&mut self, head: &RequestHead, now: Mono) {
-        self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_TIMEOUT) };
-    }
-
-    /// True if its key is being looked up.
-    pub(crate) fn is_identifying(&self) -> bool {
-        matches!(self.state, State::Identifying { .. })
-    }
-
-    fn looked_up(&mut self, answered: bool) -> Effect {
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::Identifying { head, .. } if answered => Effect::Authorize(head),
-            // A ledger that cannot be asked is no reason to call a key wrong.
-            _ => self.refuse(Refusal::store()),
-        }
-    }
-
-    /// The head has passed: the body is promised its room, and read.
-    pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
-        let (Some(key), Some(dialect)) = (self.request.found.key, self.dialect()) else { return Ok(()) };
-        let mut draft = cx.requests.take();
-        let promised = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool);
-        if let Err(refusal) = promised.and_then(|()| promise_translation(&self.request, &mut draft, declared, None, cx))
-        {
-            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            return Err(refusal);
-        }
-        draft.scan.reset(dialect);
-        draft.head = *head;
-        if let Some(Endpoint::CountTokens(shape)) = self.request.found.endpoint {
-            draft.scan.reset_count(shape);
-        }
-        self.state = State::Reading { draft };
-        Ok(())
-    }
-
-    /// Handles an event in the present state. Any other combination is a bug: it ends this exchange, and a debug build
-    /// panics.
-    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        match (&mut self.state, event) {
-            (State::Identifying { .. }, ExchangeEvent::LookedUp { answered }) => self.looked_up(answered),
-            (State::Identifying { .. }, ExchangeEvent::Due { .. }) => self.looked_up(false),
-            (State::Reading { .. }, ExchangeEvent::Body { complete }) => self.body(complete, message, cx),
-            (State::Reading { .. }, ExchangeEvent::Refused(refusal)) => self.refuse(*refusal),
-            (State::Translating(_), ExchangeEvent::Translated { draft, built }) => {
-                self.translated(draft, built, message, cx)
-            }
-            (State::Reserving(_), ExchangeEvent::Ruled(ask, ruling)) => self.ruled(ask, ruling, message, cx),
-            (State::Reserving(_), ExchangeEvent::Counted) => self.others_counted(message, cx),
-            (State::Reserving(_), ExchangeEvent::Due { .. }) => self.not_ruled(message, cx),
-            (State::Queued(_) | State::Attempting(_) | State::Answering(_), ExchangeEvent::Count) => {
-                self.count_now(message, cx)
-            }
-            (State::Queued(_), ExchangeEvent::Place) => self.placed(message, cx),
-            (State::Attempting(_), ExchangeEvent::Named { host, port, failed }) => {
-                self.named(host, port, failed, message, cx)
-            }
-            (State::Attempting(_), ExchangeEvent::Dialed(id)) => self.dialed(id, cx),
-            (State::Attempting(_), ExchangeEvent::Renewed) => self.renewed(message, cx),
-            (State::Attempting(_), ExchangeEvent::DialFailed(id, why)) => self.dial_failed(id, why, message, cx),
-            (State::Attempting(_) | State::Answering(_), ExchangeEvent::Sent) => self.sent(cx),
-            (State::Attempting(_), ExchangeEvent::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
-            (State::Answering(_), ExchangeEvent::Whole(body)) => self.whole(body, message, cx),
-            (State::Answering(_), ExchangeEvent::BodyEnd) => self.body_end(message, cx),
-            (State::Answering(_), ExchangeEvent::Room) => self.room(cx),
-            (State::Answering(_), ExchangeEvent::Drained) => self.drained(cx),
-            (State::Answering(_), ExchangeEvent::Offloaded(product)) => {
-                self.offloaded(product.map(|product| *product), message, cx)
-            }
-            (State::Attempting(_) | State::Answering(_), ExchangeEvent::Failed { kind, reused }) => {
-                self.attempt_failed(Fault::from(kind), reused, message, cx)
-            }
-            (State::Translating(_), ExchangeEvent::Offloaded(_)) => self.end(Fault::from(FaultKind::Internal), cx),
-            (
-                State::Translating(_) | State::Queued(_) | State::Attempting(_) | State::Answering(_),
-                ExchangeEvent::Due { unread, drained },
-            ) => self.due_now(unread, drained, message, cx),
-            (State::Committing(_), ExchangeEvent::Committed) => self.committed(cx),
-            (State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due { .. }) => {
-                self.end(Fault::from(FaultKind::Store), cx)
-            }
-            // A body under way is watched by its connection; an answer that has ended wants nothing more.
-            (State::Reading { .. }, ExchangeEvent::Due { .. }) => Effect::Nothing,
-            (State::Committing(_), ExchangeEvent::Drained | ExchangeEvent::Sent) => Effect::Nothing,
-            (
-                State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
-                ExchangeEvent::Drained,
-            ) => Effect::Nothing,
-            (_, ExchangeEvent::Left) => self.left(message, cx),
-            (_, ExchangeEvent::Stopped) => {
-                self.abandon(cx);
-                self.end(Fault::from(FaultKind::Draining), cx)
-            }
-            (state, event) => {
-                debug_assert!(false, "{event:?} while {state:?}");
-                self.end(Fault::from(FaultKind::Internal), cx)
-            }
-        }
-    }
-
-    /// The earliest of its deadlines.
-    #[inline]
-    pub(crate) fn due(&self) -> Mono {
-        let by = match &self.state {
-            State::Reading { .. } | State::Ended => Mono::NEVER,
-            State::Identifying { by, .. }
-            | State::Translating(Translating { by, .. })
-            | State::Reserving(Reserving { by, .. })
-            | State::Queued(Queued { by, .. })
-            | State::Attempting(Attempting { by, .. })
-            | State::Answering(Answering { by, .. }) => *by,
-            // Its answer is complete: no other clock counts.
-            State::Committing(Committing { by, .. }) => return *by,
-        };
-        self.admitted.as_ref().map_or(by, |admitted| by.min(admitted.until).min(admitted.beat))
-    }
-
-    /// The connection that carries its request.
-    pub(crate) fn provider(&self) -> Option<ProviderId> {
-        match &self.state {
-            State::Attempting(attempting) => attempting.half.provider(),
-            State::Answering(answering) => answering.provider,
-            _ => None,
-        }
-    }
-
-    /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.
-    pub(crate) fn reads_error(&self) -> bool {
-        matches!(&self.state, State::Answering(Answering { body: Body::Error { .. }, .. }))
-    }
-
-    /// Waits for the result with this number.
-    pub(crate) fn awaits(&self, serial: u64) -> bool {
-        match &self.state {
-            State::Translating(translating) => translating.serial.get() == serial,
-            State::Answering(Answering { body: Body::Offloaded { serial: own, .. }, .. }) => own.get() == serial,
-            _ => false,
-        }
-    }
-
-    /// Waits for the addresses of this host.
-    pub(crate) fn awaits_name(&self, host: &str, port: u16) -> bool {
-        matches!(&self.state, State::Attempting(Attempting { half: Half::Resolving, .. }))
-            && self.target_provider().is_some_and(|provider| {
-                let (hop, at) = provider.next_hop();
-                **hop == *host && at == port
-            })
-    }
-
-    /// May still be admitted, so that a hand-over waits for it.
-    pub(crate) fn may_be_admitted(&self) -> bool {
-        let on_its_way = matches!(self.state, State::Identifying { .. } | State::Translating(_) | State::Reserving(_));
-        self.admitted.is_none() && on_its_way
-    }
-
-    /// True if it was admitted by an upper bound of its usage.
-    pub(crate) fn is_bounded(&self) -> bool {
-        self.admitted.is_some() && self.asked.is_some_and(|asked| asked.prompt.is_none())
-    }
-
-    /// A shared ledger is asked.
-    pub(crate) fn is_reserving(&self) -> bool {
-        matches!(self.state, State::Reserving(_))
-    }
-
-    /// Reservation in the meter, while it exists.
-    pub(crate) fn hold(&self) -> Option<&Hold> {
-        self.admitted.as_ref().map(|admitted| &admitted.hold)
-    }
-
-    /// The admitted request as a successor process receives it; `None` if nothing has been admitted, or everything is
-    /// settled.
-    pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
-        let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
-        let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
-        let (request, key, group) = (self.request.id.raw(), keys.get(key).id(), meter.path_text(&admitted.hold));
-        Some(Running { request, key, admitted: admitted.at, reserved, money, group })
-    }
-
-    /// The shape of the endpoint, for generation requests.
-    pub(crate) fn dialect(&self) -> Option<Dialect> {
-        self.request.found.shape()
-    }
-
-    /// The model asked for, once known.
-    fn model(&self) -> Option<&Model> {
-        self.asked.and_then(|asked| self.request.setup.config.catalog.get(asked.model as usize))
-    }
-
-    /// Targets of the model that serve the requested operation.
-    #[inline]
-    fn targets(&self) -> &[Target] {
-        self.model().map_or(&[], |model| self.targets_of(model))
-    }
-
-    #[inline]
-    fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
-        let relays = !model.relayed.is_empty() && matches!(self.dialect(), Some(Dialect::Relay(_)));
-        if relays { &model.relayed } else { &model.targets }
-    }
-
-    /// Something of a stream is sent: true if its head goes before it.
-    #[inline]
-    fn open(&mut self) -> bool {
-        !std::mem::replace(&mut self.attempt.opened, true)
-    }
-
-    /// The target of the present attempt; `None` before the model is known.
-    #[inline]
-    fn target(&self) -> Option<&Target> {
-        self.targets().get(self.attempt.target as usize)
-    }
-
-    #[inline]
-    fn target_provider(&self) -> Option<&Provider> {
-        self.request.setup.config.providers.get(self.target()?.provider)
-    }
-
-    /// More of the body has come, perhaps the last of it.
-    fn body(&mut self, complete: bool, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Reading { draft } = &mut self.state else { return Effect::Nothing };
-        let length = message.body.len() as u64;
-        let scanned = match (&draft.invalid, complete) {
-            (Some(_), _) => Ok(()),
-            (None, true) => draft.scan.finish(message.body),
-            (None, false) => draft.scan.feed(message.body),
-        };
-        if complete {
-            cx.requests.keep_work(&mut draft.scan);
-        }
-        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
-        if let Err(Invalid(why)) = scanned {
-            draft.invalid = Some(why);
-        }
-        let body_timeout = self.request.setup.config.server.body_timeout;
-        if !complete && is_too_slow(length, cx.now.mono.micros_since(self.request.received), body_timeout) {
-            return self.refuse(Refusal::body_too_slow(body_timeout));
-        }
-        if let Some(key) = self.request.found.key
-            && let Err(refusal) = promise_body(draft, key, length, cx)
-        {
-            return self.refuse(refusal);
-        }
-        if !complete && let Err(refusal) = promise_named(&self.request, draft, message.body, cx) {
-            return self.refuse(refusal);
-        }
-        let storage = message.storage + draft.storage();
-        cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
-        match (complete, draft.invalid.take_if(|_| complete)) {
-            (false, _) => Effect::Nothing,
-            (true, Some(why)) => self.refuse(Refusal::invalid_body(why)),
-            (true, None) => {
-                self.request.read = cx.now.mono;
-                self.body_complete(message, cx)
-            }
-        }
-    }
-
-    /// Answers with an error before anything was admitted.
-    fn refuse(&mut self, refusal: Refusal) -> Effect {
-        let outcome = Outcome::refused(&refusal);
-        Effect::Refuse(Box::new(refusal), outcome)
-    }
-
-    /// The client has left.
-    fn left(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        // What has not been sent costs nothing, whatever its prompt is.
-        if self.attempt.sent != Mono::NEVER {
-            self.count_now(message, cx);
-        }
-        self.abandon(cx);
-        self.drop_provider(cx);
-        self.note_left();
-        Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
     }
 }
 

@@ -2,7 +2,7 @@
 //! providers are sent in addition to those counted. Also the share of a limit that one request may take.
 
 use super::event::ClientMessage;
-use super::state::Exchange;
+use super::job::RequestJob;
 use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::time::Unix;
 use crate::dialect::{self, BOUND_MIN, Beside, Fields, RequestTarget};
@@ -21,7 +21,7 @@ use crate::wire::Dialect;
 /// writes. Tollgate cannot know how a provider reads them; this covers texts in most languages.
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
-impl Exchange {
+impl RequestJob {
     /// Dialect targets of all of the model's targets that may be used.
     pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = RequestTarget<'a>> {
         let setup = &self.request.setup;
@@ -144,7 +144,7 @@ pub(super) fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Besi
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
 #[inline]
 pub(super) fn payer<'a>(
-    of: &Exchange,
+    of: &RequestJob,
     plans: &'a KeyPlans,
     keys: &Keys,
     config: &'a Config,

@@ -5,7 +5,8 @@
 use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind, wants_rest};
-use super::state::{Exchange, Queued, Request, State};
+use super::job::{Request, RequestJob};
+use super::state::{Exchange, Queued, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
@@ -29,6 +30,185 @@ impl Request {
 }
 
 impl Exchange {
+    /// The first attempt of an admitted request whose model has a queue, or its place in that.
+    pub(super) fn first_place(
+        &mut self,
+        queue: QueueLimits,
+        draft: Box<OutgoingRequest>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let fresh = self.job.attempt.fresh();
+        let choice = Choice { tried: fresh.tried, ..self.job.choice(&draft, cx.now.mono) };
+        match self.job.seek(&queue, &choice, Stage::New, cx) {
+            Seek::Found(target) if target == self.job.attempt.target as usize => self.begin_attempt(draft, message, cx),
+            Seek::Found(target) => {
+                self.job.attempt = fresh;
+                self.job.attempt.aim(target);
+                self.sent_to(draft, cx.now.mono.after(queue.wait), message, cx)
+            }
+            _ => match self.job.full(&queue, cx) {
+                Some((kind, refusal)) => {
+                    self.give_up(draft, Fault { retry_after: refusal.retry_after, ..kind.into() }, cx)
+                }
+                None => {
+                    self.job.attempt = fresh;
+                    self.wait(queue, draft, message, cx)
+                }
+            },
+        }
+    }
+
+    /// After a failed attempt no other target is free: waits for one that is worth it, else gives all back.
+    pub(super) fn wait_again(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        fault: &Fault,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<Effect, Box<OutgoingRequest>> {
+        let Some(queue) = self.job.model().and_then(|model| model.queue) else { return Err(draft) };
+        let mut choice = self.job.choice(&draft, cx.now.mono);
+        if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
+            // It said that it had no place, so that it may be asked again when its rest is over.
+            choice.tried &= !self.job.attempt.bit();
+        }
+        match self.job.seek(&queue, &choice, Stage::Failed, cx) {
+            Seek::Wait if self.job.full(&queue, cx).is_none() => {
+                self.job.attempt.tried = choice.tried;
+                Ok(self.wait(queue, draft, message, cx))
+            }
+            _ => Err(draft),
+        }
+    }
+
+    /// Waits for its turn. What was written for a target is not kept.
+    fn wait(
+        &mut self,
+        queue: QueueLimits,
+        mut draft: Box<OutgoingRequest>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        draft.rewind(&mut cx.pool);
+        let (now, own) = (cx.now.mono, message.exchange);
+        if let (Some(key), Some(model), Some(asked)) = (self.job.request.found.key, self.job.model(), &self.job.asked) {
+            let share = cx.plans.of(key, &cx.keys, &cx.setup.config).map_or(1, |payer| payer.plan.share);
+            let tokens = asked.about.saturating_add(asked.completion);
+            let (came, epoch) = (self.job.request.read, self.job.request.setup.epoch);
+            cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
+        }
+        let by = now.after(self.job.request.may_wait(queue.wait));
+        // What an attempt took that has failed is a part of getting the request to a provider.
+        (self.job.attempt.sent, self.job.attempt.first) = (Mono::NEVER, Mono::NEVER);
+        self.state = State::Queued(Queued { draft, own, since: now, by });
+        Effect::Wait
+    }
+
+    /// True if it can be served, of those who wait.
+    pub(crate) fn look_for_place(&self, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
+        let (State::Queued(queued), Some(targets)) = (&self.state, self.job.present_targets(setup)) else {
+            return Look::NotThis;
+        };
+        let choice = self.job.choice(&queued.draft, now);
+        match breakers.seek(targets, &choice, Stage::Waits, queued.by) {
+            Seek::Found(_) => Look::Served,
+            _ if breakers.is_any_open(targets, now) => Look::NotThis,
+            _ => Look::None,
+        }
+    }
+
+    /// True if it waits for a slot.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.state.is_queued()
+    }
+
+    /// Starts the attempt: the request is first in its queue, and a slot is free.
+    pub(super) fn placed(&mut self, mut queued: Queued, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        let now = cx.now.mono;
+        queued.note_waited(&mut self.job.request, now);
+        if self.job.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
+            self.state = State::Queued(queued);
+            return self.end(Fault::from(FaultKind::KeyEnded), cx);
+        }
+        let Queued { draft, by, .. } = queued;
+        let choice = self.job.choice(&draft, now);
+        let found =
+            self.job.present_targets(&cx.setup).map(|targets| cx.breakers.seek(targets, &choice, Stage::Waits, by));
+        let Some(Seek::Found(target)) = found else {
+            debug_assert!(false, "a turn without a place");
+            return self.give_up(draft, Fault::from(FaultKind::Internal), cx);
+        };
+        self.job.attempt.aim(target);
+        self.sent_to(draft, by, message, cx)
+    }
+
+    /// Writes the body for the chosen target, which is free, and begins an attempt. If the body cannot be written for
+    /// that target, another one is chosen.
+    fn sent_to(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        by: Mono,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let unfit = || Fault::from(FaultKind::Internal);
+        loop {
+            match self.job.build(&mut draft, message, cx) {
+                Ok(Built::Whole) => return self.begin_attempt(draft, message, cx),
+                Ok(Built::TooLong) => {
+                    return self.translate(draft, Some(Box::new((unfit(), self.job.attempt.target))), cx);
+                }
+                Err(_) => {}
+            }
+            let Some(queue) = self.job.model().and_then(|model| model.queue) else {
+                return self.give_up(draft, unfit(), cx);
+            };
+            let choice = self.job.choice(&draft, cx.now.mono);
+            let all_tried = choice.tried.count_ones() as usize >= self.job.targets().len();
+            match cx.breakers.seek(self.job.targets(), &choice, Stage::Waits, by) {
+                Seek::Found(target) => self.job.attempt.aim(target),
+                Seek::Wait if !all_tried => return self.wait(queue, draft, message, cx),
+                _ => return self.give_up(draft, unfit(), cx),
+            }
+        }
+    }
+
+    /// Fails the request: it has waited as long as it may.
+    pub(super) fn waited_in_vain(&mut self, cx: &mut Cx) -> Effect {
+        let now = cx.now.mono;
+        let Some((queue, model)) = self.job.model().and_then(|model| Some((model.queue?, model))) else {
+            return self.end(Fault::from(FaultKind::Internal), cx);
+        };
+        // The end of the first rest where all of them rest, else when those who wait will have been served.
+        let again = cx.breakers.there_again(self.job.targets(), 0, &self.job.needs(), now);
+        let again = match again {
+            Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
+            _ => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
+        };
+        self.end(Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }, cx)
+    }
+}
+
+impl Queued {
+    /// Adds the time since the last call to the time that the request has waited.
+    pub(super) fn note_waited(&mut self, request: &mut Request, now: Mono) {
+        let waited = u32::try_from(now.micros_since(self.since)).unwrap_or(u32::MAX);
+        self.since = now;
+        // One that has waited for no time has waited all the same.
+        request.queued = request.queued.saturating_add(waited).max(1);
+    }
+
+    /// Leaves the queue: the request ends while it waits.
+    pub(super) fn leave(&mut self, job: &mut RequestJob, cx: &mut Cx) {
+        self.note_waited(&mut job.request, cx.now.mono);
+        if let (Some(key), Some(model)) = (job.request.found.key, job.model()) {
+            cx.queues.leave(&model.id, key, self.own);
+        }
+    }
+}
+
+impl RequestJob {
     /// The target that the body is written for before admission. Where the request will wait it is the first of the
     /// list, which may not be the one that it is sent to.
     pub(super) fn first_target(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
@@ -107,94 +287,6 @@ impl Exchange {
         has_share.then(|| (FaultKind::QueueShare(share), Refusal::queue_share(share, again)))
     }
 
-    /// The first attempt of an admitted request whose model has a queue, or its place in that.
-    pub(super) fn first_place(
-        &mut self,
-        queue: QueueLimits,
-        draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let fresh = self.attempt.fresh();
-        let choice = Choice { tried: fresh.tried, ..self.choice(&draft, cx.now.mono) };
-        match self.seek(&queue, &choice, Stage::New, cx) {
-            Seek::Found(target) if target == self.attempt.target as usize => self.begin_attempt(draft, message, cx),
-            Seek::Found(target) => {
-                self.attempt = fresh;
-                self.attempt.aim(target);
-                self.sent_to(draft, cx.now.mono.after(queue.wait), message, cx)
-            }
-            _ => match self.full(&queue, cx) {
-                Some((kind, refusal)) => {
-                    self.give_up(draft, Fault { retry_after: refusal.retry_after, ..kind.into() }, cx)
-                }
-                None => {
-                    self.attempt = fresh;
-                    self.wait(queue, draft, message, cx)
-                }
-            },
-        }
-    }
-
-    /// After a failed attempt no other target is free: waits for one that is worth it, else gives all back.
-    pub(super) fn wait_again(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        fault: &Fault,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Result<Effect, Box<OutgoingRequest>> {
-        let Some(queue) = self.model().and_then(|model| model.queue) else { return Err(draft) };
-        let mut choice = self.choice(&draft, cx.now.mono);
-        if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
-            // It said that it had no place, so that it may be asked again when its rest is over.
-            choice.tried &= !self.attempt.bit();
-        }
-        match self.seek(&queue, &choice, Stage::Failed, cx) {
-            Seek::Wait if self.full(&queue, cx).is_none() => {
-                self.attempt.tried = choice.tried;
-                Ok(self.wait(queue, draft, message, cx))
-            }
-            _ => Err(draft),
-        }
-    }
-
-    /// Waits for its turn. What was written for a target is not kept.
-    fn wait(
-        &mut self,
-        queue: QueueLimits,
-        mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        draft.rewind(&mut cx.pool);
-        let (now, own) = (cx.now.mono, message.exchange);
-        if let (Some(key), Some(model), Some(asked)) = (self.request.found.key, self.model(), &self.asked) {
-            let share = cx.plans.of(key, &cx.keys, &cx.setup.config).map_or(1, |payer| payer.plan.share);
-            let tokens = asked.about.saturating_add(asked.completion);
-            let (came, epoch) = (self.request.read, self.request.setup.epoch);
-            cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
-        }
-        let by = now.after(self.request.may_wait(queue.wait));
-        // What an attempt took that has failed is a part of getting the request to a provider.
-        (self.attempt.sent, self.attempt.first) = (Mono::NEVER, Mono::NEVER);
-        self.state = State::Queued(Queued { draft, own, since: now, by });
-        Effect::Wait
-    }
-
-    /// True if it can be served, of those who wait.
-    pub(crate) fn look_for_place(&self, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
-        let (State::Queued(queued), Some(targets)) = (&self.state, self.present_targets(setup)) else {
-            return Look::NotThis;
-        };
-        let choice = self.choice(&queued.draft, now);
-        match breakers.seek(targets, &choice, Stage::Waits, queued.by) {
-            Seek::Found(_) => Look::Served,
-            _ if breakers.is_any_open(targets, now) => Look::NotThis,
-            _ => Look::None,
-        }
-    }
-
     /// The targets of its model, with the places that the present configuration gives them where it has the same ones:
     /// who waits gets the places that there are.
     fn present_targets<'a>(&'a self, present: &'a Setup) -> Option<&'a [Target]> {
@@ -209,94 +301,5 @@ impl Exchange {
     /// When time alone may bring it a place.
     pub(crate) fn next_change(&self, breakers: &mut Breakers, now: Mono) -> Mono {
         breakers.next_change(self.targets(), now)
-    }
-
-    /// True if it waits for a slot.
-    pub(crate) fn is_queued(&self) -> bool {
-        matches!(self.state, State::Queued(_))
-    }
-
-    /// Starts the attempt: the request is first in its queue, and a slot is free.
-    pub(super) fn placed(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let now = cx.now.mono;
-        self.note_waited(now);
-        if self.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
-            return self.end(Fault::from(FaultKind::KeyEnded), cx);
-        }
-        let State::Queued(Queued { draft, by, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        let choice = self.choice(&draft, now);
-        let found = self.present_targets(&cx.setup).map(|targets| cx.breakers.seek(targets, &choice, Stage::Waits, by));
-        let Some(Seek::Found(target)) = found else {
-            debug_assert!(false, "a turn without a place");
-            return self.give_up(draft, Fault::from(FaultKind::Internal), cx);
-        };
-        self.attempt.aim(target);
-        self.sent_to(draft, by, message, cx)
-    }
-
-    /// Writes the body for the chosen target, which is free, and begins an attempt. If the body cannot be written for
-    /// that target, another one is chosen.
-    fn sent_to(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        by: Mono,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let unfit = || Fault::from(FaultKind::Internal);
-        loop {
-            match self.build(&mut draft, message, cx) {
-                Ok(Built::Whole) => return self.begin_attempt(draft, message, cx),
-                Ok(Built::TooLong) => {
-                    return self.translate(draft, Some(Box::new((unfit(), self.attempt.target))), cx);
-                }
-                Err(_) => {}
-            }
-            let Some(queue) = self.model().and_then(|model| model.queue) else {
-                return self.give_up(draft, unfit(), cx);
-            };
-            let choice = self.choice(&draft, cx.now.mono);
-            let all_tried = choice.tried.count_ones() as usize >= self.targets().len();
-            match cx.breakers.seek(self.targets(), &choice, Stage::Waits, by) {
-                Seek::Found(target) => self.attempt.aim(target),
-                Seek::Wait if !all_tried => return self.wait(queue, draft, message, cx),
-                _ => return self.give_up(draft, unfit(), cx),
-            }
-        }
-    }
-
-    /// Fails the request: it has waited as long as it may.
-    pub(super) fn waited_in_vain(&mut self, cx: &mut Cx) -> Effect {
-        let now = cx.now.mono;
-        let Some((queue, model)) = self.model().and_then(|model| Some((model.queue?, model))) else {
-            return self.end(Fault::from(FaultKind::Internal), cx);
-        };
-        // The end of the first rest where all of them rest, else when those who wait will have been served.
-        let again = cx.breakers.there_again(self.targets(), 0, &self.needs(), now);
-        let again = match again {
-            Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
-            _ => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
-        };
-        self.end(Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }, cx)
-    }
-
-    /// Adds to its waiting what has passed of it.
-    pub(super) fn note_waited(&mut self, now: Mono) {
-        if let State::Queued(queued) = &mut self.state {
-            let waited = u32::try_from(now.micros_since(queued.since)).unwrap_or(u32::MAX);
-            queued.since = now;
-            // One that has waited for no time has waited all the same.
-            self.request.queued = self.request.queued.saturating_add(waited).max(1);
-        }
-    }
-
-    /// Leaves the queue: the request ends while it waits.
-    pub(super) fn leave_queue(&mut self, cx: &mut Cx) {
-        self.note_waited(cx.now.mono);
-        if let (State::Queued(queued), Some(key), Some(model)) = (&self.state, self.request.found.key, self.model()) {
-            cx.queues.leave(&model.id, key, queued.own);
-        }
     }
 }

@@ -4,6 +4,7 @@
 use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind};
+use super::job::RequestJob;
 use super::state::{Attempting, Exchange, Half, State};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -20,13 +21,13 @@ impl Exchange {
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
-        if fault.kind == FaultKind::Status(401) && !self.attempt.renewed {
-            self.attempt.renewed = true;
-            if self.adopt_secret(cx) {
+        if fault.kind == FaultKind::Status(401) && !self.job.attempt.renewed {
+            self.job.attempt.renewed = true;
+            if self.job.adopt_secret(cx) {
                 return self.once_more(draft, fault, message, cx);
             }
-            if self.origin().is_some_and(|origin| cx.renewals.contains(origin)) {
-                let timeout = self.target().map_or(Default::default(), |target| target.limits.connect_timeout);
+            if self.job.origin().is_some_and(|origin| cx.renewals.contains(origin)) {
+                let timeout = self.job.target().map_or(Default::default(), |target| target.limits.connect_timeout);
                 let by = cx.now.mono.after(timeout);
                 self.state = State::Attempting(Attempting { draft, half: Half::Renewing, by });
                 return Err(Box::new(Effect::Wait));
@@ -43,16 +44,38 @@ impl Exchange {
         message: &ClientMessage<'_>,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
-        match self.build(&mut draft, message, cx) {
+        match self.job.build(&mut draft, message, cx) {
             Ok(Built::Whole) => Ok(draft),
             Ok(Built::TooLong) => {
-                let failed = Some(Box::new((fault, self.attempt.target)));
+                let failed = Some(Box::new((fault, self.job.attempt.target)));
                 Err(Box::new(self.translate(draft, failed, cx)))
             }
             Err(_) => Err(Box::new(self.give_up(draft, fault, cx))),
         }
     }
 
+    /// True if it waits for the secret of this origin.
+    pub(crate) fn awaits_secret(&self, origin: &Origin) -> bool {
+        match &self.state {
+            State::Attempting(Attempting { half: Half::Renewing, .. }) => self.job.origin() == Some(origin),
+            _ => false,
+        }
+    }
+
+    /// The secret has been asked for, or takes too long.
+    pub(super) fn renewed(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        let fault = Fault::from(FaultKind::Status(401));
+        if !self.job.adopt_secret(cx) {
+            return self.give_up(draft, fault, cx);
+        }
+        match self.once_more(draft, fault, message, cx) {
+            Ok(draft) => self.begin_attempt(draft, message, cx),
+            Err(effect) => *effect,
+        }
+    }
+}
+
+impl RequestJob {
     /// Origin of the present target's secret.
     fn origin(&self) -> Option<&Origin> {
         let (_, target, provider) = self.route()?;
@@ -85,28 +108,5 @@ impl Exchange {
             self.request.setup = present.clone();
         }
         adopts
-    }
-
-    /// True if it waits for the secret of this origin.
-    pub(crate) fn awaits_secret(&self, origin: &Origin) -> bool {
-        match &self.state {
-            State::Attempting(Attempting { half: Half::Renewing, .. }) => self.origin() == Some(origin),
-            _ => false,
-        }
-    }
-
-    /// The secret has been asked for, or takes too long.
-    pub(super) fn renewed(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Attempting(Attempting { draft, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        let fault = Fault::from(FaultKind::Status(401));
-        if !self.adopt_secret(cx) {
-            return self.give_up(draft, fault, cx);
-        }
-        match self.once_more(draft, fault, message, cx) {
-            Ok(draft) => self.begin_attempt(draft, message, cx),
-            Err(effect) => *effect,
-        }
     }
 }

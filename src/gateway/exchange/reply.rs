@@ -1,9 +1,10 @@
 //! Whole answers: collected, read here or by a helper thread, and passed on as one.
 
-use super::event::{ClientMessage, Effect, Outcome};
+use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over};
 use super::fault::{Fault, FaultKind};
-use super::state::{Asked, Body, Draft, Exchange, FinalOutput, State};
-use super::stream::NOT_JSON;
+use super::job::{Asked, RequestJob};
+use super::provider_error::NOT_JSON;
+use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::buf::Buf;
 use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
@@ -12,12 +13,11 @@ use crate::gateway::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
 use crate::wire::Dialect;
 
-impl Exchange {
+impl Answering {
     /// A piece of a whole answer: kept until all of it is there.
-    pub(super) fn collect(&mut self, data: &[u8], message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let limit = self.target().map_or(0, |target| target.limits.max_response);
-        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
+    pub(super) fn collect(&mut self, job: &RequestJob, data: &[u8], cx: &mut Cx) -> AnswerStep {
+        let limit = job.target().map_or(0, |target| target.limits.max_response);
+        let Body::Collect { buf, .. } = &mut self.body else { return Ok(Effect::Nothing) };
         let length = buf.len() + data.len();
         let (bound, came) = match length {
             _ if length > limit => ("max_response", limit),
@@ -25,87 +25,80 @@ impl Exchange {
             _ if length > buf.capacity() => ("max_buffered", buf.len()),
             _ => {
                 buf.push(&mut cx.pool, data);
-                return Effect::Nothing;
+                return Ok(Effect::Nothing);
             }
         };
-        self.attempt_failed(Fault::from(FaultKind::TooLarge(bound, came)), false, message, cx)
+        Err(Fault::from(FaultKind::TooLarge(bound, came)).into())
     }
 
     /// All of a whole answer has been collected: reads it.
-    pub(super) fn collected(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let Body::Collect { buf, stream, .. } = &mut answering.body else { return Effect::Nothing };
+    pub(super) fn collected(&mut self, job: &mut RequestJob, message: &ClientMessage<'_>, cx: &mut Cx) -> AnswerStep {
+        let Body::Collect { buf, stream, .. } = &mut self.body else { return Ok(Effect::Nothing) };
         if cx.is_long(buf.len()) {
-            return self.offload_reply(message, cx);
+            return Ok(self.offload_reply(job, message, cx));
         }
         let mut buf = std::mem::take(buf);
         if let Some(stream) = stream.take() {
-            let effect = self.unstreamed(stream, buf.bytes(), message, cx);
+            let step = self.unstreamed(job, stream, buf.bytes(), cx);
             buf.release(&mut cx.pool);
-            return effect;
+            return step;
         }
-        let read = self.read_whole(buf.bytes(), message, cx);
-        // What is sent of it takes its place.
+        let read = self.read_whole(job, buf.bytes(), message, cx);
+        // The output takes its place.
         buf.release(&mut cx.pool);
-        self.reply(read, message, cx)
+        self.reply(job, read, message, cx)
     }
 
-    /// A whole answer has come at once.
-    pub(super) fn whole(&mut self, body: &[u8], message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        if let State::Answering(answering) = &mut self.state
-            && let Body::Collect { stream, .. } = &mut answering.body
+    /// A whole answer has come.
+    pub(super) fn whole(
+        &mut self,
+        job: &mut RequestJob,
+        body: &[u8],
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> AnswerStep {
+        if let Body::Collect { stream, .. } = &mut self.body
             && let Some(stream) = stream.take()
         {
-            return self.unstreamed(stream, body, message, cx);
+            return self.unstreamed(job, stream, body, cx);
         }
-        let read = self.read_whole(body, message, cx);
-        self.reply(read, message, cx)
+        let read = self.read_whole(job, body, message, cx);
+        self.reply(job, read, message, cx)
     }
 
     /// A complete response has come in the place of a stream: it is written as one.
     #[cold]
-    fn unstreamed(
-        &mut self,
-        mut stream: Box<SseStream>,
-        body: &[u8],
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let (Some(asked), Some(from)) = (self.asked, self.upstream()) else { return Effect::Nothing };
+    fn unstreamed(&mut self, job: &mut RequestJob, mut stream: Box<SseStream>, body: &[u8], cx: &mut Cx) -> AnswerStep {
+        let Some(from) = job.upstream() else { return Ok(Effect::Nothing) };
         cx.out.clear();
-        let prompt = PromptTokens::Counted(asked.counted());
-        let identity = self.request.identity(&asked, prompt, cx.now.unix);
+        let identity = job.counted_identity(cx.now.unix);
         match stream.whole(from, body, &mut cx.pool, &identity, &mut cx.out) {
             Ok(fed) => {
-                if let State::Answering(answering) = &mut self.state {
-                    answering.body = Body::Stream(stream);
-                }
-                self.fed(fed, message, cx)
+                self.body = Body::Stream(stream);
+                self.fed(job, fed, cx)
             }
             Err(rejected) => {
                 cx.streams.put(stream);
-                self.attempt_failed(self.rejected(rejected), false, message, cx)
+                Err(job.rejected(rejected).into())
             }
         }
     }
 
-    /// The shape of the answers of the present target; the client's own where the target keeps it.
-    fn upstream(&self) -> Option<Dialect> {
-        let to = self.dialect()?;
-        let from = self.target_provider().map_or(to, |provider| provider.shape);
-        Some(if from == to.upstream() { to } else { from })
-    }
-
     /// Reads a complete answer, and writes what the client is sent to `cx.out`.
-    fn read_whole(&mut self, body: &[u8], message: &ClientMessage<'_>, cx: &mut Cx) -> Result<ObservedUsage, Rejected> {
-        let (Some(asked), Some(to), State::Answering(answering)) = (self.asked, self.dialect(), &self.state) else {
+    fn read_whole(
+        &self,
+        job: &RequestJob,
+        body: &[u8],
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<ObservedUsage, Rejected> {
+        let (Some(asked), Some(to)) = (&job.asked, job.dialect()) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
         };
-        let from = self.target_provider().map_or(to, |provider| provider.shape);
+        let from = job.target_provider().map_or(to, |provider| provider.shape);
         cx.out.clear();
-        let prompt = answering.draft.prompt(&asked, message.body);
-        let identity = self.request.identity(&asked, prompt, cx.now.unix);
-        match answering.draft.translation() {
+        let identity = job.identity(self.draft.prompt(asked, message.body), cx.now.unix);
+        match self.draft.translation() {
             None => {
                 let read = cx.answers.whole(to, body, &identity, &mut cx.out);
                 read.map_err(|why| dialect::rejected(to, body, why))
@@ -118,40 +111,40 @@ impl Exchange {
     }
 
     /// Answers with what has been made of a whole answer.
-    fn reply(&mut self, read: Result<ObservedUsage, Rejected>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let usage = match self.whole_accepted(read, message, cx) {
-            Ok(usage) => usage,
-            Err(fault) => return self.attempt_failed(*fault, false, message, cx),
-        };
-        if self.diagnosis.is_some() {
-            self.note_finish(true, &cx.out);
+    fn reply(
+        &mut self,
+        job: &mut RequestJob,
+        read: Result<ObservedUsage, Rejected>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> AnswerStep {
+        let usage = self.whole_accepted(job, read, message, cx)?;
+        if job.diagnosis.is_some() {
+            job.note_finish(true, &cx.out);
         }
-        let outcome = Outcome { status: 200, error: None, usage };
         if !cx.waits_for_rows() {
-            return Effect::Answer(outcome);
+            return Ok(Effect::Answer(Outcome { status: 200, error: None, usage }));
         }
         let mut last = Buf::default();
         last.push(&mut cx.pool, &cx.out);
-        self.await_row(FinalOutput::Whole(last), usage, message, cx).unwrap_or(Effect::Wait)
+        Err(Box::new(Over::Complete { last: FinalOutput::Whole(last), usage, forward: Forward::default() }))
     }
 
     /// Has a large answer read by a helper thread. Its connection has given all it had to give.
-    fn offload_reply(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    fn offload_reply(&mut self, job: &RequestJob, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
         self.let_go_complete(cx);
         let serial = cx.next_offload();
-        let (Some(asked), Some(to), Some(from)) = (self.asked, self.dialect(), self.upstream()) else {
+        let (Some(asked), Some(to), Some(from)) = (&job.asked, job.dialect(), job.upstream()) else {
             return Effect::Nothing;
         };
-        let chunked = self.request.meta.http11;
-        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let state = answering.draft.translation().cloned().unwrap_or_default();
-        let prompt = answering.draft.prompt(&asked, message.body);
-        let identity = self.request.identity(&asked, prompt, cx.now.unix).into();
+        let chunked = job.request.meta.http11;
+        let state = self.draft.translation().cloned().unwrap_or_default();
+        let identity = job.identity(self.draft.prompt(asked, message.body), cx.now.unix).into();
         let observed = Box::default();
-        let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
+        let body = std::mem::replace(&mut self.body, Body::Offloaded { serial, observed });
         let Body::Collect { buf, stream, .. } = body else { return Effect::Nothing };
         let lent = buf.capacity();
-        let of = JobOwner { exchange: message.exchange, key: self.request.found.key, serial };
+        let of = JobOwner { exchange: message.exchange, key: job.request.found.key, serial };
         let task = match stream {
             Some(stream) => OffloadTask::Unstreamed { stream, body: buf, from },
             None => OffloadTask::Reply { body: buf, from, to, state, chunked },
@@ -163,21 +156,53 @@ impl Exchange {
     /// A helper thread has read a whole answer; `out` is what the client gets.
     pub(super) fn whole_read(
         &mut self,
+        job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
         mut out: Buf,
         message: &ClientMessage<'_>,
         cx: &mut Cx,
-    ) -> Effect {
-        match self.whole_accepted(read, message, cx) {
+    ) -> AnswerStep {
+        match self.whole_accepted(job, read, message, cx) {
             Ok(usage) if cx.waits_for_rows() => {
-                self.await_row(FinalOutput::Bulk(out), usage, message, cx).unwrap_or(Effect::Wait)
+                Err(Box::new(Over::Complete { last: FinalOutput::Bulk(out), usage, forward: Forward::default() }))
             }
-            Ok(usage) => Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, out),
-            Err(fault) => {
+            Ok(usage) => Ok(Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, out)),
+            Err(over) => {
                 out.release(&mut cx.pool);
-                self.attempt_failed(*fault, false, message, cx)
+                Err(over)
             }
         }
+    }
+
+    /// A whole answer has been read: what it costs, or what is wrong with it.
+    fn whole_accepted(
+        &mut self,
+        job: &mut RequestJob,
+        read: Result<ObservedUsage, Rejected>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Result<Usage, Box<Over>> {
+        let observed = match read {
+            Ok(observed) => observed,
+            Err(rejected) => return Err(job.rejected(rejected).into()),
+        };
+        self.let_go_complete(cx);
+        job.target_succeeded(cx);
+        if observed.reported.input.is_none()
+            && let Draft::Kept(draft) | Draft::Leaving(draft) = &self.draft
+        {
+            job.count_now(draft, message, cx);
+        }
+        Ok(job.charged(observed))
+    }
+}
+
+impl RequestJob {
+    /// The shape of the answers of the present target; the client's own where the target keeps it.
+    fn upstream(&self) -> Option<Dialect> {
+        let to = self.dialect()?;
+        let from = self.target_provider().map_or(to, |provider| provider.shape);
+        Some(if from == to.upstream() { to } else { from })
     }
 
     /// A whole answer cannot be passed on.
@@ -187,25 +212,6 @@ impl Exchange {
             Broken::Error(text) => self.error_fault(text),
         };
         Fault { reported: Some(reported), ..fault }
-    }
-
-    /// A whole answer has been read: what it costs, or what is wrong with it.
-    fn whole_accepted(
-        &mut self,
-        read: Result<ObservedUsage, Rejected>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Result<Usage, Box<Fault>> {
-        let observed = match read {
-            Ok(observed) => observed,
-            Err(rejected) => return Err(Box::new(self.rejected(rejected))),
-        };
-        self.let_go_complete(cx);
-        self.target_succeeded(cx);
-        if observed.reported.input.is_none() {
-            self.count_now(message, cx);
-        }
-        Ok(self.charged(observed))
     }
 }
 

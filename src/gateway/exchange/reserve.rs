@@ -4,13 +4,13 @@
 
 use super::authorize::Endpoint;
 use super::build::Built;
-use super::event::{ClientMessage, Effect, Outcome, Translate};
-use super::fault::Fault;
+use super::event::{ClientMessage, Effect, Outcome};
+use super::job::{Admitted, Asked, RequestJob};
 use super::need::{answer_tokens, payer};
-use super::state::{Admitted, Asked, Draft, Exchange, Reserving, State, Translating};
+use super::state::{Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{self, Fields, Invalid, OwnedTarget, RequestTarget, Surcharge};
+use crate::dialect::{self, Fields, Invalid, Surcharge};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling, Use, Wish};
@@ -24,26 +24,27 @@ use std::num::NonZeroU32;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
-    pub(super) fn body_complete(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let counts = match self.request.found.endpoint {
+    pub(super) fn body_complete(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let counts = match self.job.request.found.endpoint {
             Some(Endpoint::CountTokens(shape)) => Some(shape),
             _ => None,
         };
-        if let Err(refusal) = self.still_welcome(cx) {
-            return self.refuse(refusal);
+        if let Err(refusal) = self.job.still_welcome(cx) {
+            return self.turn_down(draft, refusal);
         }
         if !cx.clock_is_right() {
-            return self.refuse(Refusal::clock());
+            return self.turn_down(draft, Refusal::clock());
         }
-        let State::Reading { mut draft } = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
         // A count is of the prompt alone; but a model that is named must be there, and be the key's.
         let named = counts.is_none() || draft.scan.fields().model.is_some();
-        let chosen = if named { self.choose_model(&draft, message, cx) } else { Ok(()) };
+        let chosen = if named { self.job.choose_model(&draft, message, cx) } else { Ok(()) };
         if let Err(refusal) = chosen {
-            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            return self.refuse(refusal);
+            return self.turn_down(draft, refusal);
         }
         if let Some(shape) = counts {
             cx.out.clear();
@@ -51,20 +52,250 @@ impl Exchange {
             // Writing to a Vec cannot fail.
             let count = draft.scan.prompt_tokens(message.body).count();
             let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");
-            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            self.state = State::Reading { draft };
             return Effect::Answer(Outcome::ok());
         }
-        self.attribute(&draft, message, cx);
-        draft.kept_with = self.kept_with(&draft, message, cx);
-        draft.cache_key = self.cache_key(&draft, message, cx);
-        if let Err(refusal) = self.first_target(&draft, cx) {
-            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            return self.refuse(refusal);
+        self.job.attribute(&draft, message, cx);
+        draft.kept_with = self.job.kept_with(&draft, message, cx);
+        draft.cache_key = self.job.cache_key(&draft, message, cx);
+        if let Err(refusal) = self.job.first_target(&draft, cx) {
+            return self.turn_down(draft, refusal);
         }
         // The body for its provider before admission: what cannot be sent is not charged.
         self.write_first(draft, message, cx)
     }
 
+    /// Writes the body for the first target, here or, where it is long, on a helper thread.
+    fn write_first(&mut self, mut draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        match self.job.build(&mut draft, message, cx) {
+            Ok(Built::Whole) => self.reserve(draft, false, message, cx),
+            Ok(Built::TooLong) => self.translate(draft, None, cx),
+            Err(refusal) => self.write_next(draft, refusal, message, cx),
+        }
+    }
+
+    /// Writes the body for the next target, after that was impossible for the chosen one. If there is no other, the
+    /// request asks for something that the model cannot give, as `refusal` says.
+    fn write_next(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        refusal: Refusal,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        match self.job.next_to_write(&draft, cx) {
+            true => self.write_first(draft, message, cx),
+            false => self.turn_down(draft, refusal),
+        }
+    }
+
+    /// A helper thread has translated the request.
+    pub(super) fn translated(
+        &mut self,
+        Translating { promise, failed, .. }: Translating,
+        mut draft: Box<OutgoingRequest>,
+        built: Result<(), Invalid>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        draft.promise = promise;
+        self.job.look_for_dropped(&draft, message);
+        let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
+        match (built.and_then(|()| self.job.keep(&mut draft, message, cx)), failed) {
+            (Ok(()), _) if self.job.admitted.is_some() => self.begin_attempt(draft, message, cx),
+            (Ok(()), _) => match self.job.still_welcome(cx) {
+                Ok(()) => self.reserve(draft, false, message, cx),
+                Err(refusal) => self.turn_down(draft, refusal),
+            },
+            (Err(_), Some(failed)) => self.skip_target(draft, *failed, message, cx),
+            (Err(refusal), None) => self.write_next(draft, refusal, message, cx),
+        }
+    }
+
+    /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
+    /// `others_counted`: those of its key that were admitted by a bound have counted what they may use.
+    fn reserve(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        others_counted: bool,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        if self.job.admit_bounded(&draft, message, cx) {
+            return self.serve(draft, message, cx);
+        }
+        let mut estimate = self.job.count_prompt(&draft, message, cx);
+        if draft.scan.tokens_fetched() > 0 {
+            estimate = self.job.with_fetched(estimate, &draft, message, cx);
+        }
+        if cx.asks_ledger() {
+            let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
+            let granted = self.job.request.found.key.and_then(|key| cx.admit_granted(key, reserved));
+            return match granted {
+                Some((hold, lease)) => {
+                    self.job.admitted(hold, Some(lease), cx.now.unix);
+                    self.serve(draft, message, cx)
+                }
+                None => self.ask(draft, reserved, message, cx),
+            };
+        }
+        match self.job.admit_alone(estimate, cx) {
+            Ok(()) => self.serve(draft, message, cx),
+            // They may have been given less than is kept for them.
+            Err(_) if !others_counted && self.job.others_are_bounded(cx) => {
+                let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
+                let (asked, by) = (cx.now.unix, Mono::NEVER);
+                self.state = State::Reserving(Reserving { draft: Some(draft), lease, asked, by });
+                Effect::CountOthers
+            }
+            Err(refusal) => self.turn_down(draft, refusal),
+        }
+    }
+
+    /// Admits or refuses the request, after the bounded requests that share a limit with it have been counted.
+    pub(super) fn others_counted(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        debug_assert!(!self.job.others_are_bounded(cx));
+        self.reserve(draft, true, message, cx)
+    }
+
+    /// Puts the question to the shared ledger; the exchange waits for the answer.
+    fn ask(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        reserved: Amount,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let payer = payer(&self.job, &cx.plans, &cx.keys, &cx.setup.config)
+            .and_then(|payer| self.job.fits(payer, reserved, cx.now.unix, &mut cx.meter).map(|()| payer));
+        let payer = match payer {
+            Ok(payer) => payer,
+            Err(refusal) => {
+                return self.turn_down(draft, refusal);
+            }
+        };
+        let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
+        let limits = limits_of(payer.plan);
+        self.put_question(Some(draft), lease, limits, message, cx)
+    }
+
+    /// Asks the shared ledger for the state of the key, since other hosts use it too. Returns false if the local state
+    /// is enough: the request has a body, which no client sends.
+    pub(crate) fn look(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> bool {
+        let asks = self.job.request.meta.bodiless && cx.asks_ledger();
+        let Some(payer) = payer(&self.job, &cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks) else {
+            return false;
+        };
+        let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
+        let limits = limits_of(payer.plan);
+        self.put_question(None, lease, limits, message, cx);
+        true
+    }
+
+    fn put_question(
+        &mut self,
+        draft: Option<Box<OutgoingRequest>>,
+        lease: Lease,
+        limits: Limits,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let Some(key) = self.job.request.found.key else { return Effect::refuse(Refusal::internal()) };
+        let number = (message.exchange.slot, message.exchange.generation);
+        let groups: Box<[Limits]> = match lease.path.is_some() {
+            true => cx.meter.group_limits(lease.path).iter().map(limits_of).collect(),
+            false => Box::default(),
+        };
+        let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
+        // Places at once are granted one by one.
+        let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
+        let wish = match is_granted {
+            true => cx.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
+            false => Wish::default(),
+        };
+        cx.orders.ask(Ask { number, key: cx.keys.get(key).id(), lease, limits, groups, admits, wish });
+        let by = cx.now.mono.after(ASK_TIMEOUT);
+        self.state = State::Reserving(Reserving { draft, lease: kept, asked: cx.now.unix, by });
+        Effect::Wait
+    }
+
+    /// The shared ledger has answered.
+    pub(super) fn ruled(
+        &mut self,
+        reserving: Reserving,
+        ask: &Ask,
+        ruling: Ruling,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        if ruling == Ruling::Unavailable {
+            return self.not_ruled(reserving, message, cx);
+        }
+        let Reserving { draft, asked, .. } = reserving;
+        let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
+        let refusal =
+            match (ruling, payer(&self.job, &cx.plans, &cx.keys, &cx.setup.config), self.job.still_welcome(cx)) {
+                (Ruling::Admitted, Ok(payer), Ok(())) => {
+                    let lease = Lease { shared: true, ..ask.lease.clone() };
+                    let hold = cx.meter.grant(payer, asked, &lease);
+                    cx.orders.used(Use::Served(ask.key, lease.clone()));
+                    self.job.admitted(hold, Some(lease), asked);
+                    return self.serve(draft, message, cx);
+                }
+                (Ruling::Refused(kind, which, by), Ok(payer), _) => {
+                    let payer = Payer { path: ask.lease.path, ..payer };
+                    Refusal::limit(&cx.meter.limit(payer, cx.now.unix, kind, by, which))
+                }
+                (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
+                _ => Refusal::internal(),
+            };
+        if ruling == Ruling::Admitted {
+            cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
+        }
+        self.turn_down(draft, refusal)
+    }
+
+    /// The shared ledger has not decided: what the configuration says for that.
+    pub(super) fn not_ruled(
+        &mut self,
+        Reserving { draft, lease, .. }: Reserving,
+        message: &ClientMessage<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let alone = cx.goes_on_alone();
+        let Some(draft) = draft else {
+            return if alone { Effect::Quota } else { Effect::refuse(Refusal::store()) };
+        };
+        let admitted = match alone {
+            true => self.job.still_welcome(cx).and_then(|()| self.job.admit_alone(lease.reserved, cx)),
+            false => Err(Refusal::store()),
+        };
+        match admitted {
+            Ok(()) => self.serve(draft, message, cx),
+            Err(refusal) => self.turn_down(draft, refusal),
+        }
+    }
+
+    /// An admitted request is served: its clocks start, and the first attempt.
+    fn serve(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+        let timeout = self.job.target().map(|target| target.limits.request_timeout);
+        let stream = self.job.asked.is_some_and(|asked| asked.stream);
+        if let (Some(admitted), Some(timeout)) = (&mut self.job.admitted, timeout) {
+            admitted.until = cx.now.mono.after(timeout);
+            if stream {
+                admitted.beat = cx.now.mono.after(self.job.request.setup.config.server.heartbeat_after);
+            }
+        }
+        self.first_attempt(draft, message, cx)
+    }
+}
+
+impl RequestJob {
     /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
     /// may have gone to another process.
     #[inline]
@@ -169,137 +400,6 @@ impl Exchange {
         }
     }
 
-    /// Writes the body for the first target, here or, where it is long, on a helper thread.
-    fn write_first(&mut self, mut draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        match self.build(&mut draft, message, cx) {
-            Ok(Built::Whole) => self.reserve(draft, false, message, cx),
-            Ok(Built::TooLong) => self.translate(draft, None, cx),
-            Err(refusal) => self.write_next(draft, refusal, message, cx),
-        }
-    }
-
-    /// Writes the body for the next target, after that was impossible for the chosen one. If there is no other, the
-    /// request asks for something that the model cannot give, as `refusal` says.
-    fn write_next(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        refusal: Refusal,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        match self.next_to_write(&draft, cx) {
-            true => self.write_first(draft, message, cx),
-            false => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                self.refuse(refusal)
-            }
-        }
-    }
-
-    /// Has a large request translated by a helper thread.
-    pub(super) fn translate(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        failed: Option<Box<(Fault, u32)>>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let (Some((from, target, _)), Some(to)) = (self.route(), self.wanted()) else {
-            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            return self.refuse(Refusal::internal());
-        };
-        let by = cx.now.mono.after(target.limits.request_timeout);
-        let target = Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to }));
-        if self.admitted.is_some() {
-            // Nobody may have the place meanwhile.
-            self.take_place(&draft, cx);
-        }
-        let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
-        self.state = State::Translating(Translating { serial, promise, failed, by });
-        Effect::Translate(Box::new(Translate { draft, from, target, serial }))
-    }
-
-    /// A helper thread has translated the request.
-    pub(super) fn translated(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        built: Result<(), Invalid>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let State::Translating(translating) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        let Translating { promise, failed, .. } = translating;
-        draft.promise = promise;
-        self.look_for_dropped(&draft, message);
-        let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
-        match (built.and_then(|()| self.keep(&mut draft, message, cx)), failed) {
-            (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, message, cx),
-            (Ok(()), _) => match self.still_welcome(cx) {
-                Ok(()) => self.reserve(draft, false, message, cx),
-                Err(refusal) => {
-                    cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                    self.refuse(refusal)
-                }
-            },
-            (Err(_), Some(failed)) => self.skip_target(draft, *failed, message, cx),
-            (Err(refusal), None) => self.write_next(draft, refusal, message, cx),
-        }
-    }
-
-    /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
-    /// `others_counted`: those of its key that were admitted by a bound have counted what they may use.
-    fn reserve(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        others_counted: bool,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        if self.admit_bounded(&draft, message, cx) {
-            return self.serve(draft, message, cx);
-        }
-        let mut estimate = self.count_prompt(&draft, message, cx);
-        if draft.scan.tokens_fetched() > 0 {
-            estimate = self.with_fetched(estimate, &draft, message, cx);
-        }
-        if cx.asks_ledger() {
-            let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
-            let granted = self.request.found.key.and_then(|key| cx.admit_granted(key, reserved));
-            return match granted {
-                Some((hold, lease)) => {
-                    self.admitted(hold, Some(lease), cx.now.unix);
-                    self.serve(draft, message, cx)
-                }
-                None => self.ask(draft, reserved, message, cx),
-            };
-        }
-        match self.admit_alone(estimate, cx) {
-            Ok(()) => self.serve(draft, message, cx),
-            // They may have been given less than is kept for them.
-            Err(_) if !others_counted && self.others_are_bounded(cx) => {
-                let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
-                let (asked, by) = (cx.now.unix, Mono::NEVER);
-                self.state = State::Reserving(Reserving { draft: Some(draft), lease, asked, by });
-                Effect::CountOthers
-            }
-            Err(refusal) => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                self.refuse(refusal)
-            }
-        }
-    }
-
-    /// Admits or refuses the request, after the bounded requests that share a limit with it have been counted.
-    pub(super) fn others_counted(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        let Reserving { draft: Some(draft), .. } = reserving else { return self.refuse(Refusal::internal()) };
-        debug_assert!(!self.others_are_bounded(cx));
-        self.reserve(draft, true, message, cx)
-    }
-
     /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
     /// an answer that will say what was used. Its body stays until then, so that it can still be counted.
     fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> bool {
@@ -323,6 +423,13 @@ impl Exchange {
         payer(self, &cx.plans, &cx.keys, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
     }
 
+    /// Counts the prompt of a request that was admitted by a bound.
+    pub(super) fn count_now(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) {
+        if self.is_bounded() {
+            self.count_prompt(draft, message, cx);
+        }
+    }
+
     /// Counts the request's prompt and returns the maximum usage. If it was admitted by a bound, the exact amount is
     /// reserved from here on.
     pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> Amount {
@@ -344,148 +451,6 @@ impl Exchange {
         estimate
     }
 
-    /// Counts the prompt in any state, if that has not been done.
-    pub(super) fn count_now(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        if !self.is_bounded() {
-            return Effect::Nothing;
-        }
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::Queued(queued) => {
-                self.count_prompt(&queued.draft, message, cx);
-                self.state = State::Queued(queued);
-            }
-            State::Attempting(attempting) => {
-                self.count_prompt(&attempting.draft, message, cx);
-                self.state = State::Attempting(attempting);
-            }
-            State::Answering(answering) => {
-                if let Draft::Kept(draft) | Draft::Leaving(draft) = &answering.draft {
-                    self.count_prompt(draft, message, cx);
-                }
-                self.state = State::Answering(answering);
-            }
-            other => self.state = other,
-        }
-        Effect::Nothing
-    }
-
-    /// Puts the question to the shared ledger; the exchange waits for the answer.
-    fn ask(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        reserved: Amount,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config)
-            .and_then(|payer| self.fits(payer, reserved, cx.now.unix, &mut cx.meter).map(|()| payer));
-        let payer = match payer {
-            Ok(payer) => payer,
-            Err(refusal) => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                return self.refuse(refusal);
-            }
-        };
-        let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
-        let limits = limits_of(payer.plan);
-        self.put_question(Some(draft), lease, limits, message, cx)
-    }
-
-    /// Asks the shared ledger for the state of the key, since other hosts use it too. Returns false if the local state
-    /// is enough: the request has a body, which no client sends.
-    pub(crate) fn look(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> bool {
-        let asks = self.request.meta.bodiless && cx.asks_ledger();
-        let Some(payer) = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks) else {
-            return false;
-        };
-        let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
-        let limits = limits_of(payer.plan);
-        self.put_question(None, lease, limits, message, cx);
-        true
-    }
-
-    fn put_question(
-        &mut self,
-        draft: Option<Box<OutgoingRequest>>,
-        lease: Lease,
-        limits: Limits,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        let Some(key) = self.request.found.key else { return self.refuse(Refusal::internal()) };
-        let number = (message.exchange.slot, message.exchange.generation);
-        let groups: Box<[Limits]> = match lease.path.is_some() {
-            true => cx.meter.group_limits(lease.path).iter().map(limits_of).collect(),
-            false => Box::default(),
-        };
-        let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
-        // Places at once are granted one by one.
-        let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
-        let wish = match is_granted {
-            true => cx.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
-            false => Wish::default(),
-        };
-        cx.orders.ask(Ask { number, key: cx.keys.get(key).id(), lease, limits, groups, admits, wish });
-        let by = cx.now.mono.after(ASK_TIMEOUT);
-        self.state = State::Reserving(Reserving { draft, lease: kept, asked: cx.now.unix, by });
-        Effect::Wait
-    }
-
-    /// The shared ledger has answered.
-    pub(super) fn ruled(&mut self, ask: &Ask, ruling: Ruling, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        if ruling == Ruling::Unavailable {
-            return self.not_ruled(message, cx);
-        }
-        let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        let Reserving { draft, asked, .. } = reserving;
-        let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
-        let refusal = match (ruling, payer(self, &cx.plans, &cx.keys, &cx.setup.config), self.still_welcome(cx)) {
-            (Ruling::Admitted, Ok(payer), Ok(())) => {
-                let lease = Lease { shared: true, ..ask.lease.clone() };
-                let hold = cx.meter.grant(payer, asked, &lease);
-                cx.orders.used(Use::Served(ask.key, lease.clone()));
-                self.admitted(hold, Some(lease), asked);
-                return self.serve(draft, message, cx);
-            }
-            (Ruling::Refused(kind, which, by), Ok(payer), _) => {
-                let payer = Payer { path: ask.lease.path, ..payer };
-                Refusal::limit(&cx.meter.limit(payer, cx.now.unix, kind, by, which))
-            }
-            (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
-            _ => Refusal::internal(),
-        };
-        if ruling == Ruling::Admitted {
-            cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
-        }
-        cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-        self.refuse(refusal)
-    }
-
-    /// The shared ledger has not decided: what the configuration says for that.
-    pub(super) fn not_ruled(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Effect::Nothing;
-        };
-        let Reserving { draft, lease, .. } = reserving;
-        let alone = cx.goes_on_alone();
-        let Some(draft) = draft else {
-            return if alone { Effect::Quota } else { self.refuse(Refusal::store()) };
-        };
-        let admitted = match alone {
-            true => self.still_welcome(cx).and_then(|()| self.admit_alone(lease.reserved, cx)),
-            false => Err(Refusal::store()),
-        };
-        match admitted {
-            Ok(()) => self.serve(draft, message, cx),
-            Err(refusal) => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                self.refuse(refusal)
-            }
-        }
-    }
-
     /// Admits by this process's own counters: where no ledger is shared, or by the host's share of every limit while
     /// the shared one cannot be reached.
     fn admit_alone(&mut self, estimate: Amount, cx: &mut Cx) -> Result<(), Refusal> {
@@ -505,19 +470,6 @@ impl Exchange {
         let lease = lease.map(Box::new);
         let never = Mono::NEVER;
         self.admitted = Some(Admitted { hold, lease, at, until: never, beat: never });
-    }
-
-    /// An admitted request is served: its clocks start, and the first attempt.
-    fn serve(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
-        let timeout = self.target().map(|target| target.limits.request_timeout);
-        let stream = self.asked.is_some_and(|asked| asked.stream);
-        if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
-            admitted.until = cx.now.mono.after(timeout);
-            if stream {
-                admitted.beat = cx.now.mono.after(self.request.setup.config.server.heartbeat_after);
-            }
-        }
-        self.first_attempt(draft, message, cx)
     }
 }
 

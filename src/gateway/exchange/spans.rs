@@ -5,7 +5,7 @@
 use super::authorize::Endpoint;
 use super::event::Outcome;
 use super::finish::CLIENT_LEFT;
-use super::state::Exchange;
+use super::job::RequestJob;
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};
 use crate::base::time::{Mono, Now};
@@ -118,7 +118,7 @@ fn name_of(provider: &Provider) -> &str {
     }
 }
 
-impl Exchange {
+impl RequestJob {
     /// The trace that the request is part of: the caller's, if its `head` names one, else one that begins here, where
     /// spans are exported.
     #[cold]

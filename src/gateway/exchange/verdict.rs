@@ -2,7 +2,7 @@
 //! ends exactly once, whatever the reason.
 
 use super::fault::{Fault, refuses_credential, wants_rest};
-use super::state::Exchange;
+use super::job::RequestJob;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, Flight, place_of};
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
@@ -10,7 +10,7 @@ use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::wire::head::ResponseHead;
 
-impl Exchange {
+impl RequestJob {
     /// The target of the present attempt has given its whole answer.
     pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
         let begun = self.land(cx);

@@ -1,0 +1,48 @@
+//! Turns the errors of providers into faults: what they say is masked, since clients may see it.
+
+use super::fault::{Fault, FaultKind, status_within};
+use super::job::RequestJob;
+use crate::base::seam::Ending;
+use crate::dialect::errors::read_error;
+use crate::dialect::{ErrorText, Overflow, StreamFault, is_rate};
+use crate::policy::limits::UpstreamLimits;
+use std::num::NonZeroU32;
+
+/// Text for an answer that cannot be read.
+pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
+
+impl RequestJob {
+    pub(super) fn stream_fault(&self, fault: StreamFault) -> Fault {
+        let limit = |of: fn(&UpstreamLimits) -> usize| self.target().map_or(0, |target| of(&target.limits));
+        match fault {
+            StreamFault::Error(text) => self.error_fault(text),
+            StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event", limit(|limits| limits.max_event))),
+            StreamFault::AnswerTooLarge => {
+                Fault::from(FaultKind::TooLarge("max_response", limit(|limits| limits.max_response)))
+            }
+            StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
+            StreamFault::Incomplete => Fault::from(FaultKind::Incomplete(Ending::Fin)),
+        }
+    }
+
+    pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
+        self.fault_of(&text, FaultKind::InStream(status_within(&text)))
+    }
+
+    /// The failure that an answer with an error status and this body means.
+    pub(super) fn status_fault(&self, body: &[u8], status: u16, retry_after: Option<NonZeroU32>) -> Fault {
+        let text = read_error(body).unwrap_or_default();
+        // Some refuse a request that is too large for a token rate with 413.
+        let shown = if status == 413 && is_rate(&text) { 429 } else { status };
+        let mut fault = self.fault_of(&text, FaultKind::Status(shown));
+        fault.retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
+        fault.overflow = fault.overflow.filter(|_| matches!(status, 400 | 413 | 422 | 500));
+        fault
+    }
+
+    fn fault_of(&self, text: &ErrorText, kind: FaultKind) -> Fault {
+        let code = text.code.as_ref().or(text.kind.as_ref()).and_then(|code| self.masked(code));
+        let param = text.param.as_ref().and_then(|param| self.masked(param));
+        Fault { message: self.masked(&text.message), code, param, overflow: Overflow::of(text), ..Fault::from(kind) }
+    }
+}
