@@ -42,9 +42,9 @@
 //! `gateway::client` lives as long as a client's TCP connection and knows no exchange. `gateway::exchange` lives as
 //! long as a request and knows no socket. `gateway::provider` lives as long as a connection to a provider and knows no
 //! exchange. `gateway::drive` owns the tables of all three, passes events to them, and performs their effects.
-//! Everything else (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The states of an
-//! exchange are listed in one table in `gateway::exchange`, which a test compares with its one match; those of the
-//! connections are in `client::connection` and `provider::connection`.
+//! Everything else (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The
+//! transitions of an exchange are in one table, `exchange::transitions`, which a debug build checks at every step; those
+//! of the connections are in `client::connection` and `provider::connection`.
 //!
 //! # The path of a request
 //!
@@ -79,7 +79,7 @@
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::stream::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::attempt::next_target` for another order of targets |
 //! | an event of a stream | `dialect::delta::Delta`, a reader that produces it and a writer that consumes it (`dialect::convert`; the compiler names the matches); the same for complete answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
-//! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |
+//! | a state of a request | `exchange::state`, its arms in `Exchange::on`, and its rows in `exchange::transitions` |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |
 //! | a form of a provider's list of models | `cli::discover` (reading), `policy::discover`; `gateway::discovery` (times of requests), `lifecycle::listing` and `policy::config::fill` (results) |

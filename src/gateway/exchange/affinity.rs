@@ -15,7 +15,7 @@ use crate::wire::head::HeaderField;
 
 impl RequestJob {
     /// A number for what the request is to be kept together with; 0 where the model asks for nothing of the kind.
-    pub(super) fn kept_with(&self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &Cx) -> u64 {
+    pub(super) fn kept_with(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> u64 {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
         match (model.affinity, self.request.found.key, self.dialect()) {
             (Affinity::Off, ..) => 0,
@@ -28,7 +28,7 @@ impl RequestJob {
     /// Key under which a provider's prompt cache may find the conversation, if the model's configuration asks for one.
     /// It is hashed with the digest of the client's key: it reveals nothing of the session to the provider, and every
     /// host computes the same one.
-    pub(super) fn cache_key(&self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &Cx) -> Option<CacheKey> {
+    pub(super) fn cache_key(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Option<CacheKey> {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
         let (key, dialect) = (self.request.found.key?, self.dialect()?);
         let mut text = [0; 40];
@@ -41,7 +41,7 @@ impl RequestJob {
 }
 
 /// A number for the conversation: by what the head says, else by the body.
-fn session(dialect: Dialect, draft: &OutgoingRequest, message: &ClientMessage<'_>) -> u64 {
+fn session(dialect: Dialect, draft: &OutgoingRequest, message: &ClientMessage) -> u64 {
     match draft.head.field(HeaderField::Session).of(message.head) {
         [] => dialect::conversation(dialect, message.body, draft.scan.fields()),
         session => mix_bytes(2, session),

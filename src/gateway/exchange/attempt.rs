@@ -2,7 +2,7 @@
 //! is kept: the exchange drops it once part of an answer has been relayed.
 
 use super::build::Built;
-use super::event::{ClientMessage, Effect, Forward, Outcome, Over, Translate};
+use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over, Translate};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob, TriedAddresses};
 use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
@@ -29,7 +29,7 @@ impl Exchange {
     pub(super) fn first_attempt(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         if let Some(queue) = self.job.model().and_then(|model| model.queue) {
@@ -62,7 +62,7 @@ impl Exchange {
     pub(super) fn begin_attempt(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         loop {
@@ -93,7 +93,7 @@ impl Exchange {
     pub(crate) fn write_request(
         &mut self,
         begins: bool,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         room: usize,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -120,8 +120,18 @@ impl Exchange {
         draft.write_some(message.body, slice, out)
     }
 
-    /// The answer under way is over.
-    pub(super) fn answer_over(&mut self, over: Over, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    /// Does what follows from an event of an answer or a dial.
+    #[inline]
+    pub(super) fn follow(&mut self, step: AnswerStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        match step {
+            Ok(effect) => effect,
+            Err(over) => self.answer_over(*over, message, cx),
+        }
+    }
+
+    /// The attempt or the answer under way is over.
+    #[inline(never)]
+    fn answer_over(&mut self, over: Over, message: &ClientMessage, cx: &mut Cx) -> Effect {
         match over {
             Over::Failed { fault, good: None } => self.attempt_failed(fault, false, message, cx),
             Over::Failed { fault, good: Some(forward) } => {
@@ -129,10 +139,7 @@ impl Exchange {
                 let effect = self.attempt_failed(fault, false, message, cx);
                 let error = std::mem::replace(&mut cx.out, good);
                 cx.out.extend_from_slice(&error);
-                match effect {
-                    Effect::End(_, outcome) => Effect::End(forward, outcome),
-                    other => other,
-                }
+                if let Effect::End(_, outcome) = effect { Effect::End(forward, outcome) } else { effect }
             }
             Over::Complete { last, usage, forward } => self.await_row(last, usage, forward, message, cx),
         }
@@ -143,7 +150,7 @@ impl Exchange {
         &mut self,
         mut fault: Fault,
         reused: bool,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         fault.answered = matches!(self.state, State::Answering(_));
@@ -187,7 +194,7 @@ impl Exchange {
         &mut self,
         draft: Box<OutgoingRequest>,
         fault: Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
         let limit = self.job.target().map_or(1, |target| target.limits.attempts);
@@ -210,7 +217,7 @@ impl Exchange {
         &mut self,
         mut draft: Box<OutgoingRequest>,
         fault: Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
         let failed = self.job.attempt.target;
@@ -234,30 +241,17 @@ impl Exchange {
     }
 
     /// The next target after `fault`, and an attempt at it.
-    fn next_attempt(
+    pub(super) fn next_attempt(
         &mut self,
         draft: Box<OutgoingRequest>,
         fault: Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         match self.next_target(draft, fault, message, cx) {
             Ok(draft) => self.begin_attempt(draft, message, cx),
             Err(effect) => *effect,
         }
-    }
-
-    /// A helper thread could not write the request for the target that was chosen after `failed`.
-    pub(super) fn skip_target(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        (fault, target): (Fault, u32),
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        self.job.no_verdict(cx);
-        self.job.attempt.target = target;
-        self.next_attempt(draft, fault, message, cx)
     }
 
     /// Has a large request translated by a helper thread.
@@ -399,7 +393,7 @@ impl RequestJob {
         &mut self,
         mut answering: Answering,
         fault: &Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Answering>> {
         answering.drop_provider(cx);

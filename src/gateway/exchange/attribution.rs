@@ -14,7 +14,7 @@ use crate::wire::head::HeaderField;
 
 impl RequestJob {
     /// Takes note of user, session and client, as far as the configuration wants them kept.
-    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &Cx) {
+    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) {
         let kept = self.request.setup.config.server.attribution;
         if kept == Attribution::Off {
             return;

@@ -34,7 +34,7 @@ impl RequestJob {
     pub(super) fn build(
         &mut self,
         draft: &mut OutgoingRequest,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
         let built = self.lay_out(draft, message, cx)?;
@@ -48,7 +48,7 @@ impl RequestJob {
 
     /// Notes what of the client's body the chosen target is not sent.
     #[inline]
-    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>) {
+    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, message: &ClientMessage) {
         let Some(((dialect, _, provider), to)) = self.route().zip(self.wanted()) else { return };
         let translated = provider.shape != dialect.upstream();
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
@@ -66,7 +66,7 @@ impl RequestJob {
         }
     }
 
-    fn lay_out(&self, draft: &mut OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> Result<Built, Refusal> {
+    fn lay_out(&self, draft: &mut OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Result<Built, Refusal> {
         let Some(((dialect, _, provider), to)) = self.route().zip(self.wanted()) else {
             return Err(Refusal::internal());
         };
@@ -125,7 +125,7 @@ impl RequestJob {
     pub(super) fn keep(
         &self,
         draft: &mut OutgoingRequest,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<(), Refusal> {
         let storage = message.storage.max(message.body.len()) + draft.storage();

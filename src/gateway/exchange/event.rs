@@ -124,6 +124,12 @@ impl Effect {
         Effect::Refuse(Box::new(refusal), outcome)
     }
 
+    /// True if the exchange is over, or its head is authorized again.
+    pub(super) fn ends(&self) -> bool {
+        use Effect::{Answer, AnswerBulk, Authorize, End, Gone, Quota, Refuse};
+        matches!(self, Answer(_) | AnswerBulk(..) | Authorize(_) | End(..) | Gone(_) | Quota | Refuse(..))
+    }
+
     /// Events are to be sent, and nothing else follows.
     #[inline]
     pub(crate) fn is_mere_news(&self) -> bool {

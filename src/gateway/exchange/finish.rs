@@ -58,7 +58,7 @@ impl Exchange {
         last: FinalOutput,
         usage: Usage,
         forward: Forward,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         let row = self.job.settle(usage, 200, cx);
@@ -163,7 +163,7 @@ impl RequestJob {
         body: &Body,
         draft: &OutgoingRequest,
         fault: &Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) {
         let mut observed = body.observed();

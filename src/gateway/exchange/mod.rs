@@ -3,22 +3,7 @@
 //! is settled, and the usage record and the log line are written exactly once.
 //!
 //! A state owns its data, which is dropped with it: once the draft is dropped, the request is committed to its target.
-//! A test checks this table against the match of [`Exchange::on`]; any other transition is a bug.
-//!
-//! | state | event → next |
-//! |---|---|
-//! | Identifying | LookedUp → end, or begun again; Due → end |
-//! | Reading | Body → Reading, Translating, Reserving, Attempting or end; Refused → end; Due → Reading |
-//! | Translating | Translated → Reserving, Attempting or end; Offloaded → end; Drained → Translating; Due → Translating or end |
-//! | Reserving | Ruled, Counted → Attempting, Queued, Translating or end; Drained → Reserving; Due → Attempting, Queued or end |
-//! | Queued | Place → Attempting, Queued, Translating or end; Count, Drained → Queued; Due → Queued or end |
-//! | Attempting | Named, Dialed, DialFailed, Sent, Renewed, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Renewed, Failed, Due → Translating or end |
-//! | Answering | Sent, Room, Drained, Offloaded, Count, Due → Answering; Whole, BodyEnd, Offloaded, Room, Due → Committing or end; Whole, BodyEnd, Offloaded, Failed, Due → Attempting, Translating or end |
-//! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
-//! | any | Left, Stopped → end |
-//!
-//! A piece of an answer's body is no event: [`Exchange::data`] takes it, in Answering only, and it may lead to the same
-//! states as the end of a body.
+//! The table in `transitions` lists the events of each state and what may follow.
 
 mod affinity;
 mod attempt;
@@ -44,6 +29,7 @@ mod spans;
 mod state;
 mod stream;
 pub(crate) mod streams;
+mod transitions;
 mod verdict;
 mod views;
 
@@ -73,6 +59,7 @@ use fault::{Fault, FaultKind};
 use job::{Attempt, RequestJob};
 use state::{Answering, Attempting, Body, Committing, Half, Queued, Reserving, State, Translating};
 use std::time::Duration;
+use transitions::Step;
 
 impl Exchange {
     /// The exchange of a request whose head has come, or cannot.
@@ -119,9 +106,17 @@ impl Exchange {
         promised
     }
 
-    /// Handles an event in the present state. Any other combination is a bug: it ends this exchange, and a debug build
-    /// panics.
-    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    /// Handles an event in the present state. A combination that is not in the table of transitions is a bug: it ends
+    /// this exchange, and a debug build panics.
+    #[inline]
+    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        let step = Step::from(&self.state, &event);
+        let effect = self.handle(event, message, cx);
+        step.to(&self.state, &effect);
+        effect
+    }
+
+    fn handle(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let job = &mut self.job;
         let step = match (&mut self.state, event) {
             (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
@@ -177,14 +172,11 @@ impl Exchange {
             }
             (_, event) => return self.leave(event, message, cx),
         };
-        match step {
-            Ok(effect) => effect,
-            Err(over) => self.answer_over(*over, message, cx),
-        }
+        self.follow(step, message, cx)
     }
 
     /// Handles an event that ends the present state: the handler gets the state itself.
-    fn leave(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    fn leave(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage, cx: &mut Cx) -> Effect {
         match (std::mem::replace(&mut self.state, State::Ended), event) {
             (State::Identifying { head, .. }, ExchangeEvent::LookedUp { answered: true }) => Effect::Authorize(head),
             // A ledger that cannot be asked is no reason to call a key wrong.
@@ -204,7 +196,8 @@ impl Exchange {
                 self.ruled(reserving, ask, ruling, message, cx)
             }
             (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
-                self.others_counted(draft, message, cx)
+                // The bounded requests that share a limit with this one are counted now.
+                self.reserve(draft, true, message, cx)
             }
             (State::Reserving(reserving), ExchangeEvent::Due { .. }) => self.not_ruled(reserving, message, cx),
             (State::Queued(queued), ExchangeEvent::Place) => self.placed(queued, message, cx),
@@ -221,7 +214,7 @@ impl Exchange {
     }
 
     /// A deadline of the exchange has come.
-    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         if let State::Queued(queued) = &mut self.state {
             if queued.by <= now {
@@ -250,8 +243,7 @@ impl Exchange {
             _ => None,
         };
         match late {
-            Some(Ok(effect)) => effect,
-            Some(Err(over)) => self.answer_over(*over, message, cx),
+            Some(step) => self.follow(step, message, cx),
             None if beats => self.heartbeat(drained, cx),
             None => Effect::Wait,
         }
@@ -318,7 +310,7 @@ impl Exchange {
     }
 
     /// The client has left.
-    fn left(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    fn left(&mut self, message: &ClientMessage, cx: &mut Cx) -> Effect {
         // What has not been sent costs nothing, whatever its prompt is.
         if let Some(draft) = self.state.draft().filter(|_| self.job.attempt.sent != Mono::NEVER) {
             self.job.count_now(draft, message, cx);
@@ -336,7 +328,7 @@ impl RequestJob {
         &mut self,
         draft: &mut OutgoingRequest,
         complete: bool,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<(), Refusal> {
         let length = message.body.len() as u64;
@@ -488,22 +480,25 @@ mod tests {
         table
     }
 
-    fn documented(source: &str) -> Table<'_> {
-        let rows =
-            source.lines().filter_map(|line| line.strip_prefix("//! | ")).filter(|row| !row.starts_with("state"));
-        let cells = rows.filter_map(|row| row.split_once(" | "));
-        let events = |steps: &'static str| -> BTreeSet<&str> {
-            let before = |step: &'static str| step.split('→').next().unwrap_or_default().split(',').map(str::trim);
-            steps.trim_end_matches(" |").split(';').flat_map(before).collect()
-        };
-        cells.map(|(state, steps)| (state, events(Box::leak(steps.to_owned().into_boxed_str())))).collect()
+    /// The pairs of the table. A piece of a body comes by [`Exchange::data`].
+    fn listed() -> Table<'static> {
+        let mut table = Table::new();
+        for (state, events, _) in transitions::TRANSITIONS {
+            table.entry(state).or_default().extend(events.split(", ").filter(|event| *event != "Data"));
+        }
+        table
     }
 
     #[test]
     fn the_table_of_states_is_that_of_the_match() {
-        let source = include_str!("mod.rs");
-        let (matched, documented) = (matched(source), documented(source));
+        let matched = matched(include_str!("mod.rs"));
         assert!(matched.len() > 5, "{matched:?}");
-        assert_eq!(matched, documented);
+        assert_eq!(matched, listed());
+    }
+
+    #[test]
+    #[should_panic(expected = "Ended and Left lead to Ended")]
+    fn step_to_a_state_that_is_not_listed_is_found() {
+        Step::from(&State::Ended, &ExchangeEvent::Left).to(&State::Ended, &Effect::Nothing);
     }
 }

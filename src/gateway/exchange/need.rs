@@ -34,7 +34,7 @@ impl RequestJob {
     }
 
     /// Maximum usage of the request with a prompt of so many tokens; money only if it is limited, or may soon be.
-    pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &Cx) -> Amount {
+    pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Amount {
         let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok();
         self.amount_of(payer, prompt, draft, message)
     }
@@ -46,7 +46,7 @@ impl RequestJob {
         payer: Option<Payer<'_>>,
         prompt: u64,
         draft: &OutgoingRequest,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
     ) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
         let fields = draft.scan.fields();
@@ -71,7 +71,7 @@ impl RequestJob {
         &self,
         all: Amount,
         draft: &OutgoingRequest,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Amount {
         let Ok(payer) = payer(self, &cx.plans, &cx.keys, &cx.setup.config) else { return all };
@@ -83,7 +83,7 @@ impl RequestJob {
     /// Tokens of the client's unknown members that a target is sent, with each prompt: reserved, and charged if the
     /// provider reports no usage.
     #[inline]
-    pub(super) fn unknown_tokens(&self, draft: &OutgoingRequest, message: &ClientMessage<'_>) -> u64 {
+    pub(super) fn unknown_tokens(&self, draft: &OutgoingRequest, message: &ClientMessage) -> u64 {
         match self.model() {
             Some(model) if draft.scan.unknown_bytes() > 0 => {
                 let fields = draft.scan.fields();
@@ -96,7 +96,7 @@ impl RequestJob {
 
     /// Completion tokens that a provider can bill for the request.
     #[cold]
-    pub(super) fn completion_max(&self, draft: &OutgoingRequest, message: &ClientMessage<'_>) -> u64 {
+    pub(super) fn completion_max(&self, draft: &OutgoingRequest, message: &ClientMessage) -> u64 {
         self.model().map_or(0, |model| {
             let fields = draft.scan.fields();
             answer_tokens(model, fields, Some(&self.beside(model, fields, message)))
@@ -105,7 +105,7 @@ impl RequestJob {
 
     /// Bytes that a target is sent in addition to what the scan has found; the maximum over all targets.
     #[cold]
-    fn beside(&self, model: &Model, fields: &Fields, message: &ClientMessage<'_>) -> Beside {
+    fn beside(&self, model: &Model, fields: &Fields, message: &ClientMessage) -> Beside {
         let (Some(shape), Some(asked)) = (self.dialect(), self.asked) else { return Beside::default() };
         let of_each = self.takers(asked.model.into(), model);
         of_each.map(|to| dialect::beside(shape, message.body, fields, &to)).fold(Beside::default(), Beside::max)

@@ -35,7 +35,7 @@ impl Exchange {
         &mut self,
         queue: QueueLimits,
         draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         let fresh = self.job.attempt.fresh();
@@ -64,7 +64,7 @@ impl Exchange {
         &mut self,
         draft: Box<OutgoingRequest>,
         fault: &Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Effect, Box<OutgoingRequest>> {
         let Some(queue) = self.job.model().and_then(|model| model.queue) else { return Err(draft) };
@@ -87,7 +87,7 @@ impl Exchange {
         &mut self,
         queue: QueueLimits,
         mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         draft.rewind(&mut cx.pool);
@@ -124,7 +124,7 @@ impl Exchange {
     }
 
     /// Starts the attempt: the request is first in its queue, and a slot is free.
-    pub(super) fn placed(&mut self, mut queued: Queued, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn placed(&mut self, mut queued: Queued, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         queued.note_waited(&mut self.job.request, now);
         if self.job.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
@@ -145,13 +145,7 @@ impl Exchange {
 
     /// Writes the body for the chosen target, which is free, and begins an attempt. If the body cannot be written for
     /// that target, another one is chosen.
-    fn sent_to(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        by: Mono,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
+    fn sent_to(&mut self, mut draft: Box<OutgoingRequest>, by: Mono, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let unfit = || Fault::from(FaultKind::Internal);
         loop {
             match self.job.build(&mut draft, message, cx) {

@@ -18,7 +18,7 @@ impl Exchange {
         &mut self,
         draft: Box<OutgoingRequest>,
         fault: Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
         if fault.kind == FaultKind::Status(401) && !self.job.attempt.renewed {
@@ -41,7 +41,7 @@ impl Exchange {
         &mut self,
         mut draft: Box<OutgoingRequest>,
         fault: Fault,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
         match self.job.build(&mut draft, message, cx) {
@@ -63,7 +63,7 @@ impl Exchange {
     }
 
     /// The secret has been asked for, or takes too long.
-    pub(super) fn renewed(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn renewed(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let fault = Fault::from(FaultKind::Status(401));
         if !self.job.adopt_secret(cx) {
             return self.give_up(draft, fault, cx);

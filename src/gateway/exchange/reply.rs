@@ -32,7 +32,7 @@ impl Answering {
     }
 
     /// All of a whole answer has been collected: reads it.
-    pub(super) fn collected(&mut self, job: &mut RequestJob, message: &ClientMessage<'_>, cx: &mut Cx) -> AnswerStep {
+    pub(super) fn collected(&mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> AnswerStep {
         let Body::Collect { buf, stream, .. } = &mut self.body else { return Ok(Effect::Nothing) };
         if cx.is_long(buf.len()) {
             return Ok(self.offload_reply(job, message, cx));
@@ -54,7 +54,7 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         body: &[u8],
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> AnswerStep {
         if let Body::Collect { stream, .. } = &mut self.body
@@ -89,7 +89,7 @@ impl Answering {
         &self,
         job: &RequestJob,
         body: &[u8],
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to)) = (&job.asked, job.dialect()) else {
@@ -115,7 +115,7 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> AnswerStep {
         let usage = self.whole_accepted(job, read, message, cx)?;
@@ -131,7 +131,7 @@ impl Answering {
     }
 
     /// Has a large answer read by a helper thread. Its connection has given all it had to give.
-    fn offload_reply(&mut self, job: &RequestJob, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    fn offload_reply(&mut self, job: &RequestJob, message: &ClientMessage, cx: &mut Cx) -> Effect {
         self.let_go_complete(cx);
         let serial = cx.next_offload();
         let (Some(asked), Some(to), Some(from)) = (&job.asked, job.dialect(), job.upstream()) else {
@@ -159,7 +159,7 @@ impl Answering {
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
         mut out: Buf,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> AnswerStep {
         match self.whole_accepted(job, read, message, cx) {
@@ -179,7 +179,7 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Usage, Box<Over>> {
         let observed = match read {

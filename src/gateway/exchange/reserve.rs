@@ -27,7 +27,7 @@ impl Exchange {
     pub(super) fn body_complete(
         &mut self,
         mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         let counts = match self.job.request.found.endpoint {
@@ -66,7 +66,7 @@ impl Exchange {
     }
 
     /// Writes the body for the first target, here or, where it is long, on a helper thread.
-    fn write_first(&mut self, mut draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    fn write_first(&mut self, mut draft: Box<OutgoingRequest>, message: &ClientMessage, cx: &mut Cx) -> Effect {
         match self.job.build(&mut draft, message, cx) {
             Ok(Built::Whole) => self.reserve(draft, false, message, cx),
             Ok(Built::TooLong) => self.translate(draft, None, cx),
@@ -80,7 +80,7 @@ impl Exchange {
         &mut self,
         draft: Box<OutgoingRequest>,
         refusal: Refusal,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         match self.job.next_to_write(&draft, cx) {
@@ -95,7 +95,7 @@ impl Exchange {
         Translating { promise, failed, .. }: Translating,
         mut draft: Box<OutgoingRequest>,
         built: Result<(), Invalid>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         draft.promise = promise;
@@ -107,18 +107,23 @@ impl Exchange {
                 Ok(()) => self.reserve(draft, false, message, cx),
                 Err(refusal) => self.turn_down(draft, refusal),
             },
-            (Err(_), Some(failed)) => self.skip_target(draft, *failed, message, cx),
+            (Err(_), Some(failed)) => {
+                let (fault, target) = *failed;
+                self.job.no_verdict(cx);
+                self.job.attempt.target = target;
+                self.next_attempt(draft, fault, message, cx)
+            }
             (Err(refusal), None) => self.write_next(draft, refusal, message, cx),
         }
     }
 
     /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
     /// `others_counted`: those of its key that were admitted by a bound have counted what they may use.
-    fn reserve(
+    pub(super) fn reserve(
         &mut self,
         draft: Box<OutgoingRequest>,
         others_counted: bool,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         if self.job.admit_bounded(&draft, message, cx) {
@@ -152,25 +157,8 @@ impl Exchange {
         }
     }
 
-    /// Admits or refuses the request, after the bounded requests that share a limit with it have been counted.
-    pub(super) fn others_counted(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
-        debug_assert!(!self.job.others_are_bounded(cx));
-        self.reserve(draft, true, message, cx)
-    }
-
     /// Puts the question to the shared ledger; the exchange waits for the answer.
-    fn ask(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        reserved: Amount,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
+    fn ask(&mut self, draft: Box<OutgoingRequest>, reserved: Amount, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let payer = payer(&self.job, &cx.plans, &cx.keys, &cx.setup.config)
             .and_then(|payer| self.job.fits(payer, reserved, cx.now.unix, &mut cx.meter).map(|()| payer));
         let payer = match payer {
@@ -186,7 +174,7 @@ impl Exchange {
 
     /// Asks the shared ledger for the state of the key, since other hosts use it too. Returns false if the local state
     /// is enough: the request has a body, which no client sends.
-    pub(crate) fn look(&mut self, message: &ClientMessage<'_>, cx: &mut Cx) -> bool {
+    pub(crate) fn look(&mut self, message: &ClientMessage, cx: &mut Cx) -> bool {
         let asks = self.job.request.meta.bodiless && cx.asks_ledger();
         let Some(payer) = payer(&self.job, &cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks) else {
             return false;
@@ -202,7 +190,7 @@ impl Exchange {
         draft: Option<Box<OutgoingRequest>>,
         lease: Lease,
         limits: Limits,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         let Some(key) = self.job.request.found.key else { return Effect::refuse(Refusal::internal()) };
@@ -230,7 +218,7 @@ impl Exchange {
         reserving: Reserving,
         ask: &Ask,
         ruling: Ruling,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         if ruling == Ruling::Unavailable {
@@ -264,7 +252,7 @@ impl Exchange {
     pub(super) fn not_ruled(
         &mut self,
         Reserving { draft, lease, .. }: Reserving,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         let alone = cx.goes_on_alone();
@@ -282,7 +270,7 @@ impl Exchange {
     }
 
     /// An admitted request is served: its clocks start, and the first attempt.
-    fn serve(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    fn serve(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let timeout = self.job.target().map(|target| target.limits.request_timeout);
         let stream = self.job.asked.is_some_and(|asked| asked.stream);
         if let (Some(admitted), Some(timeout)) = (&mut self.job.admitted, timeout) {
@@ -311,12 +299,7 @@ impl RequestJob {
     }
 
     /// The model that the body names, or the default one, if the key may use it.
-    fn choose_model(
-        &mut self,
-        draft: &OutgoingRequest,
-        message: &ClientMessage<'_>,
-        cx: &mut Cx,
-    ) -> Result<(), Refusal> {
+    fn choose_model(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Result<(), Refusal> {
         let Some(key) = self.request.found.key else { return Ok(()) };
         let fields = draft.scan.fields();
         if fields.thread {
@@ -380,13 +363,7 @@ impl RequestJob {
     /// Checks, for a request under a budget, that the model has a price and that no target is sent anything that is
     /// billed at another price.
     #[cold]
-    fn has_price(
-        &self,
-        index: usize,
-        model: &Model,
-        fields: &Fields,
-        message: &ClientMessage<'_>,
-    ) -> Result<(), Refusal> {
+    fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &ClientMessage) -> Result<(), Refusal> {
         if !model.priced {
             return Err(Refusal::unpriced(&model.id));
         }
@@ -402,7 +379,7 @@ impl RequestJob {
 
     /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
     /// an answer that will say what was used. Its body stays until then, so that it can still be counted.
-    fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> bool {
+    fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> bool {
         let is_whole = self.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
         if !is_whole || cx.is_shared() {
             return false;
@@ -424,7 +401,7 @@ impl RequestJob {
     }
 
     /// Counts the prompt of a request that was admitted by a bound.
-    pub(super) fn count_now(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) {
+    pub(super) fn count_now(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) {
         if self.is_bounded() {
             self.count_prompt(draft, message, cx);
         }
@@ -432,7 +409,7 @@ impl RequestJob {
 
     /// Counts the request's prompt and returns the maximum usage. If it was admitted by a bound, the exact amount is
     /// reserved from here on.
-    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &ClientMessage<'_>, cx: &mut Cx) -> Amount {
+    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Amount {
         let Some(asked) = self.asked else { return Amount::default() };
         if let Some(counted) = asked.prompt {
             return self.amount(counted.get().into(), draft, message, cx);

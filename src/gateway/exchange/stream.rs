@@ -5,6 +5,7 @@ use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::state::{Answering, Attempting, Body, Draft, Exchange, FinalOutput, Half, Queued, State};
+use super::transitions::Step;
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::time::Mono;
@@ -63,7 +64,7 @@ impl Exchange {
         mut attempting: Attempting,
         head: &ResponseHead,
         bytes: &[u8],
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         let (job, now) = (&mut self.job, cx.now.mono);
@@ -114,15 +115,16 @@ impl Exchange {
     }
 
     /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
-    pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &ClientMessage<'_>, cx: &mut Cx) -> Effect {
+    pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        let taken = Step::from(&self.state, &format_args!("Data"));
         let State::Answering(answering) = &mut self.state else {
             debug_assert!(false, "a piece of a body while {:?}", self.state);
             return self.end(Fault::from(FaultKind::Internal), cx);
         };
-        match answering.data(&mut self.job, data, alike, message, cx) {
-            Ok(effect) => effect,
-            Err(over) => self.answer_over(*over, message, cx),
-        }
+        let step = answering.data(&mut self.job, data, alike, message, cx);
+        let effect = self.follow(step, message, cx);
+        taken.to(&self.state, &effect);
+        effect
     }
 
     /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection.
@@ -229,7 +231,7 @@ impl Answering {
         job: &mut RequestJob,
         data: &[u8],
         alike: usize,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> AnswerStep {
         let stream = match &mut self.body {
@@ -400,7 +402,7 @@ impl Answering {
     }
 
     /// The answer's body has ended as its framing promised.
-    pub(super) fn body_end(&mut self, job: &mut RequestJob, message: &ClientMessage<'_>, cx: &mut Cx) -> AnswerStep {
+    pub(super) fn body_end(&mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> AnswerStep {
         match &mut self.body {
             // Another attempt may need the very connection.
             Body::Error { .. } if self.provider.is_some() => {
@@ -416,7 +418,7 @@ impl Answering {
         }
     }
 
-    fn stream_body_ended(&mut self, job: &mut RequestJob, message: &ClientMessage<'_>, cx: &mut Cx) -> AnswerStep {
+    fn stream_body_ended(&mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> AnswerStep {
         let Body::Stream(stream) = &mut self.body else { return Ok(Effect::Nothing) };
         if let Some(buf) = stream.take_document() {
             // The body is read as a complete response.
@@ -454,7 +456,7 @@ impl Answering {
         &mut self,
         job: &RequestJob,
         data: Option<&[u8]>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
         let serial = cx.next_offload();
@@ -479,7 +481,7 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         product: Option<Product>,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> AnswerStep {
         match product {
@@ -507,7 +509,7 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         unread: bool,
-        message: &ClientMessage<'_>,
+        message: &ClientMessage,
         cx: &mut Cx,
     ) -> AnswerStep {
         let kind = match &self.body {

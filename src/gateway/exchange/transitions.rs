@@ -1,0 +1,81 @@
+//! The transitions of an exchange as one table, from which the documentation of [`TRANSITIONS`] is made. A debug build
+//! checks every step against it.
+
+use super::event::Effect;
+use super::state::State;
+use std::fmt::{Debug, Error, Result, Write};
+
+macro_rules! transitions {
+    ($($state:literal $events:literal => $next:literal)*) => {
+        /// States, events, and the states that may follow. `Data` is a piece of an answer's body; `end` is the one end
+        /// of an exchange, or that its head is authorized again.
+        ///
+        /// | state | events | next |
+        /// |---|---|---|
+        $(#[doc = concat!("| ", $state, " | ", $events, " | ", $next, " |")])*
+        pub(super) const TRANSITIONS: &[(&str, &str, &str)] = &[$(($state, $events, $next)),*];
+    };
+}
+
+transitions! {
+    "Identifying" "LookedUp, Due" => "end"
+    "Reading" "Body" => "Reading, Translating, Reserving, Queued, Attempting, end"
+    "Reading" "Refused" => "end"
+    "Reading" "Due" => "Reading"
+    "Translating" "Translated" => "Translating, Reserving, Queued, Attempting, end"
+    "Translating" "Offloaded" => "end"
+    "Translating" "Due" => "Translating, end"
+    "Translating" "Drained" => "Translating"
+    "Reserving" "Ruled, Counted" => "Translating, Queued, Attempting, end"
+    "Reserving" "Due" => "Queued, Attempting, end"
+    "Reserving" "Drained" => "Reserving"
+    "Queued" "Place" => "Translating, Queued, Attempting, end"
+    "Queued" "Due" => "Queued, end"
+    "Queued" "Count, Drained" => "Queued"
+    "Attempting" "Named, DialFailed, Renewed, Failed, Due" => "Translating, Queued, Attempting, end"
+    "Attempting" "Dialed, Sent, Count, Drained" => "Attempting"
+    "Attempting" "Head" => "Translating, Queued, Attempting, Answering, end"
+    "Answering" "Data, Whole, BodyEnd, Offloaded, Failed, Due" => "Translating, Queued, Attempting, Answering, Committing, end"
+    "Answering" "Sent, Room, Drained, Count" => "Answering"
+    "Committing" "Committed, NotCommitted, Due" => "end"
+    "Committing" "Sent, Drained" => "Committing"
+    "any" "Left, Stopped" => "end"
+}
+
+/// A step under way, in a debug build.
+pub(super) struct Step(Option<(String, String)>);
+
+impl Step {
+    /// A step from `state` by `event`.
+    #[inline]
+    pub(super) fn from(state: &State, event: &impl Debug) -> Step {
+        Step(cfg!(debug_assertions).then(|| (variant(state), variant(event))))
+    }
+
+    /// The step has led to `state`, with `effect`.
+    #[inline]
+    pub(super) fn to(self, state: &State, effect: &Effect) {
+        let Some((from, event)) = self.0 else { return };
+        let next = if effect.ends() { "end".to_owned() } else { variant(state) };
+        let lists = |list: &str, name: &str| list.split(", ").any(|one| one == name);
+        let row = |(state, events, nexts): &(&str, &str, &str)| {
+            (*state == from || *state == "any") && lists(events, &event) && lists(nexts, &next)
+        };
+        debug_assert!(TRANSITIONS.iter().any(row), "{from} and {event} lead to {next}");
+    }
+}
+
+/// Name of a variant: the first word of what `Debug` writes, which ends there.
+fn variant(of: &impl Debug) -> String {
+    struct FirstWord(String);
+    impl Write for FirstWord {
+        fn write_str(&mut self, text: &str) -> Result {
+            let word = text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+            self.0.push_str(word);
+            if word.len() < text.len() { Err(Error) } else { Ok(()) }
+        }
+    }
+    let mut word = FirstWord(String::new());
+    let _ = write!(word, "{of:?}");
+    word.0
+}
