@@ -5,7 +5,7 @@ use super::build::Built;
 use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over, Translate};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob, TriedAddresses};
-use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
+use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Half, Queued, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
 use crate::dialect::{Overflow, OwnedTarget, RequestTarget, failure};
@@ -74,9 +74,8 @@ impl Exchange {
                 self.job.note_begun();
             }
             self.job.take_place(&draft, cx);
-            match self.job.connect(false, cx) {
-                Ok(way) => {
-                    let (half, by, effect) = way.begin(None);
+            match self.job.connect(false, None, cx) {
+                Ok((half, by, effect)) => {
                     self.state = State::Attempting(Attempting { draft, half, by });
                     return effect;
                 }
@@ -141,7 +140,9 @@ impl Exchange {
                 cx.out.extend_from_slice(&error);
                 if let Effect::End(_, outcome) = effect { Effect::End(forward, outcome) } else { effect }
             }
-            Over::Complete { last, usage, forward } => self.await_row(last, usage, forward, message, cx),
+            Over::Complete { last, kind, usage, forward } => {
+                self.await_row(Committing { last, kind, usage, by: Mono::NEVER }, forward, message, cx)
+            }
         }
     }
 

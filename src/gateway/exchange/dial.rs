@@ -13,26 +13,8 @@ use crate::gateway::ids::ProviderId;
 use crate::policy::config::Provider;
 use std::net::SocketAddr;
 
-/// Source of a connection.
-pub(super) enum Connect {
-    Kept(ProviderId),
-    /// When the dial is late.
-    Dial(Dial, Mono),
-    /// When the host's addresses are there, until then.
-    Resolved(Mono),
-}
-
-impl Connect {
-    /// Goes that way; an `earlier` dial goes on meanwhile.
-    pub(super) fn begin(self, earlier: Option<(ProviderId, u8)>) -> (Half, Mono, Effect) {
-        match self {
-            Connect::Kept(kept) => (Half::Open(kept), Mono::NEVER, Effect::Send(kept)),
-            // The name of the connection comes with `dialing`.
-            Connect::Dial(dial, late) => (Half::Dialing(Dials { newest: None, earlier }), late, Effect::Dial(dial)),
-            Connect::Resolved(until) => (Half::Resolving, until, Effect::Wait),
-        }
-    }
-}
+/// The way to a connection: what the attempt waits for, until when, and the effect.
+pub(super) type Way = (Half, Mono, Effect);
 
 impl Exchange {
     /// The connection that [`Effect::Dial`] asked for has this name.
@@ -166,16 +148,21 @@ impl Attempting {
     }
 
     fn dial_again(&mut self, job: &mut RequestJob, cx: &mut Cx) -> AnswerStep {
-        let way = job.connect(true, cx).map_err(|fault| Box::<Over>::from(*fault))?;
-        let (half, by, effect) = way.begin(self.half.dials().earlier);
+        let way = job.connect(true, self.half.dials().earlier, cx);
+        let (half, by, effect) = way.map_err(|fault| Box::<Over>::from(*fault))?;
         (self.half, self.by) = (half, by);
         Ok(effect)
     }
 }
 
 impl RequestJob {
-    /// Connection for the present target; a new one, not a kept one, if `fresh`.
-    pub(super) fn connect(&mut self, fresh: bool, cx: &mut Cx) -> Result<Connect, Box<Fault>> {
+    /// Connection for the present target; a new one, not a kept one, if `fresh`. An `earlier` dial goes on meanwhile.
+    pub(super) fn connect(
+        &mut self,
+        fresh: bool,
+        earlier: Option<(ProviderId, u8)>,
+        cx: &mut Cx,
+    ) -> Result<Way, Box<Fault>> {
         let Some((_, target, provider)) = self.route() else {
             return Err(Box::new(Fault::from(FaultKind::Internal)));
         };
@@ -186,7 +173,7 @@ impl RequestJob {
             && !self.attempt.needs_fresh()
             && let Some(kept) = cx.idle.take(target.provider)
         {
-            return Ok(Connect::Kept(kept));
+            return Ok((Half::Open(kept), Mono::NEVER, Effect::Send(kept)));
         }
         let (timeout, now, mut tried) = (target.limits.connect_timeout, cx.now.mono, self.attempt.addresses);
         let until = self.attempt.begun.after(timeout);
@@ -199,7 +186,7 @@ impl RequestJob {
         }
         let Some(addr) = tried.address(tried.order(), known) else {
             return match cx.names.is_asked(host, port) {
-                Ok(()) => Ok(Connect::Resolved(until)),
+                Ok(()) => Ok((Half::Resolving, until, Effect::Wait)),
                 Err(why) => Err(Box::new(nameless(provider, why))),
             };
         };
@@ -211,7 +198,8 @@ impl RequestJob {
         let until = if tries > 1 { until } else { Mono::NEVER };
         let dial = Dial { provider: target.provider, addr, authority: provider.authority, present, until };
         self.attempt.addresses = tried;
-        Ok(Connect::Dial(dial, late))
+        // The name of the connection comes with `dialing`.
+        Ok((Half::Dialing(Dials { newest: None, earlier }), late, Effect::Dial(dial)))
     }
 
     /// Turns to the next address of the host; false if none is left.

@@ -146,7 +146,14 @@ pub(super) enum Over {
     /// The attempt has failed. `good`: how the good part of a stream, in `cx.out`, is sent before the error.
     Failed { fault: Fault, good: Option<Forward> },
     /// All has come, and `last` waits for the usage record. `forward`: how the events in `cx.out` are sent before it.
-    Complete { last: FinalOutput, usage: Usage, forward: Forward },
+    Complete { last: Buf, kind: FinalOutput, usage: Usage, forward: Forward },
+}
+
+impl Over {
+    /// A whole answer is complete.
+    pub(super) fn complete(last: Buf, kind: FinalOutput, usage: Usage) -> Box<Over> {
+        Box::new(Over::Complete { last, kind, usage, forward: Forward::default() })
+    }
 }
 
 impl From<Fault> for Box<Over> {

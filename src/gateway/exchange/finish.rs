@@ -55,16 +55,14 @@ impl Exchange {
     /// `cx.out` are sent meanwhile.
     pub(super) fn await_row(
         &mut self,
-        last: FinalOutput,
-        usage: Usage,
+        mut committing: Committing,
         forward: Forward,
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
-        let row = self.job.settle(usage, 200, cx);
-        let by = cx.now.mono.after(self.job.request.setup.config.store.max_commit_lag);
-        let is_stream = matches!(last, FinalOutput::Events(_));
-        let mut committing = Committing { last, usage, by };
+        let row = self.job.settle(committing.usage, 200, cx);
+        committing.by = cx.now.mono.after(self.job.request.setup.config.store.max_commit_lag);
+        let is_stream = committing.kind == FinalOutput::Events;
         // Nothing was admitted, so nothing has to be kept.
         let effect = if row.is_none() { committing.committed(&mut self.job, cx) } else { Effect::Wait };
         let former = std::mem::replace(&mut self.state, State::Committing(committing));
@@ -117,16 +115,15 @@ impl Committing {
     /// The usage record is committed: sends the end of the answer that was held back.
     pub(super) fn committed(&mut self, job: &mut RequestJob, cx: &mut Cx) -> Effect {
         let outcome = Outcome { status: 200, error: None, usage: self.usage };
-        let (FinalOutput::Events(buf) | FinalOutput::Whole(buf) | FinalOutput::Bulk(buf)) = &mut self.last;
-        let mut buf = std::mem::take(buf);
-        if let FinalOutput::Bulk(_) = self.last {
+        let mut buf = std::mem::take(&mut self.last);
+        if self.kind == FinalOutput::Bulk {
             return Effect::AnswerBulk(outcome, buf);
         }
         cx.out.clear();
         cx.out.extend_from_slice(buf.bytes());
         buf.release(&mut cx.pool);
-        match self.last {
-            FinalOutput::Events(_) => Effect::End(Forward { opens: job.open(), ..Forward::default() }, outcome),
+        match self.kind {
+            FinalOutput::Events => Effect::End(Forward { opens: job.open(), ..Forward::default() }, outcome),
             _ => Effect::Answer(outcome),
         }
     }

@@ -1,7 +1,7 @@
 //! Limits how much of an answer is read at the moment: nothing while its client is slow to read or the buffer budget
 //! has no room. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
 
-use super::state::{Answering, Body, Committing, Draft, Exchange, FinalOutput, State};
+use super::state::{Answering, Body, Draft, Exchange, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
 use crate::gateway::budget::{Budget, MemoryVerdict, Promise};
@@ -65,7 +65,8 @@ impl Exchange {
         else {
             return false;
         };
-        let (Some(promise), Some(key), Some(target)) = (draft.answer(), self.job.request.found.key, self.job.target())
+        let (Some(promise), Some(key), Some(target)) =
+            (draft.get().map(|draft| &draft.answer), self.job.request.found.key, self.job.target())
         else {
             return false;
         };
@@ -80,7 +81,7 @@ impl Exchange {
     pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
         let promised = match &self.state {
             State::Answering(Answering { body: Body::Collect { buf, announced, .. }, draft, .. }) => {
-                draft.answer().is_some_and(|answer| answer.total() > 0)
+                draft.get().map(|draft| &draft.answer).is_some_and(|answer| answer.total() > 0)
                     && (announced.is_some() || buf.capacity() >= buf.len() + IO_SLICE)
             }
             _ => false,
@@ -117,9 +118,7 @@ impl Exchange {
     pub(crate) fn storage(&self) -> usize {
         let own = match &self.state {
             State::Answering(answering) => answering.last.capacity() + answering.body.storage(),
-            State::Committing(Committing { last, .. }) => match last {
-                FinalOutput::Events(buf) | FinalOutput::Whole(buf) | FinalOutput::Bulk(buf) => buf.capacity(),
-            },
+            State::Committing(committing) => committing.last.capacity(),
             _ => 0,
         };
         own + self.state.draft().map_or(0, OutgoingRequest::storage)
@@ -188,14 +187,4 @@ fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
         None => EXTENDED_MIN.max(length + length / 4),
     };
     ahead.min(limit).max(length)
-}
-
-impl Draft {
-    /// Memory that is reserved for a complete answer.
-    fn answer(&self) -> Option<&Promise> {
-        match self {
-            Draft::Kept(draft) | Draft::Leaving(draft) => Some(&draft.answer),
-            Draft::Gone => None,
-        }
-    }
 }

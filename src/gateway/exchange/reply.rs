@@ -1,6 +1,6 @@
 //! Whole answers: collected, read here or by a helper thread, and passed on as one.
 
-use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over};
+use super::event::{AnswerStep, ClientMessage, Effect, Outcome, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob};
 use super::provider_error::NOT_JSON;
@@ -127,7 +127,7 @@ impl Answering {
         }
         let mut last = Buf::default();
         last.push(&mut cx.pool, &cx.out);
-        Err(Box::new(Over::Complete { last: FinalOutput::Whole(last), usage, forward: Forward::default() }))
+        Err(Over::complete(last, FinalOutput::Whole, usage))
     }
 
     /// Has a large answer read by a helper thread. Its connection has given all it had to give.
@@ -163,9 +163,7 @@ impl Answering {
         cx: &mut Cx,
     ) -> AnswerStep {
         match self.whole_accepted(job, read, message, cx) {
-            Ok(usage) if cx.waits_for_rows() => {
-                Err(Box::new(Over::Complete { last: FinalOutput::Bulk(out), usage, forward: Forward::default() }))
-            }
+            Ok(usage) if cx.waits_for_rows() => Err(Over::complete(out, FinalOutput::Bulk, usage)),
             Ok(usage) => Ok(Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, out)),
             Err(over) => {
                 out.release(&mut cx.pool);
@@ -189,7 +187,7 @@ impl Answering {
         self.let_go_complete(cx);
         job.target_succeeded(cx);
         if observed.reported.input.is_none()
-            && let Draft::Kept(draft) | Draft::Leaving(draft) = &self.draft
+            && let Some(draft) = self.draft.get()
         {
             job.count_now(draft, message, cx);
         }
@@ -217,17 +215,14 @@ impl RequestJob {
 
 impl Draft {
     /// State for the translation of the answer; `None` if the target uses the client's API format.
-    pub(super) fn translation(&self) -> Option<&TranslationState> {
-        match self {
-            Draft::Kept(draft) | Draft::Leaving(draft) => draft.state.as_ref(),
-            Draft::Gone => None,
-        }
+    fn translation(&self) -> Option<&TranslationState> {
+        self.get().and_then(|draft| draft.state.as_ref())
     }
 
     /// Tokens of the prompt in `body`, counted or to be.
     fn prompt<'a>(&'a self, asked: &Asked, body: &'a [u8]) -> PromptTokens<'a> {
-        match self {
-            Draft::Kept(draft) | Draft::Leaving(draft) if asked.prompt.is_none() => draft.scan.prompt_tokens(body),
+        match self.get() {
+            Some(draft) if asked.prompt.is_none() => draft.scan.prompt_tokens(body),
             _ => PromptTokens::Counted(asked.counted()),
         }
     }

@@ -45,8 +45,8 @@ impl State {
             State::Reading { draft }
             | State::Reserving(Reserving { draft: Some(draft), .. })
             | State::Queued(Queued { draft, .. })
-            | State::Attempting(Attempting { draft, .. })
-            | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => Some(draft),
+            | State::Attempting(Attempting { draft, .. }) => Some(draft),
+            State::Answering(answering) => answering.draft.get(),
             _ => None,
         }
     }
@@ -76,10 +76,7 @@ impl State {
                     cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                 }
             }
-            State::Committing(Committing { last, .. }) => {
-                let (FinalOutput::Events(mut buf) | FinalOutput::Whole(mut buf) | FinalOutput::Bulk(mut buf)) = last;
-                buf.release(&mut cx.pool);
-            }
+            State::Committing(mut committing) => committing.last.release(&mut cx.pool),
             State::Translating(mut translating) => {
                 cx.abandon(translating.serial);
                 cx.budget.release(&mut translating.promise, &mut cx.pool);
@@ -209,6 +206,16 @@ pub(super) enum Draft {
     Gone,
 }
 
+impl Draft {
+    /// The request, as long as it is there.
+    pub(super) fn get(&self) -> Option<&OutgoingRequest> {
+        match self {
+            Draft::Kept(draft) | Draft::Leaving(draft) => Some(draft),
+            Draft::Gone => None,
+        }
+    }
+}
+
 /// The body of an answer as it comes.
 #[derive(Debug)]
 pub(super) enum Body {
@@ -231,20 +238,22 @@ pub(super) enum Body {
 /// A complete answer that waits until its usage record is in the ledger.
 #[derive(Debug)]
 pub(super) struct Committing {
-    pub(super) last: FinalOutput,
+    /// Output that is sent once the usage record is committed.
+    pub(super) last: Buf,
+    pub(super) kind: FinalOutput,
     pub(super) usage: Usage,
     pub(super) by: Mono,
 }
 
-/// Output that is sent once the usage record is committed.
-#[derive(Debug)]
+/// Kind of the last output.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum FinalOutput {
     /// The end of a stream.
-    Events(Buf),
+    Events,
     /// A whole answer.
-    Whole(Buf),
+    Whole,
     /// A whole answer that is sent from where it lies.
-    Bulk(Buf),
+    Bulk,
 }
 
 /// A request and all of its state.

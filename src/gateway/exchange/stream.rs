@@ -380,8 +380,8 @@ impl Answering {
         job.target_succeeded(cx);
         let usage = job.charged(self.body.observed());
         if cx.waits_for_rows() {
-            let last = FinalOutput::Events(std::mem::take(&mut self.last));
-            return Err(Box::new(Over::Complete { last, usage, forward }));
+            let (last, kind) = (std::mem::take(&mut self.last), FinalOutput::Events);
+            return Err(Box::new(Over::Complete { last, kind, usage, forward }));
         }
         let forward = Forward { opens: job.open(), ..forward };
         Ok(Effect::End(forward, Outcome { status: 200, error: None, usage }))
