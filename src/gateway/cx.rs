@@ -121,10 +121,20 @@ pub(crate) struct Cx {
     pub(crate) out: Vec<u8>,
     /// Answers that wait for memory, and the one that may use the reserve.
     pub(crate) turns: AnswerQueue,
-    /// The connection that the current exchange has released, and true if the answer is complete.
-    let_go: Option<(ProviderId, bool)>,
+    /// The connections that the current exchange has released.
+    let_go: Option<Released>,
     pub(crate) actions: Vec<Action>,
     pub(crate) orders: OrderSink,
+}
+
+/// A connection that an exchange has released.
+#[derive(Debug)]
+pub(crate) struct Released {
+    pub(crate) provider: ProviderId,
+    /// The exchange has got all it needs of the answer.
+    pub(crate) complete: bool,
+    /// The other dial of the same attempt.
+    pub(crate) dial: Option<ProviderId>,
 }
 
 /// Labels of credentials whose secret changed: their state is reset.
@@ -303,8 +313,11 @@ impl Cx {
 
     /// Releases an exchange's connection to a provider. `complete`: the exchange needs no more of the answer.
     pub(crate) fn let_go(&mut self, provider: ProviderId, complete: bool) {
-        debug_assert!(self.let_go.is_none());
-        self.let_go = Some((provider, complete));
+        let dial = self.let_go.take().map(|other| {
+            debug_assert!(other.dial.is_none() && !complete && !other.complete);
+            other.provider
+        });
+        self.let_go = Some(Released { provider, complete, dial });
     }
 
     /// True if [`Cx::let_go`] has noted something.
@@ -314,7 +327,7 @@ impl Cx {
     }
 
     /// Takes the connection that [`Cx::let_go`] has noted.
-    pub(crate) fn take_let_go(&mut self) -> Option<(ProviderId, bool)> {
+    pub(crate) fn take_let_go(&mut self) -> Option<Released> {
         self.let_go.take()
     }
 

@@ -12,6 +12,7 @@ mod places;
 mod process;
 mod providers;
 
+use super::cx::Released;
 use super::exchange::{ClientMessage, Effect, Endpoint, Exchange, ExchangeEvent};
 use super::ids::{ExchangeId, client_conn};
 use super::offload::{JobOwner, OffloadTask};
@@ -57,8 +58,11 @@ impl Gateway {
     /// Performs the effect of an event of an exchange.
     #[inline]
     fn done(&mut self, id: ExchangeId, effect: Effect) {
-        if let Some((provider, complete)) = self.cx.take_let_go() {
+        if let Some(Released { provider, complete, dial }) = self.cx.take_let_go() {
             self.part(provider, complete);
+            if let Some(dial) = dial {
+                self.part(dial, false);
+            }
         }
         match effect {
             Effect::Nothing => {}

@@ -157,11 +157,9 @@ impl Exchange {
         fault.answered = matches!(self.state, State::Answering(_));
         fault.came = self.came();
         let mut draft = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Attempting(Attempting { draft, half, .. }) => {
-                if let Some(provider) = half.provider() {
-                    cx.let_go(provider, false);
-                }
-                draft
+            State::Attempting(mut attempting) => {
+                attempting.drop_provider(cx);
+                attempting.draft
             }
             State::Answering(answering) => match self.job.answer_failed(answering, &fault, message, cx) {
                 Ok(kept) => kept,

@@ -46,9 +46,11 @@ impl Attempting {
         Effect::Wait
     }
 
-    /// Gives up its connection, whatever that does.
+    /// Gives up its connection, or its dials.
     pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
-        if let Some(provider) = self.half.provider() {
+        let slow = self.half.dials().earlier.map(|(slow, _)| slow);
+        let other = slow.filter(|slow| self.half.provider() != Some(*slow));
+        for provider in self.half.provider().into_iter().chain(other) {
             cx.let_go(provider, false);
         }
         self.half = Half::Resolving;

@@ -157,7 +157,7 @@ impl Half {
     }
 }
 
-/// The dials of an attempt. One that nobody waits for any more ends with its `connect_timeout` at the latest.
+/// The dials of an attempt. Both end with it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Dials {
     /// Dial to the present address; `None` once it has failed, and before it has a handle.
