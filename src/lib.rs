@@ -42,9 +42,9 @@
 //! `gateway::client` lives as long as a client's TCP connection and knows no exchange. `gateway::exchange` lives as
 //! long as a request and knows no socket. `gateway::provider` lives as long as a connection to a provider and knows no
 //! exchange. `gateway::drive` owns the tables of all three, passes events to them, and performs their effects.
-//! Everything else (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The
-//! transitions of an exchange are in one table, `exchange::transitions`, which a debug build checks at every step; those
-//! of the connections are in `client::connection` and `provider::connection`.
+//! Everything else (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The transitions
+//! of an exchange are in one table, `exchange::transitions`, which a debug build checks at every step; those of the
+//! connections are in `client::connection` and `provider::connection`.
 //!
 //! # The path of a request
 //!

@@ -121,20 +121,10 @@ pub(crate) struct Cx {
     pub(crate) out: Vec<u8>,
     /// Answers that wait for memory, and the one that may use the reserve.
     pub(crate) turns: AnswerQueue,
-    /// The connections that the current exchange has released.
-    let_go: Option<Released>,
+    /// The connections that the current exchange has released, each with true if the answer is complete.
+    let_go: [Option<(ProviderId, bool)>; 2],
     pub(crate) actions: Vec<Action>,
     pub(crate) orders: OrderSink,
-}
-
-/// A connection that an exchange has released.
-#[derive(Debug)]
-pub(crate) struct Released {
-    pub(crate) provider: ProviderId,
-    /// The exchange has got all it needs of the answer.
-    pub(crate) complete: bool,
-    /// The other dial of the same attempt.
-    pub(crate) dial: Option<ProviderId>,
 }
 
 /// Labels of credentials whose secret changed: their state is reset.
@@ -219,7 +209,7 @@ impl Cx {
             away: Away::default(),
             out: Vec::new(),
             turns: AnswerQueue::default(),
-            let_go: None,
+            let_go: [None; 2],
             actions: Vec::new(),
             orders: OrderSink::default(),
             setup: start.setup,
@@ -313,22 +303,19 @@ impl Cx {
 
     /// Releases an exchange's connection to a provider. `complete`: the exchange needs no more of the answer.
     pub(crate) fn let_go(&mut self, provider: ProviderId, complete: bool) {
-        let dial = self.let_go.take().map(|other| {
-            debug_assert!(other.dial.is_none() && !complete && !other.complete);
-            other.provider
-        });
-        self.let_go = Some(Released { provider, complete, dial });
+        debug_assert!(self.let_go[1].is_none());
+        self.let_go[1] = self.let_go[0].replace((provider, complete));
     }
 
     /// True if [`Cx::let_go`] has noted something.
     #[inline]
     pub(crate) fn lets_go(&self) -> bool {
-        self.let_go.is_some()
+        self.let_go[0].is_some()
     }
 
-    /// Takes the connection that [`Cx::let_go`] has noted.
-    pub(crate) fn take_let_go(&mut self) -> Option<Released> {
-        self.let_go.take()
+    /// Takes the connections that [`Cx::let_go`] has noted.
+    pub(crate) fn take_let_go(&mut self) -> [Option<(ProviderId, bool)>; 2] {
+        std::mem::take(&mut self.let_go)
     }
 
     /// Decides if an answer of `key` may have `total` bytes; if so, they are reserved. Other keys can only delay it.

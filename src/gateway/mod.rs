@@ -433,7 +433,10 @@ impl Core for Gateway {
             }
             Notice::SuccessorReady => self.hand_over(upgrade::UpgradeEvent::Ready),
             Notice::SuccessorTaken => self.hand_over(upgrade::UpgradeEvent::Taken),
-            Notice::SuccessorFailed(why) => self.successor_failed(&why),
+            Notice::SuccessorFailed(why) => {
+                self.cx.log_upgrade(&why);
+                self.hand_over(upgrade::UpgradeEvent::Failed);
+            }
             Notice::SuccessorGone => self.hand_over(upgrade::UpgradeEvent::Gone),
             Notice::Counted(counters) => self.cx.add_counters(&counters),
             Notice::Inherited(row) => inheritance::inherited(row, &mut self.cx),

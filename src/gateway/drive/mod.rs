@@ -12,7 +12,6 @@ mod places;
 mod process;
 mod providers;
 
-use super::cx::Released;
 use super::exchange::{ClientMessage, Effect, Endpoint, Exchange, ExchangeEvent};
 use super::ids::{ExchangeId, client_conn};
 use super::offload::{JobOwner, OffloadTask};
@@ -58,11 +57,8 @@ impl Gateway {
     /// Performs the effect of an event of an exchange.
     #[inline]
     fn done(&mut self, id: ExchangeId, effect: Effect) {
-        if let Some(Released { provider, complete, dial }) = self.cx.take_let_go() {
-            self.part(provider, complete);
-            if let Some(dial) = dial {
-                self.part(dial, false);
-            }
+        if self.cx.lets_go() {
+            self.cx.take_let_go().into_iter().flatten().for_each(|(id, complete)| self.part(id, complete));
         }
         match effect {
             Effect::Nothing => {}
@@ -128,10 +124,17 @@ impl Gateway {
         let bounded = |exchange: &Exchange| {
             exchange.job.is_bounded() && key.is_none_or(|key| exchange.job.request.found.key == Some(key))
         };
-        let ids: Vec<ExchangeId> =
-            self.exchanges.iter().filter(|(_, exchange)| bounded(exchange)).map(|(id, _)| id).collect();
+        self.tell_all(bounded, || ExchangeEvent::Count);
+    }
+
+    /// Passes an event to all exchanges for which `wants` is true.
+    #[inline(never)]
+    fn tell_all(&mut self, wants: impl Fn(&Exchange) -> bool, event: impl Fn() -> ExchangeEvent<'static>) {
+        let ids: Vec<ExchangeId> = self.exchanges.iter().filter(|(_, one)| wants(one)).map(|(id, _)| id).collect();
         for id in ids {
-            self.tell(id, ExchangeEvent::Count);
+            if self.exchanges.get(id).is_some_and(&wants) {
+                self.tell(id, event());
+            }
         }
     }
 

@@ -182,12 +182,6 @@ impl Gateway {
         });
     }
 
-    /// Handles a successor that cannot continue, or has died.
-    pub(crate) fn successor_failed(&mut self, why: &str) {
-        self.cx.log_upgrade(why);
-        self.hand_over(upgrade::UpgradeEvent::Failed);
-    }
-
     /// Continues a hand-over when a deadline has passed.
     pub(crate) fn go_on_handing_over(&mut self) {
         let (handover, now) = (self.cx.lifecycle.handover, self.cx.now.mono);

@@ -5,7 +5,9 @@ use super::build::Built;
 use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over, Translate};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob, TriedAddresses};
-use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Half, Queued, State, Translating};
+use super::state::{
+    Answering, Attempting, Body, Committing, Draft, Exchange, Half, Outgoing, Queued, State, Translating,
+};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
 use crate::dialect::{Overflow, OwnedTarget, RequestTarget, failure};
@@ -26,12 +28,7 @@ const SEND_SHARE: usize = 16;
 impl Exchange {
     /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
     /// full by now is skipped if another one is free.
-    pub(super) fn first_attempt(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Effect {
+    pub(super) fn first_attempt(&mut self, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         if let Some(queue) = self.job.model().and_then(|model| model.queue) {
             return self.first_place(queue, draft, message, cx);
         }
@@ -59,12 +56,7 @@ impl Exchange {
     }
 
     /// Begins an attempt at the chosen target, whose body has been written; if that fails immediately, at the next.
-    pub(super) fn begin_attempt(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Effect {
+    pub(super) fn begin_attempt(&mut self, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         loop {
             let at = &mut self.job.attempt;
             at.attempts += 1;
@@ -74,7 +66,7 @@ impl Exchange {
                 self.job.note_begun();
             }
             self.job.take_place(&draft, cx);
-            match self.job.connect(false, None, cx) {
+            match self.job.connect(None, cx) {
                 Ok((half, by, effect)) => {
                     self.state = State::Attempting(Attempting { draft, half, by });
                     return effect;
@@ -191,11 +183,11 @@ impl Exchange {
     /// request.
     pub(super) fn after_failure(
         &mut self,
-        draft: Box<OutgoingRequest>,
+        draft: Outgoing,
         fault: Fault,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+    ) -> Result<Outgoing, Box<Effect>> {
         let limit = self.job.target().map_or(1, |target| target.limits.attempts);
         self.job.target_failed(&fault, cx);
         if !fault.asks_for_rest() {
@@ -214,11 +206,11 @@ impl Exchange {
     /// has asked for nothing wrong, since an earlier target took it.
     fn next_target(
         &mut self,
-        mut draft: Box<OutgoingRequest>,
+        mut draft: Outgoing,
         fault: Fault,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+    ) -> Result<Outgoing, Box<Effect>> {
         let failed = self.job.attempt.target;
         loop {
             if !self.job.choose(&draft, cx) {
@@ -242,7 +234,7 @@ impl Exchange {
     /// The next target after `fault`, and an attempt at it.
     pub(super) fn next_attempt(
         &mut self,
-        draft: Box<OutgoingRequest>,
+        draft: Outgoing,
         fault: Fault,
         message: &ClientMessage,
         cx: &mut Cx,
@@ -254,12 +246,7 @@ impl Exchange {
     }
 
     /// Has a large request translated by a helper thread.
-    pub(super) fn translate(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        failed: Option<Box<(Fault, u32)>>,
-        cx: &mut Cx,
-    ) -> Effect {
+    pub(super) fn translate(&mut self, mut draft: Outgoing, failed: Option<Box<(Fault, u32)>>, cx: &mut Cx) -> Effect {
         let (Some((from, target, _)), Some(to)) = (self.job.route(), self.job.wanted()) else {
             return self.turn_down(draft, Refusal::internal());
         };
@@ -275,14 +262,14 @@ impl Exchange {
     }
 
     /// Refuses a request that has not been admitted.
-    pub(super) fn turn_down(&mut self, draft: Box<OutgoingRequest>, refusal: Refusal) -> Effect {
+    pub(super) fn turn_down(&mut self, draft: Outgoing, refusal: Refusal) -> Effect {
         self.state = State::Reading { draft };
         Effect::refuse(refusal)
     }
 
     /// Gives up when no target is left. The client's `Retry-After` is the earlier of the provider's and the end of the
     /// first cool-down.
-    pub(super) fn give_up(&mut self, draft: Box<OutgoingRequest>, mut fault: Fault, cx: &mut Cx) -> Effect {
+    pub(super) fn give_up(&mut self, draft: Outgoing, mut fault: Fault, cx: &mut Cx) -> Effect {
         if fault.asks_for_rest() || fault.retry_after.is_some() {
             let now = cx.now.mono;
             let again = cx.breakers.there_again(self.job.targets(), self.job.attempt.tried, &self.job.needs(), now);
@@ -394,7 +381,7 @@ impl RequestJob {
         fault: &Fault,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Box<OutgoingRequest>, Box<Answering>> {
+    ) -> Result<Outgoing, Box<Answering>> {
         answering.drop_provider(cx);
         match std::mem::replace(&mut answering.draft, Draft::Gone) {
             Draft::Kept(mut draft) => {

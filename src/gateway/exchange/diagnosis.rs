@@ -75,7 +75,7 @@ impl Exchange {
     /// The request fails with `fault`.
     pub(super) fn note_end(&mut self, fault: &Fault) {
         // One that waits fails with no attempt.
-        let last = if self.state.is_queued() { 0 } else { self.job.attempt.attempts.into() };
+        let last = if matches!(self.state, State::Queued(_)) { 0 } else { self.job.attempt.attempts.into() };
         let code = self.job.told(fault.code.as_deref().unwrap_or_default().as_bytes());
         let param = self.job.told(fault.param.as_deref().unwrap_or_default().as_bytes());
         let diagnosis = self.job.diagnosis();

@@ -13,9 +13,6 @@ use crate::gateway::ids::ProviderId;
 use crate::policy::config::Provider;
 use std::net::SocketAddr;
 
-/// The way to a connection: what the attempt waits for, until when, and the effect.
-pub(super) type Way = (Half, Mono, Effect);
-
 impl Exchange {
     /// The connection that [`Effect::Dial`] asked for has this name.
     pub(crate) fn dialing(&mut self, provider: ProviderId) {
@@ -150,7 +147,7 @@ impl Attempting {
     }
 
     fn dial_again(&mut self, job: &mut RequestJob, cx: &mut Cx) -> AnswerStep {
-        let way = job.connect(true, self.half.dials().earlier, cx);
+        let way = job.connect(Some(self.half.dials()), cx);
         let (half, by, effect) = way.map_err(|fault| Box::<Over>::from(*fault))?;
         (self.half, self.by) = (half, by);
         Ok(effect)
@@ -158,20 +155,15 @@ impl Attempting {
 }
 
 impl RequestJob {
-    /// Connection for the present target; a new one, not a kept one, if `fresh`. An `earlier` dial goes on meanwhile.
-    pub(super) fn connect(
-        &mut self,
-        fresh: bool,
-        earlier: Option<(ProviderId, u8)>,
-        cx: &mut Cx,
-    ) -> Result<Way, Box<Fault>> {
+    /// Connection for the present target; a new one, not a kept one, if it is dialed `again`.
+    pub(super) fn connect(&mut self, again: Option<Dials>, cx: &mut Cx) -> Result<(Half, Mono, Effect), Box<Fault>> {
         let Some((_, target, provider)) = self.route() else {
             return Err(Box::new(Fault::from(FaultKind::Internal)));
         };
         // What is kept was dialed under the present configuration; another one's providers have other numbers.
         let present = self.request.setup.epoch == cx.setup.epoch;
         if present
-            && !fresh
+            && again.is_none()
             && !self.attempt.needs_fresh()
             && let Some(kept) = cx.idle.take(target.provider)
         {
@@ -201,7 +193,8 @@ impl RequestJob {
         let dial = Dial { provider: target.provider, addr, authority: provider.authority, present, until };
         self.attempt.addresses = tried;
         // The name of the connection comes with `dialing`.
-        Ok((Half::Dialing(Dials { newest: None, earlier }), late, Effect::Dial(dial)))
+        let dials = Dials { newest: None, earlier: again.and_then(|dials| dials.earlier) };
+        Ok((Half::Dialing(dials), late, Effect::Dial(dial)))
     }
 
     /// Turns to the next address of the host; false if none is left.

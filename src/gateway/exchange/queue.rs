@@ -6,7 +6,7 @@ use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind, wants_rest};
 use super::job::{Request, RequestJob};
-use super::state::{Exchange, Queued, State};
+use super::state::{Exchange, Outgoing, Queued, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
@@ -34,7 +34,7 @@ impl Exchange {
     pub(super) fn first_place(
         &mut self,
         queue: QueueLimits,
-        draft: Box<OutgoingRequest>,
+        draft: Outgoing,
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
@@ -62,11 +62,11 @@ impl Exchange {
     /// After a failed attempt no other target is free: waits for one that is worth it, else gives all back.
     pub(super) fn wait_again(
         &mut self,
-        draft: Box<OutgoingRequest>,
+        draft: Outgoing,
         fault: &Fault,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Effect, Box<OutgoingRequest>> {
+    ) -> Result<Effect, Outgoing> {
         let Some(queue) = self.job.model().and_then(|model| model.queue) else { return Err(draft) };
         let mut choice = self.job.choice(&draft, cx.now.mono);
         if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
@@ -83,13 +83,7 @@ impl Exchange {
     }
 
     /// Waits for its turn. What was written for a target is not kept.
-    fn wait(
-        &mut self,
-        queue: QueueLimits,
-        mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Effect {
+    fn wait(&mut self, queue: QueueLimits, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         draft.rewind(&mut cx.pool);
         let (now, own) = (cx.now.mono, message.exchange);
         if let (Some(key), Some(model), Some(asked)) = (self.job.request.found.key, self.job.model(), &self.job.asked) {
@@ -120,7 +114,7 @@ impl Exchange {
 
     /// True if it waits for a slot.
     pub(crate) fn is_queued(&self) -> bool {
-        self.state.is_queued()
+        matches!(self.state, State::Queued(_))
     }
 
     /// Starts the attempt: the request is first in its queue, and a slot is free.
@@ -145,7 +139,7 @@ impl Exchange {
 
     /// Writes the body for the chosen target, which is free, and begins an attempt. If the body cannot be written for
     /// that target, another one is chosen.
-    fn sent_to(&mut self, mut draft: Box<OutgoingRequest>, by: Mono, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn sent_to(&mut self, mut draft: Outgoing, by: Mono, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let unfit = || Fault::from(FaultKind::Internal);
         loop {
             match self.job.build(&mut draft, message, cx) {

@@ -5,9 +5,8 @@ use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
-use super::state::{Attempting, Exchange, Half, State};
+use super::state::{Attempting, Exchange, Half, Outgoing, State};
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::Origin;
 use std::sync::Arc;
 
@@ -16,11 +15,11 @@ impl Exchange {
     /// another one by now; a wait for that, where it is being asked for; else the end.
     pub(super) fn last_resort(
         &mut self,
-        draft: Box<OutgoingRequest>,
+        draft: Outgoing,
         fault: Fault,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+    ) -> Result<Outgoing, Box<Effect>> {
         if fault.kind == FaultKind::Status(401) && !self.job.attempt.renewed {
             self.job.attempt.renewed = true;
             if self.job.adopt_secret(cx) {
@@ -39,11 +38,11 @@ impl Exchange {
     /// Writes the request for the present target again.
     fn once_more(
         &mut self,
-        mut draft: Box<OutgoingRequest>,
+        mut draft: Outgoing,
         fault: Fault,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Box<OutgoingRequest>, Box<Effect>> {
+    ) -> Result<Outgoing, Box<Effect>> {
         match self.job.build(&mut draft, message, cx) {
             Ok(Built::Whole) => Ok(draft),
             Ok(Built::TooLong) => {
@@ -63,7 +62,7 @@ impl Exchange {
     }
 
     /// The secret has been asked for, or takes too long.
-    pub(super) fn renewed(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    pub(super) fn renewed(&mut self, draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let fault = Fault::from(FaultKind::Status(401));
         if !self.job.adopt_secret(cx) {
             return self.give_up(draft, fault, cx);

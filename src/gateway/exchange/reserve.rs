@@ -7,7 +7,7 @@ use super::build::Built;
 use super::event::{ClientMessage, Effect, Outcome};
 use super::job::{Admitted, Asked, RequestJob};
 use super::need::{answer_tokens, payer};
-use super::state::{Exchange, Reserving, State, Translating};
+use super::state::{Exchange, Outgoing, Reserving, State, Translating};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{self, Fields, Invalid, Surcharge};
@@ -24,12 +24,7 @@ use std::num::NonZeroU32;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
-    pub(super) fn body_complete(
-        &mut self,
-        mut draft: Box<OutgoingRequest>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Effect {
+    pub(super) fn body_complete(&mut self, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let counts = match self.job.request.found.endpoint {
             Some(Endpoint::CountTokens(shape)) => Some(shape),
             _ => None,
@@ -66,7 +61,7 @@ impl Exchange {
     }
 
     /// Writes the body for the first target, here or, where it is long, on a helper thread.
-    fn write_first(&mut self, mut draft: Box<OutgoingRequest>, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn write_first(&mut self, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         match self.job.build(&mut draft, message, cx) {
             Ok(Built::Whole) => self.reserve(draft, false, message, cx),
             Ok(Built::TooLong) => self.translate(draft, None, cx),
@@ -76,13 +71,7 @@ impl Exchange {
 
     /// Writes the body for the next target, after that was impossible for the chosen one. If there is no other, the
     /// request asks for something that the model cannot give, as `refusal` says.
-    fn write_next(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        refusal: Refusal,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Effect {
+    fn write_next(&mut self, draft: Outgoing, refusal: Refusal, message: &ClientMessage, cx: &mut Cx) -> Effect {
         match self.job.next_to_write(&draft, cx) {
             true => self.write_first(draft, message, cx),
             false => self.turn_down(draft, refusal),
@@ -93,7 +82,7 @@ impl Exchange {
     pub(super) fn translated(
         &mut self,
         Translating { promise, failed, .. }: Translating,
-        mut draft: Box<OutgoingRequest>,
+        mut draft: Outgoing,
         built: Result<(), Invalid>,
         message: &ClientMessage,
         cx: &mut Cx,
@@ -121,7 +110,7 @@ impl Exchange {
     /// `others_counted`: those of its key that were admitted by a bound have counted what they may use.
     pub(super) fn reserve(
         &mut self,
-        draft: Box<OutgoingRequest>,
+        draft: Outgoing,
         others_counted: bool,
         message: &ClientMessage,
         cx: &mut Cx,
@@ -158,7 +147,7 @@ impl Exchange {
     }
 
     /// Puts the question to the shared ledger; the exchange waits for the answer.
-    fn ask(&mut self, draft: Box<OutgoingRequest>, reserved: Amount, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn ask(&mut self, draft: Outgoing, reserved: Amount, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let payer = payer(&self.job, &cx.plans, &cx.keys, &cx.setup.config)
             .and_then(|payer| self.job.fits(payer, reserved, cx.now.unix, &mut cx.meter).map(|()| payer));
         let payer = match payer {
@@ -187,7 +176,7 @@ impl Exchange {
 
     fn put_question(
         &mut self,
-        draft: Option<Box<OutgoingRequest>>,
+        draft: Option<Outgoing>,
         lease: Lease,
         limits: Limits,
         message: &ClientMessage,
@@ -270,7 +259,7 @@ impl Exchange {
     }
 
     /// An admitted request is served: its clocks start, and the first attempt.
-    fn serve(&mut self, draft: Box<OutgoingRequest>, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn serve(&mut self, draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let timeout = self.job.target().map(|target| target.limits.request_timeout);
         let stream = self.job.asked.is_some_and(|asked| asked.stream);
         if let (Some(admitted), Some(timeout)) = (&mut self.job.admitted, timeout) {

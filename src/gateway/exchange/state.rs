@@ -17,6 +17,9 @@ use crate::policy::usage::Usage;
 use crate::wire::head::RequestHead;
 use std::num::{NonZeroU32, NonZeroU64};
 
+/// The outgoing form of a request, which is used again.
+pub(super) type Outgoing = Box<OutgoingRequest>;
+
 /// State of an exchange; the table of transitions is in the module's documentation.
 #[derive(Debug)]
 pub(super) enum State {
@@ -26,7 +29,7 @@ pub(super) enum State {
         by: Mono,
     },
     Reading {
-        draft: Box<OutgoingRequest>,
+        draft: Outgoing,
     },
     Translating(Translating),
     Reserving(Reserving),
@@ -49,11 +52,6 @@ impl State {
             State::Answering(answering) => answering.draft.get(),
             _ => None,
         }
-    }
-
-    /// True if the request waits for a slot.
-    pub(super) fn is_queued(&self) -> bool {
-        matches!(self, State::Queued(_))
     }
 
     /// Gives everything back that the state holds. `key`: the key that the storage of a stream was charged to.
@@ -101,7 +99,7 @@ pub(super) struct Translating {
 #[derive(Debug)]
 pub(super) struct Reserving {
     /// `None`: it is asked only how the key stands.
-    pub(super) draft: Option<Box<OutgoingRequest>>,
+    pub(super) draft: Option<Outgoing>,
     pub(super) lease: Box<Lease>,
     /// When: an admission counts from there.
     pub(super) asked: Unix,
@@ -112,7 +110,7 @@ pub(super) struct Reserving {
 #[derive(Debug)]
 pub(super) struct Queued {
     /// The draft has no body for a target yet: the body is written once a slot is free.
-    pub(super) draft: Box<OutgoingRequest>,
+    pub(super) draft: Outgoing,
     /// Handle of this exchange.
     pub(super) own: ExchangeId,
     /// When the wait began; time that is already in `Request::queued` does not count.
@@ -123,7 +121,7 @@ pub(super) struct Queued {
 /// An attempt at a target is under way and has no answer yet.
 #[derive(Debug)]
 pub(super) struct Attempting {
-    pub(super) draft: Box<OutgoingRequest>,
+    pub(super) draft: Outgoing,
     pub(super) half: Half,
     pub(super) by: Mono,
 }
@@ -199,9 +197,9 @@ impl Answering {
 #[derive(Debug)]
 pub(super) enum Draft {
     /// Another attempt may follow.
-    Kept(Box<OutgoingRequest>),
+    Kept(Outgoing),
     /// No other attempt may follow, but the rest of the request is still being written.
-    Leaving(Box<OutgoingRequest>),
+    Leaving(Outgoing),
     /// The draft is dropped: part of the answer has been sent.
     Gone,
 }

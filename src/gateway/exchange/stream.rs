@@ -116,14 +116,14 @@ impl Exchange {
 
     /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
     pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &ClientMessage, cx: &mut Cx) -> Effect {
-        let taken = Step::from(&self.state, &format_args!("Data"));
+        let taken = Step::of(self, &format_args!("Data"));
         let State::Answering(answering) = &mut self.state else {
             debug_assert!(false, "a piece of a body while {:?}", self.state);
             return self.end(Fault::from(FaultKind::Internal), cx);
         };
         let step = answering.data(&mut self.job, data, alike, message, cx);
         let effect = self.follow(step, message, cx);
-        taken.to(&self.state, &effect);
+        taken.leads(self, &effect);
         effect
     }
 

@@ -2,7 +2,7 @@
 //! checks every step against it.
 
 use super::event::Effect;
-use super::state::State;
+use super::state::Exchange;
 use std::fmt::{Debug, Error, Result, Write};
 
 macro_rules! transitions {
@@ -35,7 +35,9 @@ transitions! {
     "Attempting" "Named, DialFailed, Renewed, Failed, Due" => "Translating, Queued, Attempting, end"
     "Attempting" "Dialed, Sent, Count, Drained" => "Attempting"
     "Attempting" "Head" => "Translating, Queued, Attempting, Answering, end"
-    "Answering" "Data, Whole, BodyEnd, Offloaded, Failed, Due" => "Translating, Queued, Attempting, Answering, Committing, end"
+    "Answering" "Data, BodyEnd, Offloaded, Due" => "Translating, Queued, Attempting, Answering, Committing, end"
+    "Answering" "Whole" => "Translating, Queued, Attempting, Answering, Committing, end"
+    "Answering" "Failed" => "Translating, Queued, Attempting, end"
     "Answering" "Sent, Room, Drained, Count" => "Answering"
     "Committing" "Committed, NotCommitted, Due" => "end"
     "Committing" "Sent, Drained" => "Committing"
@@ -46,23 +48,27 @@ transitions! {
 pub(super) struct Step(Option<(String, String)>);
 
 impl Step {
-    /// A step from `state` by `event`.
+    /// A step of `exchange` by `event`.
     #[inline]
-    pub(super) fn from(state: &State, event: &impl Debug) -> Step {
-        Step(cfg!(debug_assertions).then(|| (variant(state), variant(event))))
+    pub(super) fn of(exchange: &Exchange, event: &impl Debug) -> Step {
+        Step(cfg!(debug_assertions).then(|| (variant(&exchange.state), variant(event))))
     }
 
-    /// The step has led to `state`, with `effect`.
+    /// The step has led `exchange` to its state, with `effect`.
     #[inline]
-    pub(super) fn to(self, state: &State, effect: &Effect) {
+    pub(super) fn leads(self, exchange: &Exchange, effect: &Effect) {
         let Some((from, event)) = self.0 else { return };
-        let next = if effect.ends() { "end".to_owned() } else { variant(state) };
-        let lists = |list: &str, name: &str| list.split(", ").any(|one| one == name);
-        let row = |(state, events, nexts): &(&str, &str, &str)| {
-            (*state == from || *state == "any") && lists(events, &event) && lists(nexts, &next)
-        };
-        debug_assert!(TRANSITIONS.iter().any(row), "{from} and {event} lead to {next}");
+        let next = if effect.ends() { "end".to_owned() } else { variant(&exchange.state) };
+        debug_assert!(is_listed(&from, &event, &next), "{from} and {event} lead to {next}");
     }
+}
+
+fn is_listed(from: &str, event: &str, next: &str) -> bool {
+    let lists = |list: &str, name: &str| list.split(", ").any(|one| one == name);
+    let row = |(state, events, nexts): &(&str, &str, &str)| {
+        (*state == from || *state == "any") && lists(events, event) && lists(nexts, next)
+    };
+    TRANSITIONS.iter().any(row)
 }
 
 /// Name of a variant: the first word of what `Debug` writes, which ends there.
@@ -78,4 +84,23 @@ fn variant(of: &impl Debug) -> String {
     let mut word = FirstWord(String::new());
     let _ = write!(word, "{of:?}");
     word.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::exchange::ExchangeEvent;
+
+    #[test]
+    fn step_that_is_not_in_the_table_is_found() {
+        assert!(is_listed("Reading", "Body", "Reserving") && is_listed("Queued", "Left", "end"));
+        assert!(!is_listed("Reading", "Body", "Committing") && !is_listed("Queued", "Left", "Queued"));
+        assert!(!is_listed("Reading", "Sent", "Reading") && !is_listed("Ended", "Due", "end"));
+    }
+
+    #[test]
+    fn first_word_names_a_variant() {
+        let named = [variant(&ExchangeEvent::Whole(&[1; 9])), variant(&ExchangeEvent::Body { complete: true })];
+        assert_eq!((named, variant(&format_args!("Data"))), (["Whole".into(), "Body".into()], "Data".into()));
+    }
 }
