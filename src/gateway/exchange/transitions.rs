@@ -51,15 +51,19 @@ impl Step {
     /// A step of `exchange` by `event`.
     #[inline]
     pub(super) fn of(exchange: &Exchange, event: &impl Debug) -> Step {
-        Step(cfg!(debug_assertions).then(|| (variant(&exchange.state), variant(event))))
+        if cfg!(debug_assertions) { Step(Some((variant(&exchange.state), variant(event)))) } else { Step(None) }
     }
 
     /// The step has led `exchange` to its state, with `effect`.
     #[inline]
     pub(super) fn leads(self, exchange: &Exchange, effect: &Effect) {
-        let Some((from, event)) = self.0 else { return };
-        let next = if effect.ends() { "end".to_owned() } else { variant(&exchange.state) };
-        debug_assert!(is_listed(&from, &event, &next), "{from} and {event} lead to {next}");
+        // A release must not contain the debug output of states and events.
+        if cfg!(debug_assertions)
+            && let Some((from, event)) = self.0
+        {
+            let next = if effect.ends() { "end".to_owned() } else { variant(&exchange.state) };
+            assert!(is_listed(&from, &event, &next), "{from} and {event} lead to {next}");
+        }
     }
 }
 
