@@ -124,15 +124,15 @@ impl Gateway {
         let bounded = |exchange: &Exchange| {
             exchange.job.is_bounded() && key.is_none_or(|key| exchange.job.request.found.key == Some(key))
         };
-        self.tell_all(bounded, || ExchangeEvent::Count);
+        self.tell_all(&bounded, &|| ExchangeEvent::Count);
     }
 
     /// Passes an event to all exchanges for which `wants` is true.
     #[inline(never)]
-    fn tell_all(&mut self, wants: impl Fn(&Exchange) -> bool, event: impl Fn() -> ExchangeEvent<'static>) {
+    fn tell_all(&mut self, wants: &dyn Fn(&Exchange) -> bool, event: &dyn Fn() -> ExchangeEvent<'static>) {
         let ids: Vec<ExchangeId> = self.exchanges.iter().filter(|(_, one)| wants(one)).map(|(id, _)| id).collect();
         for id in ids {
-            if self.exchanges.get(id).is_some_and(&wants) {
+            if self.exchanges.get(id).is_some_and(wants) {
                 self.tell(id, event());
             }
         }

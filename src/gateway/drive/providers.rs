@@ -97,13 +97,13 @@ impl Gateway {
     pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Result<Vec<SocketAddr>, &'static str>) {
         let failed = addrs.as_ref().err().copied();
         self.cx.names.learned(host, port, addrs, self.cx.now.mono);
-        self.tell_all(|exchange| exchange.awaits_name(host, port), || ExchangeEvent::Named { failed });
+        self.tell_all(&|exchange| exchange.awaits_name(host, port), &|| ExchangeEvent::Named { failed });
     }
 
     /// Continues requests whose secret the provider had refused, after it was read again.
     pub(crate) fn secret_asked(&mut self, origin: &Origin) {
         self.cx.renewals.retain(|renewal| renewal != origin);
-        self.tell_all(|exchange| exchange.awaits_secret(origin), || ExchangeEvent::Renewed);
+        self.tell_all(&|exchange| exchange.awaits_secret(origin), &|| ExchangeEvent::Renewed);
     }
 
     /// Writes the request of an exchange to an open connection, including its head if it `begins`.
