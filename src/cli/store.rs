@@ -13,7 +13,6 @@ use crate::store::lock;
 use crate::store::remote::{Bounds, Remote};
 use crate::store::spill::Place;
 use crate::store::sqlite::{Mode, Sqlite};
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -102,8 +101,7 @@ pub(super) fn is_there(path: &Path) -> Result<bool, Failure> {
 
 /// Fails if the file belongs to another user, and names that user.
 fn is_readable(path: &Path) -> Result<(), Failure> {
-    let denied = |error: &std::io::Error| error.kind() == ErrorKind::PermissionDenied;
-    if !std::fs::File::open(path).is_err_and(|error| denied(&error)) {
+    if !lock::is_denied(path) {
         return Ok(());
     }
     let found = std::fs::metadata(path).ok();

@@ -8,6 +8,8 @@ use super::api::StoreError;
 use super::log_files::{self, Main};
 use crate::base::limits;
 use crate::io::clock::Clock;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use std::cell::Cell;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -32,6 +34,12 @@ static OPENED: Mutex<Vec<OpenedFile>> = Mutex::new(Vec::new());
 
 fn opened() -> MutexGuard<'static, Vec<OpenedFile>> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// True if this user may not read the file. Does not open it: in the gateway's own process, closing the descriptor
+/// would drop SQLite's locks.
+pub fn is_denied(path: &Path) -> bool {
+    accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS) == Err(Errno::ACCESS)
 }
 
 pub(super) fn id_of(found: &Metadata) -> FileId {

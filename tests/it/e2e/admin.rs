@@ -45,6 +45,40 @@ fn printed(h: &Harness, args: &[&str]) -> Value {
     serde_json::from_str(&h.done(args)).unwrap()
 }
 
+/// The admin API reads the ledger in the gateway's own process. There, closing a descriptor of the file drops the
+/// gateway's locks (POSIX record locks), and the next program that closes the ledger, for example `sqlite3`, would
+/// delete its log.
+#[test]
+fn no_admin_request_drops_the_gateways_lock_on_the_ledger() {
+    let h = start();
+    let key = h.key();
+    let id = &key[8..20];
+    let asked = [
+        ("GET", "keys".to_string(), ""),
+        ("GET", format!("keys/{id}"), ""),
+        ("GET", "plans".to_string(), ""),
+        ("GET", "models".to_string(), ""),
+        ("GET", "groups".to_string(), ""),
+        ("GET", "status".to_string(), ""),
+        ("GET", "targets".to_string(), ""),
+        ("GET", "requests".to_string(), ""),
+        ("GET", "usage?by=key".to_string(), ""),
+        ("GET", "audit".to_string(), ""),
+        ("POST", "keys".to_string(), r#"{"name":"other"}"#),
+        ("PATCH", format!("keys/{id}"), r#"{"labels":{"team":"a"}}"#),
+        ("POST", format!("keys/{id}/rotate"), r#"{"grace":"1h"}"#),
+    ];
+    for (method, path, body) in asked {
+        let answer = ask(&h, method, &path, &[], body);
+        assert_eq!(answer.status(), 200, "{method} {path}: {}", answer.text());
+        // Another program can lock the file exclusively only if the gateway's own lock is gone.
+        let file = fs::File::options().read(true).write(true).open(h.folder.path().join("tollgate.db")).unwrap();
+        let locked = rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        assert!(locked.is_err(), "{method} {path}: the gateway no longer locks its ledger");
+    }
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
+}
+
 #[test]
 fn admin_api_returns_what_the_commands_print() {
     let h = start();
