@@ -43,6 +43,9 @@ pub struct DemoArgs {
     /// Print a command for every API, instead of one
     #[arg(long)]
     pub examples: bool,
+    /// Send requests all the time, with failures of every kind, so that the dashboard has something to show
+    #[arg(long)]
+    pub traffic: bool,
 }
 
 /// `tollgate check`.

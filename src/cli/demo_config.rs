@@ -59,7 +59,7 @@ pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db
 }
 
 /// A TOML basic string.
-fn toml_string(text: &str) -> String {
+pub fn toml_string(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {
