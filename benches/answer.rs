@@ -10,8 +10,8 @@ use tollgate::dialect::{
     AnswerTemplates, Capabilities, PromptTokens, RequestScan, RequestTarget, ResponseIdentity, TranslationState, reply,
     rewrite, translate, whole,
 };
-use tollgate::wire::Dialect;
 use tollgate::wire::head::parse_response;
+use tollgate::wire::{ModelEndpoint, Shape};
 
 const ME: ResponseIdentity<'static> = ResponseIdentity {
     id: b"req_0123456789abcdef0123456789abcdef",
@@ -23,7 +23,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
 
 fn request(c: &mut Criterion) {
     let (body, mut scan) = (common::chat("bench", 1200, false), RequestScan::new());
-    scan.reset(Dialect::Chat);
+    scan.reset(ModelEndpoint::CHAT);
     scan.finish(body.as_bytes()).expect("the body is valid");
     let fields = scan.fields();
     let capabilities = Capabilities::default();
@@ -33,18 +33,18 @@ fn request(c: &mut Criterion) {
         capabilities: &capabilities,
         cache_key: None,
     };
-    let (mut text, mut pieces, same) = (Vec::new(), Vec::new(), target(Dialect::Chat));
+    let (mut text, mut pieces, same) = (Vec::new(), Vec::new(), target(Shape::Chat));
     c.bench_function("request: body for a provider of its shape", |b| {
         b.iter(|| {
-            rewrite(Dialect::Chat, black_box(body.as_bytes()), fields, &same, &mut text, &mut pieces)
+            rewrite(ModelEndpoint::CHAT, black_box(body.as_bytes()), fields, &same, &mut text, &mut pieces)
                 .expect("the request is valid")
         });
     });
-    let other = target(Dialect::Messages);
+    let other = target(Shape::Messages);
     c.bench_function("request: body for a provider of another shape", |b| {
         b.iter(|| {
             text.clear();
-            translate(Dialect::Chat, black_box(body.as_bytes()), fields, &other, &mut text)
+            translate(Shape::Chat, black_box(body.as_bytes()), fields, &other, &mut text)
                 .expect("the request is valid");
             text.len()
         });
@@ -64,23 +64,23 @@ fn answer(c: &mut Criterion) {
     c.bench_function("answer: whole, same shape, like one before it", |b| {
         b.iter(|| {
             out.clear();
-            templates.whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("the answer is valid");
+            templates.whole(ModelEndpoint::CHAT, black_box(body), &ME, &mut out).expect("the answer is valid");
             out.len()
         });
     });
     c.bench_function("answer: whole, same shape, like none before it", |b| {
         b.iter(|| {
             out.clear();
-            whole(Dialect::Chat, black_box(body), &ME, &mut out).expect("the answer is valid");
+            whole(ModelEndpoint::CHAT, black_box(body), &ME, &mut out).expect("the answer is valid");
             out.len()
         });
     });
     let state = TranslationState::default();
-    for (way, to) in [("messages", Dialect::Messages), ("responses", Dialect::Responses)] {
+    for (way, to) in [("messages", Shape::Messages), ("responses", Shape::Responses)] {
         c.bench_function(&format!("answer: whole, chat to {way}"), |b| {
             b.iter(|| {
                 out.clear();
-                reply((Dialect::Chat, to), black_box(body), &state, &ME, &mut out).expect("the answer is valid");
+                reply((Shape::Chat, to), black_box(body), &state, &ME, &mut out).expect("the answer is valid");
                 out.len()
             });
         });

@@ -6,7 +6,7 @@ use common::{World, chat};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate::dialect::RequestScan;
-use tollgate::wire::Dialect;
+use tollgate::wire::ModelEndpoint;
 use tollgate::wire::head::parse_request;
 
 fn parse(c: &mut Criterion) {
@@ -21,7 +21,7 @@ fn parse(c: &mut Criterion) {
         group.throughput(Throughput::Bytes(body.len() as u64));
         group.bench_function(name, |b| {
             b.iter(|| {
-                scan.reset(Dialect::Chat);
+                scan.reset(ModelEndpoint::CHAT);
                 scan.finish(black_box(body.as_bytes())).expect("the body is valid");
                 scan.prompt_tokens(body.as_bytes()).count()
             });

@@ -7,7 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{ResponseIdentity, SseStream, TranslationState};
-use tollgate::wire::Dialect;
+use tollgate::wire::{ModelEndpoint, Shape};
 
 const ME: ResponseIdentity<'static> = ResponseIdentity {
     id: b"req_0123456789abcdef0123456789abcdef",
@@ -29,7 +29,7 @@ const DELTA: &str = "event: content_block_delta\ndata: {\"type\":\"content_block
 fn stream(c: &mut Criterion) {
     let chat = common::event("{\"content\":\" patient\"}", "null");
     let (mut pool, mut out) = (Pool::new(1 << 24), Vec::new());
-    let mut same = SseStream::same(Dialect::Chat, true, EVENT_MAX);
+    let mut same = SseStream::same(ModelEndpoint::CHAT, true, EVENT_MAX);
     c.bench_function("stream: one event, same shape", |b| {
         b.iter(|| {
             out.clear();
@@ -38,9 +38,9 @@ fn stream(c: &mut Criterion) {
         });
     });
     let ways = [
-        ("chat to messages", (Dialect::Chat, Dialect::Messages), "", chat.as_str()),
-        ("messages to chat", (Dialect::Messages, Dialect::Chat), OPENING, DELTA),
-        ("chat to responses", (Dialect::Chat, Dialect::Responses), "", chat.as_str()),
+        ("chat to messages", (Shape::Chat, Shape::Messages), "", chat.as_str()),
+        ("messages to chat", (Shape::Messages, Shape::Chat), OPENING, DELTA),
+        ("chat to responses", (Shape::Chat, Shape::Responses), "", chat.as_str()),
     ];
     for (way, upstream, opening, event) in ways {
         let mut translated =

@@ -85,7 +85,7 @@
 //! | a form of a provider's list of models | `cli::discover` (reading), `policy::discover`; `gateway::discovery` (times of requests), `lifecycle::listing` and `policy::config::fill` (results) |
 //! | an error | [`policy::refusal`] (one constructor), the code that raises it, and advice for the client in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
 //! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
-//! | a relayed endpoint | [`wire::Relay`], its entry in `dialect::relay`, its name in [`policy::keys`], `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
+//! | a relayed endpoint | [`wire::Passthrough`], its entry in `dialect::passthrough`, its name in [`policy::keys`], `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], and both kinds of ledger in [`store`] |
 //!
 //! # Where the guarantees are implemented

@@ -9,7 +9,7 @@ use common::{STREAM_HEAD, World, answer, chunk, event, keys, stream_end};
 use tollgate::base::limits::{MESSAGES_MAX, PARTS_MAX, TOOLS_MAX};
 use tollgate::dialect::{Capabilities, RequestScan, RequestTarget, most_text, structure, translate};
 use tollgate::policy::keys::Keys;
-use tollgate::wire::Dialect;
+use tollgate::wire::{ModelEndpoint, Shape};
 
 /// Enough repetitions for every vector to grow to its final capacity.
 const WARM: usize = 200;
@@ -126,14 +126,14 @@ fn waiting_request_takes_at_most_two_kib_plus_its_body() {
 }
 
 /// Returns requests with as many tiny items as a translation accepts: API format, description, body.
-fn tiny_items() -> Vec<(Dialect, &'static str, String)> {
+fn tiny_items() -> Vec<(Shape, &'static str, String)> {
     let list = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(",");
     // Vectors that grow by doubling waste the most just above a power of two.
     let (tools, messages, parts) = (TOOLS_MAX / 2 + 2, 16_390, 2 * 16_390);
     assert!(messages < MESSAGES_MAX && parts < PARTS_MAX);
-    let chat = |members: String| (Dialect::Chat, format!("{{\"model\":\"m\",{members}}}"));
-    let message = |members: String| (Dialect::Messages, format!("{{\"model\":\"m\",\"max_tokens\":1,{members}}}"));
-    let response = |members: String| (Dialect::Responses, format!("{{\"model\":\"m\",{members}}}"));
+    let chat = |members: String| (Shape::Chat, format!("{{\"model\":\"m\",{members}}}"));
+    let message = |members: String| (Shape::Messages, format!("{{\"model\":\"m\",\"max_tokens\":1,{members}}}"));
+    let response = |members: String| (Shape::Responses, format!("{{\"model\":\"m\",{members}}}"));
     let hi = "{\"role\":\"user\",\"content\":\"a\"}";
     let said = |one: String| format!("\"messages\":[{hi},{one}]");
     let kinds = [
@@ -267,12 +267,12 @@ fn translation_allocates_no_more_than_was_charged() {
     let mut over = Vec::new();
     for (from, what, body) in tiny_items() {
         let mut scan = RequestScan::new();
-        scan.reset(from);
+        scan.reset(ModelEndpoint::generate(from));
         scan.finish(body.as_bytes()).unwrap_or_else(|why| panic!("{what}: {why:?}"));
         let fields = scan.fields();
         let charged = structure(from, fields).unwrap() as u64;
         let text = most_text(body.as_bytes(), fields);
-        for shape in [Dialect::Chat, Dialect::Messages, Dialect::Responses].into_iter().filter(|to| *to != from) {
+        for shape in Shape::ALL.into_iter().filter(|to| *to != from) {
             let target = RequestTarget { model: "m", shape, capabilities: &capabilities, cache_key: None };
             let mut out = Vec::with_capacity(text);
             let mut made = Ok(());

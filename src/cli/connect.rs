@@ -11,7 +11,7 @@ use crate::io::tls::blocking::Trouble;
 use crate::io::tls::{Authority, Security};
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::{Config, Provider, StoreUrl};
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::head::values;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -189,7 +189,7 @@ fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut 
     };
     let theirs = value["object"] != "list" && value.get("has_more").is_some();
     // Some providers with such a list have a chat endpoint, too.
-    if provider.shape == Dialect::Chat && theirs && !is_there(provider, asker) {
+    if provider.shape == Shape::Chat && theirs && !is_there(provider, asker) {
         return Found::Bad("it speaks the messages shape: write shape = \"messages\"".to_string());
     }
     let text = |value: &Value| value.as_str().map(str::to_string);
@@ -245,10 +245,10 @@ fn is_there(provider: &Provider, asker: &Asker<'_>) -> bool {
 /// credential: a list of models may be open to everybody.
 fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Target) -> Option<Found> {
     let body = serde_json::json!({ "model": target.model }).to_string();
-    let asked = model.serves.iter().filter_map(|served| match served {
-        Dialect::Relay(_) if provider.shape != Dialect::Chat => None,
-        Dialect::Relay(relay) => Some((relay.name(), format!("{}/{}", base_path(provider), relay.name()))),
-        _ => Some(("chat", provider.path.to_string())),
+    let asked = model.serves.iter().filter_map(|served| match served.passthrough() {
+        Some(_) if provider.shape != Shape::Chat => None,
+        Some(passthrough) => Some((passthrough.name(), format!("{}/{}", base_path(provider), passthrough.name()))),
+        None => Some(("chat", provider.path.to_string())),
     });
     asked.into_iter().find_map(|(word, path)| {
         let answer = post(provider, asker, &path, body.as_bytes())?;
@@ -281,8 +281,8 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
         let there = get(provider, asker, &format!("{path}/models"));
         if there.is_ok_and(|answer| matches!(answer.status, 200 | 401 | 403)) {
             let url = match provider.shape {
-                Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => format!("{}{path}", origin(provider)),
-                Dialect::Messages => format!("{}{}", origin(provider), path.trim_end_matches("/v1")),
+                Shape::Chat | Shape::Responses => format!("{}{path}", origin(provider)),
+                Shape::Messages => format!("{}{}", origin(provider), path.trim_end_matches("/v1")),
             };
             return Found::Bad(format!("{status}: base_url {what}: write base_url = \"{url}\""));
         }

@@ -78,7 +78,7 @@ pub fn toml_string(text: &str) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::policy::config::{Config, Source, StoreUrl};
-    use crate::wire::Dialect;
+    use crate::wire::Shape;
 
     /// The demo's configuration, with addresses on which nothing listens.
     pub(in crate::cli) fn parsed() -> Config {
@@ -105,7 +105,7 @@ pub(super) mod tests {
         assert_eq!(models.len(), 6);
         assert!(models.iter().all(|model| [1_000_000, 256_000].contains(&model.context)));
         assert!(models.iter().any(|model| model.context == 256_000));
-        let chat = models.iter().filter(|model| high.providers[model.targets[0].provider].shape == Dialect::Chat);
+        let chat = models.iter().filter(|model| high.providers[model.targets[0].provider].shape == Shape::Chat);
         assert_eq!(chat.count(), 3);
         assert!(
             models

@@ -8,7 +8,7 @@ use super::serve::setup;
 use crate::policy::catalog::{Catalog, context_text};
 use crate::policy::config::Config;
 use crate::policy::prices::{ModelPrices, PriceTier, Prices, price_text};
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use serde::Serialize;
 
 /// A model as JSON.
@@ -24,7 +24,7 @@ pub(super) struct ModelLine<'a> {
     /// Prices of requests with long prompts, by rising thresholds.
     price_tiers: Vec<TierLine>,
     /// Endpoints that the model serves.
-    serves: &'a [Dialect],
+    serves: &'a [ModelEndpoint],
     /// False if `input_price` or `output_price` is missing: the model costs nothing, and budgets may refuse it.
     priced: bool,
     /// True if its provider lists it; then it is not configured, and has no price.

@@ -30,7 +30,7 @@ use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::sse::Splitter;
-use crate::wire::{Dialect, Span};
+use crate::wire::{Shape, Span};
 use chat_reader::ChatReader;
 use chat_writer::ChatWriter;
 use deferred::Deferred;
@@ -55,11 +55,11 @@ enum StreamWriter {
 
 impl StreamReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    fn new(from: Dialect, keeps: bool) -> StreamReader {
+    fn new(from: Shape, keeps: bool) -> StreamReader {
         match from {
-            Dialect::Chat | Dialect::Relay(_) => StreamReader::Chat(ChatReader::new(keeps)),
-            Dialect::Messages => StreamReader::Messages(MessagesReader::new(keeps)),
-            Dialect::Responses => StreamReader::Responses(ResponsesReader::new(keeps)),
+            Shape::Chat => StreamReader::Chat(ChatReader::new(keeps)),
+            Shape::Messages => StreamReader::Messages(MessagesReader::new(keeps)),
+            Shape::Responses => StreamReader::Responses(ResponsesReader::new(keeps)),
         }
     }
 
@@ -82,7 +82,7 @@ impl StreamReader {
 }
 
 /// Reads the events of a complete stream of format `from`, for a complete answer.
-pub(super) fn read_events(from: Dialect, body: &[u8], keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+pub(super) fn read_events(from: Shape, body: &[u8], keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
     let (mut reader, mut splitter, mut rest) = (StreamReader::new(from, keeps), Splitter::new(), body);
     while let Some(event) = splitter.next(rest).or_else(|| splitter.last(rest)) {
         let frame = Frame {
@@ -143,16 +143,16 @@ impl Convert {
     /// `state` comes from the translation of the request. `show_usage`: a chat client asked for the usage chunk.
     /// `max_answer`: bytes of an answer that may be held until its end.
     pub(super) fn new(
-        (from, to): (Dialect, Dialect),
+        (from, to): (Shape, Shape),
         state: TranslationState,
         show_usage: bool,
         max_answer: usize,
     ) -> Convert {
         let reader = StreamReader::new(from, hands_back(from, to));
         let writer = match to {
-            Dialect::Chat | Dialect::Relay(_) => StreamWriter::Chat(ChatWriter::new(show_usage)),
-            Dialect::Messages => StreamWriter::Messages(MessagesWriter::default()),
-            Dialect::Responses => StreamWriter::Responses(Box::default()),
+            Shape::Chat => StreamWriter::Chat(ChatWriter::new(show_usage)),
+            Shape::Messages => StreamWriter::Messages(MessagesWriter::default()),
+            Shape::Responses => StreamWriter::Responses(Box::default()),
         };
         let translation = Translation {
             writer,
@@ -338,8 +338,8 @@ impl Convert {
 }
 
 /// True if clients of format `to` send reasoning back in a carrier. The chat format has no field for it.
-pub(super) fn hands_back(from: Dialect, to: Dialect) -> bool {
-    to == Dialect::Responses || (to == Dialect::Messages && from != Dialect::Chat)
+pub(super) fn hands_back(from: Shape, to: Shape) -> bool {
+    to == Shape::Responses || (to == Shape::Messages && from != Shape::Chat)
 }
 
 /// Appends the complete answer made of these deltas, for a responses client.

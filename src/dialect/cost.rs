@@ -6,16 +6,16 @@
 use super::events::members;
 use crate::wire::json::{Raw, key};
 use crate::wire::sse::Splitter;
-use crate::wire::{Dialect, Span};
+use crate::wire::{Shape, Span};
 
 /// Writes `cost`, a JSON number, into the last usage among the events in `out` from `from` on; a `cost` of the provider
 /// is removed. `None`: the model has no price.
-pub fn write_cost(dialect: Dialect, from: usize, cost: Option<&[u8]>, out: &mut Vec<u8>) {
+pub fn write_cost(shape: Shape, from: usize, cost: Option<&[u8]>, out: &mut Vec<u8>) {
     let (mut splitter, mut at, mut last) = (Splitter::new(), from, None);
     while let Some(event) = splitter.next(&out[at..]) {
         let buf = &out[at..];
         let (name, data) = (event.name.of(buf), splitter.data(&event, buf));
-        if let Some(usage) = usage_of(dialect, data) {
+        if let Some(usage) = usage_of(shape, data) {
             last = Some((Span::new(at, at + event.len), written(name, data, usage, cost)));
         }
         splitter.done(&event);
@@ -30,12 +30,12 @@ pub fn write_cost(dialect: Dialect, from: usize, cost: Option<&[u8]>, out: &mut 
 }
 
 /// The final usage in an event's data.
-fn usage_of(dialect: Dialect, data: &[u8]) -> Option<Raw<'_>> {
+fn usage_of(shape: Shape, data: &[u8]) -> Option<Raw<'_>> {
     let value = Raw::new(data);
-    let holder = match dialect {
-        Dialect::Chat | Dialect::Relay(_) => value,
-        Dialect::Messages => value.get("type")?.is("message_delta").then_some(value)?,
-        Dialect::Responses => {
+    let holder = match shape {
+        Shape::Chat => value,
+        Shape::Messages => value.get("type")?.is("message_delta").then_some(value)?,
+        Shape::Responses => {
             let kind = value.get("type")?;
             let ends = kind.is("response.completed") || kind.is("response.incomplete");
             ends.then(|| value.get("response")).flatten()?
@@ -76,9 +76,9 @@ fn written(name: &[u8], data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec
 mod tests {
     use super::*;
 
-    fn with(dialect: Dialect, cost: Option<&str>, text: &str) -> String {
+    fn with(shape: Shape, cost: Option<&str>, text: &str) -> String {
         let mut out = text.as_bytes().to_vec();
-        write_cost(dialect, 0, cost.map(str::as_bytes), &mut out);
+        write_cost(shape, 0, cost.map(str::as_bytes), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -87,16 +87,16 @@ mod tests {
         let text = "data: {\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":2}}\n\n\
                     data: {\"usage\":null}\n\ndata: [DONE]\n\n";
         let want = text.replace("\"prompt_tokens\":2}", "\"prompt_tokens\":2,\"cost\":0.5}");
-        assert_eq!(with(Dialect::Chat, Some("0.5"), text), want);
+        assert_eq!(with(Shape::Chat, Some("0.5"), text), want);
     }
 
     #[test]
     fn cost_replaces_that_of_the_provider() {
         let text = "data: {\"usage\":{\"cost\":9,\"prompt_tokens\":2,\"co\\u0073t\":8}}\n\n";
-        assert_eq!(with(Dialect::Chat, Some("1.0"), text), "data: {\"usage\":{\"prompt_tokens\":2,\"cost\":1.0}}\n\n");
-        assert_eq!(with(Dialect::Chat, None, text), "data: {\"usage\":{\"prompt_tokens\":2}}\n\n");
+        assert_eq!(with(Shape::Chat, Some("1.0"), text), "data: {\"usage\":{\"prompt_tokens\":2,\"cost\":1.0}}\n\n");
+        assert_eq!(with(Shape::Chat, None, text), "data: {\"usage\":{\"prompt_tokens\":2}}\n\n");
         let empty = "data: {\"usage\":{}}\n\n";
-        assert_eq!(with(Dialect::Chat, Some("1.0"), empty), "data: {\"usage\":{\"cost\":1.0}}\n\n");
+        assert_eq!(with(Shape::Chat, Some("1.0"), empty), "data: {\"usage\":{\"cost\":1.0}}\n\n");
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
                      data: \"usage\":{\"output_tokens\":1}}\r\n\r\n";
         let want = "event: message_delta\n\
                     data: {\"type\":\"message_delta\", \"usage\":{\"output_tokens\":1,\"cost\":2.5}}\n\n";
-        assert_eq!(with(Dialect::Messages, Some("2.5"), &format!("{start}{delta}")), format!("{start}{want}"));
+        assert_eq!(with(Shape::Messages, Some("2.5"), &format!("{start}{delta}")), format!("{start}{want}"));
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
             ("response.incomplete", ",\"cost\":0"),
             ("response.in_progress", ""),
         ] {
-            assert_eq!(with(Dialect::Responses, Some("0"), &event(kind, "")), event(kind, cost));
+            assert_eq!(with(Shape::Responses, Some("0"), &event(kind, "")), event(kind, cost));
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::answer::StreamFault;
 use super::errors::{ErrorText, is_error};
 use super::usage::Reported;
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::json::{Raw, ValueKind, has_escape};
 
 /// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
@@ -64,14 +64,13 @@ pub(super) fn lists_nothing(list: Raw<'_>) -> bool {
 
 /// True if a complete answer has no content and gives no reason. `list`: its choices, content or output; `ending`: its
 /// `stop_reason` or `status`. A response may be an empty turn that its provider has billed.
-pub(super) fn is_empty<'a>(shape: Dialect, list: Raw<'_>, ending: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
+pub(super) fn is_empty<'a>(shape: Shape, list: Raw<'_>, ending: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
     let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == ValueKind::Object);
     match shape {
-        Dialect::Chat => !list.items().any(is_message),
+        Shape::Chat => !list.items().any(is_message),
         _ if !lists_nothing(list) => false,
-        Dialect::Messages => !matches!(finish_word(Some(ending)), Ok(Some(_))),
-        Dialect::Responses => !ending.is("incomplete") && Reported::from_responses(usage()).output.is_none(),
-        Dialect::Relay(_) => true,
+        Shape::Messages => !matches!(finish_word(Some(ending)), Ok(Some(_))),
+        Shape::Responses => !ending.is("incomplete") && Reported::from_responses(usage()).output.is_none(),
     }
 }
 

@@ -5,8 +5,8 @@
 
 use crate::base::limits::ERROR_BODY_MAX;
 use crate::base::text::push_number;
-use crate::wire::Dialect;
 use crate::wire::json::{self, Raw, key, write_string};
+use crate::wire::{ModelEndpoint, Shape};
 
 /// An upstream's error.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -128,12 +128,12 @@ impl ErrorWords<'_> {
         (!path.is_empty() && path.chars().all(fits)).then_some(path)
     }
 
-    fn write_object(&self, shape: Option<Dialect>, out: &mut Vec<u8>) {
+    fn write_object(&self, endpoint: Option<ModelEndpoint>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"type\":");
         write_string(out, self.kind);
         key(out, "code");
-        match shape {
-            Some(Dialect::Responses) => {
+        match endpoint.map(|endpoint| endpoint.shape) {
+            Some(Shape::Responses) => {
                 write_string(out, self.word);
                 key(out, "param");
                 self.write_param(out);
@@ -142,9 +142,9 @@ impl ErrorWords<'_> {
                     push_number(out, seconds);
                 }
             }
-            Some(Dialect::Chat | Dialect::Relay(_)) if self.is_overflow() => {
+            Some(Shape::Chat) if self.is_overflow() => {
                 write_string(out, self.word);
-                if shape == Some(Dialect::Chat) {
+                if endpoint == Some(ModelEndpoint::CHAT) {
                     out.extend_from_slice(b",\"param\":\"messages\"");
                 }
             }
@@ -178,7 +178,7 @@ impl ErrorWords<'_> {
         key(out, "param");
         self.write_param(out);
         key(out, "error");
-        self.write_object(Some(Dialect::Responses), out);
+        self.write_object(Some(ModelEndpoint::RESPONSES), out);
     }
 
     /// Appends the `error` of a failed response.
@@ -191,25 +191,26 @@ impl ErrorWords<'_> {
     }
 }
 
-/// Appends the error body. For [`Dialect::Messages`] it has a top-level `"type":"error"`, for [`Dialect::Responses`] a
-/// word as its code. `None`: the format is unknown, so the body is the plain one.
+/// Appends the error body. For [`Shape::Messages`] it has a top-level `"type":"error"`, for [`Shape::Responses`] a
+/// word as its code. `None`: the endpoint is unknown, so the body is the plain one.
 #[inline]
-pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
-    let head: &[u8] = if shape == Some(Dialect::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
+pub fn error_body(endpoint: Option<ModelEndpoint>, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
+    let of_messages = endpoint.is_some_and(|endpoint| endpoint.shape == Shape::Messages);
+    let head: &[u8] = if of_messages { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
     out.extend_from_slice(head);
-    words.write_object(shape, out);
+    words.write_object(endpoint, out);
     out.push(b'}');
 }
 
 /// Appends the event that ends a broken stream: for chat without a `[DONE]` after it, for messages and responses as
 /// `event: error`.
-pub fn error_event(shape: Dialect, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
-    let head: &[u8] = match shape {
-        Dialect::Chat | Dialect::Relay(_) => b"data: ",
-        Dialect::Messages | Dialect::Responses => b"event: error\ndata: ",
+pub fn error_event(endpoint: ModelEndpoint, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
+    let head: &[u8] = match endpoint.shape {
+        Shape::Chat => b"data: ",
+        Shape::Messages | Shape::Responses => b"event: error\ndata: ",
     };
     out.extend_from_slice(head);
-    error_body(Some(shape), words, out);
+    error_body(Some(endpoint), words, out);
     out.extend_from_slice(b"\n\n");
 }
 
@@ -280,24 +281,24 @@ mod tests {
             resets_at: None,
             request_id: "req_1",
         };
-        let body = |shape, words| {
+        let body = |endpoint, words| {
             let mut out = Vec::new();
-            error_body(shape, &words, &mut out);
+            error_body(endpoint, &words, &mut out);
             String::from_utf8(out).unwrap()
         };
         let plain = r#"{"error":{"type":"not_found_error","code":404,"message":"no \"x\"","request_id":"req_1"}}"#;
         assert_eq!(body(None, words(404, "no \"x\"", None)), plain);
         let messages = plain.replacen('{', "{\"type\":\"error\",", 1);
-        assert_eq!(body(Some(Dialect::Messages), words(404, "no \"x\"", None)), messages);
+        assert_eq!(body(Some(ModelEndpoint::MESSAGES), words(404, "no \"x\"", None)), messages);
         let responses = plain.replace("404", "\"model_not_found\",\"param\":null");
-        assert_eq!(body(Some(Dialect::Responses), words(404, "no \"x\"", None)), responses);
-        let named = body(Some(Dialect::Responses), words(400, "input[2].role: expected user", None));
+        assert_eq!(body(Some(ModelEndpoint::RESPONSES), words(404, "no \"x\"", None)), responses);
+        let named = body(Some(ModelEndpoint::RESPONSES), words(400, "input[2].role: expected user", None));
         assert!(named.contains("\"param\":\"input[2].role\""), "{named}");
         let detailed = plain.replace(",\"request_id", ",\"details\":{\"a\":1},\"request_id");
         assert_eq!(body(None, words(404, "no \"x\"", Some("{\"a\":1}"))), detailed);
         let mut out = Vec::new();
-        error_event(Dialect::Chat, &words(504, "late", None), &mut out);
-        error_event(Dialect::Messages, &words(504, "late", None), &mut out);
+        error_event(ModelEndpoint::CHAT, &words(504, "late", None), &mut out);
+        error_event(ModelEndpoint::MESSAGES, &words(504, "late", None), &mut out);
         let object = r#""error":{"type":"not_found_error","code":504,"message":"late","request_id":"req_1"}}"#;
         let want = format!("data: {{{object}\n\nevent: error\ndata: {{\"type\":\"error\",{object}\n\n");
         assert_eq!(String::from_utf8_lossy(&out), want);

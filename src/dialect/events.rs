@@ -4,18 +4,18 @@
 //! by `stream`.
 
 use super::requests::arguments_text;
-use crate::wire::Dialect;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_count, write_inside};
+use crate::wire::{ModelEndpoint, Shape};
 
-/// Appends the events of `body`, a complete response of format `shape` that has been checked.
-pub(super) fn write(shape: Dialect, body: &[u8], out: &mut Vec<u8>) {
+/// Appends the events of `body`, a complete response of `endpoint` that has been checked.
+pub(super) fn write(endpoint: ModelEndpoint, body: &[u8], out: &mut Vec<u8>) {
     // The data of an event must have no line ends. Valid JSON has them only between tokens.
     let line: Vec<u8> = body.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect();
     let body = Raw::new(&line);
-    match shape {
-        Dialect::Chat | Dialect::Relay(_) => chat(shape, body, out),
-        Dialect::Messages => messages(body, out),
-        Dialect::Responses => Response { out, number: 0 }.write(body),
+    match endpoint.shape {
+        Shape::Chat => chat(endpoint.is_relayed(), body, out),
+        Shape::Messages => messages(body, out),
+        Shape::Responses => Response { out, number: 0 }.write(body),
     }
 }
 
@@ -44,9 +44,8 @@ fn word<'a>(object: Raw<'a>, name: &str) -> Option<Raw<'a>> {
     object.get(name).filter(|word| word.string().is_some_and(|word| !word.is_empty() && word != b"null"))
 }
 
-/// Writes a chunk for each choice, one with the usage, and the end.
-fn chat(shape: Dialect, body: Raw<'_>, out: &mut Vec<u8>) {
-    let relayed = matches!(shape, Dialect::Relay(_));
+/// Writes a chunk for each choice, one with the usage, and the end. `relayed`: of a completion.
+fn chat(relayed: bool, body: Raw<'_>, out: &mut Vec<u8>) {
     let begin = |out: &mut Vec<u8>| {
         out.extend_from_slice(b"data: {");
         let but: &[&str] = if relayed { &["choices", "usage"] } else { &["choices", "usage", "object"] };

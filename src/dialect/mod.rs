@@ -12,7 +12,7 @@ mod events;
 mod keys;
 mod naming;
 mod overflow;
-mod relay;
+mod passthrough;
 pub mod replies;
 pub mod request;
 pub mod requests;

@@ -5,7 +5,7 @@
 //! gateway only for errors. The providers' errors with their sources are in `tests/overflow.rs`.
 
 use super::errors::{ErrorText, OVERFLOW};
-use crate::wire::Dialect;
+use crate::wire::Shape;
 
 /// Codes and types of overflow errors.
 const CODES: [&str; 2] = [OVERFLOW, "exceed_context_size_error"];
@@ -104,14 +104,14 @@ impl Overflow {
 
     /// The message by which clients of a format recognise the overflow. `estimate` and `context` replace numbers that
     /// the provider does not report; `own`: the provider's message.
-    pub fn message(&self, to: Dialect, estimate: u64, context: u64, own: Option<&str>) -> String {
+    pub fn message(&self, to: Shape, estimate: u64, context: u64, own: Option<&str>) -> String {
         if let Some(own) = own.filter(|_| self.bytes) {
             return format!("{own} (prompt is too long: context length exceeded)");
         }
         let limit = self.context.unwrap_or(context);
         let prompt = self.prompt.or(self.excess.map(|excess| limit + excess)).unwrap_or(estimate);
         match (to, self.answer.filter(|_| prompt < limit)) {
-            (Dialect::Messages, Some(answer)) => format!(
+            (Shape::Messages, Some(answer)) => format!(
                 "input length and `max_tokens` exceed context limit: {prompt} + {answer} > {limit}, decrease input \
                  length or `max_tokens` and try again (context length exceeded)"
             ),
@@ -121,7 +121,7 @@ impl Overflow {
                 prompt.saturating_add(answer)
             ),
             // An estimate may be too low, and clients shorten the conversation by the difference.
-            (Dialect::Messages, None) => {
+            (Shape::Messages, None) => {
                 format!("prompt is too long: {} tokens > {limit} maximum", prompt.max(limit.saturating_add(1)))
             }
             (_, None) => format!(

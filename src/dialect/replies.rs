@@ -17,23 +17,23 @@ use super::delta::{is_empty, lists_nothing};
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::TranslationState;
 use super::usage::ObservedUsage;
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind};
 use parts::NeutralAnswer;
 
 /// Writes an upstream's complete answer of format `from` for a client of format `to`. `state` comes from the
 /// translation of the request. [`Broken`] as for [`super::whole`].
 pub fn reply(
-    (from, to): (Dialect, Dialect),
+    (from, to): (Shape, Shape),
     body: &[u8],
     state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
     let list = match from {
-        Dialect::Chat | Dialect::Relay(_) => "choices",
-        Dialect::Messages => "content",
-        Dialect::Responses => "output",
+        Shape::Chat => "choices",
+        Shape::Messages => "content",
+        Shape::Responses => "output",
     };
     let names = ["error", list, "usage", "stop_reason", "stop_sequence", "stop_details"];
     let collected;
@@ -55,9 +55,9 @@ pub fn reply(
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
     let observed = ObservedUsage { reported, relayed_tokens };
     match to {
-        Dialect::Chat | Dialect::Relay(_) => write::chat(&answer, state, &observed, me, out),
-        Dialect::Messages => write::messages(&answer, from == to, state, &observed, me, out),
-        Dialect::Responses => write::responses(&answer, state, &observed, me, out).map_err(|fault| match fault {
+        Shape::Chat => write::chat(&answer, state, &observed, me, out),
+        Shape::Messages => write::messages(&answer, from == to, state, &observed, me, out),
+        Shape::Responses => write::responses(&answer, state, &observed, me, out).map_err(|fault| match fault {
             StreamFault::Error(text) => Broken::Error(text),
             _ => Broken::NotJson,
         })?,
@@ -68,7 +68,7 @@ pub fn reply(
 /// Reads a complete answer. `picked`: its members `error`, the one with its content, `usage`, `stop_reason`,
 /// `stop_sequence` and `stop_details`.
 fn read<'a>(
-    (from, to): (Dialect, Dialect),
+    (from, to): (Shape, Shape),
     body: &'a [u8],
     picked: [Option<Raw<'a>>; 6],
 ) -> Result<NeutralAnswer<'a>, Broken> {
@@ -81,12 +81,12 @@ fn read<'a>(
     };
     let usage = usage.unwrap_or(Raw::NULL);
     let answer = match from {
-        Dialect::Chat | Dialect::Relay(_) => read::chat(list, usage, hands_back(from, to))?.ok_or(Broken::NotJson)?,
-        Dialect::Messages => read::messages(list, usage, [reason, sequence, details])?,
-        Dialect::Responses => read::responses(Raw::new(body), list, usage)?,
+        Shape::Chat => read::chat(list, usage, hands_back(from, to))?.ok_or(Broken::NotJson)?,
+        Shape::Messages => read::messages(list, usage, [reason, sequence, details])?,
+        Shape::Responses => read::responses(Raw::new(body), list, usage)?,
     };
-    if from != Dialect::Chat && lists_nothing(list) {
-        let ending = if from == Dialect::Responses { Raw::new(body).get("status") } else { reason };
+    if from != Shape::Chat && lists_nothing(list) {
+        let ending = if from == Shape::Responses { Raw::new(body).get("status") } else { reason };
         if is_empty(from, list, ending.unwrap_or(Raw::NULL), || usage) {
             return Err(Broken::NotJson);
         }

@@ -20,7 +20,7 @@ pub(in crate::dialect) use names::Name;
 pub(in crate::dialect) use table::Class;
 
 use super::tokens::{CountLater, PromptTokens};
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use crate::wire::json::{Raw, ScanError, Scanner};
 use checks::Checks;
 
@@ -72,20 +72,11 @@ impl RequestScan {
     }
 
     /// Begins another body and keeps the storage.
-    pub fn reset(&mut self, shape: Dialect) {
-        self.begin(shape, true);
-    }
-
-    /// Begins the body of a token count, as for `POST /v1/messages/count_tokens`: `max_tokens` is not required.
-    pub fn reset_count(&mut self, shape: Dialect) {
-        self.begin(shape, false);
-    }
-
     #[inline]
-    fn begin(&mut self, shape: Dialect, needs_max_tokens: bool) {
+    pub fn reset(&mut self, endpoint: ModelEndpoint) {
         let work = self.work.get_or_insert_default();
         work.scanner = Scanner::new();
-        work.checks.reset(shape, needs_max_tokens);
+        work.checks.reset(endpoint);
         self.done = false;
     }
 
@@ -165,7 +156,7 @@ impl RequestScan {
 
 impl Default for ScanWork {
     fn default() -> ScanWork {
-        ScanWork { scanner: Scanner::new(), checks: Checks::new(Dialect::Chat) }
+        ScanWork { scanner: Scanner::new(), checks: Checks::new(ModelEndpoint::CHAT) }
     }
 }
 

@@ -31,7 +31,7 @@ pub use to_responses::BOUND_MIN;
 use super::capabilities::Cache;
 use super::naming::{TranslationState, hash};
 use super::request::{Fields, Invalid, Name};
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::json::Raw;
 use ask::{SourceRequest, refuse};
 use std::borrow::Cow;
@@ -51,20 +51,20 @@ fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<RequestText<'a>> {
 fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
     let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
     let stops_max = match ask.target.shape {
-        Dialect::Chat | Dialect::Relay(_) if !ask.drops("stop") => to_chat::STOPS_MAX,
-        Dialect::Messages if !ask.drops("stop_sequences") => usize::MAX,
+        Shape::Chat if !ask.drops("stop") => to_chat::STOPS_MAX,
+        Shape::Messages if !ask.drops("stop_sequences") => usize::MAX,
         _ => 0,
     };
     let stops = wishes.stops.iter().filter(|stop| !stop.is_empty()).count();
     let verbosity_goes = match ask.target.shape {
-        Dialect::Chat | Dialect::Relay(_) => ask.target.capabilities.verbosity && !ask.drops("verbosity"),
-        Dialect::Responses => !ask.drops("text"),
-        Dialect::Messages => false,
+        Shape::Chat => ask.target.capabilities.verbosity && !ask.drops("verbosity"),
+        Shape::Responses => !ask.drops("text"),
+        Shape::Messages => false,
     };
-    let of_chat = ask.from == Dialect::Chat;
-    let lacks_key = of_chat && ask.target.shape == Dialect::Messages;
+    let of_chat = ask.from == Shape::Chat;
+    let lacks_key = of_chat && ask.target.shape == Shape::Messages;
     let names = [
-        (if ask.from == Dialect::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
+        (if ask.from == Shape::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
         ("temperature", wishes.temperature.is_some() && !sampling),
         ("top_p", wishes.top_p.is_some() && !sampling),
         ("tools", talk.offer.hosted),
@@ -77,7 +77,7 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
 /// Writes a request of format `from` in the target's format. The [`TranslationState`] is needed to translate the
 /// answer. [`Invalid`] if a specified field cannot be expressed there; the content of `out` is then meaningless.
 pub fn request(
-    from: Dialect,
+    from: Shape,
     body: &[u8],
     fields: &Fields,
     target: &RequestTarget<'_>,
@@ -87,9 +87,9 @@ pub fn request(
     let ask = SourceRequest { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = match from {
-        Dialect::Chat | Dialect::Relay(_) => from_chat::read(&ask)?,
-        Dialect::Messages => from_messages::read(&ask)?,
-        Dialect::Responses => from_responses::read(&ask, &mut state)?,
+        Shape::Chat => from_chat::read(&ask)?,
+        Shape::Messages => from_messages::read(&ask)?,
+        Shape::Responses => from_responses::read(&ask, &mut state)?,
     };
     if target.capabilities.cache == Cache::Key {
         talk.wishes.cache_key = cache_key(&ask);
@@ -97,13 +97,13 @@ pub fn request(
     note_dropped(&ask, &talk, &mut state);
     names::distinct(&mut talk.offer.tools)?;
     names::fit(&mut talk, target.shape, &mut state);
-    if from == Dialect::Messages {
+    if from == Shape::Messages {
         state.ids = talk.call_ids().map(hash).collect();
     }
     match target.shape {
-        Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,
-        Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
-        Dialect::Responses => to_responses::write(&ask, &talk, &mut state, out)?,
+        Shape::Chat => to_chat::write(&ask, talk, &mut state, out)?,
+        Shape::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
+        Shape::Responses => to_responses::write(&ask, &talk, &mut state, out)?,
     }
     if !target.capabilities.params.is_empty() {
         // Prevents the storage from doubling for a few more bytes.

@@ -9,12 +9,12 @@ mod tools;
 pub use billed::{Beside, Surcharge, beside, surcharge};
 
 use super::capabilities::{Capabilities, Param, UnknownMembers};
-use super::relay::Relayed;
+use super::passthrough::Relayed;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
 use super::signature;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
-use crate::wire::{Dialect, Span};
+use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
 
 /// A piece of the body to send.
@@ -91,7 +91,7 @@ struct Writer<'a> {
 /// Refills `text` and `pieces` and returns the total length of the pieces. [`Invalid`] if no tool is left, or if the
 /// body names an object stored at the provider.
 pub fn rewrite(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     body: &[u8],
     fields: &Fields,
     with: &RequestTarget<'_>,
@@ -101,26 +101,26 @@ pub fn rewrite(
     text.clear();
     pieces.clear();
     fields.may_name_stored(with.capabilities)?;
-    let cuts = match shape == Dialect::Chat && with.capabilities.developer_role {
+    let cuts = match endpoint == ModelEndpoint::CHAT && with.capabilities.developer_role {
         true if !with.capabilities.thought_signatures => Cow::default(),
-        _ => tools::cuts(shape, body, fields, with.capabilities)?,
+        _ => tools::cuts(endpoint, body, fields, with.capabilities)?,
     };
-    let instead = if shape == Dialect::Chat { SYSTEM } else { "" };
+    let instead = if endpoint == ModelEndpoint::CHAT { SYSTEM } else { "" };
     let takes_it = !with.capabilities.drops("stream_options");
-    let ask = with.capabilities.stream_usage && takes_it && shape.upstream() == Dialect::Chat && fields.stream;
+    let ask = with.capabilities.stream_usage && takes_it && endpoint.shape == Shape::Chat && fields.stream;
     let mut writer = Writer { body, cuts: &cuts, instead, text, pieces, total: 0 };
-    if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(shape, fields, with.capabilities)) {
+    if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(endpoint, fields, with.capabilities)) {
         writer.body(0, model.start as usize - 1);
         writer.text(|text| write_string(text, with.model));
         writer.body(model.end as usize + 1, body.len());
     } else {
-        by_members(&mut writer, shape, fields, with, ask);
+        by_members(&mut writer, endpoint, fields, with, ask);
     }
     Ok(writer.total)
 }
 
 /// Lays out a body member by member. `ask`: usage is to be requested.
-fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
+fn by_members(writer: &mut Writer<'_>, endpoint: ModelEndpoint, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
     let body = writer.body;
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else { return };
     writer.body(0, first.start());
@@ -128,7 +128,7 @@ fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &R
     // Kept members, and the bytes between them, that are not written yet.
     let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
-        let fate = fate_beside(shape, body, fields, member, with, ask);
+        let fate = fate_beside(endpoint, body, fields, member, with, ask);
         asked |= member.name == Name::StreamOptions;
         if fate == Fate::Drop {
             if let Some((from, to)) = run.take() {
@@ -144,7 +144,7 @@ fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &R
             run = Some((from, member.end()));
         } else if fate == Fate::Bound {
             writer.body(from, member.start());
-            writer.name(bound(shape, with.capabilities));
+            writer.name(bound(endpoint, with.capabilities));
             run = Some((member.value.start as usize, member.end()));
         } else {
             writer.body(from, member.value.start as usize);
@@ -157,7 +157,7 @@ fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &R
     if let Some((from, to)) = run {
         writer.body(from, to);
     }
-    let of_response = shape == Dialect::Responses;
+    let of_response = endpoint.shape == Shape::Responses;
     if !has_model {
         writer.add(&mut wrote, "model", |text| write_string(text, with.model));
     }
@@ -171,17 +171,17 @@ fn by_members(writer: &mut Writer<'_>, shape: Dialect, fields: &Fields, with: &R
         writer.add(&mut wrote, "stream_options", |text| text.extend_from_slice(b"{\"include_usage\":true}"));
     }
     if !with.capabilities.params.is_empty() {
-        writer.add_params(&mut wrote, shape, fields, with, ask);
+        writer.add_params(&mut wrote, endpoint, fields, with, ask);
     }
     writer.body(last.end(), body.len());
 }
 
 /// True if only the model differs for this target, as for nearly all requests. The members then need no check.
 /// members need not be gone through.
-fn goes_as_it_is(shape: Dialect, fields: &Fields, takes: &Capabilities) -> bool {
-    let keeps_bound = fields.max_tokens.is_none() || shape == Dialect::Messages || !takes.max_completion_tokens;
+fn goes_as_it_is(endpoint: ModelEndpoint, fields: &Fields, takes: &Capabilities) -> bool {
+    let keeps_bound = fields.max_tokens.is_none() || endpoint.shape == Shape::Messages || !takes.max_completion_tokens;
     !fields.has_odd
-        && shape != Dialect::Responses
+        && endpoint.shape != Shape::Responses
         && keeps_bound
         && takes.drop_params.is_empty()
         && takes.params.is_empty()
@@ -191,23 +191,24 @@ fn goes_as_it_is(shape: Dialect, fields: &Fields, takes: &Capabilities) -> bool 
 /// otherwise those that no translation reads. Each is the inside of its quotes, with escapes. A request without such
 /// members costs one check for each member.
 pub fn dropped<'a>(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     translated: bool,
     body: &'a [u8],
     fields: &'a Fields,
     with: &'a RequestTarget<'_>,
 ) -> impl Iterator<Item = &'a [u8]> {
     let takes = with.capabilities;
-    let none = !translated && goes_as_it_is(shape, fields, takes);
+    let none = !translated && goes_as_it_is(endpoint, fields, takes);
     let members: &[Member] = if none { &[] } else { &fields.members };
-    let is_read = move |name: Name| if translated { name.is_translated(shape) } else { name.is_read(shape) };
+    let is_read =
+        move |name: Name| if translated { name.is_translated(endpoint.shape) } else { name.is_read(endpoint) };
     let may_go = move |member: &&Member| !is_read(member.name) || !takes.drop_params.is_empty();
     let goes = move |member: &&Member| match translated {
         true => {
             let key = member.key.of(body);
             !is_read(member.name) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
         }
-        false => fate(shape, body, fields, member, with, false) == Fate::Drop,
+        false => fate(endpoint, body, fields, member, with, false) == Fate::Drop,
     };
     members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
 }
@@ -215,7 +216,7 @@ pub fn dropped<'a>(
 /// Treatment of a member, ignoring those from the configuration.
 #[inline]
 fn fate_beside(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     body: &[u8],
     fields: &Fields,
     member: &Member,
@@ -224,7 +225,7 @@ fn fate_beside(
 ) -> Fate {
     let params = &*with.capabilities.params;
     match params.is_empty() || !gives_way(params, body, member) {
-        true => fate(shape, body, fields, member, with, ask),
+        true => fate(endpoint, body, fields, member, with, ask),
         false => Fate::Drop,
     }
 }
@@ -237,17 +238,24 @@ fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     param.is_some_and(|param| param.always || Raw::new(member.value.of(body)).is_null())
 }
 
-fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &RequestTarget<'_>, ask: bool) -> Fate {
+fn fate(
+    endpoint: ModelEndpoint,
+    body: &[u8],
+    fields: &Fields,
+    member: &Member,
+    with: &RequestTarget<'_>,
+    ask: bool,
+) -> Fate {
     if member.name == Name::Model {
         return Fate::Model;
     }
     let (key, takes) = (member.key.of(body), with.capabilities);
-    match member.name.class(shape) {
+    match member.name.class(endpoint) {
         Class::Denied => return Fate::Drop,
-        Class::Unknown if !goes_on(shape, key, takes.unknown) => return Fate::Drop,
+        Class::Unknown if !goes_on(endpoint, key, takes.unknown) => return Fate::Drop,
         _ => {}
     }
-    let of_response = shape == Dialect::Responses && member.name == Name::Include;
+    let of_response = endpoint.shape == Shape::Responses && member.name == Name::Include;
     let is_plain = !of_response
         && !matches!(member.name, Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens);
     if takes.drop_params.is_empty() && is_plain {
@@ -255,13 +263,15 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Re
     }
     let value = Raw::new(member.value.of(body));
     match member.name {
-        _ if shape == Dialect::Responses => response_fate(key, member.name, value, takes),
-        Name::MaxTokens | Name::MaxCompletionTokens if shape != Dialect::Messages && fields.max_tokens.is_some() => {
-            bound_fate(shape, body, fields, member, with)
+        _ if endpoint.shape == Shape::Responses => response_fate(key, member.name, value, takes),
+        Name::MaxTokens | Name::MaxCompletionTokens
+            if endpoint.shape != Shape::Messages && fields.max_tokens.is_some() =>
+        {
+            bound_fate(endpoint, body, fields, member, with)
         }
         _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
-        Name::N if shape == Dialect::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
-        Name::StreamOptions if !takes.stream_usage && shape.upstream() == Dialect::Chat => Fate::Drop,
+        Name::N if endpoint == ModelEndpoint::CHAT && !value.is_null() && value.bytes() != b"1" => Fate::One,
+        Name::StreamOptions if !takes.stream_usage && endpoint.shape == Shape::Chat => Fate::Drop,
         Name::StreamOptions if ask => {
             let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
             let plain = asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();
@@ -281,25 +291,29 @@ fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -
 }
 
 /// True if a member outside the tables is passed on.
-fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
-    if let Dialect::Relay(relay) = shape
-        && Relayed::of(relay).documents(key)
-    {
+fn goes_on(endpoint: ModelEndpoint, key: &[u8], unknown: UnknownMembers) -> bool {
+    if endpoint.passthrough().is_some_and(|passthrough| Relayed::of(passthrough).documents(key)) {
         return true;
     }
     match unknown {
         UnknownMembers::Drop => false,
-        UnknownMembers::Local => shape.upstream() == Dialect::Chat && Name::is_local(key),
+        UnknownMembers::Local => endpoint.shape == Shape::Chat && Name::is_local(key),
         UnknownMembers::Forward => !Name::leads_elsewhere(key),
     }
 }
 
 /// Treatment of the two names of a bound. If both are present, the newer one applies if it is usable. The other is
 /// omitted: providers refuse the two together, or do not know one of them.
-fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &RequestTarget<'_>) -> Fate {
+fn bound_fate(
+    endpoint: ModelEndpoint,
+    body: &[u8],
+    fields: &Fields,
+    member: &Member,
+    with: &RequestTarget<'_>,
+) -> Fate {
     let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
     let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
-    let name = bound(shape, with.capabilities);
+    let name = bound(endpoint, with.capabilities);
     if newer(&member) != wins || with.capabilities.drops(name) {
         return Fate::Drop;
     }
@@ -308,8 +322,8 @@ fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, wit
 
 /// Name of the bound on completion tokens. Completions only know the older name.
 #[inline]
-fn bound(shape: Dialect, takes: &Capabilities) -> &'static str {
-    if shape == Dialect::Chat { takes.bound() } else { Name::MaxTokens.text() }
+fn bound(endpoint: ModelEndpoint, takes: &Capabilities) -> &'static str {
+    if endpoint == ModelEndpoint::CHAT { takes.bound() } else { Name::MaxTokens.text() }
 }
 
 impl Writer<'_> {
@@ -375,12 +389,19 @@ impl Writer<'_> {
     }
 
     /// Writes the members from the configuration: some always, others only if the client's own is not sent.
-    fn add_params(&mut self, wrote: &mut bool, shape: Dialect, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
+    fn add_params(
+        &mut self,
+        wrote: &mut bool,
+        endpoint: ModelEndpoint,
+        fields: &Fields,
+        with: &RequestTarget<'_>,
+        ask: bool,
+    ) {
         let body = self.body;
         for param in with.capabilities.params.iter() {
             let goes_on = |member: &Member| {
                 eq_unescaped(member.key.of(body), &param.name)
-                    && fate_beside(shape, body, fields, member, with, ask) != Fate::Drop
+                    && fate_beside(endpoint, body, fields, member, with, ask) != Fate::Drop
             };
             if param.always || !fields.members.iter().any(goes_on) {
                 self.add(wrote, &param.name, |text| text.extend_from_slice(param.json.as_bytes()));

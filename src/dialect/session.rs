@@ -2,12 +2,12 @@
 //! conversation's beginning. Pure. Must never copy the body. Called by the gateway for every request that names a user,
 //! and for the conversation if a model has several targets.
 
-use super::relay::Relayed;
+use super::passthrough::Relayed;
 use super::request::{Fields, Name};
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::NAMED_BYTES_MAX;
-use crate::wire::Dialect;
 use crate::wire::json::Raw;
+use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
 
 /// Bytes hashed at either end of a long text.
@@ -16,7 +16,7 @@ const END: usize = 256;
 const ITEMS_MAX: usize = 16;
 
 /// Hash of the conversation, the same for each of its turns.
-pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
+pub fn conversation(endpoint: ModelEndpoint, body: &[u8], fields: &Fields) -> u64 {
     let member = |wanted: Name| member(wanted, body, fields);
     // Most requests have neither.
     if fields.members.iter().any(|known| matches!(known.name, Name::PromptCacheKey | Name::Metadata)) {
@@ -28,14 +28,14 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
         }
     }
     // Requests with the same beginning stay together, so that a server's prompt cache has their common prefix.
-    if let Dialect::Relay(relay) = shape {
-        let first = Relayed::of(relay).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
+    if let Some(passthrough) = endpoint.passthrough() {
+        let first = Relayed::of(passthrough).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
         return mix_bytes(3, &first[..first.len().min(END)]);
     }
-    let (system, talk) = match shape {
-        Dialect::Chat | Dialect::Relay(_) => (Raw::NULL, member(Name::Messages)),
-        Dialect::Messages => (member(Name::System), member(Name::Messages)),
-        Dialect::Responses => (member(Name::Instructions), member(Name::Input)),
+    let (system, talk) = match endpoint.shape {
+        Shape::Chat => (Raw::NULL, member(Name::Messages)),
+        Shape::Messages => (member(Name::System), member(Name::Messages)),
+        Shape::Responses => (member(Name::Instructions), member(Name::Input)),
     };
     let mut begun = texts(3, system);
     // The input of a response may be a single string.
@@ -156,15 +156,15 @@ mod tests {
     use super::*;
     use crate::dialect::RequestScan;
 
-    fn of(shape: Dialect, body: &str) -> u64 {
+    fn of(endpoint: ModelEndpoint, body: &str) -> u64 {
         let mut scan = RequestScan::new();
-        scan.reset(shape);
+        scan.reset(endpoint);
         scan.finish(body.as_bytes()).unwrap();
-        conversation(shape, body.as_bytes(), scan.fields())
+        conversation(endpoint, body.as_bytes(), scan.fields())
     }
 
     fn chat(rest: &str) -> u64 {
-        of(Dialect::Chat, &format!("{{\"model\":\"m\",{rest}}}"))
+        of(ModelEndpoint::CHAT, &format!("{{\"model\":\"m\",{rest}}}"))
     }
 
     const FIRST: &str = r#"{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}"#;
@@ -184,7 +184,7 @@ mod tests {
                 "{{\"model\":\"m\",\"max_tokens\":1,\"system\":[{{\"type\":\"text\",\"text\":\"S\"{mark}}}],\"messages\":[\
                  {{\"role\":\"user\",\"content\":[{{\"type\":\"text\",\"text\":\"hi\"{mark}}}]}}]}}"
             );
-            of(Dialect::Messages, &text)
+            of(ModelEndpoint::MESSAGES, &text)
         };
         assert_eq!(marked(""), marked(",\"cache_control\":{\"type\":\"ephemeral\"}"), "marks move from turn to turn");
     }
@@ -205,11 +205,11 @@ mod tests {
         // The scan notes no positions if the body arrives in pieces.
         let body = format!("{{\"model\":\"m\",\"messages\":[{FIRST}]}}");
         let mut scan = RequestScan::new();
-        scan.reset(Dialect::Chat);
+        scan.reset(ModelEndpoint::CHAT);
         (1..body.len()).for_each(|end| scan.feed(&body.as_bytes()[..end]).unwrap());
         scan.finish(body.as_bytes()).unwrap();
         assert!(scan.fields().opening.texts().is_none());
-        assert_eq!(conversation(Dialect::Chat, body.as_bytes(), scan.fields()), plain);
+        assert_eq!(conversation(ModelEndpoint::CHAT, body.as_bytes(), scan.fields()), plain);
         // More messages than the scan notes.
         let system = r#"{"role":"system","content":"Be brief."},"#;
         let many = |turned: bool| {
@@ -231,7 +231,7 @@ mod tests {
         let user = |id: &str, hi: &str| {
             let messages = format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{hi}\"}}]");
             of(
-                Dialect::Messages,
+                ModelEndpoint::MESSAGES,
                 &format!("{{\"model\":\"m\",\"max_tokens\":1,\"metadata\":{{\"user_id\":\"{id}\"}},{messages}}}"),
             )
         };
@@ -246,7 +246,7 @@ mod tests {
     fn who(rest: &str) -> [Option<String>; 2] {
         let body = format!("{{\"model\":\"m\",\"messages\":[{FIRST}]{rest}}}");
         let mut scan = RequestScan::new();
-        scan.reset(Dialect::Chat);
+        scan.reset(ModelEndpoint::CHAT);
         scan.finish(body.as_bytes()).unwrap();
         let Named { user, session } = named(body.as_bytes(), scan.fields());
         [user, session].map(|text| text.map(Cow::into_owned))
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn responses_are_identified_by_the_beginning_of_their_input() {
-        let response = |rest: &str| of(Dialect::Responses, &format!("{{\"model\":\"m\",{rest}}}"));
+        let response = |rest: &str| of(ModelEndpoint::RESPONSES, &format!("{{\"model\":\"m\",{rest}}}"));
         let first =
             r#""instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}"#;
         let later = format!("{first},{{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":\"x\"}}]");

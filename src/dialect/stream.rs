@@ -14,9 +14,9 @@ use super::naming::TranslationState;
 use super::tap::{Tap, rejected, whole};
 use super::usage::ObservedUsage;
 use crate::base::buf::{Buf, Pool};
-use crate::wire::Dialect;
 use crate::wire::json;
 use crate::wire::sse::{Event, Splitter};
+use crate::wire::{ModelEndpoint, Shape};
 use std::num::{NonZeroU16, NonZeroU32};
 
 /// Result of one [`SseStream::feed`].
@@ -65,15 +65,15 @@ enum EventHandler {
 impl SseStream {
     /// Returns a stream at its start, for a client of the upstream's format. `show_usage`: the client asked for the
     /// usage chunk (chat only). `max_event` in bytes.
-    pub fn same(dialect: Dialect, show_usage: bool, max_event: usize) -> SseStream {
-        SseStream::new(max_event, EventHandler::Same(Tap::new(dialect, show_usage)))
+    pub fn same(endpoint: ModelEndpoint, show_usage: bool, max_event: usize) -> SseStream {
+        SseStream::new(max_event, EventHandler::Same(Tap::new(endpoint, show_usage)))
     }
 
     /// Returns an upstream's stream of format `from` at its start, for a client of format `to`. `state` comes from the
     /// translation of the request; `show_usage`: a chat client asked for the usage chunk. In bytes: `max_event`, and
     /// `max_answer`, the part of an answer that may be held if the last event of its format repeats it.
     pub fn translated(
-        way: (Dialect, Dialect),
+        way: (Shape, Shape),
         state: TranslationState,
         show_usage: bool,
         (max_event, max_answer): (usize, usize),
@@ -98,14 +98,14 @@ impl SseStream {
 
     /// Resets it to the start of another stream within one format; see [`SseStream::same`]. Storage is kept, except
     /// that of a translation, which belongs to its stream. [`SseStream::release`] must have been called before.
-    pub fn restart(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) {
+    pub fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool, max_event: usize) {
         debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
         (self.max_event, self.end_at, self.seen, self.begun) = (bound(max_event), None, 0, false);
         self.half = None;
         match &mut self.inner {
-            EventHandler::Same(tap) => tap.restart(dialect, show_usage),
-            EventHandler::Translated(_) => self.inner = EventHandler::Same(Tap::new(dialect, show_usage)),
+            EventHandler::Same(tap) => tap.restart(endpoint, show_usage),
+            EventHandler::Translated(_) => self.inner = EventHandler::Same(Tap::new(endpoint, show_usage)),
         }
     }
 
@@ -125,19 +125,25 @@ impl SseStream {
     }
 
     /// Appends the client's error event for a broken stream. Nothing may follow it.
-    pub fn fail(&mut self, shape: Dialect, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    pub fn fail(
+        &mut self,
+        endpoint: ModelEndpoint,
+        words: &ErrorWords<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let told = match &mut self.inner {
             EventHandler::Same(tap) => tap.fail(words, me, out),
             EventHandler::Translated(convert) => convert.fail(words, me, out),
         };
         if !told {
-            error_event(shape, words, out);
+            error_event(endpoint, words, out);
         }
     }
 
     /// Appends a heartbeat, which keeps proxies and the client from closing the connection. Returns the number of
     /// events of a response sent so far.
-    pub fn heartbeat(&mut self, shape: Dialect, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+    pub fn heartbeat(&mut self, shape: Shape, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         let told = match &mut self.inner {
             EventHandler::Same(tap) => tap.heartbeat(out),
             EventHandler::Translated(convert) => convert.heartbeat(me, out),
@@ -252,12 +258,12 @@ impl SseStream {
         (self.seen == 0 && self.is_document(b"")).then(|| std::mem::take(&mut self.held))
     }
 
-    /// Takes a complete response of the upstream's format `from` instead of a stream: some servers answer a stream
+    /// Takes a complete response of the upstream's endpoint `from` instead of a stream: some servers answer a stream
     /// request with one. Events without their content type are read as events. The result is appended to `out`. An
     /// error if the response cannot be passed on.
     pub fn whole(
         &mut self,
-        from: Dialect,
+        from: ModelEndpoint,
         body: &[u8],
         pool: &mut Pool,
         me: &ResponseIdentity<'_>,
@@ -457,23 +463,23 @@ impl EventHandler {
 }
 
 /// Appends the heartbeat that every client of this format accepts at any time.
-pub fn heartbeat(shape: Dialect, out: &mut Vec<u8>) {
+pub fn heartbeat(shape: Shape, out: &mut Vec<u8>) {
     out.extend_from_slice(match shape {
-        Dialect::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
-        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => b": ping\n\n",
+        Shape::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
+        Shape::Chat | Shape::Responses => b": ping\n\n",
     });
 }
 
 /// Appends a heartbeat before an answer has begun, for a client of format `shape`. `events` were sent before; returns
 /// the new number. `state`: the translation of the request, if there is one.
 pub fn opening(
-    shape: Dialect,
+    shape: Shape,
     events: u16,
     state: Option<&TranslationState>,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> u16 {
-    match state.filter(|_| shape == Dialect::Responses) {
+    match state.filter(|_| shape == Shape::Responses) {
         Some(state) => u16::try_from(write_opening(u64::from(events), state, me, out)).unwrap_or(u16::MAX),
         None => {
             heartbeat(shape, out);
@@ -484,15 +490,15 @@ pub fn opening(
 
 /// Appends the client's error event for an answer that fails before any of it has arrived, after `events` were sent.
 pub fn failure(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     events: u16,
     state: Option<&TranslationState>,
     words: &ErrorWords<'_>,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) {
-    match shape {
-        Dialect::Responses => {
+    match endpoint.shape {
+        Shape::Responses => {
             let plain = TranslationState::default();
             let (nothing, state) = (ObservedUsage::default(), state.unwrap_or(&plain));
             // Codex reads the failure of a response only if that response has begun.
@@ -502,7 +508,7 @@ pub fn failure(
             };
             write_failure(events, words, &nothing, state, me, out);
         }
-        Dialect::Chat | Dialect::Messages | Dialect::Relay(_) => error_event(shape, words, out),
+        Shape::Chat | Shape::Messages => error_event(endpoint, words, out),
     }
 }
 

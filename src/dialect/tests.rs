@@ -17,7 +17,7 @@ mod signatures;
 
 use super::*;
 use crate::base::buf::Pool;
-use crate::wire::Dialect;
+use crate::wire::{ModelEndpoint, Shape};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -48,13 +48,13 @@ pub(super) fn folder() -> PathBuf {
 }
 
 /// The other one of the two older formats.
-pub(super) fn other(shape: Dialect) -> Dialect {
-    if shape == Dialect::Chat { Dialect::Messages } else { Dialect::Chat }
+pub(super) fn other(shape: Shape) -> Shape {
+    if shape == Shape::Chat { Shape::Messages } else { Shape::Chat }
 }
 
 /// Translates a request between the two older formats, as the gateway does.
 pub(super) fn request(
-    from: Dialect,
+    from: Shape,
     body: &str,
     model: &str,
     capabilities: &Capabilities,
@@ -64,13 +64,13 @@ pub(super) fn request(
 
 /// Translates a request as the gateway does.
 pub(super) fn request_for(
-    (from, shape): (Dialect, Dialect),
+    (from, shape): (Shape, Shape),
     body: &str,
     model: &str,
     capabilities: &Capabilities,
 ) -> Result<(Value, TranslationState), String> {
     let mut scan = RequestScan::new();
-    scan.reset(from);
+    scan.reset(ModelEndpoint::generate(from));
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("refused by the scan: {}: {body}", invalid.0));
     let mut out = Vec::new();
     let target = RequestTarget { model, shape, capabilities, cache_key: None };
@@ -89,7 +89,7 @@ pub(super) struct Outcome {
 
 /// Translates a stream between the two older formats.
 pub(super) fn stream(
-    from: Dialect,
+    from: Shape,
     state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,
@@ -99,7 +99,7 @@ pub(super) fn stream(
 }
 
 pub(super) fn stream_for(
-    way: (Dialect, Dialect),
+    way: (Shape, Shape),
     state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,
@@ -126,14 +126,14 @@ pub(super) fn stream_for(
 
 /// Ends the body of a stream.
 pub(super) fn end(
-    from: Dialect,
+    from: Shape,
     stream: &mut SseStream,
     pool: &mut Pool,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), StreamFault> {
     let Some(mut body) = stream.take_document() else { return stream.end(pool, me, out) };
-    let read = stream.whole(from, body.bytes(), pool, me, out);
+    let read = stream.whole(ModelEndpoint::generate(from), body.bytes(), pool, me, out);
     body.release(pool);
     match read {
         Ok(fed) => fed.map(drop),
@@ -143,13 +143,13 @@ pub(super) fn end(
 }
 
 /// Feeds a complete response instead of a stream. The bound on an event must not apply to it.
-pub(super) fn unstreamed(way: (Dialect, Dialect), state: &TranslationState, body: &str) -> Result<Outcome, Rejected> {
+pub(super) fn unstreamed(way: (Shape, Shape), state: &TranslationState, body: &str) -> Result<Outcome, Rejected> {
     let mut stream = match way {
-        (from, to) if from == to => SseStream::same(from, true, 10),
+        (from, to) if from == to => SseStream::same(ModelEndpoint::generate(from), true, 10),
         _ => SseStream::translated(way, state.clone(), true, (10, 1 << 26)),
     };
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
-    let fed = stream.whole(way.0, body.as_bytes(), &mut pool, &ME, &mut out)?;
+    let fed = stream.whole(ModelEndpoint::generate(way.0), body.as_bytes(), &mut pool, &ME, &mut out)?;
     stream.release(&mut pool);
     assert_eq!(pool.lent(), 0);
     assert_ne!(fed.as_ref().map(|fed| fed.finished), Ok(false));
@@ -175,7 +175,7 @@ pub(super) fn cut_everywhere(text: &[u8]) -> Vec<Vec<&[u8]>> {
 
 /// Feeds it whole, cut everywhere, and byte by byte; all results must be equal.
 pub(super) fn stream_every_way(
-    from: Dialect,
+    from: Shape,
     state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,
@@ -185,7 +185,7 @@ pub(super) fn stream_every_way(
 }
 
 pub(super) fn stream_for_every_way(
-    way: (Dialect, Dialect),
+    way: (Shape, Shape),
     state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,

@@ -14,8 +14,8 @@ use crate::dialect::{
     StreamFault, TranslationState,
 };
 use crate::policy::keys::KeyIx;
-use crate::wire::Dialect;
 use crate::wire::inbound::Lent;
+use crate::wire::{ModelEndpoint, Shape};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -87,14 +87,14 @@ impl OwnedIdentity {
 pub(crate) enum OffloadTask {
     /// Large blocks of memory, to be given back to the system.
     Discard(Vec<Vec<u8>>),
-    /// Translate a complete answer of a provider of format `from` for a client of format `to`.
-    Reply { body: Buf, from: Dialect, to: Dialect, state: TranslationState, chunked: bool },
+    /// Translate a complete answer of a provider's endpoint `from` for a client of `to`.
+    Reply { body: Buf, from: ModelEndpoint, to: ModelEndpoint, state: TranslationState, chunked: bool },
     /// Translate a request of format `from` for a provider of another format.
-    Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, target: Box<OwnedTarget> },
+    Request { body: Lent, draft: Box<OutgoingRequest>, from: Shape, target: Box<OwnedTarget> },
     /// Read a piece of a stream whose current event is large.
     Events { stream: Box<SseStream>, data: Buf },
-    /// Read a complete response of a provider of format `from` that arrived instead of a stream.
-    Unstreamed { stream: Box<SseStream>, body: Buf, from: Dialect },
+    /// Read a complete response of a provider's endpoint `from` that arrived instead of a stream.
+    Unstreamed { stream: Box<SseStream>, body: Buf, from: ModelEndpoint },
     /// Read the end of a stream whose last, large event lacks its empty line.
     LastEvent { stream: Box<SseStream> },
 }
@@ -162,7 +162,7 @@ fn run(task: OffloadTask, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> O
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
             let read = match from == to {
                 true => dialect::whole(to, body.bytes(), identity, &mut out),
-                false => dialect::reply((from, to), body.bytes(), &state, identity, &mut out),
+                false => dialect::reply((from.shape, to.shape), body.bytes(), &state, identity, &mut out),
             };
             let read = read.map_err(|why| dialect::rejected(from, body.bytes(), why));
             body.release(pool);

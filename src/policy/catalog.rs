@@ -10,7 +10,7 @@ use super::settings::{section, units};
 use crate::base::limits::QUEUED_MAX;
 use crate::base::order;
 use crate::base::time::Unix;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -163,7 +163,7 @@ pub struct Model {
     /// Endpoints that the model serves: `"chat"` (chat, messages and responses), `"embeddings"`, `"rerank"`,
     /// `"completions"`. The last three need targets of the shape `"chat"`, and only targets with the same model name as
     /// the first serve them.
-    pub serves: Vec<Dialect>,
+    pub serves: Vec<ModelEndpoint>,
     /// Providers that serve the model. Value: a list of 1 to 32 tables with the keys below.
     pub targets: Vec<Target>,
     /// Targets that serve relayed endpoints; none if it serves none of them.
@@ -231,7 +231,7 @@ impl Model {
         with_quarter(self.largest)
     }
 
-    /// Dialects that it serves, as text.
+    /// Endpoints that it serves, as text.
     #[cold]
     pub fn serves_text(&self) -> String {
         let serves: Vec<&str> = self.serves.iter().map(|served| served.name()).collect();

@@ -5,7 +5,7 @@ use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
 use crate::base::order;
 use crate::base::time::Unix;
-use crate::wire::Relay;
+use crate::wire::Passthrough;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::borrow::Cow;
 use std::fmt;
@@ -105,7 +105,7 @@ pub enum ScopeEndpoint {
     /// `POST /v1/responses` and its input_tokens.
     Responses,
     /// A relayed endpoint.
-    Relay(Relay),
+    Passthrough(Passthrough),
     /// `GET /v1/models` and one of them.
     Models,
     /// `GET /v1/quota`.
@@ -118,9 +118,9 @@ impl ScopeEndpoint {
         ScopeEndpoint::Chat,
         ScopeEndpoint::Messages,
         ScopeEndpoint::Responses,
-        ScopeEndpoint::Relay(Relay::Embeddings),
-        ScopeEndpoint::Relay(Relay::Rerank),
-        ScopeEndpoint::Relay(Relay::Completions),
+        ScopeEndpoint::Passthrough(Passthrough::Embeddings),
+        ScopeEndpoint::Passthrough(Passthrough::Rerank),
+        ScopeEndpoint::Passthrough(Passthrough::Completions),
         ScopeEndpoint::Models,
         ScopeEndpoint::Quota,
     ];
@@ -131,7 +131,7 @@ impl ScopeEndpoint {
             ScopeEndpoint::Chat => "chat",
             ScopeEndpoint::Messages => "messages",
             ScopeEndpoint::Responses => "responses",
-            ScopeEndpoint::Relay(relay) => relay.name(),
+            ScopeEndpoint::Passthrough(passthrough) => passthrough.name(),
             ScopeEndpoint::Models => "models",
             ScopeEndpoint::Quota => "quota",
         }
@@ -147,8 +147,8 @@ pub struct Scope {
     pub messages: bool,
     /// The responses endpoint.
     pub responses: bool,
-    /// The relayed endpoints, in the order of [`Relay::ALL`].
-    pub relays: [bool; Relay::ALL.len()],
+    /// The relayed endpoints, in the order of [`Passthrough::ALL`].
+    pub relays: [bool; Passthrough::ALL.len()],
     /// The model list.
     pub models: bool,
     /// The quota.
@@ -170,7 +170,7 @@ impl Scope {
             chat: has(ScopeEndpoint::Chat),
             messages: has(ScopeEndpoint::Messages),
             responses: has(ScopeEndpoint::Responses),
-            relays: Relay::ALL.map(|relay| has(ScopeEndpoint::Relay(relay))),
+            relays: Passthrough::ALL.map(|passthrough| has(ScopeEndpoint::Passthrough(passthrough))),
             models: has(ScopeEndpoint::Models),
             quota: has(ScopeEndpoint::Quota),
             models_allowed: None,
@@ -203,7 +203,7 @@ impl Scope {
             ScopeEndpoint::Chat => self.chat,
             ScopeEndpoint::Messages => self.messages,
             ScopeEndpoint::Responses => self.responses,
-            ScopeEndpoint::Relay(relay) => self.relays[relay as usize],
+            ScopeEndpoint::Passthrough(passthrough) => self.relays[passthrough as usize],
             ScopeEndpoint::Models => self.models,
             ScopeEndpoint::Quota => self.quota,
         }

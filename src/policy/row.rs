@@ -10,7 +10,7 @@ use super::meter::{Amount, Lease};
 use super::usage::Usage;
 use crate::base::limits;
 use crate::base::time::Unix;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub struct Row {
     pub target: Arc<str>,
     /// The endpoint's shape.
     #[serde(rename = "e")]
-    pub endpoint: Dialect,
+    pub endpoint: ModelEndpoint,
     /// True if the answer was streamed.
     #[serde(rename = "s")]
     pub stream: bool,
@@ -92,9 +92,9 @@ impl Row {
     }
 }
 
-/// Reads the endpoint's shape from the [`Dialect::name`] that ledgers store.
-pub fn endpoint_from(text: &str) -> Dialect {
-    Dialect::from_name(text).unwrap_or(Dialect::Chat)
+/// Reads the endpoint from the [`ModelEndpoint::name`] that ledgers store.
+pub fn endpoint_from(text: &str) -> ModelEndpoint {
+    ModelEndpoint::from_name(text).unwrap_or(ModelEndpoint::CHAT)
 }
 
 /// A running request, as one process hands it over to another.
@@ -198,7 +198,7 @@ mod tests {
             admitted: Unix(1_800_000_000_123),
             model: "a \"quoted\"\nname".into(),
             target: "\u{fc}/x y".into(),
-            endpoint: Dialect::Messages,
+            endpoint: ModelEndpoint::MESSAGES,
             stream: true,
             status: 499,
             usage,

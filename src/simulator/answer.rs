@@ -10,8 +10,8 @@ use super::{chat, messages, relay};
 use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
-use crate::wire::Dialect;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
+use crate::wire::{Operation, Shape};
 use std::time::Duration;
 
 /// Framing of the body.
@@ -203,7 +203,7 @@ impl SimulatedAnswer {
                 "text/html",
                 format!("<html><head><title>{status}</title></head><body><h1>{message}</h1></body></html>"),
             ),
-            false => ("application/json", error_body(self.ask.shape, status, message, self.id.serial)),
+            false => ("application/json", error_body(self.ask.endpoint.shape, status, message, self.id.serial)),
         };
         out.extend_from_slice(response_head(self.id.serial, status, kind, &extra, body.len()).as_bytes());
         out.extend_from_slice(body.as_bytes());
@@ -247,11 +247,11 @@ impl SimulatedAnswer {
         self.emitted = self.ask.script.tokens;
         stats.tokens(self.emitted * self.ask.made);
         let usage = self.usage();
-        let mut body = match self.ask.shape {
-            Dialect::Chat => chat::whole(&self.id, &self.ask.script, usage),
-            Dialect::Messages => messages::whole(&self.id, &self.ask.script, usage),
-            Dialect::Responses => responses::whole(&self.id, &self.ask.script, usage),
-            Dialect::Relay(one) => relay::whole(one, &self.id, &self.ask.given, &self.ask.script, usage),
+        let mut body = match (self.ask.endpoint.operation, self.ask.endpoint.shape) {
+            (Operation::Passthrough(one), _) => relay::whole(one, &self.id, &self.ask.given, &self.ask.script, usage),
+            (_, Shape::Chat) => chat::whole(&self.id, &self.ask.script, usage),
+            (_, Shape::Messages) => messages::whole(&self.id, &self.ask.script, usage),
+            (_, Shape::Responses) => responses::whole(&self.id, &self.ask.script, usage),
         };
         if self.ask.directives.garbage {
             body.truncate(body.find(':').unwrap_or(0));
@@ -382,11 +382,11 @@ impl SimulatedAnswer {
 
     fn put(&mut self, out: &mut Vec<u8>, event: &AnswerEvent<'_>) {
         self.event.clear();
-        match self.ask.shape {
-            Dialect::Chat => chat::event(&self.id, event, &mut self.event),
-            Dialect::Messages => messages::event(&self.id, event, &mut self.event),
-            Dialect::Responses => self.spoken.event(&self.id, event, &mut self.event),
-            Dialect::Relay(_) => relay::event(&self.id, event, &mut self.event),
+        match (self.ask.endpoint.operation, self.ask.endpoint.shape) {
+            (Operation::Passthrough(_), _) => relay::event(&self.id, event, &mut self.event),
+            (_, Shape::Chat) => chat::event(&self.id, event, &mut self.event),
+            (_, Shape::Messages) => messages::event(&self.id, event, &mut self.event),
+            (_, Shape::Responses) => self.spoken.event(&self.id, event, &mut self.event),
         }
         if self.framed == Framed::Chunked {
             write_chunk(out, &self.event);
@@ -405,9 +405,9 @@ pub(super) fn response_head(serial: u64, status: u16, kind: &str, extra: &str, l
 }
 
 /// Body of an error in the form of the API `shape`.
-pub(super) fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String {
+pub(super) fn error_body(shape: Shape, status: u16, message: &str, serial: u64) -> String {
     match shape {
-        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => chat::error_body(status, message),
-        Dialect::Messages => messages::error_body(status, message, serial),
+        Shape::Chat | Shape::Responses => chat::error_body(status, message),
+        Shape::Messages => messages::error_body(status, message, serial),
     }
 }

@@ -7,7 +7,7 @@ use super::order;
 use super::script::{Call, Finish, Script, ScriptPart, Text, pieces_of};
 use super::signature;
 use crate::base::order::gathered;
-use crate::wire::Dialect;
+use crate::wire::{ModelEndpoint, Shape};
 use serde_json::{Map, Value, json};
 
 /// Default number of tokens of an answer.
@@ -29,7 +29,7 @@ const SCHEMA_DEPTH_MAX: u32 = 8;
 #[derive(Clone, Debug)]
 pub struct SimulatedRequest {
     /// API of the request.
-    pub shape: Dialect,
+    pub endpoint: ModelEndpoint,
     /// Model name as sent.
     pub model: String,
     /// True if a stream is requested.
@@ -75,38 +75,39 @@ pub fn count(text: &str) -> u64 {
     text.split_whitespace().count() as u64
 }
 
-/// Reads the body of a request of the API `shape`.
-pub fn read(shape: Dialect, body: &[u8]) -> Result<SimulatedRequest, Complaint> {
+/// Reads the body of a request to `endpoint`.
+pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
-    let relayed = match shape {
-        Dialect::Relay(one) => given::read(one, &root).map_err(complain)?,
-        _ => given::Read::default(),
+    let relayed = match endpoint.passthrough() {
+        Some(one) => given::read(one, &root).map_err(complain)?,
+        None => given::Read::default(),
     };
-    let is_relayed = matches!(shape, Dialect::Relay(_));
+    let (shape, is_relayed) = (endpoint.shape, endpoint.is_relayed());
     let messages = match shape {
-        Dialect::Responses => &conversation(&root["input"]),
-        Dialect::Chat | Dialect::Messages | Dialect::Relay(_) => {
-            root["messages"].as_array().map_or(&[][..], Vec::as_slice)
-        }
+        Shape::Responses => &conversation(&root["input"]),
+        Shape::Chat | Shape::Messages => root["messages"].as_array().map_or(&[][..], Vec::as_slice),
     };
     if messages.is_empty() && !is_relayed {
         return Err(complain("messages: at least one message is required"));
     }
     order::check(shape, &root, messages).map_err(complain)?;
-    if shape == Dialect::Chat && signature::has_them(&model) {
+    if endpoint == ModelEndpoint::CHAT && signature::has_them(&model) {
         signature::check(&model, messages).map_err(|text| Complaint { of_gemini: true, ..complain(text) })?;
     }
     let stream = relayed.given.is_empty() && root["stream"].as_bool().unwrap_or(false);
-    if shape == Dialect::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
+    if shape == Shape::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));
     }
-    if shape == Dialect::Chat && reasons(&model) {
+    if endpoint == ModelEndpoint::CHAT && reasons(&model) {
         takes_no_sampling(&root)?;
         takes_no_effort_with_tools(&model, &root)?;
     }
-    if shape == Dialect::Chat && !stream && root.get("stream_options").is_some_and(|options| !options.is_null()) {
+    if endpoint == ModelEndpoint::CHAT
+        && !stream
+        && root.get("stream_options").is_some_and(|options| !options.is_null())
+    {
         return Err(complain("The 'stream_options' parameter is only allowed when 'stream' is enabled."));
     }
     let asked = if is_relayed { relayed.asked } else { last_user_text(messages) };
@@ -114,7 +115,7 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<SimulatedRequest, Complaint> 
     let bound = |name: &str| root[name].as_u64();
     let max_tokens = bound("max_completion_tokens").or(bound("max_tokens")).or(bound("max_output_tokens"));
     Ok(SimulatedRequest {
-        shape,
+        endpoint,
         model,
         stream,
         include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
@@ -179,7 +180,7 @@ fn takes_no_sampling(root: &Value) -> Result<(), Complaint> {
 }
 
 fn script(
-    shape: Dialect,
+    shape: Shape,
     root: &Value,
     messages: &[Value],
     asked: &str,
@@ -365,7 +366,7 @@ fn named(tool: &Value) -> Option<(&str, &Value)> {
 /// Returns the calls of the answer. A tool is called if the request forces one, if `#sim tool` asks for one, or if the
 /// last user text names one. After a tool's result, it is called only as often as `#sim turns` allows, so that an
 /// agent's loop ends.
-fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directives: &Directives) -> Vec<Call> {
+fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives: &Directives) -> Vec<Call> {
     let tools = tools(root);
     let choice = &root["tool_choice"];
     let kind = choice.as_str().or(choice["type"].as_str()).unwrap_or("auto");
@@ -389,8 +390,8 @@ fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directiv
     let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
     let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
     let single = match shape {
-        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => root["parallel_tool_calls"] == false,
-        Dialect::Messages => choice["disable_parallel_tool_use"] == true,
+        Shape::Chat | Shape::Responses => root["parallel_tool_calls"] == false,
+        Shape::Messages => choice["disable_parallel_tool_use"] == true,
     };
     let count = if single { 1 } else { directives.calls.unwrap_or(1).clamp(1, CALLS_MAX) };
     let before = turns.min(TURNS_MAX) * count;

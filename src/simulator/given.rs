@@ -7,7 +7,7 @@
 use crate::base::base64;
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::order;
-use crate::wire::Relay;
+use crate::wire::Passthrough;
 use serde_json::Value;
 
 /// Default length of a vector in numbers, and maximum that may be requested.
@@ -33,11 +33,11 @@ pub(super) struct Read {
 }
 
 /// Parses the parts of the request that the endpoint needs.
-pub(super) fn read(relay: Relay, root: &Value) -> Result<Read, String> {
+pub(super) fn read(relay: Passthrough, root: &Value) -> Result<Read, String> {
     match relay {
-        Relay::Embeddings => embeddings(root),
-        Relay::Rerank => rerank(root),
-        Relay::Completions => completions(root),
+        Passthrough::Embeddings => embeddings(root),
+        Passthrough::Rerank => rerank(root),
+        Passthrough::Completions => completions(root),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
 use crate::wire::head::{Expect, HeaderField, Method, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
-use crate::wire::{Dialect, Relay};
+use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use std::time::Duration;
 
 /// Maximum size in bytes of a request's head.
@@ -51,7 +51,7 @@ pub(super) struct SimulatorLink {
 /// Endpoint of a request.
 #[derive(PartialEq, Eq)]
 enum SimulatorEndpoint {
-    Generate(Dialect),
+    Inference(ModelEndpoint),
     Stats,
     Last,
     Models,
@@ -175,8 +175,8 @@ impl SimulatorLink {
         };
         if let Err(complaint) = self.check_head(shared, &head) {
             shared.stats.failed += 1;
-            let shape = shape_of(head.path.of(self.inbound.message().0));
-            self.complain(shared, shape.unwrap_or(Dialect::Chat), &complaint);
+            let endpoint = endpoint_of(head.path.of(self.inbound.message().0));
+            self.complain(shared, endpoint.map_or(Shape::Chat, |endpoint| endpoint.shape), &complaint);
             if self.inbound.begin_discard(&mut shared.pool).is_err() || !head.keep_alive {
                 self.ending = Some(Shut::Clean);
             }
@@ -197,7 +197,7 @@ impl SimulatorLink {
     fn refuse_body(&mut self, shared: &mut Shared, refusal: BodyRefusal) {
         shared.stats.failed += 1;
         let status = if refusal == BodyRefusal::TooLarge { 413 } else { 400 };
-        self.complain(shared, Dialect::Chat, &complaint(status, "the body is refused"));
+        self.complain(shared, Shape::Chat, &complaint(status, "the body is refused"));
         self.ending = Some(Shut::Clean);
     }
 
@@ -206,7 +206,7 @@ impl SimulatorLink {
         let refuse = |status, message: &str| Err(complaint(status, message));
         let post = match place(head.path.of(bytes)) {
             None => return refuse(404, "there is nothing at this path"),
-            Some(SimulatorEndpoint::Generate(_)) => true,
+            Some(SimulatorEndpoint::Inference(_)) => true,
             Some(_) => false,
         };
         let secret = post || place(head.path.of(bytes)) == Some(SimulatorEndpoint::Models);
@@ -217,7 +217,7 @@ impl SimulatorLink {
         if expected.is_some_and(|key| key.as_bytes() != credential(head, bytes)) {
             return refuse(401, "the key is not the expected one");
         }
-        let messages = shape_of(head.path.of(bytes)) == Some(Dialect::Messages);
+        let messages = endpoint_of(head.path.of(bytes)) == Some(ModelEndpoint::MESSAGES);
         if messages && head.field(HeaderField::AnthropicVersion).is_empty() {
             return refuse(400, "anthropic-version: header is required");
         }
@@ -229,10 +229,10 @@ impl SimulatorLink {
         let (bytes, body) = self.inbound.message();
         let found = place(head.path.of(bytes));
         let shown = match found {
-            Some(SimulatorEndpoint::Generate(shape)) => {
+            Some(SimulatorEndpoint::Inference(endpoint)) => {
                 shared.last.keep(bytes, body);
                 shared.serial += 1;
-                let read = ask::read(shape, body);
+                let read = ask::read(endpoint, body);
                 self.done_reading(shared);
                 let models = &shared.settings.models;
                 let served = read.and_then(|ask| match models.is_empty() || models.contains(&ask.model) {
@@ -243,7 +243,7 @@ impl SimulatorLink {
                     Ok(ask) => self.begin(shared, ask, head, now),
                     Err(complaint) => {
                         shared.stats.failed += 1;
-                        self.complain(shared, shape, &complaint);
+                        self.complain(shared, endpoint.shape, &complaint);
                         self.keep_or_end(head);
                     }
                 }
@@ -255,7 +255,7 @@ impl SimulatorLink {
                 Ok(list) => list,
                 Err(complaint) => {
                     self.done_reading(shared);
-                    self.complain(shared, Dialect::Chat, &complaint);
+                    self.complain(shared, Shape::Chat, &complaint);
                     self.keep_or_end(head);
                     return true;
                 }
@@ -286,7 +286,7 @@ impl SimulatorLink {
         self.answer = Some(Box::new(answer));
     }
 
-    fn complain(&mut self, shared: &mut Shared, shape: Dialect, complaint: &Complaint) {
+    fn complain(&mut self, shared: &mut Shared, shape: Shape, complaint: &Complaint) {
         let body = match complaint.of_gemini {
             true => signature::error_body(&complaint.message),
             false => error_body(shape, complaint.status, &complaint.message, shared.serial),
@@ -313,7 +313,7 @@ fn place(path: &[u8]) -> Option<SimulatorEndpoint> {
         _ if path.ends_with(b"/models") || path.windows(8).any(|part| part == b"/models/") => {
             Some(SimulatorEndpoint::Models)
         }
-        _ => shape_of(path).map(SimulatorEndpoint::Generate),
+        _ => endpoint_of(path).map(SimulatorEndpoint::Inference),
     }
 }
 
@@ -337,15 +337,15 @@ fn models(path: &[u8], served: &[String]) -> Result<String, Complaint> {
     }
 }
 
-fn shape_of(path: &[u8]) -> Option<Dialect> {
+fn endpoint_of(path: &[u8]) -> Option<ModelEndpoint> {
     if path.ends_with(b"/chat/completions") {
-        Some(Dialect::Chat)
+        Some(ModelEndpoint::CHAT)
     } else if path.ends_with(b"/messages") {
-        Some(Dialect::Messages)
+        Some(ModelEndpoint::MESSAGES)
     } else if path.ends_with(b"/responses") {
-        Some(Dialect::Responses)
+        Some(ModelEndpoint::RESPONSES)
     } else {
         let last = path.rsplit(|byte| *byte == b'/').next()?;
-        Relay::ALL.into_iter().find(|relay| relay.name().as_bytes() == last).map(Dialect::Relay)
+        Passthrough::ALL.into_iter().find(|relay| relay.name().as_bytes() == last).map(ModelEndpoint::relay)
     }
 }

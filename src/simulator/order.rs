@@ -1,7 +1,7 @@
 //! Checks the order of a conversation like the real providers: calls and results in pairs and in order, texts that are
 //! not empty, and valid names and ids. Pure; called by `provider::ask`. Error texts resemble those of the providers.
 
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use serde_json::Value;
 
 /// Maximum length of the id of a call in the chat API.
@@ -12,12 +12,12 @@ const RESPONSES_ID_MAX: usize = 64;
 const NAME_MAX: [usize; 2] = [64, 128];
 
 /// Returns an error if the conversation is refused.
-pub(super) fn check(shape: Dialect, root: &Value, messages: &[Value]) -> Result<(), String> {
+pub(super) fn check(shape: Shape, root: &Value, messages: &[Value]) -> Result<(), String> {
     names(shape, root)?;
     match shape {
-        Dialect::Chat | Dialect::Relay(_) => chat(messages),
-        Dialect::Messages => turns(messages, root["tools"].as_array().is_some_and(|tools| !tools.is_empty())),
-        Dialect::Responses => items(root, messages),
+        Shape::Chat => chat(messages),
+        Shape::Messages => turns(messages, root["tools"].as_array().is_some_and(|tools| !tools.is_empty())),
+        Shape::Responses => items(root, messages),
     }
 }
 
@@ -58,14 +58,14 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-fn names(shape: Dialect, root: &Value) -> Result<(), String> {
-    let most = NAME_MAX[usize::from(shape == Dialect::Messages)];
+fn names(shape: Shape, root: &Value) -> Result<(), String> {
+    let most = NAME_MAX[usize::from(shape == Shape::Messages)];
     for (at, tool) in list(&root["tools"]).iter().enumerate() {
         let name = match (shape, tool.get("function")) {
-            (Dialect::Chat | Dialect::Relay(_), None) => continue,
-            (Dialect::Chat | Dialect::Relay(_), Some(function)) => text(function, "name"),
-            (Dialect::Responses, _) if tool["type"] != "function" => continue,
-            (Dialect::Messages | Dialect::Responses, _) => text(tool, "name"),
+            (Shape::Chat, None) => continue,
+            (Shape::Chat, Some(function)) => text(function, "name"),
+            (Shape::Responses, _) if tool["type"] != "function" => continue,
+            (Shape::Messages | Shape::Responses, _) => text(tool, "name"),
         };
         if !is_plain(name) || name.len() > most {
             return Err(format!("tools[{at}].name: should match '^[a-zA-Z0-9_-]{{1,{most}}}$'"));
@@ -182,11 +182,11 @@ mod tests {
     use serde_json::json;
 
     fn chat(messages: Value) -> Result<(), String> {
-        check(Dialect::Chat, &json!({}), list(&messages))
+        check(Shape::Chat, &json!({}), list(&messages))
     }
 
     fn messages(messages: Value) -> Result<(), String> {
-        check(Dialect::Messages, &json!({ "tools": [{ "name": "f" }] }), list(&messages))
+        check(Shape::Messages, &json!({ "tools": [{ "name": "f" }] }), list(&messages))
     }
 
     fn call(id: &str) -> Value {
@@ -240,13 +240,13 @@ mod tests {
             assert!(messages(wrong.clone()).is_err(), "{wrong}");
         }
         let tools = json!([asked, user(json!([result("b"), result("a")]))]);
-        assert!(check(Dialect::Messages, &json!({}), list(&tools)).is_err());
+        assert!(check(Shape::Messages, &json!({}), list(&tools)).is_err());
     }
 
     #[test]
     fn length_of_names_is_bounded_by_the_format() {
-        let chat = |name: &str| check(Dialect::Chat, &json!({ "tools": [{ "function": { "name": name } }] }), &[]);
-        let messages = |name: &str| check(Dialect::Messages, &json!({ "tools": [{ "name": name }] }), &[]);
+        let chat = |name: &str| check(Shape::Chat, &json!({ "tools": [{ "function": { "name": name } }] }), &[]);
+        let messages = |name: &str| check(Shape::Messages, &json!({ "tools": [{ "name": name }] }), &[]);
         assert!(chat(&"n".repeat(64)).is_ok() && messages(&"n".repeat(128)).is_ok());
         assert!(chat(&"n".repeat(65)).is_err() && messages(&"n".repeat(129)).is_err());
         assert!(chat("a b").is_err() && messages("").is_err());

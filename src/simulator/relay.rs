@@ -2,25 +2,31 @@
 
 use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
 use super::script::{Finish, Script, ScriptPart};
-use crate::wire::Relay;
+use crate::wire::Passthrough;
 use std::ops::Range;
 
 /// Returns a whole answer. `given`: `given::Read::given`.
-pub(super) fn whole(relay: Relay, id: &AnswerIdentity, given: &str, script: &Script, usage: AnswerUsage) -> String {
+pub(super) fn whole(
+    relay: Passthrough,
+    id: &AnswerIdentity,
+    given: &str,
+    script: &Script,
+    usage: AnswerUsage,
+) -> String {
     let (serial, model, prompt) = (id.serial, quoted(&id.model), usage.prompt);
     match relay {
-        Relay::Embeddings => {
+        Passthrough::Embeddings => {
             let usage = format!(r#","usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt}}}"#);
             format!(r#"{{"object":"list",{given},"model":{model}{}}}"#, if id.no_usage { "" } else { &usage })
         }
-        Relay::Rerank => {
+        Passthrough::Rerank => {
             let counts = format!(r#","tokens":{{"input_tokens":{prompt},"output_tokens":0}}"#);
             let counts = if id.no_usage { "" } else { &counts };
             let meta =
                 format!(r#""meta":{{"api_version":{{"version":"2"}},"billed_units":{{"search_units":1}}{counts}}}"#);
             format!(r#"{{"id":"rerank-sim-{serial}",{given},{meta}}}"#)
         }
-        Relay::Completions => {
+        Passthrough::Completions => {
             let mut said = String::new();
             for (part, tokens) in script.given() {
                 if let ScriptPart::Text(text) = part {

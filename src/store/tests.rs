@@ -11,7 +11,7 @@ use crate::policy::agent::Client;
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord, Scope};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         admitted: Unix(admitted),
         model: model.into(),
         target: format!("provider/{model}").into(),
-        endpoint: Dialect::Chat,
+        endpoint: ModelEndpoint::CHAT,
         stream: true,
         status: 200,
         usage: Usage {
@@ -565,7 +565,7 @@ fn records_of_one_commit_are_stored_together() {
     let mut db = place.owner();
     let mut rows: Vec<Row> = (0..600).map(|n| row(if n % 3 == 0 { A } else { B }, 2 * DAY - n, "small", n)).collect();
     rows[7].model = "with \"quotes\" and \u{e9}".into();
-    rows[8] = Row { endpoint: Dialect::Messages, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
+    rows[8] = Row { endpoint: ModelEndpoint::MESSAGES, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
     rows[9].micros = u64::MAX;
     let of_ann = |row: &Row| Row { group: "labs/a".into(), user: Some("ann \"\u{fc}\"".into()), ..row.clone() };
     rows[10] = of_ann(&rows[10]);

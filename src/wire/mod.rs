@@ -1,6 +1,7 @@
 //! Parsing and writing of wire formats: pure, and resumable at any byte. Imports only `base`.
 
 pub mod body;
+mod endpoint;
 pub mod head;
 pub mod inbound;
 pub mod json;
@@ -8,9 +9,7 @@ pub mod percent;
 pub mod sse;
 pub mod trace;
 
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::borrow::Cow;
+pub use endpoint::{ModelEndpoint, Operation, Passthrough, Shape};
 
 /// A range of bytes in a buffer: offsets instead of borrows, so that the buffer may grow in the meantime.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -45,81 +44,5 @@ impl Span {
     /// Returns the span moved `by` bytes to the right.
     pub fn shift(self, by: usize) -> Span {
         Span { start: self.start + by as u32, end: self.end + by as u32 }
-    }
-}
-
-/// The API formats.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Dialect {
-    /// OpenAI chat completions.
-    Chat,
-    /// Anthropic messages.
-    Messages,
-    /// OpenAI responses.
-    Responses,
-    /// Endpoints relayed unchanged, to providers of the chat API.
-    Relay(Relay),
-}
-
-/// A relayed endpoint. Its name is its path below a base URL.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
-pub enum Relay {
-    /// Embeddings: vectors of texts.
-    Embeddings,
-    /// Rerank: documents in the order of their relevance to a query.
-    Rerank,
-    /// Legacy completions: continuations of texts, or texts between two others.
-    Completions,
-}
-
-impl Relay {
-    /// All relayed endpoints.
-    pub const ALL: [Relay; 3] = [Relay::Embeddings, Relay::Rerank, Relay::Completions];
-
-    /// Returns its name in its path, in scopes and in rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Relay::Embeddings => "embeddings",
-            Relay::Rerank => "rerank",
-            Relay::Completions => "completions",
-        }
-    }
-}
-
-impl Dialect {
-    /// Returns the API of the providers that accept it unchanged.
-    #[inline]
-    pub fn upstream(self) -> Dialect {
-        if let Dialect::Relay(_) = self { Dialect::Chat } else { self }
-    }
-
-    /// Returns the API with the name `name`.
-    pub fn from_name(name: &str) -> Option<Dialect> {
-        let shapes = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
-        let mut all = shapes.into_iter().chain(Relay::ALL.map(Dialect::Relay));
-        all.find(|dialect| dialect.name() == name)
-    }
-
-    /// Returns its name in the configuration and in rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dialect::Chat => "chat",
-            Dialect::Messages => "messages",
-            Dialect::Responses => "responses",
-            Dialect::Relay(relay) => relay.name(),
-        }
-    }
-}
-
-impl Serialize for Dialect {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.name())
-    }
-}
-
-impl<'de> Deserialize<'de> for Dialect {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Dialect, D::Error> {
-        let text = Cow::<str>::deserialize(from)?;
-        Dialect::from_name(&text).ok_or_else(|| D::Error::custom("not an endpoint"))
     }
 }

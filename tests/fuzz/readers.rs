@@ -24,7 +24,7 @@ use tollgate::wire::head::{Framing, HeadTemplates, parse_request, parse_response
 use tollgate::wire::inbound::Inbound;
 use tollgate::wire::json::{self, Scanner, Valid};
 use tollgate::wire::sse::Splitter;
-use tollgate::wire::{Dialect, Relay};
+use tollgate::wire::{ModelEndpoint, Passthrough, Shape};
 
 /// Parses the bytes, and panics if a guarantee is broken.
 pub type Door = fn(&[u8]);
@@ -35,18 +35,18 @@ pub const READERS: [(&str, Door); 19] = [
     ("chunked_body", chunked_body),
     ("json", json_text),
     ("sse", sse),
-    ("chat_request", |data| request(Dialect::Chat, data)),
-    ("messages_request", |data| request(Dialect::Messages, data)),
-    ("responses_request", |data| request(Dialect::Responses, data)),
+    ("chat_request", |data| request(ModelEndpoint::CHAT, data)),
+    ("messages_request", |data| request(ModelEndpoint::MESSAGES, data)),
+    ("responses_request", |data| request(ModelEndpoint::RESPONSES, data)),
     ("relayed_request", |data| chosen(data, request)),
-    ("chat_reply", |data| answer(Dialect::Chat, data)),
-    ("messages_reply", |data| answer(Dialect::Messages, data)),
-    ("responses_reply", |data| answer(Dialect::Responses, data)),
+    ("chat_reply", |data| answer(ModelEndpoint::CHAT, data)),
+    ("messages_reply", |data| answer(ModelEndpoint::MESSAGES, data)),
+    ("responses_reply", |data| answer(ModelEndpoint::RESPONSES, data)),
     ("relayed_reply", |data| chosen(data, |shape, data| answer(shape, data.get(1..).unwrap_or_default()))),
-    ("chat_stream", |data| stream(Dialect::Chat, data)),
-    ("messages_stream", |data| stream(Dialect::Messages, data)),
-    ("responses_stream", |data| stream(Dialect::Responses, data)),
-    ("relayed_stream", |data| stream(Dialect::Relay(Relay::Completions), data)),
+    ("chat_stream", |data| stream(ModelEndpoint::CHAT, data)),
+    ("messages_stream", |data| stream(ModelEndpoint::MESSAGES, data)),
+    ("responses_stream", |data| stream(ModelEndpoint::RESPONSES, data)),
+    ("relayed_stream", |data| stream(ModelEndpoint::relay(Passthrough::Completions), data)),
     ("configuration", configuration),
     ("proxy_header", proxy_header),
     ("gateway", world::run),
@@ -73,9 +73,9 @@ fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
 }
 
 /// Selects the relayed endpoint by the first byte.
-fn chosen(data: &[u8], read: fn(Dialect, &[u8])) {
-    let place = data.first().map_or(0, |choice| usize::from(choice >> 6)).min(Relay::ALL.len() - 1);
-    read(Dialect::Relay(Relay::ALL[place]), data);
+fn chosen(data: &[u8], read: fn(ModelEndpoint, &[u8])) {
+    let place = data.first().map_or(0, |choice| usize::from(choice >> 6)).min(Passthrough::ALL.len() - 1);
+    read(ModelEndpoint::relay(Passthrough::ALL[place]), data);
 }
 
 /// Parses a head that grows by `step` bytes each time. Returns the first result.
@@ -241,9 +241,9 @@ fn sse(data: &[u8]) {
     assert_eq!(split(data, data.len().max(1)), split(data, step));
 }
 
-fn scan(shape: Dialect, body: &[u8], step: usize) -> Result<Fields, String> {
+fn scan(endpoint: ModelEndpoint, body: &[u8], step: usize) -> Result<Fields, String> {
     let mut scan = RequestScan::new();
-    scan.reset(shape);
+    scan.reset(endpoint);
     for end in (0..body.len()).step_by(step) {
         scan.feed(&body[..end]).map_err(|invalid| invalid.0)?;
     }
@@ -251,8 +251,8 @@ fn scan(shape: Dialect, body: &[u8], step: usize) -> Result<Fields, String> {
     Ok(scan.fields().clone())
 }
 
-fn accepted(shape: Dialect, body: &[u8], what: &str) {
-    if let Err(error) = scan(shape, body, body.len().max(1)) {
+fn accepted(endpoint: ModelEndpoint, body: &[u8], what: &str) {
+    if let Err(error) = scan(endpoint, body, body.len().max(1)) {
         panic!("{what} is refused: {error}: {}", String::from_utf8_lossy(body));
     }
 }
@@ -279,10 +279,10 @@ fn capabilities(flags: u8) -> Capabilities {
     }
 }
 
-fn request(shape: Dialect, data: &[u8]) {
+fn request(endpoint: ModelEndpoint, data: &[u8]) {
     let Some((flags, step, body)) = choice(data) else { return };
-    let at_once = scan(shape, body, body.len().max(1));
-    let in_parts = scan(shape, body, step);
+    let at_once = scan(endpoint, body, body.len().max(1));
+    let in_parts = scan(endpoint, body, step);
     assert_eq!(format!("{at_once:?}"), format!("{in_parts:?}"));
     let Ok(fields) = at_once else { return };
     let unknown = match flags & 48 {
@@ -292,49 +292,53 @@ fn request(shape: Dialect, data: &[u8]) {
     };
     let (max_completion_tokens, thought_signatures) = (flags & 64 != 0, flags & 128 != 0);
     let takes = Capabilities { unknown, max_completion_tokens, thought_signatures, ..Capabilities::default() };
-    let with = RequestTarget { model: "up", shape, capabilities: &takes, cache_key: None };
+    let with = RequestTarget { model: "up", shape: endpoint.shape, capabilities: &takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    let Ok(total) = rewrite(shape, body, &fields, &with, &mut text, &mut pieces) else { return };
+    let Ok(total) = rewrite(endpoint, body, &fields, &with, &mut text, &mut pieces) else { return };
     let piece = |piece: &RewritePiece| match piece {
         RewritePiece::Body(span) => span.of(body).to_vec(),
         RewritePiece::Text(span) => span.of(&text).to_vec(),
     };
     let rewritten: Vec<u8> = pieces.iter().flat_map(piece).collect();
     assert_eq!(rewritten.len() as u64, total);
-    accepted(shape, &rewritten, "what is forwarded");
+    accepted(endpoint, &rewritten, "what is forwarded");
     let capabilities = capabilities(flags);
-    for to in others(shape) {
+    for to in others(endpoint) {
         let mut out = Vec::new();
         let target = RequestTarget { model: "up", shape: to, capabilities: &capabilities, cache_key: Some([b'0'; 32]) };
-        if translate(shape, body, &fields, &target, &mut out).is_ok() {
-            accepted(to, &out, "what is translated");
+        if translate(endpoint.shape, body, &fields, &target, &mut out).is_ok() {
+            accepted(ModelEndpoint::generate(to), &out, "what is translated");
         }
     }
 }
 
-fn answer(shape: Dialect, body: &[u8]) {
+fn answer(endpoint: ModelEndpoint, body: &[u8]) {
     let mut out = Vec::new();
-    if whole(shape, body, &ME, &mut out).is_ok() {
+    if whole(endpoint, body, &ME, &mut out).is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     }
     // An answer is compared with itself as a template, and with copies that differ in one or two bytes.
     let mut templates = AnswerTemplates::default();
-    let _ = templates.whole(shape, body, &ME, &mut Vec::new());
+    let _ = templates.whole(endpoint, body, &ME, &mut Vec::new());
     let place = body.iter().fold(0, |sum: usize, byte| sum * 31 % 65_521 + usize::from(*byte)) % body.len().max(1);
     for change in [0, 1, 2] {
         let (mut other, mut like, mut read) = (body.to_vec(), Vec::new(), Vec::new());
         other.iter_mut().skip(place).take(change).for_each(|byte| *byte ^= 1);
-        let passed = templates.whole(shape, &other, &ME, &mut like);
-        assert_eq!((passed, like), (whole(shape, &other, &ME, &mut read), read));
+        let passed = templates.whole(endpoint, &other, &ME, &mut like);
+        assert_eq!((passed, like), (whole(endpoint, &other, &ME, &mut read), read));
     }
-    for to in others(shape) {
+    for to in others(endpoint) {
         out.clear();
-        if reply((shape, to), body, &TranslationState::default(), &ME, &mut out).is_ok() {
+        if reply((endpoint.shape, to), body, &TranslationState::default(), &ME, &mut out).is_ok() {
             json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
             let mut again = Vec::new();
             // An answer without content is written as it is, although it would be a failure if a provider sent it.
             let is_empty = out.windows(11).any(|bytes| bytes == b"\"output\":[]");
-            assert!(is_empty || whole(to, &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
+            assert!(
+                is_empty || whole(ModelEndpoint::generate(to), &out, &ME, &mut again).is_ok(),
+                "{}",
+                String::from_utf8_lossy(&out)
+            );
         }
     }
     if let Some(error) = read_error(body) {
@@ -344,19 +348,19 @@ fn answer(shape: Dialect, body: &[u8]) {
 
 type Outcome = (Vec<u8>, Result<(), StreamFault>, ObservedUsage);
 
-fn passed_on(dialect: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
-    fed(SseStream::same(dialect, show_usage, EVENT_MAX), data, step)
+fn passed_on(endpoint: ModelEndpoint, show_usage: bool, data: &[u8], step: usize) -> Outcome {
+    fed(SseStream::same(endpoint, show_usage, EVENT_MAX), data, step)
 }
 
-fn translated(way: (Dialect, Dialect), show_usage: bool, data: &[u8], step: usize) -> Outcome {
+fn translated(way: (Shape, Shape), show_usage: bool, data: &[u8], step: usize) -> Outcome {
     let bounds = (EVENT_MAX, ANSWER_MAX);
     fed(SseStream::translated(way, TranslationState::default(), show_usage, bounds), data, step)
 }
 
 /// Returns the other API formats.
-fn others(shape: Dialect) -> impl Iterator<Item = Dialect> {
-    let all = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
-    all.into_iter().filter(move |other| all.contains(&shape) && *other != shape)
+fn others(endpoint: ModelEndpoint) -> impl Iterator<Item = Shape> {
+    let other = move |other: &Shape| !endpoint.is_relayed() && *other != endpoint.shape;
+    Shape::ALL.into_iter().filter(other)
 }
 
 fn fed(mut stream: SseStream, data: &[u8], step: usize) -> Outcome {
@@ -379,29 +383,29 @@ fn fed(mut stream: SseStream, data: &[u8], step: usize) -> Outcome {
     (out, result, stream.observed())
 }
 
-fn stream(shape: Dialect, data: &[u8]) {
+fn stream(endpoint: ModelEndpoint, data: &[u8]) {
     let Some((flags, step, data)) = choice(data) else { return };
     let show_usage = flags & 16 != 0;
-    let passed = passed_on(shape, show_usage, data, data.len().max(1));
-    assert_eq!(passed, passed_on(shape, show_usage, data, step));
-    for to in others(shape) {
-        let at_once = translated((shape, to), show_usage, data, data.len().max(1));
-        assert_eq!(at_once, translated((shape, to), show_usage, data, step));
+    let passed = passed_on(endpoint, show_usage, data, data.len().max(1));
+    assert_eq!(passed, passed_on(endpoint, show_usage, data, step));
+    for to in others(endpoint) {
+        let at_once = translated((endpoint.shape, to), show_usage, data, data.len().max(1));
+        assert_eq!(at_once, translated((endpoint.shape, to), show_usage, data, step));
         let each_read = unlike(data);
-        assert_eq!(at_once, translated((shape, to), show_usage, &each_read, each_read.len().max(1)));
+        assert_eq!(at_once, translated((endpoint.shape, to), show_usage, &each_read, each_read.len().max(1)));
         let (mut out, result, _) = at_once;
         // The output must be a stream of that format: its parser must find it complete, or ended by the error.
         if result.is_err() {
             let (kind, word, message) = ("upstream_error", "server_error", "broken");
             let words =
                 ErrorWords { kind, status: 500, word, message, details: None, resets_at: None, request_id: ME_ID };
-            error_event(to, &words, &mut out);
+            error_event(ModelEndpoint::generate(to), &words, &mut out);
         }
         // A chat stream can contain pieces of one call after the next one has started, which a Messages stream cannot,
         // so it is parsed without translation.
         let (_, again, _) = match to {
-            Dialect::Messages => translated((to, Dialect::Chat), true, &out, out.len().max(1)),
-            _ => passed_on(to, true, &out, out.len().max(1)),
+            Shape::Messages => translated((to, Shape::Chat), true, &out, out.len().max(1)),
+            _ => passed_on(ModelEndpoint::generate(to), true, &out, out.len().max(1)),
         };
         let text = String::from_utf8_lossy(&out);
         match result {

@@ -6,7 +6,7 @@ use super::super::convert::read_events;
 use super::super::delta::{Delta, StopReason, Take};
 use super::super::usage::Reported;
 use super::parts::{AnswerPart, Arguments, NeutralAnswer};
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_inside};
 use crate::wire::sse::Splitter;
 use std::borrow::Cow;
@@ -157,7 +157,7 @@ impl Take for Collected {
 
 impl Collected {
     /// Reads the events of `body`, up to a fault.
-    pub(in crate::dialect) fn read(from: Dialect, body: &[u8], keeps: bool) -> (Collected, Result<(), Broken>) {
+    pub(in crate::dialect) fn read(from: Shape, body: &[u8], keeps: bool) -> (Collected, Result<(), Broken>) {
         let mut collected = Collected::default();
         let read = match read_events(from, body, keeps, &mut collected) {
             Err(StreamFault::Error(text)) => Err(Broken::Error(text)),

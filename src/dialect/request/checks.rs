@@ -2,8 +2,8 @@
 
 mod numbers;
 mod parts;
+mod passthrough;
 mod read;
-mod relayed;
 
 use super::super::tokens::{CountLater, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
@@ -14,7 +14,7 @@ use super::table::Class;
 use super::unsigned::Unsigned;
 use crate::base::limits::{MEMBERS_MAX, REWRITTEN_MAX};
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, has_escape, string_end, unescape};
-use crate::wire::{Dialect, Span};
+use crate::wire::{ModelEndpoint, Operation, Shape, Span};
 use numbers::in_range;
 pub(super) use numbers::{answers, whole_number};
 use read::Reading;
@@ -109,8 +109,7 @@ enum ItemKind {
 /// The state of one request's checks.
 #[derive(Debug)]
 pub(super) struct Checks {
-    shape: Dialect,
-    needs_max_tokens: bool,
+    endpoint: ModelEndpoint,
     pub(super) fields: Fields,
     refusal: Option<Box<Invalid>>,
     pub(super) tokens: CountLater,
@@ -154,10 +153,9 @@ const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that
 
 impl Checks {
     #[inline]
-    pub(super) fn new(shape: Dialect) -> Checks {
+    pub(super) fn new(endpoint: ModelEndpoint) -> Checks {
         Checks {
-            shape,
-            needs_max_tokens: true,
+            endpoint,
             fields: Fields::default(),
             refusal: None,
             tokens: CountLater::default(),
@@ -182,11 +180,10 @@ impl Checks {
         }
     }
 
-    pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
+    pub(super) fn reset(&mut self, endpoint: ModelEndpoint) {
         // Field by field: assigning a new value as a whole would copy it twice.
         let Checks {
-            shape: own_shape,
-            needs_max_tokens: needs,
+            endpoint: own,
             fields,
             refusal,
             tokens,
@@ -211,8 +208,7 @@ impl Checks {
         } = self;
         fields.reset();
         tokens.reset();
-        *refusal = None;
-        (*own_shape, *needs) = (shape, needs_max_tokens);
+        (*own, *refusal) = (endpoint, None);
         (*unknown, *seen, *key, *name, *class) = (0, 0, Span::default(), Name::Other, Class::Unknown);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *reading) = (NO_MESSAGE, NO_BLOCK, Reading::default());
@@ -232,16 +228,16 @@ impl Checks {
 
     /// Checks that required members are present.
     pub(super) fn finish(&mut self) -> Result<(), Invalid> {
-        if let Dialect::Relay(relay) = self.shape {
-            return self.finish_relayed(relay);
+        if let Some(passthrough) = self.endpoint.passthrough() {
+            return self.finish_relayed(passthrough);
         }
-        if !self.has_messages && self.shape == Dialect::Responses {
+        if !self.has_messages && self.endpoint.shape == Shape::Responses {
             return Err(Invalid("input: required, expected a string or an array of at least one object".to_owned()));
         }
         if !self.has_messages {
             return Err(Invalid("messages: required, expected an array of at least one object".to_owned()));
         }
-        if self.shape == Dialect::Messages && self.needs_max_tokens && self.plain_max.is_none() {
+        if self.endpoint == ModelEndpoint::MESSAGES && self.plain_max.is_none() {
             return Err(Invalid("max_tokens: required, expected an integer of at least 1".to_owned()));
         }
         self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max.map(NonZeroU64::get));
@@ -256,12 +252,12 @@ impl Checks {
     fn begin_member(&mut self, buf: &[u8], key: Span) -> Result<(), Stop> {
         self.key = key;
         self.name = Name::of(key.of(buf));
-        self.class = self.name.class(self.shape);
+        self.class = self.name.class(self.endpoint);
         self.items = 0;
         if self.fields.members.len() >= MEMBERS_MAX {
             return Err(self.note(format!("the body: expected at most {MEMBERS_MAX} members")));
         }
-        if self.name.is_single(self.class, self.shape) {
+        if self.name.is_single(self.class, self.endpoint) {
             let bit = 1u64 << self.name as u32;
             if self.seen & bit != 0 {
                 let mut name = Vec::new();
@@ -281,10 +277,10 @@ impl Checks {
         let raw = Raw::new(value.of(buf));
         self.fields.has_odd |= name.is_odd(self.class);
         if self.class == Class::Specified {
-            return match self.shape {
+            return match self.endpoint.operation {
                 _ if token == Token::Null => Ok(()),
-                Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
-                    self.end_needed(relay, token, raw)
+                Operation::Passthrough(passthrough) if !matches!(self.name, Name::Model | Name::Stream) => {
+                    self.end_needed(passthrough, token, raw)
                 }
                 _ => self.specified(token, raw, value),
             };
@@ -298,24 +294,26 @@ impl Checks {
             Name::StreamOptions | Name::Include if raw.bytes().len() > REWRITTEN_MAX => {
                 return self.refuse(format_args!("{}", name.text()), &format!("at most {REWRITTEN_MAX} bytes"));
             }
-            Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
+            Name::StreamOptions if self.endpoint.shape == Shape::Chat => {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
-            Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
+            Name::MaxCompletionTokens if self.endpoint == ModelEndpoint::CHAT => {
+                self.fields.max_tokens = whole_number(raw)
+            }
             Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf | Name::Suffix
-                if matches!(self.shape, Dialect::Relay(_)) =>
+                if self.endpoint.is_relayed() =>
             {
                 self.beside_needed(raw);
             }
-            Name::Audio if self.shape == Dialect::Chat => {
+            Name::Audio if self.endpoint == ModelEndpoint::CHAT => {
                 self.fields.may_cost_more |= token != Token::Null;
                 self.names_voice(raw);
             }
-            Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
+            Name::Thread if self.endpoint.shape == Shape::Messages => self.fields.thread |= token == Token::ObjectClose,
             Name::ServiceTier | Name::Speed | Name::InferenceGeo | Name::WebSearchOptions | Name::Modalities => {
                 self.fields.may_cost_more |= token != Token::Null;
             }
-            Name::Prediction if self.shape == Dialect::Chat => self.fields.predicts = token != Token::Null,
+            Name::Prediction if self.endpoint == ModelEndpoint::CHAT => self.fields.predicts = token != Token::Null,
             _ => {}
         }
         Ok(())
@@ -392,11 +390,11 @@ impl Checks {
     fn inside(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let in_array = self.value_token == Token::ArrayOpen;
-        if let Dialect::Relay(relay) = self.shape {
-            return self.in_needed(relay, buf, (token, depth, span));
+        if let Some(passthrough) = self.endpoint.passthrough() {
+            return self.in_needed(passthrough, buf, (token, depth, span));
         }
         // Of a responses request only the input, the tools and the output format are checked inside.
-        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools | Name::Text) {
+        if self.endpoint.shape == Shape::Responses && !matches!(self.name, Name::Input | Name::Tools | Name::Text) {
             return Ok(());
         }
         if depth == 2 && in_array && token != Token::Key && !closes {
@@ -406,7 +404,7 @@ impl Checks {
         match self.name {
             Name::Messages if in_array => self.in_messages(buf, token, depth, span)?,
             Name::System if in_array => self.in_system(buf, token, depth, span)?,
-            Name::Input if in_array && self.shape == Dialect::Responses => {
+            Name::Input if in_array && self.endpoint.shape == Shape::Responses => {
                 self.in_item(token, depth);
                 let index = self.items.saturating_sub(1);
                 let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields);
@@ -414,7 +412,7 @@ impl Checks {
             }
             Name::Tools if in_array => self.in_tools(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
-            name if name.is_read_by_model(self.shape) => {}
+            name if name.is_read_by_model(self.endpoint.shape) => {}
             _ => return Ok(()),
         }
         let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);
@@ -485,7 +483,7 @@ impl Visitor for Checks {
         }
         match self.name {
             Name::Messages => self.plain_message(buf, at),
-            Name::Input if self.shape == Dialect::Responses => {
+            Name::Input if self.endpoint.shape == Shape::Responses => {
                 let end = self.plain_message(buf, at)?;
                 self.input.passed(at as u32, end as u32, &mut self.fields.cuts);
                 Some(end)
@@ -511,14 +509,13 @@ impl Visitor for Checks {
                 let quote = u32::from(token == Token::String);
                 let is_prompt = match self.name {
                     Name::System => true,
-                    Name::Input | Name::Instructions => {
-                        matches!(self.shape, Dialect::Responses | Dialect::Relay(_))
-                    }
-                    Name::Query | Name::Prompt | Name::Suffix => matches!(self.shape, Dialect::Relay(_)),
+                    Name::Input if self.endpoint.is_relayed() => true,
+                    Name::Input | Name::Instructions => self.endpoint.shape == Shape::Responses,
+                    Name::Query | Name::Prompt | Name::Suffix => self.endpoint.is_relayed(),
                     _ => false,
                 };
                 if is_prompt && token == Token::String {
-                    self.tokens.text(buf, span, matches!(self.shape, Dialect::Relay(_)));
+                    self.tokens.text(buf, span, self.endpoint.is_relayed());
                 }
                 self.end_member(buf, token, Span { start: span.start - quote, end: span.end + quote })
             }

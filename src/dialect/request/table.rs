@@ -1,10 +1,10 @@
 //! Members of requests in each format, and their treatment.
 
-use super::super::relay::Relayed;
+use super::super::passthrough::Relayed;
 use super::names::{NAMES, Name};
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::json::unescape;
-use crate::wire::{Dialect, Relay};
+use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape};
 
 /// Treatment of a member.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -169,11 +169,11 @@ fn letters(raw: &[u8]) -> String {
 }
 
 /// Treatment of every name in requests of format `shape`, except relayed ones.
-const fn classes(shape: Dialect) -> [Class; NAMES.len()] {
+const fn classes(shape: Shape) -> [Class; NAMES.len()] {
     let (mut all, mut at) = ([Class::Unknown; NAMES.len()], 0);
     while at < NAMES.len() {
         all[at] = match shape {
-            Dialect::Responses => NAMES[at].class_of_response(),
+            Shape::Responses => NAMES[at].class_of_response(),
             _ => NAMES[at].class_of_talk(shape),
         };
         at += 1;
@@ -216,24 +216,24 @@ impl Name {
     /// Names that are denied in requests of any format.
     #[cfg(test)]
     pub(crate) fn denied() -> impl Iterator<Item = &'static str> {
-        let relays = Relay::ALL.map(Dialect::Relay);
-        let shapes = [Dialect::Chat, Dialect::Messages, Dialect::Responses].into_iter().chain(relays);
-        let denied = move |name: Name| shapes.clone().any(|shape| name.class(shape) == Class::Denied);
+        let relays = Passthrough::ALL.map(ModelEndpoint::relay);
+        let endpoints = Shape::ALL.into_iter().map(ModelEndpoint::generate).chain(relays);
+        let denied = move |name: Name| endpoints.clone().any(|endpoint| name.class(endpoint) == Class::Denied);
         Name::all().iter().filter(move |(_, name)| denied(*name)).map(|(text, _)| *text)
     }
 
-    /// Treatment of this name in a request of `shape`.
+    /// Treatment of this name in a request to `endpoint`.
     #[inline]
-    pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
+    pub(in crate::dialect) fn class(self, endpoint: ModelEndpoint) -> Class {
         // Tables, since every member is looked up twice.
-        const CHAT: [Class; NAMES.len()] = classes(Dialect::Chat);
-        const MESSAGES: [Class; NAMES.len()] = classes(Dialect::Messages);
-        const RESPONSES: [Class; NAMES.len()] = classes(Dialect::Responses);
-        match shape {
-            Dialect::Chat => CHAT[self as usize],
-            Dialect::Messages => MESSAGES[self as usize],
-            Dialect::Responses => RESPONSES[self as usize],
-            Dialect::Relay(relay) => self.class_of_relayed(relay),
+        const CHAT: [Class; NAMES.len()] = classes(Shape::Chat);
+        const MESSAGES: [Class; NAMES.len()] = classes(Shape::Messages);
+        const RESPONSES: [Class; NAMES.len()] = classes(Shape::Responses);
+        match (endpoint.operation, endpoint.shape) {
+            (Operation::Passthrough(passthrough), _) => self.class_of_relayed(passthrough),
+            (_, Shape::Chat) => CHAT[self as usize],
+            (_, Shape::Messages) => MESSAGES[self as usize],
+            (_, Shape::Responses) => RESPONSES[self as usize],
         }
     }
 
@@ -246,27 +246,27 @@ impl Name {
     }
 
     /// Treatment of this name in a request of chat or messages.
-    const fn class_of_talk(self, shape: Dialect) -> Class {
+    const fn class_of_talk(self, shape: Shape) -> Class {
         use Name::*;
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
-            (Diagnostics | Thread, Dialect::Messages) => Class::Denied,
-            (Model | Messages | Stream | MaxTokens, _) | (System, Dialect::Messages) => Class::Specified,
-            (Temperature | TopP | Tools | ToolChoice, Dialect::Chat) => Class::Specified,
-            (ResponseFormat | Stop | User, Dialect::Chat) => Class::Specified,
+            (Diagnostics | Thread, Shape::Messages) => Class::Denied,
+            (Model | Messages | Stream | MaxTokens, _) | (System, Shape::Messages) => Class::Specified,
+            (Temperature | TopP | Tools | ToolChoice, Shape::Chat) => Class::Specified,
+            (ResponseFormat | Stop | User, Shape::Chat) => Class::Specified,
             (Temperature | TopP | Tools | ToolChoice | Metadata | ServiceTier, _) => Class::Documented,
-            (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat) => {
+            (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat) => {
                 Class::Documented
             }
-            (Verbosity | Seed | Logprobs | TopLogprobs | LogitBias | FrequencyPenalty, Dialect::Chat) => {
+            (Verbosity | Seed | Logprobs | TopLogprobs | LogitBias | FrequencyPenalty, Shape::Chat) => {
                 Class::Documented
             }
-            (PresencePenalty | Prediction | Modalities | Audio | WebSearchOptions, Dialect::Chat) => Class::Documented,
-            (PromptCacheKey | PromptCacheOptions | PromptCacheRetention, Dialect::Chat) => Class::Documented,
-            (SafetyIdentifier | Moderation | Functions | FunctionCall, Dialect::Chat) => Class::Documented,
-            (TopK | StopSequences | Thinking | OutputConfig | OutputFormat, Dialect::Messages) => Class::Documented,
-            (CacheControl | Speed | InferenceGeo | UserProfileId, Dialect::Messages) => Class::Documented,
-            (ContextManagement | Compaction, Dialect::Messages) => Class::Documented,
+            (PresencePenalty | Prediction | Modalities | Audio | WebSearchOptions, Shape::Chat) => Class::Documented,
+            (PromptCacheKey | PromptCacheOptions | PromptCacheRetention, Shape::Chat) => Class::Documented,
+            (SafetyIdentifier | Moderation | Functions | FunctionCall, Shape::Chat) => Class::Documented,
+            (TopK | StopSequences | Thinking | OutputConfig | OutputFormat, Shape::Messages) => Class::Documented,
+            (CacheControl | Speed | InferenceGeo | UserProfileId, Shape::Messages) => Class::Documented,
+            (ContextManagement | Compaction, Shape::Messages) => Class::Documented,
             _ => Class::Unknown,
         }
     }
@@ -289,14 +289,16 @@ impl Name {
 
     /// Treatment of this name in a relayed request. Other documented members of such requests are not in [`Name`]; they
     /// are compared as text.
-    fn class_of_relayed(self, relay: Relay) -> Class {
+    fn class_of_relayed(self, passthrough: Passthrough) -> Class {
         use Name::*;
-        let relayed = Relayed::of(relay);
+        let relayed = Relayed::of(passthrough);
         match self {
             Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
             Model => Class::Specified,
-            Stream if relayed.generates => Class::Specified,
-            MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if relayed.generates => Class::Documented,
+            Stream if passthrough.generates() => Class::Specified,
+            MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if passthrough.generates() => {
+                Class::Documented
+            }
             // The answer is not text.
             Stream | StreamOptions => Class::Denied,
             User if relayed.documents(b"user") => Class::Documented,
@@ -307,51 +309,52 @@ impl Name {
 
     /// True if a list or an object there becomes part of the prompt in addition to conversation and tools: providers
     /// bill schemas for the output, and settings that shorten a conversation, as prompt tokens.
-    pub(in crate::dialect) fn is_read_by_model(self, shape: Dialect) -> bool {
+    pub(in crate::dialect) fn is_read_by_model(self, shape: Shape) -> bool {
         use Name::*;
         match shape {
-            Dialect::Chat => matches!(self, ResponseFormat | Functions | Prediction | WebSearchOptions),
-            Dialect::Messages => matches!(self, OutputConfig | OutputFormat | ContextManagement | Compaction),
-            Dialect::Responses => self == Text,
-            Dialect::Relay(_) => false,
+            Shape::Chat => matches!(self, ResponseFormat | Functions | Prediction | WebSearchOptions),
+            Shape::Messages => matches!(self, OutputConfig | OutputFormat | ContextManagement | Compaction),
+            Shape::Responses => self == Text,
         }
     }
 
     /// True if the gateway reads or rewrites it on some route: such a member may occur only once in a body.
     #[inline]
-    pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {
-        self.is_read_as(self.class(shape), shape)
+    pub(in crate::dialect) fn is_read(self, endpoint: ModelEndpoint) -> bool {
+        self.is_read_as(self.class(endpoint), endpoint)
     }
 
     /// True if a translation reads it. Outside translations, two of them are not [checked][Name::is_read] in a chat
     /// request.
     #[inline]
-    pub(in crate::dialect) fn is_translated(self, shape: Dialect) -> bool {
-        self.is_read(shape) || (shape == Dialect::Chat && matches!(self, Name::Verbosity | Name::PromptCacheKey))
+    pub(in crate::dialect) fn is_translated(self, shape: Shape) -> bool {
+        self.is_read(ModelEndpoint::generate(shape))
+            || (shape == Shape::Chat && matches!(self, Name::Verbosity | Name::PromptCacheKey))
     }
 
     /// True if it may occur only once in a body: it is read there, or it names the user or session.
     #[inline]
-    pub(super) fn is_single(self, class: Class, shape: Dialect) -> bool {
+    pub(super) fn is_single(self, class: Class, endpoint: ModelEndpoint) -> bool {
         let names_someone = matches!(self, Name::Metadata | Name::SafetyIdentifier | Name::PromptCacheKey);
-        self.is_read_as(class, shape) || (names_someone && shape == Dialect::Chat)
+        self.is_read_as(class, endpoint) || (names_someone && endpoint == ModelEndpoint::CHAT)
     }
 
     /// Works like [`Name::is_read`], for a member whose class is known.
     #[inline]
-    fn is_read_as(self, class: Class, shape: Dialect) -> bool {
+    fn is_read_as(self, class: Class, endpoint: ModelEndpoint) -> bool {
         use Name::*;
         match class {
             Class::Specified => true,
             Class::Denied | Class::Unknown => false,
+            // Of those that are relayed, only these are documented.
+            Class::Documented if endpoint.is_relayed() => true,
             Class::Documented => matches!(
-                (self, shape),
+                (self, endpoint.shape),
                 (Temperature | TopP | Tools | ToolChoice, _)
-                    | (ParallelToolCalls | Text | Reasoning | Include | Metadata, Dialect::Responses)
-                    | (User | SafetyIdentifier | PromptCacheKey, Dialect::Responses)
-                    | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat)
-                    | (MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions | User, Dialect::Relay(_))
-                    | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Dialect::Messages)
+                    | (ParallelToolCalls | Text | Reasoning | Include | Metadata, Shape::Responses)
+                    | (User | SafetyIdentifier | PromptCacheKey, Shape::Responses)
+                    | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat)
+                    | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Shape::Messages)
             ),
         }
     }

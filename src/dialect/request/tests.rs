@@ -3,7 +3,7 @@ use crate::base::limits::MEMBERS_MAX;
 
 mod media;
 
-fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
+fn check(shape: ModelEndpoint, body: &str) -> Result<Fields, String> {
     let mut whole = RequestScan::new();
     whole.reset(shape);
     let result = whole.finish(body.as_bytes()).map(|()| whole.fields().clone());
@@ -31,11 +31,14 @@ fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
 
 /// A chat request with `rest` before its messages.
 fn chat(rest: &str) -> Result<Fields, String> {
-    check(Dialect::Chat, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#))
+    check(ModelEndpoint::CHAT, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#))
 }
 
 fn messages(rest: &str) -> Result<Fields, String> {
-    check(Dialect::Messages, &format!(r#"{{{rest}"max_tokens":5,"messages":[{{"role":"user","content":"hi"}}]}}"#))
+    check(
+        ModelEndpoint::MESSAGES,
+        &format!(r#"{{{rest}"max_tokens":5,"messages":[{{"role":"user","content":"hi"}}]}}"#),
+    )
 }
 
 fn refused(result: Result<Fields, String>) -> String {
@@ -122,7 +125,7 @@ fn null_for_an_optional_field_means_absent() {
 
 #[test]
 fn chat_messages_are_accepted_and_refused_by_their_paths() {
-    let list = |list: &str| check(Dialect::Chat, &format!("{{\"messages\":{list}}}"));
+    let list = |list: &str| check(ModelEndpoint::CHAT, &format!("{{\"messages\":{list}}}"));
     for good in [
         r#"[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"text","text":"b"}]}]"#,
         r#"[{"content":"role last","role":"user","name":"n"}]"#,
@@ -169,12 +172,12 @@ fn chat_messages_are_accepted_and_refused_by_their_paths() {
     ] {
         assert_eq!(refused(list(bad)), message, "{bad}");
     }
-    assert_eq!(refused(check(Dialect::Chat, "{}")), format!("messages: required, {some}"));
+    assert_eq!(refused(check(ModelEndpoint::CHAT, "{}")), format!("messages: required, {some}"));
 }
 
 #[test]
 fn messages_requests_are_accepted_and_refused_by_their_paths() {
-    let all = |list: &str| check(Dialect::Messages, &format!("{{\"max_tokens\":9,\"messages\":{list}}}"));
+    let all = |list: &str| check(ModelEndpoint::MESSAGES, &format!("{{\"max_tokens\":9,\"messages\":{list}}}"));
     for good in [
         r#"[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"b"}]}]"#,
         r#"[{"role":"system","content":"late"}]"#,
@@ -211,11 +214,14 @@ fn messages_requests_are_accepted_and_refused_by_their_paths() {
         assert_eq!(refused(messages(bad)), message, "{bad}");
     }
     let without = r#"{"messages":[{"role":"user","content":"a"}]}"#;
-    assert_eq!(refused(check(Dialect::Messages, without)), "max_tokens: required, expected an integer of at least 1");
+    assert_eq!(
+        refused(check(ModelEndpoint::MESSAGES, without)),
+        "max_tokens: required, expected an integer of at least 1"
+    );
     let zero = r#"{"max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#;
-    assert_eq!(refused(check(Dialect::Messages, zero)), "max_tokens: expected an integer of at least 1");
+    assert_eq!(refused(check(ModelEndpoint::MESSAGES, zero)), "max_tokens: expected an integer of at least 1");
     let mut scan = RequestScan::new();
-    scan.reset_count(Dialect::Messages);
+    scan.reset(ModelEndpoint::count_tokens(crate::wire::Shape::Messages));
     assert_eq!(scan.finish(without.as_bytes()), Ok(()));
 }
 
@@ -279,10 +285,10 @@ fn repeated_key_is_refused_also_when_escaped() {
 #[test]
 fn model_is_found_also_when_escaped() {
     let body = r#"{"mod\u0065l":"org\/sm\u0061ll","messages":[{"role":"user","content":"x"}]}"#;
-    let fields = check(Dialect::Chat, body).unwrap();
+    let fields = check(ModelEndpoint::CHAT, body).unwrap();
     assert_eq!(fields.model_name(body.as_bytes(), &mut Vec::new()), Some("org/small"));
     let body = r#"{"model":"small","messages":[{"role":"user","content":"x"}]}"#;
-    assert_eq!(check(Dialect::Chat, body).unwrap().model_name(body.as_bytes(), &mut Vec::new()), Some("small"));
+    assert_eq!(check(ModelEndpoint::CHAT, body).unwrap().model_name(body.as_bytes(), &mut Vec::new()), Some("small"));
     assert_eq!(chat("").unwrap().model_name(b"", &mut Vec::new()), None);
 }
 
@@ -318,11 +324,11 @@ fn body_that_is_not_a_json_object_is_refused() {
         ("{\"a\":1} x", "invalid JSON at byte 8: trailing bytes"),
         ("{\"a\":1,}", "invalid JSON at byte 7: expected a string as key"),
     ] {
-        assert_eq!(refused(check(Dialect::Chat, body)), message, "{body}");
-        assert_eq!(refused(check(Dialect::Messages, body)), message, "{body}");
+        assert_eq!(refused(check(ModelEndpoint::CHAT, body)), message, "{body}");
+        assert_eq!(refused(check(ModelEndpoint::MESSAGES, body)), message, "{body}");
     }
     let deep = format!("{{\"x\":{}{}}}", "[".repeat(128), "]".repeat(128));
-    assert_eq!(refused(check(Dialect::Chat, &deep)), "invalid JSON at byte 132: nested deeper than 128 levels");
+    assert_eq!(refused(check(ModelEndpoint::CHAT, &deep)), "invalid JSON at byte 132: nested deeper than 128 levels");
     let many = format!("{{{}\"z\":0}}", "\"x\":1,".repeat(MEMBERS_MAX));
     let mut scan = RequestScan::new();
     assert_eq!(scan.finish(many.as_bytes()).unwrap_err().0, "the body: expected at most 4096 members");
@@ -331,12 +337,12 @@ fn body_that_is_not_a_json_object_is_refused() {
 #[test]
 fn scan_can_be_reused_and_keeps_nothing() {
     let mut scan = RequestScan::new();
-    scan.reset(Dialect::Chat);
+    scan.reset(ModelEndpoint::CHAT);
     assert!(scan.finish(br#"{"model":7}"#).is_err());
-    scan.reset(Dialect::Messages);
+    scan.reset(ModelEndpoint::MESSAGES);
     let body = r#"{"model":"m","stream":true,"max_tokens":3,"messages":[{"role":"user","content":"x"}]}"#;
     assert_eq!(scan.finish(body.as_bytes()), Ok(()));
-    scan.reset(Dialect::Chat);
+    scan.reset(ModelEndpoint::CHAT);
     assert_eq!(scan.finish(br#"{"messages":[{"role":"user","content":"x"}]}"#), Ok(()));
     let fields = scan.fields();
     assert_eq!((fields.model, fields.stream, fields.max_tokens, fields.members.len()), (None, false, None, 1));
@@ -353,15 +359,16 @@ fn prompt_estimate_includes_system_and_tools_but_not_base64() {
         assert!(tokens <= scan.prompt_tokens_max());
         tokens
     };
-    let chat =
-        |rest: &str| prompt(Dialect::Chat, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#));
+    let chat = |rest: &str| {
+        prompt(ModelEndpoint::CHAT, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#))
+    };
     let base = chat("");
     assert!((2..12).contains(&base), "{base}");
     let words = "word ".repeat(100);
     let with_tools = chat(&format!(r#""tools":[{{"description":"{words}"}}],"#));
     assert!((base + 80..base + 120).contains(&with_tools), "{with_tools}");
     let with_system = prompt(
-        Dialect::Messages,
+        ModelEndpoint::MESSAGES,
         &format!(r#"{{"system":"{words}","max_tokens":5,"messages":[{{"role":"user","content":"hi"}}]}}"#),
     );
     assert!((base + 80..base + 120).contains(&with_system), "{with_system}");
@@ -370,7 +377,7 @@ fn prompt_estimate_includes_system_and_tools_but_not_base64() {
     let call = |input: &str| {
         let block = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
         let turn = format!(r#"{{"role":"assistant","content":[{block}]}}"#);
-        prompt(Dialect::Messages, &format!(r#"{{"max_tokens":5,"messages":[{turn}]}}"#))
+        prompt(ModelEndpoint::MESSAGES, &format!(r#"{{"max_tokens":5,"messages":[{turn}]}}"#))
     };
     let (without, named) = (call("{}"), call(&format!(r#"{{"{words}":1}}"#)));
     assert!((without + 80..without + 120).contains(&named), "what a model has named is in the prompt: {named}");
@@ -379,7 +386,7 @@ fn prompt_estimate_includes_system_and_tools_but_not_base64() {
         r#"{{"messages":[{{"role":"user","content":[
             {{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]}}]}}"#
     );
-    let estimate = prompt(Dialect::Chat, &image);
+    let estimate = prompt(ModelEndpoint::CHAT, &image);
     assert!((1000..1030).contains(&estimate), "{estimate}");
 }
 
@@ -390,13 +397,21 @@ fn other_members_read_by_a_model_count_like_tools() {
     let (chat, responses) = (r#""messages":[{"role":"user","content":"hi"}]"#, r#""input":"hi""#);
     let messages = format!(r#""max_tokens":5,{chat}"#);
     for (shape, rest, member) in [
-        (Dialect::Chat, chat, r#""response_format":{"type":"json_schema","json_schema":{"name":"x","schema":@}}"#),
-        (Dialect::Chat, chat, r#""functions":[{"name":"f","parameters":@}]"#),
-        (Dialect::Chat, chat, r#""prediction":{"type":"content","content":[{"type":"text","text":"WORDS"}]}"#),
-        (Dialect::Messages, &messages, r#""output_config":{"format":{"type":"json_schema","schema":@}}"#),
-        (Dialect::Messages, &messages, r#""output_format":{"type":"json_schema","schema":@}"#),
-        (Dialect::Messages, &messages, r#""context_management":{"edits":[{"type":"compact","instructions":"WORDS"}]}"#),
-        (Dialect::Responses, responses, r#""text":{"format":{"type":"json_schema","name":"x","schema":@}}"#),
+        (
+            ModelEndpoint::CHAT,
+            chat,
+            r#""response_format":{"type":"json_schema","json_schema":{"name":"x","schema":@}}"#,
+        ),
+        (ModelEndpoint::CHAT, chat, r#""functions":[{"name":"f","parameters":@}]"#),
+        (ModelEndpoint::CHAT, chat, r#""prediction":{"type":"content","content":[{"type":"text","text":"WORDS"}]}"#),
+        (ModelEndpoint::MESSAGES, &messages, r#""output_config":{"format":{"type":"json_schema","schema":@}}"#),
+        (ModelEndpoint::MESSAGES, &messages, r#""output_format":{"type":"json_schema","schema":@}"#),
+        (
+            ModelEndpoint::MESSAGES,
+            &messages,
+            r#""context_management":{"edits":[{"type":"compact","instructions":"WORDS"}]}"#,
+        ),
+        (ModelEndpoint::RESPONSES, responses, r#""text":{"format":{"type":"json_schema","name":"x","schema":@}}"#),
     ] {
         let prompt = |body: String| {
             let mut scan = RequestScan::new();
@@ -431,7 +446,7 @@ fn conversation_stored_at_the_provider_is_detected() {
 }
 
 /// Tokens of a valid body's prompt.
-fn prompt(shape: Dialect, body: &str) -> u64 {
+fn prompt(shape: ModelEndpoint, body: &str) -> u64 {
     let mut scan = RequestScan::new();
     scan.reset(shape);
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
@@ -446,16 +461,16 @@ fn prompt(shape: Dialect, body: &str) -> u64 {
 }
 
 /// Bodies of one message with these content blocks or items.
-fn of_parts(shape: Dialect, parts: &str) -> String {
+fn of_parts(shape: ModelEndpoint, parts: &str) -> String {
     match shape {
-        Dialect::Responses => format!(r#"{{"input":[{parts}]}}"#),
+        ModelEndpoint::RESPONSES => format!(r#"{{"input":[{parts}]}}"#),
         _ => format!(r#"{{"max_tokens":5,"messages":[{{"role":"user","content":[{parts}]}}]}}"#),
     }
 }
 
 #[test]
 fn no_member_name_makes_text_cheap() {
-    let (chat, messages, responses) = (Dialect::Chat, Dialect::Messages, Dialect::Responses);
+    let (chat, messages, responses) = (ModelEndpoint::CHAT, ModelEndpoint::MESSAGES, ModelEndpoint::RESPONSES);
     let places = [
         (chat, r#"{"type":"text","text":"x","KEY":"TEXT"}"#),
         (chat, r#"{"type":"text","text":"x","source":{"type":"base64","KEY":"TEXT"}}"#),
@@ -495,13 +510,15 @@ fn marks_and_names_read_by_a_model_are_counted() {
     for (what, least) in [(lists, 60_000 / 5), (named, 5000 * 12 / 5)] {
         let tools = format!(r#"{{"tools":[{{"x":{what}}}],"messages":[{{"role":"user","content":"x"}}]}}"#);
         let schema = tools.replace("\"tools\":[", "\"response_format\":").replace("}],", "},");
-        let used = of_parts(Dialect::Messages, &format!(r#"{{"type":"tool_use","input":{{"x":{what}}}}}"#));
-        for (shape, body) in [(Dialect::Chat, &tools), (Dialect::Chat, &schema), (Dialect::Messages, &used)] {
+        let used = of_parts(ModelEndpoint::MESSAGES, &format!(r#"{{"type":"tool_use","input":{{"x":{what}}}}}"#));
+        for (shape, body) in
+            [(ModelEndpoint::CHAT, &tools), (ModelEndpoint::CHAT, &schema), (ModelEndpoint::MESSAGES, &used)]
+        {
             let tokens = prompt(shape, body);
             assert!(tokens >= least, "{tokens} of {least}: {}", &body[..80]);
         }
     }
-    let relay = Dialect::Relay(crate::wire::Relay::Rerank);
+    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Rerank);
     let documents = format!(r#"{{"query":"x","documents":[{{"{}":"x"}}]}}"#, "heron ".repeat(1000));
     assert!(prompt(relay, &documents) >= 750);
 }
@@ -511,7 +528,7 @@ fn rewritten_members_are_bounded() {
     let long = "x".repeat(64 * 1024);
     let said = refused(chat(&format!(r#""stream_options":{{"a":"{long}"}},"#)));
     assert_eq!(said, "stream_options: expected at most 65536 bytes");
-    let said = refused(check(Dialect::Responses, &format!(r#"{{"input":"a","include":["{long}"]}}"#)));
+    let said = refused(check(ModelEndpoint::RESPONSES, &format!(r#"{{"input":"a","include":["{long}"]}}"#)));
     assert_eq!(said, "include: expected at most 65536 bytes");
 }
 
@@ -524,15 +541,15 @@ fn items_that_a_translation_builds_are_counted() {
     let chat = r#"{"messages":[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},
         {"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f"}},{"id":"d","function":{"name":"f"}}]}],
         "tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{"a":{}}}}}],"stop":["x","y"]}"#;
-    assert_eq!(counts(Dialect::Chat, chat), [3, 3, 1]);
+    assert_eq!(counts(ModelEndpoint::CHAT, chat), [3, 3, 1]);
     let message = r#"{"max_tokens":1,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[
         {"type":"tool_result","tool_use_id":"c","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]}],
         "tools":[{"name":"f"},{"name":"g"}],"stop_sequences":["x"]}"#;
-    assert_eq!(counts(Dialect::Messages, message), [2, 3, 2]);
+    assert_eq!(counts(ModelEndpoint::MESSAGES, message), [2, 3, 2]);
     let response = r#"{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"additional_tools",
         "tools":[{"type":"namespace","name":"n","tools":[{"name":"f"}]}]}],
         "tools":[{"type":"namespace","name":"n","tools":[{"name":"f"},{"name":"g"}]},{"type":"custom","name":"h"}]}"#;
-    assert_eq!(counts(Dialect::Responses, response), [2, 3, 4]);
+    assert_eq!(counts(ModelEndpoint::RESPONSES, response), [2, 3, 4]);
 }
 
 #[test]

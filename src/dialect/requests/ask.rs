@@ -6,8 +6,8 @@ use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
 use super::talk::{Block, CacheMark, RequestText, Turn};
 use crate::base::digest::{hex_into, sha256};
-use crate::wire::Dialect;
 use crate::wire::json::{Raw, Run, runs, write_inside};
+use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt::Display;
@@ -29,7 +29,7 @@ pub struct RequestTarget<'a> {
     /// The model's name at the upstream.
     pub model: &'a str,
     /// The API format of its provider.
-    pub shape: Dialect,
+    pub shape: Shape,
     /// Capabilities of the model.
     pub capabilities: &'a Capabilities,
     /// Key of the conversation for its prompt cache, if the client sends none.
@@ -40,7 +40,7 @@ pub struct RequestTarget<'a> {
 #[derive(Debug)]
 pub struct OwnedTarget {
     model: String,
-    shape: Dialect,
+    shape: Shape,
     capabilities: Capabilities,
     cache_key: Option<CacheKey>,
 }
@@ -64,7 +64,7 @@ impl OwnedTarget {
 pub(super) struct SourceRequest<'a> {
     pub(super) body: &'a [u8],
     pub(super) fields: &'a Fields,
-    pub(super) from: Dialect,
+    pub(super) from: Shape,
     pub(super) target: &'a RequestTarget<'a>,
     /// Marks for the prompt cache so far.
     pub(super) marks: Cell<u32>,
@@ -74,7 +74,7 @@ impl<'a> SourceRequest<'a> {
     /// A top-level member. `null`, and a member that the model does not accept, count as absent.
     pub(super) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
         let member = self.fields.members.iter().find(|member| member.name == name)?;
-        if name.class(self.from) == Class::Unknown || self.drops(text) {
+        if name.class(ModelEndpoint::generate(self.from)) == Class::Unknown || self.drops(text) {
             return None;
         }
         Some(Raw::new(member.value.of(self.body))).filter(|value| !value.is_null())
@@ -122,7 +122,7 @@ impl<'a> SourceRequest<'a> {
     /// The client's own mark on a message or a tool, for a target that caches marked prefixes.
     pub(super) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
         let own = control.or(breakpoint)?;
-        if self.target.shape != Dialect::Messages || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
+        if self.target.shape != Shape::Messages || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
             return None;
         }
         Some(CacheMark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })
@@ -153,7 +153,7 @@ impl<'a> SourceRequest<'a> {
 
     /// Name of the client's list of messages.
     pub(super) fn messages_name(&self) -> &'static str {
-        if self.from == Dialect::Responses { "input" } else { "messages" }
+        if self.from == Shape::Responses { "input" } else { "messages" }
     }
 
     /// The bound on completion tokens, limited to the model's maximum.

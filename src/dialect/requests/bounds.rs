@@ -8,7 +8,7 @@ use super::super::request::{Fields, Invalid};
 use super::ask::refuse;
 use crate::base::buf::BLOCK;
 use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOL_NAME_MAX, TOOLS_MAX};
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::json::Raw;
 
 /// Bytes per item during a translation, in lists that grow by doubling. A test measures them.
@@ -26,9 +26,9 @@ const OF_TALK: Each = Each { message: 512, part: 248, tool: 256 };
 const OF_RESPONSE: Each = Each { message: 704, part: 240, tool: 640 };
 
 /// Bytes that a translation builds in addition to the text of the new request. [`Invalid`]: there are too many items.
-pub fn structure(from: Dialect, fields: &Fields) -> Result<usize, Invalid> {
+pub fn structure(from: Shape, fields: &Fields) -> Result<usize, Invalid> {
     let (messages, tools, parts) = (fields.messages, fields.inner.tools(), fields.inner.parts());
-    let list = if from == Dialect::Responses { "input" } else { "messages" };
+    let list = if from == Shape::Responses { "input" } else { "messages" };
     for (count, most, path) in [(messages, MESSAGES_MAX, list), (tools, TOOLS_MAX, "tools")] {
         if count as usize > most {
             return too_many(path, most, "");
@@ -37,7 +37,7 @@ pub fn structure(from: Dialect, fields: &Fields) -> Result<usize, Invalid> {
     if parts as usize > PARTS_MAX {
         return too_many(list, PARTS_MAX, " parts, calls and results in all of them");
     }
-    let each = if from == Dialect::Responses { OF_RESPONSE } else { OF_TALK };
+    let each = if from == Shape::Responses { OF_RESPONSE } else { OF_TALK };
     let all = [(messages, each.message), (tools, each.tool), (parts, each.part)];
     Ok(all.iter().map(|(count, bytes)| *count as usize * bytes).sum())
 }

@@ -13,7 +13,7 @@ use super::schema::SCHEMA_MAX;
 use super::talk::{Block, Effort, Format, RequestArguments, RequestText, Returned, Role, Talk, ToolCall, Turn, Wishes};
 use super::tools::ToolNames;
 use crate::base::order;
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::json::{Raw, ValueKind, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -152,7 +152,7 @@ impl<'a> ConversationReader<'_, 'a> {
             self.says(Turn { role: Role::System { moves: false }, blocks: texts });
             return Ok(());
         }
-        let one_text = self.ask.target.shape == Dialect::Chat;
+        let one_text = self.ask.target.shape == Shape::Chat;
         let open = self.assistant();
         // The chat format has a single text, so a line break separates the messages.
         if one_text && open.spoken {

@@ -7,14 +7,14 @@ use super::super::naming::{Called, TranslationState, plain_name, takes_name, too
 use super::super::request::Invalid;
 use super::ask::refuse;
 use super::talk::{Block, RequestText, Schema, Talk, Tool, ToolChoice};
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum characters of a tool's name in a format.
-pub(super) fn longest(shape: Dialect) -> usize {
-    if shape == Dialect::Messages { 128 } else { 64 }
+pub(super) fn longest(shape: Shape) -> usize {
+    if shape == Shape::Messages { 128 } else { 64 }
 }
 
 impl Tool<'_> {
@@ -68,7 +68,7 @@ pub(super) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
 
 /// Renames each tool whose name a target of format `shape` refuses, and notes the original in `state`. Readers that
 /// support namespaces have renamed their tools already.
-pub(super) fn fit(talk: &mut Talk<'_>, shape: Dialect, state: &mut TranslationState) {
+pub(super) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut TranslationState) {
     let most = longest(shape);
     let mut fits = true;
     talk.each_name(|name| {

@@ -5,12 +5,12 @@
 //! whose configuration changes requests.
 
 use super::super::capabilities::Capabilities;
-use super::super::relay::Relayed;
+use super::super::passthrough::Relayed;
 use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
 use super::super::requests::{BOUND_MIN, RequestTarget};
 use super::{Fate, bound, fate_beside, tools};
-use crate::wire::Dialect;
 use crate::wire::json::{Raw, eq_unescaped};
+use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
 
 /// Service tiers that cost no more than the price per token.
@@ -61,28 +61,28 @@ pub struct Surcharge<'a> {
 }
 
 /// Data sent to `with` in addition to the scanned parts of the request.
-pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &RequestTarget<'_>) -> Beside {
-    let (takes, translated) = (with.capabilities, with.shape != shape.upstream());
+pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &RequestTarget<'_>) -> Beside {
+    let (takes, translated) = (with.capabilities, with.shape != endpoint.shape);
     let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
     let name = match with.shape {
-        Dialect::Messages => Name::MaxTokens.text(),
-        Dialect::Responses => Name::MaxOutputTokens.text(),
-        Dialect::Chat | Dialect::Relay(_) => bound(shape, takes),
+        Shape::Messages => Name::MaxTokens.text(),
+        Shape::Responses => Name::MaxOutputTokens.text(),
+        Shape::Chat => bound(endpoint, takes),
     };
     // The messages format requires a bound, so a translation always writes one.
-    let is_unbounded = takes.drops(name) && !(translated && with.shape == Dialect::Messages);
+    let is_unbounded = takes.drops(name) && !(translated && with.shape == Shape::Messages);
     let mut found = Beside { added, is_unbounded, ..Beside::default() };
     if translated {
         // A smaller bound is raised to this one.
-        found.bound = if with.shape == Dialect::Responses { BOUND_MIN } else { 0 };
+        found.bound = if with.shape == Shape::Responses { BOUND_MIN } else { 0 };
         return found;
     }
     for member in &fields.members {
         let predicts = fields.predicts && member.name == Name::Prediction;
-        if !(predicts || is_unknown(shape, body, member)) {
+        if !(predicts || is_unknown(endpoint, body, member)) {
             continue;
         }
-        if fate_beside(shape, body, fields, member, with, false) == Fate::Drop {
+        if fate_beside(endpoint, body, fields, member, with, false) == Fate::Drop {
             continue;
         }
         let value = member.value.of(body);
@@ -100,22 +100,22 @@ pub fn beside(shape: Dialect, body: &[u8], fields: &Fields, with: &RequestTarget
 }
 
 /// True if a member is outside the tables, so that the configuration decides whether it is passed on.
-fn is_unknown(shape: Dialect, body: &[u8], member: &Member) -> bool {
-    let documents = |key| matches!(shape, Dialect::Relay(relay) if Relayed::of(relay).documents(key));
-    member.name.class(shape) == Class::Unknown && !documents(member.key.of(body))
+fn is_unknown(endpoint: ModelEndpoint, body: &[u8], member: &Member) -> bool {
+    let documents = |key| endpoint.passthrough().is_some_and(|passthrough| Relayed::of(passthrough).documents(key));
+    member.name.class(endpoint) == Class::Unknown && !documents(member.key.of(body))
 }
 
 /// The first member sent to `with` that has a price of its own.
 pub fn surcharge<'a>(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     body: &'a [u8],
     fields: &Fields,
     with: &RequestTarget<'_>,
 ) -> Option<Surcharge<'a>> {
-    if with.shape != shape.upstream() {
+    if with.shape != endpoint.shape {
         return None;
     }
-    let goes = |member: &&Member| fate_beside(shape, body, fields, member, with, false) != Fate::Drop;
+    let goes = |member: &&Member| fate_beside(endpoint, body, fields, member, with, false) != Fate::Drop;
     let mut members = fields.members.iter().filter(goes);
     members.find_map(|member| {
         let value = Raw::new(member.value.of(body));
@@ -126,8 +126,8 @@ pub fn surcharge<'a>(
         };
         let costs = match name {
             _ if value.is_null() => false,
-            Name::Tools => return hosted(shape, value, with.capabilities),
-            Name::Input if shape == Dialect::Responses && fields.adds_tools => {
+            Name::Tools => return hosted(endpoint, value, with.capabilities),
+            Name::Input if endpoint.shape == Shape::Responses && fields.adds_tools => {
                 return hosted_in_items(value, with.capabilities);
             }
             Name::ServiceTier => !USUAL_TIERS.iter().any(|tier| value.is(tier)),
@@ -150,19 +150,20 @@ fn is_text_alone(kinds: Raw<'_>) -> bool {
 }
 
 /// The first tool that runs at the provider.
-fn hosted<'a>(shape: Dialect, list: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
+fn hosted<'a>(endpoint: ModelEndpoint, list: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
     let mut tools = list.items().enumerate();
     tools.find_map(|(at, tool)| {
-        let kind = match shape {
-            Dialect::Chat => hosted_of_chat(tool),
-            Dialect::Messages => tool.members().find_map(|(key, kind)| {
+        let kind = match endpoint.shape {
+            _ if endpoint.is_relayed() => tools::hosted(tool, takes),
+            Shape::Chat => hosted_of_chat(tool),
+            Shape::Messages => tool.members().find_map(|(key, kind)| {
                 let is_clients = |kind: &str| {
                     matches!(kind, "" | "custom") || CLIENTS_OWN.iter().any(|start| kind.starts_with(start))
                 };
                 let is_hosted = !kind.is_null() && !kind.text().is_some_and(|kind| is_clients(&kind));
                 (eq_unescaped(key, "type") && is_hosted).then_some(kind)
             }),
-            _ => tools::hosted(tool, takes),
+            Shape::Responses => tools::hosted(tool, takes),
         };
         kind.map(|kind| Surcharge { path: format!("tools[{at}]").into(), word: kind.text() })
     })

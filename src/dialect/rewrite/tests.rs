@@ -1,22 +1,23 @@
 use super::super::capabilities::Capabilities;
 use super::super::request::RequestScan;
 use super::*;
+use crate::wire::ModelEndpoint;
 
 struct Case {
-    shape: Dialect,
+    shape: Shape,
     model: &'static str,
     takes: Capabilities,
 }
 
-fn case(shape: Dialect) -> Case {
+fn case(shape: Shape) -> Case {
     Case { shape, model: "gpt-x", takes: Capabilities::default() }
 }
 
-fn takes(shape: Dialect, takes: Capabilities) -> Case {
+fn takes(shape: Shape, takes: Capabilities) -> Case {
     Case { takes, ..case(shape) }
 }
 
-fn unknown(shape: Dialect, unknown: UnknownMembers) -> Case {
+fn unknown(shape: Shape, unknown: UnknownMembers) -> Case {
     takes(shape, Capabilities { unknown, ..Capabilities::default() })
 }
 
@@ -32,18 +33,33 @@ impl Case {
 
     fn try_run(&self, body: &str) -> Result<String, Invalid> {
         let mut scan = RequestScan::new();
-        scan.reset(self.shape);
+        scan.reset(ModelEndpoint::generate(self.shape));
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
-        let with =
-            RequestTarget { model: self.model, shape: Dialect::Chat, capabilities: &self.takes, cache_key: None };
+        let with = RequestTarget { model: self.model, shape: Shape::Chat, capabilities: &self.takes, cache_key: None };
         let (mut text, mut pieces) = (b"left over".to_vec(), vec![RewritePiece::Body(Span::new(0, 1))]);
-        let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces)?;
+        let total = rewrite(
+            ModelEndpoint::generate(self.shape),
+            body.as_bytes(),
+            scan.fields(),
+            &with,
+            &mut text,
+            &mut pieces,
+        )?;
         // Checking every member gives the same result when the check could be skipped.
         let (walked, mut walked_text, mut walked_pieces) = (every_member(&scan), Vec::new(), Vec::new());
-        let of_walk = rewrite(self.shape, body.as_bytes(), &walked, &with, &mut walked_text, &mut walked_pieces);
+        let of_walk = rewrite(
+            ModelEndpoint::generate(self.shape),
+            body.as_bytes(),
+            &walked,
+            &with,
+            &mut walked_text,
+            &mut walked_pieces,
+        );
         assert_eq!((of_walk, &walked_text, &walked_pieces), (Ok(total), &text, &pieces), "{body}");
         let names = |fields: &Fields| -> Vec<Vec<u8>> {
-            dropped(self.shape, false, body.as_bytes(), fields, &with).map(<[u8]>::to_vec).collect()
+            dropped(ModelEndpoint::generate(self.shape), false, body.as_bytes(), fields, &with)
+                .map(<[u8]>::to_vec)
+                .collect()
         };
         assert_eq!(names(scan.fields()), names(&walked), "{body}");
         let mut out = Vec::new();
@@ -69,22 +85,22 @@ fn tables_of_a_body_with_many_members_take_the_stated_storage() {
     let alternate: String = (0..2000).map(|n| format!(",\"a{n}\":0,\"temperature{n}\":1,\"seed\":{n}")).collect();
     let cuts = ",{\"type\":\"thinking\",\"thinking\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}".repeat(3000);
     for (shape, rest) in [
-        (Dialect::Chat, format!("\"hi\"}}]{}", &alternate[..alternate.len() / 2].rsplit_once(",\"a").unwrap().0)),
-        (Dialect::Messages, format!("[{{\"type\":\"text\",\"text\":\"hi\"}}{cuts}]}}],\"max_tokens\":9")),
+        (Shape::Chat, format!("\"hi\"}}]{}", &alternate[..alternate.len() / 2].rsplit_once(",\"a").unwrap().0)),
+        (Shape::Messages, format!("[{{\"type\":\"text\",\"text\":\"hi\"}}{cuts}]}}],\"max_tokens\":9")),
     ] {
-        let role = if shape == Dialect::Chat { "user" } else { "assistant" };
+        let role = if shape == Shape::Chat { "user" } else { "assistant" };
         let body = format!("{{\"model\":\"m\",\"messages\":[{{\"role\":\"{role}\",\"content\":{rest}}}");
         let mut scan = RequestScan::new();
-        scan.reset(shape);
+        scan.reset(ModelEndpoint::generate(shape));
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.0));
         let (fields, mut text, mut pieces) = (scan.fields(), Vec::new(), Vec::new());
         let with = RequestTarget {
             model: "gpt-x",
-            shape: Dialect::Chat,
+            shape: Shape::Chat,
             capabilities: &Capabilities::default(),
             cache_key: None,
         };
-        rewrite(shape, body.as_bytes(), fields, &with, &mut text, &mut pieces).unwrap();
+        rewrite(ModelEndpoint::generate(shape), body.as_bytes(), fields, &with, &mut text, &mut pieces).unwrap();
         let tables = fields.members.capacity() * size_of::<Member>() + fields.cuts.capacity() * size_of::<Span>();
         assert!(pieces.len() > 900, "{shape:?}: {}", pieces.len());
         assert!(fields.storage() >= tables + pieces.capacity() * size_of::<RewritePiece>(), "{shape:?}");
@@ -96,11 +112,11 @@ fn tables_of_a_body_with_many_members_take_the_stated_storage() {
 }
 
 fn chat(body: &str) -> String {
-    case(Dialect::Chat).run(body)
+    case(Shape::Chat).run(body)
 }
 
 fn messages(body: &str) -> String {
-    case(Dialect::Messages).run(body)
+    case(Shape::Messages).run(body)
 }
 
 const MESSAGES: &str = r#""messages":[{"role":"user","content":"model"}]"#;
@@ -126,7 +142,7 @@ fn missing_or_null_model_is_added() {
 
 #[test]
 fn a_model_name_is_escaped() {
-    let out = Case { model: "a\"b\\c", ..case(Dialect::Chat) }.run(&format!("{{\"model\":\"s\",{MESSAGES}}}"));
+    let out = Case { model: "a\"b\\c", ..case(Shape::Chat) }.run(&format!("{{\"model\":\"s\",{MESSAGES}}}"));
     assert_eq!(out, format!("{{\"model\":\"a\\\"b\\\\c\",{MESSAGES}}}"));
 }
 
@@ -136,7 +152,7 @@ fn deny_list_is_never_forwarded_and_unknown_members_only_if_allowed() {
         r#""models":["a"],"fallbacks":[],"api_base":"http://x","container":{},"mcp_servers":[],"st\u006fre":true"#;
     let body = format!("{{{denied},\"model\":\"s\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1,\"store\":1}}");
     assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
-    let out = unknown(Dialect::Chat, UnknownMembers::Forward).run(&body);
+    let out = unknown(Shape::Chat, UnknownMembers::Forward).run(&body);
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1}}"));
     let body = format!("{{\"max_tokens\":1,{denied},\"diagnostics\":{{\"previous_message_id\":\"m\"}},{MESSAGES}}}");
     assert_eq!(messages(&body), format!("{{\"max_tokens\":1,{MESSAGES},\"model\":\"gpt-x\"}}"));
@@ -144,7 +160,7 @@ fn deny_list_is_never_forwarded_and_unknown_members_only_if_allowed() {
 
 #[test]
 fn members_that_lead_elsewhere_are_never_forwarded() {
-    for shape in [Dialect::Chat, Dialect::Messages] {
+    for shape in [Shape::Chat, Shape::Messages] {
         for name in [
             "api_base",
             "apiBase",
@@ -182,7 +198,7 @@ fn bound_is_sent_under_the_targets_name() {
     let sent = |newer: bool, drop: &[&str], members: &str| {
         let drop_params = drop.iter().map(|name| (*name).to_owned()).collect();
         let takes = Capabilities { max_completion_tokens: newer, drop_params, ..Capabilities::default() };
-        let case = Case { shape: Dialect::Chat, model: "gpt-x", takes };
+        let case = Case { shape: Shape::Chat, model: "gpt-x", takes };
         let out = case.run(&format!("{{\"model\":\"gpt-x\",{members},{MESSAGES}}}"));
         out.strip_prefix("{\"model\":\"gpt-x\",").unwrap().replace(MESSAGES, "M")
     };
@@ -207,7 +223,7 @@ fn bound_is_sent_under_the_targets_name() {
     assert_eq!(sent(true, &[], "\"max\\u005ftokens\":5"), "\"max_completion_tokens\":5,M}");
     let newer = Capabilities { max_completion_tokens: true, ..Capabilities::default() };
     let body = format!("{{\"model\":\"gpt-x\",\"max_tokens\":5,{MESSAGES}}}");
-    assert_eq!(takes(Dialect::Messages, newer).run(&body), body, "the messages shape has one name for it");
+    assert_eq!(takes(Shape::Messages, newer).run(&body), body, "the messages shape has one name for it");
 }
 
 #[test]
@@ -216,11 +232,11 @@ fn local_servers_get_their_documented_fields() {
         "\"top_k\":5,\"min_\\u0070\":0.1,\"guided_json\":{},\"dry_base\":1,\"thinking\":{\"type\":\"enabled\"}";
     let more = "\"x_custom\":1,\"store\":true,\"priority\":-9,\"kv_transfer_params\":{},\"logits_processors\":[]";
     let body = format!("{{\"model\":\"gpt-x\",{fields},{more},{MESSAGES}}}");
-    let out = unknown(Dialect::Chat, UnknownMembers::Local).run(&body);
+    let out = unknown(Shape::Chat, UnknownMembers::Local).run(&body);
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",{fields},{MESSAGES}}}"));
     assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
     let body = format!("{{\"model\":\"gpt-x\",\"max_tokens\":1,\"min_p\":0.1,{MESSAGES}}}");
-    let out = unknown(Dialect::Messages, UnknownMembers::Local).run(&body);
+    let out = unknown(Shape::Messages, UnknownMembers::Local).run(&body);
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"max_tokens\":1,{MESSAGES}}}"));
 }
 
@@ -247,7 +263,7 @@ fn n_is_sent_as_one() {
 #[test]
 fn unsupported_members_are_omitted() {
     let drop_params = vec!["temperature".to_owned(), "stop".to_owned()];
-    let case = takes(Dialect::Chat, Capabilities { drop_params, ..Capabilities::default() });
+    let case = takes(Shape::Chat, Capabilities { drop_params, ..Capabilities::default() });
     let body = format!("{{\"temp\\u0065rature\":1,\"model\":\"s\",\"stop\":\"x\",{MESSAGES},\"stop_\":1,\"top_p\":1}}");
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_p\":1}}"));
 }
@@ -271,7 +287,7 @@ fn usage_is_requested_for_every_chat_stream_and_other_options_are_kept() {
     // Not a stream, or a server that cannot report usage: it is not requested.
     let whole = format!("{{\"model\":\"gpt-x\",\"stream\":false,{MESSAGES}}}");
     assert_eq!(chat(&whole), whole);
-    let silent = takes(Dialect::Chat, Capabilities { stream_usage: false, ..Capabilities::default() });
+    let silent = takes(Shape::Chat, Capabilities { stream_usage: false, ..Capabilities::default() });
     let stream = format!("{{\"model\":\"gpt-x\",\"stream\":true,{MESSAGES}}}");
     assert_eq!(silent.run(&stream), stream);
     let asking = stream.replacen('{', "{\"stream_options\":{\"include_usage\":true},", 1);
@@ -285,12 +301,12 @@ fn large_body_is_three_pieces_without_a_copy() {
     let body =
         format!("{{\"model\":\"s\",\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(100_000));
     let mut scan = RequestScan::new();
-    scan.reset(Dialect::Chat);
+    scan.reset(ModelEndpoint::CHAT);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let with =
-        RequestTarget { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
-    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
+        RequestTarget { model: "gpt-x", shape: Shape::Chat, capabilities: &Capabilities::default(), cache_key: None };
+    rewrite(ModelEndpoint::CHAT, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }
 
@@ -325,7 +341,7 @@ fn only_unsigned_reasoning_is_omitted() {
 }
 
 /// A case with configured members: name, value, and true if it replaces the client's.
-fn written(shape: Dialect, params: &[(&str, &str, bool)]) -> Case {
+fn written(shape: Shape, params: &[(&str, &str, bool)]) -> Case {
     let param = |(name, json, always): &(&str, &str, bool)| Param {
         name: (*name).to_owned(),
         json: (*json).to_owned(),
@@ -336,7 +352,7 @@ fn written(shape: Dialect, params: &[(&str, &str, bool)]) -> Case {
 
 #[test]
 fn set_parameter_replaces_the_clients() {
-    let case = written(Dialect::Chat, &[("temperature", "0.2", true), ("top_k", "[1,{\"a\":\"}\"}]", true)]);
+    let case = written(Shape::Chat, &[("temperature", "0.2", true), ("top_k", "[1,{\"a\":\"}\"}]", true)]);
     let set = "\"temperature\":0.2,\"top_k\":[1,{\"a\":\"}\"}]";
     for members in [
         "",
@@ -357,7 +373,7 @@ fn set_parameter_replaces_the_clients() {
 
 #[test]
 fn default_parameter_does_not_replace_the_clients() {
-    let case = written(Dialect::Chat, &[("temperature", "0.2", false), ("seed", "7", false)]);
+    let case = written(Shape::Chat, &[("temperature", "0.2", false), ("seed", "7", false)]);
     let sent = |members: &str| {
         let out = case.run(&format!("{{\"model\":\"gpt-x\",{members}{MESSAGES}}}"));
         out.strip_prefix("{\"model\":\"gpt-x\",").unwrap().replace(MESSAGES, "M")
@@ -372,7 +388,7 @@ fn default_parameter_does_not_replace_the_clients() {
 
 #[test]
 fn default_applies_if_the_clients_own_is_not_sent() {
-    let mut case = written(Dialect::Chat, &[("top_k", "40", false), ("temperature", "0", true)]);
+    let mut case = written(Shape::Chat, &[("top_k", "40", false), ("temperature", "0", true)]);
     let body = format!("{{\"model\":\"gpt-x\",\"top_k\":5,\"temperature\":1,{MESSAGES}}}");
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_k\":40,\"temperature\":0}}"));
     case.takes.unknown = UnknownMembers::Local;
@@ -387,12 +403,12 @@ fn configured_members_and_the_gateways_own_are_both_written() {
     let params = [("temperature", "0.2", true), ("service_tier", "\"flex\"", false)];
     let added = "\"temperature\":0.2,\"service_tier\":\"flex\"";
     let asked = "\"stream_options\":{\"include_usage\":true}";
-    let out = written(Dialect::Chat, &params).run(&format!("{{{MESSAGES},\"stream\":true}}"));
+    let out = written(Shape::Chat, &params).run(&format!("{{{MESSAGES},\"stream\":true}}"));
     assert_eq!(out, format!("{{{MESSAGES},\"stream\":true,\"model\":\"gpt-x\",{asked},{added}}}"));
-    let out = written(Dialect::Messages, &params)
+    let out = written(Shape::Messages, &params)
         .run(&format!("{{\"model\":\"s\",\"max_tokens\":5,\"temperature\":1,{MESSAGES}}}"));
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"max_tokens\":5,{MESSAGES},{added}}}"));
-    let out = written(Dialect::Responses, &params).run("{\"temperature\":1,\"model\":\"s\",\"input\":\"hi\"}");
+    let out = written(Shape::Responses, &params).run("{\"temperature\":1,\"model\":\"s\",\"input\":\"hi\"}");
     let own = "\"store\":false,\"include\":[\"reasoning.encrypted_content\"]";
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"input\":\"hi\",{own},{added}}}"));
 }
@@ -400,13 +416,13 @@ fn configured_members_and_the_gateways_own_are_both_written() {
 #[test]
 fn configured_members_fit_their_reserved_storage() {
     let long = format!("\"{}\"", "x".repeat(5000));
-    let case = written(Dialect::Chat, &[("stop", &long, true), ("user", &long, false), ("a", "1", true)]);
+    let case = written(Shape::Chat, &[("stop", &long, true), ("user", &long, false), ("a", "1", true)]);
     let body = format!("{{\"model\":\"s\",\"stream\":true,{MESSAGES}}}");
     let mut scan = RequestScan::new();
     scan.finish(body.as_bytes()).unwrap();
-    let with = RequestTarget { model: "gpt-x", shape: Dialect::Chat, capabilities: &case.takes, cache_key: None };
+    let with = RequestTarget { model: "gpt-x", shape: Shape::Chat, capabilities: &case.takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::with_capacity(256), Vec::new());
-    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
+    rewrite(ModelEndpoint::CHAT, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
     assert!(text.len() > 10_000 && text.capacity() <= 256 + case.takes.params_room(), "{}", text.capacity());
     assert_eq!(Capabilities::default().params_room(), 0);
 }
@@ -414,7 +430,7 @@ fn configured_members_fit_their_reserved_storage() {
 /// Rewrites a responses request with these members for a target with the tools `hosted`.
 fn tools(hosted: &[&str], members: &str) -> Result<String, String> {
     let hosted_tools = hosted.iter().map(|name| (*name).to_owned()).collect();
-    let case = takes(Dialect::Responses, Capabilities { hosted_tools, ..Capabilities::default() });
+    let case = takes(Shape::Responses, Capabilities { hosted_tools, ..Capabilities::default() });
     let out = case.try_run(&format!("{{\"model\":\"m\",{members}}}")).map_err(|invalid| invalid.0)?;
     let ours = ",\"store\":false,\"include\":[\"reasoning.encrypted_content\"]}";
     Ok(out.strip_prefix("{\"model\":\"gpt-x\",").unwrap().strip_suffix(ours).unwrap().to_owned())
@@ -540,166 +556,166 @@ fn ordinary_request_is_unchanged_for_any_target() {
         Capabilities { params: [param].into(), ..Capabilities::default() },
     ];
     for target in targets {
-        for shape in [Dialect::Chat, Dialect::Messages] {
+        for shape in [Shape::Chat, Shape::Messages] {
             for body in odd.into_iter().chain([ordinary, late]).filter(|body| body.contains("max_tokens")) {
                 takes(shape, target.clone()).run(body);
             }
         }
-        takes(Dialect::Chat, target.clone()).run(odd[0]);
+        takes(Shape::Chat, target.clone()).run(odd[0]);
     }
     let scan = |body: &str| {
         let mut scan = RequestScan::new();
         scan.finish(body.as_bytes()).unwrap();
-        goes_as_it_is(Dialect::Chat, scan.fields(), &Capabilities::default())
+        goes_as_it_is(ModelEndpoint::CHAT, scan.fields(), &Capabilities::default())
     };
     assert!(scan(ordinary) && scan(late) && !odd[..4].iter().any(|body| scan(body)));
 }
 
 /// Members of requests that name an object of the provider's account, each with its path.
-const STORED_OBJECTS: &[(Dialect, &str, &str)] = &[
+const STORED_OBJECTS: &[(Shape, &str, &str)] = &[
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"file","file":{"file_id":"file-1"}}]}]}"#,
         "messages[0].content[1].file.file_id",
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":[{"type":"file","file":{"file\u005fid":"file-1"}}]}]}"#,
         "messages[0].content[0].file.file\\u005fid",
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":[{"file_id":"file-1"}]}]}"#,
         "messages[0].content[0].file_id",
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":"x"},{"role":"assistant","audio":{"id":"audio_1"}}]}"#,
         "messages[1].audio.id",
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":"x"}],"audio":{"voice":{"id":"voice_1"},"format":"wav"}}"#,
         "audio.voice.id",
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"file","file_id":"file_1"}}]}]}"#,
         "messages[0].content[0].source.file_id",
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"type":"container_upload","file_id":"file_1"}]}]}"#,
         "messages[0].content[0].file_id",
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"image","source":{"type":"file","file_id":"file_1"}}]}]}]}"#,
         "messages[0].content[0].content.file_id",
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":[{"input":{"file_id":"a"},"type":"tool_use","source":{"file_id":"file_1"}}]}]}"#,
         "messages[0].content[0].source.file_id",
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":{}},{"type":"mcp_toolset","mcp_server_name":"s"}]}"#,
         "tools[1].type",
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"file_search","vector_store_ids":["vs_1"]}]}"#,
         "tools[0].vector_store_ids",
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}},{"type":"file_search","file_search":{"vector_store\u005fids":["vs_1"]}}]}"#,
         "tools[1].file_search.vector_store\\u005fids",
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"code_interpreter","container":"cntr_1"}]}"#,
         "tools[0].container",
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"code_execution_20250825","name":"c","container":{"id":"cntr_1"}}]}"#,
         "tools[0].container.id",
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","vector_store_ids":["vs_1"],"input_schema":{}}]}"#,
         "tools[0].vector_store_ids",
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":[{"role":"user","content":[{"type":"input_file","file_id":"file-1"}]}]}"#,
         "input[0].content[0].file_id",
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":[{"type":"code_interpreter_call","id":"ci_1","container_id":"cntr_1"}]}"#,
         "input[0].container_id",
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":[{"type":"file_search_call","results":[{"text":"x"},{"file_id":"file-1"}]}]}"#,
         "input[0].results[1].file_id",
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":[{"type":"shell_call","call_id":"c","environment":{"type":"container_reference","container_id":"cntr_1"}}]}"#,
         "input[0].environment.container_id",
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":[{"type":"computer_call_output","call_id":"c","output":{"type":"computer_screenshot","file_id":"file-1"}}]}"#,
         "input[0].output.file_id",
     ),
 ];
 
 /// Names of stored objects at places where they mean nothing to a provider.
-const NOT_STORED_OBJECTS: &[(Dialect, &str)] = &[
+const NOT_STORED_OBJECTS: &[(Shape, &str)] = &[
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":[{"type":"file","file":{"file_id":null,"file_data":"x"}}]}]}"#,
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"assistant","content":"x","annotations":[{"file_id":"file-1"}],"tool_calls":[{"id":"c","function":{"name":"f","arguments":{"file_id":"a"}}}]}]}"#,
     ),
-    (Dialect::Chat, r#"{"messages":[{"role":"user","content":"x"}],"audio":{"voice":"alloy","format":"wav"}}"#),
+    (Shape::Chat, r#"{"messages":[{"role":"user","content":"x"}],"audio":{"voice":"alloy","format":"wav"}}"#),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"default":{"file_id":"a"}}}}]}"#,
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"file_id":"a","deep":{"container_id":"b"}}},{"type":"text","text":"x","citations":[{"file_id":"file_1"}]}]}]}"#,
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"mcp_toolset","input_schema":{"type":"mcp_toolset"}}]}"#,
     ),
     (
-        Dialect::Chat,
+        Shape::Chat,
         r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"container","description":"vector_store_ids","parameters":{"type":"object","properties":{"container":{"type":"string"},"vector_store_ids":{"type":"array","items":{"type":"string"}}},"required":["container"],"default":{"vector_store_ids":["a"],"container":"b"}}}}]}"#,
     ),
     (
-        Dialect::Messages,
+        Shape::Messages,
         r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":{"type":"object","default":{"container":"a","file_ids":["b"]}},"input_examples":[{"container":"a","vector_store_ids":["b"]}]}]}"#,
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":"x","tools":[{"type":"function","name":"f","parameters":{"default":{"container":"a","vector_store_ids":["b"]}}},{"type":"file_search","vector_store_ids":[]},{"type":"code_interpreter","container":{"type":"auto"}}]}"#,
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":[{"role":"assistant","content":[{"type":"output_text","text":"x","annotations":[{"type":"container_file_citation","container_id":"c","file_id":"f"}]}]}]}"#,
     ),
     (
-        Dialect::Responses,
+        Shape::Responses,
         r#"{"input":[{"type":"tool_search_call","call_id":"c","execution":"client","arguments":{"file_id":"a"}},{"type":"tool_search_output","call_id":"c","execution":"client","tools":[{"type":"function","name":"f","parameters":{"default":{"file_id":"a"}}}]}]}"#,
     ),
 ];
@@ -711,9 +727,9 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
         assert_eq!(refused.split_once(": ").map(|(path, _)| path), Some(*path), "{refused}: {body}");
         let allowed = takes(*shape, Capabilities { stored_objects: true, ..Capabilities::default() });
         assert!(allowed.try_run(body).is_ok(), "{body}");
-        for to in [Dialect::Chat, Dialect::Messages, Dialect::Responses].into_iter().filter(|to| to != shape) {
+        for to in [Shape::Chat, Shape::Messages, Shape::Responses].into_iter().filter(|to| to != shape) {
             let mut scan = RequestScan::new();
-            scan.reset(*shape);
+            scan.reset(ModelEndpoint::generate(*shape));
             scan.finish(body.as_bytes()).unwrap();
             let takes = Capabilities::default();
             let with = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
@@ -728,8 +744,8 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
 
 #[test]
 fn role_developer_becomes_system_if_unsupported() {
-    let takes_none = takes(Dialect::Chat, Capabilities { developer_role: false, ..Capabilities::default() });
-    let takes_it = takes(Dialect::Chat, Capabilities::default());
+    let takes_none = takes(Shape::Chat, Capabilities { developer_role: false, ..Capabilities::default() });
+    let takes_it = takes(Shape::Chat, Capabilities::default());
     for (message, want) in [
         (r#"{"role":"developer","content":"a"}"#, r#"{"role":"system","content":"a"}"#),
         (
@@ -756,7 +772,7 @@ fn role_developer_becomes_system_if_unsupported() {
 fn long_name_of_a_stored_object_is_cut_in_a_refusal() {
     let body =
         format!(r#"{{"messages":[{{"role":"user","content":[{{"{}":{{"file_id":"f"}}}}]}}]}}"#, "x".repeat(9000));
-    let refused = case(Dialect::Chat).try_run(&body).unwrap_err().0;
+    let refused = case(Shape::Chat).try_run(&body).unwrap_err().0;
     assert!(refused.len() < 200 && refused.ends_with("files are not stored here"), "{refused}");
 }
 
@@ -779,8 +795,8 @@ fn checked_lists_of_tools_are_bounded() {
     };
     let with: [&dyn Fn(usize) -> String; 3] = [&offered, &added, &choice];
     for body in with {
-        assert!(case(Dialect::Responses).try_run(&body(4096)).is_ok(), "{:.200}", body(2));
-        let said = case(Dialect::Responses).try_run(&body(4097)).unwrap_err().0;
+        assert!(case(Shape::Responses).try_run(&body(4096)).is_ok(), "{:.200}", body(2));
+        let said = case(Shape::Responses).try_run(&body(4097)).unwrap_err().0;
         assert!(said.starts_with("tools: expected at most 4096"), "{said}");
     }
 }

@@ -10,7 +10,7 @@ use super::super::signature;
 use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::base::order;
 use crate::wire::json::{Raw, eq_unescaped};
-use crate::wire::{Dialect, Span};
+use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
 
 /// Kinds that the client runs, whatever else the tool says.
@@ -40,15 +40,15 @@ struct OmittedTools<'a> {
 
 /// The parts of the body to omit, in order; an empty part marks a missing thought signature.
 pub(super) fn cuts<'a>(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     body: &[u8],
     fields: &'a Fields,
     takes: &Capabilities,
 ) -> Result<Cow<'a, [Span]>, Invalid> {
-    let others: &[Span] = if shape == Dialect::Chat && takes.developer_role { &[] } else { &fields.cuts };
-    let mut cuts = match shape {
-        Dialect::Responses => refused(body, fields, takes)?,
-        Dialect::Chat if takes.thought_signatures => signature::missing(body, fields),
+    let others: &[Span] = if endpoint == ModelEndpoint::CHAT && takes.developer_role { &[] } else { &fields.cuts };
+    let mut cuts = match endpoint.shape {
+        Shape::Responses => refused(body, fields, takes)?,
+        _ if endpoint == ModelEndpoint::CHAT && takes.thought_signatures => signature::missing(body, fields),
         _ => Vec::new(),
     };
     if cuts.is_empty() {

@@ -2,9 +2,10 @@ use super::*;
 use crate::dialect::Reported;
 use crate::dialect::errors::ErrorText;
 use crate::dialect::tests::{ME, ME_ID, cut_everywhere, fixture, fixtures};
+use crate::wire::ModelEndpoint;
 
 /// A chat stream for a messages client.
-const TO_MESSAGES: (Dialect, Dialect) = (Dialect::Chat, Dialect::Messages);
+const TO_MESSAGES: (Shape, Shape) = (Shape::Chat, Shape::Messages);
 
 /// Result of a stream.
 #[derive(PartialEq, Debug)]
@@ -15,8 +16,8 @@ struct Outcome {
     result: Result<(), StreamFault>,
 }
 
-fn run(shape: Dialect, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> Outcome {
-    let mut stream = SseStream::same(shape, show_usage, max_event);
+fn run(shape: Shape, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> Outcome {
+    let mut stream = SseStream::same(ModelEndpoint::generate(shape), show_usage, max_event);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let (mut events, mut result) = (0, Ok(()));
     for chunk in chunks {
@@ -40,7 +41,7 @@ fn run(shape: Dialect, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> 
 }
 
 /// Feeds it whole, cut at every byte, and byte by byte; all results must be equal.
-fn run_every_way(shape: Dialect, show_usage: bool, text: &[u8]) -> Outcome {
+fn run_every_way(shape: Shape, show_usage: bool, text: &[u8]) -> Outcome {
     let whole = run(shape, show_usage, 1 << 20, &[text]);
     for pieces in cut_everywhere(text) {
         let cut = run(shape, show_usage, 1 << 20, &pieces);
@@ -53,11 +54,11 @@ fn run_every_way(shape: Dialect, show_usage: bool, text: &[u8]) -> Outcome {
 }
 
 fn chat(text: &str) -> Outcome {
-    run_every_way(Dialect::Chat, false, text.as_bytes())
+    run_every_way(Shape::Chat, false, text.as_bytes())
 }
 
 fn messages(text: &str) -> Outcome {
-    run_every_way(Dialect::Messages, false, text.as_bytes())
+    run_every_way(Shape::Messages, false, text.as_bytes())
 }
 
 /// Expected output for a chat fixture: Tollgate's id and model, LF framing, comments without text.
@@ -91,7 +92,7 @@ fn without_estimate(stream: &str) -> String {
 fn chat_streams_pass_unchanged_except_for_id_and_model() {
     for (name, text) in fixtures(".upstream.chat.stream.sse") {
         for show_usage in [false, true] {
-            let outcome = run_every_way(Dialect::Chat, show_usage, &text);
+            let outcome = run_every_way(Shape::Chat, show_usage, &text);
             let mut want = expected_chat(std::str::from_utf8(&text).unwrap(), show_usage);
             if name.starts_with("09-error") {
                 want.truncate(want.find("data: {\"error\"").unwrap());
@@ -117,7 +118,7 @@ fn chat_streams_pass_unchanged_except_for_id_and_model() {
 #[test]
 fn messages_streams_pass_unchanged_except_for_the_start() {
     for (name, text) in fixtures(".upstream.messages.stream.sse") {
-        let outcome = run_every_way(Dialect::Messages, false, &text);
+        let outcome = run_every_way(Shape::Messages, false, &text);
         let text = String::from_utf8(text).unwrap();
         let mut want = text.replace("\"msg_01Up\"", "\"req_5f1c9a7e3b2d4c60\"");
         want = want.replace("\"claude-sonnet-4-6\"", "\"team-fast\"").replace(": keepalive\r\n\r\n", "");
@@ -144,11 +145,11 @@ fn messages_streams_pass_unchanged_except_for_the_start() {
 
 #[test]
 fn usage_is_read_in_both_formats() {
-    let seen = run_every_way(Dialect::Chat, false, &fixture("02-tools-call.upstream.chat.stream.sse")).observed;
+    let seen = run_every_way(Shape::Chat, false, &fixture("02-tools-call.upstream.chat.stream.sse")).observed;
     let want = Reported { input: Some(150), cache_read: Some(0), output: Some(60), ..Reported::default() };
     assert_eq!(seen.reported, want);
     assert!((15..60).contains(&seen.relayed_tokens), "{}", seen.relayed_tokens);
-    let seen = run_every_way(Dialect::Messages, false, &fixture("05-thinking.upstream.messages.stream.sse")).observed;
+    let seen = run_every_way(Shape::Messages, false, &fixture("05-thinking.upstream.messages.stream.sse")).observed;
     let want = Reported {
         input: Some(15),
         cache_read: Some(0),
@@ -357,22 +358,22 @@ fn event_over_the_bound_is_refused_and_one_below_passes() {
     let event = |len: usize| chunk(&format!("\"x\":\"{}\",{FINISH}", "a".repeat(len)));
     let small = event(300);
     let bytes: Vec<&[u8]> = small.as_bytes().chunks(7).collect();
-    assert_eq!(run(Dialect::Chat, false, 1000, &bytes).result, Ok(()));
+    assert_eq!(run(Shape::Chat, false, 1000, &bytes).result, Ok(()));
     let large = event(2000);
-    assert_eq!(run(Dialect::Chat, false, 1000, &[large.as_bytes()]).result, Err(StreamFault::TooLarge));
+    assert_eq!(run(Shape::Chat, false, 1000, &[large.as_bytes()]).result, Err(StreamFault::TooLarge));
     let bytes: Vec<&[u8]> = large.as_bytes().chunks(7).collect();
-    assert_eq!(run(Dialect::Chat, false, 1000, &bytes).result, Err(StreamFault::TooLarge));
+    assert_eq!(run(Shape::Chat, false, 1000, &bytes).result, Err(StreamFault::TooLarge));
 }
 
 #[test]
 fn stream_can_be_reused() {
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
-    let mut stream = SseStream::same(Dialect::Chat, true, 1000);
+    let mut stream = SseStream::same(ModelEndpoint::CHAT, true, 1000);
     let text = chunk(FINISH) + "data: [DO";
     stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap();
     assert!(stream.finish_seen());
     stream.release(&mut pool);
-    stream.restart(Dialect::Messages, false, 1000);
+    stream.restart(ModelEndpoint::MESSAGES, false, 1000);
     assert!(!stream.finish_seen());
     assert_eq!((stream.end_at(), stream.observed()), (None, ObservedUsage::default()));
     out.clear();
@@ -383,7 +384,7 @@ fn stream_can_be_reused() {
     assert!(stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap().finished);
     assert!(out.ends_with(stop.as_bytes()));
     stream.release(&mut pool);
-    stream.restart(Dialect::Messages, false, 1000);
+    stream.restart(ModelEndpoint::MESSAGES, false, 1000);
     let fault = stream.feed(stop.as_bytes(), &mut pool, &ME, &mut out);
     assert_eq!(fault, Err(StreamFault::Incomplete), "what has begun in one stream has not in the next");
 }
@@ -396,7 +397,7 @@ fn translated_stream_can_be_reused_within_one_format() {
     let text = chunk(r#""choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]"#);
     stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap();
     assert!(out.starts_with(b"event: message_start"), "{}", String::from_utf8_lossy(&out));
-    stream.restart(Dialect::Chat, false, 1000);
+    stream.restart(ModelEndpoint::CHAT, false, 1000);
     out.clear();
     stream.feed(chunk(FINISH).as_bytes(), &mut pool, &ME, &mut out).unwrap();
     assert!(stream.keeps_shape() && out.starts_with(b"data: "), "{}", String::from_utf8_lossy(&out));
@@ -405,7 +406,7 @@ fn translated_stream_can_be_reused_within_one_format() {
 #[test]
 fn storage_is_lent_only_for_the_current_event_and_returned() {
     let translated = |way| SseStream::translated(way, TranslationState::default(), false, (1000, 1 << 20));
-    for mut stream in [SseStream::same(Dialect::Chat, false, 1000), translated(TO_MESSAGES)] {
+    for mut stream in [SseStream::same(ModelEndpoint::CHAT, false, 1000), translated(TO_MESSAGES)] {
         let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
         let text = chunk(FINISH);
         let (half, rest) = text.as_bytes().split_at(9);
@@ -428,7 +429,7 @@ fn storage_is_lent_only_for_the_current_event_and_returned() {
 fn storage_is_returned_at_any_end() {
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     for (text, result) in [("data: {\"choi", Err(StreamFault::Incomplete)), ("data: [DONE]\n", Ok(()))] {
-        let mut stream = SseStream::same(Dialect::Chat, false, 1000);
+        let mut stream = SseStream::same(ModelEndpoint::CHAT, false, 1000);
         stream.feed((chunk(FINISH) + text).as_bytes(), &mut pool, &ME, &mut out).unwrap();
         assert!(pool.lent() > 0);
         assert_eq!((stream.end(&mut pool, &ME, &mut out), pool.lent()), (result, 0));
@@ -442,8 +443,8 @@ fn stream_is_small() {
 }
 
 /// Sends an event through a new stream; with `warm`, through one that has just read that event.
-fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Fed, StreamFault>) {
-    let mut stream = SseStream::same(shape, true, 1 << 20);
+fn one(shape: Shape, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Fed, StreamFault>) {
+    let mut stream = SseStream::same(ModelEndpoint::generate(shape), true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut before = ObservedUsage::default();
     if let Some(warm) = warm {
@@ -497,8 +498,8 @@ fn event_that_matches_the_template_is_treated_as_if_parsed() {
         "null",
     ];
     type Form<'a> = &'a dyn Fn(&str) -> String;
-    let forms: [(Dialect, Form); 3] =
-        [(Dialect::Chat, &chat), (Dialect::Messages, &messages), (Dialect::Responses, &responses)];
+    let forms: [(Shape, Form); 3] =
+        [(Shape::Chat, &chat), (Shape::Messages, &messages), (Shape::Responses, &responses)];
     for (shape, event) in forms {
         let mut sound = 0;
         for text in texts {
@@ -511,7 +512,7 @@ fn event_that_matches_the_template_is_treated_as_if_parsed() {
         assert!(sound > 8 && sound < texts.len(), "{sound} of {} are sound", texts.len());
     }
     let error = "data: {\"error\":{\"message\":\"overloaded\"}}\n\n";
-    assert_eq!(one(Dialect::Chat, Some(&chat(" words")), error), one(Dialect::Chat, None, error));
+    assert_eq!(one(Shape::Chat, Some(&chat(" words")), error), one(Shape::Chat, None, error));
 }
 
 fn response_event(number: &str, text: &str, padding: &str) -> String {
@@ -531,20 +532,20 @@ fn events_of_a_response_may_differ_in_their_numbers_and_padding() {
     let events = numbers.iter().map(|number| response_event(number, "heron", "x"));
     let mut sound = 0;
     for event in events.chain(paddings.iter().map(|padding| response_event("10", "heron", padding))) {
-        let (first, fitted) = (one(Dialect::Responses, None, &event), one(Dialect::Responses, Some(&warm), &event));
+        let (first, fitted) = (one(Shape::Responses, None, &event), one(Shape::Responses, Some(&warm), &event));
         assert_eq!((&first.0, first.1.reported, &first.2), (&fitted.0, fitted.1.reported, &fitted.2), "{event}");
         sound += usize::from(first.2.is_ok());
     }
     assert!(sound > 6, "{sound}");
     // Matching events are counted, too: a heartbeat has the number after theirs.
-    let mut stream = SseStream::same(Dialect::Responses, true, 1 << 20);
+    let mut stream = SseStream::same(ModelEndpoint::RESPONSES, true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     for number in 0..12 {
         let event = response_event(&number.to_string(), "heron", "x");
         stream.feed(event.as_bytes(), &mut pool, &ME, &mut out).unwrap();
     }
     out.clear();
-    stream.heartbeat(Dialect::Responses, &ME, &mut out);
+    stream.heartbeat(Shape::Responses, &ME, &mut out);
     assert!(String::from_utf8(out).unwrap().contains("\"sequence_number\":12}"));
     stream.release(&mut pool);
 }
@@ -553,7 +554,7 @@ fn events_of_a_response_may_differ_in_their_numbers_and_padding() {
 fn ids_of_repeated_messages_are_all_replaced() {
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"model\":\"theirs\"},\
                  \"message\":{\"content\":[]},\"message\":{\"model\":\"theirs\",\"content\":[]}}\n\n";
-    let (out, _, _) = one(Dialect::Messages, None, start);
+    let (out, _, _) = one(Shape::Messages, None, start);
     let (id, model) = (ME_ID, ME.model);
     let expected = format!(
         "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\"model\":\"{model}\"}},\

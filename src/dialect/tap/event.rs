@@ -15,7 +15,7 @@ use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
 use crate::wire::json::{Raw, Scanner, Token, key};
-use crate::wire::{Dialect, Span};
+use crate::wire::{ModelEndpoint, Shape, Span};
 use seen::{EventScan, NAMES, Own, SPLICES_MAX};
 
 /// Relays each event of a stream within one format.
@@ -26,7 +26,7 @@ pub(in crate::dialect) struct Tap {
     template: EventTemplate,
     /// Creation time in the chunks of a chat stream, in 32 bits; 0 until a chunk has one.
     created: u32,
-    dialect: Dialect,
+    format: StreamFormat,
     /// True while the client of a chat stream has not received the usage where its SDK reads it; `None`: it did not
     /// ask.
     usage_due: Option<bool>,
@@ -34,40 +34,73 @@ pub(in crate::dialect) struct Tap {
     begun: bool,
     finish_seen: bool,
     finished: bool,
-    /// The events that open a response have been sent; for a completion, one of its texts has ended.
-    opened: bool,
-    /// `next`: the number of the next event of a response; for a chat stream or a completion, the number of finish
-    /// reasons still expected. `shift`: the number of Tollgate's own events between the upstream's; for a completion, a
-    /// bit for each of the first sixteen texts that have begun and not ended.
-    next: u32,
-    shift: u16,
+}
+
+/// The event that ends a messages stream.
+const MESSAGE_STOP: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+
+/// The format of a stream, with the state that only this format has.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum StreamFormat {
+    /// `due`: finish reasons still expected.
+    Chat {
+        due: u32,
+    },
+    /// As in a chat stream. `running`: a bit for each of the first sixteen texts that have begun and not ended;
+    /// `ended`: one of the texts has ended.
+    Completion {
+        due: u32,
+        running: u16,
+        ended: bool,
+    },
+    Messages,
+    /// `next`: number of the next event; `inserted`: Tollgate's own events between the upstream's; `opened`: the events
+    /// that open a response have been sent.
+    Responses {
+        next: u32,
+        inserted: u16,
+        opened: bool,
+    },
+}
+
+impl StreamFormat {
+    fn new(endpoint: ModelEndpoint) -> StreamFormat {
+        match endpoint.shape {
+            Shape::Chat if endpoint.is_relayed() => StreamFormat::Completion { due: 1, running: 0, ended: false },
+            Shape::Chat => StreamFormat::Chat { due: 1 },
+            Shape::Messages => StreamFormat::Messages,
+            Shape::Responses => StreamFormat::Responses { next: 0, inserted: 0, opened: false },
+        }
+    }
+
+    /// `object` of the events of a chat stream, or of a completion's stream.
+    fn object(self) -> &'static str {
+        if let StreamFormat::Completion { .. } = self { "text_completion" } else { CHUNK }
+    }
 }
 
 impl Tap {
     /// Returns a tap at the start of a stream. `show_usage`: the client asked for the usage chunk (chat only).
-    pub(in crate::dialect) fn new(dialect: Dialect, show_usage: bool) -> Tap {
+    pub(in crate::dialect) fn new(endpoint: ModelEndpoint, show_usage: bool) -> Tap {
         let (reported, relayed, template) = (Reported::default(), Estimator::new(), EventTemplate::default());
         Tap {
             reported,
             relayed,
             template,
             created: 0,
-            dialect,
+            format: StreamFormat::new(endpoint),
             usage_due: show_usage.then_some(true),
             begun: false,
             finish_seen: false,
             finished: false,
-            opened: false,
-            next: u32::from(dialect != Dialect::Responses),
-            shift: 0,
         }
     }
 
     /// Resets it for another stream and keeps the storage.
-    pub(in crate::dialect) fn restart(&mut self, dialect: Dialect, show_usage: bool) {
+    pub(in crate::dialect) fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool) {
         let mut template = std::mem::take(&mut self.template);
         template.reset();
-        *self = Tap { template, ..Tap::new(dialect, show_usage) };
+        *self = Tap { template, ..Tap::new(endpoint, show_usage) };
     }
 
     /// Relays an event; true if it counts as a sign of progress.
@@ -78,56 +111,59 @@ impl Tap {
         out: &mut Vec<u8>,
     ) -> Result<bool, StreamFault> {
         if frame.data.is_empty() {
-            idle(self.dialect, frame, out);
+            idle(self.format, frame, out);
             return Ok(false);
         }
-        match self.dialect {
-            Dialect::Chat | Dialect::Relay(_) => self.chat(frame.name, frame.data, me, out),
-            Dialect::Messages => self.messages(frame, me, out),
-            Dialect::Responses => self.responses(frame, me, out),
+        match self.format {
+            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.chat(frame.name, frame.data, me, out),
+            StreamFormat::Messages => self.messages(frame, me, out),
+            StreamFormat::Responses { .. } => self.responses(frame, me, out),
         }
     }
 
     /// Relays an event at the front of `buf` that differs from the previous one only in its text; returns its length.
     #[inline]
     pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-        let (text, len) = match self.dialect {
-            Dialect::Chat | Dialect::Relay(_) => {
+        let (text, len) = match &mut self.format {
+            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => {
                 let (text, len) = self.template.event(behind(CHUNK_BEGIN, buf)?)?;
                 (text, CHUNK_BEGIN.len() + len)
             }
-            Dialect::Messages => {
+            StreamFormat::Messages => {
                 let (text, len) = self.template.event(behind(DELTA_BEGIN, buf)?)?;
                 (text, DELTA_BEGIN.len() + len)
             }
-            Dialect::Responses => {
+            StreamFormat::Responses { next, inserted, .. } => {
                 let (text, len) = self.template.passed(buf)?;
-                if self.shift > 0 {
+                if *inserted > 0 {
                     self.relayed.feed_json(text);
                     self.shifted(&buf[..len], out);
                     return Some(len);
                 }
-                self.next = self.next.saturating_add(1);
+                *next = next.saturating_add(1);
                 (text, len)
             }
         };
         self.relayed.feed_json(text);
-        match self.dialect {
-            Dialect::Chat | Dialect::Relay(_) => self.template.render(text, out),
-            Dialect::Messages | Dialect::Responses => out.extend_from_slice(&buf[..len]),
+        match self.format {
+            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.template.render(text, out),
+            StreamFormat::Messages | StreamFormat::Responses { .. } => out.extend_from_slice(&buf[..len]),
         }
         Some(len)
     }
 
     /// Sets the number of choices in the stream; each has an end of its own.
     pub(in crate::dialect) fn awaits(&mut self, choices: u32) {
-        self.next = choices;
+        if let StreamFormat::Chat { due } | StreamFormat::Completion { due, .. } = &mut self.format {
+            *due = choices;
+        }
     }
 
     /// Continues after `events` events were sent: the opening events are not repeated.
     pub(in crate::dialect) fn resume(&mut self, events: u16) {
-        self.opened = events > 0;
-        self.next = events.into();
+        if let StreamFormat::Responses { next, opened, .. } = &mut self.format {
+            (*next, *opened) = (events.into(), events > 0);
+        }
     }
 
     /// Writes the error for a broken stream of a response; false for other formats, which use the general error event.
@@ -137,10 +173,8 @@ impl Tap {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> bool {
-        if self.dialect != Dialect::Responses {
-            return false;
-        }
-        let events = u64::from(self.next);
+        let StreamFormat::Responses { next, .. } = self.format else { return false };
+        let events = u64::from(next);
         match self.template.take_failed() {
             Some(response) => write_failed(events, words, Raw::new(&response), me, out),
             None => write_failure(events, words, &self.observed(), &TranslationState::default(), me, out),
@@ -151,11 +185,10 @@ impl Tap {
     /// Writes a heartbeat for a silent upstream; returns the number of events sent so far. `None` if the format's
     /// general heartbeat applies.
     pub(in crate::dialect) fn heartbeat(&mut self, out: &mut Vec<u8>) -> Option<u64> {
-        if self.dialect != Dialect::Responses || !self.begun {
+        if !self.begun {
             return None;
         }
-        self.keepalive(out);
-        Some(u64::from(self.next))
+        self.keepalive(out)
     }
 
     /// True once the event that ends the stream is relayed.
@@ -170,7 +203,7 @@ impl Tap {
 
     /// True if all texts that have begun have ended: some servers send only one of several requested.
     pub(in crate::dialect) fn all_ended(&self) -> bool {
-        self.dialect != Dialect::Responses && self.opened && self.shift == 0
+        matches!(self.format, StreamFormat::Completion { ended: true, running: 0, .. })
     }
 
     /// Handles a stream without its formal end: writes that end if nothing else is missing.
@@ -182,11 +215,11 @@ impl Tap {
         if !self.finish_seen && !self.all_ended() {
             return Err(StreamFault::Incomplete);
         }
-        match self.dialect {
-            Dialect::Chat | Dialect::Relay(_) => self.done(me, out),
-            Dialect::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
+        match self.format {
+            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.done(me, out),
+            StreamFormat::Messages => out.extend_from_slice(MESSAGE_STOP),
             // In this format the finish reason and the end are one event.
-            Dialect::Responses => return Err(StreamFault::Incomplete),
+            StreamFormat::Responses { .. } => return Err(StreamFault::Incomplete),
         }
         self.finished = true;
         Ok(())
@@ -223,7 +256,7 @@ impl Tap {
             self.template.render(text, out);
             return Ok(true);
         }
-        let value = if let Dialect::Relay(_) = self.dialect { completion_value } else { chat_value };
+        let value = if let StreamFormat::Completion { .. } = self.format { completion_value } else { chat_value };
         let mut seen = self.look(data, value)?;
         self.fail_on_error(&seen, data, name)?;
         let reported = seen.value(seen.usage.or(seen.choice_usage), data).map(Reported::from_chat);
@@ -239,13 +272,14 @@ impl Tap {
             let own = seen.value(seen.created, data).and_then(Raw::count).filter(|created| *created > 0);
             self.created = u32::try_from(own.unwrap_or(me.created)).unwrap_or_default();
         }
-        seen.correct(reported.and_then(|reported| reported.output), self.object(), self.created, data);
-        if let Dialect::Relay(_) = self.dialect {
-            self.texts(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
-        } else {
-            self.next = self.next.saturating_sub(seen.finishes);
+        let object = self.format.object();
+        seen.correct(reported.and_then(|reported| reported.output), object, self.created, data);
+        if let StreamFormat::Chat { due } = &mut self.format {
+            *due = due.saturating_sub(seen.finishes);
             self.begun |= seen.finishes > 0;
-            self.finish_seen |= seen.finishes > 0 && self.next == 0;
+            self.finish_seen |= seen.finishes > 0 && *due == 0;
+        } else {
+            self.texts(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
         }
         // The client's SDK would store zeros, or counts under other names, as the usage.
         let is_told = seen.completion.is_some() && reported.is_some_and(|reported| reported.believed().is_complete());
@@ -255,10 +289,9 @@ impl Tap {
         if seen.usage.is_some() && is_told {
             self.usage_due = self.usage_due.map(|_| false);
         }
-        let begin = out.len();
+        let (begin, from) = (out.len(), out.len() + b"data: ".len());
         out.extend_from_slice(b"data: ");
-        let from = out.len();
-        let members = [Own::Id, Own::Object(self.object()), Own::Created(self.created), Own::Model, Own::Choices];
+        let members = [Own::Id, Own::Object(object), Own::Created(self.created), Own::Model, Own::Choices];
         seen.write(data, &members, me, out);
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
@@ -271,22 +304,23 @@ impl Tap {
     /// Counts the texts in an event of a completion. As many ends are expected as texts were requested, and one for
     /// each text that has begun; after the usage (`told`), no further one begins.
     fn texts(&mut self, choices: Raw<'_>, told: bool) {
+        let StreamFormat::Completion { due, running, ended } = &mut self.format else { return };
         let mut choices = choices.items();
         while let Some((_, [index, reason, text])) = choices.pick(["index", "finish_reason", "text"]) {
             let bit = index.and_then(Raw::count).and_then(|index| 1u16.checked_shl(index as u32)).unwrap_or(0);
             // A failed choice has been detected before.
             if finish_word(reason).is_ok_and(|word| word.is_some()) {
-                self.next = self.next.saturating_sub(1);
-                (self.opened, self.begun) = (true, true);
-                self.shift &= !bit;
+                *due = due.saturating_sub(1);
+                (*ended, self.begun) = (true, true);
+                *running &= !bit;
             } else if text.and_then(Raw::string).is_some_and(|text| !text.is_empty()) {
-                self.shift |= bit;
+                *running |= bit;
             }
         }
-        if told && self.opened {
-            self.next = 0;
+        if told && *ended {
+            *due = 0;
         }
-        self.finish_seen = self.opened && self.next == 0 && self.shift == 0;
+        self.finish_seen = *ended && *due == 0 && *running == 0;
     }
 
     /// Ends a chat stream. A client that asked for the usage gets it, at least as an estimate. Some servers report it
@@ -294,14 +328,9 @@ impl Tap {
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.usage_due == Some(true) {
             let created = if self.created == 0 { me.created } else { self.created.into() };
-            write_usage_chunk(self.object(), &self.observed(), &ResponseIdentity { created, ..*me }, out);
+            write_usage_chunk(self.format.object(), &self.observed(), &ResponseIdentity { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
-    }
-
-    /// `object` of the events of a chat stream, or of a completion's stream.
-    fn object(&self) -> &'static str {
-        if let Dialect::Relay(_) = self.dialect { "text_completion" } else { CHUNK }
     }
 
     fn messages(
@@ -393,7 +422,7 @@ impl Tap {
         let error = seen.value(seen.error, data).filter(|error| is_error(*error));
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let named = name == b"error";
-        let other_type = self.dialect == Dialect::Messages && !named && !kind.is_null() && !kind.is("error");
+        let other_type = self.format == StreamFormat::Messages && !named && !kind.is_null() && !kind.is("error");
         match error {
             Some(error) if !other_type => Err(StreamFault::Error(ErrorText::from_value(error))),
             None if named || kind.is("error") => Err(StreamFault::Error(read_error(data).unwrap_or_default())),
@@ -404,8 +433,8 @@ impl Tap {
 
 /// Handles an event without data: comments and pings keep the connection open, anything else would crash a client's
 /// parser. A comment's text is not passed on, since it may name the provider.
-fn idle(dialect: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
-    if dialect == Dialect::Messages && frame.name == b"ping" {
+fn idle(format: StreamFormat, frame: &Frame<'_>, out: &mut Vec<u8>) {
+    if format == StreamFormat::Messages && frame.name == b"ping" {
         out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
     } else if frame.comment || frame.name == b"ping" {
         out.extend_from_slice(b":\n\n");

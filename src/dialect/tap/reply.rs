@@ -2,11 +2,11 @@
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::{unfinished, write_chat_usage};
-use super::super::delta::{finish_word, finishes, is_empty};
+use super::super::delta::{finish_word, finishes, is_empty, lists_nothing};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
-use super::super::relay::Relayed;
+use super::super::passthrough::Relayed;
 use super::super::replies::{Collected, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
@@ -16,12 +16,12 @@ use super::templates::AnswerTemplates;
 use crate::wire::json::{
     self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
 };
-use crate::wire::{Dialect, Span};
+use crate::wire::{ModelEndpoint, Shape, Span};
 
 /// The only scan of an answer: reads its members, and those of `usage` as chat completions have it. Deeper values are
 /// only checked for validity.
 struct Notes {
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     seen: Seen,
     usage: ChatUsage,
     key: K,
@@ -33,75 +33,86 @@ struct Notes {
 }
 
 impl Notes {
-    fn new(shape: Dialect) -> Notes {
+    fn new(endpoint: ModelEndpoint) -> Notes {
         let (seen, usage) = (Seen::new(), ChatUsage::default());
-        Notes { shape, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
+        Notes { endpoint, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
     }
 
     /// Begins a `usage` with the members of a chat completion's. Its own position precedes those of its members; a
     /// relayed answer is not rewritten, so it notes none.
     fn open_usage(&mut self, span: Span) {
         (self.open, self.usage) = (Some(self.seen.count), ChatUsage::default());
-        if self.shape == Dialect::Chat {
+        if self.endpoint == ModelEndpoint::CHAT {
             self.seen.place(span, Edit::Usage);
         }
     }
 
     fn close_usage(&mut self, token: Token, whole: Span) {
         self.seen.usage = (token == Token::ObjectClose).then_some(whole);
-        match (self.shape, self.open.take()) {
-            (Dialect::Messages | Dialect::Responses, _) | (Dialect::Relay(_), Some(_)) => {}
-            (Dialect::Relay(_), None) => self.usage = ChatUsage::default(),
-            (Dialect::Chat, Some(place)) => {
+        if self.endpoint.shape != Shape::Chat {
+            return;
+        }
+        let (place, rewritten) = (self.open.take(), self.endpoint == ModelEndpoint::CHAT);
+        if place.is_none() {
+            self.usage = ChatUsage::default();
+        }
+        match place {
+            _ if !rewritten => {}
+            None => self.seen.place(whole, Edit::Usage),
+            Some(place) => {
                 if let Some(slot) = self.seen.places.get_mut(place) {
                     *slot = (whole, Edit::Usage);
                 }
-            }
-            (Dialect::Chat, None) => {
-                self.usage = ChatUsage::default();
-                self.seen.place(whole, Edit::Usage);
             }
         }
     }
 
     fn member(&mut self, buf: &[u8], token: Token, whole: Span) {
         let seen = &mut self.seen;
-        match (self.shape, self.key) {
+        match (self.endpoint.shape, self.key) {
             (_, K::Id) => seen.place(whole, Edit::Id),
             (_, K::Model) => seen.place(whole, Edit::Model),
             (_, K::Usage) => self.close_usage(token, whole),
             (_, K::Error) => seen.error = Some(whole),
-            (Dialect::Chat, K::Object) => {
+            _ if self.endpoint.is_relayed() => self.relayed_member(buf, token, whole),
+            (Shape::Chat, K::Object) => {
                 seen.object_is_error = whole.of(buf) == b"\"error\"";
                 seen.place(whole, Edit::Object);
             }
-            (Dialect::Chat, K::Created) => seen.place(whole, Edit::Created),
-            (Dialect::Relay(_), K::Object) => seen.object_is_error = whole.of(buf) == b"\"error\"",
-            (Dialect::Relay(_), K::Meta) => seen.meta = Some(whole),
-            (Dialect::Relay(relay), key) if key == Relayed::of(relay).list => {
+            (Shape::Chat, K::Created) => seen.place(whole, Edit::Created),
+            (Shape::Responses, K::Store) => seen.place(whole, Edit::Store),
+            (Shape::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
+            (Shape::Chat, K::Choices) | (Shape::Messages, K::Content) | (Shape::Responses, K::Output) => {
                 seen.list = (token == Token::ArrayClose).then_some(whole);
             }
-            (Dialect::Relay(relay), key) if Some(key) == Relayed::of(relay).other && seen.list.is_none() => {
+            (Shape::Messages, K::StopReason) | (Shape::Responses, K::Status) => seen.ending = Some(whole),
+            _ => {}
+        }
+    }
+
+    /// Notes a member of a relayed answer.
+    fn relayed_member(&mut self, buf: &[u8], token: Token, whole: Span) {
+        let (Some(passthrough), seen) = (self.endpoint.passthrough(), &mut self.seen) else { return };
+        let relayed = Relayed::of(passthrough);
+        match self.key {
+            K::Object => seen.object_is_error = whole.of(buf) == b"\"error\"",
+            K::Meta => seen.meta = Some(whole),
+            key if key == relayed.list => seen.list = (token == Token::ArrayClose).then_some(whole),
+            key if Some(key) == relayed.other && seen.list.is_none() => {
                 seen.list = matches!(token, Token::ArrayClose | Token::ObjectClose).then_some(whole);
             }
-            (Dialect::Responses, K::Store) => seen.place(whole, Edit::Store),
-            (Dialect::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
-            (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {
-                seen.list = (token == Token::ArrayClose).then_some(whole);
-            }
-            (Dialect::Messages, K::StopReason) | (Dialect::Responses, K::Status) => seen.ending = Some(whole),
             _ => {}
         }
     }
 
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
         // A relayed answer counts no reasoning, so its total adds no information.
-        if matches!(self.shape, Dialect::Relay(_)) && self.inner == K::TotalTokens {
+        if self.endpoint.is_relayed() && self.inner == K::TotalTokens {
             return;
         }
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
-            _ if self.shape != Dialect::Chat => {}
+            _ if self.endpoint != ModelEndpoint::CHAT => {}
             K::PromptTokens => self.seen.place(whole, Edit::Prompt),
             K::CompletionTokens => self.seen.place(whole, Edit::Completion),
             K::TotalTokens => self.seen.place(whole, Edit::Total),
@@ -124,7 +135,7 @@ impl Visitor for Notes {
             Token::ObjectOpen | Token::ArrayOpen => {
                 self.starts[depth] = span.start;
                 let is_usage = depth == 1 && self.key == K::Usage && token == Token::ObjectOpen;
-                if is_usage && matches!(self.shape, Dialect::Chat | Dialect::Relay(_)) {
+                if is_usage && self.endpoint.shape == Shape::Chat {
                     self.open_usage(span);
                 }
                 return Ok(());
@@ -137,7 +148,7 @@ impl Visitor for Notes {
             0 if token == Token::ObjectClose => self.seen.body = whole,
             // Some servers answer with only the list.
             0 if token == Token::ArrayClose
-                && matches!(self.shape, Dialect::Relay(relay) if !Relayed::of(relay).generates) =>
+                && self.endpoint.passthrough().is_some_and(|passthrough| !passthrough.generates()) =>
             {
                 (self.seen.body, self.seen.list) = (whole, Some(whole));
             }
@@ -152,54 +163,54 @@ impl Visitor for Notes {
 /// Passes on a complete answer: `id` and `model` are replaced; members that a chat upstream omitted (`object`,
 /// `created`, `usage`) are added, and `total_tokens` is at least the sum; all other bytes stay unchanged.
 pub fn whole(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     body: &[u8],
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
-    read(shape, body, me, out, None)
+    read(endpoint, body, me, out, None)
 }
 
 impl AnswerTemplates {
     /// Relays a complete answer; compares it with templates of earlier ones first.
     pub fn whole(
         &mut self,
-        shape: Dialect,
+        endpoint: ModelEndpoint,
         body: &[u8],
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<ObservedUsage, Broken> {
-        if shape == Dialect::Chat
+        if endpoint == ModelEndpoint::CHAT
             && let Some(observed) = self.pass(body, me, out)
         {
             return Ok(observed);
         }
-        read(shape, body, me, out, Some(self))
+        read(endpoint, body, me, out, Some(self))
     }
 }
 
 fn read(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     body: &[u8],
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
     templates: Option<&mut AnswerTemplates>,
 ) -> Result<ObservedUsage, Broken> {
-    let mut notes = Notes::new(shape);
+    let mut notes = Notes::new(endpoint);
     let scanned = Scanner::new().finish(body, &mut notes);
     // By reference: moving all positions out would copy them.
     let (seen, usage) = (&notes.seen, notes.usage);
-    if scanned.is_err() && shape == Dialect::Responses {
+    if scanned.is_err() && endpoint.shape == Shape::Responses {
         // Some providers stream although a complete answer was requested.
         let response = read_streamed(body).ok_or(Broken::NotJson)?;
         return if json::check(&response).is_ok() {
-            read(shape, &response, me, out, None)
+            read(endpoint, &response, me, out, None)
         } else {
             Err(Broken::NotJson)
         };
     }
-    if scanned.is_err() && matches!(shape, Dialect::Chat | Dialect::Messages) {
-        return reply((shape, shape), body, &TranslationState::default(), me, out);
+    if scanned.is_err() && !endpoint.is_relayed() {
+        return reply((endpoint.shape, endpoint.shape), body, &TranslationState::default(), me, out);
     }
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
         return Err(Broken::NotJson);
@@ -214,50 +225,51 @@ fn read(
     };
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let ending = seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body)));
-    ends_well(shape, Raw::new(list.of(body)), ending, || value(seen.usage))?;
-    let told = match shape {
-        Dialect::Chat if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
-        Dialect::Chat => usage.reported().or_renamed(value(seen.usage)),
-        Dialect::Messages => Reported::from_messages(value(seen.usage)),
-        Dialect::Responses => Reported::from_responses(value(seen.usage)),
-        Dialect::Relay(relay) => Relayed::of(relay).reported(usage.reported(), value(seen.usage), value(seen.meta)),
+    ends_well(endpoint, Raw::new(list.of(body)), ending, || value(seen.usage))?;
+    let told = match (endpoint.passthrough(), endpoint.shape) {
+        (Some(passthrough), _) => Relayed::reported(passthrough, usage.reported(), value(seen.usage), value(seen.meta)),
+        (None, Shape::Chat) if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
+        (None, Shape::Chat) => usage.reported().or_renamed(value(seen.usage)),
+        (None, Shape::Messages) => Reported::from_messages(value(seen.usage)),
+        (None, Shape::Responses) => Reported::from_responses(value(seen.usage)),
     };
     let reported = told.believed();
     // The estimate is made only on demand: nearly every answer reports its usage.
-    let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
+    let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(endpoint, body) };
     let observed = ObservedUsage { reported, relayed_tokens };
     // Other formats' counters are passed on unchanged; the prompt is counted only on demand.
-    let chat = shape == Dialect::Chat;
+    let chat = endpoint == ModelEndpoint::CHAT;
     let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
     if let (true, Some(templates)) = (counts.total.1 && counts.completion.1, templates) {
         templates.learn(body, seen, usage);
     }
     let from = out.len();
-    ReplyWriter { body, me, seen, counts, observed: &observed, out }.write(shape);
-    if shape == Dialect::Responses {
+    ReplyWriter { body, me, seen, counts, observed: &observed, out }.write(endpoint);
+    if endpoint.shape == Shape::Responses {
         hide(me.hides, false, from, out);
     }
     Ok(observed)
 }
 
-/// The rejection of a complete answer of format `shape`, with its reported usage: its provider has billed that.
+/// The rejection of a complete answer of `endpoint`, with its reported usage: its provider has billed that.
 #[cold]
-pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
+pub fn rejected(endpoint: ModelEndpoint, body: &[u8], why: Broken) -> Rejected {
     let is_json = json::check(body).is_ok();
-    if !is_json && matches!(shape, Dialect::Chat | Dialect::Messages) {
+    let shape = endpoint.shape;
+    if !is_json && shape != Shape::Responses && !endpoint.is_relayed() {
         let (collected, _) = Collected::read(shape, body, false);
         return Rejected { why, reported: Box::new(collected.reported) };
     }
-    let streamed = if shape == Dialect::Responses && !is_json { read_streamed(body) } else { None };
+    let streamed = if shape == Shape::Responses && !is_json { read_streamed(body) } else { None };
     let picked = json::check_and_pick(streamed.as_deref().unwrap_or(body), ["usage", "meta"]);
     let [usage, meta] = picked.unwrap_or_default().map(|value| value.unwrap_or(Raw::NULL));
-    let reported = match shape {
-        Dialect::Chat => Reported::from_chat(usage),
-        Dialect::Messages => Reported::from_messages(usage),
-        Dialect::Responses => Reported::from_responses(usage),
+    let reported = match (endpoint.passthrough(), shape) {
         // Its counters are read as those of an answer that is passed on; without either member it reports none.
-        Dialect::Relay(_) if usage.is_null() && meta.is_null() => Reported::default(),
-        Dialect::Relay(relay) => Relayed::of(relay).reported(Reported::from_chat(usage), usage, meta),
+        (Some(_), _) if usage.is_null() && meta.is_null() => Reported::default(),
+        (Some(passthrough), _) => Relayed::reported(passthrough, Reported::from_chat(usage), usage, meta),
+        (None, Shape::Chat) => Reported::from_chat(usage),
+        (None, Shape::Messages) => Reported::from_messages(usage),
+        (None, Shape::Responses) => Reported::from_responses(usage),
     };
     Rejected { why, reported: Box::new(reported) }
 }
@@ -265,33 +277,37 @@ pub fn rejected(shape: Dialect, body: &[u8], why: Broken) -> Rejected {
 /// An error if an answer reports that it is incomplete, or has no content. `list`, `ending` and `usage` as for
 /// [`is_empty`].
 fn ends_well<'a>(
-    shape: Dialect,
+    endpoint: ModelEndpoint,
     list: Raw<'_>,
     ending: Raw<'_>,
     usage: impl FnOnce() -> Raw<'a>,
 ) -> Result<(), Broken> {
-    match shape {
-        Dialect::Relay(relay) if !Relayed::of(relay).generates => return Ok(()),
-        Dialect::Chat | Dialect::Relay(_) => finishes(list).map(drop)?,
-        Dialect::Messages => finish_word(Some(ending)).map(drop)?,
-        Dialect::Responses => unfinished(ending).map_or(Ok(()), Err)?,
+    match endpoint.shape {
+        _ if endpoint.passthrough().is_some_and(|passthrough| !passthrough.generates()) => return Ok(()),
+        Shape::Chat => finishes(list).map(drop)?,
+        Shape::Messages => finish_word(Some(ending)).map(drop)?,
+        Shape::Responses => unfinished(ending).map_or(Ok(()), Err)?,
     }
-    if is_empty(shape, list, ending, usage) { Err(Broken::NotJson) } else { Ok(()) }
+    let is_empty = match endpoint.passthrough() {
+        Some(_) => lists_nothing(list),
+        None => is_empty(endpoint.shape, list, ending, usage),
+    };
+    if is_empty { Err(Broken::NotJson) } else { Ok(()) }
 }
 
 /// Tokens of the text in an answer, by a second scan.
-pub(super) fn estimated(shape: Dialect, body: &[u8]) -> u64 {
-    let is_text = match shape {
-        Dialect::Chat => is_chat_text,
-        Dialect::Messages => is_messages_text,
-        Dialect::Responses => is_responses_text,
-        Dialect::Relay(_) => is_completed_text,
+pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
+    let is_text = match endpoint.shape {
+        _ if endpoint.is_relayed() => is_completed_text,
+        Shape::Chat => is_chat_text,
+        Shape::Messages => is_messages_text,
+        Shape::Responses => is_responses_text,
     };
     let mut relayed = Estimator::new();
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
         if token == Token::String && is_text(path) {
             relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
-        } else if token == Token::ObjectClose && shape == Dialect::Messages && path == CALLED_WITH {
+        } else if token == Token::ObjectClose && endpoint.shape == Shape::Messages && path == CALLED_WITH {
             // As in a stream: JSON in a string.
             let mut text = Vec::new();
             write_escaped(&mut text, whole.of(buf));
@@ -349,12 +365,12 @@ struct ReplyWriter<'a> {
 }
 
 impl ReplyWriter<'_> {
-    fn write(&mut self, shape: Dialect) {
-        let top: &[Edit] = match shape {
-            Dialect::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
-            Dialect::Messages | Dialect::Responses => &[Edit::Id, Edit::Model],
+    fn write(&mut self, endpoint: ModelEndpoint) {
+        let top: &[Edit] = match endpoint.shape {
             // Missing members are not added.
-            Dialect::Relay(_) => &[],
+            _ if endpoint.is_relayed() => &[],
+            Shape::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
+            Shape::Messages | Shape::Responses => &[Edit::Id, Edit::Model],
         };
         let mut from = self.open(0, self.seen.body, top);
         for &(span, edit) in self.seen.places() {

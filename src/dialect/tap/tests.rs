@@ -5,11 +5,11 @@ use crate::dialect::answer::Frame;
 use crate::dialect::template::{EventTemplate, Hole};
 use crate::dialect::tests::{ME, fixtures};
 use crate::dialect::{Broken, ErrorText, ObservedUsage, Reported};
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use crate::wire::Span;
 use serde_json::Value;
 
-fn whole_text(shape: Dialect, body: &str) -> (String, ObservedUsage) {
+fn whole_text(shape: ModelEndpoint, body: &str) -> (String, ObservedUsage) {
     let mut out = Vec::new();
     let observed = whole(shape, body.as_bytes(), &ME, &mut out).unwrap();
     serde_json::from_slice::<Value>(&out).unwrap();
@@ -18,7 +18,7 @@ fn whole_text(shape: Dialect, body: &str) -> (String, ObservedUsage) {
 
 #[test]
 fn complete_answers_pass_unchanged_except_for_id_and_model() {
-    for (shape, ending) in [(Dialect::Chat, "upstream.chat"), (Dialect::Messages, "upstream.messages")] {
+    for (shape, ending) in [(ModelEndpoint::CHAT, "upstream.chat"), (ModelEndpoint::MESSAGES, "upstream.messages")] {
         for (name, text) in fixtures(&format!(".{ending}.response.json")) {
             let text = String::from_utf8(text).unwrap();
             let mut want = text.replace("\"chatcmpl-Up1\"", "\"req_5f1c9a7e3b2d4c60\"");
@@ -32,7 +32,7 @@ fn complete_answers_pass_unchanged_except_for_id_and_model() {
 #[test]
 fn missing_members_of_a_chat_answer_are_added() {
     let body = r#"{"choices":[{"message":{"content":"hello there"}}]}"#;
-    let (out, observed) = whole_text(Dialect::Chat, body);
+    let (out, observed) = whole_text(ModelEndpoint::CHAT, body);
     let want = concat!(
         r#"{"id":"req_5f1c9a7e3b2d4c60","object":"chat.completion","created":1795158000,"model":"team-fast","#,
         r#""usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10},"#,
@@ -48,7 +48,7 @@ fn counters_are_completed_and_their_sum_corrected() {
         let body = format!(
             r#"{{"id":1,"object":"o","created":0,"model":null,"usage":{text},"choices":[{{"message":{{}}}}]}}"#
         );
-        let out = whole_text(Dialect::Chat, &body).0;
+        let out = whole_text(ModelEndpoint::CHAT, &body).0;
         let from = out.find("\"usage\":").unwrap() + 8;
         out[from..out.find(",\"choices\"").unwrap()].to_owned()
     };
@@ -75,7 +75,7 @@ fn counters_are_completed_and_their_sum_corrected() {
 #[test]
 fn invalid_answers_and_errors_are_distinguished() {
     let broken = |shape, body: &str| whole(shape, body.as_bytes(), &ME, &mut Vec::new()).unwrap_err();
-    for shape in [Dialect::Chat, Dialect::Messages] {
+    for shape in [ModelEndpoint::CHAT, ModelEndpoint::MESSAGES] {
         for body in ["", "<html>", "[]", "{}", "null", "{\"choices\":{}}", "{\"content\":\"x\"}", "{\"choices\":[]"] {
             assert_eq!(broken(shape, body), Broken::NotJson, "{body}");
         }
@@ -164,8 +164,8 @@ fn answer_that_matches_a_template_is_passed_on_as_if_parsed() {
         }
         let (mut like, mut read) = (Vec::new(), Vec::new());
         let known = templates.pass(answer.as_bytes(), &ME, &mut Vec::new());
-        let passed = templates.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut like);
-        assert_eq!(passed, whole(Dialect::Chat, answer.as_bytes(), &ME, &mut read), "{answer}");
+        let passed = templates.whole(ModelEndpoint::CHAT, answer.as_bytes(), &ME, &mut like);
+        assert_eq!(passed, whole(ModelEndpoint::CHAT, answer.as_bytes(), &ME, &mut read), "{answer}");
         assert_eq!(String::from_utf8_lossy(&like), String::from_utf8_lossy(&read), "{answer}");
         fitted += usize::from(known.is_some());
         *if passed.is_ok() { &mut good } else { &mut bad } += 1;
@@ -182,7 +182,7 @@ fn template_of_an_answer_keeps_no_content() {
              \"usage\":{{\"prompt_tokens\":1,\"completion_tokens\":2,\"total_tokens\":3}}}}"
         );
         let mut templates = AnswerTemplates::default();
-        templates.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut Vec::new()).unwrap();
+        templates.whole(ModelEndpoint::CHAT, answer.as_bytes(), &ME, &mut Vec::new()).unwrap();
         let shown = format!("{templates:?}");
         let bytes: Vec<String> = b"heron".iter().map(u8::to_string).collect();
         assert!(!shown.contains(&bytes.join(", ")), "{shown}");
@@ -199,26 +199,32 @@ fn template_of_an_answer_keeps_no_content() {
 #[test]
 fn answers_without_usage_are_estimated_from_all_their_text() {
     let text = "heron_waits ".repeat(500);
-    let relay = Dialect::Relay(crate::wire::Relay::Completions);
+    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Completions);
     for (shape, body) in [
         (relay, r#"{"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
         (relay, r#"{"usage":null,"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
         (relay, r#"{"choices":[{"text":"TEXT"}],"usage":{"prompt_tokens":3}}"#),
-        (Dialect::Chat, r#"{"choices":[{"message":{"content":"TEXT"}}]}"#),
-        (Dialect::Chat, r#"{"choices":[{"message":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
+        (ModelEndpoint::CHAT, r#"{"choices":[{"message":{"content":"TEXT"}}]}"#),
+        (ModelEndpoint::CHAT, r#"{"choices":[{"message":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
         (
-            Dialect::Chat,
+            ModelEndpoint::CHAT,
             r#"{"choices":[{"message":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"TEXT"}]}]}}]}"#,
         ),
-        (Dialect::Chat, r#"{"choices":[{"message":{"content":null,"reasoning":"TEXT"}}]}"#),
-        (Dialect::Chat, r#"{"choices":[{"message":{"function_call":{"name":"f","arguments":"TEXT"}}}]}"#),
-        (Dialect::Chat, r#"{"choices":[{"message":{"tool_calls":[{"custom":{"name":"f","input":"TEXT"}}]}}]}"#),
-        (Dialect::Messages, r#"{"content":[{"type":"text","text":"TEXT"}]}"#),
-        (Dialect::Messages, r#"{"content":[{"type":"redacted_thinking","data":"TEXT"}]}"#),
-        (Dialect::Messages, r#"{"content":[{"type":"tool_use","name":"f","input":{"a":{"TEXT":[1]}}}]}"#),
-        (Dialect::Responses, r#"{"output":[{"type":"message","content":[{"type":"output_text","text":"TEXT"}]}]}"#),
-        (Dialect::Responses, r#"{"output":[{"type":"reasoning","summary":[{"type":"summary_text","text":"TEXT"}]}]}"#),
-        (Dialect::Responses, r#"{"output":[{"type":"custom_tool_call","name":"f","input":"TEXT"}]}"#),
+        (ModelEndpoint::CHAT, r#"{"choices":[{"message":{"content":null,"reasoning":"TEXT"}}]}"#),
+        (ModelEndpoint::CHAT, r#"{"choices":[{"message":{"function_call":{"name":"f","arguments":"TEXT"}}}]}"#),
+        (ModelEndpoint::CHAT, r#"{"choices":[{"message":{"tool_calls":[{"custom":{"name":"f","input":"TEXT"}}]}}]}"#),
+        (ModelEndpoint::MESSAGES, r#"{"content":[{"type":"text","text":"TEXT"}]}"#),
+        (ModelEndpoint::MESSAGES, r#"{"content":[{"type":"redacted_thinking","data":"TEXT"}]}"#),
+        (ModelEndpoint::MESSAGES, r#"{"content":[{"type":"tool_use","name":"f","input":{"a":{"TEXT":[1]}}}]}"#),
+        (
+            ModelEndpoint::RESPONSES,
+            r#"{"output":[{"type":"message","content":[{"type":"output_text","text":"TEXT"}]}]}"#,
+        ),
+        (
+            ModelEndpoint::RESPONSES,
+            r#"{"output":[{"type":"reasoning","summary":[{"type":"summary_text","text":"TEXT"}]}]}"#,
+        ),
+        (ModelEndpoint::RESPONSES, r#"{"output":[{"type":"custom_tool_call","name":"f","input":"TEXT"}]}"#),
     ] {
         let observed = whole_text(shape, &body.replace("TEXT", &text)).1;
         assert!(observed.relayed_tokens * 8 >= text.len() as u64, "{}: {body}", observed.relayed_tokens);
@@ -229,23 +235,23 @@ fn answers_without_usage_are_estimated_from_all_their_text() {
 fn events_without_usage_are_estimated_from_all_their_text() {
     let text = "heron_waits ".repeat(500);
     for (shape, name, event) in [
-        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"content":"TEXT"}}]}"#),
-        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
+        (ModelEndpoint::CHAT, "", r#"{"choices":[{"index":0,"delta":{"content":"TEXT"}}]}"#),
+        (ModelEndpoint::CHAT, "", r#"{"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
         (
-            Dialect::Chat,
+            ModelEndpoint::CHAT,
             "",
             r#"{"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"TEXT"}]}]}}]}"#,
         ),
-        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"function_call":{"arguments":"TEXT"}}}]}"#),
-        (Dialect::Chat, "", r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"custom":{"input":"TEXT"}}]}}]}"#),
-        (Dialect::Relay(crate::wire::Relay::Completions), "", r#"{"choices":[{"index":0,"text":"TEXT"}]}"#),
+        (ModelEndpoint::CHAT, "", r#"{"choices":[{"index":0,"delta":{"function_call":{"arguments":"TEXT"}}}]}"#),
+        (ModelEndpoint::CHAT, "", r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"custom":{"input":"TEXT"}}]}}]}"#),
+        (ModelEndpoint::relay(crate::wire::Passthrough::Completions), "", r#"{"choices":[{"index":0,"text":"TEXT"}]}"#),
         (
-            Dialect::Messages,
+            ModelEndpoint::MESSAGES,
             "content_block_start",
             r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","name":"f","input":{"a":"TEXT"}}}"#,
         ),
         (
-            Dialect::Responses,
+            ModelEndpoint::RESPONSES,
             "response.completed",
             r#"{"type":"response.completed","response":{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"TEXT"}]}]}}"#,
         ),
@@ -296,7 +302,7 @@ fn one_chunk(data: &str) -> (Value, Reported) {
     let data = data.replace('\n', " ");
     let raw = format!("data: {data}\n\n");
     let frame = Frame { name: b"", data: data.as_bytes(), comment: false, raw: raw.as_bytes() };
-    let (mut tap, mut out) = (Tap::new(Dialect::Chat, true), Vec::new());
+    let (mut tap, mut out) = (Tap::new(ModelEndpoint::CHAT, true), Vec::new());
     tap.event(&frame, &ME, &mut out).unwrap_or_else(|_| panic!("{data}"));
     (serde_json::from_slice(&out["data: ".len()..]).unwrap(), tap.observed().reported)
 }
@@ -306,7 +312,7 @@ fn usage_equals_the_bill_however_the_provider_counts() {
     for (usage, [input, read, output]) in BILLED {
         let body =
             format!(r#"{{"choices":[{{"message":{{"content":"hi"}},"finish_reason":"stop"}}],"usage":{usage}}}"#);
-        let (text, observed) = whole_text(Dialect::Chat, &body);
+        let (text, observed) = whole_text(ModelEndpoint::CHAT, &body);
         let chunk = one_chunk(&format!(r#"{{"usage":{usage},"choices":[]}}"#));
         let complete = (serde_json::from_str::<Value>(&text).unwrap(), observed.reported);
         for (value, seen) in [&complete, &chunk] {

@@ -4,6 +4,7 @@
 use super::responses::{asked, call, json, user};
 use super::*;
 use crate::dialect::Param;
+use crate::wire::ModelEndpoint;
 use serde_json::json as value;
 
 /// The events of a responses upstream, each with its type as its name.
@@ -14,7 +15,7 @@ fn events(events: &[Value]) -> String {
 
 /// A stream within one format, with the client's error event if it breaks.
 fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result<Fed, StreamFault>) {
-    let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
+    let mut stream = SseStream::same(ModelEndpoint::RESPONSES, false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let fed = stream.feed(text.as_bytes(), &mut pool, me, &mut out);
     if let Err(StreamFault::Error(_)) = fed {
@@ -27,7 +28,7 @@ fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result
             resets_at: None,
             request_id: ME_ID,
         };
-        stream.fail(Dialect::Responses, &words, me, &mut out);
+        stream.fail(ModelEndpoint::RESPONSES, &words, me, &mut out);
     }
     stream.release(&mut pool);
     (String::from_utf8(out).unwrap(), stream.observed(), fed)
@@ -69,9 +70,9 @@ fn failed_response_keeps_its_usage_and_finished_items() {
         let want = value!({"id": ME_ID, "model": ME.model, "created_at": 5, "status": "failed", "usage": usage(),
             "output": [{"type": "reasoning", "id": "rs"}], "error": {"code": "server_error", "message": "ours"}});
         assert_eq!(last["response"], want);
-        for to in [Dialect::Chat, Dialect::Messages] {
+        for to in [Shape::Chat, Shape::Messages] {
             let outcome =
-                stream_for((Dialect::Responses, to), &TranslationState::default(), false, &ME, &[text.as_bytes()]);
+                stream_for((Shape::Responses, to), &TranslationState::default(), false, &ME, &[text.as_bytes()]);
             assert!(matches!(outcome.result, Err(StreamFault::Error(_))));
             let reported = outcome.observed.reported;
             assert_eq!((reported.input, reported.output), (Some(11), Some(7)), "{to:?}");
@@ -92,7 +93,7 @@ fn cancelled_response_reports_its_usage() {
 
 #[test]
 fn heartbeats_are_events_and_later_numbers_shift() {
-    let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
+    let mut stream = SseStream::same(ModelEndpoint::RESPONSES, false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut feed = |stream: &mut SseStream, events_: &[Value], out: &mut Vec<u8>| {
         stream.feed(events(events_).as_bytes(), &mut pool, &ME, out).unwrap();
@@ -102,8 +103,8 @@ fn heartbeats_are_events_and_later_numbers_shift() {
     assert_eq!(out, b"", "before an answer begins there is none");
     feed(&mut stream, &[created(), alive(1), delta(2, "a"), delta(3, "b"), delta(4, "c")], &mut out);
     let from = out.len();
-    assert_eq!(stream.heartbeat(Dialect::Responses, &ME, &mut out), 6);
-    assert_eq!(stream.heartbeat(Dialect::Responses, &ME, &mut out), 7);
+    assert_eq!(stream.heartbeat(Shape::Responses, &ME, &mut out), 6);
+    assert_eq!(stream.heartbeat(Shape::Responses, &ME, &mut out), 7);
     let usage = value!({"type": "x", "sequence_number": 8, "y": {"sequence_number": 1}});
     feed(&mut stream, &[delta(5, "d"), delta(6, "e"), alive(7), usage], &mut out);
     feed(&mut stream, &[value!({"type": "ping"}), delta(9, "f")], &mut out);
@@ -134,12 +135,12 @@ fn response_sent_only_at_its_end_is_passed_on() {
     let began = value!({"type": "response.output_text.delta", "output_index": 1, "delta": "said"});
     let opened = value!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "delta": "thought"});
     for text in [events(std::slice::from_ref(&end)), events(&[opened, began, end])] {
-        let way = |to| stream_for_every_way((Dialect::Responses, to), &TranslationState::default(), false, &ME, &text);
-        let chat = super::property::accumulate_chat(&way(Dialect::Chat).out)["choices"][0].clone();
+        let way = |to| stream_for_every_way((Shape::Responses, to), &TranslationState::default(), false, &ME, &text);
+        let chat = super::property::accumulate_chat(&way(Shape::Chat).out)["choices"][0].clone();
         assert_eq!((&chat["message"]["content"], &chat["finish_reason"]), (&value!("said"), &value!("tool_calls")));
         assert_eq!(chat["message"]["reasoning_content"], "thought");
         assert_eq!(chat["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
-        let messages = super::property::accumulate_messages(&way(Dialect::Messages).out);
+        let messages = super::property::accumulate_messages(&way(Shape::Messages).out);
         assert_eq!((messages["content"].as_array().unwrap().len(), &messages["stop_reason"]), (3, &value!("tool_use")));
     }
 }
@@ -150,7 +151,7 @@ fn escaped_type_is_recognised() {
         + "data: {\"type\":\"response.compl\\u0065ted\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n";
     let (out, _, fed) = same(&text, &ME);
     assert!(fed.unwrap().finished && out.contains("event: response.completed\n"), "{out}");
-    let way = (Dialect::Responses, Dialect::Chat);
+    let way = (Shape::Responses, Shape::Chat);
     assert_eq!(stream_for(way, &TranslationState::default(), false, &ME, &[text.as_bytes()]).result, Ok(()));
     // The name of an event must not contain a line end.
     let text = "data: {\"type\":\"response.x\\n\\ndata: 1\",\"response\":{\"id\":\"r\"}}\n\n";
@@ -166,7 +167,7 @@ fn configured_parameters_are_not_repeated() {
         "prompt_cache_key": "operator-secret", "model": "m", "service_tier": "flex"});
     let want = value!({"id": ME_ID, "output": [{"temperature": 1}], "status": "completed", "model": ME.model});
     let mut out = Vec::new();
-    whole(Dialect::Responses, full.to_string().as_bytes(), &me, &mut out).unwrap();
+    whole(ModelEndpoint::RESPONSES, full.to_string().as_bytes(), &me, &mut out).unwrap();
     assert_eq!(json(std::str::from_utf8(&out).unwrap()), want);
     let event = value!({"type": "response.completed", "temperature": 3, "response": full});
     let told = data(&same(&events(&[event]), &me).0);
@@ -186,18 +187,18 @@ fn unrequested_stream_is_collected_for_a_client_of_its_format() {
         value!({"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [], "usage": usage()}}),
     ]);
     let mut out = Vec::new();
-    let observed = whole(Dialect::Responses, text.as_bytes(), &ME, &mut out).unwrap();
+    let observed = whole(ModelEndpoint::RESPONSES, text.as_bytes(), &ME, &mut out).unwrap();
     let got = json(std::str::from_utf8(&out).unwrap());
     assert_eq!((&got["id"], &got["output"]), (&value!(ME_ID), &value!([item])));
     assert_eq!((observed.reported.input, observed.reported.output), (Some(11), Some(7)));
-    assert_eq!(whole(Dialect::Responses, b"data: {}\n\n", &ME, &mut Vec::new()), Err(Broken::NotJson));
+    assert_eq!(whole(ModelEndpoint::RESPONSES, b"data: {}\n\n", &ME, &mut Vec::new()), Err(Broken::NotJson));
 }
 
 #[test]
 fn file_by_id_is_refused() {
     let refused = |item: Value| {
         let mut scan = RequestScan::new();
-        scan.reset(Dialect::Responses);
+        scan.reset(ModelEndpoint::RESPONSES);
         let body = value!({"model": "m", "input": [item]}).to_string();
         scan.finish(body.as_bytes()).unwrap();
         let stored = scan.fields().may_name_stored(&Capabilities::default());
@@ -228,7 +229,7 @@ fn turn_of_many_calls_takes_linear_time() {
         items.extend((0..count).map(|_| value!({"role": "assistant", "content": "Look."})));
         let items = Value::from(items);
         let began = run_time();
-        asked(Dialect::Chat, &items);
+        asked(Shape::Chat, &items);
         (run_time() - began) / 1000
     };
     // Other load can only add time. Quadratic work takes 256 times as long for 16 times as many.
@@ -242,9 +243,9 @@ pub(super) fn run_time() -> u64 {
     told.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-fn marked(from: Dialect, body: &Value) -> Value {
+fn marked(from: Shape, body: &Value) -> Value {
     let capabilities = Capabilities { cache: Cache::Marks, ..Capabilities::default() };
-    request_for((from, Dialect::Messages), &body.to_string(), "up", &capabilities).unwrap().0
+    request_for((from, Shape::Messages), &body.to_string(), "up", &capabilities).unwrap().0
 }
 
 #[test]
@@ -254,7 +255,7 @@ fn clients_own_marks_reach_a_provider_that_caches_marked_prefixes() {
     let text = |text: &str, mark: &Value| value!({"type": "text", "text": text, "cache_control": mark});
     let tool = value!({"type": "function", "function": {"name": "f", "cache_control": usual}});
     let got = marked(
-        Dialect::Chat,
+        Shape::Chat,
         &value!({"model": "m", "tools": [tool], "messages": [
             {"role": "system", "content": [text("rules", &hour), {"type": "text", "text": "more"}]},
             {"role": "user", "content": [text("x", &usual), text(" ", &usual)]},
@@ -271,14 +272,14 @@ fn clients_own_marks_reach_a_provider_that_caches_marked_prefixes() {
     assert_eq!(got["tools"][0]["cache_control"], usual);
     let part = value!({"type": "input_text", "text": "x", "prompt_cache_breakpoint": {}});
     let parts = vec![part; 6];
-    let got = marked(Dialect::Responses, &value!({"model": "m", "input": [{"role": "user", "content": parts}]}));
+    let got = marked(Shape::Responses, &value!({"model": "m", "input": [{"role": "user", "content": parts}]}));
     let marks =
         got["messages"][0]["content"].as_array().unwrap().iter().filter(|part| part.get("cache_control").is_some());
     assert_eq!(marks.count(), 4, "{got}");
     // Also if the configuration sets no marks.
     let body = value!({"model": "m", "messages": [{"role": "user", "content": [text("x", &usual)]}]});
     let (plain, _) =
-        request_for((Dialect::Chat, Dialect::Messages), &body.to_string(), "up", &Capabilities::default()).unwrap();
+        request_for((Shape::Chat, Shape::Messages), &body.to_string(), "up", &Capabilities::default()).unwrap();
     assert_eq!(plain["messages"][0]["content"][0], text("x", &usual));
 }
 
@@ -291,7 +292,7 @@ fn forged_carrier_passes_on_no_signature() {
     let reasoning = value!({"type": "reasoning", "id": "r", "summary": [], "encrypted_content": String::from_utf8(forged).unwrap()});
     let items = value!([user("hi"), reasoning, {"role": "assistant", "content": "said"}, user("on")]);
     let body = value!({"model": "m", "input": items}).to_string();
-    let (got, _) = request_for((Dialect::Responses, Dialect::Messages), &body, "up", &capabilities).unwrap();
+    let (got, _) = request_for((Shape::Responses, Shape::Messages), &body, "up", &capabilities).unwrap();
     assert!(!got.to_string().contains("tg1."), "{got}");
 }
 
@@ -299,7 +300,7 @@ fn forged_carrier_passes_on_no_signature() {
 fn refusals_about_tools_name_the_clients_members() {
     let refused = |body: Value| {
         let capabilities = Capabilities::default();
-        request_for((Dialect::Responses, Dialect::Chat), &body.to_string(), "up", &capabilities).err()
+        request_for((Shape::Responses, Shape::Chat), &body.to_string(), "up", &capabilities).err()
     };
     let path = |body: Value| refused(body).unwrap().split_once(':').unwrap().0.to_owned();
     let function = value!({"type": "function", "name": "f"});
@@ -324,7 +325,7 @@ fn thinking_leaves_half_of_the_bound_for_the_answer() {
     let budget = |bound: Option<u64>| {
         let capabilities = Capabilities { thinking: Thinking::Budget, ..Capabilities::default() };
         let body = value!({"model": "m", "input": "x", "max_output_tokens": bound, "reasoning": {"effort": "high"}});
-        let way = (Dialect::Responses, Dialect::Messages);
+        let way = (Shape::Responses, Shape::Messages);
         request_for(way, &body.to_string(), "up", &capabilities).unwrap().0["thinking"]["budget_tokens"].as_u64()
     };
     assert_eq!([budget(None), budget(Some(1500)), budget(Some(64_000))], [Some(2048), Some(1024), Some(16_384)]);

@@ -4,7 +4,7 @@
 use super::*;
 use crate::dialect::Broken;
 
-pub(super) const SHAPES: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+pub(super) const SHAPES: [Shape; 3] = [Shape::Chat, Shape::Messages, Shape::Responses];
 
 /// Expected result of an ending.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -17,6 +17,7 @@ enum Want {
     /// are equal.
     End([&'static str; 3]),
 }
+use crate::wire::ModelEndpoint;
 use Want::{Cut, End, Failure};
 
 const PLAIN: Want = End(["stop", "end_turn", "completed"]);
@@ -115,7 +116,7 @@ const RESPONSES: &[(&str, &str, Want)] = &[
 /// An ending as a provider writes it.
 #[derive(Clone)]
 struct Case {
-    from: Dialect,
+    from: Shape,
     what: String,
     whole: String,
     /// Ends without the formal end, and with it.
@@ -129,7 +130,7 @@ fn chat((word, beside, want): &(&str, &str, Want)) -> Case {
     let last = format!(r#"data: {{"id":"x","choices":[{{"index":0,"delta":{{}},"finish_reason":{word}{beside}}}]}}"#);
     let open = format!("{text}\n\n{last}\n\n");
     Case {
-        from: Dialect::Chat,
+        from: Shape::Chat,
         what: format!("{word}{beside}"),
         whole: format!(r#"{{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{choice}]}}"#),
         streams: [open.clone(), format!("{open}data: [DONE]\n\n")],
@@ -149,7 +150,7 @@ fn messages((word, want): &(&str, Want)) -> Case {
     .concat();
     let content = r#"[{"type":"text","text":"hi"}]"#;
     Case {
-        from: Dialect::Messages,
+        from: Shape::Messages,
         what: (*word).to_owned(),
         whole: format!(r#"{{"id":"x","type":"message","model":"m","content":{content},"stop_reason":{word}}}"#),
         streams: [open.clone(), open + &event("message_stop", "")],
@@ -169,7 +170,7 @@ fn responses((kind, ending, want): &(&str, &str, Want)) -> Case {
     ]
     .concat();
     Case {
-        from: Dialect::Responses,
+        from: Shape::Responses,
         what: format!("{kind}: {ending}"),
         whole: response,
         streams: [stream.clone(), stream],
@@ -182,26 +183,26 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 /// The reason why a complete answer ended.
-pub(super) fn word_of(shape: Dialect, answer: &str) -> String {
+pub(super) fn word_of(shape: Shape, answer: &str) -> String {
     let answer: Value = serde_json::from_str(answer).unwrap();
     let word = match shape {
-        Dialect::Chat | Dialect::Relay(_) => &answer["choices"][0]["finish_reason"],
-        Dialect::Messages => &answer["stop_reason"],
-        Dialect::Responses if answer["status"] == "incomplete" => &answer["incomplete_details"]["reason"],
-        Dialect::Responses => &answer["status"],
+        Shape::Chat => &answer["choices"][0]["finish_reason"],
+        Shape::Messages => &answer["stop_reason"],
+        Shape::Responses if answer["status"] == "incomplete" => &answer["incomplete_details"]["reason"],
+        Shape::Responses => &answer["status"],
     };
     word.as_str().unwrap_or_default().to_owned()
 }
 
 /// The finish reason of a stream, from the last event that has one.
-pub(super) fn streamed_word(shape: Dialect, out: &str) -> String {
+pub(super) fn streamed_word(shape: Shape, out: &str) -> String {
     let data = |line: &str| line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
     let words = out.lines().filter_map(data).filter_map(|event| {
         let word = match shape {
-            Dialect::Chat | Dialect::Relay(_) => event["choices"][0]["finish_reason"].clone(),
-            Dialect::Messages => event["delta"]["stop_reason"].clone(),
-            Dialect::Responses if event["type"] == "response.created" => Value::Null,
-            Dialect::Responses => {
+            Shape::Chat => event["choices"][0]["finish_reason"].clone(),
+            Shape::Messages => event["delta"]["stop_reason"].clone(),
+            Shape::Responses if event["type"] == "response.created" => Value::Null,
+            Shape::Responses => {
                 return event["response"].is_object().then(|| word_of(shape, &event["response"].to_string()));
             }
         };
@@ -210,7 +211,7 @@ pub(super) fn streamed_word(shape: Dialect, out: &str) -> String {
     words.fold(String::new(), |_, word| word)
 }
 
-fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
+fn run_whole(case: &Case, to: Shape) -> Result<String, Broken> {
     let mut out = Vec::new();
     let body = case.whole.as_bytes();
     match case.from == to {
@@ -219,9 +220,9 @@ fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
             let mut templates = AnswerTemplates::default();
             let good = case.whole.replace(&case.what, "\"stop\"");
             for _ in 0..3 {
-                let _ = templates.whole(to, good.as_bytes(), &ME, &mut Vec::new());
+                let _ = templates.whole(ModelEndpoint::generate(to), good.as_bytes(), &ME, &mut Vec::new());
             }
-            templates.whole(to, body, &ME, &mut out)?
+            templates.whole(ModelEndpoint::generate(to), body, &ME, &mut out)?
         }
         false => reply((case.from, to), body, &TranslationState::default(), &ME, &mut out)?,
     };
@@ -229,11 +230,11 @@ fn run_whole(case: &Case, to: Dialect) -> Result<String, Broken> {
 }
 
 /// A stream as received by a client that asked for its usage.
-pub(super) fn run_stream((from, to): (Dialect, Dialect), state: &TranslationState, text: &str) -> Outcome {
+pub(super) fn run_stream((from, to): (Shape, Shape), state: &TranslationState, text: &str) -> Outcome {
     if from != to {
         return stream_for((from, to), state, true, &ME, &[text.as_bytes()]);
     }
-    let mut stream = SseStream::same(to, true, 1 << 20);
+    let mut stream = SseStream::same(ModelEndpoint::generate(to), true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let fed = stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).map(drop);
     let result = fed.and_then(|()| end(from, &mut stream, &mut pool, &ME, &mut out));
@@ -241,7 +242,7 @@ pub(super) fn run_stream((from, to): (Dialect, Dialect), state: &TranslationStat
     Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result }
 }
 
-pub(super) fn index(shape: Dialect) -> usize {
+pub(super) fn index(shape: Shape) -> usize {
     SHAPES.iter().position(|known| *known == shape).unwrap()
 }
 
@@ -295,7 +296,7 @@ fn stream_continues_after_an_empty_finish_reason() {
         let text: String = ["a", "b", "c", "d", "e"].iter().map(|text| chunk(text, empty)).collect();
         let text = text + &chunk("f", "\"length\"") + "data: [DONE]\n\n";
         for to in SHAPES {
-            let Outcome { out, result, .. } = run_stream((Dialect::Chat, to), &TranslationState::default(), &text);
+            let Outcome { out, result, .. } = run_stream((Shape::Chat, to), &TranslationState::default(), &text);
             assert_eq!(result, Ok(()), "{empty} to {to:?}\n{out}");
             let word = ["length", "max_tokens", "max_output_tokens"][index(to)];
             assert_eq!(streamed_word(to, &out), word, "{empty} to {to:?}\n{out}");
@@ -309,21 +310,21 @@ fn stream_continues_after_an_empty_finish_reason() {
 #[test]
 fn complete_answer_without_content_has_failed() {
     let empty = [
-        (Dialect::Chat, r#"{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":31}}"#),
-        (Dialect::Chat, r#"{"object":"chat.completion","choices":[{"index":0,"finish_reason":"stop"}]}"#),
-        (Dialect::Chat, r#"{"object":"chat.completion","choices":[{"index":0,"message":null}]}"#),
-        (Dialect::Messages, r#"{"type":"message","content":[]}"#),
-        (Dialect::Messages, r#"{"type":"message","content":[],"stop_reason":""}"#),
-        (Dialect::Responses, r#"{"object":"response","output":[],"status":"completed"}"#),
-        (Dialect::Responses, r#"{"object":"response","output":[]}"#),
+        (Shape::Chat, r#"{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":31}}"#),
+        (Shape::Chat, r#"{"object":"chat.completion","choices":[{"index":0,"finish_reason":"stop"}]}"#),
+        (Shape::Chat, r#"{"object":"chat.completion","choices":[{"index":0,"message":null}]}"#),
+        (Shape::Messages, r#"{"type":"message","content":[]}"#),
+        (Shape::Messages, r#"{"type":"message","content":[],"stop_reason":""}"#),
+        (Shape::Responses, r#"{"object":"response","output":[],"status":"completed"}"#),
+        (Shape::Responses, r#"{"object":"response","output":[]}"#),
     ];
     let short = [
-        (Dialect::Chat, r#"{"object":"chat.completion","choices":[{"message":{"content":""}}]}"#),
-        (Dialect::Messages, r#"{"type":"message","content":[],"stop_reason":"end_turn"}"#),
-        (Dialect::Responses, r#"{"object":"response","output":[],"status":"incomplete"}"#),
+        (Shape::Chat, r#"{"object":"chat.completion","choices":[{"message":{"content":""}}]}"#),
+        (Shape::Messages, r#"{"type":"message","content":[],"stop_reason":"end_turn"}"#),
+        (Shape::Responses, r#"{"object":"response","output":[],"status":"incomplete"}"#),
     ];
-    let read = |from: Dialect, to: Dialect, body: &str| match from == to {
-        true => whole(from, body.as_bytes(), &ME, &mut Vec::new()),
+    let read = |from: Shape, to: Shape, body: &str| match from == to {
+        true => whole(ModelEndpoint::generate(from), body.as_bytes(), &ME, &mut Vec::new()),
         false => reply((from, to), body.as_bytes(), &TranslationState::default(), &ME, &mut Vec::new()),
     };
     for to in SHAPES {
@@ -334,7 +335,7 @@ fn complete_answer_without_content_has_failed() {
             assert!(read(from, to, body).is_ok(), "{to:?}: {body}");
         }
     }
-    let relay = Dialect::Relay(crate::wire::Relay::Completions);
+    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Completions);
     let none = r#"{"object":"text_completion","choices":[]}"#;
     assert_eq!(whole(relay, none.as_bytes(), &ME, &mut Vec::new()), Err(Broken::NotJson));
 }
@@ -342,8 +343,8 @@ fn complete_answer_without_content_has_failed() {
 #[test]
 fn failed_choice_of_several_fails_the_answer() {
     let two = r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"},{"index":1,"message":{"content":"b"},"finish_reason":"abort"}]}"#;
-    assert!(matches!(whole(Dialect::Chat, two.as_bytes(), &ME, &mut Vec::new()), Err(Broken::Error(_))));
-    let relay = Dialect::Relay(crate::wire::Relay::Completions);
+    assert!(matches!(whole(ModelEndpoint::CHAT, two.as_bytes(), &ME, &mut Vec::new()), Err(Broken::Error(_))));
+    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Completions);
     let one = r#"{"object":"text_completion","choices":[{"index":0,"text":"a","finish_reason":"error"}]}"#;
     assert!(matches!(whole(relay, one.as_bytes(), &ME, &mut Vec::new()), Err(Broken::Error(_))));
     let chunk = "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":WORD}]}\n\ndata: [DONE]\n\n";

@@ -22,8 +22,8 @@ fn without_estimates(text: &str) -> String {
 fn requests_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (from, client, upstream, model) in [
-        (Dialect::Chat, "client.chat", "upstream.messages", "claude-sonnet-4-6"),
-        (Dialect::Messages, "client.messages", "upstream.chat", "gpt-4o-mini"),
+        (Shape::Chat, "client.chat", "upstream.messages", "claude-sonnet-4-6"),
+        (Shape::Messages, "client.messages", "upstream.chat", "gpt-4o-mini"),
     ] {
         for scenario in scenarios(&format!(".{client}.request.json")) {
             let body = read(&format!("{scenario}.{client}.request.json")).unwrap();
@@ -40,7 +40,7 @@ fn requests_are_translated_as_the_examples_say() {
 fn complete_answers_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (from, client, upstream) in
-        [(Dialect::Chat, "client.messages", "upstream.chat"), (Dialect::Messages, "client.chat", "upstream.messages")]
+        [(Shape::Chat, "client.messages", "upstream.chat"), (Shape::Messages, "client.chat", "upstream.messages")]
     {
         for scenario in scenarios(&format!(".{upstream}.response.json")) {
             let body = read(&format!("{scenario}.{upstream}.response.json")).unwrap();
@@ -59,7 +59,7 @@ fn complete_answers_are_translated_as_the_examples_say() {
 fn streams_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (from, client, upstream) in
-        [(Dialect::Chat, "client.messages", "upstream.chat"), (Dialect::Messages, "client.chat", "upstream.messages")]
+        [(Shape::Chat, "client.messages", "upstream.chat"), (Shape::Messages, "client.chat", "upstream.messages")]
     {
         for scenario in scenarios(&format!(".{upstream}.stream.sse")) {
             let text = read(&format!("{scenario}.{upstream}.stream.sse")).unwrap();
@@ -89,7 +89,7 @@ fn streams_are_translated_as_the_examples_say() {
 
 #[test]
 fn error_inside_a_translated_stream_ends_it_without_a_formal_end() {
-    for (from, name) in [(Dialect::Chat, "upstream.chat"), (Dialect::Messages, "upstream.messages")] {
+    for (from, name) in [(Shape::Chat, "upstream.chat"), (Shape::Messages, "upstream.messages")] {
         let text = read(&format!("09-error-midstream.{name}.stream.sse")).unwrap();
         let outcome = stream_every_way(from, &TranslationState::default(), true, &ME, &text);
         assert!(matches!(outcome.result, Err(StreamFault::Error(_))), "{:?}", outcome.result);
@@ -103,10 +103,10 @@ fn error_inside_a_translated_stream_ends_it_without_a_formal_end() {
 #[test]
 fn other_framings_give_the_same_result() {
     for (from, name) in [
-        (Dialect::Chat, "11-framing-crlf-comments-nospace.upstream.chat.stream.sse"),
-        (Dialect::Messages, "11-framing-crlf-comments.upstream.messages.stream.sse"),
+        (Shape::Chat, "11-framing-crlf-comments-nospace.upstream.chat.stream.sse"),
+        (Shape::Messages, "11-framing-crlf-comments.upstream.messages.stream.sse"),
     ] {
-        let upstream = if from == Dialect::Chat { "upstream.chat" } else { "upstream.messages" };
+        let upstream = if from == Shape::Chat { "upstream.chat" } else { "upstream.messages" };
         let plain = read(&format!("01-basic.{upstream}.stream.sse")).unwrap();
         let clean = |text: &str| {
             let out = stream_every_way(from, &TranslationState::default(), true, &ME, text).out;
@@ -130,7 +130,7 @@ fn call_without_a_name_is_an_incomplete_answer() {
         "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}},\"finish_reason\":\"tool_calls\"}}]}}\n\n\
          data: [DONE]\n\n"
     );
-    for (from, text) in [(Dialect::Messages, messages), (Dialect::Chat, chat)] {
+    for (from, text) in [(Shape::Messages, messages), (Shape::Chat, chat)] {
         let outcome = stream_every_way(from, &TranslationState::default(), true, &ME, &text);
         assert_eq!(outcome.result, Err(StreamFault::Malformed), "{}", outcome.out);
     }

@@ -4,18 +4,18 @@ use super::responses::json;
 use super::*;
 use serde_json::json as value;
 
-fn asked(from: Dialect, shape: Dialect, body: &str) -> Value {
+fn asked(from: Shape, shape: Shape, body: &str) -> Value {
     request_for((from, shape), body, "m", &Capabilities::default()).unwrap().0
 }
 
 /// A conversation in which `f` was called with these arguments.
-fn called(from: Dialect, arguments: &Value) -> String {
+fn called(from: Shape, arguments: &Value) -> String {
     match from {
-        Dialect::Responses => value!({"model": "m", "input": [
+        Shape::Responses => value!({"model": "m", "input": [
             {"role": "user", "content": "a"},
             {"type": "function_call", "name": "f", "arguments": arguments, "call_id": "call_1"},
             {"type": "function_call_output", "call_id": "call_1", "output": "ok"}]}),
-        Dialect::Chat => value!({"model": "m", "messages": [
+        Shape::Chat => value!({"model": "m", "messages": [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": null, "tool_calls": [
                 {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}}]},
@@ -30,32 +30,32 @@ fn called(from: Dialect, arguments: &Value) -> String {
 }
 
 /// The arguments of the call as the provider reads them.
-fn arguments(shape: Dialect, request: &Value) -> &Value {
+fn arguments(shape: Shape, request: &Value) -> &Value {
     match shape {
-        Dialect::Chat => &request["messages"][1]["tool_calls"][0]["function"]["arguments"],
-        Dialect::Messages => &request["messages"][1]["content"][0]["input"],
+        Shape::Chat => &request["messages"][1]["tool_calls"][0]["function"]["arguments"],
+        Shape::Messages => &request["messages"][1]["content"][0]["input"],
         _ => &request["input"][1]["arguments"],
     }
 }
 
 #[test]
 fn empty_arguments_become_an_empty_object() {
-    let all = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+    let all = [Shape::Chat, Shape::Messages, Shape::Responses];
     for (from, shape) in all.iter().flat_map(|from| all.iter().map(move |shape| (*from, *shape))) {
         if from == shape {
             continue;
         }
         let words = match from {
-            Dialect::Messages => vec![value!({})],
+            Shape::Messages => vec![value!({})],
             _ => vec![value!(""), value!(" "), value!(" \n\t"), value!("null"), value!(" null ")],
         };
-        let want = if shape == Dialect::Messages { value!({}) } else { value!("{}") };
+        let want = if shape == Shape::Messages { value!({}) } else { value!("{}") };
         for word in words {
             let request = asked(from, shape, &called(from, &word));
             assert_eq!(arguments(shape, &request), &want, "{from:?} to {shape:?}: {word}");
         }
-        let full = if from == Dialect::Messages { value!({"a": " "}) } else { value!("{\"a\":\" \"}") };
-        let want = if shape == Dialect::Messages { value!({"a": " "}) } else { value!("{\"a\":\" \"}") };
+        let full = if from == Shape::Messages { value!({"a": " "}) } else { value!("{\"a\":\" \"}") };
+        let want = if shape == Shape::Messages { value!({"a": " "}) } else { value!("{\"a\":\" \"}") };
         let request = asked(from, shape, &called(from, &full));
         assert_eq!(arguments(shape, &request), &want, "{from:?} to {shape:?}");
     }
@@ -65,13 +65,13 @@ fn empty_arguments_become_an_empty_object() {
 fn null_arguments_become_an_empty_object() {
     let call = value!({"type": "tool_search_call", "call_id": "call_1", "execution": "client", "arguments": null});
     let body = value!({"model": "m", "input": [{"role": "user", "content": "a"}, call]}).to_string();
-    for (shape, want) in [(Dialect::Chat, value!("{}")), (Dialect::Messages, value!({}))] {
-        let request = asked(Dialect::Responses, shape, &body);
+    for (shape, want) in [(Shape::Chat, value!("{}")), (Shape::Messages, value!({}))] {
+        let request = asked(Shape::Responses, shape, &body);
         assert_eq!(arguments(shape, &request), &want, "{shape:?}");
     }
-    let body = called(Dialect::Messages, &Value::Null);
-    for shape in [Dialect::Chat, Dialect::Responses] {
-        assert_eq!(arguments(shape, &asked(Dialect::Messages, shape, &body)), "{}", "{shape:?}");
+    let body = called(Shape::Messages, &Value::Null);
+    for shape in [Shape::Chat, Shape::Responses] {
+        assert_eq!(arguments(shape, &asked(Shape::Messages, shape, &body)), "{}", "{shape:?}");
     }
 }
 
@@ -83,25 +83,25 @@ fn empty_result_of_a_tool_search_is_stated() {
     };
     let search = body(value!({"type": "tool_search_output", "call_id": "call_1", "execution": "client",
         "status": "completed", "tools": []}));
-    let chat = asked(Dialect::Responses, Dialect::Chat, &search);
+    let chat = asked(Shape::Responses, Shape::Chat, &search);
     assert_eq!(chat["messages"][2]["content"], "[]", "{chat}");
-    let messages = asked(Dialect::Responses, Dialect::Messages, &search);
+    let messages = asked(Shape::Responses, Shape::Messages, &search);
     let content = &messages["messages"][2]["content"][0]["content"];
     assert_eq!(content.as_str().or_else(|| content[0]["text"].as_str()), Some("[]"), "{messages}");
     let empty = body(value!({"type": "function_call_output", "call_id": "call_1", "output": []}));
-    assert_eq!(asked(Dialect::Responses, Dialect::Chat, &empty)["messages"][2]["content"], "");
+    assert_eq!(asked(Shape::Responses, Shape::Chat, &empty)["messages"][2]["content"], "");
 }
 
 #[test]
 fn text_file_of_a_chat_client_becomes_text() {
     let body = String::from_utf8(fixture("../translated/text-file.chat.json")).unwrap();
     let text = "The meeting is on Tuesday.\n";
-    let messages = asked(Dialect::Chat, Dialect::Messages, &body);
+    let messages = asked(Shape::Chat, Shape::Messages, &body);
     assert_eq!(messages["messages"][0]["content"][0], value!({"type": "text", "text": text}), "{messages}");
-    let responses = asked(Dialect::Chat, Dialect::Responses, &body);
+    let responses = asked(Shape::Chat, Shape::Responses, &body);
     assert_eq!(responses["input"][0]["content"][0], value!({"type": "input_text", "text": text}), "{responses}");
     let mut broken = json(&body);
     broken["messages"][0]["content"][0]["file"]["file_data"] = value!("data:text/plain;base64,/w==");
-    let refused = request_for((Dialect::Chat, Dialect::Messages), &broken.to_string(), "m", &Capabilities::default());
+    let refused = request_for((Shape::Chat, Shape::Messages), &broken.to_string(), "m", &Capabilities::default());
     assert_eq!(refused.unwrap_err(), "messages[0].content[0].file.file_data: expected text in base64");
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::rng::Rng;
+use crate::wire::ModelEndpoint;
 use serde_json::json;
 
 fn files(ending: &str) -> Vec<String> {
@@ -41,8 +42,8 @@ fn mutate(rng: &mut Rng, text: &str) -> Vec<u8> {
     bytes
 }
 
-fn tapped(shape: Dialect, chunks: &[&[u8]]) -> Outcome {
-    let mut stream = SseStream::same(shape, false, 1 << 20);
+fn tapped(shape: Shape, chunks: &[&[u8]]) -> Outcome {
+    let mut stream = SseStream::same(ModelEndpoint::generate(shape), false, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let fed = chunks.iter().try_for_each(|chunk| {
         let alike = stream.feed_alike(chunk, &mut pool, &mut out);
@@ -66,7 +67,7 @@ fn assert_well_formed(out: &str, seed: u64) {
 #[test]
 fn mutated_stream_gives_one_result_however_it_is_cut() {
     for (shape, ending) in
-        [(Dialect::Chat, ".upstream.chat.stream.sse"), (Dialect::Messages, ".upstream.messages.stream.sse")]
+        [(Shape::Chat, ".upstream.chat.stream.sse"), (Shape::Messages, ".upstream.messages.stream.sse")]
     {
         let texts = files(ending);
         let mut whole = 0;
@@ -87,7 +88,7 @@ fn mutated_stream_gives_one_result_however_it_is_cut() {
     }
 }
 
-fn stream_bytes(from: Dialect, state: &TranslationState, chunks: &[&[u8]]) -> Outcome {
+fn stream_bytes(from: Shape, state: &TranslationState, chunks: &[&[u8]]) -> Outcome {
     stream(from, state, true, &ME, chunks)
 }
 
@@ -133,7 +134,7 @@ fn mutated_request_is_refused_or_translated_into_json() {
     let (mut refused, mut translated, mut scanned_out) = (0, 0, 0);
     for text in files(".txt") {
         for case in text.split("=== request ").skip(1) {
-            let shape = if case.starts_with("chat") { Dialect::Chat } else { Dialect::Messages };
+            let shape = if case.starts_with("chat") { Shape::Chat } else { Shape::Messages };
             let input = case.split("--- in\n").nth(1).unwrap().split("--- out").next().unwrap();
             let document: Value = serde_json::from_str(input).unwrap();
             for seed in 0..40 {
@@ -141,7 +142,7 @@ fn mutated_request_is_refused_or_translated_into_json() {
                 (0..=seed % 3).for_each(|_| spoil(&mut rng, &mut body));
                 let body = body.to_string();
                 let mut scan = RequestScan::new();
-                scan.reset(shape);
+                scan.reset(ModelEndpoint::generate(shape));
                 if scan.finish(body.as_bytes()).is_err() {
                     scanned_out += 1;
                     continue;
@@ -171,7 +172,7 @@ fn mutated_request_is_refused_or_translated_into_json() {
 fn mutated_answer_is_broken_or_translated_into_json() {
     let (mut broken, mut translated) = (0, 0);
     for (shape, ending) in
-        [(Dialect::Chat, ".upstream.chat.response.json"), (Dialect::Messages, ".upstream.messages.response.json")]
+        [(Shape::Chat, ".upstream.chat.response.json"), (Shape::Messages, ".upstream.messages.response.json")]
     {
         for text in files(ending) {
             let document: Value = serde_json::from_str(&text).unwrap();
@@ -183,7 +184,7 @@ fn mutated_answer_is_broken_or_translated_into_json() {
                 for same in [false, true] {
                     let mut out = Vec::new();
                     let done = match same {
-                        true => whole(shape, body.as_bytes(), &ME, &mut out),
+                        true => whole(ModelEndpoint::generate(shape), body.as_bytes(), &ME, &mut out),
                         false => reply((shape, other(shape)), body.as_bytes(), &state, &ME, &mut out),
                     };
                     if done.is_err() {
@@ -201,16 +202,16 @@ fn mutated_answer_is_broken_or_translated_into_json() {
 }
 
 /// Pairs of formats with the responses format on one side.
-const WAYS: [(Dialect, Dialect); 4] = [
-    (Dialect::Chat, Dialect::Responses),
-    (Dialect::Messages, Dialect::Responses),
-    (Dialect::Responses, Dialect::Chat),
-    (Dialect::Responses, Dialect::Messages),
+const WAYS: [(Shape, Shape); 4] = [
+    (Shape::Chat, Shape::Responses),
+    (Shape::Messages, Shape::Responses),
+    (Shape::Responses, Shape::Chat),
+    (Shape::Responses, Shape::Messages),
 ];
 
 /// Complete and streamed answers by their format.
-fn answers(shape: Dialect, ending: &str) -> Vec<String> {
-    let side = if shape == Dialect::Responses { "client" } else { "upstream" };
+fn answers(shape: Shape, ending: &str) -> Vec<String> {
+    let side = if shape == Shape::Responses { "client" } else { "upstream" };
     files(&format!(".{side}.{}.{ending}", shape.name()))
 }
 
@@ -222,7 +223,7 @@ fn state_with_tools() -> TranslationState {
         "\"tools\":[{\"type\":\"custom\",\"name\":\"f\"},",
         1,
     );
-    request_for((Dialect::Responses, Dialect::Chat), &body, "m", &Capabilities::default()).unwrap().1
+    request_for((Shape::Responses, Shape::Chat), &body, "m", &Capabilities::default()).unwrap().1
 }
 
 #[test]
@@ -283,21 +284,21 @@ fn mutated_responses_request_is_refused_or_translated_into_json() {
             (0..=seed % 4).for_each(|_| spoil(&mut rng, &mut body));
             let body = body.to_string();
             let mut scan = RequestScan::new();
-            scan.reset(Dialect::Responses);
+            scan.reset(ModelEndpoint::RESPONSES);
             if scan.finish(body.as_bytes()).is_err() {
                 refused += 1;
                 continue;
             }
-            for shape in [Dialect::Chat, Dialect::Messages] {
+            for shape in [Shape::Chat, Shape::Messages] {
                 let capabilities = Capabilities { effort: true, thinking: Thinking::Budget, ..Capabilities::default() };
                 let target = RequestTarget { model: "m", shape, capabilities: &capabilities, cache_key: None };
                 let mut out = Vec::new();
-                if translate(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut out).is_err() {
+                if translate(Shape::Responses, body.as_bytes(), scan.fields(), &target, &mut out).is_err() {
                     refused += 1;
                     continue;
                 }
                 let mut again = RequestScan::new();
-                again.reset(shape);
+                again.reset(ModelEndpoint::generate(shape));
                 let accepted = again.finish(&out).map_err(|invalid| invalid.0);
                 assert_eq!(accepted, Ok(()), "{body}\n{}", String::from_utf8_lossy(&out));
                 translated += 1;

@@ -158,11 +158,11 @@ fn completed(status: &str, more: Value) -> String {
 fn heard(text: &str) -> (Value, Value) {
     let state = TranslationState::default();
     let run = |to| {
-        let outcome = stream_for_every_way((Dialect::Responses, to), &state, true, &ME, text);
+        let outcome = stream_for_every_way((Shape::Responses, to), &state, true, &ME, text);
         assert_eq!(outcome.result, Ok(()), "{text}");
         outcome.out
     };
-    (accumulate_chat(&run(Dialect::Chat)), accumulate_messages(&run(Dialect::Messages)))
+    (accumulate_chat(&run(Shape::Chat)), accumulate_messages(&run(Shape::Messages)))
 }
 
 /// Row 1: an item is identified by its `output_index`, whatever the order.
@@ -301,12 +301,11 @@ fn written_stream_conforms_to_the_format() {
     for seed in 0..200 {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
-        let texts =
-            [(Dialect::Chat, answer.chat_stream(&mut rng)), (Dialect::Messages, answer.messages_stream(&mut rng))];
+        let texts = [(Shape::Chat, answer.chat_stream(&mut rng)), (Shape::Messages, answer.messages_stream(&mut rng))];
         for (from, text) in texts {
             let body = value!({"model": "m", "input": "hi", "reasoning": {"summary": "auto"}}).to_string();
-            let state = ask(Dialect::Responses, from, &body, &Capabilities::default()).1;
-            let outcome = stream_for((from, Dialect::Responses), &state, false, &ME, &[text.as_bytes()]);
+            let state = ask(Shape::Responses, from, &body, &Capabilities::default()).1;
+            let outcome = stream_for((from, Shape::Responses), &state, false, &ME, &[text.as_bytes()]);
             assert_eq!(outcome.result, Ok(()), "seed {seed}");
             let events = Strict::read(&outcome.out);
             kinds.extend(events.iter().map(|event| event["type"].as_str().unwrap().to_owned()));
@@ -326,7 +325,7 @@ fn calls_without_id_or_index_are_kept() {
     let stream = chunk(value!({"tool_calls": [function("f")]}))
         + &chunk(value!({"tool_calls": [function("g")]}))
         + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n";
-    let (mut out, way, state) = (Vec::new(), (Dialect::Chat, Dialect::Responses), TranslationState::default());
+    let (mut out, way, state) = (Vec::new(), (Shape::Chat, Shape::Responses), TranslationState::default());
     reply(way, whole.as_bytes(), &state, &ME, &mut out).unwrap();
     let streamed = stream_for_every_way(way, &state, false, &ME, &stream);
     Strict::read(&streamed.out);
@@ -348,9 +347,9 @@ fn effort_is_sent_as_a_word() {
         (Value::Null, Value::Null),
     ] {
         let body = value!({"model": "m", "input": "hi", "reasoning": reasoning}).to_string();
-        let chat = ask(Dialect::Responses, Dialect::Chat, &body, &takes).0;
+        let chat = ask(Shape::Responses, Shape::Chat, &body, &takes).0;
         assert_eq!(chat["reasoning_effort"], want, "{chat}");
-        let messages = ask(Dialect::Responses, Dialect::Messages, &body, &takes).0;
+        let messages = ask(Shape::Responses, Shape::Messages, &body, &takes).0;
         assert_eq!(messages["output_config"]["effort"], want, "{messages}");
     }
 }
@@ -364,7 +363,7 @@ fn unknown_items_are_ignored() {
     let whole = value!({"status": "completed", "output": items, "usage": {"input_tokens": 1, "output_tokens": 1}});
     let mut out = Vec::new();
     let state = TranslationState::default();
-    let way = (Dialect::Responses, Dialect::Chat);
+    let way = (Shape::Responses, Shape::Chat);
     reply(way, whole.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
     assert_eq!(json(std::str::from_utf8(&out).unwrap())["choices"][0]["message"]["content"], "x");
     let added = |index: usize, item: &Value| {
@@ -392,12 +391,12 @@ fn tools_of_every_kind_are_accepted_and_served_if_possible() {
         {"type": "namespace", "name": "functions", "description": "d", "tools": [function("g")]},
         {"type": "namespace", "name": "mcp__s", "description": "d", "tools": [function("h")]}]);
     let body = value!({"model": "m", "input": "hi", "tools": tools}).to_string();
-    let chat = ask(Dialect::Responses, Dialect::Chat, &body, &Capabilities::default()).0;
+    let chat = ask(Shape::Responses, Shape::Chat, &body, &Capabilities::default()).0;
     let names = |list: &Value, path: &str| -> Vec<Value> {
         list["tools"].as_array().unwrap().iter().map(|tool| tool.pointer(path).unwrap().clone()).collect()
     };
     assert_eq!(names(&chat, "/function/name"), ["f", "g", "mcp__s__h"]);
-    let messages = ask(Dialect::Responses, Dialect::Messages, &body, &Capabilities::default()).0;
+    let messages = ask(Shape::Responses, Shape::Messages, &body, &Capabilities::default()).0;
     assert_eq!(names(&messages, "/name"), ["f", "g", "mcp__s__h"]);
 }
 
@@ -407,7 +406,7 @@ fn tool_search_returns_an_object() {
     let parameters = value!({"type": "object", "properties": {"query": {"type": "string"}}});
     let tool = value!({"type": "tool_search", "execution": "client", "description": "d", "parameters": parameters});
     let body = value!({"model": "m", "input": "hi", "tools": [tool]}).to_string();
-    let (chat, state) = ask(Dialect::Responses, Dialect::Chat, &body, &Capabilities::default());
+    let (chat, state) = ask(Shape::Responses, Shape::Chat, &body, &Capabilities::default());
     let offered = &chat["tools"][0]["function"];
     assert_eq!(
         (&offered["name"], &offered["parameters"]["properties"]["query"]["type"]),
@@ -418,7 +417,7 @@ fn tool_search_returns_an_object() {
     let message = value!({"role": "assistant", "tool_calls": [call]});
     let answer = value!({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
     let mut out = Vec::new();
-    reply((Dialect::Chat, Dialect::Responses), answer.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
+    reply((Shape::Chat, Shape::Responses), answer.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
     let item = json(std::str::from_utf8(&out).unwrap())["output"][0].clone();
     assert_eq!((&item["type"], &item["arguments"]), (&value!("tool_search_call"), &value!({"query": "x"})), "{item}");
     assert_eq!((&item["call_id"], &item["execution"]), (&value!("c1"), &value!("client")), "{item}");
@@ -430,12 +429,12 @@ fn developer_messages_keep_their_role() {
     let rule = |text: &str| value!({"role": "developer", "content": [{"type": "input_text", "text": text}]});
     let items = value!([rule("first"), user("Go."), call("a"), output("a", value!("1")), rule("late")]);
     let body = value!({"model": "m", "instructions": "top", "input": items}).to_string();
-    let messages = ask(Dialect::Responses, Dialect::Messages, &body, &Capabilities::default()).0;
+    let messages = ask(Shape::Responses, Shape::Messages, &body, &Capabilities::default()).0;
     let texts: Vec<&Value> = messages["system"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
     assert_eq!(texts, ["top", "first"]);
     let last = messages["messages"].as_array().unwrap().last().unwrap();
     assert!(last["content"][1]["text"].as_str().unwrap().contains("late"), "{messages}");
-    let chat = ask(Dialect::Responses, Dialect::Chat, &body, &Capabilities::default()).0;
+    let chat = ask(Shape::Responses, Shape::Chat, &body, &Capabilities::default()).0;
     let told: Vec<_> = chat["messages"].as_array().unwrap().iter().map(|one| (&one["role"], &one["content"])).collect();
     let system = |text: &str| (value!("system"), value!(text));
     for (at, text) in [(0, "top"), (1, "first"), (told.len() - 1, "late")] {
@@ -472,7 +471,7 @@ fn answer_cut_before_its_first_token_is_empty() {
     let mut whole = value!({"status": "incomplete", "output": [{"type": "reasoning", "id": "rs", "summary": []}]});
     whole.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let mut out = Vec::new();
-    let (way, state) = ((Dialect::Responses, Dialect::Chat), TranslationState::default());
+    let (way, state) = ((Shape::Responses, Shape::Chat), TranslationState::default());
     reply(way, whole.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
     let choice = json(std::str::from_utf8(&out).unwrap())["choices"][0].clone();
     assert_eq!(choice["finish_reason"], "length", "{choice}");
@@ -489,16 +488,16 @@ fn answer_cut_before_its_first_token_is_empty() {
 fn reasoning_of_a_chat_upstream_is_returned_to_it() {
     let takes = Capabilities { replay_reasoning: true, mark: carrier::mark("p", "up"), ..Capabilities::default() };
     let body = value!({"model": "m", "input": "hi"}).to_string();
-    let state = ask(Dialect::Responses, Dialect::Chat, &body, &takes).1;
+    let state = ask(Shape::Responses, Shape::Chat, &body, &takes).1;
     let message = value!({"role": "assistant", "reasoning_content": "hm \"so\"", "content": "x"});
     let answer = value!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]});
     let mut out = Vec::new();
-    reply((Dialect::Chat, Dialect::Responses), answer.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
+    reply((Shape::Chat, Shape::Responses), answer.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
     let mut items = vec![user("hi")];
     items.extend(json(std::str::from_utf8(&out).unwrap())["output"].as_array().unwrap().clone());
     items.push(user("and?"));
     let body = value!({"model": "m", "input": items}).to_string();
-    let again = |takes: &Capabilities| ask(Dialect::Responses, Dialect::Chat, &body, takes).0["messages"][1].clone();
+    let again = |takes: &Capabilities| ask(Shape::Responses, Shape::Chat, &body, takes).0["messages"][1].clone();
     assert_eq!((&again(&takes)["reasoning_content"], &again(&takes)["content"]), (&value!("hm \"so\""), &value!("x")));
     let other = Capabilities { mark: carrier::mark("q", "up"), ..takes };
     assert_eq!(again(&other).get("reasoning_content"), None);
@@ -512,12 +511,11 @@ fn tool_is_strict_only_if_the_client_says_so() {
         function.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let body =
             value!({"model": "m", "messages": [user("hi")], "tools": [{"type": "function", "function": function}]});
-        ask(Dialect::Chat, Dialect::Responses, &body.to_string(), &Capabilities::default()).0["tools"][0]["strict"]
-            .clone()
+        ask(Shape::Chat, Shape::Responses, &body.to_string(), &Capabilities::default()).0["tools"][0]["strict"].clone()
     };
     assert_eq!((tool(value!({})), tool(value!({"strict": true}))), (value!(false), value!(true)));
     let body = value!({"model": "m", "max_tokens": 9, "messages": [user("hi")], "tools": [{"name": "f", "input_schema": {"type": "object"}}]});
-    let got = ask(Dialect::Messages, Dialect::Responses, &body.to_string(), &Capabilities::default()).0;
+    let got = ask(Shape::Messages, Shape::Responses, &body.to_string(), &Capabilities::default()).0;
     assert_eq!(got["tools"][0]["strict"], false);
 }
 
@@ -526,9 +524,9 @@ fn tool_is_strict_only_if_the_client_says_so() {
 fn models_maximum_is_the_default_bound() {
     let takes = Capabilities { max_output_tokens: Some(64_000), ..Capabilities::default() };
     let body = value!({"model": "m", "input": "hi"}).to_string();
-    assert_eq!(ask(Dialect::Responses, Dialect::Messages, &body, &takes).0["max_tokens"], 64_000);
-    assert_eq!(asked(Dialect::Messages, &value!([user("hi")]))["max_tokens"], 9);
-    let chat = ask(Dialect::Responses, Dialect::Chat, &body, &takes).0;
+    assert_eq!(ask(Shape::Responses, Shape::Messages, &body, &takes).0["max_tokens"], 64_000);
+    assert_eq!(asked(Shape::Messages, &value!([user("hi")]))["max_tokens"], 9);
+    let chat = ask(Shape::Responses, Shape::Chat, &body, &takes).0;
     assert_eq!((chat.get("max_tokens"), chat.get("max_completion_tokens")), (None, None));
 }
 
@@ -537,6 +535,6 @@ fn models_maximum_is_the_default_bound() {
 fn unsupported_bound_is_not_sent() {
     let takes = Capabilities { drop_params: vec!["max_output_tokens".to_owned()], ..Capabilities::default() };
     let body = value!({"model": "m", "messages": [user("hi")], "max_tokens": 99}).to_string();
-    assert_eq!(ask(Dialect::Chat, Dialect::Responses, &body, &takes).0.get("max_output_tokens"), None);
-    assert_eq!(ask(Dialect::Chat, Dialect::Responses, &body, &Capabilities::default()).0["max_output_tokens"], 99);
+    assert_eq!(ask(Shape::Chat, Shape::Responses, &body, &takes).0.get("max_output_tokens"), None);
+    assert_eq!(ask(Shape::Chat, Shape::Responses, &body, &Capabilities::default()).0["max_output_tokens"], 99);
 }

@@ -6,16 +6,17 @@ use super::property::{Answer, accumulate_chat, accumulate_messages, answer};
 use super::reports::told_by;
 use super::*;
 use crate::base::rng::Rng;
+use crate::wire::ModelEndpoint;
 use serde_json::json;
 
 /// The events of a stream of format `shape` with the content of `answer`.
-fn events_of(shape: Dialect, answer: &Answer, rng: &mut Rng) -> Vec<Value> {
+fn events_of(shape: Shape, answer: &Answer, rng: &mut Rng) -> Vec<Value> {
     let text = match shape {
-        Dialect::Messages => answer.messages_stream(rng),
+        Shape::Messages => answer.messages_stream(rng),
         _ => answer.chat_stream(rng),
     };
     let text = match shape {
-        Dialect::Responses => run_stream((Dialect::Chat, shape), &TranslationState::default(), &text).out,
+        Shape::Responses => run_stream((Shape::Chat, shape), &TranslationState::default(), &text).out,
         _ => text,
     };
     let data = text.split("\n\n").filter_map(|event| Some(event.split_once("data: ")?.1));
@@ -54,11 +55,11 @@ fn any_object<'a>(rng: &mut Rng, value: &'a mut Value) -> &'a mut Value {
 }
 
 /// Adds one meaningless oddity.
-fn add_oddity(shape: Dialect, rng: &mut Rng, events: &mut Vec<Value>) {
+fn add_oddity(shape: Shape, rng: &mut Rng, events: &mut Vec<Value>) {
     let odd =
         [json!(null), json!(""), json!({}), json!([]), json!(7), json!([{"type": "text", "text": "no"}]), json!(false)];
     let at = rng.below(events.len() as u64) as usize;
-    let is_chat = shape == Dialect::Chat;
+    let is_chat = shape == Shape::Chat;
     match rng.below(6) {
         0 => {
             let name = format!("x_{}", rng.below(9));
@@ -100,24 +101,24 @@ fn add_oddity(shape: Dialect, rng: &mut Rng, events: &mut Vec<Value>) {
 }
 
 /// A stream of these events as servers usually write it.
-fn plain(shape: Dialect, events: &[Value]) -> String {
-    let event = |event: &Value| match event["type"].as_str().filter(|_| shape != Dialect::Chat) {
+fn plain(shape: Shape, events: &[Value]) -> String {
+    let event = |event: &Value| match event["type"].as_str().filter(|_| shape != Shape::Chat) {
         Some(kind) => format!("event: {kind}\ndata: {event}\n\n"),
         None => format!("data: {event}\n\n"),
     };
-    let end = if shape == Dialect::Chat { "data: [DONE]\n\n" } else { "" };
+    let end = if shape == Shape::Chat { "data: [DONE]\n\n" } else { "" };
     events.iter().map(event).collect::<String>() + end
 }
 
 /// Writes a stream in one of several equivalent spellings.
-fn spelt(shape: Dialect, rng: &mut Rng, events: &[Value]) -> String {
+fn spelt(shape: Shape, rng: &mut Rng, events: &[Value]) -> String {
     let mut out = String::new();
     let end = one_of(rng, &["\n", "\r\n"]);
     for event in events {
         if rng.below(8) == 0 {
             out += &format!(": {}{end}{end}", one_of(rng, &["", "PROCESSING", "data: {"]));
         }
-        if let (Some(kind), false) = (event["type"].as_str(), shape == Dialect::Chat) {
+        if let (Some(kind), false) = (event["type"].as_str(), shape == Shape::Chat) {
             out += &format!("event: {kind}{end}");
         }
         let data = if rng.below(4) == 0 { format!("{event:#}") } else { event.to_string() };
@@ -125,13 +126,13 @@ fn spelt(shape: Dialect, rng: &mut Rng, events: &[Value]) -> String {
         data.lines().for_each(|line| out += &format!("{begin}{line}{end}"));
         out += end;
     }
-    if shape == Dialect::Chat {
+    if shape == Shape::Chat {
         out += &format!("data: [DONE]{end}{end}");
     }
     out
 }
 
-fn played(way: (Dialect, Dialect), text: &str, piece: usize) -> Outcome {
+fn played(way: (Shape, Shape), text: &str, piece: usize) -> Outcome {
     let state = TranslationState::default();
     let chunks: Vec<&[u8]> = text.as_bytes().chunks(piece).collect();
     match way {
@@ -141,11 +142,11 @@ fn played(way: (Dialect, Dialect), text: &str, piece: usize) -> Outcome {
 }
 
 /// The content that a client receives from a stream.
-fn said(way: (Dialect, Dialect), outcome: Outcome) -> Value {
+fn said(way: (Shape, Shape), outcome: Outcome) -> Value {
     let put_together = match way {
         _ if outcome.result.is_err() => Value::Null,
-        (Dialect::Messages, Dialect::Chat) => accumulate_chat(&outcome.out),
-        (Dialect::Chat, Dialect::Messages) => {
+        (Shape::Messages, Shape::Chat) => accumulate_chat(&outcome.out),
+        (Shape::Chat, Shape::Messages) => {
             accumulate_messages(&outcome.out.replace("event: ping\ndata: {\"type\":\"ping\"}\n\n", ""))
         }
         _ => Value::Null,
@@ -176,10 +177,10 @@ fn meaningless_members_and_events_change_nothing() {
 }
 
 /// True for an event with the reason for the end of its answer.
-fn ends(shape: Dialect, event: &Value) -> bool {
+fn ends(shape: Shape, event: &Value) -> bool {
     match shape {
-        Dialect::Messages => event["delta"]["stop_reason"].is_string(),
-        Dialect::Responses => ["response.completed", "response.incomplete"].iter().any(|kind| event["type"] == *kind),
+        Shape::Messages => event["delta"]["stop_reason"].is_string(),
+        Shape::Responses => ["response.completed", "response.incomplete"].iter().any(|kind| event["type"] == *kind),
         _ => event["choices"][0]["finish_reason"].is_string(),
     }
 }
@@ -197,8 +198,8 @@ fn stream_without_its_end_is_never_complete_and_charged_as_reported() {
             match (rng.below(3), from) {
                 (0, _) => drop(events.remove(last)),
                 (1, _) => events.truncate(last),
-                (_, Dialect::Messages) => events[last]["delta"]["stop_reason"] = word,
-                (_, Dialect::Responses) => events[last]["response"]["status"] = json!("in_progress"),
+                (_, Shape::Messages) => events[last]["delta"]["stop_reason"] = word,
+                (_, Shape::Responses) => events[last]["response"]["status"] = json!("in_progress"),
                 _ => events[last]["choices"][0]["finish_reason"] = word,
             }
             let text = spelt(from, &mut rng, &events);
@@ -209,7 +210,7 @@ fn stream_without_its_end_is_never_complete_and_charged_as_reported() {
                     assert!(!out.contains(end), "seed {seed}, {from:?} to {to:?}: {out}");
                 }
                 let mut told = events.iter().filter(|event| event["usage"]["completion_tokens"].is_u64());
-                if let Some(told) = told.next_back().filter(|_| from == Dialect::Chat) {
+                if let Some(told) = told.next_back().filter(|_| from == Shape::Chat) {
                     assert_eq!(observed.reported.output, told["usage"]["completion_tokens"].as_u64(), "seed {seed}");
                 }
             }
@@ -218,23 +219,23 @@ fn stream_without_its_end_is_never_complete_and_charged_as_reported() {
 }
 
 /// A complete response of format `shape` with the content of `answer`.
-fn whole_of(shape: Dialect, answer: &Answer) -> Value {
+fn whole_of(shape: Shape, answer: &Answer) -> Value {
     let text = match shape {
-        Dialect::Messages => answer.messages_whole(),
+        Shape::Messages => answer.messages_whole(),
         _ => answer.chat_whole(),
     };
     let mut out = Vec::new();
-    if shape == Dialect::Responses {
-        reply((Dialect::Chat, shape), text.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
+    if shape == Shape::Responses {
+        reply((Shape::Chat, shape), text.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
     }
     serde_json::from_slice(if out.is_empty() { text.as_bytes() } else { &out }).unwrap()
 }
 
 /// The content that a client of format `to` receives from a complete response; `Null` if it failed.
-fn got((from, to): (Dialect, Dialect), body: &str) -> (Value, ObservedUsage) {
+fn got((from, to): (Shape, Shape), body: &str) -> (Value, ObservedUsage) {
     let mut out = Vec::new();
     let read = match from == to {
-        true => whole(from, body.as_bytes(), &ME, &mut out),
+        true => whole(ModelEndpoint::generate(from), body.as_bytes(), &ME, &mut out),
         false => reply((from, to), body.as_bytes(), &TranslationState::default(), &ME, &mut out),
     };
     match read {
@@ -297,7 +298,9 @@ fn response_with_odd_content_is_cleaned_and_charged_as_reported() {
                 let written = unstreamed((from, to), &TranslationState::default(), &text);
                 if answer.is_null() {
                     failed += 1;
-                    let reported = rejected(from, text.as_bytes(), crate::dialect::Broken::NotJson).reported;
+                    let reported =
+                        rejected(ModelEndpoint::generate(from), text.as_bytes(), crate::dialect::Broken::NotJson)
+                            .reported;
                     assert!(reported.output.is_some(), "seed {seed}: {text}");
                     // An answer that fails when complete must not end well as a stream.
                     assert!(

@@ -3,7 +3,7 @@
 
 use super::{ME, request_for};
 use crate::dialect::{Capabilities, ErrorWords, Overflow, error_body, is_rate, read_error, reply};
-use crate::wire::Dialect;
+use crate::wire::{ModelEndpoint, Shape};
 use serde_json::Value;
 
 /// The gateway's own estimate, and the configured context.
@@ -256,7 +256,7 @@ fn overflow(body: &str) -> Option<Overflow> {
 }
 
 /// Message and error body for a client of this format.
-fn told(to: Dialect, body: &str) -> (String, String) {
+fn told(to: Shape, body: &str) -> (String, String) {
     let text = read_error(body.as_bytes()).unwrap();
     let message = Overflow::of(&text).unwrap().message(to, ESTIMATE, CONTEXT, Some(&text.message));
     let words = ErrorWords {
@@ -269,19 +269,19 @@ fn told(to: Dialect, body: &str) -> (String, String) {
         request_id: "req_1",
     };
     let mut out = Vec::new();
-    error_body(Some(to), &words, &mut out);
+    error_body(Some(ModelEndpoint::generate(to)), &words, &mut out);
     (message.clone(), String::from_utf8(out).unwrap())
 }
 
-const FORMATS: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+const FORMATS: [Shape; 3] = [Shape::Chat, Shape::Messages, Shape::Responses];
 
 #[test]
 fn overflows_of_all_providers_are_reported_with_their_numbers() {
     for (provider, source, body, (prompt, context, answer)) in ROWS {
         for to in FORMATS {
             let want = match (to, answer) {
-                (Dialect::Messages, None) => format!("prompt is too long: {prompt} tokens > {context} maximum"),
-                (Dialect::Messages, Some(answer)) => format!(
+                (Shape::Messages, None) => format!("prompt is too long: {prompt} tokens > {context} maximum"),
+                (Shape::Messages, Some(answer)) => format!(
                     "input length and `max_tokens` exceed context limit: {prompt} + {answer} > {context}, decrease \
                      input length or `max_tokens` and try again (context length exceeded)"
                 ),
@@ -322,13 +322,13 @@ fn rate_limits_and_other_errors_are_not_overflows() {
 #[test]
 fn members_of_llama_cpp_are_enough_for_its_numbers() {
     let body = r#"{"error":{"code":400,"message":"","n_prompt_tokens":13392,"n_ctx":8192}}"#;
-    assert_eq!(told(Dialect::Messages, body).0, "prompt is too long: 13392 tokens > 8192 maximum");
+    assert_eq!(told(Shape::Messages, body).0, "prompt is too long: 13392 tokens > 8192 maximum");
 }
 
 #[test]
 fn estimate_below_the_context_is_reported_above_it() {
     let text = read_error(br#"{"message":"Input is too long for requested model."}"#).unwrap();
-    let message = Overflow::of(&text).unwrap().message(Dialect::Messages, 10, CONTEXT, None);
+    let message = Overflow::of(&text).unwrap().message(Shape::Messages, 10, CONTEXT, None);
     assert_eq!(message, "prompt is too long: 4097 tokens > 4096 maximum");
 }
 
@@ -339,16 +339,16 @@ fn full_context_with_status_200_is_an_end_not_an_overflow() {
         "stop_reason":"model_context_window_exceeded","stop_sequence":null,"usage":{"input_tokens":9,"output_tokens":3}}"#;
     for (to, body, member, word) in [
         (
-            Dialect::Chat,
+            Shape::Chat,
             r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#,
             "/choices/0/finish_reason",
             "length",
         ),
-        (Dialect::Responses, r#"{"model":"m","input":"a"}"#, "/status", "incomplete"),
+        (Shape::Responses, r#"{"model":"m","input":"a"}"#, "/status", "incomplete"),
     ] {
-        let (_, state) = request_for((to, Dialect::Messages), body, "up", &Capabilities::default()).unwrap();
+        let (_, state) = request_for((to, Shape::Messages), body, "up", &Capabilities::default()).unwrap();
         let mut out = Vec::new();
-        reply((Dialect::Messages, to), answer, &state, &ME, &mut out).unwrap();
+        reply((Shape::Messages, to), answer, &state, &ME, &mut out).unwrap();
         let written: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(written.pointer(member).unwrap(), word, "{written}");
     }
@@ -379,10 +379,10 @@ fn every_clients_pattern_matches_the_answer() {
             let (text, error) = (message.to_ascii_lowercase(), serde_json::from_str::<Value>(&whole).unwrap());
             let has = |words: &str| text.contains(words);
             let coded = error["error"]["code"] == "context_length_exceeded";
-            assert_eq!(coded, to != Dialect::Messages, "{whole}");
+            assert_eq!(coded, to != Shape::Messages, "{whole}");
             assert_eq!(error["error"]["type"], "invalid_request_error");
-            if to != Dialect::Messages {
-                let param = if to == Dialect::Chat { "messages" } else { "input" };
+            if to != Shape::Messages {
+                let param = if to == Shape::Chat { "messages" } else { "input" };
                 assert_eq!(error["error"]["param"], param, "{whole}");
             }
             let long = has("prompt is too long");
@@ -391,12 +391,12 @@ fn every_clients_pattern_matches_the_answer() {
                 // @anthropic-ai/claude-code 2.1.331.
                 ("Claude Code", long || has("maximum context length") || (bound && answer.is_some())),
                 // openai/codex: only the string code.
-                ("Codex", coded || to != Dialect::Responses),
+                ("Codex", coded || to != Shape::Responses),
                 // opencode-ai 1.18.33 and @kilocode/cli 7.7.9, `ProviderError.OVERFLOW_PATTERNS`.
                 ("opencode, Kilo", coded || long || has("context length exceeded")),
                 (
                     "opencode by text",
-                    to == Dialect::Messages || number_between(&text, "maximum context length is ", " tokens"),
+                    to == Shape::Messages || number_between(&text, "maximum context length is ", " tokens"),
                 ),
                 // cline/cline and RooCodeInc/Roo-Code `context-error-handling.ts`.
                 ("Cline, Roo", long || names_context(&text)),
@@ -412,7 +412,7 @@ fn every_clients_pattern_matches_the_answer() {
             for (client, matches) in matches {
                 assert!(matches, "{client} does not know {provider} to {to:?}: {whole}");
             }
-            if to == Dialect::Messages && answer.is_none() {
+            if to == Shape::Messages && answer.is_none() {
                 assert!(tells_how_much(&text), "{message}");
             }
             for forbidden in [

@@ -3,6 +3,7 @@
 use super::endings::{SHAPES, run_stream};
 use super::reports::{counted, shown};
 use super::*;
+use crate::wire::ModelEndpoint;
 use serde_json::json as value;
 
 /// Names that some format refuses, or that become similar when they are changed.
@@ -20,17 +21,17 @@ const NAMES: [&str; 10] = [
 ];
 
 /// A request that offers tools with all names, chooses the second to last and has called the first.
-fn offering(from: Dialect) -> Value {
+fn offering(from: Shape) -> Value {
     let (one, called) = (NAMES[8], NAMES[0]);
     let schema = value!({"type": "object", "properties": {}});
     match from {
-        Dialect::Messages => value!({"model": "m", "max_tokens": 9, "messages": [
+        Shape::Messages => value!({"model": "m", "max_tokens": 9, "messages": [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": called, "input": {}}]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "ok"}]}],
             "tools": NAMES.map(|name| value!({"name": name, "input_schema": schema})),
             "tool_choice": {"type": "tool", "name": one}}),
-        Dialect::Responses => value!({"model": "m", "input": [
+        Shape::Responses => value!({"model": "m", "input": [
             {"role": "user", "content": "a"},
             {"type": "function_call", "name": called, "arguments": "{}", "call_id": "c1"},
             {"type": "function_call_output", "call_id": "c1", "output": "ok"}],
@@ -47,14 +48,14 @@ fn offering(from: Dialect) -> Value {
 }
 
 /// Names in a request or an answer: of tools, of the choice and of calls.
-fn names(shape: Dialect, body: &Value) -> (Vec<String>, Value, Vec<String>) {
+fn names(shape: Shape, body: &Value) -> (Vec<String>, Value, Vec<String>) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let of = |list: &Value| list.as_array().cloned().unwrap_or_default();
     let own = |tool: &Value| text(tool.get("name").unwrap_or(&tool["function"]["name"]));
     let called = |item: &&Value| item["type"] == "tool_use" || item["type"] == "function_call";
     let calls: Vec<String> = match shape {
-        Dialect::Chat => of(&body["messages"][1]["tool_calls"]).iter().map(own).collect(),
-        Dialect::Messages => of(&body["messages"][1]["content"]).iter().filter(called).map(own).collect(),
+        Shape::Chat => of(&body["messages"][1]["tool_calls"]).iter().map(own).collect(),
+        Shape::Messages => of(&body["messages"][1]["content"]).iter().filter(called).map(own).collect(),
         _ => of(&body["input"]).iter().filter(called).map(own).collect(),
     };
     let choice = &body["tool_choice"];
@@ -63,7 +64,7 @@ fn names(shape: Dialect, body: &Value) -> (Vec<String>, Value, Vec<String>) {
 }
 
 /// A provider's answer that calls these tools, complete and streamed.
-fn calling(from: Dialect, names: &[String]) -> [String; 2] {
+fn calling(from: Shape, names: &[String]) -> [String; 2] {
     let event = |kind: &str, more: Value| {
         let mut event = value!({"type": kind});
         event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -71,7 +72,7 @@ fn calling(from: Dialect, names: &[String]) -> [String; 2] {
     };
     let all = names.iter().enumerate();
     match from {
-        Dialect::Messages => {
+        Shape::Messages => {
             let blocks: Vec<Value> = all
                 .map(|(at, name)| value!({"type": "tool_use", "id": format!("c{at}"), "name": name, "input": {}}))
                 .collect();
@@ -86,7 +87,7 @@ fn calling(from: Dialect, names: &[String]) -> [String; 2] {
             let whole = value!({"id": "m", "type": "message", "content": blocks, "stop_reason": "tool_use"});
             [whole.to_string(), text + &event("message_stop", value!({}))]
         }
-        Dialect::Responses => {
+        Shape::Responses => {
             let items: Vec<Value> = all
                 .map(|(at, name)| {
                     let id = format!("c{at}");
@@ -111,7 +112,7 @@ fn calling(from: Dialect, names: &[String]) -> [String; 2] {
     }
 }
 
-fn pairs() -> impl Iterator<Item = (Dialect, Dialect)> {
+fn pairs() -> impl Iterator<Item = (Shape, Shape)> {
     SHAPES.into_iter().flat_map(|from| SHAPES.map(|to| (from, to)))
 }
 
@@ -122,7 +123,7 @@ fn tool_names_are_valid_for_providers_and_restored() {
         let body = offering(client).to_string();
         let (request, state) = request_for((client, provider), &body, "up", &Capabilities::default()).unwrap();
         let (tools, choice, calls) = names(provider, &request);
-        let most = if provider == Dialect::Messages { 128 } else { 64 };
+        let most = if provider == Shape::Messages { 128 } else { 64 };
         let is_legal = |name: &String| {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
             (1..=most).contains(&name.len()) && name.bytes().all(plain)
@@ -249,10 +250,10 @@ const RESPONSES: &[Bill] = &[
 ];
 
 /// An answer that reports `usage`: complete, and in its possible streams.
-fn billed(from: Dialect, usage: &str) -> (Vec<String>, Vec<String>) {
+fn billed(from: Shape, usage: &str) -> (Vec<String>, Vec<String>) {
     let event = |kind: &str, more: &str| format!("event: {kind}\ndata: {{\"type\":\"{kind}\",{more}}}\n\n");
     match from {
-        Dialect::Chat => {
+        Shape::Chat => {
             let whole = |inside: &str, beside: &str| {
                 format!(
                     r#"{{"object":"chat.completion","choices":[{{"index":0,"message":{{"content":"hi"}},"finish_reason":"stop"{inside}}}]{beside}}}"#
@@ -278,7 +279,7 @@ fn billed(from: Dialect, usage: &str) -> (Vec<String>, Vec<String>) {
             ];
             (vec![whole("", &own), whole(&own, "")], streams.into())
         }
-        Dialect::Messages => {
+        Shape::Messages => {
             let whole = format!(
                 r#"{{"id":"m","type":"message","content":[{{"type":"text","text":"hi"}}],"stop_reason":"end_turn","usage":{usage}}}"#
             );
@@ -310,7 +311,7 @@ fn billed(from: Dialect, usage: &str) -> (Vec<String>, Vec<String>) {
 }
 
 /// Tokens in the last usage of a stream.
-fn shown_last(to: Dialect, out: &str) -> [u64; 4] {
+fn shown_last(to: Shape, out: &str) -> [u64; 4] {
     let events = out.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
     let mut usages = events.filter_map(|event| {
         let choice = &event["choices"][0]["usage"];
@@ -331,7 +332,7 @@ fn usage_is_charged_and_shown_as_billed() {
                 let mut out = Vec::new();
                 let state = TranslationState::default();
                 let observed = match from == to {
-                    true => whole(from, body.as_bytes(), &ME, &mut out),
+                    true => whole(ModelEndpoint::generate(from), body.as_bytes(), &ME, &mut out),
                     false => reply((from, to), body.as_bytes(), &state, &ME, &mut out),
                 };
                 let answer: Value = serde_json::from_slice(&out).unwrap();
@@ -345,7 +346,7 @@ fn usage_is_charged_and_shown_as_billed() {
                 let what = format!("{from:?} to {to:?}: {text}\n{out}");
                 assert_eq!((result, counted(observed.reported)), (Ok(()), *bill), "{what}");
                 // A client of the same format adds up its provider's reports itself.
-                if from != to || from != Dialect::Messages {
+                if from != to || from != Shape::Messages {
                     assert_eq!(shown_last(to, &out), *bill, "{what}");
                 }
                 count += 1;
@@ -362,22 +363,22 @@ fn reasoning_keeps_its_signature_in_the_other_format() {
     let call = value!({"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1]}});
     let message = value!({"id": "m", "type": "message", "role": "assistant", "model": "up", "stop_reason": "tool_use",
         "content": [thinking, redacted, call], "usage": {"input_tokens": 31, "output_tokens": 12}});
-    let way = (Dialect::Messages, Dialect::Messages);
+    let way = (Shape::Messages, Shape::Messages);
     let streamed = run_stream(way, &TranslationState::default(), &message.to_string());
     assert_eq!(streamed.result, Ok(()), "{}", streamed.out);
     let mut out = Vec::new();
-    whole(Dialect::Messages, streamed.out.as_bytes(), &ME, &mut out).unwrap();
+    whole(ModelEndpoint::MESSAGES, streamed.out.as_bytes(), &ME, &mut out).unwrap();
     let answer: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!((&answer["content"], &answer["stop_reason"]), (&message["content"], &message["stop_reason"]));
     let response = value!({"id": "r", "object": "response", "status": "completed", "model": "up", "output": [
         {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x"},
         {"type": "custom_tool_call", "id": "ct", "call_id": "c1", "name": "f", "input": "free"}],
         "usage": {"input_tokens": 31, "output_tokens": 12}});
-    let way = (Dialect::Responses, Dialect::Responses);
+    let way = (Shape::Responses, Shape::Responses);
     let streamed = run_stream(way, &TranslationState::default(), &response.to_string());
     assert_eq!(streamed.result, Ok(()), "{}", streamed.out);
     let mut out = Vec::new();
-    whole(Dialect::Responses, streamed.out.as_bytes(), &ME, &mut out).unwrap();
+    whole(ModelEndpoint::RESPONSES, streamed.out.as_bytes(), &ME, &mut out).unwrap();
     let answer: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(answer["output"], response["output"]);
 }
@@ -396,7 +397,7 @@ fn usage_chunk_is_withheld_unless_requested() {
     {
         let all = format!("{text}\n\ndata: {{{choices}\"usage\":{usage}}}\n\ndata: [DONE]\n\n");
         for (show, count) in [(false, 0), (true, 1)] {
-            let mut stream = SseStream::same(Dialect::Chat, show, 1 << 20);
+            let mut stream = SseStream::same(ModelEndpoint::CHAT, show, 1 << 20);
             let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
             stream.feed(all.as_bytes(), &mut pool, &ME, &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
@@ -406,14 +407,14 @@ fn usage_chunk_is_withheld_unless_requested() {
 }
 
 /// First values of a provider's request, as text.
-fn opening(provider: Dialect, request: &Value) -> [String; 2] {
+fn opening(provider: Shape, request: &Value) -> [String; 2] {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
         parts => parts[0]["text"].as_str().unwrap_or_default().to_owned(),
     };
     match provider {
-        Dialect::Messages => [text(&request["system"]), text(&request["messages"][0]["content"])],
-        Dialect::Responses => [text(&request["instructions"]), text(&request["input"][0]["content"])],
+        Shape::Messages => [text(&request["system"]), text(&request["messages"][0]["content"])],
+        Shape::Responses => [text(&request["instructions"]), text(&request["input"][0]["content"])],
         _ => {
             assert_eq!(request["messages"][0]["role"], "system");
             [text(&request["messages"][0]["content"]), text(&request["messages"][1]["content"])]
@@ -426,10 +427,10 @@ fn developer_messages_and_text_files_reach_every_provider() {
     let (data, url) = ("SGVsbG8=", "data:text/plain;base64,SGVsbG8=");
     for (client, provider) in pairs().filter(|(client, provider)| client != provider) {
         let body = match client {
-            Dialect::Messages => value!({"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": [
+            Shape::Messages => value!({"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": [
                 {"role": "user", "content": [{"type": "document",
                     "source": {"type": "base64", "media_type": "text/plain", "data": data}}]}]}),
-            Dialect::Responses => value!({"model": "m", "input": [
+            Shape::Responses => value!({"model": "m", "input": [
                 {"role": "developer", "content": "Be brief."},
                 {"role": "user", "content": [{"type": "input_file", "filename": "a.txt", "file_data": url}]}]}),
             _ => value!({"model": "m", "messages": [
@@ -449,7 +450,7 @@ fn strict_tool_has_a_schema_that_its_provider_accepts() {
     let function = value!({"name": "f", "strict": true, "parameters": schema});
     let body = value!({"model": "m", "messages": [{"role": "user", "content": "a"}],
         "tools": [{"type": "function", "function": function}]});
-    let way = (Dialect::Chat, Dialect::Messages);
+    let way = (Shape::Chat, Shape::Messages);
     let tool = &request_for(way, &body.to_string(), "up", &takes).unwrap().0["tools"][0];
     let number = value!({"type": "integer", "description": "{maximum: 5}"});
     assert_eq!((&tool["strict"], &tool["input_schema"]["properties"]["n"]), (&value!(true), &number), "{tool}");

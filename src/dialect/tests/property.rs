@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::rng::Rng;
+use crate::wire::ModelEndpoint;
 use serde_json::json;
 
 /// A tool call: id, name, arguments as JSON text.
@@ -295,29 +296,24 @@ fn translated_stream_equals_the_translated_complete_answer() {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
         let state = TranslationState::default();
-        let whole = |from: Dialect, body: String| {
+        let whole = |from: Shape, body: String| {
             let mut out = Vec::new();
             let observed = reply((from, other(from)), body.as_bytes(), &state, &ME, &mut out).unwrap();
             (serde_json::from_slice::<Value>(&out).unwrap(), observed)
         };
         let text = answer.messages_stream(&mut rng);
-        let outcome = stream(
-            Dialect::Messages,
-            &state,
-            true,
-            &ME,
-            &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>(),
-        );
+        let outcome =
+            stream(Shape::Messages, &state, true, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
         assert_eq!(outcome.result, Ok(()), "seed {seed}");
-        let (want, observed) = whole(Dialect::Messages, answer.messages_whole());
+        let (want, observed) = whole(Shape::Messages, answer.messages_whole());
         assert_eq!(accumulate_chat(&outcome.out), want, "seed {seed}: {answer:?}");
         assert_eq!(outcome.observed.reported, observed.reported, "seed {seed}");
 
         let text = answer.chat_stream(&mut rng);
         let outcome =
-            stream(Dialect::Chat, &state, false, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
+            stream(Shape::Chat, &state, false, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
         assert_eq!(outcome.result, Ok(()), "seed {seed}");
-        let (want, observed) = whole(Dialect::Chat, answer.chat_whole());
+        let (want, observed) = whole(Shape::Chat, answer.chat_whole());
         assert_eq!(accumulate_messages(&outcome.out), want, "seed {seed}: {answer:?}");
         assert_eq!(outcome.observed.reported, observed.reported, "seed {seed}");
     }
@@ -328,7 +324,7 @@ fn response_written_as_a_stream_equals_the_translated_response() {
     for seed in 0..200 {
         let answer = answer(&mut Rng::from_u64(seed));
         let state = TranslationState::default();
-        for (from, body) in [(Dialect::Messages, answer.messages_whole()), (Dialect::Chat, answer.chat_whole())] {
+        for (from, body) in [(Shape::Messages, answer.messages_whole()), (Shape::Chat, answer.chat_whole())] {
             let mut out = Vec::new();
             let observed = reply((from, other(from)), body.as_bytes(), &state, &ME, &mut out).unwrap();
             let want: Value = serde_json::from_slice(&out).unwrap();
@@ -337,7 +333,7 @@ fn response_written_as_a_stream_equals_the_translated_response() {
             let written = unstreamed((from, other(from)), &state, &body).unwrap();
             assert_eq!(written.result, Ok(()), "seed {seed}");
             let got = match from {
-                Dialect::Messages => accumulate_chat(&written.out),
+                Shape::Messages => accumulate_chat(&written.out),
                 _ => accumulate_messages(&written.out),
             };
             assert_eq!(got, want, "seed {seed}: {answer:?}");
@@ -362,9 +358,9 @@ fn event_that_matches_the_template_is_translated_as_if_parsed() {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
         let state = TranslationState { json_tool: seed % 5 == 0, ..TranslationState::default() };
-        for from in [Dialect::Messages, Dialect::Chat] {
+        for from in [Shape::Messages, Shape::Chat] {
             let (mut text, step) = match from {
-                Dialect::Messages => (answer.messages_stream(&mut rng), 1 + rng.below(300) as usize),
+                Shape::Messages => (answer.messages_stream(&mut rng), 1 + rng.below(300) as usize),
                 _ => (answer.chat_stream(&mut rng), 1 + rng.below(300) as usize),
             };
             if state.json_tool {
@@ -433,8 +429,8 @@ fn request_survives_a_round_trip_between_formats() {
         let mut rng = Rng::from_u64(seed);
         let body = conversation(&mut rng);
         let capabilities = Capabilities::default();
-        let (there, _) = request(Dialect::Messages, &body.to_string(), "m", &capabilities).unwrap();
-        let (back, _) = request(Dialect::Chat, &there.to_string(), "m", &capabilities).unwrap();
+        let (there, _) = request(Shape::Messages, &body.to_string(), "m", &capabilities).unwrap();
+        let (back, _) = request(Shape::Chat, &there.to_string(), "m", &capabilities).unwrap();
         assert_eq!(back, body, "seed {seed}: by way of {there}");
     }
 }
@@ -443,9 +439,9 @@ fn request_survives_a_round_trip_between_formats() {
 fn numbers_and_member_order_are_preserved_exactly() {
     let arguments = r#"{"z": 12345678901234567890123, "a": 1.0, "m": {"y": -0e10, "b": "\u00e9\/"}}"#;
     let compact = r#"{"z":12345678901234567890123,"a":1.0,"m":{"y":-0e10,"b":"\u00e9\/"}}"#;
-    let translated = |from: Dialect, body: &str| {
+    let translated = |from: Shape, body: &str| {
         let mut scan = RequestScan::new();
-        scan.reset(from);
+        scan.reset(ModelEndpoint::generate(from));
         scan.finish(body.as_bytes()).unwrap();
         let (mut out, capabilities) = (Vec::new(), Capabilities::default());
         let target = RequestTarget { model: "m", shape: other(from), capabilities: &capabilities, cache_key: None };
@@ -457,14 +453,14 @@ fn numbers_and_member_order_are_preserved_exactly() {
             "tools":[{{"function":{{"name":"f","parameters":{arguments}}}}}]}}"#,
         Value::String(arguments.to_owned())
     );
-    let out = translated(Dialect::Chat, &body);
+    let out = translated(Shape::Chat, &body);
     assert!(out.contains(&format!("\"input\":{compact}")), "{out}");
     assert!(out.contains(&format!("\"input_schema\":{{\"type\":\"object\",{}", &compact[1..])), "{out}");
     let body = format!(
         r#"{{"max_tokens":1,"messages":[{{"role":"assistant","content":[
             {{"type":"tool_use","id":"a","name":"f","input":{arguments}}}]}}]}}"#
     );
-    let out = translated(Dialect::Messages, &body);
+    let out = translated(Shape::Messages, &body);
     let escaped = Value::String(compact.to_owned()).to_string();
     assert!(out.contains(&format!("\"arguments\":{escaped}")), "{out}");
 }
@@ -473,7 +469,7 @@ fn numbers_and_member_order_are_preserved_exactly() {
 fn waiting_arguments_are_bounded_and_reported() {
     let run = |text: &str| {
         stream(
-            Dialect::Chat,
+            Shape::Chat,
             &TranslationState::default(),
             false,
             &ME,

@@ -19,6 +19,7 @@
 use super::endings::{SHAPES, index, run_stream, streamed_word, word_of};
 use super::rows::{capabilities, cases};
 use super::*;
+use crate::wire::ModelEndpoint;
 use crate::wire::json::Raw;
 use serde_json::json as value;
 use std::collections::BTreeMap;
@@ -38,9 +39,9 @@ fn gather(content: &Value, thinks: bool, said: &mut [String; 2]) {
 }
 
 /// Adds the content of one event of a stream, or of a complete answer.
-fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
+fn gather_answer(shape: Shape, answer: &Value, said: &mut [String; 2]) {
     match shape {
-        Dialect::Chat | Dialect::Relay(_) => {
+        Shape::Chat => {
             let choice = &answer["choices"][0];
             let message = choice.get("message").unwrap_or(&choice["delta"]);
             let thinking = message.get("reasoning_content").unwrap_or(&message["reasoning_details"]);
@@ -48,8 +49,8 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
             gather(&message["content"], false, said);
             gather(&message["refusal"], false, said);
         }
-        Dialect::Messages => gather(answer.get("delta").unwrap_or(&answer["content"]), false, said),
-        Dialect::Responses => {
+        Shape::Messages => gather(answer.get("delta").unwrap_or(&answer["content"]), false, said),
+        Shape::Responses => {
             let kind = answer["type"].as_str().unwrap_or_default();
             if kind.ends_with("text.delta") || kind == "response.refusal.delta" {
                 gather(&answer["delta"], kind.contains("reasoning"), said);
@@ -68,7 +69,7 @@ fn gather_answer(shape: Dialect, answer: &Value, said: &mut [String; 2]) {
 type Calls = BTreeMap<u64, [String; 3]>;
 
 /// Adds the calls of one event of a stream, or of a complete answer.
-fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
+fn gather_calls(shape: Shape, answer: &Value, calls: &mut Calls) {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut add = |place: u64, name: &Value, pieces: &Value, whole: &Value| {
         let [known, json, all] = calls.entry(place).or_default();
@@ -84,7 +85,7 @@ fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
     };
     let none = &Value::Null;
     match shape {
-        Dialect::Chat | Dialect::Relay(_) => {
+        Shape::Chat => {
             let choice = &answer["choices"][0];
             let message = choice.get("message").unwrap_or(&choice["delta"]);
             for (at, call) in list(&message["tool_calls"]).iter().enumerate() {
@@ -97,7 +98,7 @@ fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
                 add(0, &call["name"], &call["arguments"], none);
             }
         }
-        Dialect::Messages => {
+        Shape::Messages => {
             let (block, place) = (&answer["content_block"], answer["index"].as_u64().unwrap_or(0));
             if block["type"] == "tool_use" {
                 add(place, &block["name"], none, &block["input"]);
@@ -108,7 +109,7 @@ fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
                 add(at, &block["name"], none, &block["input"]);
             }
         }
-        Dialect::Responses => {
+        Shape::Responses => {
             let (item, place) = (&answer["item"], answer["output_index"].as_u64().unwrap_or(0));
             if item["type"] == "function_call" {
                 add(place, &item["name"], none, &item["arguments"]);
@@ -124,16 +125,16 @@ fn gather_calls(shape: Dialect, answer: &Value, calls: &mut Calls) {
 }
 
 /// Tokens in an answer: input without cached tokens, read from a cache, written to one, output.
-pub(super) fn shown(shape: Dialect, usage: &Value) -> [u64; 4] {
+pub(super) fn shown(shape: Shape, usage: &Value) -> [u64; 4] {
     counted(report(shape, usage))
 }
 
-fn report(shape: Dialect, usage: &Value) -> Reported {
+fn report(shape: Shape, usage: &Value) -> Reported {
     let usage = usage.to_string();
     match shape {
-        Dialect::Chat | Dialect::Relay(_) => Reported::from_chat(Raw::new(usage.as_bytes())),
-        Dialect::Messages => Reported::from_messages(Raw::new(usage.as_bytes())),
-        Dialect::Responses => Reported::from_responses(Raw::new(usage.as_bytes())),
+        Shape::Chat => Reported::from_chat(Raw::new(usage.as_bytes())),
+        Shape::Messages => Reported::from_messages(Raw::new(usage.as_bytes())),
+        Shape::Responses => Reported::from_responses(Raw::new(usage.as_bytes())),
     }
 }
 
@@ -143,7 +144,7 @@ pub(super) fn counted(reported: Reported) -> [u64; 4] {
 }
 
 /// Tokens charged: estimates if the provider has reported none.
-fn charged(to: Dialect, observed: &ObservedUsage, shown: [u64; 4], same: bool) -> [u64; 4] {
+fn charged(to: Shape, observed: &ObservedUsage, shown: [u64; 4], same: bool) -> [u64; 4] {
     let ObservedUsage { reported, relayed_tokens } = observed;
     let [_, read, written, _] = counted(*reported);
     let input = reported.input.unwrap_or_else(|| ME.prompt.count());
@@ -152,17 +153,17 @@ fn charged(to: Dialect, observed: &ObservedUsage, shown: [u64; 4], same: bool) -
     let sum = |[input, read, written, output]: [u64; 4]| [input + read + written, output];
     if !same {
         assert_eq!(shown, charged, "shown and charged to {to:?}");
-    } else if to == Dialect::Chat || reported.is_complete() {
+    } else if to == Shape::Chat || reported.is_complete() {
         assert_eq!(sum(shown), sum(charged), "shown and charged to {to:?}");
     }
     charged
 }
 
 /// Result for a client, in the notation of a fixture.
-fn told(to: Dialect, said: &[String; 2], calls: Calls, word: &str, tokens: [u64; 4]) -> Value {
+fn told(to: Shape, said: &[String; 2], calls: Calls, word: &str, tokens: [u64; 4]) -> Value {
     let [input, cached, written, output] = tokens;
     // Only chat clients read them without a check.
-    let whole = |json: &str| if json.is_empty() && to != Dialect::Chat { "{}".to_owned() } else { json.to_owned() };
+    let whole = |json: &str| if json.is_empty() && to != Shape::Chat { "{}".to_owned() } else { json.to_owned() };
     let arguments = |json: &str| serde_json::from_str(&whole(json)).unwrap_or(value!({"broken": json}));
     let calls = calls
         .into_values()
@@ -173,18 +174,18 @@ fn told(to: Dialect, said: &[String; 2], calls: Calls, word: &str, tokens: [u64;
 }
 
 /// Translation state of a request whose client wants to see reasoning.
-fn asked((from, to): (Dialect, Dialect)) -> TranslationState {
+fn asked((from, to): (Shape, Shape)) -> TranslationState {
     let body = r#"{"model":"m","input":"hi","reasoning":{"summary":"auto"}}"#;
     match to {
-        Dialect::Responses if from != to => request_for((to, from), body, "up", &Capabilities::default()).unwrap().1,
+        Shape::Responses if from != to => request_for((to, from), body, "up", &Capabilities::default()).unwrap().1,
         _ => TranslationState::default(),
     }
 }
 
-fn complete((from, to): (Dialect, Dialect), body: &str) -> Value {
+fn complete((from, to): (Shape, Shape), body: &str) -> Value {
     let (mut out, mut said, mut calls) = (Vec::new(), Default::default(), Calls::new());
     let read = match from == to {
-        true => whole(from, body.as_bytes(), &ME, &mut out),
+        true => whole(ModelEndpoint::generate(from), body.as_bytes(), &ME, &mut out),
         false => reply((from, to), body.as_bytes(), &asked((from, to)), &ME, &mut out),
     };
     let Ok(observed) = read else { return value!({"fails": true}) };
@@ -195,7 +196,7 @@ fn complete((from, to): (Dialect, Dialect), body: &str) -> Value {
     told(to, &said, calls, &word_of(to, &answer.to_string()), tokens)
 }
 
-fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
+fn streamed((from, to): (Shape, Shape), text: &str) -> Value {
     let state = asked((from, to));
     let outcome = run_stream((from, to), &state, text);
     let Outcome { out, result, .. } = &outcome;
@@ -207,19 +208,19 @@ fn streamed((from, to): (Dialect, Dialect), text: &str) -> Value {
 }
 
 /// Response that the client of a stream receives.
-pub(super) fn told_by((from, to): (Dialect, Dialect), Outcome { out, observed, result }: Outcome) -> Value {
+pub(super) fn told_by((from, to): (Shape, Shape), Outcome { out, observed, result }: Outcome) -> Value {
     let (mut said, mut calls, mut reported) = (Default::default(), Calls::new(), Reported::default());
     let mut heads = Vec::new();
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {
         let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
         gather_answer(to, &event, &mut said);
         gather_calls(to, &event, &mut calls);
-        if to == Dialect::Chat && event.get("error").is_none() {
+        if to == Shape::Chat && event.get("error").is_none() {
             heads.push(["id", "object", "created", "model"].map(|name| event[name].clone()));
         }
         let outer = ["response", "message"].iter().find_map(|name| event[name].get("usage"));
         let usage = outer.unwrap_or(&event["usage"]);
-        if usage.is_object() && to == Dialect::Messages {
+        if usage.is_object() && to == Shape::Messages {
             // Its clients keep a count that a later event omits or sets to zero.
             reported.merge(report(to, usage));
         } else if usage.is_object() {
@@ -256,8 +257,8 @@ fn contains(value: &Value, part: &Value) -> bool {
 }
 
 /// Assistant's message of the next request, after a client of format `to` has received this answer of a chat provider.
-pub(super) fn replayed(to: Dialect, streams: bool, answer: &str, takes: &Capabilities) -> Value {
-    let way = (Dialect::Chat, to);
+pub(super) fn replayed(to: Shape, streams: bool, answer: &str, takes: &Capabilities) -> Value {
+    let way = (Shape::Chat, to);
     let mark = carrier::mark("provider", "model");
     let state = TranslationState { mark, ..asked(way) };
     let mut out = Vec::new();
@@ -267,17 +268,17 @@ pub(super) fn replayed(to: Dialect, streams: bool, answer: &str, takes: &Capabil
         let events: Vec<Value> =
             out.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
         match to {
-            Dialect::Responses => events.last().unwrap()["response"]["output"].clone(),
+            Shape::Responses => events.last().unwrap()["response"]["output"].clone(),
             _ => blocks_of(&events),
         }
     } else {
         reply(way, answer.as_bytes(), &state, &ME, &mut out).unwrap();
         let answer: Value = serde_json::from_slice(&out).unwrap();
-        answer[if to == Dialect::Responses { "output" } else { "content" }].clone()
+        answer[if to == Shape::Responses { "output" } else { "content" }].clone()
     };
     let of =
         |kind: &str| said.as_array().unwrap().iter().filter(|item| item["type"] == kind).cloned().collect::<Vec<_>>();
-    let (body, from) = if to == Dialect::Responses {
+    let (body, from) = if to == Shape::Responses {
         let mut input = said.as_array().unwrap().clone();
         input.extend(
             of("function_call")
@@ -296,7 +297,7 @@ pub(super) fn replayed(to: Dialect, streams: bool, answer: &str, takes: &Capabil
         (value!({"model": "m", "max_tokens": 9, "messages": [user, assistant, results]}), to)
     };
     let takes = Capabilities { mark, ..takes.clone() };
-    let next = request_for((from, Dialect::Chat), &body.to_string(), "up", &takes).unwrap().0;
+    let next = request_for((from, Shape::Chat), &body.to_string(), "up", &takes).unwrap().0;
     let messages = next["messages"].as_array().unwrap();
     messages.iter().find(|message| message["role"] == "assistant").unwrap().clone()
 }
@@ -341,7 +342,7 @@ fn blocks_of(events: &[Value]) -> Value {
     Value::Array(blocks)
 }
 
-fn format_of(name: &str) -> Dialect {
+fn format_of(name: &str) -> Shape {
     SHAPES[["chat", "messages", "responses"].iter().position(|known| *known == name).unwrap()]
 }
 
@@ -375,7 +376,7 @@ fn every_report_is_answered_for_clients_of_every_format() {
                 continue;
             }
             if kind == "replay" {
-                for to in [Dialect::Messages, Dialect::Responses] {
+                for to in [Shape::Messages, Shape::Responses] {
                     let takes = Capabilities { replay_reasoning: true, ..Capabilities::default() };
                     let got = replayed(to, from.starts_with("stream"), &case.input, &takes);
                     assert!(contains(&got, &want), "{what} to {to:?}: {got}");

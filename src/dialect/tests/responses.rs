@@ -4,11 +4,12 @@ use super::answers::run_time;
 use super::property::{accumulate_chat, accumulate_messages, answer};
 use super::*;
 use crate::base::rng::Rng;
+use crate::wire::ModelEndpoint;
 use serde_json::json as value;
 
-const MODELS: [(Dialect, &str, &str, &str); 2] = [
-    (Dialect::Chat, "upstream.chat", "gpt-4o-mini", "openai"),
-    (Dialect::Messages, "upstream.messages", "claude-sonnet-4-6", "anthropic"),
+const MODELS: [(Shape, &str, &str, &str); 2] = [
+    (Shape::Chat, "upstream.chat", "gpt-4o-mini", "openai"),
+    (Shape::Messages, "upstream.messages", "claude-sonnet-4-6", "anthropic"),
 ];
 
 fn read(name: &str) -> Option<String> {
@@ -41,11 +42,11 @@ fn capabilities(scenario: &str, (model, provider): (&str, &str)) -> Capabilities
 }
 
 /// Translation state of the scenario's request; without one, that of a simple request.
-fn state_of(scenario: &str, shape: Dialect, target: (&str, &str)) -> TranslationState {
+fn state_of(scenario: &str, shape: Shape, target: (&str, &str)) -> TranslationState {
     let body = read(&format!("{scenario}.client.responses.request.json"));
     let body = body.unwrap_or_else(|| r#"{"model":"team-fast","input":"hi"}"#.to_owned());
     let capabilities = capabilities(scenario, target);
-    request_for((Dialect::Responses, shape), &body, target.0, &capabilities).unwrap().1
+    request_for((Shape::Responses, shape), &body, target.0, &capabilities).unwrap().1
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn requests_are_translated_as_the_examples_say() {
             let Some(body) = read(&format!("{scenario}.client.responses.request.json")) else { continue };
             let want = json(&read(&format!("{scenario}.{upstream}.request.json")).unwrap());
             let capabilities = capabilities(&scenario, (model, provider));
-            let (got, _) = request_for((Dialect::Responses, shape), &body, model, &capabilities).unwrap();
+            let (got, _) = request_for((Shape::Responses, shape), &body, model, &capabilities).unwrap();
             assert_eq!(got, want, "{scenario} {upstream}");
             seen += 1;
         }
@@ -72,7 +73,7 @@ fn complete_answers_are_translated_as_the_examples_say() {
             let body = read(&format!("{scenario}.{upstream}.response.json")).unwrap();
             let Some(want) = read(&format!("{scenario}.client.responses.response.json")) else { continue };
             let (mut out, state) = (Vec::new(), state_of(&scenario, shape, (model, provider)));
-            reply((shape, Dialect::Responses), body.as_bytes(), &state, &ME, &mut out).unwrap();
+            reply((shape, Shape::Responses), body.as_bytes(), &state, &ME, &mut out).unwrap();
             assert_eq!(json(std::str::from_utf8(&out).unwrap()), json(&want), "{scenario} {upstream}");
             seen += 1;
         }
@@ -88,7 +89,7 @@ fn streams_are_translated_as_the_examples_say_however_they_are_cut() {
             let text = read(&format!("{scenario}.{upstream}.stream.sse")).unwrap();
             let Some(want) = read(&format!("{scenario}.client.responses.stream.sse")) else { continue };
             let state = state_of(&scenario, shape, (model, provider));
-            let outcome = stream_for_every_way((shape, Dialect::Responses), &state, false, &ME, &text);
+            let outcome = stream_for_every_way((shape, Shape::Responses), &state, false, &ME, &text);
             assert_eq!(outcome.result, Ok(()), "{scenario}");
             assert_eq!(outcome.out, want, "{scenario} {upstream}");
             seen += 1;
@@ -103,17 +104,17 @@ fn stored_responses_and_errors_are_refused_by_path() {
     for case in cases.as_array().unwrap() {
         let body = case["request"].to_string();
         let mut scan = RequestScan::new();
-        scan.reset(Dialect::Responses);
+        scan.reset(ModelEndpoint::RESPONSES);
         for (shape, _, model, _) in MODELS {
             let found = scan.finish(body.as_bytes()).map_err(|invalid| invalid.0);
             let refused = found.err().or_else(|| {
                 let capabilities = Capabilities::default();
-                request_for((Dialect::Responses, shape), &body, model, &capabilities).err()
+                request_for((Shape::Responses, shape), &body, model, &capabilities).err()
             });
             let refused = refused.unwrap_or_else(|| panic!("accepted: {body}"));
             let field = case["field"].as_str().unwrap();
             assert_eq!(refused.split_once(": ").map(|(path, _)| path), Some(field), "{refused}: {body}");
-            scan.reset(Dialect::Responses);
+            scan.reset(ModelEndpoint::RESPONSES);
         }
     }
 }
@@ -122,13 +123,13 @@ fn stored_responses_and_errors_are_refused_by_path() {
 fn same_format_passes_except_for_tollgates_members() {
     let body = read("46-same-shape.client.responses.request.json").unwrap();
     let mut scan = RequestScan::new();
-    scan.reset(Dialect::Responses);
+    scan.reset(ModelEndpoint::RESPONSES);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let capabilities = Capabilities::default();
     let target =
-        RequestTarget { model: "gpt-5.5", shape: Dialect::Responses, capabilities: &capabilities, cache_key: None };
-    let length = rewrite(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces);
+        RequestTarget { model: "gpt-5.5", shape: Shape::Responses, capabilities: &capabilities, cache_key: None };
+    let length = rewrite(ModelEndpoint::RESPONSES, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces);
     let length = length.unwrap();
     let mut out = Vec::new();
     for piece in &pieces {
@@ -142,7 +143,7 @@ fn same_format_passes_except_for_tollgates_members() {
     assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
     let upstream = read("46-same-shape.upstream.responses.stream.sse").unwrap();
     let run = |chunks: &[&[u8]]| {
-        let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
+        let mut stream = SseStream::same(ModelEndpoint::RESPONSES, false, 1 << 20);
         let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
         for chunk in chunks {
             let alike = stream.feed_alike(chunk, &mut pool, &mut out);
@@ -164,11 +165,11 @@ fn same_format_passes_except_for_tollgates_members() {
 fn chat_client_reaches_a_model_with_only_this_format() {
     let body = read("47-chat-to-responses.client.chat.request.json").unwrap();
     let capabilities = Capabilities { mark: carrier::mark("openai", "gpt-5.5"), ..Capabilities::default() };
-    let way = (Dialect::Chat, Dialect::Responses);
+    let way = (Shape::Chat, Shape::Responses);
     let (got, state) = request_for(way, &body, "gpt-5.5", &capabilities).unwrap();
     assert_eq!(got, json(&read("47-chat-to-responses.upstream.responses.request.json").unwrap()));
     let text = read("47-chat-to-responses.upstream.responses.stream.sse").unwrap();
-    let outcome = stream_for_every_way((Dialect::Responses, Dialect::Chat), &state, true, &ME, &text);
+    let outcome = stream_for_every_way((Shape::Responses, Shape::Chat), &state, true, &ME, &text);
     assert_eq!(outcome.result, Ok(()));
     assert_eq!(outcome.out, read("47-chat-to-responses.client.chat.stream.sse").unwrap());
 }
@@ -187,27 +188,27 @@ fn stream_ends_with_the_complete_answer_and_both_are_read_alike() {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
         let texts = [
-            (Dialect::Chat, answer.chat_whole(), answer.chat_stream(&mut rng)),
-            (Dialect::Messages, answer.messages_whole(), answer.messages_stream(&mut rng)),
+            (Shape::Chat, answer.chat_whole(), answer.chat_stream(&mut rng)),
+            (Shape::Messages, answer.messages_whole(), answer.messages_stream(&mut rng)),
         ];
         for (from, whole, text) in texts {
             let state = state_of("none", from, ("m", "p"));
-            let (mut out, way) = (Vec::new(), (from, Dialect::Responses));
+            let (mut out, way) = (Vec::new(), (from, Shape::Responses));
             reply(way, whole.as_bytes(), &state, &ME, &mut out).unwrap();
             let want = json(std::str::from_utf8(&out).unwrap());
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(1 + seed as usize).collect();
             let outcome = stream_for(way, &state, false, &ME, &chunks);
             assert_eq!(outcome.result, Ok(()), "seed {seed}");
             assert_eq!(last_response(&outcome.out), want, "seed {seed} {from:?}: {answer:?}");
-            for to in [Dialect::Chat, Dialect::Messages] {
-                let (mut again, back) = (Vec::new(), (Dialect::Responses, to));
+            for to in [Shape::Chat, Shape::Messages] {
+                let (mut again, back) = (Vec::new(), (Shape::Responses, to));
                 let read = reply(back, &out, &state, &ME, &mut again);
                 read.unwrap();
                 let want = json(std::str::from_utf8(&again).unwrap());
                 let outcome = stream_for(back, &state, true, &ME, &[outcome.out.as_bytes()]);
                 assert_eq!(outcome.result, Ok(()), "seed {seed}");
                 let got = match to {
-                    Dialect::Chat => accumulate_chat(&outcome.out),
+                    Shape::Chat => accumulate_chat(&outcome.out),
                     _ => accumulate_messages(&outcome.out),
                 };
                 assert_eq!(
@@ -228,14 +229,14 @@ fn without_signatures(mut answer: Value) -> Value {
 }
 
 /// A request written for a target, and the state for its answer.
-pub(super) fn ask(from: Dialect, to: Dialect, body: &str, takes: &Capabilities) -> (Value, TranslationState) {
+pub(super) fn ask(from: Shape, to: Shape, body: &str, takes: &Capabilities) -> (Value, TranslationState) {
     request_for((from, to), body, "up", takes).unwrap()
 }
 
 /// A request of these items, written for a target.
-pub(super) fn asked(shape: Dialect, items: &Value) -> Value {
+pub(super) fn asked(shape: Shape, items: &Value) -> Value {
     let body = value!({"model": "team-fast", "input": items, "max_output_tokens": 9});
-    request_for((Dialect::Responses, shape), &body.to_string(), "up", &Capabilities::default()).unwrap().0
+    request_for((Shape::Responses, shape), &body.to_string(), "up", &Capabilities::default()).unwrap().0
 }
 
 pub(super) fn call(id: &str) -> Value {
@@ -261,13 +262,13 @@ fn turn_is_complete_wherever_its_outputs_are() {
     let text = value!({"role": "assistant", "content": [{"type": "output_text", "text": "Look."}]});
     let (b, a) = (output("b", value!("2")), output("a", value!("1")));
     let items = value!([user("Go."), text, call("a"), call("b"), user("Wait."), b, a, user("Now.")]);
-    let chat = asked(Dialect::Chat, &items);
+    let chat = asked(Shape::Chat, &items);
     assert_eq!(roles(&chat["messages"]), ["user", "assistant", "tool", "tool", "user", "user"]);
     let calls = chat["messages"][1]["tool_calls"].as_array().unwrap();
     assert_eq!((calls.len(), &chat["messages"][1]["content"]), (2, &value!("Look.")));
     let outputs = |at: usize| (&chat["messages"][at]["tool_call_id"], &chat["messages"][at]["content"]);
     assert_eq!((outputs(2), outputs(3)), ((&value!("a"), &value!("1")), (&value!("b"), &value!("2"))));
-    let messages = asked(Dialect::Messages, &items);
+    let messages = asked(Shape::Messages, &items);
     assert_eq!(roles(&messages["messages"]), ["user", "assistant", "user"]);
     let kinds: Vec<&Value> =
         messages["messages"][2]["content"].as_array().unwrap().iter().map(|b| &b["type"]).collect();
@@ -279,7 +280,7 @@ fn turn_is_complete_wherever_its_outputs_are() {
 fn orphans_become_text() {
     let lost = value!({"type": "function_call_output", "output": "lost"});
     let items = value!([user("Go."), call("a"), user("On."), output("z", value!("late")), lost]);
-    let chat = asked(Dialect::Chat, &items);
+    let chat = asked(Shape::Chat, &items);
     assert_eq!(roles(&chat["messages"]), ["user", "assistant", "tool", "user", "user", "user"]);
     assert_eq!(chat["messages"][2]["content"], "[no output was recorded]");
     let text = chat["messages"][4]["content"].to_string();
@@ -291,11 +292,11 @@ fn orphans_become_text() {
 fn image_in_an_output_is_moved_if_the_format_requires() {
     let image = value!([{"type": "input_image", "image_url": "data:image/png;base64,iVBO", "detail": "high"}]);
     let items = value!([user("Go."), call("a"), output("a", image)]);
-    let chat = asked(Dialect::Chat, &items);
+    let chat = asked(Shape::Chat, &items);
     assert_eq!(roles(&chat["messages"]), ["user", "assistant", "tool", "user"]);
     let part = &chat["messages"][3]["content"][1]["image_url"];
     assert_eq!(part, &value!({"url": "data:image/png;base64,iVBO", "detail": "high"}));
-    let messages = asked(Dialect::Messages, &items);
+    let messages = asked(Shape::Messages, &items);
     let source = &messages["messages"][2]["content"][0]["content"][0]["source"];
     assert_eq!(source, &value!({"type": "base64", "media_type": "image/png", "data": "iVBO"}));
 }
@@ -306,7 +307,7 @@ fn items_without_an_equivalent_are_omitted() {
     let foreign = value!({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA"});
     let search = value!({"type": "web_search_call", "id": "ws", "status": "completed"});
     let items = value!([user("Go."), foreign, search, {"type": "of_next_month", "x": 1}, user("On.")]);
-    assert_eq!(roles(&asked(Dialect::Messages, &items)["messages"]), ["user"]);
+    assert_eq!(roles(&asked(Shape::Messages, &items)["messages"]), ["user"]);
 }
 
 /// Row 40: an id that a responses upstream would refuse is replaced, by the same one for the call and its result.
@@ -316,7 +317,7 @@ fn long_ids_of_a_pair_stay_equal() {
     let body = value!({"model": "m", "max_tokens": 9, "messages": [user("Go."),
         {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "f", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": "ok"}]}]});
-    let way = (Dialect::Messages, Dialect::Responses);
+    let way = (Shape::Messages, Shape::Responses);
     let (got, _) = request_for(way, &body.to_string(), "up", &Capabilities::default()).unwrap();
     let ids = [&got["input"][1]["call_id"], &got["input"][2]["call_id"]];
     assert!(ids[0] == ids[1] && ids[0].as_str().unwrap().len() <= 64, "{got}");
@@ -328,7 +329,7 @@ fn long_ids_of_a_pair_stay_equal() {
 fn free_text_is_extracted_from_any_wrapping() {
     let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"}]}"#;
     let capabilities = Capabilities::default();
-    let state = request_for((Dialect::Responses, Dialect::Chat), body, "up", &capabilities).unwrap().1;
+    let state = request_for((Shape::Responses, Shape::Chat), body, "up", &capabilities).unwrap().1;
     for (arguments, want) in [
         (r#"{"input":"a\nb"}"#, "a\nb"),
         (r#"{"patch":"a"}"#, "a"),
@@ -340,7 +341,7 @@ fn free_text_is_extracted_from_any_wrapping() {
         let message = value!({"role": "assistant", "tool_calls": [call]});
         let answer = value!({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
         let mut out = Vec::new();
-        reply((Dialect::Chat, Dialect::Responses), answer.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
+        reply((Shape::Chat, Shape::Responses), answer.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
         let item = json(std::str::from_utf8(&out).unwrap())["output"][0].clone();
         assert_eq!((&item["type"], &item["input"]), (&value!("custom_tool_call"), &value!(want)), "{arguments}");
     }
@@ -352,8 +353,8 @@ fn free_text_is_extracted_from_any_wrapping() {
 fn cut_answer_is_incomplete_only_in_its_last_item() {
     let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"},{"type":"function","name":"f"}]}"#;
     let capabilities = Capabilities::default();
-    let state = request_for((Dialect::Responses, Dialect::Chat), body, "up", &capabilities).unwrap().1;
-    let way = (Dialect::Chat, Dialect::Responses);
+    let state = request_for((Shape::Responses, Shape::Chat), body, "up", &capabilities).unwrap().1;
+    let way = (Shape::Chat, Shape::Responses);
     let entry = |index: usize, name: &str, args: &str| {
         let call = value!({"index": index, "id": format!("c{index}"), "function": {"name": name, "arguments": args}});
         format!("data: {}\n\n", value!({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}))
@@ -385,7 +386,7 @@ fn arguments_sent_with_the_end_of_a_call_are_passed_on() {
         + &event("response.output_item.done", value!({"output_index": 0, "item": item("{\"a\":\"ü\"}")}))
         + &event("response.completed", value!({"response": {"status": "completed", "output": []}}));
     let state = TranslationState::default();
-    let outcome = stream_for_every_way((Dialect::Responses, Dialect::Chat), &state, false, &ME, &text);
+    let outcome = stream_for_every_way((Shape::Responses, Shape::Chat), &state, false, &ME, &text);
     let call = accumulate_chat(&outcome.out)["choices"][0]["message"]["tool_calls"][0].clone();
     assert_eq!(call["function"]["arguments"], "{\"a\":\"ü\"}");
 }
@@ -397,22 +398,22 @@ fn tool_names_are_bounded_in_translations() {
     let of_response = |tool: Value| value!({"input": "a", "tools": [tool]});
     let hi = value!([{"role": "user", "content": "a"}]);
     for (from, to, path, body) in [
-        (Dialect::Responses, Dialect::Chat, "tools[0].name", of_response(value!({"type": "function", "name": long}))),
+        (Shape::Responses, Shape::Chat, "tools[0].name", of_response(value!({"type": "function", "name": long}))),
         (
-            Dialect::Responses,
-            Dialect::Chat,
+            Shape::Responses,
+            Shape::Chat,
             "tools[0].name",
             of_response(value!({"type": "namespace", "name": long, "tools": [{"name": "f"}]})),
         ),
         (
-            Dialect::Chat,
-            Dialect::Messages,
+            Shape::Chat,
+            Shape::Messages,
             "tools[0].function.name",
             value!({"messages": hi, "tools": [{"type": "function", "function": {"name": long}}]}),
         ),
         (
-            Dialect::Messages,
-            Dialect::Chat,
+            Shape::Messages,
+            Shape::Chat,
             "tools[0].name",
             value!({"max_tokens": 1, "messages": hi, "tools": [{"name": long}]}),
         ),
@@ -431,7 +432,7 @@ fn long_choice_is_computed_once_for_all_tools() {
         let choice = value!({"type": "function", "name": "f", "namespace": "n".repeat(length)});
         let body = value!({"input": "a", "tools": tools, "tool_choice": choice}).to_string();
         let began = run_time();
-        let said = request_for((Dialect::Responses, Dialect::Chat), &body, "up", &Capabilities::default());
+        let said = request_for((Shape::Responses, Shape::Chat), &body, "up", &Capabilities::default());
         assert!(said.unwrap_err().starts_with("tool_choice: expected"));
         run_time() - began
     };

@@ -75,7 +75,7 @@ pub(super) fn capabilities(head: &str) -> Capabilities {
 }
 
 /// Expands short lines to a stream's bytes. `ours`: written by the gateway, otherwise by an upstream.
-fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
+fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
     let mut out = String::new();
     let (id, model) = if ours { (ME_ID, ME.model) } else { ("c1", "upstream-model") };
     let head = format!(
@@ -93,15 +93,15 @@ fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
         match (shape, word) {
             (_, "raw") => write!(out, "{}\n\n", rest.replace("\\n", "\n")).unwrap(),
             (_, "fault") => {}
-            (Dialect::Chat, "ping") => out.push_str(":\n\n"),
-            (Dialect::Chat, "role") => out.push_str(&choice(ROLE, "null")),
-            (Dialect::Chat, "delta") => out.push_str(&choice(rest, "null")),
-            (Dialect::Chat, "finish") => out.push_str(&choice("{}", rest)),
-            (Dialect::Chat, "usage") => write!(out, "{head}\"choices\":[],\"usage\":{rest}}}\n\n").unwrap(),
-            (Dialect::Chat, "chunk") => write!(out, "{head}{}\n\n", &rest[1..]).unwrap(),
-            (Dialect::Chat, "done") => out.push_str("data: [DONE]\n\n"),
-            (Dialect::Messages, "ping") => out.push_str("event: ping\ndata: {\"type\":\"ping\"}\n\n"),
-            (Dialect::Messages, "start") => write!(
+            (Shape::Chat, "ping") => out.push_str(":\n\n"),
+            (Shape::Chat, "role") => out.push_str(&choice(ROLE, "null")),
+            (Shape::Chat, "delta") => out.push_str(&choice(rest, "null")),
+            (Shape::Chat, "finish") => out.push_str(&choice("{}", rest)),
+            (Shape::Chat, "usage") => write!(out, "{head}\"choices\":[],\"usage\":{rest}}}\n\n").unwrap(),
+            (Shape::Chat, "chunk") => write!(out, "{head}{}\n\n", &rest[1..]).unwrap(),
+            (Shape::Chat, "done") => out.push_str("data: [DONE]\n\n"),
+            (Shape::Messages, "ping") => out.push_str("event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+            (Shape::Messages, "start") => write!(
                 out,
                 "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\
                  \"type\":\"message\",\"role\":\"assistant\",\"model\":\"{model}\",\"content\":[],\
@@ -110,7 +110,7 @@ fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
                  \"output_tokens\":0}}}}}}\n\n"
             )
             .unwrap(),
-            (Dialect::Messages, _) => {
+            (Shape::Messages, _) => {
                 let kind = line.split("\"type\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
                 write!(out, "event: {kind}\ndata: {line}\n\n").unwrap();
             }
@@ -121,15 +121,15 @@ fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
 }
 
 /// The inverse, for blessing: the gateway's bytes to short lines.
-fn shorten(shape: Dialect, show_usage: bool, outcome: &Outcome) -> String {
+fn shorten(shape: Shape, show_usage: bool, outcome: &Outcome) -> String {
     let mut short = String::new();
     for event in outcome.out.split("\n\n").filter(|event| !event.is_empty()) {
         let data = event.split("data: ").nth(1).unwrap_or("");
         let line = match (shape, data) {
-            (Dialect::Chat, "") | (Dialect::Messages, "{\"type\":\"ping\"}") => "ping".to_owned(),
-            (Dialect::Chat, "[DONE]") => "done".to_owned(),
-            (Dialect::Messages, _) if data.contains("message_start") => "start".to_owned(),
-            (Dialect::Messages, _) => data.to_owned(),
+            (Shape::Chat, "") | (Shape::Messages, "{\"type\":\"ping\"}") => "ping".to_owned(),
+            (Shape::Chat, "[DONE]") => "done".to_owned(),
+            (Shape::Messages, _) if data.contains("message_start") => "start".to_owned(),
+            (Shape::Messages, _) => data.to_owned(),
             _ => {
                 let between = |from: &str, to: &str| {
                     let rest = &data[data.find(from)? + from.len()..];
@@ -165,8 +165,8 @@ fn fault_text(result: &Result<(), StreamFault>) -> String {
 fn run(case: &Case, state: &mut TranslationState) -> String {
     let mut words = case.head.split_whitespace();
     let kind = words.next().unwrap();
-    let from = if words.next() == Some("chat") { Dialect::Chat } else { Dialect::Messages };
-    let to = if from == Dialect::Chat { Dialect::Messages } else { Dialect::Chat };
+    let from = if words.next() == Some("chat") { Shape::Chat } else { Shape::Messages };
+    let to = if from == Shape::Chat { Shape::Messages } else { Shape::Chat };
     let show_usage = case.head.contains("show_usage");
     match kind {
         "request" => match request(from, &case.input, "upstream-model", &capabilities(&case.head)) {

@@ -10,7 +10,7 @@ use crate::dialect::signature::is_required;
 use serde_json::json as value;
 
 const SKIP: &str = "skip_thought_signature_validator";
-const FORMATS: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+const FORMATS: [Shape; 3] = [Shape::Chat, Shape::Messages, Shape::Responses];
 
 /// A step of a conversation.
 enum Step {
@@ -21,6 +21,7 @@ enum Step {
     CallsAndText(&'static str, &'static str),
 }
 
+use crate::wire::ModelEndpoint;
 use Step::{Calls, CallsAndText, User};
 
 fn carrier(mark: &carrier::TargetMark, block: &str) -> Option<String> {
@@ -30,7 +31,7 @@ fn carrier(mark: &carrier::TargetMark, block: &str) -> Option<String> {
 }
 
 /// The request of a client of format `from`.
-fn history(from: Dialect, steps: &[Step]) -> String {
+fn history(from: Shape, steps: &[Step]) -> String {
     let mut items: Vec<Value> = Vec::new();
     for step in steps {
         let (ids, carrier, text): (&[&str], _, _) = match step {
@@ -42,25 +43,25 @@ fn history(from: Dialect, steps: &[Step]) -> String {
             turn(from, ids, carrier.as_deref(), &mut items);
         }
         let user = text.map(|text| value!({"role": "user", "content": [{"type": "text", "text": text}]}));
-        match (text, items.last_mut().filter(|last| from == Dialect::Messages && last["role"] == "user")) {
+        match (text, items.last_mut().filter(|last| from == Shape::Messages && last["role"] == "user")) {
             (Some(text), Some(last)) => {
                 last["content"].as_array_mut().unwrap().push(value!({"type": "text", "text": text}));
             }
-            (Some(text), None) if from == Dialect::Responses => items.push(value!({"role": "user", "content": text})),
+            (Some(text), None) if from == Shape::Responses => items.push(value!({"role": "user", "content": text})),
             _ => items.extend(user),
         }
     }
     match from {
-        Dialect::Responses => value!({"model": "m", "input": items}).to_string(),
+        Shape::Responses => value!({"model": "m", "input": items}).to_string(),
         _ => value!({"model": "m", "max_tokens": 9, "messages": items}).to_string(),
     }
 }
 
 /// A message that calls `f` with each id, and the results.
-fn turn(from: Dialect, ids: &[&str], carrier: Option<&str>, items: &mut Vec<Value>) {
+fn turn(from: Shape, ids: &[&str], carrier: Option<&str>, items: &mut Vec<Value>) {
     let each = |of: &dyn Fn(&str) -> Value| ids.iter().map(|id| of(id)).collect::<Vec<_>>();
     match from {
-        Dialect::Messages => {
+        Shape::Messages => {
             let thought = carrier.map(|own| value!({"type": "thinking", "thinking": "", "signature": own}));
             let mut content: Vec<Value> = thought.into_iter().collect();
             content.extend(each(&|id| value!({"type": "tool_use", "id": id, "name": "f", "input": {}})));
@@ -68,7 +69,7 @@ fn turn(from: Dialect, ids: &[&str], carrier: Option<&str>, items: &mut Vec<Valu
             let results = each(&|id| value!({"type": "tool_result", "tool_use_id": id, "content": "r"}));
             items.push(value!({"role": "user", "content": results}));
         }
-        Dialect::Responses => {
+        Shape::Responses => {
             items.extend(carrier.map(|own| value!({"type": "reasoning", "summary": [], "encrypted_content": own})));
             items.extend(each(&|id| value!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"})));
             items.extend(each(&|id| value!({"type": "function_call_output", "call_id": id, "output": "r"})));
@@ -83,16 +84,17 @@ fn turn(from: Dialect, ids: &[&str], carrier: Option<&str>, items: &mut Vec<Valu
 }
 
 /// The body that a chat target receives.
-fn sent(from: Dialect, body: &str, takes: &Capabilities) -> String {
-    if from != Dialect::Chat {
-        return request_for((from, Dialect::Chat), body, "up", takes).unwrap().0.to_string();
+fn sent(from: Shape, body: &str, takes: &Capabilities) -> String {
+    if from != Shape::Chat {
+        return request_for((from, Shape::Chat), body, "up", takes).unwrap().0.to_string();
     }
     let mut scan = RequestScan::new();
-    scan.reset(from);
+    scan.reset(ModelEndpoint::generate(from));
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
     let with = RequestTarget { model: "up", shape: from, capabilities: takes, cache_key: None };
     let (mut text, mut pieces, mut out) = (Vec::new(), Vec::new(), Vec::new());
-    let total = rewrite(from, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
+    let total =
+        rewrite(ModelEndpoint::generate(from), body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
     for piece in &pieces {
         out.extend_from_slice(match piece {
             RewritePiece::Body(span) => span.of(body.as_bytes()),
@@ -104,7 +106,7 @@ fn sent(from: Dialect, body: &str, takes: &Capabilities) -> String {
 }
 
 /// Id and signature of each call that a chat target receives; `-` if it has none.
-fn signed(from: Dialect, steps: &[Step], takes: &Capabilities) -> String {
+fn signed(from: Shape, steps: &[Step], takes: &Capabilities) -> String {
     let body: Value = serde_json::from_str(&sent(from, &history(from, steps), takes)).unwrap();
     let messages = body["messages"].as_array().unwrap();
     let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
@@ -128,7 +130,7 @@ fn signature_of_16_kb_passes_complete_and_streamed() {
         "role": "assistant", "content": null, "tool_calls": [call]}}]});
     let chunk = value!({"choices": [{"index": 0, "finish_reason": "stop", "delta": {"tool_calls": [call]}}]});
     let stream = format!("data: {chunk}\n\ndata: [DONE]");
-    for to in [Dialect::Messages, Dialect::Responses] {
+    for to in [Shape::Messages, Shape::Responses] {
         for (streams, answer) in [(false, whole.to_string()), (true, stream.clone())] {
             let back = replayed(to, streams, &answer, &gemini([0; 8]));
             assert_eq!(back["tool_calls"][0]["extra_content"], call["extra_content"], "{to:?} {streams}");
@@ -138,7 +140,7 @@ fn signature_of_16_kb_passes_complete_and_streamed() {
         {"role": "assistant", "content": null, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "r"}]})
     .to_string();
-    assert_eq!(sent(Dialect::Chat, &body, &gemini([0; 8])), body.replace("\"m\"", "\"up\""));
+    assert_eq!(sent(Shape::Chat, &body, &gemini([0; 8])), body.replace("\"m\"", "\"up\""));
 }
 
 #[test]
@@ -149,15 +151,15 @@ fn signature_is_directly_before_its_call() {
          "extra_content":{"google":{"thought_signature":"c2ln"}}},
         {"id":"call_2","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}"#;
     for (to, want) in [
-        (Dialect::Messages, "thinking text thinking tool_use tool_use"),
-        (Dialect::Responses, "reasoning message reasoning function_call function_call"),
+        (Shape::Messages, "thinking text thinking tool_use tool_use"),
+        (Shape::Responses, "reasoning message reasoning function_call function_call"),
     ] {
         let (_, state) =
-            request_for((to, Dialect::Chat), &history(to, &[User("a")]), "up", &gemini(*b"0a1b2c3d")).unwrap();
+            request_for((to, Shape::Chat), &history(to, &[User("a")]), "up", &gemini(*b"0a1b2c3d")).unwrap();
         let mut out = Vec::new();
-        reply((Dialect::Chat, to), answer.as_bytes(), &state, &ME, &mut out).unwrap();
+        reply((Shape::Chat, to), answer.as_bytes(), &state, &ME, &mut out).unwrap();
         let whole: Value = serde_json::from_slice(&out).unwrap();
-        let list = &whole[if to == Dialect::Messages { "content" } else { "output" }];
+        let list = &whole[if to == Shape::Messages { "content" } else { "output" }];
         let kinds: Vec<&str> = list.as_array().unwrap().iter().map(|part| part["type"].as_str().unwrap()).collect();
         assert_eq!(kinds.join(" "), want);
         let carrier = list[2].get("signature").or(list[2].get("encrypted_content")).unwrap().as_str().unwrap();
@@ -172,7 +174,7 @@ fn collected_stream_keeps_its_signature_for_a_chat_client() {
         "function":{"name":"f","arguments":"{}"},"extra_content":{"google":{"thought_signature":"c2ln"}}}]}}]}"#;
     let stream = format!("data: {}\n\ndata: [DONE]\n\n", chunk.replace('\n', ""));
     let mut out = Vec::new();
-    let way = (Dialect::Chat, Dialect::Chat);
+    let way = (Shape::Chat, Shape::Chat);
     reply(way, stream.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
     let call = &json(std::str::from_utf8(&out).unwrap())["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(call["extra_content"]["google"]["thought_signature"], "c2ln");
@@ -218,11 +220,11 @@ fn carrier_of_another_target_is_dropped() {
         Calls(&["foreign"], carrier(&there, block)),
         Calls(&["broken"], Some("tg1.e30".to_owned())),
     ];
-    for from in [Dialect::Messages, Dialect::Responses] {
+    for from in [Shape::Messages, Shape::Responses] {
         let want = "own:c2ln own2:- foreign:skip broken:skip";
         assert_eq!(signed(from, &steps, &gemini(here)), want, "{from:?}");
         // A signature does not reach a provider of another format either.
-        for shape in FORMATS.into_iter().filter(|shape| *shape != from && *shape != Dialect::Chat) {
+        for shape in FORMATS.into_iter().filter(|shape| *shape != from && *shape != Shape::Chat) {
             let takes = Capabilities { mark: carrier::mark("anthropic", "claude"), ..Capabilities::default() };
             let body = request_for((from, shape), &history(from, &steps), "up", &takes).unwrap().0.to_string();
             assert!(!body.contains("tg1.") && !body.contains("c2ln"), "{body}");
@@ -237,15 +239,15 @@ fn details_of_openrouter_are_returned_without_a_placeholder() {
     let mark = carrier::mark("openrouter", "google/gemini-3.8-flash");
     let block = format!("{{\"reasoning_details\":{details}}}");
     let steps = [User("a"), Calls(&["c", "d"], carrier(&mark, &block))];
-    for from in [Dialect::Messages, Dialect::Responses] {
+    for from in [Shape::Messages, Shape::Responses] {
         let body = json(&sent(from, &history(from, &steps), &gemini(mark)));
         let message = &body["messages"][1];
         assert_eq!(message["reasoning_details"].to_string(), json(details).to_string(), "{from:?}");
         assert!(!message.to_string().contains(SKIP), "{from:?}");
     }
-    let body = history(Dialect::Chat, &[User("a"), Calls(&["c"], None)])
+    let body = history(Shape::Chat, &[User("a"), Calls(&["c"], None)])
         .replace("\"content\":null", &format!("\"content\":null,\"reasoning_details\":{details}"));
-    assert_eq!(sent(Dialect::Chat, &body, &gemini(mark)), body.replace("\"m\"", "\"up\""));
+    assert_eq!(sent(Shape::Chat, &body, &gemini(mark)), body.replace("\"m\"", "\"up\""));
 }
 
 #[test]
@@ -265,7 +267,7 @@ fn chat_clients_own_signatures_are_unchanged() {
         r#"{"google":{}}"#,
         "null",
     ] {
-        assert_eq!(sent(Dialect::Chat, &own(member), &gemini([0; 8])), own(member));
+        assert_eq!(sent(Shape::Chat, &own(member), &gemini([0; 8])), own(member));
     }
 }
 

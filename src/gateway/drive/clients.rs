@@ -335,7 +335,7 @@ impl Gateway {
             }
         }
         match passed {
-            Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => return HeadOutcome::Body,
+            Ok(Endpoint::Inference(_)) => return HeadOutcome::Body,
             Ok(Endpoint::Quota) => return HeadOutcome::Quota,
             Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
             Ok(endpoint) => self.answer_local(exchange, endpoint),
@@ -423,7 +423,7 @@ impl Gateway {
 
     pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome) {
         exchange.job.explain(refusal, &mut self.cx);
-        let dialect = exchange.job.dialect();
+        let endpoint = exchange.job.endpoint();
         let cost = exchange.finish(outcome, &mut self.cx);
         let request = &exchange.job.request;
         self.cx.out.clear();
@@ -431,7 +431,7 @@ impl Gateway {
         if request.found.is_codex {
             local::tell_codex(refusal, &mut words, &mut more);
         }
-        errors::error_body(dialect, &words, &mut self.cx.out);
+        errors::error_body(endpoint, &words, &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, content_type) = (refusal.status, response::JSON);
         self.reply(request, &WholeReply { status, framing, content_type, refusal: Some(refusal), cost, more: &more });

@@ -10,17 +10,17 @@ use crate::dialect::{self, CacheKey};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, PromptCache};
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use crate::wire::head::HeaderField;
 
 impl RequestJob {
     /// A number for what the request is to be kept together with; 0 where the model asks for nothing of the kind.
     pub(super) fn kept_with(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> u64 {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
-        match (model.affinity, self.request.found.key, self.dialect()) {
+        match (model.affinity, self.request.found.key, self.endpoint()) {
             (Affinity::Off, ..) => 0,
             (Affinity::Key, Some(key), _) => mix_bytes(0, cx.keys.get(key).id().as_str().as_bytes()),
-            (_, _, Some(dialect)) => session(dialect, draft, message),
+            (_, _, Some(endpoint)) => session(endpoint, draft, message),
             _ => 0,
         }
     }
@@ -30,10 +30,10 @@ impl RequestJob {
     /// host computes the same one.
     pub(super) fn cache_key(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Option<CacheKey> {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
-        let (key, dialect) = (self.request.found.key?, self.dialect()?);
+        let (key, endpoint) = (self.request.found.key?, self.endpoint()?);
         let mut text = [0; 40];
         text[..32].copy_from_slice(cx.keys.get(key).digest());
-        text[32..].copy_from_slice(&session(dialect, draft, message).to_be_bytes());
+        text[32..].copy_from_slice(&session(endpoint, draft, message).to_be_bytes());
         let mut digits = Vec::with_capacity(32);
         hex_into(&sha256(&text)[..16], &mut digits);
         digits.try_into().ok()
@@ -41,9 +41,9 @@ impl RequestJob {
 }
 
 /// A number for the conversation: by what the head says, else by the body.
-fn session(dialect: Dialect, draft: &OutgoingRequest, message: &ClientMessage) -> u64 {
+fn session(endpoint: ModelEndpoint, draft: &OutgoingRequest, message: &ClientMessage) -> u64 {
     match draft.head.field(HeaderField::Session).of(message.head) {
-        [] => dialect::conversation(dialect, message.body, draft.scan.fields()),
+        [] => dialect::conversation(endpoint, message.body, draft.scan.fields()),
         session => mix_bytes(2, session),
     }
 }

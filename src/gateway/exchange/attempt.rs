@@ -19,7 +19,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
 use crate::policy::refusal::Refusal;
-use crate::wire::Dialect;
+use crate::wire::{ModelEndpoint, Shape};
 use std::num::NonZeroU32;
 
 /// The part of what is free that one slice of a request may take, as a divisor.
@@ -89,7 +89,7 @@ impl Exchange {
         out: &mut Vec<u8>,
     ) -> bool {
         let target = self.job.target().map(|target| (target.provider, target.credential));
-        let shape = self.job.dialect();
+        let passthrough = self.job.endpoint().and_then(ModelEndpoint::passthrough);
         let (State::Attempting(Attempting { draft, .. })
         | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. })) = &mut self.state
         else {
@@ -101,7 +101,7 @@ impl Exchange {
             && let Some(template) = requests.template(provider)
         {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
-            template.write(credential, draft.length(), shape, same_shape, out);
+            template.write(credential, draft.length(), passthrough, same_shape, out);
             if let Some(diagnosis) = &self.job.diagnosis {
                 diagnosis.trace_request(self.job.attempt.attempts, out);
             }
@@ -247,7 +247,7 @@ impl Exchange {
 
     /// Has a large request translated by a helper thread.
     pub(super) fn translate(&mut self, mut draft: Outgoing, failed: Option<Box<(Fault, u32)>>, cx: &mut Cx) -> Effect {
-        let (Some((from, target, _)), Some(to)) = (self.job.route(), self.job.wanted()) else {
+        let (Some((endpoint, target, _)), Some(to)) = (self.job.route(), self.job.wanted()) else {
             return self.turn_down(draft, Refusal::internal());
         };
         let by = cx.now.mono.after(target.limits.request_timeout);
@@ -258,7 +258,7 @@ impl Exchange {
         }
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         self.state = State::Translating(Translating { serial, promise, failed, by });
-        Effect::Translate(Box::new(Translate { draft, from, target, serial }))
+        Effect::Translate(Box::new(Translate { draft, from: endpoint.shape, target, serial }))
     }
 
     /// Refuses a request that has not been admitted.
@@ -306,17 +306,17 @@ impl Exchange {
     /// Writes the error event that ends a broken stream, in the client's shape.
     fn tell_failure(&mut self, refusal: &Refusal, cx: &mut Cx) {
         cx.out.clear();
-        let Some(dialect) = self.job.dialect() else { return };
+        let Some(endpoint) = self.job.endpoint() else { return };
         let identity = self.job.counted_identity(cx.now.unix);
         let words = local::words(refusal, self.job.request.id.as_str());
         match &mut self.state {
             State::Answering(Answering { body: Body::Stream(stream), .. }) => {
-                stream.fail(dialect, &words, &identity, &mut cx.out);
+                stream.fail(endpoint, &words, &identity, &mut cx.out);
             }
             State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
-                failure(dialect, self.job.attempt.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
+                failure(endpoint, self.job.attempt.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
             }
-            _ => failure(dialect, 0, None, &words, &identity, &mut cx.out),
+            _ => failure(endpoint, 0, None, &words, &identity, &mut cx.out),
         }
     }
 
@@ -332,9 +332,9 @@ impl Exchange {
 
 impl RequestJob {
     #[inline]
-    pub(super) fn route(&self) -> Option<(Dialect, &Target, &Provider)> {
+    pub(super) fn route(&self) -> Option<(ModelEndpoint, &Target, &Provider)> {
         let target = self.target()?;
-        Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
+        Some((self.endpoint()?, target, self.request.setup.config.providers.get(target.provider)?))
     }
 
     /// Share of the provider's rate limits that the request needs.
@@ -418,7 +418,7 @@ impl RequestJob {
     fn too_long(&self, overflow: &Overflow, own: Option<&str>) -> Refusal {
         let counted = |asked: Asked| asked.prompt.map_or(asked.about, NonZeroU32::get);
         let (estimate, context) = (self.asked.map_or(0, counted), self.target().map_or(0, |target| target.context));
-        let to = self.dialect().unwrap_or(Dialect::Chat);
+        let to = self.endpoint().map_or(Shape::Chat, |endpoint| endpoint.shape);
         Refusal::context_overflow(overflow.message(to, estimate.into(), context, own))
     }
 }

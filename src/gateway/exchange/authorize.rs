@@ -10,7 +10,7 @@ use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
-use crate::wire::{Dialect, Relay, Span};
+use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape, Span};
 use std::borrow::Cow;
 
 /// Endpoint that a request asks for.
@@ -19,9 +19,7 @@ pub(crate) enum Endpoint {
     /// `GET /`: agents probe it; 200 without a key.
     Root,
     /// An endpoint that a model serves.
-    Generate(Dialect),
-    /// `POST /v1/messages/count_tokens` or `POST /v1/responses/input_tokens`, by its shape.
-    CountTokens(Dialect),
+    Inference(ModelEndpoint),
     /// `GET /v1/models`.
     Models,
     /// `GET /v1/models/{id}`; the id as in the head, percent-encoded.
@@ -38,8 +36,7 @@ impl Endpoint {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Endpoint::Root => "root",
-            Endpoint::Generate(shape) => shape.name(),
-            Endpoint::CountTokens(_) => "count_tokens",
+            Endpoint::Inference(endpoint) => endpoint.name(),
             Endpoint::Models | Endpoint::Model(_) => "models",
             Endpoint::Quota => "quota",
             Endpoint::Preflight => "preflight",
@@ -48,7 +45,7 @@ impl Endpoint {
 
     fn allowed(self) -> &'static str {
         match self {
-            Endpoint::Generate(_) | Endpoint::CountTokens(_) => "POST",
+            Endpoint::Inference(_) => "POST",
             _ => "GET, HEAD",
         }
     }
@@ -88,10 +85,10 @@ pub(crate) struct AuthContext<'a> {
 /// Facts known about a head, up to the check that failed.
 #[derive(Debug, Default)]
 pub(crate) struct Identified {
-    /// The endpoint, once known; its shape is the shape of an error.
+    /// The endpoint, once known; an error has its API format.
     pub(crate) endpoint: Option<Endpoint>,
-    /// API format of the endpoint that this unknown path is below: its errors use that format.
-    below: Option<Dialect>,
+    /// The endpoint that this unknown path is below: its errors use that API format.
+    below: Option<ModelEndpoint>,
     /// The caller, once known.
     pub(crate) key: Option<KeyIx>,
     /// Codex asks, on its own endpoint.
@@ -99,10 +96,10 @@ pub(crate) struct Identified {
 }
 
 impl Identified {
-    /// API format of an error.
-    pub(crate) fn shape(&self) -> Option<Dialect> {
+    /// The model's endpoint, whose API format an error has.
+    pub(crate) fn of_model(&self) -> Option<ModelEndpoint> {
         match self.endpoint {
-            Some(Endpoint::Generate(shape) | Endpoint::CountTokens(shape)) => Some(shape),
+            Some(Endpoint::Inference(endpoint)) => Some(endpoint),
             None => self.below,
             _ => None,
         }
@@ -142,15 +139,15 @@ pub(crate) fn authorize(
     found.endpoint = asked;
     found.below = match inside {
         _ if asked.is_some() => None,
-        [b'/', b'm', b'e', b's', b's', b'a', b'g', b'e', b's', b'/', ..] => Some(Dialect::Messages),
-        [b'/', b'r', b'e', b's', b'p', b'o', b'n', b's', b'e', b's', b'/', ..] => Some(Dialect::Responses),
+        [b'/', b'm', b'e', b's', b's', b'a', b'g', b'e', b's', b'/', ..] => Some(ModelEndpoint::MESSAGES),
+        [b'/', b'r', b'e', b's', b'p', b'o', b'n', b's', b'e', b's', b'/', ..] => Some(ModelEndpoint::RESPONSES),
         _ => None,
     };
     let key = authenticate(head, bytes, asked, context)?;
     found.key = Some(key);
     let endpoint =
         asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;
-    if endpoint == Endpoint::Generate(Dialect::Responses) {
+    if endpoint == Endpoint::Inference(ModelEndpoint::RESPONSES) {
         if asks_websocket(head, bytes) {
             return Err(Refusal::upgrade_required());
         }
@@ -160,13 +157,11 @@ pub(crate) fn authorize(
     scope_allows(endpoint, key, context)?;
     let payer = context.plans.of(key, context.keys, &context.setup.config)?;
     ready(context)?;
-    if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens(_)) {
+    if let Endpoint::Inference(ModelEndpoint { operation, .. }) = endpoint {
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
-    }
-    if let Endpoint::Generate(_) | Endpoint::CountTokens(_) = endpoint {
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
-        let spent = match (endpoint, context.shared) {
-            (Endpoint::CountTokens(_), _) => context.meter.spent_settled(payer, context.now),
+        let spent = match (operation, context.shared) {
+            (Operation::CountTokens, _) => context.meter.spent_settled(payer, context.now),
             (_, true) => context.meter.spent_shared(payer, context.now),
             (_, false) => context.meter.spent(payer, context.now),
         };
@@ -199,11 +194,11 @@ fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
 #[inline]
 fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
     match inside {
-        b"/chat/completions" => Some(Endpoint::Generate(Dialect::Chat)),
-        b"/messages" => Some(Endpoint::Generate(Dialect::Messages)),
-        b"/messages/count_tokens" => Some(Endpoint::CountTokens(Dialect::Messages)),
-        b"/responses" => Some(Endpoint::Generate(Dialect::Responses)),
-        b"/responses/input_tokens" => Some(Endpoint::CountTokens(Dialect::Responses)),
+        b"/chat/completions" => Some(Endpoint::Inference(ModelEndpoint::CHAT)),
+        b"/messages" => Some(Endpoint::Inference(ModelEndpoint::MESSAGES)),
+        b"/messages/count_tokens" => Some(Endpoint::Inference(ModelEndpoint::count_tokens(Shape::Messages))),
+        b"/responses" => Some(Endpoint::Inference(ModelEndpoint::RESPONSES)),
+        b"/responses/input_tokens" => Some(Endpoint::Inference(ModelEndpoint::count_tokens(Shape::Responses))),
         b"/models" => Some(Endpoint::Models),
         b"/quota" => Some(Endpoint::Quota),
         _ => None,
@@ -215,9 +210,9 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
     if let Some(endpoint) = exact_endpoint(inside) {
         return Some(endpoint);
     }
-    let mut relays = Relay::ALL.into_iter();
+    let mut relays = Passthrough::ALL.into_iter();
     if let Some(relay) = relays.find(|relay| inside.strip_prefix(b"/") == Some(relay.name().as_bytes())) {
-        return Some(Endpoint::Generate(Dialect::Relay(relay)));
+        return Some(Endpoint::Inference(ModelEndpoint::relay(relay)));
     }
     let id = inside.strip_prefix(b"/models/")?;
     // The id ends where the path does, without the slashes at its end.
@@ -253,7 +248,7 @@ fn asks_websocket(head: &RequestHead, bytes: &[u8]) -> bool {
 
 fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Refusal> {
     let fits = match endpoint {
-        Endpoint::Generate(_) | Endpoint::CountTokens(_) => head.method == Method::Post,
+        Endpoint::Inference(_) => head.method == Method::Post,
         _ => matches!(head.method, Method::Get | Method::Head),
     };
     if fits { Ok(endpoint) } else { Err(Refusal::method(endpoint.allowed())) }
@@ -282,10 +277,9 @@ fn authenticate(
 /// The key that a request shows; empty if it shows none.
 pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
     let bearer = bearer_token(head.field(HeaderField::Authorization).of(bytes));
-    use Endpoint::{CountTokens, Generate, Quota};
     let takes_api_key = match endpoint {
-        Some(Generate(shape) | CountTokens(shape)) => shape == Dialect::Messages,
-        other => other != Some(Quota),
+        Some(Endpoint::Inference(endpoint)) => endpoint.shape == Shape::Messages,
+        other => other != Some(Endpoint::Quota),
     };
     let api_key = if takes_api_key { head.field(HeaderField::XApiKey).of(bytes).trim_ascii() } else { b"" };
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
@@ -310,16 +304,23 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Re
     let scope = &context.keys.get(key).kind.scope;
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
-        Endpoint::Generate(Dialect::Chat) => scope.chat,
-        Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens(Dialect::Messages) => scope.messages,
-        Endpoint::Generate(Dialect::Relay(relay)) => scope.relays[relay as usize],
-        Endpoint::Generate(Dialect::Responses) | Endpoint::CountTokens(_) => scope.responses,
+        Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(relay), .. }) => {
+            scope.relays[relay as usize]
+        }
+        Endpoint::Inference(endpoint) => match endpoint.shape {
+            Shape::Chat => scope.chat,
+            Shape::Messages => scope.messages,
+            Shape::Responses => scope.responses,
+        },
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,
     };
     // A count goes by the scope of what it counts for.
-    let scoped = if let Endpoint::CountTokens(dialect) = endpoint { Endpoint::Generate(dialect) } else { endpoint };
-    if allowed { Ok(()) } else { Err(Refusal::endpoint_scope(scoped.name())) }
+    let scoped = match endpoint {
+        Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape }) => shape.name(),
+        other => other.name(),
+    };
+    if allowed { Ok(()) } else { Err(Refusal::endpoint_scope(scoped)) }
 }
 
 fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
@@ -366,8 +367,7 @@ pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint,
         return Err(Refusal::expectation());
     }
     let version = head.field(HeaderField::AnthropicVersion).of(bytes).trim_ascii();
-    let versioned =
-        matches!(endpoint, Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens(Dialect::Messages));
+    let versioned = matches!(endpoint, Endpoint::Inference(endpoint) if endpoint.shape == Shape::Messages);
     if versioned && !version.is_empty() && !is_date(version) {
         return Err(Refusal::version_header());
     }

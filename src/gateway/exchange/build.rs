@@ -13,9 +13,9 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
-use crate::wire::Dialect;
 use crate::wire::head::Framing;
 use crate::wire::json::unescape;
+use crate::wire::{ModelEndpoint, Operation};
 
 /// Maximum number of dropped members that one request reports.
 const DROPPED_MAX: usize = 16;
@@ -49,9 +49,9 @@ impl RequestJob {
     /// Notes what of the client's body the chosen target is not sent.
     #[inline]
     pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, message: &ClientMessage) {
-        let Some(((dialect, _, provider), to)) = self.route().zip(self.wanted()) else { return };
-        let translated = provider.shape != dialect.upstream();
-        let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
+        let Some(((endpoint, _, provider), to)) = self.route().zip(self.wanted()) else { return };
+        let translated = provider.shape != endpoint.shape;
+        let mut names = dialect::dropped(endpoint, translated, message.body, draft.scan.fields(), &to).peekable();
         let lost = if translated { draft.state.as_ref().map_or(&[][..], |state| &state.dropped) } else { &[] };
         if names.peek().is_some() || self.diagnosis.is_some() || !lost.is_empty() {
             let mut plain = Vec::new();
@@ -67,16 +67,15 @@ impl RequestJob {
     }
 
     fn lay_out(&self, draft: &mut OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Result<Built, Refusal> {
-        let Some(((dialect, _, provider), to)) = self.route().zip(self.wanted()) else {
+        let Some(((endpoint, _, provider), to)) = self.route().zip(self.wanted()) else {
             return Err(Refusal::internal());
         };
-        let translated = provider.shape != dialect.upstream();
+        let translated = provider.shape != endpoint.shape;
         draft.rewind(&mut cx.pool);
         let added = to.capabilities.params_room();
         let built = match translated {
-            true => {
-                dialect::structure(dialect, draft.scan.fields()).map_err(|Invalid(why)| Refusal::invalid_body(why))?
-            }
+            true => dialect::structure(endpoint.shape, draft.scan.fields())
+                .map_err(|Invalid(why)| Refusal::invalid_body(why))?,
             false => 0,
         };
         if (translated || added > 0)
@@ -95,10 +94,10 @@ impl RequestJob {
         if translated {
             let to = dialect::RequestTarget { cache_key: draft.cache_key, ..to };
             draft
-                .translate(dialect, message.body, &to, &mut cx.pool)
+                .translate(endpoint.shape, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
         } else {
-            splice(draft, dialect, &to, message.body, &mut cx.pool)?;
+            splice(draft, endpoint, &to, message.body, &mut cx.pool)?;
         }
         if translated || added > 0 || draft.text.capacity() > REQUEST_BYTES {
             self.keep(draft, message, cx)?;
@@ -109,12 +108,10 @@ impl RequestJob {
     /// The chosen target as the writer of the body needs it.
     #[inline]
     pub(super) fn wanted(&self) -> Option<dialect::RequestTarget<'_>> {
-        let (dialect, target, provider) = self.route()?;
+        let (_, target, provider) = self.route()?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
-        let before = match dialect {
-            Dialect::Relay(_) => self.model()?.targets.len(),
-            _ => 0,
-        };
+        let before =
+            if self.endpoint().is_some_and(ModelEndpoint::is_relayed) { self.model()?.targets.len() } else { 0 };
         let capabilities = self.request.setup.requests.capabilities(asked, before + self.attempt.target as usize)?;
         Some(dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
@@ -176,16 +173,15 @@ pub(super) fn promise_named(
 /// True if no target of a model takes the client's shape; where the model is not known yet, of none that may be asked
 /// for.
 fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) -> bool {
-    let (config, Some(Endpoint::Generate(dialect))) = (&request.setup.config, request.found.endpoint) else {
+    let (config, Some(Endpoint::Inference(ModelEndpoint { operation: Operation::Generate, shape: own }))) =
+        (&request.setup.config, request.found.endpoint)
+    else {
         return false;
     };
     let is_foreign = |model: &Model| {
         let shape = |target: &Target| config.provider(target.provider).map(|provider| provider.shape);
-        !model.targets.iter().any(|target| shape(target) == Some(dialect.upstream()))
+        !model.targets.iter().any(|target| shape(target) == Some(own))
     };
-    if matches!(dialect, Dialect::Relay(_)) {
-        return false;
-    }
     match model {
         Some(name) => config.catalog.asked(name).and_then(|at| config.catalog.get(at)).is_some_and(is_foreign),
         None => {
@@ -199,13 +195,13 @@ fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) ->
 /// The client's own body with our words spliced in.
 fn splice(
     draft: &mut OutgoingRequest,
-    dialect: Dialect,
+    endpoint: ModelEndpoint,
     to: &dialect::RequestTarget<'_>,
     body: &[u8],
     pool: &mut Pool,
 ) -> Result<(), Refusal> {
     let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
-    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, to, out, pieces));
+    let length = draft.text.edit_small(pool, |out| rewrite(endpoint, body, fields, to, out, pieces));
     draft.set_length(length.map_err(|Invalid(why)| Refusal::invalid_body(why))?);
     Ok(())
 }

@@ -27,13 +27,13 @@ impl RequestJob {
     /// Writes the cost into the last usage of a stream, if that is among the events in `cx.out`.
     #[cold]
     pub(super) fn write_cost(&self, stream: &SseStream, cx: &mut Cx) {
-        let (Some(dialect), Some(from)) = (self.dialect(), stream.end_at()) else { return };
+        let (Some(endpoint), Some(from)) = (self.endpoint(), stream.end_at()) else { return };
         let is_priced = self.model().is_some_and(|model| model.priced);
         let mut cost = Vec::new();
         if is_priced {
             push_cost(&mut cost, self.cost_nano(&self.charged(stream.observed()).bounded()));
         }
-        write_cost(dialect, from, is_priced.then_some(&*cost), &mut cx.out);
+        write_cost(endpoint.shape, from, is_priced.then_some(&*cost), &mut cx.out);
     }
 
     /// True if the client may have read the final usage of its stream with the cost. It is charged that cost even if it

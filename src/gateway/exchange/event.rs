@@ -12,7 +12,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Ruling};
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::policy::usage::Usage;
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use crate::wire::head::{RequestHead, ResponseHead};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -198,7 +198,7 @@ pub(crate) struct Dial {
 #[derive(Debug)]
 pub(crate) struct Translate {
     pub(crate) draft: Box<OutgoingRequest>,
-    pub(crate) from: Dialect,
+    pub(crate) from: Shape,
     pub(crate) target: Box<OwnedTarget>,
     pub(crate) serial: NonZeroU64,
 }

@@ -21,7 +21,7 @@ use crate::policy::counters::AttemptEnd;
 use crate::policy::meter::Amount;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
-use crate::wire::{Dialect, Relay};
+use crate::wire::{ModelEndpoint, Passthrough};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -168,7 +168,8 @@ impl RequestJob {
             observed.reported.merge(**reported);
         }
         if let FaultKind::TooLarge(_, came) = fault.kind {
-            let generates = !matches!(self.dialect(), Some(Dialect::Relay(Relay::Embeddings | Relay::Rerank)));
+            let relayed = self.endpoint().and_then(ModelEndpoint::passthrough);
+            let generates = relayed.is_none_or(Passthrough::generates);
             let most = if generates { self.completion_max(draft, message) } else { 0 };
             let text = most.min(came as u64 / BYTES_PER_TOKEN_MAX);
             observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
@@ -213,7 +214,7 @@ impl RequestJob {
         if cx.meter.has_news() {
             cx.tell_of_budgets();
         }
-        let (Some(model), Some(dialect), Some(target)) = (self.model(), self.dialect(), self.target()) else {
+        let (Some(model), Some(endpoint), Some(target)) = (self.model(), self.endpoint(), self.target()) else {
             return None;
         };
         let said = self.request.said.as_deref();
@@ -224,7 +225,7 @@ impl RequestJob {
             model: model.id.clone(),
             // A request that waited in vain was served nowhere.
             target: if self.attempt.attempts == 0 { Arc::from("") } else { target.label.clone() },
-            endpoint: dialect,
+            endpoint,
             stream: self.asked.is_some_and(|asked| asked.stream),
             status,
             usage,

@@ -17,7 +17,7 @@ use crate::policy::config::Provider;
 use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Meter};
 use crate::policy::row::Running;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -234,9 +234,9 @@ impl RequestJob {
         Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 
-    /// The shape of the endpoint, for generation requests.
-    pub(crate) fn dialect(&self) -> Option<Dialect> {
-        self.request.found.shape()
+    /// The model's endpoint that the request asks for, if it does.
+    pub(crate) fn endpoint(&self) -> Option<ModelEndpoint> {
+        self.request.found.of_model()
     }
 
     /// Identity of an answer, after the prompt has been counted.
@@ -274,7 +274,7 @@ impl RequestJob {
 
     #[inline]
     pub(super) fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
-        let relays = !model.relayed.is_empty() && matches!(self.dialect(), Some(Dialect::Relay(_)));
+        let relays = !model.relayed.is_empty() && self.endpoint().is_some_and(ModelEndpoint::is_relayed);
         if relays { &model.relayed } else { &model.targets }
     }
 

@@ -93,13 +93,10 @@ impl Exchange {
 
     /// The head has passed: the body is promised its room, and read.
     pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
-        let (Some(key), Some(dialect)) = (self.job.request.found.key, self.job.dialect()) else { return Ok(()) };
+        let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.endpoint()) else { return Ok(()) };
         let mut draft = cx.requests.take();
-        draft.scan.reset(dialect);
+        draft.scan.reset(endpoint);
         draft.head = *head;
-        if let Some(Endpoint::CountTokens(shape)) = self.job.request.found.endpoint {
-            draft.scan.reset_count(shape);
-        }
         let promised = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool);
         let promised = promised.and_then(|()| promise_translation(&self.job.request, &mut draft, declared, None, cx));
         self.state = State::Reading { draft };

@@ -15,17 +15,17 @@ use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Meter, Payer};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::most_nano;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 
 /// Bytes per token of members that are not counted as the prompt is: unknown ones and those that the configuration
 /// writes. Tollgate cannot know how a provider reads them; this covers texts in most languages.
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl RequestJob {
-    /// Dialect targets of all of the model's targets that may be used.
+    /// The targets of all of the model's targets that may be used.
     pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = RequestTarget<'a>> {
         let setup = &self.request.setup;
-        let before = if let Some(Dialect::Relay(_)) = self.dialect() { model.targets.len() } else { 0 };
+        let before = if self.endpoint().is_some_and(ModelEndpoint::is_relayed) { model.targets.len() } else { 0 };
         self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
             let shape = setup.config.providers.get(target.provider)?.shape;
             let capabilities = setup.requests.capabilities(index, before + at)?;
@@ -106,9 +106,9 @@ impl RequestJob {
     /// Bytes that a target is sent in addition to what the scan has found; the maximum over all targets.
     #[cold]
     fn beside(&self, model: &Model, fields: &Fields, message: &ClientMessage) -> Beside {
-        let (Some(shape), Some(asked)) = (self.dialect(), self.asked) else { return Beside::default() };
+        let (Some(endpoint), Some(asked)) = (self.endpoint(), self.asked) else { return Beside::default() };
         let of_each = self.takers(asked.model.into(), model);
-        of_each.map(|to| dialect::beside(shape, message.body, fields, &to)).fold(Beside::default(), Beside::max)
+        of_each.map(|to| dialect::beside(endpoint, message.body, fields, &to)).fold(Beside::default(), Beside::max)
     }
 
     /// True if the request takes no more of a limit than its share.

@@ -11,7 +11,7 @@ use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, Transl
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 
 impl Answering {
     /// A piece of a whole answer: kept until all of it is there.
@@ -92,10 +92,10 @@ impl Answering {
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<ObservedUsage, Rejected> {
-        let (Some(asked), Some(to)) = (&job.asked, job.dialect()) else {
+        let (Some(asked), Some(to)) = (&job.asked, job.endpoint()) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
         };
-        let from = job.target_provider().map_or(to, |provider| provider.shape);
+        let from = job.target_provider().map_or(to.shape, |provider| provider.shape);
         cx.out.clear();
         let identity = job.identity(self.draft.prompt(asked, message.body), cx.now.unix);
         match self.draft.translation() {
@@ -104,8 +104,8 @@ impl Answering {
                 read.map_err(|why| dialect::rejected(to, body, why))
             }
             Some(state) => {
-                let read = dialect::reply((from, to), body, state, &identity, &mut cx.out);
-                read.map_err(|why| dialect::rejected(from, body, why))
+                let read = dialect::reply((from, to.shape), body, state, &identity, &mut cx.out);
+                read.map_err(|why| dialect::rejected(ModelEndpoint::generate(from), body, why))
             }
         }
     }
@@ -134,7 +134,7 @@ impl Answering {
     fn offload_reply(&mut self, job: &RequestJob, message: &ClientMessage, cx: &mut Cx) -> Effect {
         self.let_go_complete(cx);
         let serial = cx.next_offload();
-        let (Some(asked), Some(to), Some(from)) = (&job.asked, job.dialect(), job.upstream()) else {
+        let (Some(asked), Some(to), Some(from)) = (&job.asked, job.endpoint(), job.upstream()) else {
             return Effect::Nothing;
         };
         let chunked = job.request.meta.http11;
@@ -196,11 +196,11 @@ impl Answering {
 }
 
 impl RequestJob {
-    /// The shape of the answers of the present target; the client's own where the target keeps it.
-    fn upstream(&self) -> Option<Dialect> {
-        let to = self.dialect()?;
-        let from = self.target_provider().map_or(to, |provider| provider.shape);
-        Some(if from == to.upstream() { to } else { from })
+    /// The endpoint whose answers the present target gives; the client's own where the target has its API format.
+    fn upstream(&self) -> Option<ModelEndpoint> {
+        let to = self.endpoint()?;
+        let from = self.target_provider().map_or(to.shape, |provider| provider.shape);
+        Some(if from == to.shape { to } else { ModelEndpoint::generate(from) })
     }
 
     /// A whole answer cannot be passed on.

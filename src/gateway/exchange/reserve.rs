@@ -18,7 +18,7 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
-use crate::wire::Dialect;
+use crate::wire::{ModelEndpoint, Operation, Shape};
 use std::io::Write;
 use std::num::NonZeroU32;
 
@@ -26,7 +26,7 @@ impl Exchange {
     /// The whole body is there and is what it should be.
     pub(super) fn body_complete(&mut self, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let counts = match self.job.request.found.endpoint {
-            Some(Endpoint::CountTokens(shape)) => Some(shape),
+            Some(Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape })) => Some(shape),
             _ => None,
         };
         if let Err(refusal) = self.job.still_welcome(cx) {
@@ -43,7 +43,7 @@ impl Exchange {
         }
         if let Some(shape) = counts {
             cx.out.clear();
-            let object = if shape == Dialect::Responses { r#""object":"response.input_tokens","# } else { "" };
+            let object = if shape == Shape::Responses { r#""object":"response.input_tokens","# } else { "" };
             // Writing to a Vec cannot fail.
             let count = draft.scan.prompt_tokens(message.body).count();
             let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");
@@ -319,7 +319,7 @@ impl RequestJob {
             self.note_asked(&id);
             return Err(refusal);
         }
-        let asked = self.dialect().map(served_as);
+        let asked = self.endpoint().map(served_as);
         if !model.serves.iter().any(|served| Some(*served) == asked) {
             let (id, refusal) = (model.id.clone(), not_served(model, asked));
             self.note_asked(&id);
@@ -357,9 +357,9 @@ impl RequestJob {
             return Err(Refusal::unpriced(&model.id));
         }
         // A count is sent to nobody.
-        let is_count = matches!(self.request.found.endpoint, Some(Endpoint::CountTokens(_)));
-        let Some(shape) = self.dialect().filter(|_| !is_count) else { return Ok(()) };
-        let found = self.takers(index, model).find_map(|to| dialect::surcharge(shape, message.body, fields, &to));
+        let sends = |endpoint: &ModelEndpoint| endpoint.operation != Operation::CountTokens;
+        let Some(endpoint) = self.endpoint().filter(sends) else { return Ok(()) };
+        let found = self.takers(index, model).find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to));
         match found {
             Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
             None => Ok(()),
@@ -439,14 +439,14 @@ impl RequestJob {
     }
 }
 
-/// Model capability that a request of this API format needs.
-fn served_as(shape: Dialect) -> Dialect {
-    if let Dialect::Relay(_) = shape { shape } else { Dialect::Chat }
+/// Entry in a model's `serves` that a request to this endpoint needs.
+fn served_as(endpoint: ModelEndpoint) -> ModelEndpoint {
+    if endpoint.is_relayed() { endpoint } else { ModelEndpoint::CHAT }
 }
 
 #[cold]
-fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
-    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &model.serves_text())
+fn not_served(model: &Model, asked: Option<ModelEndpoint>) -> Refusal {
+    Refusal::not_served(&model.id, asked.map_or("", ModelEndpoint::name), &model.serves_text())
 }
 
 fn limits_of(plan: &Plan) -> Limits {

@@ -15,7 +15,7 @@ use crate::policy::config::Provider;
 use crate::policy::usage::Usage;
 use crate::wire::head::Method;
 use crate::wire::json::{item, key, write_string};
-use crate::wire::{Dialect, Relay};
+use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape};
 
 /// Kinds of span, by their numbers: one that serves a request, and one that sends a request.
 const SERVER: u8 = 2;
@@ -63,17 +63,17 @@ const REASONS: [&str; 17] = [
 
 /// Adds the finish reasons in these bytes of an answer. Text of the model cannot be mistaken for a member name: its
 /// quotes are escaped within a string. Any other match must be one of the known reasons.
-fn add_reasons(out: &[u8], dialect: Dialect, reasons: &mut Vec<&'static str>) {
-    match dialect {
-        Dialect::Messages => only(reasons, last(out, b"\"stop_reason\"").and_then(reason)),
-        Dialect::Responses => {
+fn add_reasons(out: &[u8], shape: Shape, reasons: &mut Vec<&'static str>) {
+    match shape {
+        Shape::Messages => only(reasons, last(out, b"\"stop_reason\"").and_then(reason)),
+        Shape::Responses => {
             let incomplete = last(out, b"\"incomplete_details\"").and_then(|rest| {
                 let details = &rest[..rest.iter().position(|byte| *byte == b'}')?];
                 reason(last(details, b"\"reason\"")?)
             });
             only(reasons, incomplete.or_else(|| reason(last(out, b"\"status\"")?)));
         }
-        Dialect::Chat | Dialect::Relay(_) => {
+        Shape::Chat => {
             let mut rest = out;
             while let Some(next) = first(rest, b"\"finish_reason\"").filter(|_| reasons.len() < REASONS_MAX) {
                 reasons.extend(reason(next));
@@ -141,11 +141,11 @@ impl RequestJob {
     /// Notes the finish reasons in these bytes of an answer. `ends`: all choices have ended.
     #[cold]
     pub(super) fn note_finish(&mut self, ends: bool, out: &[u8]) {
-        let Some(Endpoint::Generate(dialect)) = self.request.found.endpoint else { return };
+        let Some(shape) = self.endpoint().map(|endpoint| endpoint.shape) else { return };
         let trace = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut());
-        let is_wanted = ends || matches!(dialect, Dialect::Chat | Dialect::Relay(_));
+        let is_wanted = ends || shape == Shape::Chat;
         if let Some(trace) = trace.filter(|trace| trace.records && is_wanted) {
-            add_reasons(out, dialect, &mut trace.finish);
+            add_reasons(out, shape, &mut trace.finish);
         }
     }
 
@@ -167,11 +167,11 @@ impl RequestJob {
 
     /// Name of the operation in the conventions; empty for a request that is not about a model.
     fn operation(&self) -> &'static str {
-        match self.request.found.endpoint {
-            Some(Endpoint::Generate(Dialect::Relay(Relay::Completions))) => "text_completion",
-            Some(Endpoint::Generate(Dialect::Relay(relay))) => relay.name(),
-            Some(Endpoint::Generate(_)) => "chat",
-            _ => "",
+        match self.endpoint().map(|endpoint| endpoint.operation) {
+            Some(Operation::Passthrough(Passthrough::Completions)) => "text_completion",
+            Some(Operation::Passthrough(passthrough)) => passthrough.name(),
+            Some(Operation::Generate) => "chat",
+            Some(Operation::CountTokens) | None => "",
         }
     }
 
@@ -293,14 +293,16 @@ fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
 fn route(endpoint: Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Root => "/",
-        Endpoint::Generate(Dialect::Chat) => "/v1/chat/completions",
-        Endpoint::Generate(Dialect::Messages) => "/v1/messages",
-        Endpoint::Generate(Dialect::Responses) => "/v1/responses",
-        Endpoint::Generate(Dialect::Relay(Relay::Embeddings)) => "/v1/embeddings",
-        Endpoint::Generate(Dialect::Relay(Relay::Rerank)) => "/v1/rerank",
-        Endpoint::Generate(Dialect::Relay(Relay::Completions)) => "/v1/completions",
-        Endpoint::CountTokens(Dialect::Responses) => "/v1/responses/input_tokens",
-        Endpoint::CountTokens(_) => "/v1/messages/count_tokens",
+        Endpoint::Inference(ModelEndpoint { operation, shape }) => match (operation, shape) {
+            (Operation::Passthrough(Passthrough::Embeddings), _) => "/v1/embeddings",
+            (Operation::Passthrough(Passthrough::Rerank), _) => "/v1/rerank",
+            (Operation::Passthrough(Passthrough::Completions), _) => "/v1/completions",
+            (Operation::CountTokens, Shape::Responses) => "/v1/responses/input_tokens",
+            (Operation::CountTokens, _) => "/v1/messages/count_tokens",
+            (Operation::Generate, Shape::Chat) => "/v1/chat/completions",
+            (Operation::Generate, Shape::Messages) => "/v1/messages",
+            (Operation::Generate, Shape::Responses) => "/v1/responses",
+        },
         Endpoint::Models => "/v1/models",
         Endpoint::Model(_) => "/v1/models/{model}",
         Endpoint::Quota => "/v1/quota",
@@ -416,12 +418,12 @@ mod tests {
 
     #[test]
     fn every_choice_has_its_reason() {
-        let chat = Dialect::Chat;
+        let chat = Shape::Chat;
         let far = format!(
             r#"{{"choices":[{{"finish_reason":"stop","x":"{}"}},{{"finish_reason":"length"}}]}}"#,
             "y".repeat(9000)
         );
-        for (dialect, out, found) in [
+        for (shape, out, found) in [
             (chat, r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#, &["stop"][..]),
             (chat, r#"{"choices":[{"finish_reason" : "length", "index":0}],"usage":{}}"#, &["length"]),
             (chat, &far, &["stop", "length"]),
@@ -435,31 +437,27 @@ mod tests {
             ),
             (chat, r#"{"choices":[{"finish_reason":"content_filter: RECITATION"}]}"#, &["content_filter"]),
             (chat, r#"{"choices":[{"finish_reason":"sensitive"}]}"#, &["sensitive"]),
-            (
-                Dialect::Messages,
-                r#"{"stop_reason":"model_context_window_exceeded"}"#,
-                &["model_context_window_exceeded"],
-            ),
+            (Shape::Messages, r#"{"stop_reason":"model_context_window_exceeded"}"#, &["model_context_window_exceeded"]),
             (chat, r#"{"finish_reason"#, &[]),
             (chat, "", &[]),
             (
-                Dialect::Messages,
+                Shape::Messages,
                 r#"{"content":[{"type":"tool_use","input":{"stop_reason":"refusal"}}],"stop_reason":"tool_use"}"#,
                 &["tool_use"],
             ),
             (
-                Dialect::Responses,
+                Shape::Responses,
                 r#"{"status":"completed","incomplete_details":null,"output":[{"status":"completed"}]}"#,
                 &["completed"],
             ),
             (
-                Dialect::Responses,
+                Shape::Responses,
                 r#"{"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"output":[{"status":"completed"}]}"#,
                 &["max_output_tokens"],
             ),
         ] {
             let mut reasons = Vec::new();
-            add_reasons(out.as_bytes(), dialect, &mut reasons);
+            add_reasons(out.as_bytes(), shape, &mut reasons);
             assert_eq!(reasons, found, "{out}");
         }
     }

@@ -16,7 +16,6 @@ use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask, Product};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::rate_limits::retry_after;
-use crate::wire::Dialect;
 use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -141,18 +140,18 @@ impl Exchange {
     }
 
     fn sign_of_life(&mut self, cx: &mut Cx) {
-        let Some(dialect) = self.job.dialect() else { return };
+        let Some(endpoint) = self.job.endpoint() else { return };
         let (told, identity) = (self.job.attempt.told, self.job.counted_identity(cx.now.unix));
         self.job.attempt.told = match &mut self.state {
             // Another attempt may follow as long as no event has come, and goes on from there.
             State::Answering(Answering { body: Body::Stream(stream), .. }) => {
-                stream.heartbeat(dialect, &identity, &mut cx.out)
+                stream.heartbeat(endpoint.shape, &identity, &mut cx.out)
             }
             State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
-                opening(dialect, told, draft.state.as_ref(), &identity, &mut cx.out)
+                opening(endpoint.shape, told, draft.state.as_ref(), &identity, &mut cx.out)
             }
             _ => {
-                heartbeat(dialect, &mut cx.out);
+                heartbeat(endpoint.shape, &mut cx.out);
                 told
             }
         };
@@ -203,18 +202,18 @@ impl Attempting {
     /// The stream in which the client gets the answer.
     #[inline]
     fn stream(&mut self, job: &RequestJob, cx: &mut Cx) -> Option<Box<SseStream>> {
-        let (asked, dialect, target) = (job.asked?, job.dialect()?, job.target()?);
+        let (asked, endpoint, target) = (job.asked?, job.endpoint()?, job.target()?);
         let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
-        let from = job.target_provider().map_or(dialect, |provider| provider.shape);
+        let from = job.target_provider().map_or(endpoint.shape, |provider| provider.shape);
         let draft = &mut self.draft;
         let mut stream = match draft.state.take() {
-            None => cx.streams.same(dialect, asked.show_usage, max_event),
+            None => cx.streams.same(endpoint, asked.show_usage, max_event),
             Some(state) => {
                 let bounds = (max_event, max_answer);
-                Box::new(SseStream::translated((from, dialect), state, asked.show_usage, bounds))
+                Box::new(SseStream::translated((from, endpoint.shape), state, asked.show_usage, bounds))
             }
         };
-        if let Dialect::Relay(_) = dialect {
+        if endpoint.is_relayed() {
             stream.awaits(draft.scan.fields().choices());
         }
         if job.attempt.told > 0 {

@@ -1,7 +1,7 @@
 //! Pool of unused streams, so that a new one allocates nothing.
 
 use crate::dialect::SseStream;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 
 /// Streams kept for reuse.
 const SPARE_MAX: usize = 64;
@@ -16,13 +16,13 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// A stream, at its start, that keeps its API format.
-    pub(super) fn same(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) -> Box<SseStream> {
+    pub(super) fn same(&mut self, endpoint: ModelEndpoint, show_usage: bool, max_event: usize) -> Box<SseStream> {
         match self.spare.pop() {
             Some(mut stream) => {
-                stream.restart(dialect, show_usage, max_event);
+                stream.restart(endpoint, show_usage, max_event);
                 stream
             }
-            None => Box::new(SseStream::same(dialect, show_usage, max_event)),
+            None => Box::new(SseStream::same(endpoint, show_usage, max_event)),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
 use crate::policy::config::{CHAT_PATH, Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{HeaderField, RequestHead, values};
-use crate::wire::{Dialect, Span};
+use crate::wire::{Passthrough, Shape, Span};
 use std::sync::Arc;
 
 /// The API version sent to a provider with the messages format if the client sends none.
@@ -120,7 +120,7 @@ pub(crate) struct Template {
     heads: Vec<Vec<u8>>,
     /// Offset in the heads at which the path of a chat request begins; a relayed request has another path.
     place: usize,
-    shape: Dialect,
+    shape: Shape,
     /// True if the configuration sets the API version for a provider with the messages format.
     has_version: bool,
     betas: Option<Vec<String>>,
@@ -164,29 +164,29 @@ impl Template {
         head
     }
 
-    /// Writes the head for a body of `length` bytes in a client's format `shape`, with the provider's `credential` of
-    /// that number. `client`: head and bytes of the client's request in the same format, whose Anthropic headers are
-    /// passed on; `None` for a translated request, whose headers belong to another API.
+    /// Writes the head for a body of `length` bytes, with the provider's `credential` of that number. A request that is
+    /// relayed has another path. `client`: head and bytes of the client's request in the same format, whose Anthropic
+    /// headers are passed on; `None` for a translated request, whose headers belong to another API.
     pub(crate) fn write(
         &self,
         credential: usize,
         length: u64,
-        shape: Option<Dialect>,
+        passthrough: Option<Passthrough>,
         client: Option<(&RequestHead, &[u8])>,
         out: &mut Vec<u8>,
     ) {
         let mut head = self.heads.get(credential).map_or(&[][..], |head| head);
-        if let Some(Dialect::Relay(relay)) = shape {
+        if let Some(passthrough) = passthrough {
             let (before, rest) = head.split_at(self.place.min(head.len()));
             out.extend_from_slice(before);
             out.push(b'/');
-            out.extend_from_slice(relay.name().as_bytes());
+            out.extend_from_slice(passthrough.name().as_bytes());
             head = rest.get(CHAT_PATH.len()..).unwrap_or_default();
         }
         out.extend_from_slice(head);
         push_number(out, length);
         out.extend_from_slice(b"\r\n");
-        if self.shape == Dialect::Messages {
+        if self.shape == Shape::Messages {
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
             if !self.has_version {
                 let version = field(HeaderField::AnthropicVersion);
@@ -323,7 +323,7 @@ impl OutgoingRequest {
     #[inline]
     pub(crate) fn translate(
         &mut self,
-        from: Dialect,
+        from: Shape,
         body: &[u8],
         target: &dialect::RequestTarget<'_>,
         pool: &mut Pool,

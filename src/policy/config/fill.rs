@@ -10,7 +10,7 @@ use crate::policy::catalog::{Capabilities, Catalog, Model, SHARE, Target, contex
 use crate::policy::counters::ListTold;
 use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::Timeouts;
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, 
         prices: Default::default(),
         priced: false,
         timeouts: Timeouts::default(),
-        serves: vec![Dialect::Chat],
+        serves: vec![ModelEndpoint::CHAT],
         relayed: Vec::new(),
         shares: targets.len() > 1,
         targets,

@@ -15,7 +15,7 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
-use crate::wire::Dialect;
+use crate::wire::{ModelEndpoint, Shape};
 use std::ops::RangeInclusive;
 
 /// Targets of one model.
@@ -167,13 +167,13 @@ fn read_serves(
     s: &mut Section<'_>,
     targets: &[Target],
     providers: &[Declared],
-) -> (Vec<Dialect>, Vec<Target>) {
-    let (mut serves, mut relayed): (Vec<Dialect>, Vec<Target>) = (Vec::new(), Vec::new());
-    let Some(field) = s.take("serves") else { return (vec![Dialect::Chat], relayed) };
+) -> (Vec<ModelEndpoint>, Vec<Target>) {
+    let (mut serves, mut relayed): (Vec<ModelEndpoint>, Vec<Target>) = (Vec::new(), Vec::new());
+    let Some(field) = s.take("serves") else { return (vec![ModelEndpoint::CHAT], relayed) };
     for target in targets {
         let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
         // An invalid provider has been reported.
-        let fits = provider.is_none_or(|provider| provider.shape == Dialect::Chat);
+        let fits = provider.is_none_or(|provider| provider.shape == Shape::Chat);
         if fits && relayed.first().is_none_or(|first| first.model == target.model) {
             relayed.push(target.clone());
         }
@@ -184,16 +184,15 @@ fn read_serves(
         reader.report(at, path, "at least one is needed");
     }
     for (field, word) in words {
-        match Dialect::from_name(&word) {
-            Some(Dialect::Chat) => serves.push(Dialect::Chat),
-            Some(Dialect::Relay(_)) if relayed.is_empty() && !targets.is_empty() => {
+        match ModelEndpoint::from_name(&word).filter(|endpoint| endpoint.shape == Shape::Chat) {
+            Some(relay) if relay != ModelEndpoint::CHAT && relayed.is_empty() && !targets.is_empty() => {
                 reader.error(&field, format!("`{word}` needs a target at a provider of shape \"chat\""));
             }
-            Some(relay @ Dialect::Relay(_)) => serves.push(relay),
-            _ => reader.wrong(&field, "expected one of chat, embeddings, rerank, completions"),
+            Some(endpoint) => serves.push(endpoint),
+            None => reader.wrong(&field, "expected one of chat, embeddings, rerank, completions"),
         }
     }
-    if serves.iter().all(|served| *served == Dialect::Chat) {
+    if serves.iter().all(|served| *served == ModelEndpoint::CHAT) {
         relayed.clear();
     }
     (serves, relayed)

@@ -4,7 +4,7 @@ use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units;
-use crate::wire::{Dialect, Relay};
+use crate::wire::{ModelEndpoint, Passthrough};
 
 /// Rule of one price.
 const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decimals";
@@ -13,10 +13,10 @@ const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decim
 type WrittenPrices = Vec<(u64, u64)>;
 
 /// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
-pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (ModelPrices, bool) {
+pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[ModelEndpoint]) -> (ModelPrices, bool) {
     let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
     // A model without completion tokens needs no output price.
-    let answers = |dialect: &Dialect| !matches!(dialect, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
+    let answers = |endpoint: &ModelEndpoint| endpoint.passthrough().is_none_or(Passthrough::generates);
     if !serves.is_empty() && !serves.iter().any(answers) && read[0].is_some() && read[1].is_none() {
         read[1] = Some(vec![(0, 0)]);
     }

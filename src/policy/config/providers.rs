@@ -6,7 +6,7 @@ use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
-use crate::wire::Dialect;
+use crate::wire::Shape;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,12 +56,12 @@ pub struct AuthoritySpec {
 }
 
 /// The shapes and their other names.
-const SHAPES: [(&str, Dialect); 5] = [
-    ("chat", Dialect::Chat),
-    ("messages", Dialect::Messages),
-    ("responses", Dialect::Responses),
-    ("openai", Dialect::Chat),
-    ("anthropic", Dialect::Messages),
+const SHAPES: [(&str, Shape); 5] = [
+    ("chat", Shape::Chat),
+    ("messages", Shape::Messages),
+    ("responses", Shape::Responses),
+    ("openai", Shape::Chat),
+    ("anthropic", Shape::Messages),
 ];
 
 /// Header for a provider's credential.
@@ -132,7 +132,7 @@ pub struct Provider {
     pub name: Arc<str>,
     /// API format that the provider uses: `"chat"` (OpenAI Chat Completions; `"openai"` also works), `"messages"`
     /// (Anthropic Messages; `"anthropic"` also works) or `"responses"` (OpenAI Responses).
-    pub shape: Dialect,
+    pub shape: Shape,
     /// URL that the provider's own SDK takes: with `/v1` for `chat` and `responses`, without it for `messages`.
     ///
     /// Without a trailing slash.
@@ -201,7 +201,7 @@ impl Provider {
         let address = base.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, base.port));
         Provider {
             name: "".into(),
-            shape: Dialect::Chat,
+            shape: Shape::Chat,
             base_url: String::new(),
             tls: base.tls,
             host: base.host.as_str().into(),
@@ -350,7 +350,7 @@ fn read_one(
 ) -> Option<Provider> {
     let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &SHAPES));
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
-    let auth = read_auth(reader, s, shape.unwrap_or(Dialect::Chat));
+    let auth = read_auth(reader, s, shape.unwrap_or(Shape::Chat));
     let credentials = read_credentials(reader, s);
     let headers = read_headers(reader, s, &auth);
     let betas = s.take("betas").map(|field| reader.strings(field).into_iter().map(|(_, beta)| beta).collect());
@@ -426,20 +426,20 @@ pub const CHAT_PATH: &str = "/chat/completions";
 
 /// Normal form of `base_url`, and the path of a generation request. `base_url` is the value for the provider's own SDK:
 /// with `/v1` for OpenAI's shapes, without for the messages shape, which also accepts a trailing `/v1`.
-fn paths(shape: Dialect, base: &Base) -> (String, String) {
+fn paths(shape: Shape, base: &Base) -> (String, String) {
     let scheme = if base.tls { "https" } else { "http" };
     let (path, suffix) = match shape {
-        Dialect::Chat | Dialect::Relay(_) => (base.path.as_str(), CHAT_PATH),
-        Dialect::Responses => (base.path.as_str(), "/responses"),
-        Dialect::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
+        Shape::Chat => (base.path.as_str(), CHAT_PATH),
+        Shape::Responses => (base.path.as_str(), "/responses"),
+        Shape::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
     };
     (format!("{scheme}://{}{path}", base.authority), format!("{path}{suffix}"))
 }
 
-fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Auth {
+fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth {
     let usual = match shape {
-        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => Auth::Bearer,
-        Dialect::Messages => Auth::Header("x-api-key".to_string()),
+        Shape::Chat | Shape::Responses => Auth::Bearer,
+        Shape::Messages => Auth::Header("x-api-key".to_string()),
     };
     let Some(field) = s.take("auth") else { return usual };
     let Some(text) = reader.string(&field) else { return usual };

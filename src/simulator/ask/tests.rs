@@ -4,11 +4,11 @@ use super::*;
 use crate::simulator::script::Finish;
 
 fn chat(body: Value) -> SimulatedRequest {
-    read(Dialect::Chat, body.to_string().as_bytes()).unwrap()
+    read(ModelEndpoint::CHAT, body.to_string().as_bytes()).unwrap()
 }
 
 fn messages(body: Value) -> SimulatedRequest {
-    read(Dialect::Messages, body.to_string().as_bytes()).unwrap()
+    read(ModelEndpoint::MESSAGES, body.to_string().as_bytes()).unwrap()
 }
 
 fn user(text: &str) -> Value {
@@ -66,14 +66,14 @@ fn the_tokens_of_a_prompt_are_its_words() {
 #[test]
 fn requests_that_real_providers_refuse_are_refused() {
     let bodies = [
-        (Dialect::Chat, "{"),
-        (Dialect::Chat, "[]"),
-        (Dialect::Chat, r#"{"messages":[{"role":"user","content":"a"}]}"#),
-        (Dialect::Chat, r#"{"model":"m","messages":[]}"#),
-        (Dialect::Chat, r#"{"model":"m","messages":[{}],"stream_options":{"include_usage":true}}"#),
-        (Dialect::Chat, r##"{"model":"m","messages":[{"role":"user","content":"#sim wrong"}]}"##),
-        (Dialect::Messages, r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#),
-        (Dialect::Messages, r#"{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#),
+        (ModelEndpoint::CHAT, "{"),
+        (ModelEndpoint::CHAT, "[]"),
+        (ModelEndpoint::CHAT, r#"{"messages":[{"role":"user","content":"a"}]}"#),
+        (ModelEndpoint::CHAT, r#"{"model":"m","messages":[]}"#),
+        (ModelEndpoint::CHAT, r#"{"model":"m","messages":[{}],"stream_options":{"include_usage":true}}"#),
+        (ModelEndpoint::CHAT, r##"{"model":"m","messages":[{"role":"user","content":"#sim wrong"}]}"##),
+        (ModelEndpoint::MESSAGES, r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#),
+        (ModelEndpoint::MESSAGES, r#"{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#),
     ];
     for (shape, body) in bodies {
         assert_eq!(
@@ -196,7 +196,7 @@ fn models_that_reason_refuse_the_older_bound_and_any_temperature_but_one() {
     let refusal = |shape, model: &str, members: Value| {
         let mut body = with("hi", members);
         body["model"] = json!(model);
-        if shape == Dialect::Chat && body["max_tokens"] == 1000 {
+        if shape == ModelEndpoint::CHAT && body["max_tokens"] == 1000 {
             body.as_object_mut().unwrap().remove("max_tokens");
         }
         read(shape, body.to_string().as_bytes()).err().map(|complaint| (complaint.status, complaint.message))
@@ -204,15 +204,19 @@ fn models_that_reason_refuse_the_older_bound_and_any_temperature_but_one() {
     let bound = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' \
                  instead.";
     for model in ["gpt-5-mini", "o1", "o3-mini", "o4-mini", "openai/gpt-5", "gpt-6-luna"] {
-        let chat = |members| refusal(Dialect::Chat, model, members);
+        let chat = |members| refusal(ModelEndpoint::CHAT, model, members);
         assert_eq!(chat(json!({ "max_tokens": 5 })), Some((400, bound.to_owned())), "{model}");
         let (status, words) = chat(json!({ "temperature": 0.2 })).unwrap();
         assert!(status == 400 && words.contains("'temperature' does not support 0.2"), "{words}");
         assert_eq!(chat(json!({ "max_completion_tokens": 5, "temperature": 1 })), None);
-        assert_eq!(refusal(Dialect::Messages, model, json!({ "temperature": 0.2 })), None);
+        assert_eq!(refusal(ModelEndpoint::MESSAGES, model, json!({ "temperature": 0.2 })), None);
     }
     for model in ["gpt-4o", "olmo-2", "m", "sim-heron-small"] {
-        assert_eq!(refusal(Dialect::Chat, model, json!({ "max_tokens": 5, "temperature": 0.2 })), None, "{model}");
+        assert_eq!(
+            refusal(ModelEndpoint::CHAT, model, json!({ "max_tokens": 5, "temperature": 0.2 })),
+            None,
+            "{model}"
+        );
     }
 }
 
@@ -226,7 +230,7 @@ fn newer_models_refuse_tools_with_an_effort() {
         if tools {
             body["tools"] = json!([{ "type": "function", "function": { "name": "look", "parameters": {} } }]);
         }
-        match read(Dialect::Chat, body.to_string().as_bytes()) {
+        match read(ModelEndpoint::CHAT, body.to_string().as_bytes()) {
             Ok(_) => false,
             Err(complaint) => {
                 assert!(complaint.message.contains("set reasoning_effort to 'none'"), "{}", complaint.message);
@@ -255,7 +259,7 @@ fn consecutive_calls_of_a_responses_request_are_one_turn() {
         let items = json!([asked, said, call("a"), call("b"), output("a"), output("b")]);
         let tool = json!({ "type": "function", "name": "get_time", "parameters": { "type": "object" } });
         let body = json!({ "model": "m", "input": items, "tools": [tool], "store": false });
-        names(&read(Dialect::Responses, body.to_string().as_bytes()).unwrap()).len()
+        names(&read(ModelEndpoint::RESPONSES, body.to_string().as_bytes()).unwrap()).len()
     };
     assert_eq!((read(1), read(2)), (0, 2));
 }
@@ -276,7 +280,7 @@ fn signed(model: &str, signatures: &[Value]) -> Result<SimulatedRequest, Complai
         json!({ "role": "assistant", "tool_calls": calls }),
     ];
     messages.extend(ids);
-    read(Dialect::Chat, json!({ "model": model, "messages": messages }).to_string().as_bytes())
+    read(ModelEndpoint::CHAT, json!({ "model": model, "messages": messages }).to_string().as_bytes())
 }
 
 #[test]

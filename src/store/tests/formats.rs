@@ -192,7 +192,7 @@ fn sums_separate_groups_endpoints_and_clients() {
         row(A, 5, "small", 1),
         Row { group: "labs/a".into(), ..row(A, 6, "small", 2) },
         Row { group: "labs/a".into(), client: curl, ..row(A, 7, "small", 4) },
-        Row { endpoint: Dialect::Messages, ..row(A, 8, "small", 8) },
+        Row { endpoint: ModelEndpoint::MESSAGES, ..row(A, 8, "small", 8) },
         Row { group: "labs/a".into(), ..row(A, 9, "small", 16) },
     ];
     db.append(&rows).unwrap();

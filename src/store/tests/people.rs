@@ -122,7 +122,7 @@ fn reports_out_of_many_rows() {
         model: ["small", "large", "huge"][(lot(n) % 3) as usize].into(),
         group: format!("org/team{}", lot(n) % 20).into(),
         client: if lot(n).is_multiple_of(5) { Client::OTHER } else { Client::of_agent(b"curl/8") },
-        endpoint: if lot(n).is_multiple_of(2) { Dialect::Chat } else { Dialect::Messages },
+        endpoint: if lot(n).is_multiple_of(2) { ModelEndpoint::CHAT } else { ModelEndpoint::MESSAGES },
         ..of(&format!("user{}", lot(n) % 5000), &format!("session{}", lot(n) % 9000), n, lot(n) % 1000)
     };
     let rows: Vec<Row> = (0..AS_THEY_COME).map(mixed).collect();

@@ -21,7 +21,7 @@ use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
 use tollgate::policy::meter::{Amount, LimitKind, LimitReason};
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
-use tollgate::wire::Dialect;
+use tollgate::wire::ModelEndpoint;
 
 /// Runs with random splits, in addition to the run without splits and the one byte by byte.
 const RANDOM_RUNS: u64 = 3;
@@ -518,7 +518,7 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         admitted,
         model: "small".into(),
         target: "up/up-small".into(),
-        endpoint: Dialect::Chat,
+        endpoint: ModelEndpoint::CHAT,
         stream: false,
         status: 200,
         usage,

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::Ending;
 use tollgate::policy::keys::issue;
-use tollgate::wire::Relay;
+use tollgate::wire::Passthrough;
 
 /// Kind of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub enum Kind {
         messages: bool,
         stream: bool,
         cross: bool,
-        relay: Option<Relay>,
+        relay: Option<Passthrough>,
     },
     Models,
     Quota,
@@ -375,25 +375,25 @@ fn kind(rng: &mut Rng) -> Kind {
 
 /// Returns a kind of request of the greedy tenant.
 fn greedy_kind(wider: Wider, rng: &mut Rng) -> Kind {
-    let relay = (wider.relays && rng.below(2) == 0).then_some(Relay::Completions);
+    let relay = (wider.relays && rng.below(2) == 0).then_some(Passthrough::Completions);
     Kind::Generate { messages: false, stream: relay.is_none() && rng.below(2) == 0, cross: false, relay }
 }
 
 /// Returns a relayed request. Only completions are streamed.
 fn relayed(stream: bool, rng: &mut Rng) -> Kind {
-    let relay = Relay::ALL[rng.below(3) as usize];
-    let stream = stream && relay == Relay::Completions;
+    let relay = Passthrough::ALL[rng.below(3) as usize];
+    let stream = stream && relay == Passthrough::Completions;
     Kind::Generate { messages: false, stream, cross: false, relay: Some(relay) }
 }
 
 /// Returns the body of a relayed request.
-fn asked_for(relay: Relay, text: &str, rng: &mut Rng) -> String {
+fn asked_for(relay: Passthrough, text: &str, rng: &mut Rng) -> String {
     match (relay, rng.below(2)) {
-        (Relay::Embeddings, 0) => format!("\"input\":\"{text}\""),
-        (Relay::Embeddings, _) => format!("\"input\":[\"{text}\",\"\"],\"encoding_format\":\"base64\""),
-        (Relay::Rerank, _) => format!("\"query\":\"{text}\",\"documents\":[\"a\",{{\"text\":\"b\"}}]"),
-        (Relay::Completions, 0) => format!("\"prompt\":\"{text}\",\"suffix\":\"}}\",\"max_tokens\":50"),
-        (Relay::Completions, _) => format!("\"n\":2,\"prompt\":[\"{text}\"],\"max_completion_tokens\":50"),
+        (Passthrough::Embeddings, 0) => format!("\"input\":\"{text}\""),
+        (Passthrough::Embeddings, _) => format!("\"input\":[\"{text}\",\"\"],\"encoding_format\":\"base64\""),
+        (Passthrough::Rerank, _) => format!("\"query\":\"{text}\",\"documents\":[\"a\",{{\"text\":\"b\"}}]"),
+        (Passthrough::Completions, 0) => format!("\"prompt\":\"{text}\",\"suffix\":\"}}\",\"max_tokens\":50"),
+        (Passthrough::Completions, _) => format!("\"n\":2,\"prompt\":[\"{text}\"],\"max_completion_tokens\":50"),
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::UsageSource;
-use tollgate::wire::{Dialect, Relay};
+use tollgate::wire::Passthrough;
 
 /// Name of its key and of its plan.
 pub const GREEDY: &str = "greedy";
@@ -106,7 +106,7 @@ pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Resu
     if row.usage.prompt() < least {
         return Err(format!("{} bytes were sent, which are at least {least} tokens: {row:?}", served.text_bytes));
     }
-    let has_output = !matches!(row.endpoint, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
+    let has_output = row.endpoint.passthrough().is_none_or(Passthrough::generates);
     if has_output && row.usage.out < relayed / BYTES_PER_TOKEN {
         return Err(format!("{relayed} bytes of text were received: {row:?}"));
     }

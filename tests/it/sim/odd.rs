@@ -3,7 +3,7 @@
 
 use super::tally::Faults;
 use tollgate::base::rng::Rng;
-use tollgate::wire::Dialect;
+use tollgate::wire::Shape;
 
 /// Changes to one event of a chat stream: the text to replace, its replacement, and a name.
 const CHAT: [(&str, &str, &str); 10] = [
@@ -39,10 +39,10 @@ const RESPONSES: [(&str, &str, &str); 3] = [
 ];
 
 /// Rewrites some events of a stream, but not its end.
-pub fn stream(text: &str, format: Dialect, relayed: bool, rng: &mut Rng, faults: &mut Faults) -> String {
+pub fn stream(text: &str, format: Shape, relayed: bool, rng: &mut Rng, faults: &mut Faults) -> String {
     let kinds: &[(&str, &str, &str)] = match format {
-        Dialect::Messages => &MESSAGES,
-        Dialect::Responses => &RESPONSES,
+        Shape::Messages => &MESSAGES,
+        Shape::Responses => &RESPONSES,
         _ => &CHAT,
     };
     let mut out = String::with_capacity(text.len() * 2);
@@ -56,7 +56,7 @@ pub fn stream(text: &str, format: Dialect, relayed: bool, rng: &mut Rng, faults:
         faults.note(name);
         out.push_str(&event.replacen(from, to, 1));
     }
-    if format == Dialect::Chat && !relayed {
+    if format == Shape::Chat && !relayed {
         out = parts(&out, rng, faults);
         out = usage_in_a_choice(&out, rng, faults);
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Core, Ending};
 use tollgate::gateway::Gateway;
-use tollgate::wire::{Dialect, Relay};
+use tollgate::wire::{Passthrough, Shape};
 
 /// Answer to one attempt of one request.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +53,7 @@ pub struct Provider {
     pub pipe: Pipe,
     /// Number of requests read.
     pub requests: u64,
-    format: Dialect,
+    format: Shape,
     got: Vec<u8>,
     /// The current answer and the action after it.
     answer: Option<(Vec<u8>, After)>,
@@ -75,10 +75,10 @@ pub struct Provider {
 struct Asked {
     marker: u64,
     attempt: u64,
-    format: Dialect,
+    format: Shape,
     stream: bool,
     usage: bool,
-    relay: Option<Relay>,
+    relay: Option<Passthrough>,
     /// Number of requested texts.
     texts: u64,
     /// Highest bill for the request, if its tenant is greedy.
@@ -90,13 +90,13 @@ struct Asked {
 }
 
 impl Asked {
-    fn is(&self, format: Dialect) -> bool {
+    fn is(&self, format: Shape) -> bool {
         self.format == format
     }
 }
 
 impl Provider {
-    pub fn new(pipe: Pipe, format: Dialect, wider: Wider) -> Provider {
+    pub fn new(pipe: Pipe, format: Shape, wider: Wider) -> Provider {
         let Wider { early, lies, odd, .. } = wider;
         let (got, last) = (Vec::new(), (0, 0));
         Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, odd, last }
@@ -194,7 +194,7 @@ impl Provider {
 
     fn asked(&self, head: &str, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
         let path = head.split(' ').nth(1).unwrap_or_default();
-        let relay = Relay::ALL.into_iter().find(|relay| path == format!("/v1/{}", relay.name()));
+        let relay = Passthrough::ALL.into_iter().find(|relay| path == format!("/v1/{}", relay.name()));
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
         // A request that was mangled by its client has none, and no particular answer is expected.
         let marker: u64 = marker.unwrap_or(0);
@@ -203,8 +203,8 @@ impl Provider {
             return Err(format!("request {marker} is tried for the {attempt}th time"));
         }
         let model = match self.format {
-            Dialect::Messages => "\"up-large\"",
-            Dialect::Responses => "\"up-reply\"",
+            Shape::Messages => "\"up-large\"",
+            Shape::Responses => "\"up-reply\"",
             _ => "\"up-small\"",
         };
         if !early && marker > 0 && !body.contains(model) {
@@ -215,7 +215,7 @@ impl Provider {
             attempt,
             format: self.format,
             stream: body.contains("\"stream\":true"),
-            usage: self.format != Dialect::Chat || body.contains("\"include_usage\":true"),
+            usage: self.format != Shape::Chat || body.contains("\"include_usage\":true"),
             relay,
             texts: if body.contains("\"n\":2,") { 2 } else { 1 },
             bill: None,
@@ -284,8 +284,8 @@ impl Reason {
     /// Returns a good reason in most cases; a lying provider also uses others.
     fn of(asked: &Asked, rng: &mut Rng, faults: &mut Faults) -> Reason {
         let good = match asked.format {
-            Dialect::Messages => "\"end_turn\"",
-            Dialect::Responses => "\"completed\"",
+            Shape::Messages => "\"end_turn\"",
+            Shape::Responses => "\"completed\"",
             _ => "\"stop\"",
         };
         if !asked.lies || rng.below(3) > 0 {
@@ -296,7 +296,7 @@ impl Reason {
             faults.note("finish reason that nobody knows");
             return Reason { text: "\"full_moon\"", is_complete: true };
         }
-        if asked.is(Dialect::Responses) {
+        if asked.is(Shape::Responses) {
             faults.note("status that means failure");
             let failures = ["\"failed\"", "\"cancelled\"", "\"in_progress\"", "\"queued\""];
             return Reason { text: failures[rng.below(4) as usize], is_complete: false };
@@ -416,12 +416,12 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
     let content = text(asked, 0);
     let usage = rng.below(5) > 0;
     let end = Reason::of(asked, rng, faults);
-    let output = if let Some(Relay::Embeddings | Relay::Rerank) = asked.relay { 0 } else { output };
+    let output = if let Some(Passthrough::Embeddings | Passthrough::Rerank) = asked.relay { 0 } else { output };
     let body = if let Some(relay) = asked.relay {
         relayed(relay, (&content, &pad), usage.then_some((input, output)), end.text)
-    } else if asked.is(Dialect::Responses) {
+    } else if asked.is(Shape::Responses) {
         response(&content, &format!("\"{pad}\""), end.text, usage.then_some((input, output)))
-    } else if asked.is(Dialect::Messages) {
+    } else if asked.is(Shape::Messages) {
         let usage = if usage {
             format!(",\"usage\":{{\"input_tokens\":{input},\"output_tokens\":{output}}}")
         } else {
@@ -445,10 +445,10 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
             end.text
         )
     };
-    let usual = asked.is(Dialect::Chat) && asked.relay.is_none() && asked.bill.is_none();
+    let usual = asked.is(Shape::Chat) && asked.relay.is_none() && asked.bill.is_none();
     let body = if asked.odd && usual { odd::whole(&body, usage.then_some((input, output)), rng, faults) } else { body };
     let cut = maybe_cut(rng, body.len(), faults);
-    let has_reason = !matches!(asked.relay, Some(Relay::Embeddings | Relay::Rerank));
+    let has_reason = !matches!(asked.relay, Some(Passthrough::Embeddings | Passthrough::Rerank));
     let complete = cut.is_none() && (end.is_complete || !has_reason);
     *served = Served { pieces: 1, complete, hostile: false, usage: usage.then_some((input, output)), text_bytes: 0 };
     framed(rng, "application/json", body.as_bytes(), cut)
@@ -503,18 +503,18 @@ fn response_events(asked: &Asked, pieces: u64) -> String {
 }
 
 /// Returns a complete answer to a relayed request.
-fn relayed(relay: Relay, (content, pad): (&str, &str), usage: Option<(u64, u64)>, reason: &str) -> String {
+fn relayed(relay: Passthrough, (content, pad): (&str, &str), usage: Option<(u64, u64)>, reason: &str) -> String {
     let (input, output) = usage.unwrap_or_default();
     let (own, usage) = match relay {
-        Relay::Embeddings => (
+        Passthrough::Embeddings => (
             format!("\"data\":[{{\"index\":0,\"embedding\":\"{content}\"}}]"),
             format!("\"usage\":{{\"prompt_tokens\":{input},\"total_tokens\":{input}}}"),
         ),
-        Relay::Rerank => (
+        Passthrough::Rerank => (
             format!("\"results\":[{{\"index\":0,\"relevance_score\":0.50,\"document\":{{\"text\":\"{content}\"}}}}]"),
             format!("\"meta\":{{\"tokens\":{{\"input_tokens\":{input}}}}}"),
         ),
-        Relay::Completions => (
+        Passthrough::Completions => (
             format!("\"choices\":[{{\"text\":\"{content}\",\"index\":0,\"finish_reason\":{reason}}}]"),
             format!("\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}"),
         ),
@@ -531,21 +531,21 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     let ends = asked.texts.min(pieces.max(1));
     let end = Reason::of(asked, rng, faults);
     let mut out = String::new();
-    if asked.is(Dialect::Messages) {
+    if asked.is(Shape::Messages) {
         out.push_str(&format!(
             "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"msg_1\",\"type\":\"message\",\
              \"role\":\"assistant\",\"model\":\"up-large\",\"content\":[],\"usage\":{{\"input_tokens\":{input},\
              \"output_tokens\":1}}}}}}\n\n"
         ));
     }
-    if asked.is(Dialect::Responses) {
+    if asked.is(Shape::Responses) {
         out.push_str(&response_events(asked, pieces));
     }
     let pad = "y".repeat(if rng.below(10) == 0 { rng.below(30_000) as usize } else { 0 });
-    let deltas = if asked.is(Dialect::Responses) { 0 } else { pieces };
+    let deltas = if asked.is(Shape::Responses) { 0 } else { pieces };
     for piece in 0..deltas {
         let content = text(asked, piece);
-        out.push_str(&if asked.is(Dialect::Messages) {
+        out.push_str(&if asked.is(Shape::Messages) {
             format!(
                 "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
                  \"delta\":{{\"type\":\"text_delta\",\"text\":\"{content}\"}},\"pad\":\"{pad}\"}}\n\n"
@@ -573,7 +573,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     let error = rng.below(12) == 0;
     if error {
         faults.note("error event in a stream");
-        let event = if !asked.is(Dialect::Chat) { "event: error\n" } else { "" };
+        let event = if !asked.is(Shape::Chat) { "event: error\n" } else { "" };
         out.push_str(&format!(
             "{event}data: {{\"type\":\"error\",\"code\":\"t\",\"message\":\"overloaded\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
         ));
@@ -591,12 +591,12 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     let sent = &out[..cut.unwrap_or(out.len())];
     let reasons = sent.matches(&format!("{}}}", end.text)).count() as u64;
     let finished = match asked.format {
-        Dialect::Messages => reasons > 0,
-        Dialect::Responses => sent.contains("\"type\":\"response.completed\"") && sent.ends_with("}}\n\n"),
+        Shape::Messages => reasons > 0,
+        Shape::Responses => sent.contains("\"type\":\"response.completed\"") && sent.ends_with("}}\n\n"),
         _ => reasons == ends,
     };
     let finished = finished && end.is_complete;
-    let usage = (report || asked.is(Dialect::Messages)).then_some((input, output));
+    let usage = (report || asked.is(Shape::Messages)).then_some((input, output));
     *served = Served { pieces, complete: finished, hostile: false, usage, text_bytes: 0 };
     framed(rng, "text/event-stream", out.as_bytes(), cut)
 }
@@ -614,7 +614,7 @@ fn finish(
     if !terminated {
         faults.note("stream without its terminator");
     }
-    if asked.is(Dialect::Messages) {
+    if asked.is(Shape::Messages) {
         out.push_str(&format!(
             "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":{}}},\
              \"usage\":{{\"output_tokens\":{output}}}}}\n\n",
@@ -625,7 +625,7 @@ fn finish(
         }
         return;
     }
-    if asked.is(Dialect::Responses) {
+    if asked.is(Shape::Responses) {
         let all: String = (0..pieces).map(|piece| text(asked, piece)).collect();
         let last = response(&all, "null", end.text, report.then_some((input, output)));
         let kind = if end.text == "\"failed\"" { "failed" } else { "completed" };

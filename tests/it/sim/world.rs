@@ -22,7 +22,7 @@ use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord, issue};
 use tollgate::policy::row::Running;
-use tollgate::wire::Dialect;
+use tollgate::wire::Shape;
 
 /// Maximum number of client connections.
 const CLIENTS_MAX: usize = 12;
@@ -44,7 +44,7 @@ struct World {
     strangers: Vec<Pipe>,
     providers: Vec<Provider>,
     /// Dials that are not answered yet.
-    dialing: Vec<(Conn, Dialect)>,
+    dialing: Vec<(Conn, Shape)>,
     asked: Vec<(Arc<str>, u16)>,
     /// Work of the helper threads.
     works: Vec<Work>,
@@ -584,9 +584,9 @@ impl World {
         match action {
             Action::Dial { conn, addr, .. } => {
                 let format = match addr.ip().to_string().as_str() {
-                    "10.0.0.2" => Dialect::Messages,
-                    "10.0.0.4" => Dialect::Responses,
-                    _ => Dialect::Chat,
+                    "10.0.0.2" => Shape::Messages,
+                    "10.0.0.4" => Shape::Responses,
+                    _ => Shape::Chat,
                 };
                 self.dialing.push((conn, format));
             }
@@ -855,7 +855,7 @@ impl World {
                 *per_window.entry((alone, row.admitted.0 / 60_000)).or_default() += 1;
             }
             self.tally.rows += 1;
-            self.tally.relayed += u64::from(row.status == 200 && matches!(row.endpoint, Dialect::Relay(_)));
+            self.tally.relayed += u64::from(row.status == 200 && row.endpoint.is_relayed());
             self.tally.left_rows += u64::from(row.status == 499);
             self.tally.queued_rows += u64::from(row.queued_ms > 0);
             self.tally.retried_rows += u64::from(row.attempts > 1);

@@ -7,7 +7,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::policy::config::{Config, Source, units};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
 use tollgate::policy::window::parse_moment;
-use tollgate::wire::Relay;
+use tollgate::wire::Passthrough;
 
 /// Start time of every test.
 pub const BEGIN: &str = "2026-11-20T09:00:10Z";
@@ -176,7 +176,7 @@ impl KeyRing {
                     record.scope.chat = has("chat");
                     record.scope.messages = has("messages");
                     record.scope.responses = has("responses");
-                    record.scope.relays = Relay::ALL.map(|relay| has(relay.name()));
+                    record.scope.relays = Passthrough::ALL.map(|relay| has(relay.name()));
                     record.scope.models = has("models");
                     record.scope.quota = has("quota");
                 }

@@ -5,7 +5,7 @@ use super::{
     BlockPart, CHAT_ROLES, CheckedMessage, Checks, Content, MESSAGES_ROLES, MessageMember, MessageRole, NO_BLOCK, Name,
 };
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
-use crate::wire::{Dialect, Span};
+use crate::wire::{Shape, Span};
 
 /// Types of tools that always run at the client, in any format and with any other members.
 const OWN_TOOLS: [&[u8]; 2] = [b"function", b"custom"];
@@ -21,19 +21,19 @@ impl Checks {
                 self.begin_message();
                 Ok(())
             }
-            Name::Tools if !is_object && self.shape != Dialect::Messages => {
+            Name::Tools if !is_object && self.endpoint.shape != Shape::Messages => {
                 self.refuse(format_args!("tools[{index}]"), "an object")
             }
-            Name::Input if self.shape != Dialect::Responses => Ok(()),
+            Name::Input if self.endpoint.shape != Shape::Responses => Ok(()),
             Name::Input if !is_object => self.refuse(format_args!("input[{index}]"), "an object"),
             Name::Input => {
                 self.begin_message();
                 Ok(())
             }
-            Name::System if !is_object && self.shape == Dialect::Messages => {
+            Name::System if !is_object && self.endpoint.shape == Shape::Messages => {
                 self.refuse(format_args!("system[{index}]"), "a text block")
             }
-            Name::Stop if token != Token::String && self.shape == Dialect::Chat => {
+            Name::Stop if token != Token::String && self.endpoint.shape == Shape::Chat => {
                 self.refuse(format_args!("stop[{index}]"), "a string")
             }
             _ => Ok(()),
@@ -72,15 +72,15 @@ impl Checks {
         match (depth, token) {
             (2, Token::ObjectOpen) => (self.block, self.message.stored) = (NO_BLOCK, NOTHING_STORED),
             (2, Token::ObjectClose) if !self.block.has_text => {
-                if self.shape == Dialect::Responses {
+                if self.endpoint.shape == Shape::Responses {
                     return self.refuse(format_args!("tools[{}].type", self.items - 1), "a string");
                 }
                 // In the messages format it is a tool of the client.
-                self.fields.may_cost_more |= self.shape == Dialect::Chat;
+                self.fields.may_cost_more |= self.endpoint.shape == Shape::Chat;
             }
             (_, Token::Key) => {
                 // In a responses request, only tools that name no stored object are sent.
-                if self.shape != Dialect::Responses {
+                if self.endpoint.shape != Shape::Responses {
                     self.message.stored.tool_key(buf, depth, span);
                 }
                 if depth == 3 {
@@ -91,12 +91,15 @@ impl Checks {
             (3, _) if self.block.is_text => {
                 self.block.has_text = token == Token::String;
                 self.fields.may_cost_more |= !OWN_TOOLS.contains(&span.of(buf));
-                if self.shape == Dialect::Messages && self.block.has_text && eq_unescaped(span.of(buf), "mcp_toolset") {
+                if self.endpoint.shape == Shape::Messages
+                    && self.block.has_text
+                    && eq_unescaped(span.of(buf), "mcp_toolset")
+                {
                     // A toolset of an MCP server that is configured in the provider's account.
                     self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
                 }
             }
-            (4.., _) if self.shape == Dialect::Responses => self.in_item(token, depth),
+            (4.., _) if self.endpoint.shape == Shape::Responses => self.in_item(token, depth),
             _ => {}
         }
         Ok(())
@@ -143,7 +146,7 @@ impl Checks {
         match (depth, token) {
             (2, Token::ObjectOpen) => self.block = NO_BLOCK,
             (2, Token::ObjectClose)
-                if self.shape == Dialect::Messages && !(self.block.is_text && self.block.has_text) =>
+                if self.endpoint.shape == Shape::Messages && !(self.block.is_text && self.block.has_text) =>
             {
                 return self.refuse(format_args!("system[{}]", self.items - 1), "a text block");
             }
@@ -178,7 +181,7 @@ impl Checks {
                 self.message.stored.key(buf, depth, span);
             }
             (3, Token::ArrayClose)
-                if self.message.member == MessageMember::Content && self.shape == Dialect::Messages =>
+                if self.message.member == MessageMember::Content && self.endpoint.shape == Shape::Messages =>
             {
                 self.unsigned.close_list(&mut self.fields.cuts);
             }
@@ -191,10 +194,10 @@ impl Checks {
                 }
             }
             (4, Token::ObjectClose) if self.message.member == MessageMember::Content => {
-                if self.shape == Dialect::Messages {
+                if self.endpoint.shape == Shape::Messages {
                     self.unsigned.close(span.end, &mut self.fields.cuts);
                 }
-                if self.shape == Dialect::Messages && !self.message.typed {
+                if self.endpoint.shape == Shape::Messages && !self.message.typed {
                     let (index, block) = (self.items - 1, self.message.block);
                     return self.refuse(format_args!("messages[{index}].content[{block}].type"), "a string");
                 }
@@ -227,11 +230,11 @@ impl Checks {
     fn message_value(&mut self, buf: &[u8], token: Token, span: Span) {
         match self.message.member {
             MessageMember::Role if token == Token::String && !span.of(buf).contains(&b'\\') => {
-                self.message.role = match (span.of(buf), self.shape) {
+                self.message.role = match (span.of(buf), self.endpoint.shape) {
                     (b"assistant", _) => MessageRole::Assistant,
-                    (b"tool", Dialect::Chat) => MessageRole::Tool,
-                    (b"user" | b"system", _) | (b"function", Dialect::Chat) => MessageRole::Another,
-                    (b"developer", Dialect::Chat) => {
+                    (b"tool", Shape::Chat) => MessageRole::Tool,
+                    (b"user" | b"system", _) | (b"function", Shape::Chat) => MessageRole::Another,
+                    (b"developer", Shape::Chat) => {
                         self.fields.cuts.push(span);
                         MessageRole::Another
                     }
@@ -240,16 +243,16 @@ impl Checks {
             }
             MessageMember::Role => {
                 let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
-                if self.shape == Dialect::Chat && is("developer") {
+                if self.endpoint.shape == Shape::Chat && is("developer") {
                     self.fields.cuts.push(span);
                 }
-                let others: &[&str] = match self.shape {
-                    Dialect::Chat | Dialect::Relay(_) => &["system", "developer", "user", "function"],
-                    Dialect::Messages | Dialect::Responses => &["user", "system"],
+                let others: &[&str] = match self.endpoint.shape {
+                    Shape::Chat => &["system", "developer", "user", "function"],
+                    Shape::Messages | Shape::Responses => &["user", "system"],
                 };
                 self.message.role = if is("assistant") {
                     MessageRole::Assistant
-                } else if self.shape == Dialect::Chat && is("tool") {
+                } else if self.endpoint.shape == Shape::Chat && is("tool") {
                     MessageRole::Tool
                 } else if others.iter().any(|role| is(role)) {
                     MessageRole::Another
@@ -275,14 +278,14 @@ impl Checks {
         let index = self.items - 1;
         let message = self.message;
         if matches!(message.role, MessageRole::Missing | MessageRole::Wrong) {
-            let roles = if self.shape == Dialect::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
+            let roles = if self.endpoint.shape == Shape::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
             return self.refuse(format_args!("messages[{index}].role"), &format!("one of {roles}"));
         }
-        let may_lack = message.role == MessageRole::Assistant && self.shape == Dialect::Chat;
+        let may_lack = message.role == MessageRole::Assistant && self.endpoint.shape == Shape::Chat;
         if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
-            let expected = match self.shape {
-                Dialect::Chat | Dialect::Relay(_) => "a string or an array of objects",
-                Dialect::Messages | Dialect::Responses => "a string or an array of content blocks",
+            let expected = match self.endpoint.shape {
+                Shape::Chat => "a string or an array of objects",
+                Shape::Messages | Shape::Responses => "a string or an array of content blocks",
             };
             return self.refuse(format_args!("messages[{index}].content"), expected);
         }

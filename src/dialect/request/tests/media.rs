@@ -2,11 +2,11 @@
 
 use super::{of_parts, prompt};
 use crate::dialect::tokens::{FILE_TOKENS_MAX, IMAGE_TOKENS};
-use crate::wire::Dialect;
+use crate::wire::ModelEndpoint;
 
 #[test]
 fn images_and_files_are_cheap_in_parts_that_carry_them() {
-    let (chat, messages, responses) = (Dialect::Chat, Dialect::Messages, Dialect::Responses);
+    let (chat, messages, responses) = (ModelEndpoint::CHAT, ModelEndpoint::MESSAGES, ModelEndpoint::RESPONSES);
     let image = IMAGE_TOKENS..IMAGE_TOKENS + 60;
     let pdf = 5000..5060;
     for (shape, part, tokens) in [
@@ -48,12 +48,12 @@ fn images_and_files_are_cheap_in_parts_that_carry_them() {
 }
 
 /// A part in a request of this format: in a message of the user, and in the result of a tool.
-fn places(shape: Dialect, part: &str) -> [String; 2] {
+fn places(shape: ModelEndpoint, part: &str) -> [String; 2] {
     match shape {
-        Dialect::Messages => {
+        ModelEndpoint::MESSAGES => {
             [part.to_owned(), format!(r#"{{"type":"tool_result","tool_use_id":"t","content":[{part}]}}"#)]
         }
-        Dialect::Responses => [
+        ModelEndpoint::RESPONSES => [
             format!(r#"{{"role":"user","content":[{part}]}}"#),
             format!(r#"{{"type":"function_call_output","call_id":"c","output":[{part}]}}"#),
         ],
@@ -69,17 +69,23 @@ fn data_counts_by_its_media_type_in_parts_of_images() {
     let data = "A".repeat(500_000);
     for (kind, least) in kinds.chain([("image/png", 1000)]) {
         for (shape, part) in [
-            (Dialect::Chat, r#"{"type":"image_url","image_url":{"url":"data:KIND;base64,FILL"}}"#),
-            (Dialect::Chat, r#"{"type":"image_url","image_url":"d\u0061ta:KIND;base64,FILL"}"#),
-            (Dialect::Chat, r#"{"image_url":"data:KIND;base64,FILL","type":"image_url"}"#),
-            (Dialect::Messages, r#"{"type":"image","source":{"type":"base64","media_type":"KIND","data":"FILL"}}"#),
-            (Dialect::Messages, r#"{"source":{"data":"FILL","type":"base64","media_type":"KIND"},"type":"image"}"#),
+            (ModelEndpoint::CHAT, r#"{"type":"image_url","image_url":{"url":"data:KIND;base64,FILL"}}"#),
+            (ModelEndpoint::CHAT, r#"{"type":"image_url","image_url":"d\u0061ta:KIND;base64,FILL"}"#),
+            (ModelEndpoint::CHAT, r#"{"image_url":"data:KIND;base64,FILL","type":"image_url"}"#),
             (
-                Dialect::Messages,
+                ModelEndpoint::MESSAGES,
+                r#"{"type":"image","source":{"type":"base64","media_type":"KIND","data":"FILL"}}"#,
+            ),
+            (
+                ModelEndpoint::MESSAGES,
+                r#"{"source":{"data":"FILL","type":"base64","media_type":"KIND"},"type":"image"}"#,
+            ),
+            (
+                ModelEndpoint::MESSAGES,
                 r#"{"type":"image","source":{"type":"base64","media_typ\u0065":"KIND","data":"FILL"}}"#,
             ),
-            (Dialect::Responses, r#"{"type":"input_image","image_url":"data:KIND;base64,FILL"}"#),
-            (Dialect::Responses, r#"{"type":"input_image","image_url":"DATA:KIND;base64,FILL"}"#),
+            (ModelEndpoint::RESPONSES, r#"{"type":"input_image","image_url":"data:KIND;base64,FILL"}"#),
+            (ModelEndpoint::RESPONSES, r#"{"type":"input_image","image_url":"DATA:KIND;base64,FILL"}"#),
         ] {
             let part = part.replace("KIND", kind).replace("FILL", &data);
             for item in places(shape, &part) {
@@ -93,17 +99,17 @@ fn data_counts_by_its_media_type_in_parts_of_images() {
         let source =
             format!(r#""media_type":"{}","media_type":"{}","data":"{}""#, kinds[0], kinds[1], "A".repeat(500_000));
         let part = format!(r#"{{"type":"image","source":{{"type":"base64",{source}}}}}"#);
-        assert!(prompt(Dialect::Messages, &of_parts(Dialect::Messages, &part)) >= 25_000, "{kinds:?}");
+        assert!(prompt(ModelEndpoint::MESSAGES, &of_parts(ModelEndpoint::MESSAGES, &part)) >= 25_000, "{kinds:?}");
     }
     let large =
         format!(r#"{{"type":"image_url","image_url":"data:application/pdf;base64,{}"}}"#, "A".repeat(21_000_000));
-    let tokens = prompt(Dialect::Chat, &of_parts(Dialect::Chat, &large));
+    let tokens = prompt(ModelEndpoint::CHAT, &of_parts(ModelEndpoint::CHAT, &large));
     assert!((FILE_TOKENS_MAX..FILE_TOKENS_MAX + 60).contains(&tokens), "{tokens}");
 }
 
 #[test]
 fn files_by_address_count_as_largest_file() {
-    let (chat, messages, responses) = (Dialect::Chat, Dialect::Messages, Dialect::Responses);
+    let (chat, messages, responses) = (ModelEndpoint::CHAT, ModelEndpoint::MESSAGES, ModelEndpoint::RESPONSES);
     for (shape, part) in [
         (responses, r#"{"type":"input_file","file_url":"URL"}"#),
         (responses, r#"{"file_url":"URL","type":"input_file"}"#),

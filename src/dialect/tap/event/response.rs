@@ -10,18 +10,21 @@ use super::super::super::template::Hole;
 use super::super::super::usage::Reported;
 use super::super::hidden::hide;
 use super::super::reply::estimated;
-use super::{EventScan, NAMES, Own, Tap, join_lines};
+use super::{EventScan, NAMES, Own, StreamFormat, Tap, join_lines};
 use crate::base::order;
 use crate::wire::json::{Raw, Token, write_count};
-use crate::wire::{Dialect, Span};
+use crate::wire::{ModelEndpoint, Span};
 
 impl Tap {
-    /// Writes an event of Tollgate's own; the upstream's numbers continue after it.
-    pub(super) fn keepalive(&mut self, out: &mut Vec<u8>) {
+    /// Writes an event of Tollgate's own; the upstream's numbers continue after it. Returns the number of events sent
+    /// so far. `None`: another format.
+    pub(super) fn keepalive(&mut self, out: &mut Vec<u8>) -> Option<u64> {
+        let StreamFormat::Responses { next, inserted, .. } = &mut self.format else { return None };
         out.extend_from_slice(b"event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":");
-        write_count(out, u64::from(self.next));
+        write_count(out, u64::from(*next));
         out.extend_from_slice(b"}\n\n");
-        (self.next, self.shift) = (self.next.saturating_add(1), self.shift.saturating_add(1));
+        (*next, *inserted) = (next.saturating_add(1), inserted.saturating_add(1));
+        Some(u64::from(*next))
     }
 
     /// Passes on an event that matches the template, with its number shifted.
@@ -41,13 +44,14 @@ impl Tap {
     /// Notes the number `own` of the upstream's next event, if any; returns the number to send if it differs. Numbers
     /// beyond 32 bits are ignored.
     pub(super) fn number(&mut self, own: Option<u64>) -> Option<u32> {
+        let StreamFormat::Responses { next, inserted, .. } = &mut self.format else { return None };
         let Some(own) = own.and_then(|own| u32::try_from(own).ok()) else {
-            self.next = self.next.saturating_add(1);
+            *next = next.saturating_add(1);
             return None;
         };
-        let told = own.saturating_add(self.shift.into());
-        self.next = told.saturating_add(1);
-        (self.shift > 0).then_some(told)
+        let told = own.saturating_add((*inserted).into());
+        *next = told.saturating_add(1);
+        (*inserted > 0).then_some(told)
     }
 
     /// Relays an event of a response.
@@ -70,7 +74,7 @@ impl Tap {
                 // Before an answer has begun, clients accept only its opening events.
                 _ if !self.begun => out.extend_from_slice(b":\n\n"),
                 // Some clients accept no event that their SDK does not know.
-                b"ping" => self.keepalive(out),
+                b"ping" => _ = self.keepalive(out),
                 _ => self.pass(kind, number, frame, out),
             }
             return Ok(false);
@@ -88,16 +92,18 @@ impl Tap {
             return Err(StreamFault::Error(text));
         }
         self.begun = true;
-        if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {
+        if let StreamFormat::Responses { next, inserted, opened: true } = &mut self.format
+            && matches!(kind, b"response.created" | b"response.in_progress")
+        {
             let own = number.and_then(|own| u32::try_from(own).ok()).unwrap_or_default();
-            let ahead = self.next.saturating_sub(own.saturating_add(1));
-            self.shift = u16::try_from(ahead).unwrap_or(u16::MAX);
+            let ahead = next.saturating_sub(own.saturating_add(1));
+            *inserted = u16::try_from(ahead).unwrap_or(u16::MAX);
             return Ok(true);
         }
         (self.finish_seen, self.finished) = (ends, ends);
         if ends && self.reported.believed().output.is_none() {
             // Some servers send only the complete answer, without its pieces.
-            let whole = estimated(Dialect::Responses, response.bytes());
+            let whole = estimated(ModelEndpoint::RESPONSES, response.bytes());
             self.relayed.add(whole.saturating_sub(self.relayed.tokens()));
         }
         if seen.object.is_empty() {

@@ -1,12 +1,12 @@
 //! Endpoints whose requests and answers are relayed unchanged, and the members of each that are read.
 //!
 //! Owns the table. Must never read a body itself: `request` checks the members, `rewrite` replaces the model, `tap`
-//! reads the usage. Another such endpoint needs one entry here and one more [`Relay`].
+//! reads the usage. Another such endpoint needs one entry here and one more variant of [`Passthrough`].
 
 use super::keys::K;
 use super::request::Name;
 use super::usage::{Reported, tokens};
-use crate::wire::Relay;
+use crate::wire::Passthrough;
 use crate::wire::json::{Raw, eq_unescaped};
 
 /// Expected type of a member.
@@ -41,8 +41,6 @@ pub(super) struct Relayed {
     /// type.
     pub(super) list: K,
     pub(super) other: Option<K>,
-    /// The answer is text: it may be streamed, and completion tokens are reserved.
-    pub(super) generates: bool,
 }
 
 const EMBEDDINGS: Relayed = Relayed {
@@ -50,7 +48,6 @@ const EMBEDDINGS: Relayed = Relayed {
     documented: &["dimensions", "embedding_types", "encoding_format", "input_type", "truncate", "user"],
     list: K::Data,
     other: Some(K::Embeddings),
-    generates: false,
 };
 
 const RERANK: Relayed = Relayed {
@@ -58,7 +55,6 @@ const RERANK: Relayed = Relayed {
     documented: &["max_chunks_per_doc", "max_tokens_per_doc", "rank_fields", "return_documents", "top_n"],
     list: K::Results,
     other: None,
-    generates: false,
 };
 
 const COMPLETIONS: Relayed = Relayed {
@@ -83,16 +79,15 @@ const COMPLETIONS: Relayed = Relayed {
     ],
     list: K::Choices,
     other: None,
-    generates: true,
 };
 
 impl Relayed {
     /// Table entry of an endpoint.
-    pub(super) fn of(relay: Relay) -> &'static Relayed {
-        match relay {
-            Relay::Embeddings => &EMBEDDINGS,
-            Relay::Rerank => &RERANK,
-            Relay::Completions => &COMPLETIONS,
+    pub(super) fn of(passthrough: Passthrough) -> &'static Relayed {
+        match passthrough {
+            Passthrough::Embeddings => &EMBEDDINGS,
+            Passthrough::Rerank => &RERANK,
+            Passthrough::Completions => &COMPLETIONS,
         }
     }
 
@@ -103,8 +98,8 @@ impl Relayed {
 
     /// Usage that an answer reports: in its `usage`, read as a chat completion's (`told`), otherwise in its `meta`. An
     /// endpoint that generates no text has no completion tokens.
-    pub(super) fn reported(&self, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
-        if self.generates {
+    pub(super) fn reported(passthrough: Passthrough, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
+        if passthrough.generates() {
             return told;
         }
         let count = |from: Raw<'_>, name| from.get(name).and_then(tokens);

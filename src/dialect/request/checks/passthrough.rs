@@ -1,17 +1,17 @@
 //! The members of a relayed request, by the table of its endpoint.
 
-use super::super::super::relay::{Expected, Relayed};
+use super::super::super::passthrough::{Expected, Relayed};
 use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
 use super::super::fields::Invalid;
 use super::{Checks, ItemKind, Name, answers, whole_number};
 use crate::wire::json::{Raw, Stop, Token};
-use crate::wire::{Relay, Span};
+use crate::wire::{Passthrough, Span};
 use std::num::NonZeroU64;
 
 impl Checks {
     /// Ends a required member; `token` is its last token.
-    pub(super) fn end_needed(&mut self, relay: Relay, token: Token, value: Raw<'_>) -> Result<(), Stop> {
-        let needed = Relayed::of(relay).needed;
+    pub(super) fn end_needed(&mut self, passthrough: Passthrough, token: Token, value: Raw<'_>) -> Result<(), Stop> {
+        let needed = Relayed::of(passthrough).needed;
         let Some(at) = needed.iter().position(|(name, _)| *name == self.name) else { return Ok(()) };
         let (name, expected) = needed[at];
         let fits = match (expected, token) {
@@ -35,11 +35,11 @@ impl Checks {
     /// Checks a value inside such a member.
     pub(super) fn in_needed(
         &mut self,
-        relay: Relay,
+        passthrough: Passthrough,
         buf: &[u8],
         (token, depth, span): (Token, usize, Span),
     ) -> Result<(), Stop> {
-        let needed = Relayed::of(relay).needed.iter().find(|(name, _)| *name == self.name);
+        let needed = Relayed::of(passthrough).needed.iter().find(|(name, _)| *name == self.name);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let (Some((_, expected)), Token::ArrayOpen) = (needed, self.value_token) else { return Ok(()) };
         if closes {
@@ -91,8 +91,8 @@ impl Checks {
     }
 
     /// Checks that required members are present, and applies the endpoint's other rules.
-    pub(super) fn finish_relayed(&mut self, relay: Relay) -> Result<(), Invalid> {
-        let relayed = Relayed::of(relay);
+    pub(super) fn finish_relayed(&mut self, passthrough: Passthrough) -> Result<(), Invalid> {
+        let relayed = Relayed::of(passthrough);
         for (at, (name, expected)) in relayed.needed.iter().enumerate() {
             if self.found & 1 << at == 0 {
                 return Err(Invalid(format!("{}: required, expected {}", name.text(), expected.words())));
@@ -103,7 +103,7 @@ impl Checks {
         self.tokens.add(again.saturating_mul(self.query.into()));
         // No tokens are reserved for an answer that is not text.
         let plain = self.plain_max.map(NonZeroU64::get);
-        self.fields.max_tokens = if relayed.generates { self.fields.max_tokens.or(plain) } else { Some(0) };
+        self.fields.max_tokens = if passthrough.generates() { self.fields.max_tokens.or(plain) } else { Some(0) };
         Ok(())
     }
 
