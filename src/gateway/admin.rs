@@ -15,12 +15,14 @@ pub use desk::{ChangeAuthor, DeskAnswer, DeskAsk};
 pub(crate) use desk::{Desk, IncomingRequest, Load, Waiting, Waits};
 pub use paging::{ListPart, UNKNOWN_AFTER};
 pub(crate) use recorder::{FailedRequest, Passed, Recorder};
-pub(crate) use status::View;
+pub(crate) use status::{View, scrape};
 
 use super::client::response::{JSON, TEXT};
 use super::cx::Cx;
+use super::metrics::ScrapePosition;
 use crate::base::base64;
 use crate::base::digest::sha256;
+use crate::base::limits::HIGH_WATER;
 use crate::base::packed::Packed;
 use crate::policy::config::Server;
 use crate::policy::refusal::Refusal;
@@ -86,6 +88,8 @@ pub(crate) enum AdminStep {
     Refuse(Refusal),
     /// Ask a helper thread for this part; `None`: the request changes nothing.
     Ask(ListPart, Option<ChangeAuthor>),
+    /// Send it the metrics in pieces: the first is in `out`, and the next begins here.
+    Scrape(ScrapePosition),
     /// Send it requests as they end.
     Live,
 }
@@ -135,8 +139,10 @@ pub(crate) fn step(
             return Answer::text(503);
         }
         "/metrics" if role > AdminRole::Nobody => {
-            let targets: Vec<_> = cx.breakers.states(cx.now.mono).collect();
-            cx.stats.write(&view.gauges, &targets, out);
+            let mut position = ScrapePosition::default();
+            if !status::scrape(cx, &view.gauges, &mut position, HIGH_WATER, out) {
+                return AdminStep::Scrape(position);
+            }
         }
         "/metrics" => return AdminStep::Refuse(Refusal::of_status(401, "the admin token is required")),
         "/" => {

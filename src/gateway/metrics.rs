@@ -1,14 +1,15 @@
-//! Counters and histograms, written out as Prometheus text (exposition format 0.0.4). Counting costs no allocation
-//! once a combination of labels has been seen.
+//! Counters and histograms. Counting costs no allocation once a combination of labels has been seen. `exposition`
+//! writes them as text.
 
+mod exposition;
 mod histogram;
 
 use crate::base::seam::ProcessVitals;
-use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats, TargetCounts};
-use crate::policy::meter::{BudgetStatus, LimitKind};
+use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats};
+use crate::policy::meter::LimitKind;
 use crate::policy::usage::Usage;
+pub(crate) use exposition::{ScrapePosition, Sources};
 use histogram::{ANSWERS, RATES};
-use std::io::Write;
 use std::sync::Arc;
 
 /// Maximum number of series by endpoint, model and status; further combinations count in `other`.
@@ -77,8 +78,6 @@ const RATE_MICROS_MIN: u64 = 1_000;
 /// Values that are measured rather than counted.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
-    /// Requests that wait for slots, by model.
-    pub(crate) queued: Vec<(Arc<str>, usize)>,
     /// Open client connections.
     pub(crate) clients: usize,
     /// Open upstream connections, idle ones included.
@@ -93,8 +92,6 @@ pub(crate) struct Gauges {
     pub(crate) uncommitted: u64,
     /// Connections refused, or answered 503, because there were too many.
     pub(crate) turned_away: u64,
-    /// Budgets of groups.
-    pub(crate) budgets: Vec<(Arc<str>, BudgetStatus)>,
     /// The system's values for the process.
     pub(crate) process: ProcessVitals,
 }
@@ -131,7 +128,14 @@ impl Stats {
                 self.requests.swap(index, index - 1);
             }
         } else if self.requests.len() < SERIES_MAX {
-            self.requests.push(RequestCount { endpoint: endpoint.into(), model: model.cloned(), status, count });
+            let serial = self.requests.len() as u16;
+            self.requests.push(RequestCount {
+                endpoint: endpoint.into(),
+                model: model.cloned(),
+                status,
+                count,
+                serial,
+            });
         } else {
             self.other += count;
         }
@@ -209,180 +213,6 @@ impl Stats {
     pub(crate) fn turn(&mut self, micros: u64) {
         self.turns.observe(&histogram::PHASES, micros);
     }
-
-    /// Appends everything in Prometheus' text format.
-    pub(crate) fn write(&self, gauges: &Gauges, targets: &[(TargetCounts, bool)], out: &mut Vec<u8>) {
-        head(out, "tollgate_build_info", "gauge", "The running version.");
-        let _ = writeln!(out, "tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
-        head(out, "tollgate_requests_total", "counter", "Answered requests; status 499: the client left.");
-        for r in &self.requests {
-            let _ = write!(out, "tollgate_requests_total{{endpoint=\"{}\",model=\"", r.endpoint);
-            label_value(r.model.as_deref().unwrap_or(""), out);
-            let _ = writeln!(out, "\",status=\"{}\"}} {}", r.status, r.count);
-        }
-        let _ = writeln!(out, "tollgate_requests_total{{endpoint=\"other\",model=\"\",status=\"0\"}} {}", self.other);
-        head(out, "tollgate_refused_total", "counter", "Requests that a limit has refused (429).");
-        for (limit, count) in LimitKind::ALL.into_iter().zip(self.refused) {
-            let _ = writeln!(out, "tollgate_refused_total{{limit=\"{}\"}} {count}", limit.name());
-        }
-        self.write_models(out);
-        head(out, "tollgate_phase_seconds", "histogram", "Time per phase of a request.");
-        for (name, histogram) in PHASES.iter().zip(&self.phases) {
-            let label = format!("phase=\"{name}\"");
-            histogram.write(&histogram::PHASES, "tollgate_phase_seconds", &label, out);
-        }
-        head(out, "tollgate_loop_iteration_seconds", "histogram", "Seconds of one event-loop iteration.");
-        self.turns.write(&histogram::PHASES, "tollgate_loop_iteration_seconds", "", out);
-        write_targets(targets, out);
-        head(out, "tollgate_queued", "gauge", "Requests that wait for a place, by model with a queue.");
-        for (model, length) in &gauges.queued {
-            out.extend_from_slice(b"tollgate_queued{model=\"");
-            label_value(model, out);
-            let _ = writeln!(out, "\"}} {length}");
-        }
-        head(out, "tollgate_budget_used_ratio", "gauge", "Share of a group's budget that is used in its period.");
-        for (group, budget) in &gauges.budgets {
-            out.extend_from_slice(b"tollgate_budget_used_ratio{group=\"");
-            label_value(group, out);
-            let _ = writeln!(out, "\"}} {}", budget.used as f64 / budget.total as f64);
-        }
-        self.write_plain(gauges, out);
-        write_process(&gauges.process, out);
-    }
-
-    fn write_models(&self, out: &mut Vec<u8>) {
-        head(out, "tollgate_tokens_total", "counter", "Tokens charged.");
-        for model in &self.models {
-            for (kind, count) in ["input", "cache_read", "cache_write", "output"].iter().zip(model.tokens) {
-                out.extend_from_slice(b"tollgate_tokens_total{model=\"");
-                label_value(&model.model, out);
-                let _ = writeln!(out, "\",kind=\"{kind}\"}} {count}");
-            }
-        }
-        head(out, "tollgate_cost_dollars_total", "counter", "What the tokens charged cost, by the prices configured.");
-        for model in &self.models {
-            out.extend_from_slice(b"tollgate_cost_dollars_total{model=\"");
-            label_value(&model.model, out);
-            let _ = writeln!(out, "\"}} {}", model.cost_nano as f64 / 1e9);
-        }
-        type Pick = fn(&ModelCounts) -> &Histogram;
-        let first = "Time from the end of a request to the first event of its stream.";
-        let rate = "Tokens of a stream by the time from its first event to its end.";
-        let histograms: [(&str, &str, &histogram::Scale, Pick); 3] = [
-            ("tollgate_first_event_seconds", first, &ANSWERS, |model| &model.first_event),
-            ("tollgate_request_seconds", "Time of admitted requests, as `total`.", &ANSWERS, |model| &model.request),
-            ("tollgate_tokens_per_second", rate, &RATES, |model| &model.rate),
-        ];
-        for (name, what, scale, pick) in histograms {
-            head(out, name, "histogram", what);
-            for model in &self.models {
-                let mut label = b"model=\"".to_vec();
-                label_value(&model.model, &mut label);
-                label.push(b'"');
-                pick(model).write(scale, name, &String::from_utf8_lossy(&label), out);
-            }
-        }
-    }
-
-    /// Appends the metrics without labels.
-    fn write_plain(&self, gauges: &Gauges, out: &mut Vec<u8>) {
-        for (name, what, value) in [
-            (
-                "tollgate_client_connections",
-                "Open client connections, without those to the admin listener.",
-                gauges.clients as u64,
-            ),
-            ("tollgate_upstream_connections", "Open upstream connections.", gauges.upstreams as u64),
-            ("tollgate_upstream_idle_connections", "Idle upstream connections.", gauges.idle as u64),
-            (
-                "tollgate_open_reservations",
-                "Reservations of requests between admission and settlement.",
-                gauges.holds as u64,
-            ),
-            ("tollgate_buffered_bytes", "Bytes in buffers, at most max_buffered.", gauges.buffered as u64),
-            ("tollgate_uncommitted_rows", "Usage records not yet in the ledger.", gauges.uncommitted),
-        ] {
-            head(out, name, "gauge", what);
-            let _ = writeln!(out, "{name} {value}");
-        }
-        for (name, what, value) in [
-            (
-                "tollgate_stale_retries_total",
-                "Requests sent once more because the kept connection was closed.",
-                self.stale_retries,
-            ),
-            ("tollgate_reloads_total", "Configurations applied by a reload.", self.reloads),
-            (
-                "tollgate_turned_away_total",
-                "Connections beyond a limit: closed, or answered with 503.",
-                gauges.turned_away,
-            ),
-            (
-                "tollgate_log_suppressed_total",
-                "Requests without a valid key that are not in the log, beyond 100 a second.",
-                self.log_suppressed,
-            ),
-            ("tollgate_panics_total", "Requests aborted by an internal panic.", self.panics),
-            ("tollgate_spans_dropped_total", "Spans that did not reach their collector.", self.spans_dropped),
-        ] {
-            head(out, name, "counter", what);
-            let _ = writeln!(out, "{name} {value}");
-        }
-    }
-}
-
-/// Appends the metrics of the process, under their standard names.
-fn write_process(process: &ProcessVitals, out: &mut Vec<u8>) {
-    let cpu = process.cpu_micros as f64 / 1e6;
-    let started = process.started.0 as f64 / 1e3;
-    for (name, kind, what, value) in [
-        ("process_cpu_seconds_total", "counter", "Time of processors that the process has taken.", cpu),
-        ("process_resident_memory_bytes", "gauge", "Memory that is really there.", process.resident_bytes as f64),
-        ("process_open_fds", "gauge", "Open descriptors.", process.open_fds as f64),
-        ("process_start_time_seconds", "gauge", "When the process began, since 1970.", started),
-    ] {
-        head(out, name, kind, what);
-        let _ = writeln!(out, "{name} {value}");
-    }
-}
-
-fn write_targets(targets: &[(TargetCounts, bool)], out: &mut Vec<u8>) {
-    let ended = "tollgate_upstream_responses_total";
-    head(out, ended, "counter", "Attempts by how they ended: a status, connect, tls, timeout, broken or abandoned.");
-    for (target, _) in targets {
-        for (end, count) in target.ends() {
-            let _ = write!(out, "{ended}{{target=\"");
-            label_value(&target.label, out);
-            let _ = writeln!(out, "\",status=\"{end}\"}} {count}");
-        }
-    }
-    let mut series = |name: &str, kind: &str, what: &str, value: &dyn Fn(&(TargetCounts, bool)) -> u64| {
-        head(out, name, kind, what);
-        for target in targets {
-            let _ = write!(out, "{name}{{target=\"");
-            label_value(&target.0.label, out);
-            let _ = writeln!(out, "\"}} {}", value(target));
-        }
-    };
-    let failures = "Failures of a target by its own fault.";
-    series("tollgate_target_failures_total", "counter", failures, &|(target, _)| target.failures);
-    let cooling = "1 while a target cools down, after failures or as its provider asks, or is being probed.";
-    series("tollgate_target_cooling_down", "gauge", cooling, &|(_, cooling)| u64::from(*cooling));
-}
-
-fn head(out: &mut Vec<u8>, name: &str, kind: &str, what: &str) {
-    let _ = writeln!(out, "# HELP {name} {what}\n# TYPE {name} {kind}");
-}
-
-fn label_value(text: &str, out: &mut Vec<u8>) {
-    for byte in text.bytes() {
-        match byte {
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            b'"' => out.extend_from_slice(b"\\\""),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            other => out.push(other),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -397,9 +227,7 @@ mod tests {
         stats.request("chat", Some(&model), 200);
         stats.request("none", None, 404);
         stats.phase(Timed::Total, 2_000_000_000);
-        let mut out = Vec::new();
-        stats.write(&Gauges { clients: 3, ..Gauges::default() }, &[], &mut out);
-        let text = String::from_utf8(out).unwrap();
+        let text = exposition::text_of(&stats, &Gauges { clients: 3, ..Gauges::default() });
         assert!(text.contains("tollgate_requests_total{endpoint=\"chat\",model=\"a\\\"b\",status=\"200\"} 2\n"));
         assert!(text.contains("tollgate_phase_seconds_bucket{phase=\"total\",le=\"600\"} 0\n"));
         assert!(text.contains("tollgate_phase_seconds_bucket{phase=\"total\",le=\"+Inf\"} 1\n"));
@@ -424,9 +252,7 @@ mod tests {
         let told: Stats = serde_json::from_str(&serde_json::to_string(&old).unwrap()).unwrap();
         assert_eq!(told, old);
         new.add(&told);
-        let mut out = Vec::new();
-        new.write(&Gauges::default(), &[], &mut out);
-        let text = String::from_utf8(out).unwrap();
+        let text = exposition::text_of(&new, &Gauges::default());
         for line in [
             "tollgate_requests_total{endpoint=\"chat\",model=\"m\",status=\"200\"} 2\n",
             "tollgate_requests_total{endpoint=\"none\",model=\"\",status=\"404\"} 1\n",
@@ -459,9 +285,7 @@ mod tests {
     #[test]
     fn counters_never_shrink_beyond_the_series_bound() {
         let counts = |stats: &Stats| {
-            let mut out = Vec::new();
-            stats.write(&Gauges::default(), &[], &mut out);
-            let text = String::from_utf8(out).unwrap();
+            let text = exposition::text_of(stats, &Gauges::default());
             let series = text.lines().filter(|line| line.starts_with("tollgate_requests_total{"));
             let pairs = series.filter_map(|line| line.rsplit_once(' '));
             pairs.map(|(name, count)| (name.to_string(), count.parse().unwrap())).collect()

@@ -96,6 +96,9 @@ pub struct RequestCount {
     pub status: u16,
     /// Number of requests.
     pub count: u64,
+    /// Number of series that are older. The order in the list changes.
+    #[serde(default)]
+    pub serial: u16,
 }
 
 /// Sums over the requests for one model.

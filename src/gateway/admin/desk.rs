@@ -3,11 +3,12 @@
 //! `limits::ADMIN_CONNECTIONS`.
 
 use super::paging::ListPart;
-use crate::base::limits::ADMIN_CONNECTIONS;
+use crate::base::limits::{ADMIN_CONNECTIONS, HIGH_WATER};
 use crate::base::time::Mono;
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::ids::ClientId;
+use crate::gateway::metrics::ScrapePosition;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use crate::wire::head::RequestHead;
@@ -21,6 +22,9 @@ const READS_PER_CALLER: usize = 9;
 const READS_MAX: usize = ADMIN_CONNECTIONS;
 /// Bytes of a response that is never refused because others wait to be read: health, and most changes.
 const SMALL: usize = 4096;
+/// Bytes of storage of a response that is sent in pieces: each begins when less than the high-water mark is unsent, and
+/// bytes that were sent before are removed when they are half of all.
+const PIECES: usize = 2 * HIGH_WATER;
 /// Maximum number of pending changes.
 const CHANGES_MAX: usize = ADMIN_CONNECTIONS;
 
@@ -82,6 +86,8 @@ pub(crate) enum Waits {
     Body(Box<IncomingRequest>, Mono),
     /// Answer of the helper thread.
     Answer,
+    /// Room for more of the metrics, from this position on.
+    Scrape(ScrapePosition),
     /// Requests that end, from this number on.
     Live(u64),
 }
@@ -188,7 +194,12 @@ impl Desk {
     ) -> bool {
         self.readers.retain(|(client, _)| unsent(*client) > 0);
         let of_kind = self.readers.iter().filter(|(_, one)| *one == known);
-        let waiting: usize = of_kind.map(|(client, _)| unsent(*client)).sum();
+        let is_scrape = |one: &Waiting, client| one.client == client && matches!(one.waits, Waits::Scrape(_));
+        let held = |client| match self.waiting.iter().any(|one| is_scrape(one, client)) {
+            true => PIECES,
+            false => unsent(client),
+        };
+        let waiting: usize = of_kind.map(|(client, _)| held(*client)).sum();
         length <= SMALL || waiting == 0 || waiting + length <= most
     }
 

@@ -7,7 +7,7 @@ use super::recorder::Recorder;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
-use crate::gateway::metrics::Gauges;
+use crate::gateway::metrics::{Gauges, ScrapePosition, Sources};
 use crate::gateway::provider::breaker::{TargetCondition, TargetStatus};
 use crate::policy::cause::Cause;
 use crate::policy::meter::GroupStatus;
@@ -23,6 +23,20 @@ pub(crate) struct View {
     pub(crate) gauges: Gauges,
     /// Number of requests that have a slot.
     pub(crate) exchanges: usize,
+}
+
+/// Appends the metrics from `position` on, until they are longer than `room` bytes. True if they are complete.
+pub(crate) fn scrape(
+    cx: &mut Cx,
+    gauges: &Gauges,
+    position: &mut ScrapePosition,
+    room: usize,
+    out: &mut Vec<u8>,
+) -> bool {
+    let budgets = cx.meter.budgets(cx.now.unix);
+    let models = cx.setup.config.catalog.models();
+    let (stats, breakers, queues, now) = (&cx.stats, &cx.breakers, &cx.queues, cx.now.mono);
+    Sources { stats, gauges, breakers, queues, models, budgets, now }.write(position, room, out)
 }
 
 /// Appends a member that is a number.

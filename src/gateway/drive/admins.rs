@@ -2,22 +2,23 @@
 //! requests.
 
 use super::WholeReply;
-use crate::base::limits::ADMIN_BODY_MAX;
+use super::answers::CHUNK_FRAME;
+use crate::base::limits::{ADMIN_BODY_MAX, HIGH_WATER};
 use crate::base::time::Mono;
 use crate::dialect::errors;
 use crate::gateway::admin::{
     self, AdminRole, AdminStep, Answer, DeskAnswer, DeskAsk, IncomingRequest, Load, View, Waiting, Waits,
 };
 use crate::gateway::client::places::PeerKey;
-use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
+use crate::gateway::client::response::{EVENTS, JSON, RequestMeta, TEXT};
 use crate::gateway::exchange::authorize::content_fits;
 use crate::gateway::exchange::{Endpoint, Exchange, is_too_slow};
 use crate::gateway::ids::ClientId;
-use crate::gateway::metrics::Gauges;
+use crate::gateway::metrics::{Gauges, ScrapePosition};
 use crate::gateway::orders::Order;
 use crate::gateway::{Gateway, Next, local};
 use crate::policy::refusal::Refusal;
-use crate::wire::body::write_chunk;
+use crate::wire::body::{LAST_CHUNK, write_chunk};
 use crate::wire::head::{Framing, Method, RequestHead, values};
 use std::time::Duration;
 
@@ -50,7 +51,8 @@ impl Gateway {
         self.acts(id, known);
         match step {
             AdminStep::Answer(answer) if self.has_room_for_answer(id, known) => self.reply_admin(id, meta, answer),
-            AdminStep::Answer(_) => self.refuse_admin(id, meta, &unread()),
+            AdminStep::Scrape(position) if self.has_room_for_answer(id, known) => self.begin_scrape(id, meta, position),
+            AdminStep::Answer(_) | AdminStep::Scrape(_) => self.refuse_admin(id, meta, &unread()),
             AdminStep::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
             AdminStep::Ask(part, writer) => {
                 let caller = (PeerKey::of(peer.into()), known);
@@ -83,11 +85,7 @@ impl Gateway {
     fn reply_admin(&mut self, id: ClientId, meta: RequestMeta, answer: Answer) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let Answer { status, content_type, more } = answer;
-        // Head of an answer without an end of its own.
-        let framing = match content_type {
-            EVENTS => live_framing(meta),
-            _ => Framing::Length(self.cx.out.len() as u64),
-        };
+        let framing = Framing::Length(self.cx.out.len() as u64);
         let reply = WholeReply { status, framing, content_type, refusal: None, cost: None, more: more.as_bytes() };
         self.reply(&exchange.job.request, &reply);
         // A page is not kept for the next response.
@@ -235,23 +233,79 @@ impl Gateway {
         self.queue.push_back(Next::Advance(id));
     }
 
+    /// Writes the head of a response whose length is not known. False if no body follows it. `lasts`: the response ends
+    /// with the connection.
+    fn begin_pieces(&mut self, id: ClientId, meta: RequestMeta, content_type: &'static str, lasts: bool) -> bool {
+        let exchange = Exchange::new(id, meta, &mut self.cx);
+        let framing = if meta.http11 { Framing::Chunked } else { Framing::ToEnd };
+        let reply = WholeReply { status: 200, framing, content_type, refusal: None, cost: None, more: b"" };
+        if meta.method == Method::Head {
+            self.reply(&exchange.job.request, &reply);
+            return false;
+        }
+        let Some(client) = self.clients.get_mut(id) else { return false };
+        if lasts || !meta.bodiless {
+            client.end_after_answer();
+        }
+        client.begin_answer(None);
+        self.write_head(&exchange.job.request, &reply);
+        true
+    }
+
+    /// Starts to send the metrics: the first piece is in `cx.out`.
+    fn begin_scrape(&mut self, id: ClientId, meta: RequestMeta, position: ScrapePosition) {
+        if self.begin_pieces(id, meta, TEXT, false) {
+            self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(position) });
+            self.send_piece(id, meta, false);
+        }
+        self.cx.out = Vec::new();
+    }
+
+    /// Sends more of the metrics to a client that has read most of what was sent.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn continue_scrape(&mut self, id: ClientId) {
+        let unsent = self.clients.get(id).map_or(0, |client| client.unsent_bytes());
+        let Some(&mut Waiting { meta, waits: Waits::Scrape(mut position), .. }) = self.cx.desk.of(id) else { return };
+        let (gauges, mut out) = (self.gauges(), Vec::new());
+        let complete = admin::scrape(&mut self.cx, &gauges, &mut position, HIGH_WATER.saturating_sub(unsent), &mut out);
+        self.cx.out = out;
+        self.send_piece(id, meta, complete);
+        self.cx.out = Vec::new();
+        if !complete {
+            return self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(position) });
+        }
+        self.cx.desk.gone(id);
+        let Some(client) = self.clients.get(id) else { return };
+        let after = client.after_response(meta, !meta.http11 || self.cx.lifecycle.is_stopping());
+        self.answered(id, after);
+    }
+
+    /// Sends the piece in `cx.out`.
+    fn send_piece(&mut self, id: ClientId, meta: RequestMeta, complete: bool) {
+        let piece = std::mem::take(&mut self.cx.out);
+        self.send(id, |out| {
+            // As little as possible: it waits for a slow reader.
+            out.reserve_exact(piece.len() + CHUNK_FRAME);
+            match meta.http11 {
+                true => write_chunk(out, &piece),
+                false => out.extend_from_slice(&piece),
+            }
+            if meta.http11 && complete {
+                out.extend_from_slice(LAST_CHUNK);
+            }
+        });
+    }
+
     /// Starts the live feed for a client.
     fn begin_live(&mut self, id: ClientId, meta: RequestMeta) {
-        if meta.method == Method::Head {
-            return self.reply_admin(id, meta, Answer::new(200, EVENTS));
+        if !self.begin_pieces(id, meta, EVENTS, true) {
+            return;
         }
-        let exchange = Exchange::new(id, meta, &mut self.cx);
-        let framing = live_framing(meta);
         self.cx.recorder.open(self.cx.now.unix);
         let from = self.cx.recorder.next();
-        let Some(client) = self.clients.get_mut(id) else { return };
-        // The answer ends with the connection.
-        client.end_after_answer();
-        client.begin_answer(None);
         self.keep_while_waiting(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
-        let reply = WholeReply { status: 200, framing, content_type: EVENTS, refusal: None, cost: None, more: b"" };
-        self.write_head(&exchange.job.request, &reply);
         self.live(id, b": listening\n\n");
     }
 
@@ -303,15 +357,8 @@ impl Gateway {
         }
     }
 
-    fn gauges(&mut self) -> Gauges {
-        let models = self.cx.setup.config.catalog.models().iter().filter(|model| model.queue.is_some());
-        let mut queued: Vec<_> = models.map(|model| (model.id.clone(), self.cx.queues.len(&model.id))).collect();
-        // Queues with requests whose model has been removed or no longer has a queue.
-        let others = self.cx.queues.lengths().filter(|(model, _)| queued.iter().all(|(known, _)| known != *model));
-        let others: Vec<_> = others.map(|(model, length)| (model.clone(), length)).collect();
-        queued.extend(others);
+    fn gauges(&self) -> Gauges {
         Gauges {
-            queued,
             clients: self.cx.limits.clients(),
             upstreams: self.providers.len(),
             idle: self.cx.idle.len(),
@@ -319,7 +366,6 @@ impl Gateway {
             buffered: self.cx.pool.lent(),
             uncommitted: self.cx.ledger.uncommitted(),
             turned_away: self.cx.limits.turned_away,
-            budgets: self.cx.meter.budgets(self.cx.now.unix),
             process: self.process.map(|look| look()).unwrap_or_default(),
         }
     }
@@ -328,9 +374,4 @@ impl Gateway {
 /// 503: too many responses wait to be read.
 fn unread() -> Refusal {
     Refusal::of_status(503, "other responses of the admin listener have not been read; try again")
-}
-
-/// Framing of the live feed: it ends with the connection.
-fn live_framing(meta: RequestMeta) -> Framing {
-    if meta.http11 { Framing::Chunked } else { Framing::ToEnd }
 }

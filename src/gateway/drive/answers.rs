@@ -18,7 +18,7 @@ use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Framing, Method};
 
 /// Maximum bytes around a chunk.
-const CHUNK_FRAME: usize = 24;
+pub(super) const CHUNK_FRAME: usize = 24;
 
 /// Context for writing to a client, besides the tables of connections and exchanges.
 pub(super) struct Sending<'a> {
@@ -223,7 +223,7 @@ impl Gateway {
     }
 
     /// Continues after an answer was queued for a client.
-    fn answered(&mut self, id: ClientId, after: AfterResponse) {
+    pub(super) fn answered(&mut self, id: ClientId, after: AfterResponse) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (server, now) = (&self.cx.setup.config.server, self.cx.now.mono);
         let idle = client.idle_timeout(server, self.cx.lifecycle.is_stopping());

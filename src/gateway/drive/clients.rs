@@ -119,9 +119,12 @@ impl Gateway {
             ClientEvent::Done(shut) => self.close_client(id, *shut),
             ClientEvent::Finished => self.cx.actions.push(Action::Finish(client_conn(id))),
             ClientEvent::Drained => {
-                if let Some(exchange) = exchange {
-                    self.tell(exchange, ExchangeEvent::Drained);
-                    self.resume(exchange);
+                match exchange {
+                    Some(exchange) => {
+                        self.tell(exchange, ExchangeEvent::Drained);
+                        self.resume(exchange);
+                    }
+                    None => self.continue_scrape(id),
                 }
                 self.queue.push_back(Next::Advance(id));
             }

@@ -466,12 +466,11 @@ impl Breakers {
         self.entry(target).counts.count(end, 1);
     }
 
-    /// Counts of every target, and true if it is cooling down.
-    pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = (TargetCounts, bool)> {
-        self.entries.iter().enumerate().map(move |(index, entry)| {
-            let cooling = self.there_from(index, &Needs::default(), now).is_some();
-            (entry.counts.clone(), cooling || !self.breakers[entry.breaker].is_closed(now))
-        })
+    /// Counts of the target with this index, and true if it is cooling down.
+    pub(crate) fn state(&self, index: usize, now: Mono) -> Option<(&TargetCounts, bool)> {
+        let entry = self.entries.get(index)?;
+        let cooling = self.there_from(index, &Needs::default(), now).is_some();
+        Some((&entry.counts, cooling || !self.breakers[entry.breaker].is_closed(now)))
     }
 
     #[inline]

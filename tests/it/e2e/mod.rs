@@ -30,6 +30,7 @@ mod portable;
 pub mod process;
 mod quiet;
 mod reports;
+mod scrapes;
 mod secrets;
 mod signatures;
 mod streams;

@@ -52,7 +52,7 @@ fn ask(h: &Harness, path: &str) -> Value {
 
 /// Returns the peak of the gateway's resident memory since the last call, and the present value; both without the pages
 /// of its program, of which a report needs some that are not in memory yet.
-fn peak_and_now(h: &Harness) -> [u64; 2] {
+pub fn peak_and_now(h: &Harness) -> [u64; 2] {
     let process = format!("/proc/{}", h.gateway.id());
     let status = fs::read_to_string(format!("{process}/status")).unwrap();
     let [peak, now, program] = ["VmHWM:", "VmRSS:", "RssFile:"].map(|name| {
