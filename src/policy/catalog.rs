@@ -23,6 +23,9 @@ pub const TOKENS_MAX: u64 = 1 << 40;
 /// Parts of a weight of 1. The credentials of a target divide them.
 pub const SHARE: u64 = 1 << 20;
 
+/// Models of the catalog, including configured ones. Requests store the index in 16 bits.
+pub const CATALOG_MAX: usize = 20_000;
+
 /// Bytes of an id or an alias.
 pub const ID_MAX: usize = 128;
 

@@ -3,6 +3,8 @@
 //! machine, `gateway` keeps to the limits. The terms are explained in `docs::explanation::memory`; a test attacks them
 //! from every side.
 
+use super::catalog::CATALOG_MAX;
+use super::discover::LISTED_MAX;
 use crate::base::limits::{
     LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
 };
@@ -21,6 +23,10 @@ pub const KEY_BYTES: u64 = 448;
 /// Bytes of lists and other responses of the admin API, for each item that a page may have. [`QueueBounds`] divides
 /// them: three eighths for the page in work, and a half for responses that wait to be read.
 const ITEM_BYTES: u64 = 8 << 10;
+/// Bytes of a model of the catalog besides its targets, and of a target: in the configuration and in the one that
+/// follows it, with names of any length, their counters, and the state of the target.
+const MODEL_BYTES: u64 = 3 << 10;
+const TARGET_BYTES: u64 = 5 << 9;
 /// Bytes of one row that waits for the ledger. The queue may have room for twice as many rows as it holds.
 const ROW_BYTES: u64 = 440;
 /// Multiplier for the length of a piece: the text made from it may be this long before it replaces the piece.
@@ -40,6 +46,8 @@ pub struct QueueBounds {
     pub log: usize,
     /// Items in one part of a list of the admin API.
     pub list: u64,
+    /// Models of providers' lists in the catalog.
+    pub listed: usize,
     /// Idle connections to a provider that has no such setting; `None` for the default.
     pub idle: Option<usize>,
 }
@@ -63,6 +71,7 @@ impl Default for QueueBounds {
             rows_alone: ROWS_WAITING_ALONE_MAX,
             log: LOG_BYTES_MAX,
             list: 1000,
+            listed: CATALOG_MAX,
             idle: None,
         }
     }
@@ -79,6 +88,34 @@ pub struct ConfigFacts {
     pub admin: bool,
     /// True if spans are exported.
     pub spans: bool,
+    /// Configured models and lists of models.
+    pub catalog: CatalogSize,
+}
+
+/// Numbers of things in the catalog.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct CatalogSize {
+    /// Models.
+    pub models: u64,
+    /// Targets of all models, once for each credential.
+    pub targets: u64,
+    /// Providers whose lists of models are imported.
+    pub lists: u64,
+    /// Most credentials of such a provider.
+    pub credentials: u64,
+}
+
+impl CatalogSize {
+    /// With the models of lists, `listed` at most.
+    pub fn filled(self, listed: u64) -> CatalogSize {
+        let listed = listed.min(self.lists * LISTED_MAX as u64);
+        let targets = self.targets + listed * self.credentials;
+        CatalogSize { models: self.models + listed, targets, ..self }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.models * MODEL_BYTES + self.targets * TARGET_BYTES
+    }
 }
 
 /// Limits that a given amount of memory allows.
@@ -104,6 +141,8 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let rows = (memory / 16 / ROW_BYTES).min(ROWS_WAITING_MAX);
     let log = (memory / 128).clamp(64 << 10, LOG_BYTES_MAX as u64);
     let list = (memory / 32 / ITEM_BYTES).clamp(16, 1000);
+    let listed = memory / 32 / (MODEL_BYTES + known.catalog.credentials.max(1) * TARGET_BYTES);
+    let listed = listed.min(CATALOG_MAX as u64);
     let clients = max_connections + RESERVE_CONNECTIONS as u64;
     let upstreams = clients + known.providers * idle.min(clients);
     let terms = Terms {
@@ -116,6 +155,7 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
         list: if known.admin { list } else { 0 },
         // Keys that may be issued while the gateway runs.
         keys: memory / 64,
+        catalog: known.catalog.filled(listed),
         ..Terms::default()
     };
     let rest = memory.checked_sub(terms.bytes())?;
@@ -126,7 +166,14 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
         max_connections: count(max_connections),
         max_body: max_buffered / 4,
         max_buffered,
-        bounds: QueueBounds { rows, rows_alone: rows, log: count(log), list, idle: Some(count(idle)) },
+        bounds: QueueBounds {
+            rows,
+            rows_alone: rows,
+            log: count(log),
+            list,
+            listed: count(listed),
+            idle: Some(count(idle)),
+        },
     })
 }
 
@@ -158,6 +205,8 @@ pub struct Terms {
     pub buffers: u64,
     /// Bytes of the largest body or response.
     pub largest: u64,
+    /// The catalog.
+    pub catalog: CatalogSize,
 }
 
 impl Terms {
@@ -170,6 +219,7 @@ impl Terms {
             + self.log * LOG_QUEUES
             + self.keys
             + self.list * ITEM_BYTES
+            + self.catalog.bytes()
             + (self.clients + self.upstreams) * CONNECTION_BYTES
             + self.secure * SESSION_BYTES
             + self.rows * ROW_BYTES
@@ -182,7 +232,13 @@ impl Terms {
 mod tests {
     use super::*;
 
-    const PLAIN: ConfigFacts = ConfigFacts { providers: 1, tls: false, admin: true, spans: false };
+    const PLAIN: ConfigFacts = ConfigFacts {
+        providers: 1,
+        tls: false,
+        admin: true,
+        spans: false,
+        catalog: CatalogSize { models: 1, targets: 1, lists: 0, credentials: 0 },
+    };
 
     #[test]
     fn all_limits_grow_with_memory() {
@@ -204,6 +260,8 @@ mod tests {
             ConfigFacts { providers: 9, ..PLAIN },
             ConfigFacts { tls: true, ..PLAIN },
             ConfigFacts { spans: true, ..PLAIN },
+            ConfigFacts { catalog: CatalogSize { lists: 1, credentials: 1, ..PLAIN.catalog }, ..PLAIN },
+            ConfigFacts { catalog: CatalogSize { models: 200, targets: 400, ..PLAIN.catalog }, ..PLAIN },
         ] {
             assert!(share(64 * MIB, known).unwrap().max_buffered < most, "{known:?}");
         }

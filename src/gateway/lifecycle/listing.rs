@@ -33,7 +33,12 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
     let failed = list.as_ref().err().map(|no| no.why.clone());
     let news = cx.discovery.answered(index, failed, again);
     match list {
-        Ok(List { models, skipped }) => {
+        Ok(List { mut models, mut skipped }) => {
+            let most = config.server.bounds.listed;
+            if let Some(first) = models.get(most) {
+                skipped.get_or_insert_with(|| (0, first.model.clone())).0 += models.len() - most;
+                models.truncate(most);
+            }
             let changed = provider.listed != models;
             if changed {
                 let mut config = Config::clone(config);

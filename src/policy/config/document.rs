@@ -9,11 +9,12 @@ use super::{groups, models, plans};
 use crate::base::limits::RESERVE_CONNECTIONS;
 use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::memory::{ConfigFacts, Terms};
+use crate::policy::memory::{CatalogSize, ConfigFacts, Terms};
 use crate::policy::plan::{Group, Plan};
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
 use crate::policy::settings::secret::variables;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The checked configuration. Share it as `Arc<Config>`; nothing in it changes.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ pub struct Config {
     /// TLS peers without duplicates; `Provider.authority` is an index into them.
     pub authorities: Vec<AuthoritySpec>,
     /// The models.
-    pub catalog: Catalog,
+    pub catalog: Arc<Catalog>,
     /// The plans, at least one; the first is for keys that name none.
     pub plans: Vec<Plan>,
     /// The groups of keys, in the order written.
@@ -105,8 +106,24 @@ impl Config {
             keys,
             buffers: server.max_buffered as u64,
             largest: server.max_body.max(answers as u64),
+            catalog: self.catalog_size(),
         };
         terms.bytes()
+    }
+
+    /// Numbers of models and targets, if providers list as many models as they may.
+    fn catalog_size(&self) -> CatalogSize {
+        let models = self.catalog.models().iter().filter(|model| !model.discovered);
+        let targets = models.clone().map(|model| model.targets.len() + model.relayed.len()).sum::<usize>();
+        let lists = self.providers.iter().filter(|provider| provider.discover.is_some());
+        let credentials = lists.clone().map(|provider| provider.credentials.len().max(1)).max().unwrap_or(0);
+        CatalogSize {
+            models: models.count() as u64,
+            targets: targets as u64,
+            lists: lists.count() as u64,
+            credentials: credentials as u64,
+        }
+        .filled(self.server.bounds.listed as u64)
     }
 
     /// Warning if that is more than `server.memory`, or more than there is: `there` has the bytes, and whose they are,
@@ -134,10 +151,39 @@ impl Config {
     }
 }
 
+/// Size of the catalog according to the unread document; never smaller than it turns out.
+fn peek_catalog(top: &Section<'_>) -> CatalogSize {
+    let mut size = CatalogSize::default();
+    let mut known = Vec::new();
+    for provider in top.peek_tables("providers") {
+        let credentials = provider
+            .get("api_keys")
+            .and_then(|keys| keys.get_ref().as_array())
+            .map_or(1, |keys| keys.len().max(1) as u64);
+        if provider.contains_key("discover") {
+            size.lists += 1;
+            size.credentials = size.credentials.max(credentials);
+        }
+        known.push((provider.get("name").and_then(|name| name.get_ref().as_str()), credentials));
+    }
+    for model in top.peek_tables("models") {
+        size.models += 1;
+        // Endpoints that are relayed have targets of their own.
+        let copies = if model.contains_key("serves") { 2 } else { 1 };
+        let targets = model.get("targets").and_then(|targets| targets.get_ref().as_array());
+        for target in targets.into_iter().flat_map(|targets| targets.iter()) {
+            let name = target.get_ref().as_table().and_then(|target| target.get("provider")?.get_ref().as_str());
+            let provider = known.iter().find(|(known, _)| name.is_some() && *known == name);
+            size.targets += copies * provider.map_or(1, |(_, credentials)| *credentials);
+        }
+    }
+    size
+}
+
 fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default_model = top.take("default_model");
     let (providers, spans) = (top.peek_length("providers") as u64, top.peek_member("telemetry", "otlp"));
-    let known = ConfigFacts { providers, tls: false, admin: false, spans };
+    let known = ConfigFacts { providers, tls: false, admin: false, spans, catalog: peek_catalog(top) };
     let (server, places) = Server::read(reader, top, known);
     let store = StoreConfig::read(reader, top);
     if let (Some((at, path)), StoreUrl::Sqlite(_)) = (places.reuse_port, &store.url) {
@@ -172,7 +218,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
     let collectors = [telemetry.collector.as_deref_mut(), alerts.collector.as_deref_mut()];
     let authorities = providers::authorities(&mut providers, collectors);
-    let catalog = Catalog::new(models, default);
+    let catalog = Arc::new(Catalog::new(models, default));
     let config = Config {
         server,
         store,

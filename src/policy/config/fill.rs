@@ -6,16 +6,13 @@ use super::models::{DEFAULT_TOKENS, by_credential};
 use super::providers::Provider;
 use crate::base::hash::mix_bytes;
 use crate::base::order;
-use crate::policy::catalog::{Capabilities, Catalog, Model, SHARE, Target, context_text};
+use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, Model, SHARE, Target, context_text};
 use crate::policy::counters::ListTold;
 use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::Timeouts;
 use crate::wire::ModelEndpoint;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Models of the catalog, including configured ones. Requests store the index in 16 bits.
-const CATALOG_MAX: usize = 20_000;
 
 impl Config {
     /// Replaces the list of the provider with this index. Returns false if the list is the same.
@@ -73,9 +70,10 @@ impl Config {
     /// Appends the models that providers list to the configured ones. It skips names that already mean a configured
     /// model, and providers' models that are targets of one, since these have a price.
     fn fill(&mut self) {
-        let (default, known) = (self.catalog.default_model(), &self.catalog);
+        let (default, known) = (self.catalog.default_model(), self.catalog.clone());
         let mut models: Vec<Model> = known.models().iter().filter(|model| !model.discovered).cloned().collect();
         let hand = models.len();
+        let most = CATALOG_MAX.min(hand + self.server.bounds.listed);
         // A name or alias of a configured model must never mean another model.
         let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
         let mut taken: HashMap<Arc<str>, usize, _> = HashMap::with_hasher(known.hasher());
@@ -85,7 +83,7 @@ impl Config {
             let here = targets.filter(|target| target.provider == index);
             let mut served: Vec<u64> = here.map(|target| mix_bytes(0, target.model.as_bytes())).collect();
             order::by_key(&mut served, |model| (*model, 0));
-            for listed in provider.listed.iter().take(CATALOG_MAX.saturating_sub(models.len())) {
+            for listed in provider.listed.iter().take(most.saturating_sub(models.len())) {
                 let is_served = served.binary_search(&mix_bytes(0, listed.model.as_bytes())).is_ok();
                 let Some(id) = discover.id_of(&listed.model) else { continue };
                 if is_served || is_hand(&id) || taken.contains_key(&*id) {
@@ -96,7 +94,7 @@ impl Config {
                 models.push(model);
             }
         }
-        self.catalog = Catalog::new(models, default);
+        self.catalog = Arc::new(Catalog::new(models, default));
     }
 }
 
@@ -233,5 +231,9 @@ mod tests {
         config.fill();
         assert_eq!(config.catalog.models().len(), CATALOG_MAX);
         assert!(CATALOG_MAX <= usize::from(u16::MAX));
+        let mut config = parse(&format!("[server]\nmemory = \"24MiB\"\n{}", provider("p", "discover = {}"))).unwrap();
+        let worst = config.worst_case_bytes(0);
+        config.take_list(0, (0..LISTED_MAX).map(|n| Listed { model: n.to_string(), context: None }).collect());
+        assert_eq!((config.catalog.models().len(), config.worst_case_bytes(0)), (139, worst));
     }
 }

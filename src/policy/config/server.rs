@@ -67,8 +67,8 @@ section! {
         pub reuse_port: bool = false, Flag, Restart;
         /// Memory that the process may take. `max_connections`, `max_body`, `max_buffered` and the bounds of queues are
         /// derived from it, so that `worst_case_bytes` does not exceed it. These three settings cannot be set together
-        /// with it. 15 MiB are enough for one provider; TLS, telemetry and many providers need more. Default: not
-        /// bounded.
+        /// with it. 15 MiB are enough for one provider; TLS, telemetry, and many providers or models need more.
+        /// Default: not bounded.
         pub memory: Option<u64> = None, Or(Bytes(memory::SHARE_MIN..=1024 * 1024 * MIB), "not bounded"), Live;
         /// Bounds that no setting names.
         pub bounds: QueueBounds = QueueBounds::default();

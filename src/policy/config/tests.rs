@@ -367,8 +367,18 @@ fn values_of_the_store_table_are_checked() {
 #[test]
 fn limits_derived_from_memory_keep_the_worst_case_within_it() {
     let tls = "[[providers]]\nname = \"q\"\nshape = \"messages\"\nbase_url = \"https://h/v1\"\n";
+    let lists = "[[providers]]\nname = \"l\"\nshape = \"chat\"\nbase_url = \"http://h/v1\"\ndiscover = {}\n\
+         api_keys = [{ env = \"GOOD_KEY\" }, { env = \"GOOD_KEY\" }]\n";
+    let targets = "{ provider = \"l\" }, { provider = \"l\", model = \"n\" }";
+    let models = (0..90).map(|n| {
+        format!("[[models]]\nid = \"m{n}\"\ncontext = 1\ntargets = [{targets}]\nserves = [\"chat\", \"embeddings\"]\n")
+    });
+    let models = lists.to_string() + &models.collect::<String>();
     for memory in [16, 64, 256, 2048] {
-        for more in ["", tls] {
+        for more in ["", tls, lists, models.as_str()] {
+            if memory == 16 && more == models {
+                continue;
+            }
             let text = with(&format!("[server]\nmemory = \"{memory}MiB\"\nadmin_listen = \"127.0.0.1:1\"\n{more}"));
             let config = parse(&text).unwrap();
             let (server, worst) = (&config.server, config.worst_case_bytes(0));

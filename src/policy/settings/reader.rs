@@ -161,6 +161,12 @@ impl<'d> Section<'d> {
         self.entries.get(key).and_then(|value| value.get_ref().as_array()).map_or(0, |items| items.len())
     }
 
+    /// Tables of the array `key`, if it exists and is not taken yet.
+    pub fn peek_tables(&self, key: &str) -> impl Iterator<Item = &DeTable<'d>> {
+        let items = self.entries.get(key).and_then(|value| value.get_ref().as_array());
+        items.into_iter().flat_map(|items| items.iter()).filter_map(|item| item.get_ref().as_table())
+    }
+
     /// True if the table `key` exists, is not taken yet, and has the field `member`.
     pub fn peek_member(&self, key: &str, member: &str) -> bool {
         let table = self.entries.get(key).and_then(|value| value.get_ref().as_table());
