@@ -246,8 +246,8 @@ fn is_there(provider: &Provider, asker: &Asker<'_>) -> bool {
 fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Target) -> Option<Found> {
     let body = serde_json::json!({ "model": target.model }).to_string();
     let asked = model.serves.iter().filter_map(|served| match served.passthrough() {
-        Some(_) if provider.shape != Shape::Chat => None,
-        Some(passthrough) => Some((passthrough.name(), format!("{}/{}", base_path(provider), passthrough.name()))),
+        Some(_) if provider.shape != served.shape => None,
+        Some(passthrough) => Some((passthrough.name(), format!("{}{}", base_path(provider), served.path_below()))),
         None => Some(("chat", provider.path.to_string())),
     });
     asked.into_iter().find_map(|(word, path)| {
@@ -280,10 +280,8 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     for (path, what) in doubled.into_iter().chain(more) {
         let there = get(provider, asker, &format!("{path}/models"));
         if there.is_ok_and(|answer| matches!(answer.status, 200 | 401 | 403)) {
-            let url = match provider.shape {
-                Shape::Chat | Shape::Responses => format!("{}{path}", origin(provider)),
-                Shape::Messages => format!("{}{}", origin(provider), path.trim_end_matches("/v1")),
-            };
+            let written = if provider.shape.is_anthropic() { path.trim_end_matches("/v1") } else { &*path };
+            let url = format!("{}{written}", origin(provider));
             return Found::Bad(format!("{status}: base_url {what}: write base_url = \"{url}\""));
         }
     }

@@ -9,7 +9,6 @@ use crate::io::tls::Security;
 use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::config::Provider;
 use crate::policy::discover::{Discover, LISTED_MAX, Listed};
-use crate::wire::Shape;
 use crate::wire::json;
 use crate::wire::json::{Raw, ValueKind};
 
@@ -41,7 +40,7 @@ fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
             return Err(NoList { why: format!("status {}", answer.status), refused: answer.status == 401 });
         }
         let next = page(&answer, &discover, &mut list).map_err(no)?;
-        match next.filter(|_| provider.shape == Shape::Messages && list.models.len() < LISTED_MAX) {
+        match next.filter(|_| provider.shape.is_anthropic() && list.models.len() < LISTED_MAX) {
             Some(last) => path = format!("{}&after_id={}", list_path(provider), encoded(&last)),
             None => break,
         }

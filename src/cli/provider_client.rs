@@ -6,7 +6,6 @@ use crate::base::time::Mono;
 use crate::io::clock::Clock;
 use crate::io::tls::Security;
 use crate::policy::config::Provider;
-use crate::wire::Shape;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -37,19 +36,12 @@ impl Asker<'_> {
 
 /// The path of a provider before the endpoint: `/v1`, or the path in its `base_url`.
 pub(super) fn base_path(provider: &Provider) -> &str {
-    let generate = match provider.shape {
-        Shape::Chat => "/chat/completions",
-        Shape::Messages => "/messages",
-        Shape::Responses => "/responses",
-    };
-    provider.path.strip_suffix(generate).unwrap_or(&provider.path)
+    provider.path.strip_suffix(provider.shape.path_below()).unwrap_or(&provider.path)
 }
 
 pub(super) fn list_path(provider: &Provider) -> String {
-    match provider.shape {
-        Shape::Chat | Shape::Responses => format!("{}/models", base_path(provider)),
-        Shape::Messages => format!("{}/models?limit=1000", base_path(provider)),
-    }
+    let query = if provider.shape.is_anthropic() { "?limit=1000" } else { "" };
+    format!("{}/models{query}", base_path(provider))
 }
 
 /// A request with the headers of the provider and the headers `more`.
@@ -67,7 +59,7 @@ pub(super) fn request(provider: &Provider, method: &str, path: &str, more: &[(&s
     let says = |header: &str| {
         provider.headers.iter().any(|(name, _)| name == header) || more.iter().any(|(name, _)| *name == header)
     };
-    if provider.shape == Shape::Messages && !says("anthropic-version") {
+    if provider.shape.is_anthropic() && !says("anthropic-version") {
         line("anthropic-version", "2023-06-01");
     }
     if !says("user-agent") {

@@ -8,7 +8,7 @@ mod checks;
 mod fields;
 mod input;
 mod leave;
-mod names;
+mod members;
 mod stored;
 mod table;
 mod unsigned;
@@ -16,8 +16,7 @@ mod unsigned;
 pub(in crate::dialect) use fields::Member;
 pub use fields::{Fields, Invalid};
 pub(in crate::dialect) use leave::Leave;
-pub(in crate::dialect) use names::Name;
-pub(in crate::dialect) use table::Class;
+pub(in crate::dialect) use members::{Class, Name};
 
 use super::tokens::{CountLater, PromptTokens};
 use crate::wire::ModelEndpoint;

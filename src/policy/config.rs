@@ -33,7 +33,7 @@ pub use alerts::{AlertForm, Alerts};
 pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;
-pub use providers::{Auth, AuthoritySpec, CHAT_PATH, Credential, Provider, UnknownFields};
+pub use providers::{Auth, AuthoritySpec, Credential, Provider, UnknownFields};
 pub use proxy::Proxy;
 pub use server::{AdminListen, Reach, RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, Snapshot, StoreConfig, StoreUrl};

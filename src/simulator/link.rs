@@ -12,7 +12,7 @@ use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
 use crate::wire::head::{Expect, HeaderField, Method, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
-use crate::wire::{ModelEndpoint, Passthrough, Shape};
+use crate::wire::{ModelEndpoint, Operation, Shape};
 use std::time::Duration;
 
 /// Maximum size in bytes of a request's head.
@@ -338,14 +338,6 @@ fn models(path: &[u8], served: &[String]) -> Result<String, Complaint> {
 }
 
 fn endpoint_of(path: &[u8]) -> Option<ModelEndpoint> {
-    if path.ends_with(b"/chat/completions") {
-        Some(ModelEndpoint::CHAT)
-    } else if path.ends_with(b"/messages") {
-        Some(ModelEndpoint::MESSAGES)
-    } else if path.ends_with(b"/responses") {
-        Some(ModelEndpoint::RESPONSES)
-    } else {
-        let last = path.rsplit(|byte| *byte == b'/').next()?;
-        Passthrough::ALL.into_iter().find(|relay| relay.name().as_bytes() == last).map(ModelEndpoint::relay)
-    }
+    let mut served = ModelEndpoint::ALL.into_iter().filter(|endpoint| endpoint.operation != Operation::CountTokens);
+    served.find(|endpoint| path.ends_with(endpoint.path_below().as_bytes()))
 }

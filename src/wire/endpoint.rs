@@ -4,6 +4,9 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 
+/// Prefix of all paths.
+const VERSION: &str = "/v1";
+
 /// An API format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Shape {
@@ -15,17 +18,52 @@ pub enum Shape {
     Responses,
 }
 
+/// Fixed properties of an API format.
+struct ShapeRow {
+    name: &'static str,
+    /// Path of the requests for answers.
+    path: &'static str,
+    /// Path of the requests for a number of tokens; empty if there are none.
+    count_path: &'static str,
+    is_anthropic: bool,
+}
+
+/// The formats in the order of [`Shape::ALL`].
+static SHAPES: [ShapeRow; Shape::ALL.len()] = [
+    ShapeRow { name: "chat", path: "/v1/chat/completions", count_path: "", is_anthropic: false },
+    ShapeRow { name: "messages", path: "/v1/messages", count_path: "/v1/messages/count_tokens", is_anthropic: true },
+    ShapeRow {
+        name: "responses",
+        path: "/v1/responses",
+        count_path: "/v1/responses/input_tokens",
+        is_anthropic: false,
+    },
+];
+
 impl Shape {
     /// All formats.
     pub const ALL: [Shape; 3] = [Shape::Chat, Shape::Messages, Shape::Responses];
 
+    #[inline]
+    fn row(self) -> &'static ShapeRow {
+        &SHAPES[self as usize]
+    }
+
     /// Returns its name in the configuration, in scopes and in rows.
     pub fn name(self) -> &'static str {
-        match self {
-            Shape::Chat => "chat",
-            Shape::Messages => "messages",
-            Shape::Responses => "responses",
-        }
+        self.row().name
+    }
+
+    /// Returns the path of its requests for answers below `/v1`.
+    pub fn path_below(self) -> &'static str {
+        ModelEndpoint::generate(self).path_below()
+    }
+
+    /// True for Anthropic's API. Its base URL has no `/v1`, its key is in `x-api-key`, its requests name a version, and
+    /// its list of models has pages.
+    #[inline]
+    pub fn is_anthropic(self) -> bool {
+        self.row().is_anthropic
     }
 }
 
@@ -44,13 +82,9 @@ impl Passthrough {
     /// All of them.
     pub const ALL: [Passthrough; 3] = [Passthrough::Embeddings, Passthrough::Rerank, Passthrough::Completions];
 
-    /// Returns its name in its path, in the configuration, in scopes and in rows.
+    /// Returns its name in the configuration, in scopes and in rows.
     pub fn name(self) -> &'static str {
-        match self {
-            Passthrough::Embeddings => "embeddings",
-            Passthrough::Rerank => "rerank",
-            Passthrough::Completions => "completions",
-        }
+        &ModelEndpoint::relay(self).path_below()[1..]
     }
 
     /// True if its answers are text written by a model: they may be streamed, and have completion tokens.
@@ -88,6 +122,18 @@ impl ModelEndpoint {
     /// `POST /v1/responses`.
     pub const RESPONSES: ModelEndpoint = ModelEndpoint::generate(Shape::Responses);
 
+    /// All of them. The most frequent one is the first.
+    pub const ALL: [ModelEndpoint; 8] = [
+        ModelEndpoint::CHAT,
+        ModelEndpoint::MESSAGES,
+        ModelEndpoint::RESPONSES,
+        ModelEndpoint::relay(Passthrough::Embeddings),
+        ModelEndpoint::relay(Passthrough::Rerank),
+        ModelEndpoint::relay(Passthrough::Completions),
+        ModelEndpoint::count_tokens(Shape::Messages),
+        ModelEndpoint::count_tokens(Shape::Responses),
+    ];
+
     /// Returns the endpoint that answers in a conversation.
     pub const fn generate(shape: Shape) -> ModelEndpoint {
         ModelEndpoint { shape, operation: Operation::Generate }
@@ -124,10 +170,33 @@ impl ModelEndpoint {
         }
     }
 
+    /// Returns its path.
+    #[inline]
+    pub fn path(self) -> &'static str {
+        match self.operation {
+            Operation::Generate => self.shape.row().path,
+            Operation::CountTokens => self.shape.row().count_path,
+            Operation::Passthrough(Passthrough::Embeddings) => "/v1/embeddings",
+            Operation::Passthrough(Passthrough::Rerank) => "/v1/rerank",
+            Operation::Passthrough(Passthrough::Completions) => "/v1/completions",
+        }
+    }
+
+    /// Returns its path below `/v1`.
+    #[inline]
+    pub fn path_below(self) -> &'static str {
+        &self.path()[VERSION.len()..]
+    }
+
+    /// Returns the endpoint with the path `below` below `/v1`.
+    #[inline]
+    pub fn at(below: &[u8]) -> Option<ModelEndpoint> {
+        ModelEndpoint::ALL.into_iter().find(|endpoint| endpoint.path_below().as_bytes() == below)
+    }
+
     /// Returns the endpoint with the name `name`, apart from those that count.
     pub fn from_name(name: &str) -> Option<ModelEndpoint> {
-        let generate = Shape::ALL.into_iter().map(ModelEndpoint::generate);
-        let mut all = generate.chain(Passthrough::ALL.map(ModelEndpoint::relay));
+        let mut all = ModelEndpoint::ALL.into_iter().filter(|endpoint| endpoint.operation != Operation::CountTokens);
         all.find(|endpoint| endpoint.name() == name)
     }
 }
@@ -142,5 +211,22 @@ impl<'de> Deserialize<'de> for ModelEndpoint {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ModelEndpoint, D::Error> {
         let text = Cow::<str>::deserialize(from)?;
         ModelEndpoint::from_name(&text).ok_or_else(|| D::Error::custom("not an endpoint"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_endpoint_is_found_by_its_path_and_by_its_name() {
+        for endpoint in ModelEndpoint::ALL {
+            assert_eq!(ModelEndpoint::at(endpoint.path_below().as_bytes()), Some(endpoint));
+            let counts = endpoint.operation == Operation::CountTokens;
+            assert_eq!(ModelEndpoint::from_name(endpoint.name()), (!counts).then_some(endpoint));
+        }
+        for path in ["", "/", "/chat", "/chat/completions/", "chat/completions", "/v1/messages"] {
+            assert_eq!(ModelEndpoint::at(path.as_bytes()), None, "{path}");
+        }
     }
 }

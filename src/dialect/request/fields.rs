@@ -3,7 +3,7 @@
 //! Owns only these types. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
 //! translation and by the gateway.
 
-use super::names::Name;
+use super::members::Name;
 use crate::base::limits::{NAME_BYTES_MAX, PARTS_MAX, TOOLS_MAX};
 use crate::wire::Span;
 use crate::wire::json::{has_escape, unescape};

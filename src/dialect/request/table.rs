@@ -1,23 +1,10 @@
-//! Members of requests in each format, and their treatment.
+//! Treatment of the members of requests: of those in the table, of relayed requests, and of unknown ones.
 
 use super::super::passthrough::Relayed;
-use super::names::{NAMES, Name};
+use super::members::{Class, Name};
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::json::unescape;
 use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape};
-
-/// Treatment of a member.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) enum Class {
-    /// Validated, forwarded.
-    Specified,
-    /// Forwarded unchanged, never validated.
-    Documented,
-    /// Never forwarded: it could reach beyond the key's scope or tenancy, or names an answer by one of Tollgate's ids.
-    Denied,
-    /// Ignored; forwarded only if the provider's configuration says so.
-    Unknown,
-}
 
 /// Names of members that refer to other places, in lower-case letters and digits.
 const ELSEWHERE: &[&str] = &[
@@ -168,52 +155,8 @@ fn letters(raw: &[u8]) -> String {
     String::from_utf8_lossy(&plain).into_owned()
 }
 
-/// Treatment of every name in requests of format `shape`, except relayed ones.
-const fn classes(shape: Shape) -> [Class; NAMES.len()] {
-    let (mut all, mut at) = ([Class::Unknown; NAMES.len()], 0);
-    while at < NAMES.len() {
-        all[at] = match shape {
-            Shape::Responses => NAMES[at].class_of_response(),
-            _ => NAMES[at].class_of_talk(shape),
-        };
-        at += 1;
-    }
-    all
-}
-
 impl Name {
-    /// True if a member outside both tables reaches beyond the key, in any spelling: it names another place, another
-    /// credential, or another tenant of a provider that is itself a gateway. Called only if unknown members are
-    /// forwarded.
-    pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
-        // Longer names are not compared.
-        if raw.len() > NAME_BYTES_MAX {
-            return true;
-        }
-        ELSEWHERE.contains(&&*letters(raw))
-    }
-
-    /// The member outside the tables that may have a price of its own, in any spelling. Called only if unknown members
-    /// are forwarded.
-    pub(in crate::dialect) fn priced(raw: &[u8]) -> Option<Name> {
-        // A longer name is not sent.
-        let letters = if raw.len() > NAME_BYTES_MAX { return None } else { letters(raw) };
-        PRICED.iter().find(|(name, _)| *name == letters).map(|(_, name)| *name)
-    }
-
-    /// True if a member outside both tables is harmless and documented by local servers for their chat endpoint. Called
-    /// only for providers on the own network.
-    pub(in crate::dialect) fn is_local(raw: &[u8]) -> bool {
-        if raw.len() > NAME_BYTES_MAX {
-            return false;
-        }
-        let mut plain = Vec::new();
-        unescape(raw, &mut plain);
-        let Ok(name) = std::str::from_utf8(&plain) else { return false };
-        LOCAL.contains(&name) || LOCAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-    }
-
-    /// Names that are denied in requests of any format.
+    /// Names that are denied in requests to any endpoint.
     #[cfg(test)]
     pub(crate) fn denied() -> impl Iterator<Item = &'static str> {
         let relays = Passthrough::ALL.map(ModelEndpoint::relay);
@@ -222,73 +165,17 @@ impl Name {
         Name::all().iter().filter(move |(_, name)| denied(*name)).map(|(text, _)| *text)
     }
 
-    /// Treatment of this name in a request to `endpoint`.
+    /// Treatment of this member in a request to `endpoint`.
     #[inline]
     pub(in crate::dialect) fn class(self, endpoint: ModelEndpoint) -> Class {
-        // Tables, since every member is looked up twice.
-        const CHAT: [Class; NAMES.len()] = classes(Shape::Chat);
-        const MESSAGES: [Class; NAMES.len()] = classes(Shape::Messages);
-        const RESPONSES: [Class; NAMES.len()] = classes(Shape::Responses);
-        match (endpoint.operation, endpoint.shape) {
-            (Operation::Passthrough(passthrough), _) => self.class_of_relayed(passthrough),
-            (_, Shape::Chat) => CHAT[self as usize],
-            (_, Shape::Messages) => MESSAGES[self as usize],
-            (_, Shape::Responses) => RESPONSES[self as usize],
+        match endpoint.operation {
+            Operation::Passthrough(passthrough) => self.class_of_relayed(passthrough),
+            _ => self.of_shape(endpoint.shape),
         }
     }
 
-    /// True if a member of this class may be omitted or rewritten for a target of its format that accepts everything in
-    /// the tables.
-    #[inline]
-    pub(in crate::dialect) fn is_odd(self, class: Class) -> bool {
-        use Name::*;
-        matches!(class, Class::Denied | Class::Unknown) || matches!(self, N | StreamOptions | MaxCompletionTokens)
-    }
-
-    /// Treatment of this name in a request of chat or messages.
-    const fn class_of_talk(self, shape: Shape) -> Class {
-        use Name::*;
-        match (self, shape) {
-            (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
-            (Diagnostics | Thread, Shape::Messages) => Class::Denied,
-            (Model | Messages | Stream | MaxTokens, _) | (System, Shape::Messages) => Class::Specified,
-            (Temperature | TopP | Tools | ToolChoice, Shape::Chat) => Class::Specified,
-            (ResponseFormat | Stop | User, Shape::Chat) => Class::Specified,
-            (Temperature | TopP | Tools | ToolChoice | Metadata | ServiceTier, _) => Class::Documented,
-            (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat) => {
-                Class::Documented
-            }
-            (Verbosity | Seed | Logprobs | TopLogprobs | LogitBias | FrequencyPenalty, Shape::Chat) => {
-                Class::Documented
-            }
-            (PresencePenalty | Prediction | Modalities | Audio | WebSearchOptions, Shape::Chat) => Class::Documented,
-            (PromptCacheKey | PromptCacheOptions | PromptCacheRetention, Shape::Chat) => Class::Documented,
-            (SafetyIdentifier | Moderation | Functions | FunctionCall, Shape::Chat) => Class::Documented,
-            (TopK | StopSequences | Thinking | OutputConfig | OutputFormat, Shape::Messages) => Class::Documented,
-            (CacheControl | Speed | InferenceGeo | UserProfileId, Shape::Messages) => Class::Documented,
-            (ContextManagement | Compaction, Shape::Messages) => Class::Documented,
-            _ => Class::Unknown,
-        }
-    }
-
-    /// Treatment of this name in a responses request. Members that require a stored response are `Specified`, so that
-    /// their check refuses them.
-    const fn class_of_response(self) -> Class {
-        use Name::*;
-        match self {
-            Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
-            Model | Input | Stream | Instructions | MaxOutputTokens | Temperature | TopP => Class::Specified,
-            Tools | ToolChoice | PreviousResponseId | Conversation | Background | Prompt => Class::Specified,
-            ParallelToolCalls | Text | Reasoning | Include | Metadata | ServiceTier | User => Class::Documented,
-            PromptCacheKey | PromptCacheOptions | PromptCacheRetention | SafetyIdentifier => Class::Documented,
-            TopLogprobs | StreamOptions | Truncation | MaxToolCalls | ClientMetadata => Class::Documented,
-            ContextManagement | Moderation => Class::Documented,
-            _ => Class::Unknown,
-        }
-    }
-
-    /// Treatment of this name in a relayed request. Other documented members of such requests are not in [`Name`]; they
-    /// are compared as text.
+    /// Treatment of this member in a relayed request. Other documented members of such requests are not in the table;
+    /// they are compared as text.
     fn class_of_relayed(self, passthrough: Passthrough) -> Class {
         use Name::*;
         let relayed = Relayed::of(passthrough);
@@ -296,15 +183,21 @@ impl Name {
             Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
             Model => Class::Specified,
             Stream if passthrough.generates() => Class::Specified,
-            MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if passthrough.generates() => {
-                Class::Documented
-            }
+            MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if passthrough.generates() => Class::Read,
             // The answer is not text.
             Stream | StreamOptions => Class::Denied,
-            User if relayed.documents(b"user") => Class::Documented,
+            User if relayed.documents(b"user") => Class::Read,
             _ if relayed.needed.iter().any(|(name, _)| *name == self) => Class::Specified,
             _ => Class::Unknown,
         }
+    }
+
+    /// True if a member of this class may be omitted or rewritten for a target of its format that accepts everything in
+    /// the table.
+    #[inline]
+    pub(in crate::dialect) fn is_odd(self, class: Class) -> bool {
+        use Name::*;
+        matches!(class, Class::Denied | Class::Unknown) || matches!(self, N | StreamOptions | MaxCompletionTokens)
     }
 
     /// True if a list or an object there becomes part of the prompt in addition to conversation and tools: providers
@@ -318,44 +211,54 @@ impl Name {
         }
     }
 
-    /// True if the gateway reads or rewrites it on some route: such a member may occur only once in a body.
+    /// True if the gateway reads or rewrites it on some route.
     #[inline]
     pub(in crate::dialect) fn is_read(self, endpoint: ModelEndpoint) -> bool {
-        self.is_read_as(self.class(endpoint), endpoint)
+        self.class(endpoint).is_read()
     }
 
-    /// True if a translation reads it. Outside translations, two of them are not [checked][Name::is_read] in a chat
-    /// request.
+    /// True if a translation reads it. Outside translations, two of them are not read in a chat request.
     #[inline]
     pub(in crate::dialect) fn is_translated(self, shape: Shape) -> bool {
-        self.is_read(ModelEndpoint::generate(shape))
-            || (shape == Shape::Chat && matches!(self, Name::Verbosity | Name::PromptCacheKey))
+        let chat = shape == Shape::Chat && matches!(self, Name::Verbosity | Name::PromptCacheKey);
+        chat || self.is_read(ModelEndpoint::generate(shape))
     }
 
     /// True if it may occur only once in a body: it is read there, or it names the user or session.
     #[inline]
     pub(super) fn is_single(self, class: Class, endpoint: ModelEndpoint) -> bool {
         let names_someone = matches!(self, Name::Metadata | Name::SafetyIdentifier | Name::PromptCacheKey);
-        self.is_read_as(class, endpoint) || (names_someone && endpoint == ModelEndpoint::CHAT)
+        class.is_read() || (names_someone && endpoint == ModelEndpoint::CHAT)
     }
 
-    /// Works like [`Name::is_read`], for a member whose class is known.
-    #[inline]
-    fn is_read_as(self, class: Class, endpoint: ModelEndpoint) -> bool {
-        use Name::*;
-        match class {
-            Class::Specified => true,
-            Class::Denied | Class::Unknown => false,
-            // Of those that are relayed, only these are documented.
-            Class::Documented if endpoint.is_relayed() => true,
-            Class::Documented => matches!(
-                (self, endpoint.shape),
-                (Temperature | TopP | Tools | ToolChoice, _)
-                    | (ParallelToolCalls | Text | Reasoning | Include | Metadata, Shape::Responses)
-                    | (User | SafetyIdentifier | PromptCacheKey, Shape::Responses)
-                    | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat)
-                    | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Shape::Messages)
-            ),
+    /// True if a member outside the table reaches beyond the key, in any spelling: it names another place, another
+    /// credential, or another tenant of a provider that is itself a gateway. Called only if unknown members are
+    /// forwarded.
+    pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
+        // Longer names are not compared.
+        if raw.len() > NAME_BYTES_MAX {
+            return true;
         }
+        ELSEWHERE.contains(&&*letters(raw))
+    }
+
+    /// The member outside the table that may have a price of its own, in any spelling. Called only if unknown members
+    /// are forwarded.
+    pub(in crate::dialect) fn priced(raw: &[u8]) -> Option<Name> {
+        // A longer name is not sent.
+        let letters = if raw.len() > NAME_BYTES_MAX { return None } else { letters(raw) };
+        PRICED.iter().find(|(name, _)| *name == letters).map(|(_, name)| *name)
+    }
+
+    /// True if a member outside the table is harmless and documented by local servers for their chat endpoint. Called
+    /// only for providers on the own network.
+    pub(in crate::dialect) fn is_local(raw: &[u8]) -> bool {
+        if raw.len() > NAME_BYTES_MAX {
+            return false;
+        }
+        let mut plain = Vec::new();
+        unescape(raw, &mut plain);
+        let Ok(name) = std::str::from_utf8(&plain) else { return false };
+        LOCAL.contains(&name) || LOCAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 }

@@ -19,7 +19,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
 use crate::policy::refusal::Refusal;
-use crate::wire::{ModelEndpoint, Shape};
+use crate::wire::ModelEndpoint;
 use std::num::NonZeroU32;
 
 /// The part of what is free that one slice of a request may take, as a divisor.
@@ -89,7 +89,7 @@ impl Exchange {
         out: &mut Vec<u8>,
     ) -> bool {
         let target = self.job.target().map(|target| (target.provider, target.credential));
-        let passthrough = self.job.endpoint().and_then(ModelEndpoint::passthrough);
+        let relayed = self.job.endpoint().filter(|endpoint| endpoint.is_relayed());
         let (State::Attempting(Attempting { draft, .. })
         | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. })) = &mut self.state
         else {
@@ -101,7 +101,7 @@ impl Exchange {
             && let Some(template) = requests.template(provider)
         {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
-            template.write(credential, draft.length(), passthrough, same_shape, out);
+            template.write(credential, draft.length(), relayed, same_shape, out);
             if let Some(diagnosis) = &self.job.diagnosis {
                 diagnosis.trace_request(self.job.attempt.attempts, out);
             }
@@ -418,7 +418,7 @@ impl RequestJob {
     fn too_long(&self, overflow: &Overflow, own: Option<&str>) -> Refusal {
         let counted = |asked: Asked| asked.prompt.map_or(asked.about, NonZeroU32::get);
         let (estimate, context) = (self.asked.map_or(0, counted), self.target().map_or(0, |target| target.context));
-        let to = self.endpoint().map_or(Shape::Chat, |endpoint| endpoint.shape);
+        let to = self.endpoint().unwrap_or(ModelEndpoint::CHAT).shape;
         Refusal::context_overflow(overflow.message(to, estimate.into(), context, own))
     }
 }

@@ -10,7 +10,7 @@ use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
-use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape, Span};
+use crate::wire::{ModelEndpoint, Operation, Shape, Span};
 use std::borrow::Cow;
 
 /// Endpoint that a request asks for.
@@ -194,14 +194,9 @@ fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
 #[inline]
 fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
     match inside {
-        b"/chat/completions" => Some(Endpoint::Inference(ModelEndpoint::CHAT)),
-        b"/messages" => Some(Endpoint::Inference(ModelEndpoint::MESSAGES)),
-        b"/messages/count_tokens" => Some(Endpoint::Inference(ModelEndpoint::count_tokens(Shape::Messages))),
-        b"/responses" => Some(Endpoint::Inference(ModelEndpoint::RESPONSES)),
-        b"/responses/input_tokens" => Some(Endpoint::Inference(ModelEndpoint::count_tokens(Shape::Responses))),
         b"/models" => Some(Endpoint::Models),
         b"/quota" => Some(Endpoint::Quota),
-        _ => None,
+        _ => ModelEndpoint::at(inside).map(Endpoint::Inference),
     }
 }
 
@@ -209,10 +204,6 @@ fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
 fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
     if let Some(endpoint) = exact_endpoint(inside) {
         return Some(endpoint);
-    }
-    let mut relays = Passthrough::ALL.into_iter();
-    if let Some(relay) = relays.find(|relay| inside.strip_prefix(b"/") == Some(relay.name().as_bytes())) {
-        return Some(Endpoint::Inference(ModelEndpoint::relay(relay)));
     }
     let id = inside.strip_prefix(b"/models/")?;
     // The id ends where the path does, without the slashes at its end.
@@ -278,7 +269,7 @@ fn authenticate(
 pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
     let bearer = bearer_token(head.field(HeaderField::Authorization).of(bytes));
     let takes_api_key = match endpoint {
-        Some(Endpoint::Inference(endpoint)) => endpoint.shape == Shape::Messages,
+        Some(Endpoint::Inference(endpoint)) => endpoint.shape.is_anthropic(),
         other => other != Some(Endpoint::Quota),
     };
     let api_key = if takes_api_key { head.field(HeaderField::XApiKey).of(bytes).trim_ascii() } else { b"" };
@@ -367,7 +358,7 @@ pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint,
         return Err(Refusal::expectation());
     }
     let version = head.field(HeaderField::AnthropicVersion).of(bytes).trim_ascii();
-    let versioned = matches!(endpoint, Endpoint::Inference(endpoint) if endpoint.shape == Shape::Messages);
+    let versioned = matches!(endpoint, Endpoint::Inference(endpoint) if endpoint.shape.is_anthropic());
     if versioned && !version.is_empty() && !is_date(version) {
         return Err(Refusal::version_header());
     }

@@ -18,7 +18,7 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
-use crate::wire::{ModelEndpoint, Operation, Shape};
+use crate::wire::{ModelEndpoint, Operation};
 use std::io::Write;
 use std::num::NonZeroU32;
 
@@ -43,7 +43,7 @@ impl Exchange {
         }
         if let Some(shape) = counts {
             cx.out.clear();
-            let object = if shape == Shape::Responses { r#""object":"response.input_tokens","# } else { "" };
+            let object = if shape.is_anthropic() { "" } else { r#""object":"response.input_tokens","# };
             // Writing to a Vec cannot fail.
             let count = draft.scan.prompt_tokens(message.body).count();
             let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");

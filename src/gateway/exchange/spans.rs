@@ -15,7 +15,7 @@ use crate::policy::config::Provider;
 use crate::policy::usage::Usage;
 use crate::wire::head::Method;
 use crate::wire::json::{item, key, write_string};
-use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape};
+use crate::wire::{Operation, Passthrough, Shape};
 
 /// Kinds of span, by their numbers: one that serves a request, and one that sends a request.
 const SERVER: u8 = 2;
@@ -293,16 +293,7 @@ fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
 fn route(endpoint: Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Root => "/",
-        Endpoint::Inference(ModelEndpoint { operation, shape }) => match (operation, shape) {
-            (Operation::Passthrough(Passthrough::Embeddings), _) => "/v1/embeddings",
-            (Operation::Passthrough(Passthrough::Rerank), _) => "/v1/rerank",
-            (Operation::Passthrough(Passthrough::Completions), _) => "/v1/completions",
-            (Operation::CountTokens, Shape::Responses) => "/v1/responses/input_tokens",
-            (Operation::CountTokens, _) => "/v1/messages/count_tokens",
-            (Operation::Generate, Shape::Chat) => "/v1/chat/completions",
-            (Operation::Generate, Shape::Messages) => "/v1/messages",
-            (Operation::Generate, Shape::Responses) => "/v1/responses",
-        },
+        Endpoint::Inference(endpoint) => endpoint.path(),
         Endpoint::Models => "/v1/models",
         Endpoint::Model(_) => "/v1/models/{model}",
         Endpoint::Quota => "/v1/quota",

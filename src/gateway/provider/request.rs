@@ -9,9 +9,9 @@ use crate::dialect::{
 };
 use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
-use crate::policy::config::{CHAT_PATH, Config, Credential, Provider, UnknownFields};
+use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{HeaderField, RequestHead, values};
-use crate::wire::{Passthrough, Shape, Span};
+use crate::wire::{ModelEndpoint, Shape, Span};
 use std::sync::Arc;
 
 /// The API version sent to a provider with the messages format if the client sends none.
@@ -118,7 +118,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
 pub(crate) struct Template {
     /// By credential; one entry if there is none.
     heads: Vec<Vec<u8>>,
-    /// Offset in the heads at which the path of a chat request begins; a relayed request has another path.
+    /// Offset in the heads at which the path of the API begins; a relayed request has another one.
     place: usize,
     shape: Shape,
     /// True if the configuration sets the API version for a provider with the messages format.
@@ -133,7 +133,7 @@ impl Template {
             [] => vec![Template::head(provider, None)],
             several => several.iter().map(|one| Template::head(provider, Some(one))).collect(),
         };
-        let place = "POST ".len() + provider.path.len().saturating_sub(CHAT_PATH.len());
+        let place = "POST ".len() + provider.path.len().saturating_sub(provider.shape.path_below().len());
         Template {
             heads,
             place,
@@ -164,29 +164,28 @@ impl Template {
         head
     }
 
-    /// Writes the head for a body of `length` bytes, with the provider's `credential` of that number. A request that is
-    /// relayed has another path. `client`: head and bytes of the client's request in the same format, whose Anthropic
-    /// headers are passed on; `None` for a translated request, whose headers belong to another API.
+    /// Writes the head for a body of `length` bytes, with the provider's `credential` of that number. A request to a
+    /// `relayed` endpoint has its path. `client`: head and bytes of the client's request in the same format, whose
+    /// Anthropic headers are passed on; `None` for a translated request, whose headers belong to another API.
     pub(crate) fn write(
         &self,
         credential: usize,
         length: u64,
-        passthrough: Option<Passthrough>,
+        relayed: Option<ModelEndpoint>,
         client: Option<(&RequestHead, &[u8])>,
         out: &mut Vec<u8>,
     ) {
         let mut head = self.heads.get(credential).map_or(&[][..], |head| head);
-        if let Some(passthrough) = passthrough {
+        if let Some(endpoint) = relayed {
             let (before, rest) = head.split_at(self.place.min(head.len()));
             out.extend_from_slice(before);
-            out.push(b'/');
-            out.extend_from_slice(passthrough.name().as_bytes());
-            head = rest.get(CHAT_PATH.len()..).unwrap_or_default();
+            out.extend_from_slice(endpoint.path_below().as_bytes());
+            head = rest.get(self.shape.path_below().len()..).unwrap_or_default();
         }
         out.extend_from_slice(head);
         push_number(out, length);
         out.extend_from_slice(b"\r\n");
-        if self.shape == Shape::Messages {
+        if self.shape.is_anthropic() {
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
             if !self.has_version {
                 let version = field(HeaderField::AnthropicVersion);

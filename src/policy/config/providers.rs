@@ -6,7 +6,7 @@ use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
-use crate::wire::Shape;
+use crate::wire::{ModelEndpoint, Shape};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -421,26 +421,19 @@ fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {
     }
 }
 
-/// Path for requests to a chat-shaped provider, below its `base_url`.
-pub const CHAT_PATH: &str = "/chat/completions";
-
 /// Normal form of `base_url`, and the path of a generation request. `base_url` is the value for the provider's own SDK:
 /// with `/v1` for OpenAI's shapes, without for the messages shape, which also accepts a trailing `/v1`.
 fn paths(shape: Shape, base: &Base) -> (String, String) {
     let scheme = if base.tls { "https" } else { "http" };
-    let (path, suffix) = match shape {
-        Shape::Chat => (base.path.as_str(), CHAT_PATH),
-        Shape::Responses => (base.path.as_str(), "/responses"),
-        Shape::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
+    let (path, suffix) = match shape.is_anthropic() {
+        false => (base.path.as_str(), shape.path_below()),
+        true => (base.path.strip_suffix("/v1").unwrap_or(&base.path), ModelEndpoint::generate(shape).path()),
     };
     (format!("{scheme}://{}{path}", base.authority), format!("{path}{suffix}"))
 }
 
 fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth {
-    let usual = match shape {
-        Shape::Chat | Shape::Responses => Auth::Bearer,
-        Shape::Messages => Auth::Header("x-api-key".to_string()),
-    };
+    let usual = if shape.is_anthropic() { Auth::Header("x-api-key".to_string()) } else { Auth::Bearer };
     let Some(field) = s.take("auth") else { return usual };
     let Some(text) = reader.string(&field) else { return usual };
     let name = text.to_ascii_lowercase();
