@@ -44,8 +44,8 @@ section! {
         /// port, or `"unix:PATH"`.
         pub admin_listen: Option<AdminListen> = None, Or(AdminPlace, "none"), Restart;
         /// Bearer token for reading the admin API and `/metrics`. Required if other hosts can reach the admin listener:
-        /// without it, Tollgate refuses to start, to reload and to upgrade. Value: `{ env = "NAME" }` or `{ file =
-        /// "path" }`.
+        /// without it, Tollgate refuses to start, to reload and to upgrade. A token of less than 16 characters gives a
+        /// warning. Value: `{ env = "NAME" }` or `{ file = "path" }`.
         pub admin_token: Option<Secret> = None, Or(Reference, "none"), Live;
         /// Bearer token for changes through the admin API. It also permits reading. Without it, only a client of a
         /// `unix:` socket can make changes. Value: `{ env = "NAME" }` or `{ file = "path" }`.
@@ -72,10 +72,10 @@ section! {
         pub memory: Option<u64> = None, Or(Bytes(memory::SHARE_MIN..=1024 * 1024 * MIB), "not bounded"), Live;
         /// Bounds that no setting names.
         pub bounds: QueueBounds = QueueBounds::default();
-        /// Open client connections. At the limit, Tollgate closes one that has shown no valid key: of the address with
-        /// the most such connections, the one that has been idle longest. If all have shown a key, it closes the
-        /// longest idle ones of the key that has most idle connections. If none is idle, 32 more connections get 503,
-        /// and any beyond are closed.
+        /// Open client connections. At the limit, Tollgate closes a connection that has shown no valid key: the longest
+        /// idle one of the address with the most such connections. If all have shown a key, it closes the longest idle
+        /// ones of the key with the most idle connections. If none is idle, 32 more connections get 503, and any beyond
+        /// are closed. On 32-bit processors the maximum is 500,000.
         pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
         /// Open connections of one IPv4 address or IPv6 /64 network. At the limit, Tollgate closes only connections of
         /// that address to make room, and 4 more get 503. 0 means no limit.

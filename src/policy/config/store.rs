@@ -38,9 +38,9 @@ section! {
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct StoreConfig {
         /// Location of keys and ledger: `sqlite:PATH` for one host, `redis://…` or `rediss://…` for several, and
-        /// `redis+cluster://HOST:PORT,HOST,…` or `rediss+cluster://…` for a cluster, with one or more of its nodes. To
-        /// keep a password out of the file, write a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`.
-        /// Value: a URL of one of these forms.
+        /// `redis+cluster://HOST:PORT,HOST,…` or `rediss+cluster://…` for a cluster, with one or more of its nodes. If
+        /// the folder of a file is missing, Tollgate creates it. To keep a password out of the file, write a list of
+        /// parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`. Value: a URL of one of these forms.
         pub url: StoreUrl = StoreUrl::Sqlite("tollgate.db".into()), Url, Restart;
         /// Certificate authorities for `rediss://`, instead of the public ones. Value: path of a PEM file. Default: the
         /// public authorities.
