@@ -9,6 +9,7 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::{BudgetStatus, LimitKind, QuotaStatus};
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
+use crate::wire::head::values;
 use crate::wire::json::write_string;
 use crate::wire::{Span, percent};
 
@@ -32,14 +33,15 @@ pub(crate) fn body(
     match endpoint {
         Endpoint::Models => {
             let visible = catalog.models().iter().filter(|model| key_kind.scope.allows_model(&model.id));
-            write_models(visible, anthropic, out);
+            let part = if anthropic { ModelsPart::of(head)? } else { ModelsPart::default() };
+            write_models(visible, &part, anthropic, out)?;
         }
         Endpoint::Model(id) => {
             let id = model_asked(id, head);
             let found = catalog.asked(&id).and_then(|index| catalog.get(index));
             // A model that the key may not use looks like one that does not exist.
             let model = found.filter(|model| key_kind.scope.allows_model(&model.id));
-            write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);
+            write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, None, anthropic, out);
         }
         _ => {
             let payer = cx.plans.of(key, &cx.keys, &cx.setup.config)?;
@@ -82,47 +84,117 @@ pub(crate) fn tell_codex(refusal: &Refusal, words: &mut ErrorWords<'_>, header: 
     header.extend(refusal.message.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
 }
 
+/// Most entries of a list that a client may ask for, as at Anthropic (Models API, "List Models": `limit`).
+const LIST_MAX: usize = 1000;
+
+/// Beginnings of the user agents of Claude Code. Its model picker reads the list and shows the entries whose id
+/// contains `claude` or `anthropic`, so it needs the aliases.
+const PICKERS: [&[u8]; 2] = [b"claude-code/", b"claude-cli/"];
+
+/// The part of the list of models that a request in Anthropic's form asks for; all of it by default.
+#[derive(Default)]
+struct ModelsPart {
+    limit: Option<usize>,
+    /// Id of the last entry of the previous page.
+    after: Option<String>,
+    /// True if aliases without `*` are entries, too.
+    has_aliases: bool,
+}
+
+impl ModelsPart {
+    /// Reads the query `limit`, `after_id` and `aliases`. Others are ignored, as at Anthropic.
+    fn of(head: &[u8]) -> Result<ModelsPart, Refusal> {
+        let agent = values(head, "user-agent").next().unwrap_or_default();
+        let mut part =
+            ModelsPart { has_aliases: PICKERS.iter().any(|start| agent.starts_with(start)), ..Self::default() };
+        let target = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let query = target.iter().position(|byte| *byte == b'?').map_or(&b""[..], |at| &target[at + 1..]);
+        for pair in query.split(|byte| *byte == b'&') {
+            let (name, value) = pair.iter().position(|byte| *byte == b'=').map_or((pair, &b""[..]), |at| {
+                let (name, value) = pair.split_at(at);
+                (name, &value[1..])
+            });
+            let value = percent::decoded(&value[..value.len().min(PATH_ID_MAX)]);
+            match name {
+                b"limit" => {
+                    let limit = value.parse().ok().filter(|limit| (1..=LIST_MAX).contains(limit));
+                    part.limit = Some(limit.ok_or_else(|| {
+                        Refusal::of_status(400, format!("limit: expected a whole number from 1 to {LIST_MAX}"))
+                    })?);
+                }
+                b"after_id" => part.after = Some(value),
+                b"aliases" => part.has_aliases = value == "true",
+                _ => {}
+            }
+        }
+        Ok(part)
+    }
+}
+
 /// Writes `GET /v1/models` in OpenAI's format; with `anthropic` also the members of the Anthropic list, so that both
 /// families of SDK can parse it.
-fn write_models<'a>(models: impl Iterator<Item = &'a Model>, anthropic: bool, out: &mut Vec<u8>) {
+fn write_models<'a>(
+    models: impl Iterator<Item = &'a Model>,
+    part: &ModelsPart,
+    anthropic: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let aliases = |model: &'a Model| model.aliases.iter().filter(|alias| part.has_aliases && !alias.ends_with('*'));
+    let mut entries = models.flat_map(|model| {
+        std::iter::once((model, None)).chain(aliases(model).map(move |alias| (model, Some(alias.as_str()))))
+    });
+    if let Some(after) = &part.after
+        && !entries.any(|(model, alias)| alias.unwrap_or(&model.id) == after)
+    {
+        return Err(Refusal::of_status(400, "after_id: no model of this key has that id".to_string()));
+    }
     out.extend_from_slice(b"{\"object\":\"list\",\"data\":[");
     let (mut first, mut last) = (None, None);
-    for entry in models {
+    for (model, alias) in entries.by_ref().take(part.limit.unwrap_or(usize::MAX)) {
         if last.is_some() {
             out.push(b',');
         }
-        first = first.or(Some(entry));
-        last = Some(entry);
-        write_model(entry, anthropic, out);
+        last = Some(alias.unwrap_or(&model.id));
+        first = first.or(last);
+        write_model(model, alias, anthropic, out);
     }
     out.push(b']');
     if anthropic {
-        out.extend_from_slice(b",\"has_more\":false,\"first_id\":");
+        let has_more = entries.next().is_some();
+        out.extend_from_slice(if has_more { b",\"has_more\":true" } else { b",\"has_more\":false" });
+        out.extend_from_slice(b",\"first_id\":");
         id_or_null(first, out);
         out.extend_from_slice(b",\"last_id\":");
         id_or_null(last, out);
     }
     out.push(b'}');
+    Ok(())
 }
 
-fn id_or_null(model: Option<&Model>, out: &mut Vec<u8>) {
-    match model {
-        Some(model) => write_string(out, &model.id),
+fn id_or_null(id: Option<&str>, out: &mut Vec<u8>) {
+    match id {
+        Some(id) => write_string(out, id),
         None => out.extend_from_slice(b"null"),
     }
 }
 
-/// Writes one model of the list.
-fn write_model(model: &Model, anthropic: bool, out: &mut Vec<u8>) {
+/// Writes one model of the list, under its id or `alias`.
+fn write_model(model: &Model, alias: Option<&str>, anthropic: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"id\":");
-    write_string(out, &model.id);
+    write_string(out, alias.unwrap_or(&model.id));
     out.extend_from_slice(b",\"object\":\"model\",\"owned_by\":");
     write_string(out, &model.owned_by);
     out.extend_from_slice(b",\"context_window\":");
     push_number(out, model.context);
     if anthropic {
         out.extend_from_slice(b",\"type\":\"model\",\"display_name\":");
-        write_string(out, &model.name);
+        write_string(out, alias.unwrap_or(&model.name));
+        let description = match alias {
+            Some(_) => format!("Alias of {}", model.id),
+            None => format!("{} tokens of context, {}", model.context, model.owned_by),
+        };
+        out.extend_from_slice(b",\"description\":");
+        write_string(out, &description);
         out.extend_from_slice(b",\"created_at\":\"");
         window::write_iso(model.created, out);
         out.extend_from_slice(b"\",\"lifecycle\":\"active\",\"max_input_tokens\":");

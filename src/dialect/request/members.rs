@@ -116,6 +116,7 @@ members! {
     TopK = "top_k": U D U,
     CacheControl = "cache_control": U D U,
     Speed = "speed": U D U,
+    Safeguards = "safeguards": U D U,
     InferenceGeo = "inference_geo": U D U,
     UserProfileId = "user_profile_id": U D U,
     ContextManagement = "context_management": U D D,

@@ -17,6 +17,10 @@ const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// Reads the request; see [`super::request`].
 pub(super) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
+    // A client that asks for them, such as Claude Code in its auto mode, relies on their result.
+    if ask.get(Name::Safeguards, "safeguards").is_some() {
+        return refuse("safeguards", "none for this model: only a provider of the Messages API has them");
+    }
     let mut turns: Vec<Turn<'a>> = system(ask).into_iter().collect();
     let mut speaker: Option<&[u8]> = None;
     for message in ask.messages() {

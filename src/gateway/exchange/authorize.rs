@@ -129,7 +129,8 @@ pub(crate) fn authorize(
         // Cohere's newer clients ask there, in the same words.
         b"/v2/rerank" => &path[3..],
         [b'/', b'v', b'1', inside @ ..] if inside.first().is_none_or(|first| *first == b'/') => inside,
-        b"/" | b"" => {
+        // Claude Code asks for `/api/hello` when it starts, older versions for `/`.
+        b"/" | b"" | b"/api/hello" => {
             found.endpoint = Some(Endpoint::Root);
             return method_allowed(head, Endpoint::Root);
         }
@@ -143,7 +144,12 @@ pub(crate) fn authorize(
         [b'/', b'r', b'e', b's', b'p', b'o', b'n', b's', b'e', b's', b'/', ..] => Some(ModelEndpoint::RESPONSES),
         _ => None,
     };
-    let key = authenticate(head, bytes, asked, context)?;
+    let key = authenticate(head, bytes, asked, context).map_err(|mut refusal| {
+        // Without the header Claude Code repeats such a request for more than a minute.
+        let of_messages = found.of_model().is_some_and(|endpoint| endpoint.shape == Shape::Messages);
+        refusal.should_retry = of_messages.then_some(false);
+        refusal
+    })?;
     found.key = Some(key);
     let endpoint =
         asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;

@@ -180,8 +180,10 @@ fn every_answer_matches_the_document_and_every_entry_occurs() {
         check(&doc, path, method, &answer);
         seen.insert((path.to_string(), method.to_string(), status));
     };
-    see("/", "get", 200, get_with("none", "/"));
-    see("/", "get", 405, other("POST", "/", ""));
+    for path in ["/", "/api/hello"] {
+        see(path, "get", 200, get_with("none", path));
+        see(path, "get", 405, other("POST", path, ""));
+    }
     see(chat_path, "post", 200, ask_chat(&key, false, "hello"));
     see(chat_path, "post", 200, ask_chat(&key, true, "hello"));
     see(chat_path, "post", 200, ask_chat(&key, true, "hello #sim error_after=3"));
@@ -223,7 +225,9 @@ fn every_answer_matches_the_document_and_every_entry_occurs() {
         // A key with the scope `chat` can still read the list, and there is no scope without it.
         see(template, "get", 404, get_with(&key, &format!("{path}/or/not")));
     }
-    see("/", "get", 400, broken("GET", "/"));
+    for path in ["/", "/api/hello"] {
+        see(path, "get", 400, broken("GET", path));
+    }
     see("/v1/models", "get", 403, get_with(&narrow, "/v1/models"));
     see("/v1/models/{id}", "get", 403, get_with(&narrow, "/v1/models/small"));
     see("/v1/quota", "get", 403, get_with(&list_only, "/v1/quota"));

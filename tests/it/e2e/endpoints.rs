@@ -50,6 +50,7 @@ fn model_list_has_fields_of_both_apis_with_anthropic_version() {
     let model = &list["data"][0];
     assert_eq!((&model["type"], &model["display_name"]), (&json!("model"), &json!("Small One")));
     assert_eq!((&model["object"], &model["context_window"]), (&json!("model"), &json!(256_000)));
+    assert_eq!(model["description"], "256000 tokens of context, sim");
 }
 
 #[test]

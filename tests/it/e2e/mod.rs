@@ -3,6 +3,7 @@
 //! than the one just built.
 
 mod admin;
+mod agents;
 mod alerts;
 mod auth;
 mod bounds;
