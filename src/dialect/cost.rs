@@ -1,7 +1,8 @@
-//! Cost of a response in the last usage of its stream, for clients that asked for it.
+//! Cost of a response in the last usage of its stream, for clients that asked for it; the `cost` of a provider is
+//! removed from every usage.
 //!
 //! Owns the place of `cost` in the three API formats. Must never compute a cost: the gateway does. Called only for the
-//! events that end a stream.
+//! events that end a stream, and for usages with a `cost` of the provider.
 
 use super::events::members;
 use crate::wire::json::{Raw, key};
@@ -34,7 +35,11 @@ fn usage_of(shape: Shape, data: &[u8]) -> Option<Raw<'_>> {
     let value = Raw::new(data);
     let holder = match shape {
         Shape::Chat => value,
-        Shape::Messages => value.get("type")?.is("message_delta").then_some(value)?,
+        Shape::Messages => {
+            let kind = value.get("type")?;
+            let starts = kind.is("message_start").then(|| value.get("message")).flatten();
+            starts.or_else(|| kind.is("message_delta").then_some(value))?
+        }
         Shape::Responses => {
             let kind = value.get("type")?;
             let ends = kind.is("response.completed") || kind.is("response.incomplete");
@@ -54,22 +59,34 @@ fn written(name: &[u8], data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec
     }
     out.extend_from_slice(b"data: ");
     let begin = out.len();
-    let at = usage.bytes().as_ptr() as usize - data.as_ptr() as usize;
-    out.extend_from_slice(&data[..at]);
-    out.push(b'{');
-    members(usage, &["cost"], &mut out);
-    if let Some(cost) = cost {
-        key(&mut out, "cost");
-        out.extend_from_slice(cost);
-    }
-    out.push(b'}');
-    out.extend_from_slice(&data[at + usage.bytes().len()..]);
+    push_with(data, usage, cost, &mut out);
     // Data of several lines becomes one.
     for byte in out[begin..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
         *byte = b' ';
     }
     out.extend_from_slice(b"\n\n");
     out
+}
+
+/// A body whose `usage` has no cost.
+pub(super) fn without_cost(body: &[u8], usage: Raw<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len());
+    push_with(body, usage, None, &mut out);
+    out
+}
+
+/// Appends `data`, whose `usage` gets this cost in place of the provider's.
+fn push_with(data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>, out: &mut Vec<u8>) {
+    let at = usage.bytes().as_ptr() as usize - data.as_ptr() as usize;
+    out.extend_from_slice(&data[..at]);
+    out.push(b'{');
+    members(usage, &["cost", "cost_details"], out);
+    if let Some(cost) = cost {
+        key(out, "cost");
+        out.extend_from_slice(cost);
+    }
+    out.push(b'}');
+    out.extend_from_slice(&data[at + usage.bytes().len()..]);
 }
 
 #[cfg(test)]
@@ -92,7 +109,7 @@ mod tests {
 
     #[test]
     fn cost_replaces_that_of_the_provider() {
-        let text = "data: {\"usage\":{\"cost\":9,\"prompt_tokens\":2,\"co\\u0073t\":8}}\n\n";
+        let text = "data: {\"usage\":{\"cost\":9,\"prompt_tokens\":2,\"co\\u0073t\":8,\"cost_details\":{}}}\n\n";
         assert_eq!(with(Shape::Chat, Some("1.0"), text), "data: {\"usage\":{\"prompt_tokens\":2,\"cost\":1.0}}\n\n");
         assert_eq!(with(Shape::Chat, None, text), "data: {\"usage\":{\"prompt_tokens\":2}}\n\n");
         let empty = "data: {\"usage\":{}}\n\n";

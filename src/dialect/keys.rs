@@ -47,6 +47,7 @@ mod table {
         CompletionTokensDetails = "completion_tokens_details",
         Content = "content",
         ContentBlock = "content_block",
+        Cost = "cost",
         Created = "created",
         Data = "data",
         Embeddings = "embeddings",

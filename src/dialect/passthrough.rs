@@ -105,7 +105,8 @@ impl Relayed {
         let count = |from: Raw<'_>, name| from.get(name).and_then(tokens);
         // Some servers report only the total.
         if told.prompt().is_none_or(|prompt| prompt == 0) {
-            told = Reported { input: count(usage, "total_tokens").or(told.input), ..Reported::default() };
+            let input = count(usage, "total_tokens").or(told.input);
+            told = Reported { input, own_cost: told.own_cost, ..Reported::default() };
         }
         for counts in ["tokens", "billed_units"] {
             if told.input.is_none() {

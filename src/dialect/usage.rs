@@ -33,6 +33,8 @@ pub struct Reported {
     pub output: Option<u64>,
     /// Reasoning tokens among them. Only translated, never charged separately.
     pub reasoning: Option<u32>,
+    /// True if this report has a `cost` of the provider, which no client gets.
+    pub own_cost: bool,
 }
 
 /// Sum of the known counts; `None` if neither is known.
@@ -76,6 +78,7 @@ impl ChatUsage {
             K::CacheReadInputTokens => self.cached = self.cached.max(tokens(value)),
             K::CacheCreationInputTokens => self.written = tokens(value),
             K::PromptTokensDetails => [self.seen.cache_read, self.seen.cache_write] = cached_of(value),
+            K::Cost => self.seen.own_cost = true,
             K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(small_count),
             _ => {}
         }
@@ -226,7 +229,7 @@ impl Reported {
                 K::OutputTokens => K::CompletionTokens,
                 K::InputTokensDetails => K::PromptTokensDetails,
                 K::OutputTokensDetails => K::CompletionTokensDetails,
-                K::TotalTokens => K::TotalTokens,
+                own @ (K::TotalTokens | K::Cost) => own,
                 _ => continue,
             };
             seen.member(chat, value);
@@ -246,7 +249,7 @@ impl Reported {
             // A later report of a stream may lack members of the first.
             let mut known = sum("message").unwrap_or_default();
             known.merge(all);
-            all = known.plus(compacted);
+            all = Reported { own_cost: all.own_cost, ..known.plus(compacted) };
         }
         all.or_renamed(usage)
     }
@@ -259,7 +262,7 @@ impl Reported {
 
     /// Reads the counters of one object in the messages format, and picks its `iterations`.
     fn of_message(usage: Raw<'_>) -> (Reported, Raw<'_>) {
-        let [input, output, read, write, of_output, writes, iterations] = usage.pick([
+        let [input, output, read, write, of_output, writes, iterations, cost] = usage.pick([
             "input_tokens",
             "output_tokens",
             "cache_read_input_tokens",
@@ -267,6 +270,7 @@ impl Reported {
             "output_tokens_details",
             "cache_creation",
             "iterations",
+            "cost",
         ]);
         let writes = writes.unwrap_or(Raw::NULL).pick(["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"]);
         let [minutes, hour] = writes.map(|count| count.and_then(tokens));
@@ -278,6 +282,7 @@ impl Reported {
             hour_write: hour.map_or(0, |hour| hour.min(cache_write.unwrap_or(0)).min(u32::MAX.into()) as u32),
             output: output.and_then(tokens),
             reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(small_count),
+            own_cost: cost.is_some(),
         };
         (reported, iterations.unwrap_or(Raw::NULL))
     }
@@ -291,6 +296,7 @@ impl Reported {
             hour_write: self.hour_write.saturating_add(other.hour_write),
             output: sum_of(self.output, other.output),
             reasoning: self.reasoning.or(other.reasoning),
+            own_cost: self.own_cost || other.own_cost,
         }
     }
 }

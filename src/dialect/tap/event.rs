@@ -5,6 +5,7 @@ mod seen;
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::convert::{CHUNK, write_failed, write_failure, write_messages_usage, write_usage_chunk};
+use super::super::cost::write_cost;
 use super::super::delta::{finish_word, finishes};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::events::members;
@@ -298,6 +299,9 @@ impl Tap {
         if name.is_empty() && seen.is_text_alone() {
             self.template.learn(data, seen.text, &out[begin..], seen.text_at - begin);
         }
+        if reported.is_some_and(|reported| reported.own_cost) {
+            write_cost(Shape::Chat, begin, None, out);
+        }
         Ok(true)
     }
 
@@ -353,9 +357,11 @@ impl Tap {
         self.fail_on_error(&seen, data, name)?;
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let starts = kind.is("message_start");
-        if let Some(usage) = seen.value(seen.usage, data) {
-            self.reported.merge(if starts { Reported::from_start(usage) } else { Reported::from_messages(usage) });
-        }
+        let begin = out.len();
+        let reported = seen.value(seen.usage, data);
+        let reported = reported.map(if starts { Reported::from_start } else { Reported::from_messages });
+        reported.into_iter().for_each(|reported| self.reported.merge(reported));
+        let own_cost = reported.is_some_and(|reported| reported.own_cost);
         if seen.finishes > 0 {
             let word = Raw::new(data).get("delta").and_then(|delta| delta.get("stop_reason"));
             self.finish_seen |= finish_word(word)?.is_some();
@@ -370,6 +376,9 @@ impl Tap {
             seen.write(data, NAMES, me, out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
+            if own_cost {
+                write_cost(Shape::Messages, begin, None, out);
+            }
             return Ok(true);
         }
         if self.finish_seen && seen.finishes > 0 && self.reported.output.is_none() {
@@ -390,6 +399,9 @@ impl Tap {
             out.push(b'\n');
         }
         out.extend_from_slice(frame.raw);
+        if own_cost {
+            write_cost(Shape::Messages, begin, None, out);
+        }
         if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
             self.template.learn(data, seen.text, seen.text.of(data), 0);
         }

@@ -2,6 +2,7 @@
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::{unfinished, write_chat_usage};
+use super::super::cost::without_cost;
 use super::super::delta::{finish_word, finishes, is_empty, lists_nothing};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
@@ -161,7 +162,8 @@ impl Visitor for Notes {
 }
 
 /// Passes on a complete answer: `id` and `model` are replaced; members that a chat upstream omitted (`object`,
-/// `created`, `usage`) are added, and `total_tokens` is at least the sum; all other bytes stay unchanged.
+/// `created`, `usage`) are added, and `total_tokens` is at least the sum; a `cost` in the usage is removed; all
+/// other bytes stay unchanged.
 pub fn whole(
     endpoint: ModelEndpoint,
     body: &[u8],
@@ -233,6 +235,9 @@ fn read(
         (None, Shape::Messages) => Reported::from_messages(value(seen.usage)),
         (None, Shape::Responses) => Reported::from_responses(value(seen.usage)),
     };
+    if let (true, Some(usage)) = (told.own_cost, seen.usage) {
+        return read(endpoint, &without_cost(body, Raw::new(usage.of(body))), me, out, None);
+    }
     let reported = told.believed();
     // The estimate is made only on demand: nearly every answer reports its usage.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(endpoint, body) };

@@ -4,6 +4,7 @@
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::super::convert::{failed, kind_of};
+use super::super::super::cost::write_cost;
 use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::keys::K;
 use super::super::super::template::Hole;
@@ -13,7 +14,7 @@ use super::super::reply::estimated;
 use super::{EventScan, NAMES, Own, StreamFormat, Tap, join_lines};
 use crate::base::order;
 use crate::wire::json::{Raw, Token, write_count};
-use crate::wire::{ModelEndpoint, Span};
+use crate::wire::{ModelEndpoint, Shape, Span};
 
 impl Tap {
     /// Writes an event of Tollgate's own; the upstream's numbers continue after it. Returns the number of events sent
@@ -79,9 +80,9 @@ impl Tap {
             }
             return Ok(false);
         }
-        if let Some(usage) = seen.value(seen.usage, data) {
-            self.reported.merge(Reported::from_responses(usage));
-        }
+        let begin = out.len();
+        let reported = seen.value(seen.usage, data).map(Reported::from_responses);
+        reported.into_iter().for_each(|reported| self.reported.merge(reported));
         let ends = matches!(kind, b"response.completed" | b"response.incomplete");
         let response = Raw::new(seen.object.of(data));
         let error = || seen.value(seen.error, data).filter(|error| is_error(*error)).map(ErrorText::from_value);
@@ -118,6 +119,9 @@ impl Tap {
         hide(me.hides, true, from, out);
         let told = self.number(number);
         end_event(from, told, out);
+        if reported.is_some_and(|reported| reported.own_cost) {
+            write_cost(Shape::Responses, begin, None, out);
+        }
         Ok(true)
     }
 
