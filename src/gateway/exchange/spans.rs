@@ -220,6 +220,9 @@ impl RequestJob {
         write_reasons(&trace.finish, out);
         if let Some(usage) = charged {
             write_usage(&usage, out);
+            if let Some(nano) = self.final_cost(Some(&usage)) {
+                decimal(out, "gen_ai.usage.cost", nano, 1_000_000_000);
+            }
         }
         let error = match outcome.error {
             None if outcome.status == CLIENT_LEFT => "client_left",
@@ -393,8 +396,13 @@ fn write_reasons(reasons: &[&str], out: &mut Vec<u8>) {
 }
 
 fn seconds(out: &mut Vec<u8>, name: &str, micros: u64) {
+    decimal(out, name, micros, 1_000_000);
+}
+
+/// Appends an attribute that is `value` divided by `unit`.
+fn decimal(out: &mut Vec<u8>, name: &str, value: u64, unit: u64) {
     attribute(out, name, "doubleValue");
-    push_decimal(out, micros, 1_000_000);
+    push_decimal(out, value, unit);
     out.extend_from_slice(b"}}");
 }
 

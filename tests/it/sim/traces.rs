@@ -7,8 +7,8 @@ use tollgate::policy::row::Row;
 /// The spans so far.
 #[derive(Default)]
 pub struct Traces {
-    /// By request id: the trace as in the usage record, and the charged output tokens.
-    requests: BTreeMap<String, (String, Option<String>)>,
+    /// By request id: the trace as in the usage record, the charged output tokens, and their cost in nano-dollars.
+    requests: BTreeMap<String, (String, Option<String>, Option<u64>)>,
     /// Number of attempts in spans.
     pub attempts: u64,
 }
@@ -18,10 +18,14 @@ fn text<'a>(span: &'a Value, name: &str) -> &'a str {
 }
 
 /// Returns the value of an attribute, without its type.
-fn attribute<'a>(span: &'a Value, name: &str) -> Option<&'a str> {
+fn value<'a>(span: &'a Value, name: &str) -> Option<&'a Value> {
     let all = span["attributes"].as_array()?;
     let found = all.iter().find(|one| one["key"] == name)?;
-    found["value"].as_object()?.values().next()?.as_str()
+    found["value"].as_object()?.values().next()
+}
+
+fn attribute<'a>(span: &'a Value, name: &str) -> Option<&'a str> {
+    value(span, name)?.as_str()
 }
 
 impl Traces {
@@ -45,7 +49,8 @@ impl Traces {
             own.clone_from(&name);
             let id = attribute(&span, "tollgate.request.id").ok_or("a span without its request")?.to_string();
             let out = attribute(&span, "gen_ai.usage.output_tokens").map(str::to_string);
-            if self.requests.insert(id, (name, out)).is_some() {
+            let cost = value(&span, "gen_ai.usage.cost").and_then(Value::as_f64);
+            if self.requests.insert(id, (name, out, cost.map(|cost| (cost * 1e9).round() as u64))).is_some() {
                 return Err(format!("a request has two spans: {span}"));
             }
         }
@@ -55,13 +60,13 @@ impl Traces {
     /// Checks that each usage record agrees with the span of its request. `id` returns the request id of a record.
     pub fn agree(&self, rows: &[Row], id: impl Fn(&Row) -> String) -> Result<(), String> {
         for row in rows {
-            let Some((name, out)) = self.requests.get(&id(row)) else { continue };
+            let Some((name, out, cost)) = self.requests.get(&id(row)) else { continue };
             let same = row.trace.as_deref() == Some(name) && out.as_deref() == Some(&row.usage.out.to_string());
-            if !same {
-                return Err(format!("{name} with {out:?} tokens differs from {row:?}"));
+            if !same || cost.unwrap_or(0) != row.cost_nano {
+                return Err(format!("{name} with {out:?} tokens at {cost:?} differs from {row:?}"));
             }
         }
-        let charged = self.requests.values().filter(|(_, out)| out.is_some()).count();
+        let charged = self.requests.values().filter(|(_, out, _)| out.is_some()).count();
         if charged > rows.len() { Err(format!("{charged} spans for {} rows", rows.len())) } else { Ok(()) }
     }
 }
