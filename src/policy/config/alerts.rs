@@ -8,6 +8,7 @@ use crate::policy::settings::kinds::{Kind, OneOf, Or, Pem, Shown};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units::quoted;
 use crate::policy::settings::{Settings, section};
+use std::fmt;
 use std::path::PathBuf;
 
 /// Format of an alert.
@@ -33,9 +34,10 @@ section! {
     /// `[alerts]`.
     #[derive(Clone, Debug)]
     pub struct Alerts {
-        /// Webhook that receives each alert as one POST of JSON. `tollgate check --print` masks its path, which may be
-        /// a secret. Value: an `http://` or `https://` URL.
-        pub url: Option<String> = None, Or(WebhookUrl, "none"), Live;
+        /// Webhook that receives each alert as one POST of JSON. Its path is often a secret: use a reference, or rely on
+        /// `tollgate check --print`, which masks the path. Value: an `http://` or `https://` URL, `{ env = "NAME" }` or
+        /// `{ file = "path" }`.
+        pub url: Option<Webhook> = None, Or(WebhookUrl, "none"), Live;
         /// Shares of a budget in percent that raise an alert when they have been used. Value: a list of at most 8
         /// integers from 1 to 100; an empty one raises none.
         pub budget: Vec<u8> = vec![80, 100], Percents, Live;
@@ -59,7 +61,7 @@ impl Alerts {
             section.finish(reader);
         }
         // An invalid URL has been reported.
-        let parts = alerts.url.as_deref().map(parts);
+        let parts = alerts.url.as_ref().map(|webhook| parts(&webhook.url));
         let parsed = parts.and_then(|(server, path)| Some((parse_base(server).ok()?, path)));
         alerts.collector = parsed.map(|(base, path)| {
             let (ca_file, path) = (alerts.ca_file.clone(), if path.is_empty() { "/" } else { path }.to_string());
@@ -81,27 +83,50 @@ fn parts(url: &str) -> (&str, &str) {
     url.split_at(url[authority..].find(['/', '?']).map_or(url.len(), |at| authority + at))
 }
 
-/// The URL of a webhook.
-struct WebhookUrl;
+/// The URL of a webhook, which may be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Webhook {
+    url: String,
+    /// Printable form: without the path, or the source of the URL.
+    shown: String,
+}
 
-impl Kind<String> for WebhookUrl {
-    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
-        let text = reader.string(&field)?;
-        let (server, path) = parts(&text);
-        let is_path = |path: &str| path.bytes().all(|b| b.is_ascii_graphic() && b != b'#') && !path.starts_with('?');
-        match parse_base(server) {
-            Ok(_) if is_path(path) => return Some(text),
-            Ok(_) => reader.error(&field, "expected a URL with a path of printable ASCII and without a fragment"),
-            Err(why) => reader.error(&field, why),
-        }
-        None
-    }
-
-    fn shown(&self, value: &String) -> Shown {
-        let (server, path) = parts(value);
-        Shown::Value(quoted(&if path.len() > 1 { format!("{server}/***") } else { value.clone() }))
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
     }
 }
+
+/// Reads a [`Webhook`]. An error must never repeat the URL.
+struct WebhookUrl;
+
+impl Kind<Webhook> for WebhookUrl {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Webhook> {
+        let (at, name) = (field.start(), field.path.clone());
+        let (url, origin) = if field.is_text() {
+            (reader.string(&field)?, None)
+        } else {
+            let secret = reader.secret(field)?;
+            (secret.expose().to_string(), Some(secret.origin().to_string()))
+        };
+        let (server, path) = parts(&url);
+        let is_path = path.bytes().all(|b| b.is_ascii_graphic() && b != b'#') && !path.starts_with('?');
+        if parse_base(server).is_err() || !is_path {
+            reader.report(at, name, EXPECTED);
+            return None;
+        }
+        let shown =
+            origin.unwrap_or_else(|| quoted(&if path.len() > 1 { format!("{server}/***") } else { url.clone() }));
+        Some(Webhook { url, shown })
+    }
+
+    fn shown(&self, value: &Webhook) -> Shown {
+        Shown::Value(value.shown.clone())
+    }
+}
+
+const EXPECTED: &str = "expected a URL such as \"https://hooks.example.com/services/T0/B0/XXXX\", with a path of printable \
+     ASCII, and without a user and a fragment";
 
 /// Shares in percent.
 struct Percents;
@@ -132,7 +157,12 @@ mod tests {
              [[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{{ provider = \"p\" }}]"
         );
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-        let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+        let env = |name: &str| match name {
+            "HOOK" => Some("https://hooks.test/services/s3cret".to_string()),
+            "BAD_HOOK" => Some("hooks.test/s3cret".to_string()),
+            _ => None,
+        };
+        let source = Source { file: "t", text: &text, env: &env, read: &read, run: &Source::no_program };
         Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
     }
 
@@ -158,6 +188,10 @@ mod tests {
         let bare = parse("url = \"http://127.0.0.1:9\"").unwrap();
         assert_eq!(bare.alerts.collector.as_deref().unwrap().path, "/");
         assert!(effective(&bare).contains("url = \"http://127.0.0.1:9\"\n"));
+        let secret = parse("url = { env = \"HOOK\" }").unwrap();
+        assert_eq!(secret.alerts.collector.as_deref().unwrap().path, "/services/s3cret");
+        assert!(effective(&secret).contains("url = { env = \"HOOK\" }\n"));
+        assert!(!format!("{:?}", secret.alerts.url).contains("s3cret"));
         let none = parse("").unwrap();
         assert!(none.alerts.thresholds().is_empty() && effective(&none).contains("# url: none\nbudget = [80, 100]"));
     }
@@ -166,9 +200,11 @@ mod tests {
     fn mistakes_in_alerts_are_reported_without_the_url() {
         for (wrong, why) in [
             ("url = \"hooks.test/s3cret\"", "url: expected a URL"),
-            ("url = \"https://me:s3cret@hooks.test/x\"", "url: must not carry a user"),
-            ("url = \"https://hooks.test/s3cret x\"", "url: expected a URL with a path"),
-            ("url = \"https://hooks.test/s3cret#x\"", "url: expected a URL with a path"),
+            ("url = \"https://me:s3cret@hooks.test/x\"", "url: expected a URL such as \"https://hooks."),
+            ("url = \"https://hooks.test/s3cret x\"", "with a path of printable ASCII"),
+            ("url = \"https://hooks.test/s3cret#x\"", "url: expected a URL"),
+            ("url = { env = \"BAD_HOOK\" }", "url: expected a URL"),
+            ("url = { file = \"none\" }", "url.file: "),
             ("budget = [0]", "budget[0]: expected an integer from 1 to 100"),
             ("budget = [101]", "expected an integer from 1 to 100"),
             ("budget = [1, 2, 3, 4, 5, 6, 7, 8, 9]", "budget: more than 8 entries"),

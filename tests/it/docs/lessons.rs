@@ -52,9 +52,10 @@ fn configurations_of_tutorials_and_how_to_pages_are_valid() {
         for page in pages(&root().join("src/docs").join(folder)) {
             for part in of(&fs::read_to_string(&page).unwrap(), "toml") {
                 let text = completed(&part);
-                let env = |name: &str| match name.ends_with("_PROXY") {
-                    true => Some("http://proxy.example:3128".to_owned()),
-                    false => Some("a-token-that-is-long-enough".to_owned()),
+                let env = |name: &str| match name.rsplit('_').next() {
+                    Some("PROXY") => Some("http://proxy.example:3128".to_owned()),
+                    Some("WEBHOOK") => Some("https://hooks.example.com/T0".to_owned()),
+                    _ => Some("a-token-that-is-long-enough".to_owned()),
                 };
                 let read = |path: &str| match path.ends_with(".pem") {
                     true => Ok("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n".to_owned()),
