@@ -116,6 +116,12 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
         write_string(out, origin);
     }
     out.push(b']');
+    open(out, "alert_thresholds", b'[');
+    for percent in cx.setup.config.alerts.thresholds() {
+        item(out);
+        push_number(out, (*percent).into());
+    }
+    out.push(b']');
     // All requests are recorded from the first read on.
     cx.recorder.start(now.unix);
     recorded_since(&cx.recorder, out);
