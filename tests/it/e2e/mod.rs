@@ -13,6 +13,7 @@ pub mod client;
 pub mod collector;
 pub mod commands;
 mod connect;
+mod costs;
 mod demo;
 mod discovery;
 mod drip;

@@ -1,0 +1,63 @@
+//! The cost of a request is the same number in its answer, its usage record, the log and the sums.
+
+use super::client::{Client, post};
+use super::harness::{Harness, bearer, chat, message, with};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const THREADS: u64 = 12;
+const EACH: u64 = 50;
+
+/// Returns the cost that an answer names, in nano-dollars.
+fn named(head: Option<&str>, text: &str) -> u64 {
+    let last = || text.rsplit_once("\"cost\":").and_then(|(_, rest)| rest.split([',', '}']).next());
+    let cost = head.or_else(last).unwrap_or_else(|| panic!("no cost in {text}"));
+    (cost.parse::<f64>().unwrap() * 1e9).round() as u64
+}
+
+#[test]
+fn answers_records_log_and_sums_name_the_same_cost() {
+    let h = Harness::usual();
+    let key = h.key();
+    let fields = [("authorization", &*bearer(&key)), ("x-tollgate-include-cost", "true")];
+    let ask = |thread: u64| {
+        let mut client = Client::connect(h.at);
+        let mut costs = Vec::new();
+        for number in 0..EACH {
+            let seed = thread * EACH + number;
+            let text = format!("{}\n#sim tokens={} cached={}", "word ".repeat(seed as usize % 90), seed % 37, seed % 5);
+            let model = if seed.is_multiple_of(2) { "small" } else { "large" };
+            let (path, body) = match seed % 3 {
+                0 => ("/v1/chat/completions", with(chat(&text), "model", model)),
+                1 => ("/v1/messages", with(message(&text), "model", model)),
+                _ => ("/v1/responses", json!({ "model": model, "input": text })),
+            };
+            let body = with(body, "stream", seed % 7 < 3);
+            let answer = client.ask(&post(path, &fields, &body.to_string()));
+            assert_eq!(answer.status(), 200, "{}", answer.text());
+            costs.push((answer.id(), named(answer.head.get("x-tollgate-cost"), answer.text())));
+        }
+        costs
+    };
+    let costs: BTreeMap<String, u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || ask(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(costs.len() as u64, THREADS * EACH);
+    h.ledger(THREADS * EACH);
+    let sum: u64 = costs.values().sum();
+    for by in ["key", "model", "day", "endpoint"] {
+        let lines = h.usage(by);
+        assert_eq!(lines.iter().map(|line| line["cost_nano_usd"].as_u64().unwrap()).sum::<u64>(), sum, "{by}");
+    }
+    let of = |lines: Vec<Value>, id: &str, cost: &str| -> BTreeMap<String, u64> {
+        let named = lines.iter().filter_map(|line| Some((line[id].as_str()?.to_owned(), line[cost].as_u64()?)));
+        named.collect()
+    };
+    let text = h.done(&["ledger", "export"]);
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(of(rows, "request_id", "cost_nano_usd"), costs);
+    let mut logged = of(h.log(), "id", "cost_nano");
+    logged.retain(|id, _| costs.contains_key(id));
+    assert_eq!(logged, costs);
+}
