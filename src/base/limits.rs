@@ -153,6 +153,8 @@ pub const ALERTS_MAX: usize = 1000;
 pub const ALERTS_TICK: Duration = Duration::from_millis(20);
 /// Interval at which targets and the ledger are looked at for alerts.
 pub const ALERTS_LOOK: Duration = Duration::from_secs(5);
+/// The same while there is trouble: its end must not be lost if the process is killed.
+pub const ALERTS_LOOK_TROUBLE: Duration = Duration::from_secs(1);
 /// Time at the end that the present attempt to deliver an alert is waited for.
 pub const ALERTS_PARTING: Duration = Duration::from_secs(2);
 /// Time for a connection to the webhook, and as long again for TLS.
@@ -165,6 +167,11 @@ pub const ALERT_RETRY_MAX: Duration = Duration::from_secs(300);
 pub const ALERT_RETRIES_END: Duration = Duration::from_secs(3600);
 /// Time for which a host claims an alert on a shared ledger: longer than an attempt takes.
 pub const ALERT_CLAIM: Duration = Duration::from_secs(30);
+/// Interval at which alerts are looked for that another process or host has left.
+pub const ALERTS_ROUND: Duration = Duration::from_secs(60);
+/// Time since the last attempt of a host to deliver an alert after which another one makes attempts: longer than
+/// [`ALERT_RETRY_MAX`] and an attempt.
+pub const ALERT_TAKEOVER: Duration = Duration::from_secs(360);
 /// Time that the delivery of an alert is remembered: longer than any period of a budget.
 pub const ALERT_KEPT: Duration = Duration::from_secs(70 * 86_400);
 /// Time without a success after which a failing target raises an alert.

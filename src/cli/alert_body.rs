@@ -22,7 +22,7 @@ fn escaped(text: &str) -> String {
 }
 
 fn generic(alert: &Alert) -> String {
-    let (id, what, name) = (alert.id(), alert.what.name(), Value::from(&*alert.name));
+    let (id, what, name) = (&alert.id, alert.what.name(), Value::from(&*alert.name));
     let (threshold, used, limit, period) = match &alert.budget {
         Some(BudgetUse { threshold, used, limit, period: [begins, renews] }) => {
             let period = format!("\"{}/{}\"", iso(Unix(*begins)), iso(Unix(*renews)));
@@ -47,7 +47,7 @@ fn words(alert: &Alert) -> String {
         (AlertKind::Ledger, _) => format!("{name} has not been written since {since}"),
         (AlertKind::Budget | AlertKind::Test, _) => format!("this is a test of {name}"),
     };
-    format!("Tollgate: {text} ({})", alert.id())
+    format!("Tollgate: {text} ({})", alert.id)
 }
 
 fn dollars(nano: u64) -> String {
@@ -59,16 +59,29 @@ fn dollars(nano: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::attribution::HashKey;
 
     fn alert() -> Alert {
         let period = [1_793_491_200_000, 1_796_083_200_000];
-        Alert {
+        let alert = Alert {
+            id: String::new(),
             what: AlertKind::Budget,
             name: "group eng \"x\"".to_string(),
-            subject: "budget/group/eng/80".to_string(),
+            subject: "group/eng/80".to_string(),
             since: period[0],
             at: 1_795_165_210_000,
             budget: Some(BudgetUse { threshold: 80, used: 40_123_000_000, limit: 50_000_000_000, period }),
+        };
+        alert.identified(&HashKey([7; 32]))
+    }
+
+    #[test]
+    fn id_depends_on_ledger_subject_and_event_only() {
+        let id = |alert: Alert, key: u8| alert.identified(&HashKey([key; 32])).id;
+        assert_eq!(id(Alert { at: 5, name: "other".to_string(), ..alert() }, 7), alert().id);
+        assert_ne!(id(alert(), 8), alert().id);
+        for other in [Alert { since: 1, ..alert() }, Alert { subject: "group/eng/100".to_string(), ..alert() }] {
+            assert_ne!(id(other, 7), alert().id);
         }
     }
 
@@ -76,7 +89,7 @@ mod tests {
     fn generic_body_has_all_members() {
         let body: serde_json::Value = serde_json::from_str(&body(&alert(), AlertForm::Generic)).unwrap();
         let want = serde_json::json!({
-            "id": alert().id(), "what": "budget", "name": "group eng \"x\"", "threshold": 80, "used": 40.123,
+            "id": alert().id, "what": "budget", "name": "group eng \"x\"", "threshold": 80, "used": 40.123,
             "limit": 50.0, "period": "2026-11-01T00:00:00Z/2026-12-01T00:00:00Z", "at": "2026-11-20T09:00:10Z",
         });
         assert_eq!(body, want);
@@ -94,7 +107,7 @@ mod tests {
             text.starts_with("Tollgate: the budget of group eng \"x\" has reached 80 %: $40.123 of $50.0;"),
             "{text}"
         );
-        assert!(text.ends_with(&format!("({})", alert().id())), "{text}");
+        assert!(text.ends_with(&format!("({})", alert().id)), "{text}");
         let named = Alert { name: "key <!channel> & <http://evil.example|x>".into(), ..alert() };
         let body: serde_json::Value = serde_json::from_str(&super::body(&named, AlertForm::Slack)).unwrap();
         let text = body["text"].as_str().unwrap();

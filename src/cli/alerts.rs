@@ -6,10 +6,10 @@ use super::load::{self, Secrets};
 use super::output::{Failure, print};
 use super::provider_client::{ANSWER, Asker, request, send};
 use super::serve::setup;
-use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::io::reactor::Security;
 use crate::policy::alert::{Alert, AlertKind};
+use crate::policy::attribution::HashKey;
 use crate::policy::config::Config;
 #[cfg(feature = "redis")]
 use crate::policy::config::StoreUrl;
@@ -51,12 +51,12 @@ pub fn run(command: &AlertsCommand) -> Result<(), Failure> {
         return Err(Failure::failed("alerts.url is not set: add it to the configuration"));
     }
     let security = setup::security(&config, None).map_err(Failure::failed)?;
-    let now = unix();
-    let name = "the webhook".to_string();
-    let alert =
-        Alert { what: AlertKind::Test, name, subject: "test".to_string(), since: now.0, at: now.0, budget: None };
+    let (name, now) = ("the webhook".to_string(), unix().0);
+    let (what, subject) = (AlertKind::Test, "test".to_string());
+    let alert = Alert { id: String::new(), what, name, subject, since: now, at: now, budget: None };
+    let alert = alert.identified(&HashKey::default());
     let status = post(&config, &security, &alert).map_err(|why| Failure::failed(format!("not delivered: {why}")))?;
-    print(&format!("delivered: status {status}, {}\n", alert.id()))
+    print(&format!("delivered: status {status}, {}\n", alert.id))
 }
 
 /// Result of an attempt.
@@ -82,24 +82,23 @@ pub(super) fn deliver(
 ) -> Delivery {
     // Without the lock another process might deliver it, too: an alert twice is better than none.
     let _lock = file.and_then(|file| file.lock().ok());
-    if file.and_then(|file| file.read(unix()).ok()).is_some_and(|facts| facts.is_sent(alert)) {
+    if file.and_then(|file| file.read(unix()).ok()).is_some_and(|facts| facts.is_done(alert)) {
         return Delivery::Before;
     }
-    let sent = |at: Unix| file.map(|file| file.sent(alert, at));
+    let done = || file.map(|file| file.done(alert, unix()));
     let mut hosts = match OtherHosts::claim(config, alert, place) {
         Ok(hosts) => hosts,
         Err(Delivery::Before) => {
             // The file need not know more than that.
-            let _ = sent(unix());
+            let _ = done();
             return Delivery::Before;
         }
         Err(other) => return other,
     };
     match post(config, security, alert) {
         Ok(_) => {
-            let now = unix();
-            let kept = sent(now);
-            hosts.sent(alert, now);
+            let kept = done();
+            hosts.sent(alert);
             match kept {
                 Some(Err(error)) => Delivery::Failed(format!("delivered, but that cannot be noted: {error}")),
                 _ => Delivery::Sent,
@@ -110,6 +109,14 @@ pub(super) fn deliver(
             Delivery::Failed(why)
         }
     }
+}
+
+/// Notes for the other hosts of a shared ledger that trouble of these subjects is over. Returns the alerts that a host
+/// has left; `None` if the ledger cannot be reached.
+#[cfg(feature = "redis")]
+pub(super) fn left_by_others(config: &Config, over: &[String], place: &Place) -> Option<Vec<Alert>> {
+    let mut remote = super::store::known_remote(config, place, Bounds::SERVING).ok()?;
+    remote.left_alerts(over, unix()).ok()
 }
 
 /// Sends an alert; the status if it was accepted. A redirect is not followed.
@@ -135,7 +142,7 @@ impl OtherHosts {
     fn claim(config: &Config, alert: &Alert, place: &Place) -> Result<OtherHosts, Delivery> {
         let StoreUrl::Redis(_) = &config.store.url else { return Ok(OtherHosts { remote: None }) };
         let connected = super::store::known_remote(config, place, Bounds::SERVING);
-        let claimed = connected.and_then(|mut remote| Ok((remote.claim_alert(alert)?, remote)));
+        let claimed = connected.and_then(|mut remote| Ok((remote.claim_alert(alert, unix())?, remote)));
         match claimed {
             Ok((AlertTurn::Ours, remote)) => Ok(OtherHosts { remote: Some(remote) }),
             Ok((AlertTurn::Others, _)) => Err(Delivery::Others),
@@ -149,11 +156,11 @@ impl OtherHosts {
         Ok(OtherHosts {})
     }
 
-    fn sent(&mut self, _alert: &Alert, _at: Unix) {
+    fn sent(&mut self, _alert: &Alert) {
         #[cfg(feature = "redis")]
         if let Some(remote) = &mut self.remote {
             // A failure costs nothing: the file has the delivery, too.
-            let _ = remote.alert_sent(_alert, _at);
+            let _ = remote.alert_sent(_alert);
         }
     }
 

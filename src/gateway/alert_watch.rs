@@ -1,8 +1,7 @@
-//! State of targets and the ledger at the last look, so that each lasting trouble raises one alert.
+//! State of targets and the ledger at the last look, so that each trouble is reported once, and its end too.
 
-use crate::base::time::{Mono, Unix};
+use crate::policy::alert::AlertNews;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Findings of the last look.
 #[derive(Debug, Default)]
@@ -11,9 +10,11 @@ pub(crate) struct AlertWatch {
     pub(super) looks: u64,
     /// Targets in the order in which they were first looked at.
     pub(super) targets: Vec<TargetWatch>,
-    pub(super) ledger: LastingTrouble,
+    pub(super) ledger: TroubleState,
     /// The counts of targets were a predecessor's: those of the next look are where counting begins.
     pub(super) inherited: bool,
+    /// Reports of this look.
+    pub(super) news: Vec<AlertNews>,
 }
 
 /// A target at the last look.
@@ -22,23 +23,25 @@ pub(super) struct TargetWatch {
     pub(super) label: Arc<str>,
     /// Answered and failed attempts.
     pub(super) attempts: [u64; 2],
-    pub(super) trouble: LastingTrouble,
+    pub(super) trouble: TroubleState,
     /// Number of the last look at it.
     pub(super) look: u64,
 }
 
-/// Trouble that may last.
-#[derive(Debug, Default)]
-pub(super) struct LastingTrouble {
-    pub(super) since: Option<(Mono, Unix)>,
-    pub(super) told: bool,
+/// Last report about a target or the ledger. An earlier process may have reported trouble, so the first success of this
+/// one is reported in any case.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(super) enum TroubleState {
+    #[default]
+    Unreported,
+    Trouble,
+    Fine,
 }
 
-impl LastingTrouble {
-    /// True once, if the trouble has lasted for `long`.
-    pub(super) fn is_news(&mut self, long: Duration, now: Mono) -> bool {
-        let lasts = self.since.is_some_and(|(since, _)| since.after(long) <= now);
-        lasts && !std::mem::replace(&mut self.told, true)
+impl TroubleState {
+    /// True if `self` is news, which is then reported.
+    pub(super) fn becomes(&mut self, next: TroubleState) -> bool {
+        std::mem::replace(self, next) != next
     }
 }
 
@@ -49,7 +52,7 @@ impl AlertWatch {
             return guess;
         }
         self.targets.iter().position(|known| known.label == *label).unwrap_or_else(|| {
-            let (label, trouble) = (label.clone(), LastingTrouble::default());
+            let (label, trouble) = (label.clone(), TroubleState::default());
             self.targets.push(TargetWatch { label, attempts: [0; 2], trouble, look: 0 });
             self.targets.len() - 1
         })

@@ -1,33 +1,38 @@
 //! Raises alerts. Budgets raise theirs where their thresholds are logged. Targets and the ledger are looked at when the
 //! helper thread that delivers alerts asks for it, every few seconds. Nothing here runs for a request, and without
 //! `[alerts]` nothing at all.
+//!
+//! An alert may be raised again after a restart or a reload: the file of alerts knows those that were raised before.
 
-use super::alert_watch::{AlertWatch, LastingTrouble};
+use super::alert_watch::{AlertWatch, TroubleState};
 use super::cx::Cx;
 use super::orders::Order;
 use crate::base::limits::ALERT_TARGET_FAILS;
-use crate::base::time::Unix;
-use crate::policy::alert::{Alert, AlertKind, BudgetUse};
+use crate::policy::alert::{Alert, AlertKind, AlertNews, BudgetUse};
+use crate::policy::config::Alerts;
 use crate::policy::meter::{BudgetNews, BudgetOf};
 use std::time::Duration;
 
 impl Cx {
-    /// Has the helper thread follow the present configuration, which starts it if there are alerts. `had`: the
-    /// configuration before had alerts.
-    pub(super) fn announce_alerts(&mut self, had: bool) {
-        if had || self.setup.config.alerts.collector.is_some() {
-            self.orders.push(Order::Alerts(self.setup.config.clone(), Vec::new()));
+    /// Has the helper thread follow the present configuration, which starts it if there are alerts. `had`: `[alerts]`
+    /// before.
+    pub(super) fn announce_alerts(&mut self, had: Option<&Alerts>) {
+        let has = &self.setup.config.alerts;
+        if has.collector.is_none() && had.is_none_or(|had| had.collector.is_none()) {
+            return;
+        }
+        // A threshold may have been passed before it was configured, or just before the last process ended.
+        let raises = had.is_none_or(|had| had.thresholds() != has.thresholds());
+        self.orders.push(Order::Alerts(self.setup.config.clone(), Vec::new()));
+        if raises {
+            self.report_passed();
         }
     }
 
-    fn raise(&mut self, alert: Alert) {
-        self.orders.push(Order::Alerts(self.setup.config.clone(), vec![alert]));
-    }
-
-    /// Raises the alert for a share of a budget that has been used, if it is configured.
-    pub(super) fn alert_budget(&mut self, news: &BudgetNews) {
+    /// The alert for a share of a budget that has been used, if it is configured.
+    pub(super) fn budget_alert(&self, news: &BudgetNews) -> Option<AlertNews> {
         if !self.setup.config.alerts.thresholds().contains(&news.percent) {
-            return;
+            return None;
         }
         let (name, owner) = match &news.of {
             BudgetOf::Key(key) => {
@@ -48,31 +53,36 @@ impl Cx {
             limit: news.status.total,
             period: [begins.0, renews.0],
         };
-        self.raise(Alert {
+        let alert = Alert {
+            id: String::new(),
             what: AlertKind::Budget,
             name,
             subject: format!("{owner}/{}", news.percent),
             since: begins.0,
             at: self.now.unix.0,
             budget: Some(budget),
-        });
+        };
+        Some(AlertNews::Raised(alert.identified(&self.hash_key)))
     }
 
     /// Looks at the targets and the ledger.
     #[cold]
     pub(super) fn look_for_trouble(&mut self) {
         let mut watch = std::mem::take(&mut self.alerts);
-        let setup = self.setup.clone();
-        if setup.config.alerts.collector.is_some() {
+        if self.setup.config.alerts.collector.is_some() {
             self.look_at_targets(&mut watch);
-            self.look_at_ledger(&mut watch.ledger);
+            self.look_at_ledger(&mut watch);
             watch.inherited = false;
+            let news = std::mem::take(&mut watch.news);
+            if !news.is_empty() {
+                self.orders.push(Order::Alerts(self.setup.config.clone(), news));
+            }
             self.alerts = watch;
         }
     }
 
     fn look_at_targets(&mut self, watch: &mut AlertWatch) {
-        let (now, setup) = (self.now, self.setup.clone());
+        let setup = self.setup.clone();
         let mut next = 0;
         watch.looks += 1;
         for model in setup.config.catalog.models() {
@@ -89,17 +99,13 @@ impl Cx {
                 if watch.inherited {
                     continue;
                 }
-                if attempts[0] > answered {
-                    known.trouble = LastingTrouble::default();
+                if attempts[0] > answered && known.trouble.becomes(TroubleState::Fine) {
+                    watch.news.push(self.trouble_over(AlertKind::Target, &target.label));
                 }
                 let fails = in_a_row > 0 || (attempts[0] == answered && attempts[1] > failed);
-                if fails && known.trouble.since.is_none() {
-                    known.trouble.since = Some((now.mono, now.unix));
-                }
-                if known.trouble.is_news(ALERT_TARGET_FAILS, now.mono)
-                    && let Some((_, since)) = known.trouble.since
-                {
-                    self.raise_trouble(AlertKind::Target, &target.label, since);
+                if fails && known.trouble.becomes(TroubleState::Trouble) {
+                    let alert = self.trouble(AlertKind::Target, &target.label, 0, ALERT_TARGET_FAILS);
+                    watch.news.push(alert);
                 }
             }
         }
@@ -107,22 +113,32 @@ impl Cx {
         watch.targets.retain(|target| target.look == looks);
     }
 
-    fn look_at_ledger(&mut self, trouble: &mut LastingTrouble) {
-        let (now, most) = (self.now, self.setup.config.store.max_commit_lag);
-        let lag = self.ledger.lag(now.mono);
-        let is_late = u128::from(lag) > most.as_micros();
-        if !is_late && !self.ledger.is_failed() {
-            *trouble = LastingTrouble::default();
-            return;
-        }
-        let (_, since) = *trouble.since.get_or_insert((now.mono, Unix(now.unix.0.saturating_sub(lag / 1000))));
-        if trouble.is_news(if is_late { Duration::ZERO } else { most }, now.mono) {
-            self.raise_trouble(AlertKind::Ledger, "the ledger", since);
+    fn look_at_ledger(&self, watch: &mut AlertWatch) {
+        let most = self.setup.config.store.max_commit_lag;
+        let lag = self.ledger.lag(self.now.mono);
+        let (name, is_late) = ("the ledger", u128::from(lag) > most.as_micros());
+        if is_late || self.ledger.is_failed() {
+            if watch.ledger.becomes(TroubleState::Trouble) {
+                watch.news.push(self.trouble(AlertKind::Ledger, name, lag / 1000, most));
+            }
+        } else if (watch.ledger == TroubleState::Trouble || self.ledger.has_committed())
+            && watch.ledger.becomes(TroubleState::Fine)
+        {
+            watch.news.push(self.trouble_over(AlertKind::Ledger, name));
         }
     }
 
-    fn raise_trouble(&mut self, what: AlertKind, name: &str, since: Unix) {
-        let (name, subject, at) = (name.to_string(), format!("{}/{name}", what.name()), self.now.unix.0);
-        self.raise(Alert { what, name, subject, since: since.0, at, budget: None });
+    /// The alert for trouble that began `ago` milliseconds before, if it lasts for `long`.
+    fn trouble(&self, what: AlertKind, name: &str, ago: u64, long: Duration) -> AlertNews {
+        let (name, subject) = (name.to_string(), format!("{}/{name}", what.name()));
+        let now = self.now.unix.0;
+        let since = now.saturating_sub(ago);
+        let at = now.max(since.saturating_add(long.as_millis() as u64));
+        let alert = Alert { id: String::new(), what, name, subject, since, at, budget: None };
+        AlertNews::Raised(alert.identified(&self.hash_key))
+    }
+
+    fn trouble_over(&self, what: AlertKind, name: &str) -> AlertNews {
+        AlertNews::Over(format!("{}/{name}", what.name()), self.now.unix.0)
     }
 }

@@ -1,6 +1,7 @@
 //! Logs budget threshold crossings, and raises alerts for them.
 
 use super::cx::Cx;
+use super::orders::Order;
 use crate::base::text::{push_dollars, push_number};
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{BudgetNews, BudgetOf, LOGGED_PERCENT};
@@ -17,6 +18,19 @@ impl Cx {
         }
     }
 
+    /// Raises alerts for all shares of budgets that have been used in their periods.
+    pub(super) fn report_passed(&mut self) {
+        for key in self.meter.counted() {
+            if self.keys.get(key).is_live(self.now.unix)
+                && let Ok(payer) = self.plans.of(key, &self.keys, &self.setup.config)
+            {
+                self.meter.report_passed(payer, self.now.unix);
+            }
+        }
+        self.meter.report_passed_groups(self.now.unix);
+        self.tell_of_budgets();
+    }
+
     /// Checks the budgets of all keys that have any usage: others have no news.
     pub(super) fn rebudget_all(&mut self) {
         for key in self.meter.counted() {
@@ -27,10 +41,11 @@ impl Cx {
 
     /// Reports the budgets whose use has crossed a threshold.
     pub(crate) fn tell_of_budgets(&mut self) {
+        let mut alerts = Vec::new();
         for news in self.meter.take_news() {
-            self.alert_budget(&news);
-            let BudgetNews { of, percent, status, period: (_, renews) } = news;
-            if !LOGGED_PERCENT.contains(&percent) {
+            alerts.extend(self.budget_alert(&news));
+            let BudgetNews { of, percent, status, period: (_, renews), fresh } = news;
+            if !fresh || !LOGGED_PERCENT.contains(&percent) {
                 continue;
             }
             let (what, whose) = match &of {
@@ -52,6 +67,9 @@ impl Cx {
                 window::write_iso(renews, out);
                 out.push(b'"');
             });
+        }
+        if !alerts.is_empty() {
+            self.orders.push(Order::Alerts(self.setup.config.clone(), alerts));
         }
     }
 }

@@ -224,7 +224,7 @@ impl Cx {
         if config.providers.iter().any(|provider| provider.discover.is_some()) {
             Arc::make_mut(&mut config).keep_lists(&self.setup.config);
         }
-        let had_alerts = self.setup.config.alerts.collector.is_some();
+        let before = self.setup.clone();
         self.meter.set_thresholds(config.alerts.thresholds());
         self.forget_grants();
         self.pool.set_budget(config.server.max_buffered);
@@ -240,7 +240,7 @@ impl Cx {
         self.look_up_all();
         self.discovery.restart(&self.setup.config, self.now.mono);
         self.rebudget_all();
-        self.announce_alerts(had_alerts);
+        self.announce_alerts(Some(&before.config.alerts));
         true
     }
 

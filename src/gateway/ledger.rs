@@ -73,6 +73,11 @@ impl PendingRows {
         }
     }
 
+    /// True if rows were committed since the start.
+    pub(crate) fn has_committed(&self) -> bool {
+        self.committed > 0
+    }
+
     /// The store reports that it cannot write, or that it can again.
     pub(crate) fn failed(&mut self, failed: bool) {
         self.failed = failed;

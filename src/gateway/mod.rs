@@ -181,7 +181,7 @@ impl Gateway {
         cx.discovery.restart(&cx.setup.config, now.mono);
         cx.warn_of_missing();
         cx.look_at_clock();
-        cx.announce_alerts(false);
+        cx.announce_alerts(None);
         Gateway {
             clients: Slots::with_room(room),
             exchanges: Slots::with_room(room),

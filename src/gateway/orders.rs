@@ -3,7 +3,7 @@
 pub use super::admin::{ChangeAuthor, DeskAnswer, DeskAsk, ListPart, UNKNOWN_AFTER};
 pub use super::offload::{FinishedJob, Work};
 use crate::base::time::Unix;
-use crate::policy::alert::Alert;
+use crate::policy::alert::AlertNews;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
@@ -21,9 +21,9 @@ pub enum Order {
     Log(Vec<u8>),
     /// Spans in JSON, one per line, for the collector of this configuration. [`Notice::Spans`] reports lost ones.
     Spans(Arc<Config>, Vec<u8>),
-    /// Alerts to be delivered as the present configuration says, or only that configuration. The thread that delivers
+    /// News for alerts, which are delivered as the present configuration says, or only that configuration. The thread that delivers
     /// them sends [`Notice::LookForTrouble`] every few seconds.
-    Alerts(Arc<Config>, Vec<Alert>),
+    Alerts(Arc<Config>, Vec<AlertNews>),
     /// Questions for the shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over are
     /// written first.
     Asks(Vec<Ask>),

@@ -1,6 +1,6 @@
 //! An event that people receive by webhook. Data only: `gateway` raises it, a helper thread words and delivers it.
 
-use crate::base::digest::{hex, sha256};
+use super::attribution::HashKey;
 
 /// Kind of an alert.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -31,6 +31,11 @@ impl AlertKind {
         let all = [AlertKind::Budget, AlertKind::Target, AlertKind::Ledger, AlertKind::Test];
         all.into_iter().find(|kind| kind.name() == name)
     }
+
+    /// True if an alert is about trouble that lasts until it is over.
+    pub fn lasts(self) -> bool {
+        matches!(self, AlertKind::Target | AlertKind::Ledger)
+    }
 }
 
 /// Use of a budget when it reached a threshold.
@@ -49,56 +54,36 @@ pub struct BudgetUse {
 /// An alert.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Alert {
+    /// The same in every attempt to deliver it, on every host, and in no other ledger. See [`Alert::identified`].
+    pub id: String,
     /// Kind.
     pub what: AlertKind,
     /// Owner of the budget, the target, or the ledger.
     pub name: String,
     /// What the alert is about, without the time: a budget by its owner's id and its threshold, or a target.
     pub subject: String,
-    /// Start of the budget's period, or of the trouble, in milliseconds. An alert with the same subject that was
-    /// delivered later than this is about the same event.
+    /// Start of the budget's period, or of the trouble, in milliseconds.
     pub since: u64,
-    /// Time of the alert in milliseconds.
+    /// Time from which it is delivered, in milliseconds. Trouble that is over before raises no alert.
     pub at: u64,
     /// Use of the budget.
     pub budget: Option<BudgetUse>,
 }
 
 impl Alert {
-    /// Id of the alert: every attempt to deliver it, on every host, has the same.
-    pub fn id(&self) -> String {
-        let digest = sha256(format!("{}\n{}\n{}", self.what.name(), self.subject, self.since).as_bytes());
-        format!("alert_{}", hex(&digest[..16]))
-    }
-
-    /// True if `other` is about the same event, so that both have the same id.
-    pub fn is_like(&self, other: &Alert) -> bool {
-        self.what == other.what && self.subject == other.subject && self.since == other.since
+    /// Gives it an id that follows from its event and from the ledger that `key` belongs to.
+    pub fn identified(mut self, key: &HashKey) -> Alert {
+        let event = format!("{}\n{}\n{}", self.what.name(), self.subject, self.since);
+        self.id = format!("alert_{}", key.alert(event.as_bytes()));
+        self
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn alert() -> Alert {
-        let period = [1_793_491_200_000, 1_796_083_200_000];
-        Alert {
-            what: AlertKind::Budget,
-            name: "group eng \"x\"".to_string(),
-            subject: "budget/group/eng/80".to_string(),
-            since: period[0],
-            at: 1_795_165_210_000,
-            budget: Some(BudgetUse { threshold: 80, used: 40_123_000_000, limit: 50_000_000_000, period }),
-        }
-    }
-
-    #[test]
-    fn id_depends_on_subject_and_event_only() {
-        let later = Alert { at: 5, name: "other".to_string(), ..alert() };
-        assert_eq!(alert().id(), later.id());
-        for other in [Alert { since: 1, ..alert() }, Alert { subject: "budget/group/eng/100".to_string(), ..alert() }] {
-            assert_ne!(alert().id(), other.id());
-        }
-    }
+/// What the core reports for alerts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AlertNews {
+    /// There is an alert, unless it was raised before.
+    Raised(Alert),
+    /// The trouble of this subject is over since this moment: its next one raises an alert again.
+    Over(String, u64),
 }

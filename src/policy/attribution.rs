@@ -49,6 +49,7 @@ const HASH_BYTES: usize = 8;
 /// The purpose is part of the hash: a user and a conversation of the same name have different hashes.
 const USER: u8 = 1;
 const SESSION: u8 = 2;
+const ALERT: u8 = 3;
 
 impl HashKey {
     /// Stored form of a user.
@@ -59,6 +60,11 @@ impl HashKey {
     /// Stored form of a conversation. It does not depend on the form of users.
     pub fn session(&self, name: &[u8]) -> Arc<str> {
         self.hashed(SESSION, name)
+    }
+
+    /// Name of an event that raises an alert: another ledger has another one for an event of the same kind.
+    pub fn alert(&self, event: &[u8]) -> Arc<str> {
+        self.hashed(ALERT, event)
     }
 
     /// Length extension is not possible, since most of a hash is not stored.
@@ -89,7 +95,9 @@ mod tests {
         let alice = one.user(b"alice");
         assert!(alice.len() == 16 && alice.bytes().all(|digit| digit.is_ascii_hexdigit()), "{alice}");
         assert_eq!(one.user(b"alice"), alice);
-        for another in [one.user(b"bob"), one.session(b"alice"), other.user(b"alice"), one.user(b"")] {
+        for another in
+            [one.user(b"bob"), one.session(b"alice"), one.alert(b"alice"), other.user(b"alice"), one.user(b"")]
+        {
             assert_ne!(another, alice);
         }
         let long = [b'x'; NAMED_BYTES_MAX + 7];

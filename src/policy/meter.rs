@@ -133,7 +133,7 @@ impl Meter {
             // A smaller budget, or a new one, may already be spent.
             let was = before.iter().find(|(name, _)| *name == node.limits.name).map(|(_, was)| *was);
             let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, was.unwrap_or(NO_BUDGET), node.limits.budget, of, thresholds, news);
+            tell(&node.account, Some(was.unwrap_or(NO_BUDGET)), node.limits.budget, of, thresholds, news);
         });
         true
     }
@@ -148,7 +148,24 @@ impl Meter {
         let used = self.at(key, plan, now).period_known().nano;
         let Meter { accounts, news, thresholds, .. } = self;
         let was = BudgetStatus { used, total: before };
-        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
+        tell(accounts.entry(key.0 as usize), Some(was), plan.budget, || BudgetOf::Key(key), thresholds, news);
+    }
+
+    /// Reports the shares of a key's budget that have been used in its period.
+    pub fn report_passed(&mut self, payer: Payer<'_>, now: Unix) {
+        let Payer { key, plan, .. } = payer;
+        self.at(key, plan, now);
+        let Meter { accounts, news, thresholds, .. } = self;
+        tell(accounts.entry(key.0 as usize), None, plan.budget, || BudgetOf::Key(key), thresholds, news);
+    }
+
+    /// Like [`Meter::report_passed`], for all groups.
+    pub fn report_passed_groups(&mut self, now: Unix) {
+        let Meter { tree, open, news, thresholds, .. } = self;
+        tree.each_budget(open, now, |node| {
+            let of = || BudgetOf::Group(node.limits.name.clone());
+            tell(&node.account, None, node.limits.budget, of, thresholds, news);
+        });
     }
 
     /// Keys with any counted use.
@@ -278,10 +295,8 @@ impl Meter {
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
         let was = self.at(key, plan, now).learn(news, now);
         let Meter { accounts, news, thresholds, .. } = self;
-        if let Some(used) = was {
-            let was = BudgetStatus { used, total: plan.budget };
-            tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
-        }
+        let was = was.map(|used| BudgetStatus { used, total: plan.budget });
+        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
     }
 
     /// Clears the counts, since the operator has replaced the shared ledger by an empty one.
@@ -313,11 +328,9 @@ impl Meter {
         self.tree.each(lease.path, &self.open, now, |node| {
             let Some(news) = news.next() else { return };
             let (was, total) = (node.account.learn(news, now), node.limits.budget);
-            if let Some(used) = was {
-                let was = BudgetStatus { used, total };
-                let of = || BudgetOf::Group(node.limits.name.clone());
-                tell(&node.account, was, total, of, thresholds, told);
-            }
+            let was = was.map(|used| BudgetStatus { used, total });
+            let of = || BudgetOf::Group(node.limits.name.clone());
+            tell(&node.account, was, total, of, thresholds, told);
         });
     }
 
@@ -441,7 +454,7 @@ impl Meter {
             let total = account.budget;
             if total > 0 {
                 let was = BudgetStatus { used: before, total };
-                tell(account, was, total, || BudgetOf::Key(hold.key), thresholds, news);
+                tell(account, Some(was), total, || BudgetOf::Key(hold.key), thresholds, news);
             }
         }
         if hold.path.is_some() {
@@ -450,7 +463,7 @@ impl Meter {
                 let was = BudgetStatus { used: node.account.period_known().nano, total };
                 node.account.end(&hold, window, used);
                 let of = || BudgetOf::Group(node.limits.name.clone());
-                tell(&node.account, was, total, of, thresholds, news);
+                tell(&node.account, Some(was), total, of, thresholds, news);
             });
         }
     }

@@ -1,5 +1,6 @@
-//! The file of alerts next to a ledger: those that wait for their delivery, and when those of each subject were
-//! delivered. A restart goes on from there, and so does a process that takes over.
+//! The file of alerts next to a ledger: those that wait for their time or their delivery, and the last one of each
+//! subject that needs none any more. A restart goes on from there, and so does a process that takes over. So an alert
+//! may be raised any number of times: the file knows whether it is news.
 //!
 //! The file has a JSON line for each fact and only grows; [`AlertFile::open`] drops what no one needs any more. A
 //! process holds its lock while it delivers an alert, so that two of them do not deliver the same.
@@ -10,6 +11,7 @@ use crate::base::time::Unix;
 use crate::policy::alert::{Alert, AlertKind, BudgetUse};
 use rustix::fs::FlockOperation;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -23,35 +25,109 @@ const FILE_MAX: u64 = 64 << 20;
 pub struct AlertFacts {
     /// Alerts that wait, the oldest first.
     pub due: Vec<Alert>,
-    /// Subjects, and when an alert of each was delivered last.
-    sent: Vec<(String, u64)>,
+    subjects: BTreeMap<String, Subject>,
+}
+
+/// Last events of a subject, in milliseconds.
+#[derive(Copy, Clone, Default)]
+struct Subject {
+    /// Start of the last event whose alert is done: delivered, or given up.
+    done: Option<u64>,
+    /// Time at which it was done.
+    at: u64,
+    /// Time at which the last trouble was over.
+    over: u64,
 }
 
 impl AlertFacts {
-    /// True if an alert about the same event was delivered.
-    pub fn is_sent(&self, alert: &Alert) -> bool {
-        self.sent.iter().any(|(subject, at)| *subject == alert.subject && *at >= alert.since)
+    /// Start of the oldest event that is the same as that of `alert`. Trouble lasts over restarts, which see it begin
+    /// at another time.
+    fn first(&self, alert: &Alert) -> u64 {
+        let over = self.subjects.get(&alert.subject).map_or(0, |known| known.over);
+        if alert.what.lasts() { alert.since.min(over) } else { alert.since }
     }
 
-    /// True if an alert about the same event was delivered, or waits.
+    /// True if an alert about the same event was delivered or given up.
+    pub fn is_done(&self, alert: &Alert) -> bool {
+        let done = self.subjects.get(&alert.subject).and_then(|known| known.done);
+        done.is_some_and(|since| since >= self.first(alert))
+    }
+
+    /// True if an alert about the same event is done, or waits.
     pub fn knows(&self, alert: &Alert) -> bool {
-        self.is_sent(alert) || self.due.iter().any(|due| due.is_like(alert))
+        let is_same = |due: &Alert| due.subject == alert.subject && due.since >= self.first(alert);
+        self.is_done(alert) || self.due.iter().any(is_same)
+    }
+
+    /// True if trouble of this subject was reported, and not its end.
+    pub fn is_open(&self, subject: &str) -> bool {
+        let Subject { done, over, .. } = self.subjects.get(subject).copied().unwrap_or_default();
+        let is_after = |since: u64| since >= over;
+        done.is_some_and(is_after) || self.due.iter().any(|due| due.subject == subject && is_after(due.since))
+    }
+
+    /// True if any trouble was reported, and not its end.
+    pub fn has_trouble(&self) -> bool {
+        let lasts = |subject: &&String| ["target/", "ledger/"].iter().any(|kind| subject.starts_with(kind));
+        self.due.iter().any(|due| due.what.lasts())
+            || self.subjects.keys().filter(lasts).any(|subject| self.is_open(subject))
+    }
+
+    /// The trouble of this subject is over since `at`: an alert whose time has not come is not delivered.
+    pub fn over(&mut self, subject: &str, at: u64) {
+        self.due.retain(|due| due.subject != subject || due.at <= at);
+        self.subjects.entry(subject.to_string()).or_default().over = at;
     }
 
     /// Takes a line of the file; `None` if it is not one.
     fn take(&mut self, line: &[u8]) -> Option<()> {
         let line: Value = serde_json::from_slice(line).ok()?;
         if let Some(alert) = line.get("due") {
-            self.due.push(alert_of(alert)?);
-        } else if let Some(sent) = line.get("sent") {
-            let (subject, at) = (text(sent.get(0)?)?, sent.get(1)?.as_u64()?);
-            self.sent.retain(|(known, _)| *known != subject);
-            self.sent.push((subject, at));
+            let alert = alert_of(alert)?;
+            if !self.knows(&alert) {
+                self.due.push(alert);
+            }
+        } else if let Some(done) = line.get("done") {
+            let known = self.subjects.entry(text(done.get(0)?)?).or_default();
+            let (since, at) = (done.get(1)?.as_u64()?, done.get(2)?.as_u64()?);
+            (known.done, known.at) = (known.done.max(Some(since)), at);
         } else {
-            let id = line.get("gone")?.as_str()?;
-            self.due.retain(|alert| alert.id() != id);
+            let over = line.get("over")?;
+            self.over(over.get(0)?.as_str()?, over.get(1)?.as_u64()?);
         }
         Some(())
+    }
+}
+
+/// Lines for the file, which are written by one call, so that a kill leaves no half of them.
+#[derive(Default)]
+pub struct AlertLines(String);
+
+impl AlertLines {
+    /// The alert waits.
+    pub fn due(&mut self, alert: &Alert) {
+        self.add(&due_line(alert));
+    }
+
+    /// The alert was delivered or given up.
+    pub fn done(&mut self, alert: &Alert, at: Unix) {
+        self.add_done(&alert.subject, alert.since, at.0);
+    }
+
+    fn add_done(&mut self, subject: &str, since: u64, at: u64) {
+        self.add(&format!("{{\"done\":[{},{since},{at}]}}", quoted(subject)));
+    }
+
+    /// The trouble of this subject is over.
+    pub fn over(&mut self, subject: &str, at: u64) {
+        self.add(&format!("{{\"over\":[{},{at}]}}", quoted(subject)));
+    }
+
+    /// Adds a line. The first begins with an end of line, in case half of one was left by a full disk.
+    fn add(&mut self, line: &str) {
+        for part in [if self.0.is_empty() { "\n" } else { "" }, line, "\n"] {
+            self.0.push_str(part);
+        }
     }
 }
 
@@ -67,36 +143,47 @@ impl AlertFile {
             && found.len() > 0
         {
             let _lock = file.lock()?;
-            let facts = file.read(now)?;
+            let (facts, mut lines) = (file.read(now)?, AlertLines::default());
+            for (subject, Subject { done, at, over }) in &facts.subjects {
+                if *over > 0 {
+                    lines.over(subject, *over);
+                }
+                if let Some(since) = done {
+                    lines.add_done(subject, *since, *at);
+                }
+            }
+            facts.due.iter().for_each(|alert| lines.due(alert));
             let draft = file.0.with_extension("alerts-part");
             // A killed process may have left one.
             let _ = std::fs::remove_file(&draft);
             let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-            for (subject, at) in &facts.sent {
-                write_line(&mut out, &sent_line(subject, *at))?;
-            }
-            for alert in &facts.due {
-                write_line(&mut out, &due_line(alert))?;
-            }
+            out.write_all(lines.0.as_bytes())?;
             out.sync_all()?;
             std::fs::rename(&draft, &file.0)?;
         }
         Ok(file)
     }
 
-    /// Notes that the alert is to be delivered.
-    pub fn due(&self, alert: &Alert) -> io::Result<()> {
-        self.append(&due_line(alert))
+    /// Bytes of the file. It grows with each fact.
+    pub fn size(&self) -> u64 {
+        std::fs::metadata(&self.0).map_or(0, |found| found.len())
     }
 
-    /// Notes that the alert was delivered.
-    pub fn sent(&self, alert: &Alert, at: Unix) -> io::Result<()> {
-        self.append(&sent_line(&alert.subject, at.0))
+    /// Adds lines to the file.
+    pub fn add(&self, lines: &AlertLines) -> io::Result<()> {
+        if lines.0.is_empty() {
+            return Ok(());
+        }
+        let mut file = self.writer()?;
+        file.write_all(lines.0.as_bytes())?;
+        file.sync_data()
     }
 
-    /// Notes that the alert is not delivered any more.
-    pub fn gone(&self, alert: &Alert) -> io::Result<()> {
-        self.append(&format!("{{\"gone\":\"{}\"}}", alert.id()))
+    /// Notes that the alert was delivered or given up.
+    pub fn done(&self, alert: &Alert, at: Unix) -> io::Result<()> {
+        let mut lines = AlertLines::default();
+        lines.done(alert, at);
+        self.add(&lines)
     }
 
     /// Waits until no other process delivers alerts, and keeps them from it until the result is dropped.
@@ -125,13 +212,12 @@ impl AlertFile {
             let _ = facts.take(&line);
             line.clear();
         }
-        let is_recent = |at: u64, kept: std::time::Duration| u128::from(now.0.saturating_sub(at)) <= kept.as_millis();
+        let is_recent = |at: u64| u128::from(now.0.saturating_sub(at)) <= ALERT_KEPT.as_millis();
+        facts.subjects.retain(|_, known| is_recent(known.at.max(known.over)));
         let mut due = std::mem::take(&mut facts.due);
-        due.retain(|alert| !facts.is_sent(alert) && is_recent(alert.at, ALERT_RETRIES_END));
-        due.dedup_by(|one, before| one.is_like(before));
+        due.retain(|alert| !facts.is_done(alert) && may_wait(alert, now));
         due.truncate(ALERTS_MAX);
         facts.due = due;
-        facts.sent.retain(|(_, at)| is_recent(*at, ALERT_KEPT));
         Ok(facts)
     }
 
@@ -139,17 +225,16 @@ impl AlertFile {
         let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
         OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(&self.0)
     }
-
-    fn append(&self, line: &str) -> io::Result<()> {
-        let mut file = self.writer()?;
-        write_line(&mut file, line)?;
-        file.sync_data()
-    }
 }
 
-/// The line of an alert that is to be delivered.
-fn due_line(alert: &Alert) -> String {
-    let Alert { since, at, .. } = alert;
+/// True if the alert is not too old to be delivered.
+pub fn may_wait(alert: &Alert, now: Unix) -> bool {
+    u128::from(now.0.saturating_sub(alert.at)) <= ALERT_RETRIES_END.as_millis()
+}
+
+/// An alert that waits, as JSON.
+pub fn due_line(alert: &Alert) -> String {
+    let Alert { id, since, at, .. } = alert;
     let (what, name, subject) = (alert.what.name(), quoted(&alert.name), quoted(&alert.subject));
     let budget = alert.budget.as_ref().map_or(String::new(), |budget| {
         let BudgetUse { threshold, used, limit, period: [begins, renews] } = budget;
@@ -157,12 +242,13 @@ fn due_line(alert: &Alert) -> String {
         format!(",\"budget\":{{{counts},\"period\":[{begins},{renews}]}}")
     });
     let times = format!("\"since\":{since},\"at\":{at}");
-    format!("{{\"due\":{{\"what\":\"{what}\",\"name\":{name},\"subject\":{subject},{times}{budget}}}}}")
+    format!("{{\"due\":{{\"id\":\"{id}\",\"what\":\"{what}\",\"name\":{name},\"subject\":{subject},{times}{budget}}}}}")
 }
 
-/// The line of an alert about `subject` that was delivered.
-fn sent_line(subject: &str, at: u64) -> String {
-    format!("{{\"sent\":[{},{at}]}}", quoted(subject))
+/// The alert in such a line.
+#[cfg(feature = "redis")]
+pub fn due_of(line: &str) -> Option<Alert> {
+    alert_of(serde_json::from_str::<Value>(line).ok()?.get("due")?)
 }
 
 fn quoted(text: &str) -> Value {
@@ -185,6 +271,7 @@ fn alert_of(value: &Value) -> Option<Alert> {
         }
     };
     Some(Alert {
+        id: text(value.get("id")?)?,
         what: AlertKind::of(value.get("what")?.as_str()?)?,
         name: text(value.get("name")?)?,
         subject: text(value.get("subject")?)?,
@@ -198,16 +285,9 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_string)
 }
 
-/// Writes a line by one call, so that a kill leaves no half of it. It begins with an end of line, in case one was left
-/// by a full disk.
-fn write_line(file: &mut File, line: &str) -> io::Result<()> {
-    file.write_all(format!("\n{line}\n").as_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::alert::AlertKind;
 
     /// A new folder, which is removed at the end.
     struct ScratchFolder(PathBuf);
@@ -227,9 +307,15 @@ mod tests {
         }
     }
 
-    fn alert(subject: &str, since: u64, at: u64) -> Alert {
-        let (name, subject) = (String::new(), subject.to_string());
-        Alert { what: AlertKind::Target, name, subject, since, at, budget: None }
+    fn alert(what: AlertKind, subject: &str, since: u64, at: u64) -> Alert {
+        let (id, name, subject) = (format!("{subject}{since}"), String::new(), subject.to_string());
+        Alert { id, what, name, subject, since, at, budget: None }
+    }
+
+    fn note(file: &AlertFile, fill: impl FnOnce(&mut AlertLines)) {
+        let mut lines = AlertLines::default();
+        fill(&mut lines);
+        file.add(&lines).unwrap();
     }
 
     #[test]
@@ -239,24 +325,54 @@ mod tests {
         let now = Unix(10_000_000_000);
         let file = AlertFile::open(&place, now).unwrap();
         assert!(file.read(now).unwrap().due.is_empty());
-        let [one, two, three] = ["a", "b", "c"].map(|subject| alert(subject, now.0 - 5, now.0));
-        for one in [&one, &two, &three] {
-            file.due(one).unwrap();
-        }
-        file.sent(&one, Unix(now.0 + 1)).unwrap();
-        file.gone(&two).unwrap();
-        std::fs::OpenOptions::new().append(true).open(&file.0).unwrap().write_all(b"{\"sent\":[\"half").unwrap();
+        let [one, two, three] =
+            ["key/a", "key/b", "key/c"].map(|subject| alert(AlertKind::Budget, subject, now.0 - 5, now.0));
+        note(&file, |lines| [&one, &two, &three].into_iter().for_each(|one| lines.due(one)));
+        file.done(&one, Unix(now.0 + 1)).unwrap();
+        file.done(&two, Unix(now.0 + 1)).unwrap();
+        std::fs::OpenOptions::new().append(true).open(&file.0).unwrap().write_all(b"{\"done\":[\"half").unwrap();
+        note(&file, |lines| lines.due(&three));
         for _ in 0..2 {
             let facts = file.read(now).unwrap();
             assert_eq!(facts.due, std::slice::from_ref(&three));
-            assert!(facts.is_sent(&one) && !facts.is_sent(&three) && facts.knows(&three) && !facts.knows(&two));
-            // The next trouble of the same target is another event.
-            assert!(!facts.is_sent(&alert("a", now.0 + 2, now.0 + 3)));
+            assert!(facts.is_done(&one) && !facts.is_done(&three) && facts.knows(&three) && facts.knows(&two));
+            // The next period of the same budget is another event.
+            assert!(!facts.knows(&alert(AlertKind::Budget, "key/a", now.0 - 4, now.0 + 3)));
+            assert!(!facts.has_trouble());
             AlertFile::open(&place, now).unwrap();
         }
         let later = Unix(now.0 + 3_600_001);
         assert!(file.read(later).unwrap().due.is_empty());
-        assert!(file.read(later).unwrap().is_sent(&one));
+        assert!(file.read(later).unwrap().is_done(&one));
+    }
+
+    #[test]
+    fn trouble_is_known_until_it_is_over() {
+        let folder = ScratchFolder::new("over");
+        let place = Place::new(folder.0.clone(), "ledger.db".to_string());
+        let file = AlertFile::open(&place, Unix(1)).unwrap();
+        let (now, of) = (Unix(10_000_000_000), |since: u64| alert(AlertKind::Target, "target/a", since, since + 60));
+        let read = || AlertFile::open(&place, now).unwrap().read(now).unwrap();
+        let first = of(now.0);
+        note(&file, |lines| lines.due(&first));
+        // A restart sees it begin again, before and after the delivery.
+        assert!(read().knows(&of(now.0 + 100)) && read().has_trouble());
+        file.done(&first, now).unwrap();
+        assert!(read().knows(&of(now.0 + 100)) && read().has_trouble() && read().due.is_empty());
+        note(&file, |lines| lines.over("target/a", now.0 + 200));
+        assert!(read().is_done(&first) && !read().has_trouble() && !read().knows(&of(now.0 + 200)));
+        // Trouble that is over before its time raises nothing; an alert that is late is delivered.
+        let (early, late) = (of(now.0 + 300), of(now.0 + 400));
+        note(&file, |lines| lines.due(&early));
+        assert_eq!(read().due, [early]);
+        note(&file, |lines| lines.over("target/a", now.0 + 359));
+        assert!(read().due.is_empty());
+        note(&file, |lines| lines.due(&late));
+        note(&file, |lines| lines.over("target/a", now.0 + 460));
+        assert_eq!(read().due, std::slice::from_ref(&late));
+        assert!(!read().knows(&of(now.0 + 470)));
+        file.done(&late, now).unwrap();
+        assert!(read().due.is_empty() && !read().knows(&of(now.0 + 470)));
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! Owns the thread that delivers alerts. It keeps them in a file until then, so that a restart goes on with them. It
 //! starts if alerts are configured, and nothing waits for it: neither a request nor the loop.
 
+#[cfg(feature = "redis")]
+use super::exporter::host_name;
 use crate::base::limits::{
-    ALERT_RETRIES_END, ALERT_RETRY, ALERT_RETRY_MAX, ALERTS_LOOK, ALERTS_MAX, ALERTS_PARTING, ALERTS_TICK,
+    ALERT_RETRIES_END, ALERT_RETRY, ALERT_RETRY_MAX, ALERTS_LOOK, ALERTS_LOOK_TROUBLE, ALERTS_MAX, ALERTS_PARTING,
+    ALERTS_ROUND, ALERTS_TICK,
 };
 use crate::base::time::{Mono, Unix};
+#[cfg(feature = "redis")]
+use crate::cli::alerts::left_by_others;
 use crate::cli::alerts::{Delivery, deliver};
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
@@ -15,10 +20,12 @@ use crate::io::log_writer::LogLines;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Security};
 use crate::io::worker::start_thread;
-use crate::policy::alert::Alert;
+use crate::policy::alert::{Alert, AlertNews};
 use crate::policy::config::Config;
 use crate::policy::window;
-use crate::store::alerts::AlertFile;
+#[cfg(feature = "redis")]
+use crate::policy::{alert::AlertKind, config::StoreUrl};
+use crate::store::alerts::{AlertFacts, AlertFile, AlertLines};
 use crate::store::spill::Place;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,10 +38,10 @@ pub(super) struct AlertSender {
     ended: Receiver<()>,
 }
 
-/// The present configuration, and new alerts.
+/// The present configuration, and news.
 struct NewAlerts {
     config: Arc<Config>,
-    alerts: Vec<Alert>,
+    news: Vec<AlertNews>,
 }
 
 /// Resources of the alert thread that belong to the gateway.
@@ -58,10 +65,28 @@ struct Courier {
     needs: AlertNeeds,
     config: Arc<Config>,
     file: Option<AlertFile>,
+    /// Bytes of the file when it was read last.
+    size: u64,
     waiting: Vec<DueAlert>,
     /// The alert that an attempt is made for, and where its result comes from.
     trying: Option<(DueAlert, Receiver<Delivery>)>,
+    /// A target or the ledger is in trouble.
+    troubled: bool,
+    /// Time of the next look for alerts that others have left.
+    round: Mono,
+    #[cfg(feature = "redis")]
+    hosts: OtherHosts,
     clock: Clock,
+}
+
+/// Exchange with the other hosts of a shared ledger.
+#[cfg(feature = "redis")]
+#[derive(Default)]
+struct OtherHosts {
+    /// Subjects whose trouble is over, which the ledger does not know yet.
+    over: Vec<String>,
+    /// Number of these that it is being told, and the source of the alerts that other hosts have left.
+    asked: Option<(usize, Receiver<Option<Vec<Alert>>>)>,
 }
 
 impl AlertSender {
@@ -77,13 +102,13 @@ impl AlertSender {
         Ok(AlertSender { queue, ended })
     }
 
-    /// Hands new alerts over, and the present configuration.
-    pub(super) fn give(&self, config: Arc<Config>, alerts: Vec<Alert>) {
+    /// Hands news over, and the present configuration.
+    pub(super) fn give(&self, config: Arc<Config>, news: Vec<AlertNews>) {
         self.queue.put(true, |given| {
-            let count: usize = given.iter().map(|given| given.alerts.len()).sum();
-            // Beyond the bound only the configuration is news: the file system must have stopped for that.
-            let alerts = if count < ALERTS_MAX { alerts } else { Vec::new() };
-            given.push(NewAlerts { config, alerts });
+            let count: usize = given.iter().map(|given| given.news.len()).sum();
+            // Beyond the bound only the configuration is taken: the file system must have stopped for that.
+            let news = if count < ALERTS_MAX { news } else { Vec::new() };
+            given.push(NewAlerts { config, news });
         });
     }
 
@@ -97,16 +122,26 @@ impl AlertSender {
 
 impl Courier {
     fn new(needs: AlertNeeds, config: Arc<Config>) -> Courier {
-        let mut courier = Courier { needs, config, file: None, waiting: Vec::new(), trying: None, clock: Clock::new() };
-        let opened = AlertFile::open(&courier.needs.place, unix());
-        match opened.and_then(|file| Ok((file.read(unix())?, file))) {
-            Ok((facts, file)) => {
-                let now = courier.clock.mono();
-                courier.waiting.extend(facts.due.into_iter().map(|alert| DueAlert { alert, tries: 0, next: now }));
-                courier.file = Some(file);
-            }
+        let clock = Clock::new();
+        let round = clock.mono().after(ALERTS_ROUND);
+        let mut courier = Courier {
+            needs,
+            config,
+            file: None,
+            size: 0,
+            waiting: Vec::new(),
+            trying: None,
+            troubled: false,
+            round,
+            #[cfg(feature = "redis")]
+            hosts: OtherHosts::default(),
+            clock,
+        };
+        match AlertFile::open(&courier.needs.place, unix()) {
+            Ok(file) => courier.file = Some(file),
             Err(error) => courier.say_error("kept in memory only", &error.to_string()),
         }
+        courier.look_into_file();
         courier
     }
 
@@ -116,20 +151,27 @@ impl Courier {
         loop {
             let now = self.clock.mono();
             if look <= now {
-                look = now.after(ALERTS_LOOK);
+                look = now.after(if self.troubled { ALERTS_LOOK_TROUBLE } else { ALERTS_LOOK });
                 if self.config.alerts.collector.is_some() {
                     // A full box means that the loop is gone.
                     let _ = self.needs.mailbox.send(ReactorMessage::Notice(Notice::LookForTrouble));
                 }
             }
+            if self.round <= now {
+                self.round = now.after(ALERTS_ROUND);
+                self.look_into_file();
+                #[cfg(feature = "redis")]
+                self.ask_hosts();
+            }
             self.begin_next(now);
-            let next = self.waiting.iter().map(|waiting| waiting.next).min().unwrap_or(Mono::NEVER).min(look);
+            let next = self.waiting.iter().map(|waiting| waiting.next).min().unwrap_or(Mono::NEVER);
+            let next = next.min(look).min(self.round);
             let wait = match self.trying {
                 Some(_) => ALERTS_TICK,
                 None => Duration::from_micros(next.micros_since(now)).max(ALERTS_TICK),
             };
             match queue.poll(&mut given, &mut idle, wait, Vec::is_empty) {
-                Polled::Found => given.drain(..).for_each(|given| self.take(given)),
+                Polled::Found => self.take(&mut given),
                 Polled::Nothing => {}
                 Polled::Closed => return self.part(),
             }
@@ -138,28 +180,95 @@ impl Courier {
             {
                 self.ended(delivery);
             }
+            #[cfg(feature = "redis")]
+            self.hear_hosts();
         }
     }
 
-    /// Takes new alerts and keeps them.
-    fn take(&mut self, given: NewAlerts) {
-        self.config = given.config;
-        for alert in given.alerts {
-            let facts = self.file.as_ref().and_then(|file| file.read(unix()).ok()).unwrap_or_default();
-            let trying = self.trying.as_ref().map(|(waiting, _)| waiting);
-            let mut known = self.waiting.iter().chain(trying);
-            if facts.knows(&alert) || known.any(|waiting| waiting.alert.is_like(&alert)) {
-                continue;
-            }
-            if self.waiting.len() >= ALERTS_MAX {
-                self.say(&alert, "dropped", Some("too many alerts wait"));
-                continue;
-            }
-            if let Some(Err(error)) = self.file.as_ref().map(|file| file.due(&alert)) {
-                self.say_error("kept in memory only", &error.to_string());
-            }
-            self.waiting.push(DueAlert { alert, tries: 0, next: self.clock.mono() });
+    /// What the file says at present: another process may have written to it.
+    fn facts(&self) -> AlertFacts {
+        self.file.as_ref().and_then(|file| file.read(unix()).ok()).unwrap_or_default()
+    }
+
+    fn write(&self, lines: &AlertLines) {
+        if let Some(Err(error)) = self.file.as_ref().map(|file| file.add(lines)) {
+            self.say_error("kept in memory only", &error.to_string());
         }
+    }
+
+    /// Takes the alerts of the file: at the start, and those that a predecessor has left.
+    fn look_into_file(&mut self) {
+        let size = self.file.as_ref().map_or(0, AlertFile::size);
+        if size == self.size {
+            return;
+        }
+        self.size = size;
+        let mut facts = self.facts();
+        for alert in std::mem::take(&mut facts.due) {
+            self.troubled |= alert.what.lasts();
+            if !self.is_waiting(&alert) {
+                self.wait_for(alert);
+            }
+        }
+        self.troubled |= facts.has_trouble();
+    }
+
+    fn is_waiting(&self, alert: &Alert) -> bool {
+        let trying = self.trying.as_ref().map(|(waiting, _)| waiting);
+        self.waiting.iter().chain(trying).any(|waiting| waiting.alert.id == alert.id)
+    }
+
+    fn wait_for(&mut self, alert: Alert) {
+        let next = self.clock.mono().after(Duration::from_millis(alert.at.saturating_sub(unix().0)));
+        self.waiting.push(DueAlert { alert, tries: 0, next });
+    }
+
+    /// Takes news, and keeps all alerts by one write.
+    fn take(&mut self, given: &mut Vec<NewAlerts>) {
+        let is_news = given.iter().any(|given| !given.news.is_empty());
+        let (mut facts, mut lines) =
+            (if is_news { self.facts() } else { AlertFacts::default() }, AlertLines::default());
+        for NewAlerts { config, news } in given.drain(..) {
+            self.config = config;
+            for news in news {
+                match news {
+                    AlertNews::Raised(alert) => {
+                        #[cfg(feature = "redis")]
+                        let alert = self.signed(alert);
+                        self.raised(alert, &mut facts, &mut lines);
+                    }
+                    AlertNews::Over(subject, at) => self.over(subject, at, &mut facts, &mut lines),
+                }
+            }
+        }
+        if is_news {
+            self.write(&lines);
+            self.troubled = facts.has_trouble() || self.waiting.iter().any(|waiting| waiting.alert.what.lasts());
+        }
+    }
+
+    fn raised(&mut self, alert: Alert, facts: &mut AlertFacts, lines: &mut AlertLines) {
+        if facts.knows(&alert) || self.is_waiting(&alert) {
+            return;
+        }
+        if self.waiting.len() >= ALERTS_MAX {
+            return self.say(&alert, "dropped", Some("too many alerts wait"));
+        }
+        lines.due(&alert);
+        facts.due.push(alert.clone());
+        self.wait_for(alert);
+    }
+
+    /// The trouble of a subject is over: an alert whose time has not come is not needed any more.
+    fn over(&mut self, subject: String, at: u64, facts: &mut AlertFacts, lines: &mut AlertLines) {
+        self.waiting.retain(|waiting| waiting.alert.subject != subject || waiting.alert.at <= at);
+        if facts.is_open(&subject) {
+            lines.over(&subject, at);
+            facts.over(&subject, at);
+        }
+        // Another host may have sent the alert.
+        #[cfg(feature = "redis")]
+        self.tell_hosts(subject);
     }
 
     /// Begins an attempt for the alert that is due first, if there is none at present.
@@ -188,7 +297,14 @@ impl Courier {
     fn ended(&mut self, delivery: Delivery) {
         let Some((waiting, _)) = self.trying.take() else { return };
         match delivery {
-            Delivery::Sent => self.say(&waiting.alert, "sent", None),
+            Delivery::Sent => {
+                self.say(&waiting.alert, "sent", None);
+                // The trouble may have ended before its alert was delivered.
+                #[cfg(feature = "redis")]
+                if waiting.alert.what.lasts() && !self.facts().is_open(&waiting.alert.subject) {
+                    self.tell_hosts(waiting.alert.subject);
+                }
+            }
             Delivery::Before => {}
             #[cfg(feature = "redis")]
             Delivery::Others => {
@@ -204,9 +320,9 @@ impl Courier {
         let wait = ALERT_RETRY.saturating_mul(1 << waiting.tries.min(16)).min(ALERT_RETRY_MAX);
         let age = Duration::from_millis(unix().0.saturating_sub(waiting.alert.at));
         if age + wait > ALERT_RETRIES_END {
-            if let Some(Err(error)) = self.file.as_ref().map(|file| file.gone(&waiting.alert)) {
-                self.say_error("kept in memory only", &error.to_string());
-            }
+            let mut lines = AlertLines::default();
+            lines.done(&waiting.alert, unix());
+            self.write(&lines);
             return self.say(&waiting.alert, "dropped", Some(why));
         }
         if waiting.tries == 0 {
@@ -228,7 +344,7 @@ impl Courier {
 
     fn say(&self, alert: &Alert, outcome: &str, error: Option<&str>) {
         let error = error.map_or(String::new(), |error| format!(",\"error\":{}", serde_json::Value::from(error)));
-        let (id, what, name) = (alert.id(), alert.what.name(), serde_json::Value::from(&*alert.name));
+        let (id, what, name) = (&alert.id, alert.what.name(), serde_json::Value::from(&*alert.name));
         self.log(format!(
             "\"event\":\"alert\",\"outcome\":\"{outcome}\",\"id\":\"{id}\",\"what\":\"{what}\",\"name\":{name}{error}"
         ));
@@ -242,5 +358,57 @@ impl Courier {
     fn log(&self, members: String) {
         let time: Unix = unix();
         drop(self.needs.log.write(format!("{{\"time\":\"{}\",{members}}}\n", window::iso(time)).into_bytes()));
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Courier {
+    /// Hosts that have lost a shared ledger cannot agree on who sends, so each names itself.
+    fn signed(&self, mut alert: Alert) -> Alert {
+        if let (AlertKind::Ledger, StoreUrl::Redis(_)) = (alert.what, &self.config.store.url) {
+            alert.name = format!("{} (host {})", alert.name, host_name());
+        }
+        alert
+    }
+
+    /// Has the other hosts learn that trouble is over.
+    fn tell_hosts(&mut self, subject: String) {
+        if let StoreUrl::Redis(_) = self.config.store.url {
+            self.hosts.over.push(subject);
+            self.round = self.clock.mono();
+        }
+    }
+
+    /// Asks the shared ledger for alerts that other hosts have left.
+    fn ask_hosts(&mut self) {
+        let StoreUrl::Redis(_) = self.config.store.url else { return };
+        if self.hosts.asked.is_some() {
+            return;
+        }
+        let (result, comes) = channel();
+        let (config, over, place) = (self.config.clone(), self.hosts.over.clone(), self.needs.place.clone());
+        let count = over.len();
+        let ask = move || {
+            // The thread may have ended meanwhile.
+            let _ = result.send(left_by_others(&config, &over, &place));
+        };
+        // Without a thread it is asked in the next round.
+        self.hosts.asked = start_thread("alerts-left", Box::new(ask)).ok().map(|_| (count, comes));
+    }
+
+    /// Takes the alerts that other hosts have left.
+    fn hear_hosts(&mut self) {
+        let Some((count, comes)) = &self.hosts.asked else { return };
+        let Ok(left) = comes.recv_timeout(Duration::ZERO) else { return };
+        let count = *count;
+        self.hosts.asked = None;
+        // If the ledger could not be reached, it is told in the next round.
+        let Some(left) = left else { return };
+        self.hosts.over.drain(..count);
+        let (mut facts, mut lines) = (self.facts(), AlertLines::default());
+        for alert in left {
+            self.raised(alert, &mut facts, &mut lines);
+        }
+        self.write(&lines);
     }
 }

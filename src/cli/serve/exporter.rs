@@ -183,15 +183,18 @@ impl Ends {
     }
 }
 
+/// Name of this host or container. It needs no escapes: other characters are removed.
+pub(super) fn host_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().split(|c: char| !c.is_ascii_graphic() || c == '"' || c == '\\').next().unwrap_or_default().to_string()
+}
+
 /// Wraps spans in an OTLP request.
 fn envelope(spans: &[u8]) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let mut body = Vec::with_capacity(spans.len() + 512);
     body.extend_from_slice(b"{\"resourceSpans\":[{\"resource\":{\"attributes\":[");
-    // Names of hosts and containers need no escapes; other characters are removed.
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim().split(|c: char| !c.is_ascii_graphic() || c == '"' || c == '\\').next();
-    let instance = [host.unwrap_or_default(), ":", &std::process::id().to_string()].concat();
+    let instance = [&*host_name(), ":", &std::process::id().to_string()].concat();
     for (name, value) in
         [("service.name", "tollgate"), ("service.version", version), ("service.instance.id", &instance)]
     {

@@ -16,7 +16,7 @@ use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::secrets::SecretWatch;
 use crate::io::worker::Worker;
-use crate::policy::alert::Alert;
+use crate::policy::alert::AlertNews;
 use crate::policy::config::Config;
 use crate::policy::row::{Row, Running};
 use crate::store::api::Leftover;
@@ -124,8 +124,8 @@ impl Helpers {
             Order::Asks(asks) => self.store().ledger.iter().for_each(|store| store.ask(asks)),
             Order::Uses(uses) => self.store().ledger.iter().for_each(|store| store.used(uses)),
             Order::Releases(releases) => self.store().ledger.iter().for_each(|store| store.release(releases)),
-            Order::Alerts(config, alerts) => {
-                self.alert(config.clone(), std::mem::take(alerts), log);
+            Order::Alerts(config, news) => {
+                self.alert(config.clone(), std::mem::take(news), log);
                 return false;
             }
             // The placeholder is dropped without being carried out.
@@ -203,14 +203,14 @@ impl Helpers {
     }
 
     #[cold]
-    fn alert(&self, config: Arc<Config>, alerts: Vec<Alert>, log: &LogWriter) {
+    fn alert(&self, config: Arc<Config>, news: Vec<AlertNews>, log: &LogWriter) {
         let start = || {
             let (reloader, long, place) = (self.reloader.get()?, self.worker.get()?, self.place.get()?.clone());
             let (security, mailbox) = (reloader.security(), long.mailbox.clone());
             AlertSender::start(AlertNeeds { place, security, mailbox, log: log.lines() }, config.clone()).ok()
         };
         if let Some(sender) = self.alerts.get_or_init(start) {
-            sender.give(config, alerts);
+            sender.give(config, news);
         }
     }
 

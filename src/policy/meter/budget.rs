@@ -74,13 +74,15 @@ pub struct BudgetNews {
     pub status: BudgetStatus,
     /// First moment of the period, and of the next.
     pub period: (Unix, Unix),
+    /// False: the share may have been used before this process or this host knew of it, and have been reported then.
+    pub fresh: bool,
 }
 
-/// Adds news for each share of the budget that has been used since the state `was`.
+/// Adds news for each share of the budget that has been used since the state `was`. `None`: that state is not known.
 #[inline]
 pub(super) fn tell(
     account: &MeterAccount,
-    was: BudgetStatus,
+    was: Option<BudgetStatus>,
     total: u64,
     of: impl Fn() -> BudgetOf,
     thresholds: &Thresholds,
@@ -92,8 +94,8 @@ pub(super) fn tell(
         return;
     }
     for percent in thresholds.all.iter().copied() {
-        if status.has_reached(percent) && !was.has_reached(percent) {
-            news.push(BudgetNews { of: of(), percent, status, period });
+        if status.has_reached(percent) && was.is_none_or(|was| !was.has_reached(percent)) {
+            news.push(BudgetNews { of: of(), percent, status, period, fresh: was.is_some() });
         }
     }
 }

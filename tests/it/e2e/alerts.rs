@@ -196,6 +196,147 @@ fn failing_target_alerts_after_a_minute_without_success() {
     assert_eq!(collector.asked().len(), 1, "the same trouble must not alert twice");
 }
 
+/// Returns the lines of the alert file that contain `what`.
+fn kept(h: &Harness, what: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(alert_file(h)).unwrap_or_default();
+    text.lines().filter(|line| line.contains(what)).map(str::to_owned).collect()
+}
+
+fn alert_file(h: &Harness) -> std::path::PathBuf {
+    h.folder.path().join("tollgate.db.alerts")
+}
+
+#[test]
+fn target_alert_survives_restarts_until_a_success() {
+    let collector = Collector::start();
+    let works = Arc::new(AtomicBool::new(false));
+    let says = works.clone();
+    let reply = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hi"}}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+    let provider = Collector::that(Arc::new(move |_| match says.load(Ordering::Relaxed) {
+        true => answer("200 OK", "content-type: application/json\r\n", reply),
+        false => answer("500 Internal Server Error", "", "{}"),
+    }));
+    let flaky = format!(
+        "[[providers]]\nname = \"flaky\"\nshape = \"chat\"\nbase_url = \"http://{}/v1\"\n[[models]]\nid = \"flaky\"\n\
+         context = \"1K\"\ntargets = [{{ provider = \"flaky\" }}]\n[alerts]\n{}\n",
+        provider.at,
+        webhook(&collector)
+    );
+    let mut h = Harness::start(&Setup { more: flaky, ..Setup::default() });
+    let key = h.key();
+    let status = |h: &Harness| h.chat(&key, &with(chat("x"), "model", "flaky")).status();
+    let due = "\"subject\":\"target/flaky/flaky\"";
+    assert_eq!(status(&h), 500);
+    let line = wait_for("the trouble", || kept(&h, due).pop());
+    // Trouble that a killed process has seen begin is due at its time, in the next process, too.
+    h.gateway.stop("KILL");
+    let at = |name: &str| line.split(&format!("\"{name}\":")).nth(1).unwrap()[..13].parse::<u64>().unwrap();
+    assert_eq!(at("at") - at("since"), 60_000, "{line}");
+    let text = std::fs::read_to_string(alert_file(&h)).unwrap();
+    std::fs::write(alert_file(&h), text.replace(&at("at").to_string(), &at("since").to_string())).unwrap();
+    h.start_again();
+    let [alert] = &alerts(&collector, 1)[..] else { panic!("{:?}", collector.asked()) };
+    assert!(line.contains(alert["id"].as_str().unwrap()), "{alert} {line}");
+    wait_for("the delivery", || kept(&h, "\"done\":[\"target/flaky/flaky\"").pop());
+    // No process raises it again without a success.
+    for signal in ["KILL", "TERM"] {
+        h.gateway.stop(signal);
+        h.start_again();
+        assert_eq!(status(&h), 500);
+        std::thread::sleep(Duration::from_secs(6));
+        assert_eq!(kept(&h, due), Vec::<String>::new(), "{signal}");
+    }
+    works.store(true, Ordering::Relaxed);
+    assert_eq!(status(&h), 200);
+    wait_for("the end of the trouble", || kept(&h, "\"over\":[\"target/flaky/flaky\"").pop());
+    works.store(false, Ordering::Relaxed);
+    assert_eq!(status(&h), 500);
+    let next = wait_for("the next trouble", || kept(&h, due).pop());
+    assert!(!next.contains(alert["id"].as_str().unwrap()), "{next}");
+    assert_eq!(collector.asked().len(), 1);
+}
+
+#[test]
+fn hundred_alerts_at_once_survive_a_kill() {
+    let works = Arc::new(AtomicBool::new(false));
+    let says = works.clone();
+    let collector = Collector::that(Arc::new(move |_| match says.load(Ordering::Relaxed) {
+        true => answer("200 OK", "", ""),
+        false => answer("503 Service Unavailable", "", ""),
+    }));
+    let plan = "[[plans]]\nname = \"tiny\"\nbudget = 0.0001\n";
+    let more = format!("{plan}[alerts]\n{}\nbudget = [1, 2, 3, 5, 10, 20, 50, 100]\n", webhook(&collector));
+    let mut h = Harness::start(&Setup { more, ..Setup::default() });
+    let keys: Vec<String> = (0..13).map(|_| h.key_with(&["--plan", "tiny"])).collect();
+    std::thread::scope(|scope| {
+        for key in &keys {
+            scope.spawn(|| assert_eq!(spend(&h, key), 200));
+        }
+    });
+    // As late as an alert may be.
+    std::thread::sleep(Duration::from_secs(1));
+    h.gateway.stop("KILL");
+    works.store(true, Ordering::Relaxed);
+    let before = collector.asked().len();
+    h.start_again();
+    let all = alerts(&collector, before + 104).split_off(before);
+    std::thread::sleep(Duration::from_secs(1));
+    let ids: std::collections::BTreeSet<&str> = all.iter().map(|alert| alert["id"].as_str().unwrap()).collect();
+    assert_eq!((ids.len(), collector.asked().len() - before), (104, 104));
+}
+
+#[test]
+fn kill_at_any_moment_loses_no_alert() {
+    let collector = Collector::start();
+    let plan = "[[plans]]\nname = \"tiny\"\nbudget = 0.0001\n";
+    let more = format!("{plan}[alerts]\n{}\nbudget = [100]\n", webhook(&collector));
+    let mut h = Harness::start(&Setup { more, ..Setup::default() });
+    let moments = [0, 10, 20, 30, 45, 60, 100, 1000];
+    let keys = moments.map(|moment| {
+        let key = h.key_with(&["--plan", "tiny"]);
+        assert_eq!(spend(&h, &key), 200);
+        std::thread::sleep(Duration::from_millis(moment));
+        h.gateway.stop("KILL");
+        h.start_again();
+        key
+    });
+    // A kill within 50 ms of the answer may lose its usage record, too: then no alert is due.
+    let spent = |key: &&String| {
+        let budget = h.get("/v1/quota", key).json()["budget"].clone();
+        budget["used"].as_f64().unwrap() >= budget["total"].as_f64().unwrap()
+    };
+    let count = keys.iter().filter(spent).count();
+    assert!(spent(&&keys[6]) && spent(&&keys[7]), "{count}");
+    let all = alerts(&collector, count);
+    std::thread::sleep(Duration::from_secs(1));
+    let ids: std::collections::BTreeSet<&str> = all.iter().map(|alert| alert["id"].as_str().unwrap()).collect();
+    // Only a kill between an answer of the webhook and its record repeats an alert, with the same id.
+    assert!(ids.len() == count && collector.asked().len() <= count + 2, "{count} {all:#?}");
+}
+
+#[test]
+fn threshold_passed_before_it_was_configured_alerts_once() {
+    let collector = Collector::start();
+    let mut h = Harness::start(&Setup { more: GROUP.to_owned(), ..Setup::default() });
+    let key = h.key_with(&["--group", "eng"]);
+    assert_eq!(spend(&h, &key), 200);
+    h.ledger(1);
+    let file = h.folder.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    for (round, budget) in [(1, "[50, 100]"), (2, "[10, 50, 100]")] {
+        std::fs::write(&file, format!("{text}\n[alerts]\n{}\nbudget = {budget}\n", webhook(&collector))).unwrap();
+        h.gateway.signal("HUP");
+        assert_eq!(alerts(&collector, round)[round - 1]["threshold"], [50, 10][round - 1]);
+        wait_for("the delivery", || (logged(&h, "sent").len() == round).then_some(()));
+    }
+    // A start reports all thresholds again, and each that was delivered is known.
+    h.gateway.stop("KILL");
+    h.start_again();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(collector.asked().len(), 2);
+    assert!(!h.log().iter().any(|line| line["event"] == "budget"), "a threshold passed before is not logged");
+}
+
 #[test]
 fn test_alert_reaches_a_webhook_over_tls_in_the_form_of_slack() {
     let (collector, ca) = Collector::secured();

@@ -6,6 +6,7 @@ use super::process::wait_at_most;
 use super::shared::{Server, key_of};
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -49,4 +50,58 @@ fn two_hosts_deliver_each_alert_once() {
     let mut shares: Vec<u64> = of("budget").iter().map(|body| body["threshold"].as_u64().unwrap()).collect();
     shares.sort_unstable();
     assert_eq!((shares, of("target").len()), (vec![50, 100], 1), "{:#?}", accepted());
+}
+
+#[test]
+fn host_delivers_alerts_of_a_host_that_is_gone() {
+    let Some(server) = Server::start() else { return };
+    let works = Arc::new(AtomicBool::new(false));
+    let says = works.clone();
+    let collector = Collector::that(Arc::new(move |_| match says.load(Ordering::Relaxed) {
+        true => answer("200 OK", "", ""),
+        false => answer("503 Service Unavailable", "", ""),
+    }));
+    let alerts = format!("[alerts]\nurl = \"http://{}/\"\nbudget = [100]\n", collector.at);
+    let more = format!("[[groups]]\nname = \"eng\"\nbudget = 0.0001\n{alerts}");
+    let host = || {
+        Harness::start(&Setup { store: format!("url = \"{}\"", server.url()), more: more.clone(), ..Setup::default() })
+    };
+    let mut all = [host(), host()];
+    let key = key_of(&all, &["--group", "eng"]);
+    assert_eq!(all[0].chat(&key, &with(chat("x\n#sim tokens=130"), "max_tokens", 130)).status(), 200);
+    wait_at_most(Duration::from_secs(30), "the first attempt", || (!collector.asked().is_empty()).then_some(()));
+    all[0].gateway.stop("KILL");
+    works.store(true, Ordering::Relaxed);
+    let (id, before) = (collector.asked()[0].1["id"].as_str().unwrap().to_owned(), collector.asked().len());
+    // The last attempt becomes seven minutes old.
+    let entry = server.text(&["HGET", "tollgate:alerts", &id]);
+    let (tried, line) = entry.lines().nth(1).unwrap().split_once(' ').unwrap();
+    let tried = (tried.parse::<u64>().unwrap() - 420_000).to_string();
+    server.say(&[b"HSET", b"tollgate:alerts", id.as_bytes(), format!("{tried} {line}").as_bytes()]);
+    wait_at_most(Duration::from_secs(90), "the other host", || (collector.asked().len() > before).then_some(()));
+    assert_eq!(collector.asked()[before].1["id"], *id);
+    wait_at_most(Duration::from_secs(10), "the end", || {
+        (server.number(&["HLEN", "tollgate:alerts"]) == 0).then_some(())
+    });
+    // The host that was gone has the alert in its file, and learns that it was delivered.
+    all[0].start_again();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(collector.asked().len(), before + 1);
+}
+
+#[test]
+fn each_host_names_itself_when_a_shared_ledger_is_gone() {
+    let Some(mut server) = Server::start() else { return };
+    let collector = Collector::start();
+    let more = format!("[alerts]\nurl = \"http://{}/\"\n", collector.at);
+    let store = format!("url = \"{}\"\nmax_commit_lag = \"1s\"", server.url());
+    let h = Harness::start(&Setup { store, more, ..Setup::default() });
+    let key = h.key();
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=1")).status(), 200);
+    server.kill();
+    h.chat(&key, &chat("x\n#sim tokens=1"));
+    let name =
+        wait_at_most(Duration::from_secs(60), "the alert", || Some(collector.asked().first()?.1["name"].clone()));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(name, format!("the ledger (host {})", host.trim()));
 }

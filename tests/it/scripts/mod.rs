@@ -67,8 +67,8 @@
 //! **Events of the log and the ledger**
 //! - `row status=200 in=9 …`: the next usage record must have these values.
 //! - `log TEXT`: the newest log line must contain this. `logged TEXT`: some log line must contain it.
-//! - `alert WORDS`: the next alert must contain these. `alerts 1`: number of other alerts. `trouble`: it is time to look
-//!   at targets and the ledger.
+//! - `alert WORDS`: the next alert must contain these. `over SUBJECT`: the next report is the end of this
+//!   trouble. `alerts 1`: number of other reports. `trouble`: it is time to look at targets and the ledger.
 //! - `hold-rows`, `commit`, `store-fails`, `store-recovers`.
 //! - `revoke KEY`, `edit KEY budget DOLLARS`.
 //! - `hold-looks`: the ledger does not answer lookups of unknown keys. `looks 2`: number of lookups without an answer.

@@ -13,6 +13,7 @@ use tollgate::base::time::Unix;
 use tollgate::cli::alert_body::body;
 use tollgate::gateway::orders::{List, Listing, NoList, Notice};
 use tollgate::gateway::{Past, Start};
+use tollgate::policy::alert::AlertNews;
 use tollgate::policy::ask::Ruling;
 use tollgate::policy::config::{AlertForm, Origin, units};
 use tollgate::policy::counters::{CoolDown, Counters};
@@ -226,10 +227,17 @@ impl Player<'_> {
             ["alerts", count] if world.alerts.len().to_string() == **count => {}
             ["alerts", count] => return Err(format!("{:?} instead of {count} alerts", world.alerts)),
             ["alert", expected @ ..] => {
-                let alert = world.alerts.pop_front().ok_or("there is no alert")?;
+                let Some(AlertNews::Raised(alert)) = world.alerts.pop_front() else {
+                    return Err("there is no alert".to_string());
+                };
                 let body = body(&alert, AlertForm::Generic);
                 let missing = expected.iter().find(|word| !body.contains(**word));
                 return missing.map_or(Ok(()), |word| Err(format!("the alert has no {word}: {body}")));
+            }
+            ["over", subject @ ..] => {
+                let next = world.alerts.pop_front();
+                let is_next = matches!(&next, Some(AlertNews::Over(found, _)) if *found == subject.join(" "));
+                return if is_next { Ok(()) } else { Err(format!("{next:?} instead of an end")) };
             }
             ["hold-rows"] => world.hold_rows = true,
             ["commit"] => {

@@ -11,7 +11,7 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, S
 use tollgate::base::time::Now;
 use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::alert::Alert;
+use tollgate::policy::alert::AlertNews;
 use tollgate::policy::ask::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
@@ -128,7 +128,7 @@ pub struct World {
     /// Number of running requests at the handover of the ledger.
     pub handed_over: Option<usize>,
     /// Alerts that the gateway has raised.
-    pub alerts: VecDeque<Alert>,
+    pub alerts: VecDeque<AlertNews>,
     labels: BTreeMap<Conn, String>,
 }
 

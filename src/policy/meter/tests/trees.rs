@@ -220,10 +220,18 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
     assert_eq!(now_with(90), [], "100 % has been reported in this period");
     assert_eq!(now_with(0), []);
     assert_eq!(now_with(101), [key(80, 101)], "a budget set again is reported again");
+    // A new process, or one with other thresholds, reports all that were passed in this period.
+    meter.set_thresholds(&[50]);
+    let plan = Plan { budget: 101, ..Plan::unlimited("p") };
+    meter.report_passed(Payer { plan: &plan, ..payer }, at("2026-12-01"));
+    meter.report_passed_groups(at("2026-12-01"));
+    let told = meter.take_news().into_iter();
+    let told: Vec<_> = told.map(|news| (news.of == BudgetOf::Key(KEY), news.percent, news.fresh)).collect();
+    assert_eq!(told, [(true, 50, false), (true, 80, false), (false, 50, false), (false, 80, false)]);
 }
 
 #[test]
-fn thresholds_passed_by_other_hosts_after_this_one_started_are_reported() {
+fn thresholds_passed_by_other_hosts_are_reported_and_are_fresh_if_passed_since() {
     let plan = Plan { budget: 100, ..Plan::unlimited("p") };
     let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 100, "labs", &plan);
     let lease = meter.lease_for(payer, at(NOW), money(0));
@@ -232,11 +240,13 @@ fn thresholds_passed_by_other_hosts_after_this_one_started_are_reported() {
         let counts = |period| SharedCounts { period, period_used, ..SharedCounts::default() };
         meter.learn(KEY, &plan, at(NOW), &counts(lease.period));
         meter.learn_groups(&lease, at(NOW), &[counts(lease.groups[0].period)]);
-        meter.take_news().into_iter().map(|news| (news.of, news.percent)).collect::<Vec<_>>()
+        meter.take_news().into_iter().map(|news| (news.of, news.percent, news.fresh)).collect::<Vec<_>>()
     };
-    assert_eq!(hear(85), []);
+    let both =
+        |percent, fresh| [(BudgetOf::Key(KEY), percent, fresh), (BudgetOf::Group("labs".into()), percent, fresh)];
+    assert_eq!(hear(85), both(80, false));
     assert_eq!(hear(99), []);
-    assert_eq!(hear(100), [(BudgetOf::Key(KEY), 100), (BudgetOf::Group("labs".into()), 100)]);
+    assert_eq!(hear(100), both(100, true));
     assert_eq!(hear(50), [], "an older, smaller count is ignored");
 }
 
