@@ -317,7 +317,7 @@ impl Courier {
 
     /// An attempt has failed: another follows, until an hour has passed.
     fn failed(&mut self, mut waiting: DueAlert, why: &str) {
-        let wait = ALERT_RETRY.saturating_mul(1 << waiting.tries.min(16)).min(ALERT_RETRY_MAX);
+        let wait = pause(waiting.tries);
         let age = Duration::from_millis(unix().0.saturating_sub(waiting.alert.at));
         if age + wait > ALERT_RETRIES_END {
             let mut lines = AlertLines::default();
@@ -359,6 +359,11 @@ impl Courier {
         let time: Unix = unix();
         drop(self.needs.log.write(format!("{{\"time\":\"{}\",{members}}}\n", window::iso(time)).into_bytes()));
     }
+}
+
+/// Time after a failed attempt, before which there were `tries`.
+fn pause(tries: u32) -> Duration {
+    ALERT_RETRY.saturating_mul(1 << tries.min(16)).min(ALERT_RETRY_MAX)
 }
 
 #[cfg(feature = "redis")]
@@ -410,5 +415,17 @@ impl Courier {
             self.raised(alert, &mut facts, &mut lines);
         }
         self.write(&lines);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_doubles_up_to_five_minutes() {
+        let seconds = [0, 1, 2, 8, 9, 99].map(|tries| pause(tries).as_secs());
+        assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
+        assert!(crate::base::limits::ALERT_TAKEOVER > ALERT_RETRY_MAX + Duration::from_secs(10));
     }
 }
