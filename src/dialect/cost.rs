@@ -5,6 +5,7 @@
 //! events that end a stream, and for usages with a `cost` of the provider.
 
 use super::events::members;
+use super::usage::Reported;
 use crate::wire::json::{Raw, key};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
@@ -66,6 +67,14 @@ fn written(name: &[u8], data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec
     }
     out.extend_from_slice(b"\n\n");
     out
+}
+
+/// Removes the provider's cost from the usage among the events in `out` from `from` on, if `reported` was read from
+/// one with a cost.
+pub(super) fn remove_cost(reported: Option<Reported>, shape: Shape, from: usize, out: &mut Vec<u8>) {
+    if reported.is_some_and(|reported| reported.own_cost) {
+        write_cost(shape, from, None, out);
+    }
 }
 
 /// A body whose `usage` has no cost.

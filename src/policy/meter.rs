@@ -151,23 +151,6 @@ impl Meter {
         tell(accounts.entry(key.0 as usize), Some(was), plan.budget, || BudgetOf::Key(key), thresholds, news);
     }
 
-    /// Reports the shares of a key's budget that have been used in its period.
-    pub fn report_passed(&mut self, payer: Payer<'_>, now: Unix) {
-        let Payer { key, plan, .. } = payer;
-        self.at(key, plan, now);
-        let Meter { accounts, news, thresholds, .. } = self;
-        tell(accounts.entry(key.0 as usize), None, plan.budget, || BudgetOf::Key(key), thresholds, news);
-    }
-
-    /// Like [`Meter::report_passed`], for all groups.
-    pub fn report_passed_groups(&mut self, now: Unix) {
-        let Meter { tree, open, news, thresholds, .. } = self;
-        tree.each_budget(open, now, |node| {
-            let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, None, node.limits.budget, of, thresholds, news);
-        });
-    }
-
     /// Keys with any counted use.
     pub fn counted(&self) -> Vec<KeyIx> {
         self.accounts.iter().map(|(key, _)| KeyIx(key as u32)).collect()

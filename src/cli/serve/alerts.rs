@@ -75,17 +75,17 @@ struct Courier {
     /// Time of the next look for alerts that others have left.
     round: Mono,
     #[cfg(feature = "redis")]
-    hosts: OtherHosts,
+    hosts: SharedAlerts,
     clock: Clock,
 }
 
 /// Exchange with the other hosts of a shared ledger.
 #[cfg(feature = "redis")]
 #[derive(Default)]
-struct OtherHosts {
+struct SharedAlerts {
     /// Subjects whose trouble is over, which the ledger does not know yet.
     over: Vec<String>,
-    /// Number of these that it is being told, and the source of the alerts that other hosts have left.
+    /// Number of these in the present question, and the source of the alerts that other hosts have left.
     asked: Option<(usize, Receiver<Option<Vec<Alert>>>)>,
 }
 
@@ -134,7 +134,7 @@ impl Courier {
             troubled: false,
             round,
             #[cfg(feature = "redis")]
-            hosts: OtherHosts::default(),
+            hosts: SharedAlerts::default(),
             clock,
         };
         match AlertFile::open(&courier.needs.place, unix()) {
@@ -407,7 +407,7 @@ impl Courier {
         let Ok(left) = comes.recv_timeout(Duration::ZERO) else { return };
         let count = *count;
         self.hosts.asked = None;
-        // If the ledger could not be reached, it is told in the next round.
+        // If the ledger could not be reached, the next round repeats the question.
         let Some(left) = left else { return };
         self.hosts.over.drain(..count);
         let (mut facts, mut lines) = (self.facts(), AlertLines::default());

@@ -5,7 +5,7 @@ mod seen;
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::convert::{CHUNK, write_failed, write_failure, write_messages_usage, write_usage_chunk};
-use super::super::cost::write_cost;
+use super::super::cost::remove_cost;
 use super::super::delta::{finish_word, finishes};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::events::members;
@@ -261,9 +261,7 @@ impl Tap {
         let mut seen = self.look(data, value)?;
         self.fail_on_error(&seen, data, name)?;
         let reported = seen.value(seen.usage.or(seen.choice_usage), data).map(Reported::from_chat);
-        if let Some(reported) = reported {
-            self.reported.merge(reported);
-        }
+        reported.into_iter().for_each(|reported| self.reported.merge(reported));
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         if seen.finishes > 0 {
             // An empty word ends nothing, and a later event that differs only in its text is treated the same.
@@ -299,9 +297,7 @@ impl Tap {
         if name.is_empty() && seen.is_text_alone() {
             self.template.learn(data, seen.text, &out[begin..], seen.text_at - begin);
         }
-        if reported.is_some_and(|reported| reported.own_cost) {
-            write_cost(Shape::Chat, begin, None, out);
-        }
+        remove_cost(reported, Shape::Chat, begin, out);
         Ok(true)
     }
 
@@ -361,7 +357,6 @@ impl Tap {
         let reported = seen.value(seen.usage, data);
         let reported = reported.map(if starts { Reported::from_start } else { Reported::from_messages });
         reported.into_iter().for_each(|reported| self.reported.merge(reported));
-        let own_cost = reported.is_some_and(|reported| reported.own_cost);
         if seen.finishes > 0 {
             let word = Raw::new(data).get("delta").and_then(|delta| delta.get("stop_reason"));
             self.finish_seen |= finish_word(word)?.is_some();
@@ -376,9 +371,7 @@ impl Tap {
             seen.write(data, NAMES, me, out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
-            if own_cost {
-                write_cost(Shape::Messages, begin, None, out);
-            }
+            remove_cost(reported, Shape::Messages, begin, out);
             return Ok(true);
         }
         if self.finish_seen && seen.finishes > 0 && self.reported.output.is_none() {
@@ -399,9 +392,7 @@ impl Tap {
             out.push(b'\n');
         }
         out.extend_from_slice(frame.raw);
-        if own_cost {
-            write_cost(Shape::Messages, begin, None, out);
-        }
+        remove_cost(reported, Shape::Messages, begin, out);
         if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
             self.template.learn(data, seen.text, seen.text.of(data), 0);
         }

@@ -34,9 +34,9 @@ section! {
     /// `[alerts]`.
     #[derive(Clone, Debug)]
     pub struct Alerts {
-        /// Webhook that receives each alert as one POST of JSON. Its path is often a secret: use a reference, or rely on
-        /// `tollgate check --print`, which masks the path. Value: an `http://` or `https://` URL, `{ env = "NAME" }` or
-        /// `{ file = "path" }`.
+        /// Webhook that receives each alert as one POST of JSON. Its path is often a secret: use a reference, or rely
+        /// on `tollgate check --print`, which masks the path. Value: an `http://` or `https://` URL, `{ env = "NAME" }`
+        /// or `{ file = "path" }`.
         pub url: Option<Webhook> = None, Or(WebhookUrl, "none"), Live;
         /// Shares of a budget in percent that raise an alert when they have been used. Value: a list of at most 8
         /// integers from 1 to 100; an empty one raises none.
@@ -125,8 +125,8 @@ impl Kind<Webhook> for WebhookUrl {
     }
 }
 
-const EXPECTED: &str = "expected a URL such as \"https://hooks.example.com/services/T0/B0/XXXX\", with a path of printable \
-     ASCII, and without a user and a fragment";
+const EXPECTED: &str = "expected a URL such as \"https://hooks.example.com/services/T0/B0/XXXX\", with a path of \
+     printable ASCII, and without a user and a fragment";
 
 /// Shares in percent.
 struct Percents;

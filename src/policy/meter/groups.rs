@@ -1,7 +1,7 @@
 //! State of all groups, and the thresholds of their budgets and of those of keys.
 
-use super::budget::Thresholds;
-use super::{Amount, Meter, PathIx};
+use super::budget::{BudgetOf, Thresholds, tell};
+use super::{Amount, Meter, PathIx, Payer};
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
 
@@ -28,6 +28,23 @@ impl Meter {
     /// Reports these shares of budgets in percent, too, when they have been used.
     pub fn set_thresholds(&mut self, percents: &[u8]) {
         self.thresholds = Thresholds::with(percents);
+    }
+
+    /// Reports the shares of a key's budget that have been used in its period.
+    pub fn report_passed(&mut self, payer: Payer<'_>, now: Unix) {
+        let Payer { key, plan, .. } = payer;
+        self.at(key, plan, now);
+        let Meter { accounts, news, thresholds, .. } = self;
+        tell(accounts.entry(key.0 as usize), None, plan.budget, || BudgetOf::Key(key), thresholds, news);
+    }
+
+    /// Like [`Meter::report_passed`], for all groups.
+    pub fn report_passed_groups(&mut self, now: Unix) {
+        let Meter { tree, open, news, thresholds, .. } = self;
+        tree.each_budget(open, now, |node| {
+            let of = || BudgetOf::Group(node.limits.name.clone());
+            tell(&node.account, None, node.limits.budget, of, thresholds, news);
+        });
     }
 
     /// Path of a key in the group of this name; `None` if the group is not configured.

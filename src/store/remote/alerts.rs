@@ -72,8 +72,8 @@ impl Remote {
         self.query::<u64>(redis::cmd("HDEL").arg(self.named("alerts")).arg(id)).map(drop)
     }
 
-    /// Notes that trouble of these subjects is over. Returns the alerts whose host has made no attempt for long, so that
-    /// this one delivers them.
+    /// Notes that trouble of these subjects is over. Returns the alerts whose host has made no attempt for long, so
+    /// that this one delivers them.
     pub fn left_alerts(&mut self, over: &[String], now: Unix) -> Result<Vec<Alert>, StoreError> {
         self.connect()?;
         for subject in over {

@@ -4,7 +4,7 @@
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::super::convert::{failed, kind_of};
-use super::super::super::cost::write_cost;
+use super::super::super::cost::remove_cost;
 use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::keys::K;
 use super::super::super::template::Hole;
@@ -119,9 +119,7 @@ impl Tap {
         hide(me.hides, true, from, out);
         let told = self.number(number);
         end_event(from, told, out);
-        if reported.is_some_and(|reported| reported.own_cost) {
-            write_cost(Shape::Responses, begin, None, out);
-        }
+        remove_cost(reported, Shape::Responses, begin, out);
         Ok(true)
     }
 
