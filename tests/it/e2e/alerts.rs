@@ -286,6 +286,30 @@ fn hundred_alerts_at_once_survive_a_kill() {
 }
 
 #[test]
+fn alerts_beyond_a_thousand_are_dropped_and_logged() {
+    let collector = Collector::that(Arc::new(|_| answer("503 Service Unavailable", "", "")));
+    // A request of each key uses up five budgets, and passes eight thresholds of each.
+    let mut more = "[[plans]]\nname = \"tiny\"\nbudget = 0.0001\n".to_owned();
+    for key in 0..26 {
+        for (level, parent) in ["", "parent = \"0-", "parent = \"1-", "parent = \"2-"].iter().enumerate() {
+            let parent = if level == 0 { String::new() } else { format!("{parent}{key}\"\n") };
+            more.push_str(&format!("[[groups]]\nname = \"{level}-{key}\"\nbudget = 0.0001\n{parent}"));
+        }
+    }
+    more.push_str(&format!("[alerts]\n{}\nbudget = [1, 2, 3, 5, 10, 20, 50, 100]\n", webhook(&collector)));
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    for key in 0..26 {
+        let key = h.key_with(&["--plan", "tiny", "--group", &format!("3-{key}")]);
+        assert_eq!(spend(&h, &key), 200);
+    }
+    let dropped = wait_for("the bound", || Some(logged(&h, "dropped")).filter(|all| all.len() >= 39));
+    std::thread::sleep(Duration::from_millis(500));
+    // One more than a thousand may be under way.
+    assert!((39..=40).contains(&dropped.len()) && logged(&h, "dropped").len() == dropped.len(), "{}", dropped.len());
+    assert_eq!(kept(&h, "\"due\"").len() + dropped.len(), 1040);
+}
+
+#[test]
 fn kill_at_any_moment_loses_no_alert() {
     let collector = Collector::start();
     let moments = [0, 10, 20, 30, 45, 60, 100, 1000];
