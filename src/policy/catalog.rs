@@ -141,7 +141,7 @@ pub struct Model {
     /// Other names that clients may request; each may end in `*`. Scopes of keys, usage records and responses use the
     /// id.
     pub aliases: Vec<String>,
-    /// Name for people. Default: the id.
+    /// Display name. Default: the id.
     pub name: String,
     /// Owner that `GET /v1/models` shows. Default: the first target's provider.
     pub owned_by: String,
@@ -173,14 +173,14 @@ pub struct Model {
     ///
     /// Part of `targets`.
     pub relayed: Vec<Target>,
-    /// What stays together among targets of equal priority and their credentials: `"session"` keeps the turns of a
-    /// conversation at one target, so that its prompt cache works; `"key"` keeps all requests of a key together;
-    /// `"off"` takes the targets in turn. All three follow the weights.
+    /// Which requests use the same target, among targets of equal priority and their credentials: `"session"` sends all
+    /// turns of a conversation to one target, so that its prompt cache works; `"key"` sends all requests of a key to
+    /// one target; `"off"` uses the targets in turn. All three follow the weights.
     pub affinity: Affinity,
     /// How Tollgate chooses among targets of equal priority: by `"affinity"`, or `"least_busy"`: the target with the
     /// fewest running requests for its weight, for replicas of a local server.
     pub balance: Balance,
-    /// Makes requests that find no free slot wait, fairly by key. `{}` uses the defaults of the keys below. Value: a
+    /// If no slot is free, requests wait for one; keys take turns. `{}` uses the defaults of the keys below. Value: a
     /// table. Default: no queue; such requests get 503.
     pub queue: Option<QueueLimits>,
     /// Some of its targets, or their credentials, are of equal priority.
@@ -197,8 +197,8 @@ pub struct Model {
     pub set_params: Vec<ModelParam>,
     /// Request fields that are added if the request lacks them. Value: a table of up to 32 fields.
     pub default_params: Vec<ModelParam>,
-    /// Types of tools that run at a provider of the shape `responses`, at its price, and that requests may use, such as
-    /// `"web_search"`. All other tools that the client does not run itself are removed. With `"file_search"` or
+    /// Types of tools, such as `"web_search"`, that requests may use although a provider of the shape `responses` runs
+    /// and bills them. Tollgate removes all other tools that the client does not run itself. With `"file_search"` or
     /// `"mcp"`, every key reaches all data that the provider's credential reaches. Value: a list of names. Default:
     /// none.
     pub hosted_tools: Vec<String>,
@@ -430,14 +430,14 @@ section! {
         pub mid_conversation_system: Option<bool> = None, Or(Flag, "by the shape"), Live;
         /// Reasoning of earlier turns is sent back to the model.
         pub replay_reasoning: bool = false, Flag, Live;
-        /// The bound on completion tokens is called `max_completion_tokens` (shape `chat`). It also holds for requests
-        /// that are not translated. Default: true for OpenAI and Azure, otherwise false.
+        /// The bound on completion tokens is called `max_completion_tokens` (shape `chat`). This also applies to
+        /// requests that are not translated. Default: true for OpenAI and Azure, otherwise false.
         pub max_completion_tokens: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// The model accepts messages of the role `developer` (shape `chat`). If false, a chat client's are sent as
-        /// `system`. Default: true for OpenAI and Azure, otherwise false.
+        /// The model accepts messages of the role `developer` (shape `chat`). If false, Tollgate sends those of a chat
+        /// client as `system`. Default: true for OpenAI and Azure, otherwise false.
         pub developer_role: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// How JSON of a schema is requested: `"native"` by its own field, `"tool"` by a tool that the model must call,
-        /// `"instruction"` in the prompt.
+        /// How Tollgate requests JSON that fits a schema: `"native"` by the field of the API, `"tool"` by a tool that
+        /// the model must call, `"instruction"` in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
         /// The model accepts a reasoning effort. Default: false; true for models of OpenAI and Azure called `gpt-5…`,
@@ -464,8 +464,8 @@ section! {
         /// turns, unless the client has set its own (shape `messages`). `"key"` sends the client's `prompt_cache_key`,
         /// or one made from its session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
-        /// Number of completion tokens that the model can produce at most. A larger bound of a translated request is
-        /// lowered to it.
+        /// Maximum number of completion tokens of the model. In a translated request, Tollgate lowers a larger bound to
+        /// this number.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }
 }

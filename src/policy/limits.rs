@@ -18,13 +18,13 @@ section! {
     pub struct UpstreamLimits {
         /// Time for DNS, TCP and TLS of one attempt, over all addresses tried.
         pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// Time until the first event of a stream. When it is over, the next target is tried. If none is left, the
-        /// client gets 504, or an error event if the head of the stream has been sent (`heartbeat_after`).
+        /// Time until the first event of a stream. When it is over, Tollgate tries the next target. If none is left,
+        /// the client gets 504, or an error event if the head of the stream has been sent (`heartbeat_after`).
         pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;
         /// Time between two data events of a stream. Comments and pings do not count.
         pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
-        /// Time for a response that is not streamed, over all attempts, and for all waiting before the first event of a
-        /// stream. Then the client gets 504; no other target is tried.
+        /// Time for a response that is not streamed, over all attempts; for a stream, the whole time until its first
+        /// event. When it is over, the client gets 504, and no other target is tried.
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
         /// Targets that are tried for one request, including the first. A model with one target has one attempt, unless
         /// a second credential, a `queue` or a renewed credential allows another.

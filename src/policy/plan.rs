@@ -43,14 +43,14 @@ section! {
         pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Requests that run at the same time. 0 means no limit.
         pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// US dollars per period: the cost of requests by the prices of their models. 0 means no limit.
+        /// US dollars per period, at the prices of the models. 0 means no limit.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
         /// Use of models without `input_price` or `output_price`, and of request fields with another price
         /// (`service_tier`, hosted tools), under a budget: `"refuse"` returns 403; with `"allow"` the model is free of
         /// charge, and the field adds nothing to the cost of the tokens. Every budget on the path to the root group
         /// must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
-        /// Share of a model's slots that each key of the plan gets while keys wait for them, relative to keys of other
+        /// If keys wait for a model's slots: the share of slots for each key of the plan, relative to keys of other
         /// plans.
         pub share: u32 = 1, Whole(1..=1000), Live;
         /// True if `budget` is the key's own, not its plan's.

@@ -8,8 +8,8 @@ pub const TIERS_MAX: usize = 8;
 pub struct Prices {
     /// US dollars per million prompt tokens. With the table `{ "0" = 1.25, "200K" = 2.5 }`, a request whose prompt has
     /// more than 200,000 tokens, cached ones included, costs 2.5 for each million of them, as Google and OpenAI bill.
-    /// `"0"` is required. Every price may be such a table; one that is not keeps its value for prompts of any length. A
-    /// request whose prompt is estimated at more than 75 % of a threshold reserves at the higher prices.
+    /// `"0"` is required. Every price may be such a table; a plain number applies to prompts of any length. If the
+    /// estimated prompt has more than 75 % of a threshold, the request reserves at the higher prices.
     #[doc(alias = "input_price")]
     pub input: u64,
     /// US dollars per million completion tokens.

@@ -133,8 +133,7 @@ pub struct Provider {
     /// API format that the provider uses: `"chat"` (OpenAI Chat Completions; `"openai"` also works), `"messages"`
     /// (Anthropic Messages; `"anthropic"` also works) or `"responses"` (OpenAI Responses).
     pub shape: Shape,
-    /// URL that the provider's own SDK takes: with `/v1` for `chat` and `responses`, without it for `messages`.
-    ///
+    /// Base URL as in the provider's own SDK: with `/v1` for `chat` and `responses`, without it for `messages`.
     /// Without a trailing slash.
     pub base_url: String,
     /// True if it is reached over TLS.
@@ -177,16 +176,16 @@ pub struct Provider {
     pub ca_file: Option<PathBuf>,
     /// Index into `Config.authorities`; `None` for plain TCP.
     pub authority: Option<u32>,
-    /// How undocumented request fields are treated: `"drop"`, `"forward"`, or `"auto"`: fields that local servers
-    /// document are forwarded to providers on the local network.
+    /// How Tollgate treats undocumented request fields: `"drop"`, `"forward"`, or `"auto"`, which forwards the
+    /// documented fields of local servers to providers on the local network.
     pub unknown_fields: UnknownFields,
     /// The provider understands a request for usage in a stream.
     pub stream_usage: bool,
-    /// Requests may name objects that are stored in the provider's account by their ids: files, containers, recordings,
-    /// voices, vector stores. All keys share that account, so a key can use what another key has stored if it knows the
-    /// id. If false, such a request gets 400 or goes to a later target that permits it.
+    /// Requests may name objects in the provider's account by their ids: files, containers, recordings, voices, vector
+    /// stores. All keys share that account, so a key that knows an id can use the object of another key. If false, such
+    /// a request gets 400 or goes to a later target that permits it.
     pub stored_objects: bool,
-    /// Imports the provider's list of models: models that are not configured are added to the catalog. `{}` uses the
+    /// Imports the provider's list of models and adds those that are not configured to the catalog. `{}` uses the
     /// defaults of the keys below. Value: a table. Default: off.
     pub discover: Option<Discover>,
     /// Models that it lists; none before it has been asked.

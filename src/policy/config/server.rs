@@ -35,13 +35,13 @@ section! {
     /// Listeners, and the bounds on requests of clients.
     #[derive(Clone, Debug)]
     pub struct Server {
-        /// Address, or list of up to 16 addresses, that clients connect to. `":8080"` is port 8080 on every address of
-        /// the host. Sockets inherited from systemd replace them. Value: an address with a port, such as
-        /// `"127.0.0.1:8080"`, `"[::]:8080"` or `":8080"`, or a list of them.
+        /// Address for clients, or a list of up to 16. `":8080"` is port 8080 on every address of the host. Sockets
+        /// inherited from systemd replace them. Value: an address with a port, such as `"127.0.0.1:8080"`,
+        /// `"[::]:8080"` or `":8080"`, or a list of them.
         pub listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8080))], Addresses, Restart;
         /// Address of the dashboard, the admin API, `/healthz`, `/readyz`, `/metrics` and `/openapi.json`. It always
-        /// uses plain HTTP. `"unix:PATH"` is a socket of mode 0600, whose users need no token. Value: an address with a
-        /// port, or `"unix:PATH"`.
+        /// uses plain HTTP. `"unix:PATH"` is a socket of mode 0600; anyone who may open it needs no token. Value: an
+        /// address with a port, or `"unix:PATH"`.
         pub admin_listen: Option<AdminListen> = None, Or(AdminPlace, "none"), Restart;
         /// Bearer token for reading the admin API and `/metrics`. Required if other hosts can reach the admin listener:
         /// without it, Tollgate refuses to start, to reload and to upgrade. A token of less than 16 characters gives a
@@ -53,8 +53,9 @@ section! {
         /// Further host names for the dashboard, the admin API, `/metrics` and `/openapi.json`, in addition to
         /// addresses and `localhost`. A request for `/metrics` with the token may use any name.
         pub admin_hosts: Vec<Arc<str>> = Vec::new(), Hosts, Live;
-        /// Records all requests for the admin API from the start, which costs about 1 % of a request. If false, only
-        /// failed ones are recorded until somebody first reads `requests`, `targets` or `status` there.
+        /// Records all requests for the admin API from the start, which adds about 1 % to the cost of a request. If
+        /// false, Tollgate records only failed requests until `requests`, `targets` or `status` of the admin API is
+        /// first read.
         pub record_requests: bool = false, Flag, Restart;
         /// Prefix of API keys. A change makes all issued keys invalid.
         pub key_prefix: String = "tg_".to_string(), KeyPrefix, Live;
@@ -85,17 +86,18 @@ section! {
         /// Size of a request's body. A larger one gets 413.
         pub max_body: u64 = 32 * MIB, Bytes(1024..=1024 * MIB), Live;
         /// Memory of all buffers together; at least four times `max_body`. Requests beyond it get 503. One key can use
-        /// a quarter of it, one request with its translation three quarters. An answer of up to an eighth (a sixteenth
-        /// if it is translated) always proceeds; a larger one may wait for others.
+        /// a quarter of this memory, and one request with its translation three quarters. An answer of up to an eighth
+        /// (a sixteenth if it is translated) always continues; a larger one may wait for others.
         pub max_buffered: usize = 512 << 20, Bytes(MIB..=1024 * 1024 * MIB), Live;
-        /// Time for a request's head from its first byte. Also the time until that byte on a new connection, including
-        /// its TLS handshake, and on an idle connection that has shown no valid key.
+        /// Time from the first byte of a request's head to its last. It is also the time until the first byte on a new
+        /// connection, including the TLS handshake, and on an idle connection that has shown no valid key.
         pub header_timeout: Duration = Duration::from_secs(10), Time(TIMEOUTS), Live;
-        /// Time without progress of a request's body. After this time, a body must also average 16 KiB/s.
+        /// Time in which a request's body makes no progress. A body that takes longer than this must also average 16
+        /// KiB/s.
         pub body_timeout: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
         /// Time that a connection may be idle between two requests, once it has shown a valid key.
         pub keepalive_timeout: Duration = Duration::from_secs(75), Time(TIMEOUTS), Live;
-        /// Time for which a client may read nothing while data is ready for it.
+        /// Time in which a client may read nothing although data waits for it.
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
         /// Time for running requests to finish after Tollgate gets the signal to stop.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
@@ -107,16 +109,16 @@ section! {
         pub trusted_proxies: Vec<Network> = Vec::new(), Networks, Live;
         /// Connections of `trusted_proxies` begin with a PROXY protocol header (version 1 or 2), before TLS.
         pub proxy_protocol: bool = false, Flag, Live;
-        /// Requests that are logged: `"all"`, only `"failures"`, or a share of the successes. Failures are always
-        /// logged, and so are requests that needed a second attempt. Requests without a valid key are logged at most
-        /// 100 times a second.
+        /// Requests that are logged: `"all"`, only `"failures"`, or a share of the successes. Failures, and requests
+        /// that needed a second attempt, are always logged. Requests without a valid key are logged at most 100 times a
+        /// second.
         pub log: RequestLog = RequestLog::All, Logged, Live;
-        /// How users and conversations that clients name are recorded: `"hash"` keeps users as keyed hashes, `"plain"`
-        /// keeps the first 64 printable characters of a user's name, `"off"` keeps nothing, not even the class of
-        /// client.
+        /// How Tollgate records the users and conversations that clients name: `"hash"` keeps users as keyed hashes,
+        /// `"plain"` keeps the first 64 printable characters of a user's name, `"off"` keeps neither these nor the kind
+        /// of client.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
-        /// Silence after which Tollgate sends the head of a stream, with status 200, and then the time between its
-        /// heartbeats. A failure after that is an error event.
+        /// Silence after which Tollgate sends the head of a stream, with status 200; later it is the time between
+        /// heartbeats. A failure after the head is an error event.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }
 }

@@ -50,7 +50,8 @@ section! {
         /// ms if that is longer. `"before-reply"` commits it before the response is complete.
         pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
         /// Time between commits of usage records to a ledger in a file. Longer intervals write less to flash; a kill
-        /// loses what was not committed. More than `"25ms"` is possible only with `durability = "write-behind"`.
+        /// loses the records that are not committed yet. More than `"25ms"` is possible only with `durability =
+        /// "write-behind"`.
         pub commit_every: Duration = COMMIT_TICK, Time(COMMITS), Restart;
         /// Time between syncs of the commits to a ledger in a file. A power cut loses no more than that. With
         /// `"before-reply"` every commit is synced.
@@ -62,7 +63,7 @@ section! {
         /// clean stop, if it has changed. A copy replaces an older one, but no other file. Tollgate never reads the
         /// copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
-        /// Delay of a commit of usage records, after the time at which it was due, from which on new requests get 503.
+        /// If a commit of usage records is late by this time, new requests get 503.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
         /// Behaviour while a shared store cannot be reached: `"refuse"` returns 503, `"local"` lets each host admit its
         /// share of every limit. `"local"` cannot be combined with `durability = "before-reply"`.
@@ -76,10 +77,10 @@ section! {
         ///
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;
-        /// Folder for usage records that the store does not accept before the process ends. The next start reads them
-        /// in. With a shared store this folder also contains the mark: the file by which a start recognises the store.
-        /// Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder of the
-        /// configuration.
+        /// Folder for usage records that the store does not accept before the process ends. The next start reads them.
+        /// With a shared store this folder also contains the mark, a file by which a gateway recognises the store at
+        /// its start. Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder
+        /// of the configuration.
         pub spill: Option<PathBuf> = None,
             Or(Folder, "beside the ledger's file; beside the configuration if the store is shared"), Restart;
     }

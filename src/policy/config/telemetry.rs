@@ -25,8 +25,8 @@ section! {
         /// PEM file.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
             Live;
-        /// Share of the traces started by Tollgate that are recorded. If the client has started the trace, its sampling
-        /// flag decides.
+        /// Recorded share of the traces that Tollgate starts. If the client started the trace, its sampling flag
+        /// decides.
         pub sample: f64 = 1.0, Fraction, Live;
         /// Collector of spans; none if `otlp` is not set.
         pub collector: Option<Box<Provider>> = None;
