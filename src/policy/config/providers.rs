@@ -134,6 +134,7 @@ pub struct Provider {
     /// (Anthropic Messages; `"anthropic"` also works) or `"responses"` (OpenAI Responses).
     pub shape: Shape,
     /// Base URL as in the provider's own SDK: with `/v1` for `chat` and `responses`, without it for `messages`.
+    ///
     /// Without a trailing slash.
     pub base_url: String,
     /// True if it is reached over TLS.
