@@ -123,6 +123,7 @@ fn take_over(
 ) -> Result<Service, String> {
     let prepared = ledger::look(&plan.config).and_then(|()| {
         let turn = predecessor.await_turn().map_err(cannot_take_over)?;
+        turn.listening.iter().try_for_each(|before| Listening::of(&plan.config).check(before))?;
         Service::prepare(plan, listeners, signals, turn, true)
     });
     let mut service = prepared.inspect_err(|why| predecessor.fail(why))?;

@@ -73,11 +73,15 @@ impl HandoverMessage {
     }
 }
 
-/// Listeners in a configuration. Inherited sockets stay open, so a successor warns if its own settings differ.
+/// Settings that an upgrade keeps. Inherited sockets stay open, so a successor warns if its own settings differ. The
+/// usage of running requests belongs to the predecessor's ledger, so a successor with another one fails.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Listening {
     clients: Vec<SocketAddr>,
     admin: Option<String>,
+    /// URL of the ledger, without credentials. A predecessor of an earlier version does not send it.
+    #[serde(default)]
+    ledger: Option<String>,
 }
 
 impl Listening {
@@ -85,6 +89,17 @@ impl Listening {
         Listening {
             clients: config.server.listen.clone(),
             admin: config.server.admin_listen.as_ref().map(ToString::to_string),
+            ledger: Some(config.store.url.to_string()),
+        }
+    }
+
+    /// Fails if this process would use another ledger than its predecessor.
+    pub(super) fn check(&self, before: &Listening) -> Result<(), String> {
+        match (&self.ledger, &before.ledger) {
+            (Some(now), Some(before)) if now != before => Err(format!(
+                "store.url has changed from {before} to {now}, and an upgrade keeps the ledger: restart to change it"
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -113,7 +128,7 @@ mod tests {
     #[test]
     fn every_message_is_one_line_and_survives_a_round_trip() {
         let at: SocketAddr = ([127, 0, 0, 1], 80).into();
-        let listening = Listening { clients: vec![at], admin: None };
+        let listening = Listening { clients: vec![at], admin: None, ledger: None };
         let counted = HandoverMessage::Counted(Box::default());
         let lines = [
             counted,
@@ -138,6 +153,7 @@ mod tests {
         let listening = |clients, admin: Option<SocketAddr>| Listening {
             clients: vec![at(clients)],
             admin: admin.map(|admin| admin.to_string()),
+            ledger: None,
         };
         let names = |now: &Listening, before: &Listening| {
             let texts = now.warnings(before);

@@ -255,6 +255,24 @@ fn a_successor_that_cannot_start_changes_nothing() {
 }
 
 #[test]
+fn successor_with_another_ledger_is_refused() {
+    let rig = rig("upgrade-ledger", "");
+    let gate = rig.start();
+    let good = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
+    let other = good.replace("sqlite:ledger.db", "sqlite:other.db");
+    assert_ne!(other, good);
+    std::fs::write(rig.path("tollgate.toml"), other).unwrap();
+    gate.signal("-USR2");
+    gate.until("the failure is logged", |gate| gate.log().contains("serving on without a successor"));
+    assert!(gate.log().contains("\"outcome\":\"failed: store.url has changed from sqlite:"), "{}", gate.log());
+    assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"), "the key is known");
+    assert!(!rig.path("other.db").exists());
+    std::fs::write(rig.path("tollgate.toml"), good).unwrap();
+    upgrade(&gate);
+    assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
 fn old_process_exits_with_0_and_the_new_one_handles_term() {
     let rig = rig("upgrade-term", "drain_timeout = \"5s\"");
     let mut gate = rig.start();
