@@ -186,7 +186,7 @@ static FAMILIES: &[Family] = &[
         at == 0
     }),
     counter("tollgate_requests_total", "Answered requests; status 499: the client left.", requests),
-    counter("tollgate_refused_total", "Requests that a limit has refused (429).", |from, at, text| {
+    counter("tollgate_refused_total", "Requests rejected by a limit (429).", |from, at, text| {
         let Some(limit) = LimitKind::ALL.get(at) else { return false };
         text.count(&[("limit", limit.name())], from.stats.refused[at]);
         true
@@ -200,7 +200,7 @@ static FAMILIES: &[Family] = &[
     }),
     counter(
         "tollgate_cost_dollars_total",
-        "What the tokens charged cost, by the prices configured.",
+        "Cost of the tokens charged, at the configured prices.",
         |from, at, text| {
             let Some(model) = from.model(at) else { return false };
             text.real("", &[("model", &model.model)], model.cost_nano as f64 / 1e9);
@@ -212,7 +212,7 @@ static FAMILIES: &[Family] = &[
         "Time from the end of a request to the first event of its stream.",
         |from, at, text| text.of_model(from.model(at), &ANSWERS, |model| &model.first_event),
     ),
-    histogram("tollgate_request_seconds", "Time of admitted requests, as `total`.", |from, at, text| {
+    histogram("tollgate_request_seconds", "Time of admitted requests.", |from, at, text| {
         text.of_model(from.model(at), &ANSWERS, |model| &model.request)
     }),
     histogram(
@@ -242,21 +242,21 @@ static FAMILIES: &[Family] = &[
             true
         },
     ),
-    counter("tollgate_target_failures_total", "Failures of a target by its own fault.", |from, at, text| {
+    counter("tollgate_target_failures_total", "Failures that a target caused itself.", |from, at, text| {
         let Some((target, _)) = from.target(at) else { return false };
         text.count(&[("target", &target.label)], target.failures);
         true
     }),
     gauge(
         "tollgate_target_cooling_down",
-        "1 while a target cools down, after failures or as its provider asks, or is being probed.",
+        "1 while a target cools down (after failures, or because its provider reports a limit) or is probed.",
         |from, at, text| {
             let Some((target, cooling)) = from.target(at) else { return false };
             text.count(&[("target", &target.label)], u64::from(cooling));
             true
         },
     ),
-    gauge("tollgate_queued", "Requests that wait for a place, by model with a queue.", queued),
+    gauge("tollgate_queued", "Requests that wait for a slot, for models with a queue.", queued),
     gauge("tollgate_budget_used_ratio", "Share of a group's budget that is used in its period.", |from, at, text| {
         let Some((group, budget)) = from.budgets.get(at) else { return false };
         text.real("", &[("group", group)], budget.used as f64 / budget.total as f64);
@@ -308,16 +308,16 @@ static FAMILIES: &[Family] = &[
     counter("tollgate_spans_dropped_total", "Spans that did not reach their collector.", |from, at, text| {
         text.only(at, from.stats.spans_dropped)
     }),
-    counter("process_cpu_seconds_total", "Time of processors that the process has taken.", |from, at, text| {
+    counter("process_cpu_seconds_total", "CPU time of the process in seconds.", |from, at, text| {
         text.only_real(at, from.gauges.process.cpu_micros as f64 / 1e6)
     }),
-    gauge("process_resident_memory_bytes", "Memory that is really there.", |from, at, text| {
+    gauge("process_resident_memory_bytes", "Resident memory of the process in bytes.", |from, at, text| {
         text.only_real(at, from.gauges.process.resident_bytes as f64)
     }),
     gauge("process_open_fds", "Open descriptors.", |from, at, text| {
         text.only_real(at, from.gauges.process.open_fds as f64)
     }),
-    gauge("process_start_time_seconds", "When the process began, since 1970.", |from, at, text| {
+    gauge("process_start_time_seconds", "Start of the process in seconds since 1970.", |from, at, text| {
         text.only_real(at, from.gauges.process.started.0 as f64 / 1e3)
     }),
 ];
