@@ -28,6 +28,11 @@ const fn small() -> [u32; 1000] {
     table
 }
 
+/// Ending of a noun after this count: `1 request`, `2 requests`.
+pub fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 /// Appends a number in decimal digits.
 #[inline]
 pub fn push_number(out: &mut Vec<u8>, value: u64) {

@@ -79,7 +79,8 @@ impl Listener {
     fn configured(server: &Server) -> Result<Listener, Failure> {
         let none = || Failure::failed("the configuration has no admin_listen: set it, or use --admin ADDR");
         let place = server.admin_listen.clone().ok_or_else(none)?;
-        let token = server.admin_token.as_ref().map(|token| token.expose().to_string());
+        let token = server.admin_token.as_ref().filter(|token| load::is_known(token));
+        let token = token.map(|token| token.expose().to_string());
         Ok(Listener { place, token })
     }
 
@@ -99,6 +100,11 @@ impl Listener {
             *address = SocketAddr::new(ip, address.port());
         }
         self
+    }
+
+    /// Error for a listener that does not know the paths of an admin listener.
+    pub(super) fn is_for_clients(&self) -> String {
+        format!("{self} is not an admin listener (404): use the address in server.admin_listen")
     }
 
     /// Sends a GET request for a path.

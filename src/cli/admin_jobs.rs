@@ -99,7 +99,7 @@ fn answered(high: &Config, (name, digest): (&str, [u8; 32]), now: Unix) -> Resul
     let Some(mut ledger) = store::open_existing(high).map_err(failed)? else { return Ok(None) };
     match ledger.answered(name, now).map_err(|error| failed(Failure::failed(error)))? {
         Some(known) if known.digest == digest => Ok(Some(known.answer)),
-        Some(_) => Err((409, "idempotency-key: something else was asked for under this name".to_string())),
+        Some(_) => Err((409, "idempotency-key: already used for another request, use a new one".to_string())),
         None => Ok(None),
     }
 }
@@ -223,8 +223,8 @@ fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<KeyLimit, Error
         _ => None,
     };
     read.ok_or_else(|| match is_budget {
-        true => expected(path, "US dollars with at most nine decimals (0: no limit), or null: as the plan says"),
-        false => expected(path, "a whole number (0: no limit), or null: as the plan says"),
+        true => expected(path, "US dollars with at most nine decimals (0: no limit), or null (the limit of the plan)"),
+        false => expected(path, "a whole number (0: no limit), or null (the limit of the plan)"),
     })
 }
 
@@ -328,7 +328,7 @@ fn unknown(name: &str) -> ErrorAnswer {
 }
 
 fn nothing() -> ErrorAnswer {
-    (404, "there is nothing here; see /admin/openapi.json".to_string())
+    (404, "unknown path; see /admin/openapi.json".to_string())
 }
 
 fn failed(failure: Failure) -> ErrorAnswer {

@@ -37,7 +37,7 @@ pub struct DemoArgs {
     /// taken]
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub admin_listen: Option<SocketAddr>,
-    /// Tokens per second of every answer; 0 sends them immediately
+    /// Tokens per second of each response; 0 sends them immediately
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub pace: u64,
     /// Print a command for every API, instead of one

@@ -78,12 +78,12 @@ impl NoAnswer {
     /// Short description for the log.
     pub fn words(&self) -> &'static str {
         match self {
-            NoAnswer::Name => "no address is known for its name",
+            NoAnswer::Name => "its name has no address",
             NoAnswer::Refused(_) => "connection refused",
             NoAnswer::Unreachable(..) => "no connection",
             NoAnswer::Proxy(why) => why,
             NoAnswer::Silent => "no answer in time",
-            NoAnswer::Tls(_) => "TLS has failed",
+            NoAnswer::Tls(_) => "the TLS handshake failed",
             NoAnswer::WantsTls => "it speaks TLS, and its URL says http",
             NoAnswer::Broken(_) => "no answer in HTTP",
         }

@@ -7,6 +7,7 @@ use super::load::{self, Secrets};
 use super::output::{Failure, clean, line, print, print_json, warn};
 use super::serve::{descriptors, setup};
 use super::store;
+use crate::base::text::plural;
 use crate::io::clock::unix;
 use crate::io::listen;
 use crate::io::machine;
@@ -51,13 +52,13 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     if args.connect {
         return connect::run(&config, &security);
     }
-    let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let count = |count: usize, noun: &str| format!("{count} {noun}{}", plural(count as u64));
     let (providers, models) =
         (count(config.providers.len(), "provider"), count(config.catalog.models().len(), "model"));
     let models = match config.providers.iter().filter(|provider| provider.discover.is_some()).count() {
         0 => models,
-        1 => format!("{models} and what one provider lists"),
-        lists => format!("{models} and what {lists} providers list"),
+        1 => format!("{models} and those that one provider lists"),
+        lists => format!("{models} and those that {lists} providers list"),
     };
     let plans = count(config.plans.len(), "plan");
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
@@ -104,7 +105,7 @@ fn queue_remarks(config: &Config) -> Vec<String> {
         let Some(queue) = &model.queue else { continue };
         if model.targets.iter().any(|target| target.concurrency == 0) {
             remarks.push(format!(
-                "model `{}`: a target without `concurrency` always has a free slot, so requests rarely wait",
+                "model `{}`: a target without `concurrency` always has a free slot, so few requests wait: set it",
                 model.id
             ));
         }

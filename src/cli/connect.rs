@@ -36,7 +36,7 @@ impl Found {
         match self {
             Found::Good(text) => ("ok", text),
             Found::Hint(text) => ("hint", text),
-            Found::Bad(text) => ("FAILS", text),
+            Found::Bad(text) => ("error", text),
         }
     }
 }
@@ -72,7 +72,7 @@ fn ledger(config: &Config) -> Option<(String, bool)> {
     let opened = store::open(config);
     let said = match &opened {
         Ok(_) => "ok: the ledger answers".to_string(),
-        Err(why) => format!("FAILS: {}", clean(&why.text())),
+        Err(why) => format!("error: {}", clean(&why.text())),
     };
     Some((format!("store  {}\n  {said}\n", config.store.url), opened.is_err()))
 }
@@ -257,7 +257,7 @@ fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Targ
         let status = answer.status;
         if refused || ABSENT.contains(&status) {
             return Some(Found::Bad(format!(
-                "it is there, but not for {path}, which answers {status}: is \"{word}\" right in `serves`?"
+                "available, but not for {path}, which returns {status}: check \"{word}\" in `serves`"
             )));
         }
         matches!(status, 401..=403).then(|| Found::Bad(rejected(provider, status)))
@@ -370,14 +370,14 @@ fn answers_tls(provider: &Provider, asker: &Asker<'_>) -> bool {
 fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[ListedModel], target: &Target) -> Found {
     if let Some(ListedModel { ends, .. }) = list.iter().find(|model| model.id == target.model) {
         return match ends {
-            Some(day) => Found::Hint(format!("it is there, and the provider will end it on {day}: choose another")),
-            None => Found::Good("it is there".to_string()),
+            Some(day) => Found::Hint(format!("available until {day}, when the provider ends it: choose another")),
+            None => Found::Good("available".to_string()),
         };
     }
     // A provider may accept names that it does not list.
     let path = format!("{}/models/{}", base_path(provider), encoded(&target.model));
     if get(provider, asker, &path).is_ok_and(|answer| answer.status == 200) {
-        return Found::Good("it is there".to_string());
+        return Found::Good("available".to_string());
     }
     if provider.is_openai() && &*provider.host != "api.openai.com" {
         return Found::Hint("not listed, as deployments of Azure are not".to_string());

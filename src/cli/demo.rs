@@ -9,6 +9,7 @@ use super::serve::{ServeListeners, catch_signals, serve};
 use crate::base::digest::hex;
 use crate::io::clock;
 use crate::io::listen;
+use crate::io::machine::explained;
 use crate::io::signals::Signals;
 use crate::io::worker::start_thread;
 use crate::policy::catalog::Model;
@@ -99,10 +100,10 @@ impl Port {
         let wanted = asked.unwrap_or(usual);
         let bound = TcpListener::bind(wanted);
         let bound = match asked {
-            Some(_) => bound.map_err(|error| format!("{option} {wanted}: {error}"))?,
+            Some(_) => bound.map_err(|error| format!("{option} {wanted}: {}", explained(&error)))?,
             None => bound
                 .or_else(|_| TcpListener::bind(SocketAddr::new(wanted.ip(), 0)))
-                .map_err(|error| format!("cannot listen on {wanted}: {error}"))?,
+                .map_err(|error| format!("cannot listen on {wanted}: {}", explained(&error)))?,
         };
         let address = bound.local_addr().map_err(|error| format!("cannot listen on {wanted}: {error}"))?;
         Ok(Port { address, usual, asked: asked.is_some() })

@@ -4,7 +4,7 @@
 use super::args::ConfigArg;
 use super::blocking_http::{ServerAddress, ask};
 use super::load;
-use super::output::{Failure, clean, models, print, remark};
+use super::output::{Failure, clean, models, print, remark, warn};
 use crate::io::tls::Security;
 use crate::policy::catalog::{TOKENS_MAX, is_bad};
 use crate::policy::config::units::quoted;
@@ -55,7 +55,7 @@ struct Hosted {
 const FORWARD: &str = "unknown_fields = \"forward\"          # it takes fields that OpenAI's API does not document\n";
 
 /// For Anthropic's models since Claude Sonnet 5.
-const NO_SAMPLING: &str = "# Of translated requests: it refuses a temperature, and reasons by an effort.\n\
+const NO_SAMPLING: &str = "# For translated requests: the model rejects temperature and takes a reasoning effort.\n\
                            capabilities = { sampling = false, effort = true }\n";
 
 const HOSTED: [Hosted; 8] = [
@@ -226,10 +226,10 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
         remark(&local.found());
     }
     if hosted.is_empty() && local.is_empty() {
-        remark("found no provider: replace the example in the file");
+        warn("found no provider: replace the example in the file");
     }
     if let Some(variable) = load::hiding(&path) {
-        remark(&format!("${variable} is set, so commands ignore this file: unset it, or use --config"));
+        warn(&format!("${variable} is set, so commands ignore this file: unset it, or use --config"));
     }
     print(&format!("wrote {}\n", clean(&path.to_string_lossy())))
 }
@@ -312,7 +312,7 @@ fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
         }
     }
     if ids.is_empty() {
-        out.push_str("# No provider was found. Set its variable, take the marks away, and change what is not yours.\n");
+        out.push_str("# No provider was found. Set its variable, uncomment these lines and adapt them.\n");
         out.push_str(&provider_text(&HOSTED[0], "# "));
     }
     if let Some(first) = ids.first() {
@@ -341,7 +341,7 @@ fn provider_text(hosted: &Hosted, mark: &str) -> String {
     let text = format!(
         "[[providers]]\nname = \"{name}\"\nshape = \"{shape}\"\nbase_url = \"{base_url}\"\n\
          api_key = {{ env = \"{variable}\" }}\n{more}\n\
-         [[models]]                            # an example: `check --connect` says what is served\n\
+         [[models]]                            # an example: `check --connect` lists the models\n\
          id = \"{model}\"\n\
          # aliases = [\"claude-*\"]                # other names that clients may ask for\n\
          context = \"{context}\"\n{prices}{takes}targets = [{{ provider = \"{name}\", model = \"{model}\" }}]\n\n"
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(config.plans[0].tokens, 10_000_000);
         // The user must not rely on prices that a provider may change any day.
         let priced = HOSTED.iter().filter(|hosted| hosted.prices.is_some()).count();
-        assert_eq!(text.matches("  # an example: `check --connect` says what is served\n").count(), HOSTED.len());
+        assert_eq!(text.matches("  # an example: `check --connect` lists the models\n").count(), HOSTED.len());
         assert_eq!(text.matches("; check current prices\n").count(), priced);
     }
 

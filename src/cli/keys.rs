@@ -56,10 +56,10 @@ pub enum KeysCommand {
     /// Show one key
     #[command(after_help = "Example:\n  tollgate keys show ann")]
     Show(KeyArgs),
-    /// Change name, plan, scope or limits of a key; id, secret and history stay
+    /// Change name, plan, scope or limits of a key; id, secret and history are kept
     #[command(after_help = "Example:\n  tollgate keys set ann --budget 20 --group research")]
     Set(SetArgs),
-    /// Replace the secret of a key and print the new one; id, plan and history stay
+    /// Replace the secret of a key and print the new one; id, plan and history are kept
     #[command(after_help = "Example:\n  tollgate keys rotate ann --grace 24h")]
     Rotate(RotateArgs),
     /// Revoke a key; running gateways reject it within a second
@@ -176,7 +176,10 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     let (record, text) = make(args, &high, &Actor::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| withdraw(&high, &record.id, &unseen))?;
     let (name, expiry) = (clean(&record.name), record.expires.map_or("never".to_string(), iso));
-    remark(&format!("key {} for {name}: plan {}, expires {expiry}; shown only now", record.id, record.plan));
+    remark(&format!(
+        "issued key {} for {name}: plan {}, expires {expiry}; its secret is not shown again",
+        record.id, record.plan
+    ));
     Ok(())
 }
 
@@ -230,9 +233,9 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let id = find(&high, &args.key)?.id;
     let Rotated { before, record, text } = rotate_in(&high, &id, args.grace, &Actor::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| undo(&high, &before, &record, &unseen))?;
-    let end = record.former.first().map(|former| format!("former secrets end by {}", iso(former.until)));
-    let end = end.unwrap_or_else(|| "the former secret has ended".to_string());
-    remark(&format!("key {} for {} has a new secret; {end}; shown only now", record.id, clean(&record.name)));
+    let end = record.former.first().map(|former| format!("former secrets expire at {}", iso(former.until)));
+    let end = end.unwrap_or_else(|| "the former secret is no longer valid".to_string());
+    remark(&format!("key {} for {} has a new secret, which is not shown again; {end}", record.id, clean(&record.name)));
     Ok(())
 }
 
@@ -246,7 +249,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&KeyLine::new(&record, &high, &Used::default(), now));
     }
-    remark(&format!("key {} for {} is changed", record.id, clean(&record.name)));
+    remark(&format!("changed key {} for {}", record.id, clean(&record.name)));
     Ok(())
 }
 
@@ -354,7 +357,7 @@ fn revoke(args: &KeyArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&gone(&id, !new));
     }
-    remark(&format!("key {id} {}", if new { "is revoked" } else { "was revoked before" }));
+    remark(&format!("key {id} {}", if new { "is revoked" } else { "was already revoked" }));
     Ok(())
 }
 

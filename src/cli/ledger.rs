@@ -40,10 +40,10 @@ pub enum LedgerCommand {
     /// Print all records as JSON Lines: one object per request, or per daily sum of folded requests
     #[command(after_help = "Example:\n  tollgate ledger export > records.jsonl")]
     Export(ExportArgs),
-    /// Copy a ledger in a file, also while a gateway runs
+    /// Copy a SQLite ledger, also while a gateway runs
     #[command(after_help = "Example:\n  tollgate ledger backup /backup/tollgate.db")]
     Backup(BackupArgs),
-    /// Rewrite a ledger in a file without unused space, and with `store.page_size`; not while a gateway runs
+    /// Rewrite a SQLite ledger without unused space and with `store.page_size`; stop the gateway first
     #[command(after_help = "Example:\n  tollgate ledger compact")]
     Compact(CompactArgs),
     /// Accept a shared ledger that was emptied or replaced, for all hosts

@@ -4,6 +4,7 @@ use super::args::ConfigArg;
 use super::output::Failure;
 use crate::io::{files, process, secrets};
 use crate::policy::config::{Config, ConfigError, Source, StoreUrl};
+use crate::policy::settings::secret::Secret;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,11 @@ pub enum Secrets {
     Needed,
     /// Missing secrets are skipped: an operator who issues keys need not have the providers' credentials.
     Optional,
+}
+
+/// False if the variable, file or program of a secret had none, so that [`Secrets::Optional`] skipped it.
+pub fn is_known(secret: &Secret) -> bool {
+    secret.expose() != PLACEHOLDER
 }
 
 /// File to use: the argument, otherwise the variable, otherwise the first default path that exists.
@@ -66,7 +72,7 @@ fn choose(
 pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     let file = path.to_string_lossy();
     let unreadable = |error: std::io::Error| {
-        let message = error.to_string();
+        let message = format!("cannot read the configuration: {error}");
         vec![ConfigError { file: file.to_string(), line: None, field: String::new(), message }]
     };
     let bytes = match path == Path::new(INLINE_NAME) {

@@ -2,6 +2,7 @@
 //! remarks and errors go to standard error.
 
 use crate::base::limits::{CELL_CHARS_MAX, LAST_CELL_CHARS_MAX};
+use crate::base::text::plural;
 use crate::io::machine::terminal_width;
 use crate::policy::config::ConfigError;
 use crate::policy::keys::is_unseen;
@@ -283,7 +284,7 @@ impl<'a> Table<'a> {
 
 /// Returns a number of models with its noun.
 pub fn models(count: usize) -> String {
-    format!("{count} model{}", if count == 1 { "" } else { "s" })
+    format!("{count} model{}", plural(count as u64))
 }
 
 /// A count with its digits grouped: `1 234 567`.

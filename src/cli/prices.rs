@@ -5,7 +5,8 @@
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, clean, print};
+use super::output::{Align, Failure, Table, clean, models, print};
+use crate::base::text::plural;
 use crate::io::files;
 use crate::policy::catalog::{Catalog, Model, context_text};
 use crate::policy::config::Config;
@@ -28,7 +29,7 @@ pub struct PricesArgs {
     /// Price list: LiteLLM's model_prices_and_context_window.json, or the api.json of models.dev
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// Write the new prices into the configuration; comments stay
+    /// Write the new prices into the configuration; comments are kept
     #[arg(long)]
     write: bool,
 }
@@ -102,7 +103,7 @@ pub fn run(args: &PricesArgs) -> Result<(), Failure> {
         return Ok(());
     }
     write(&path, &found)?;
-    print(&format!("wrote {count} prices to {}\n", clean(&path.to_string_lossy())))
+    print(&format!("wrote {count} price{} to {}\n", plural(count as u64), clean(&path.to_string_lossy())))
 }
 
 /// A published list.
@@ -240,7 +241,7 @@ fn report(
         text.push_str(&format!("{why}: {}\n", clean(&models.join(", "))));
     }
     let equal = found.iter().filter(|(_, _, differences)| differences.is_empty()).count();
-    text.push_str(&format!("{equal} of {} models have the listed prices\n", found.len()));
+    text.push_str(&format!("listed prices match: {equal} of {}\n", models(found.len())));
     if count > 0 && !writes {
         text.push_str("nothing was changed: add --write to change the configuration\n");
     }

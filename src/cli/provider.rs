@@ -3,6 +3,7 @@
 
 use super::args::parse_address;
 use crate::io::listen;
+use crate::io::machine::explained;
 use crate::io::reactor::{Reactor, ReactorSetup};
 use crate::io::signals::Signals;
 use crate::simulator::{Simulator, SimulatorSettings};
@@ -16,10 +17,10 @@ pub struct ProviderArgs {
     /// Address to listen on; port 0 selects a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000", value_parser = parse_address)]
     pub listen: SocketAddr,
-    /// Tokens per second of every answer; 0 sends them as fast as the client reads
+    /// Tokens per second of each response; 0 sends them as fast as the client reads
     #[arg(long, value_name = "TOKENS_PER_SECOND", default_value_t = 0)]
     pub pace: u64,
-    /// Key that requests must contain [default: any or none]
+    /// Key that requests must contain [default: no check]
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     /// Serve this model; repeat it for several. Without it every name is served
@@ -32,7 +33,7 @@ pub fn run(args: &ProviderArgs) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: provider on {}: {error}", args.listen);
+            eprintln!("error: provider on {}: {}", args.listen, explained(&error));
             ExitCode::FAILURE
         }
     }

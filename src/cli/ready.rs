@@ -11,6 +11,9 @@ use std::time::Duration;
 /// the example for Docker Compose.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Beginning of every error.
+const NOT_READY: &str = "not ready: ";
+
 /// `tollgate ready`.
 #[derive(clap::Args, Debug)]
 pub struct ReadyArgs {
@@ -31,6 +34,7 @@ pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
     let ready = ask(&listener);
     if args.json {
         let why = ready.as_ref().err().map(Failure::text);
+        let why = why.as_ref().map(|why| why.trim_start_matches(NOT_READY));
         print_json(&serde_json::json!({ "ready": ready.is_ok(), "admin": listener.to_string(), "why": why }))?;
     } else if ready.is_ok() {
         print("ready\n")?;
@@ -39,17 +43,24 @@ pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
 }
 
 fn ask(listener: &Listener) -> Result<(), Failure> {
-    match listener.get("/readyz", TIMEOUT) {
-        Ok(answer) if answer.status == 200 => Ok(()),
-        Ok(answer) if answer.body.ends_with(b": clock\n") => Err(Failure::failed(format!(
-            "not ready: {listener} returned {}: the clock is behind the newest usage record or the build date; see \
-             `tollgate ledger clock`",
-            answer.status
-        ))),
-        Ok(answer) => Err(Failure::failed(format!("not ready: {listener} returned {}", answer.status))),
-        Err(NoAnswer::Refused(_)) => Err(Failure::failed(format!(
-            "not ready: nothing listens at {listener}: start the gateway or check the address"
-        ))),
-        Err(_) => Err(Failure::failed(format!("not ready: no response from {listener}"))),
-    }
+    let why = match listener.get("/readyz", TIMEOUT) {
+        Ok(answer) if answer.status == 200 => return Ok(()),
+        Ok(answer) if answer.status == 404 => listener.is_for_clients(),
+        Ok(answer) => {
+            let reason = match answer.body.strip_prefix(NOT_READY.as_bytes()) {
+                Some(b"clock\n") => {
+                    ": the clock is behind the newest usage record or the build date; see `tollgate ledger clock`"
+                }
+                Some(b"ledger\n") => ": the ledger cannot be written; the gateway's log says why",
+                Some(b"stopping\n") => ": the gateway is stopping",
+                _ => "",
+            };
+            format!("{listener} returned {}{reason}", answer.status)
+        }
+        Err(NoAnswer::Refused(_)) => {
+            format!("nothing listens at {listener}: start the gateway or check the address")
+        }
+        Err(_) => format!("no response from {listener}"),
+    };
+    Err(Failure::failed([NOT_READY, &why].concat()))
 }

@@ -35,7 +35,7 @@ pub struct RequestsArgs {
     /// Gateway options.
     #[command(flatten)]
     pub admin: AskArg,
-    /// Also print requests as they end
+    /// Keep running and print requests as they finish
     #[arg(long)]
     pub live: bool,
     /// Only requests that failed, or that had a failed attempt
@@ -139,6 +139,9 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     if answer.status != 200 {
         let message = document.get("error").and_then(|error| error.get("message")?.text());
         let message = clean(&message.unwrap_or_default());
+        if answer.status == 404 {
+            return Err(Failure::failed(listener.is_for_clients()));
+        }
         if answer.status == 401 && args.admin.at.admin.is_none() {
             return Err(refused_token(&listener, &args.config));
         }
@@ -192,9 +195,9 @@ fn refused_token(listener: &Listener, config: &ConfigArg) -> Failure {
         Some(Origin::File(file)) => clean(file),
         _ => "admin_token".to_string(),
     };
-    Failure::failed(match token.filter(|token| !token.expose().is_empty()) {
+    Failure::failed(match token.filter(|token| !token.expose().is_empty() && load::is_known(token)) {
         None => format!("{listener} needs a token: set {name} (server.admin_token)"),
-        Some(_) => format!("{listener} refuses the token in {name} (server.admin_token)"),
+        Some(_) => format!("{listener} refuses the token in {name} (server.admin_token): correct it"),
     })
 }
 

@@ -44,8 +44,7 @@ pub struct UsageArgs {
     /// Only this model
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// Only this user, by the client's name or the report's; of the other filters it allows only --since and --until,
-    /// and --by only user, session or day
+    /// Only this user, by the client's name or the report's; only with --since, --until and --by user, session or day
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// Only keys with this label
@@ -105,7 +104,12 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         return match (args.json, args.csv) {
             (true, _) => print_json(&lines),
             (_, true) => print(&cold_prefixes::csv(&lines)),
-            _ => print(&cold_prefixes::table(&lines)),
+            _ => {
+                if lines.is_empty() {
+                    remark(NOTHING);
+                }
+                print(&cold_prefixes::table(&lines))
+            }
         };
     }
     store::has_folder(&high)?;
@@ -116,12 +120,15 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         (_, true) => print(&report.csv()),
         _ => {
             if lines.is_empty() {
-                remark("Nothing is recorded for this question.");
+                remark(NOTHING);
             }
             print(&report.table(args.wide))
         }
     }
 }
+
+/// Remark on an empty report.
+const NOTHING: &str = "No usage records match.";
 
 /// The report that an admin API request asks for, by the names of the options; otherwise the error in an option.
 pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {

@@ -116,7 +116,7 @@ pub(crate) fn step(
     let path = std::str::from_utf8(head.path.of(bytes)).unwrap_or_default();
     let host = host(head, bytes);
     if !answers_to_any_name(path, role) && !knows_host(host, cx.admin, &cx.setup.config.server) {
-        return AdminStep::Refuse(Refusal::of_status(403, "this name of the host is not in admin_hosts"));
+        return AdminStep::Refuse(Refusal::of_status(403, "the host name of the request is not in admin_hosts"));
     }
     if let Some(inside) = inside(path.as_bytes()) {
         let path = std::str::from_utf8(inside).unwrap_or_default();
@@ -133,11 +133,13 @@ pub(crate) fn step(
             out.extend_from_slice(document.text().replace("\"VERSION\"", VERSION).as_bytes());
             return AdminStep::Answer(Answer::new(200, JSON));
         }
-        "/readyz" if view.ready => out.extend_from_slice(b"ready\n"),
-        "/readyz" => {
-            out.extend_from_slice(if view.clock { b"not ready\n" } else { b"not ready: clock\n" });
-            return Answer::text(503);
-        }
+        "/readyz" => match view.unready {
+            None => out.extend_from_slice(b"ready\n"),
+            Some(reason) => {
+                out.extend_from_slice(["not ready: ", reason, "\n"].concat().as_bytes());
+                return Answer::text(503);
+            }
+        },
         "/metrics" if role > AdminRole::Nobody => {
             let mut position = ScrapePosition::default();
             if !status::scrape(cx, &view.gauges, &mut position, HIGH_WATER, out) {
@@ -153,7 +155,7 @@ pub(crate) fn step(
         }
         _ => {
             out.extend_from_slice(
-                b"/ is the page; /healthz, /readyz, /metrics, /openapi.json and /admin/openapi.json tell the rest\n",
+                b"unknown path; see /, /healthz, /readyz, /metrics, /openapi.json and /admin/openapi.json\n",
             );
             return Answer::text(404);
         }
@@ -218,7 +220,7 @@ fn api(
     if role == AdminRole::Nobody {
         return Err(unknown());
     }
-    let nothing = || Refusal::of_status(404, "there is nothing here; see /admin/openapi.json");
+    let nothing = || Refusal::of_status(404, "unknown path; see /admin/openapi.json");
     let (route, methods, queries) = route(path).ok_or_else(nothing)?;
     let method = method(bytes);
     if !methods.split(", ").any(|known| known.as_bytes() == method) {
@@ -230,7 +232,7 @@ fn api(
         AdminRole::Writer(writer) => Some(writer),
         AdminRole::Guest if cx.setup.config.server.admin_write_token.is_some() => return Err(unknown()),
         _ => {
-            let text = "changing anything needs the admin_write_token of the configuration";
+            let text = "changes need the admin_write_token of the configuration";
             return Err(Refusal::of_status(403, text));
         }
     };

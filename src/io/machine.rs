@@ -58,6 +58,8 @@ fn shortage(error: &io::Error) -> Option<&'static str> {
         Errno::AGAIN | Errno::NOMEM => {
             Some("memory or threads are short: raise their limit (MemoryMax=, TasksMax=, ulimit -v, ulimit -u)")
         }
+        Errno::ADDRINUSE => Some("choose another address, or stop the program that uses it"),
+        Errno::ADDRNOTAVAIL => Some("this host does not have the address"),
         Errno::MFILE | Errno::NFILE => Some("descriptors are short: raise their limit (LimitNOFILE=, ulimit -n)"),
         _ => None,
     }

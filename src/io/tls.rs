@@ -128,7 +128,12 @@ impl Identity {
         let built = builder.with_no_client_auth().with_single_cert(chain, secret);
         let whose =
             |error: &rustls::Error| if matches!(error, rustls::Error::InvalidCertificate(_)) { cert } else { key };
-        let mut config = built.map_err(|error| named(whose(&error), &error))?;
+        let mut config = built.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                named(key, &format_args!("the private key does not belong to the certificate in {}", cert.display()))
+            }
+            error => named(whose(&error), &error),
+        })?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.ticketer = match before {
             Some(before) => before.0.ticketer.clone(),

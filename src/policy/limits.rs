@@ -3,6 +3,7 @@
 
 use super::settings::kinds::{Bytes, Time, Whole};
 use super::settings::reader::{Reader, Section};
+use super::settings::units::size_text;
 use super::settings::{Setting, Settings, section};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -64,7 +65,11 @@ impl UpstreamLimits {
         let most = largest(max_buffered);
         for (key, value) in [("max_event", self.max_event), ("max_response", self.max_response)] {
             if let Some(at) = section.place(key).filter(|_| value > most) {
-                let text = format!("does not fit max_buffered: expected at most {} KiB", most >> 10);
+                let text = format!(
+                    "expected at most {} KiB, as server.max_buffered allows, found {}",
+                    most >> 10,
+                    size_text(value as u64)
+                );
                 reader.report(at, section.path_of(key), text);
             }
         }

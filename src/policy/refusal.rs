@@ -4,6 +4,7 @@
 
 use super::cause::Cause;
 use super::meter::{Limit, LimitKind, LimitReason, Whose};
+use crate::base::text::plural;
 use crate::base::time::Unix;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -90,6 +91,7 @@ enum About {
     Timeout,
     Key,
     Scope,
+    Endpoint,
     Plan,
     Group,
     Budget,
@@ -110,6 +112,7 @@ impl About {
             About::Timeout => "timeout",
             About::Key => "key",
             About::Scope => "scope",
+            About::Endpoint => "endpoint",
             About::Plan => "plan",
             About::Group => "group",
             About::Budget => "budget",
@@ -287,7 +290,7 @@ impl Refusal {
 
     /// 405 with the allowed methods, as in the `allow` header.
     pub fn method(allow: &'static str) -> Refusal {
-        let text = format!("method not allowed: use {allow}");
+        let text = format!("method not allowed: use {}", allow.replace(", ", " or "));
         Refusal { allow: Some(allow), ..Refusal::invalid(405, text) }
     }
 
@@ -362,16 +365,18 @@ impl Refusal {
 
     /// 429: the queue of the model is full. `again`: seconds until there is room.
     pub fn queue_full(max: u32, again: u64) -> Refusal {
-        let text = format!("the queue of the model is full: {max} requests wait for a slot (queue.max)");
+        let text = format!(
+            "the queue of the model is full: {max} request{} for a slot (queue.max)",
+            if max == 1 { " waits" } else { "s wait" }
+        );
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "full")
     }
 
     /// 429: the key's share of the model's queue is full. `again`: seconds until there is room.
     pub fn queue_share(share: u32, again: u64) -> Refusal {
-        let text = format!(
-            "{share} requests of this key wait for a slot of the model: its share of the queue (half of queue.max)"
-        );
+        let s = plural(share.into());
+        let text = format!("this key already has {share} request{s} in the queue of the model: half of queue.max");
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "share of this key")
     }
@@ -450,7 +455,7 @@ impl Refusal {
 
     /// 400: a body whose framing is broken. Closes the connection, since the start of the next message is unknown.
     pub fn bad_framing() -> Refusal {
-        Refusal::invalid(400, "the request's body is not framed as its head says").closing()
+        Refusal::invalid(400, "the request's body does not match its content-length or chunks").closing()
     }
 
     /// 400: no `model`, and no default is configured.
@@ -466,8 +471,8 @@ impl Refusal {
 
     /// 404: the model exists, but does not serve this endpoint.
     pub fn not_served(id: &str, asked: &str, serves: &str) -> Refusal {
-        let text = format!("model: `{}` serves {serves}, not {asked}", shortened(id));
-        Refusal::new(RefusalKind::NotFound, 404, text)
+        let text = format!("model: `{}` does not serve {asked}, only {serves}", shortened(id));
+        Refusal::new(RefusalKind::NotFound, 404, text).because(About::Endpoint, "not served by the model")
     }
 
     /// 403: the key's scope lacks the model.
@@ -550,7 +555,7 @@ impl Refusal {
 
     /// 500: the provider's answer is invalid or incomplete.
     pub fn upstream_broken() -> Refusal {
-        Refusal::new(RefusalKind::Upstream, 500, "the model's provider broke off or sent an invalid answer")
+        Refusal::new(RefusalKind::Upstream, 500, "the model's provider ended its answer early or sent an invalid one")
     }
 
     /// 500: an event above `max_event` or an answer above `max_response`. `setting` is the name of the limit.

@@ -147,7 +147,7 @@ mod tests {
             /// Brightness.
             pub level: u32 = 5, Whole(1..=10), Restart, was "brightness";
             /// Pause.
-            pub rest: Option<Duration> = None, Or(Time(SECONDS), "for ever"), Restart;
+            pub rest: Option<Duration> = None, Or(Time(SECONDS), "forever"), Restart;
         }
     }
 

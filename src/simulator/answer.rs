@@ -193,7 +193,7 @@ impl SimulatedAnswer {
         stats.failed += 1;
         let wanted = &self.ask.directives;
         let status = wanted.status.unwrap_or(502);
-        let message = wanted.message.as_deref().unwrap_or("the simulated provider was told to fail");
+        let message = wanted.message.as_deref().unwrap_or("simulated failure");
         let mut extra = wanted.retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
         if !self.keep_alive {
             extra.push_str("connection: close\r\n");
@@ -278,7 +278,7 @@ impl SimulatedAnswer {
         let d = &self.ask.directives;
         let due = |after: Option<u64>| after.is_some_and(|after| after <= self.emitted && self.stage_reached(after));
         if due(d.error_after) {
-            let message = d.message.clone().unwrap_or_else(|| "the simulated provider was told to fail".to_owned());
+            let message = d.message.clone().unwrap_or_else(|| "simulated failure".to_owned());
             self.put(out, &AnswerEvent::Error(&message));
             self.end_body(out);
         } else if due(d.cut_after) {

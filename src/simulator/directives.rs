@@ -59,7 +59,7 @@ impl Directives {
                 None => all.switch(name),
             };
             if !known {
-                return Err(format!("#sim: `{word}` is not understood"));
+                return Err(format!("#sim: unknown word `{word}`"));
             }
         }
         Ok(all)

@@ -44,7 +44,7 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StoreError::Locked(path) => write!(f, "{}: another gateway has this ledger open", path.display()),
+            StoreError::Locked(path) => write!(f, "{}: another gateway has this ledger open: stop it", path.display()),
             StoreError::File(path, error) => write!(f, "{}: {error}", path.display()),
             StoreError::Moved(path) => {
                 write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())

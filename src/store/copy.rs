@@ -63,10 +63,10 @@ pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
         None => Ok(()),
         Some(found) if found.is_file() => match is_ledger(to) {
             Ok(true) => Ok(()),
-            Ok(false) => refused("a copy replaces only an older copy, and this file is none"),
+            Ok(false) => refused("only an older copy is replaced, and this file is not a copy: choose another path"),
             Err(error) => Err(StoreError::File(to.to_path_buf(), error)),
         },
-        Some(_) => refused("a copy replaces only an older copy, and this is no regular file"),
+        Some(_) => refused("only an older copy is replaced, and this is not a regular file: choose another path"),
     }
 }
 

@@ -235,7 +235,7 @@ class Runs:
             code, said = codex(self.task("via-chat", key))
         seconds = time.monotonic() - began
         print(f"Codex with a spent period: ended after {seconds:.1f} s")
-        good = code != 0 and "plan allowance reached: 1 tokens per period; renews at 2" in said and seconds < SPENT_SECONDS
+        good = code != 0 and "plan allowance reached: 1 token per period; renews at 2" in said and seconds < SPENT_SECONDS
         self.note("Codex with a spent period", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
 
     def stop(self):

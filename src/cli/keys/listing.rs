@@ -122,7 +122,7 @@ impl KeyLimits {
         let texts: Vec<String> = set
             .map(|(name, is_limit, limit)| {
                 let limit = if is_limit { limit } else { "none".to_string() };
-                format!("{name} {limit}{}", if self.own.contains(&name) { " (its own)" } else { "" })
+                format!("{name} {limit}{}", if self.own.contains(&name) { " (own)" } else { "" })
             })
             .collect();
         if texts.is_empty() { "none".to_string() } else { texts.join(", ") }
@@ -213,6 +213,14 @@ impl KeyLine {
         format!("{}{remark}", self.plan)
     }
 
+    fn endpoints_text(&self) -> String {
+        if self.endpoints.len() == ScopeEndpoint::ALL.len() { "all".to_string() } else { self.endpoints.join(",") }
+    }
+
+    fn models_text(&self) -> String {
+        if self.models == ["*"] { "all".to_string() } else { self.models.join(",") }
+    }
+
     fn labels_text(&self) -> String {
         let labels: Vec<String> = self.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
         labels.join(", ")
@@ -253,7 +261,7 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
             used = Some(Used::read(ledger, &high, None, now)?);
         }
     }
-    out.end()
+    out.end(args)
 }
 
 /// Keys with their current state, and true if there are more.
@@ -339,11 +347,15 @@ impl Out {
         }
     }
 
-    fn end(mut self) -> Result<(), Failure> {
+    fn end(mut self, args: &ListArgs) -> Result<(), Failure> {
         match &mut self {
             Out::Table(_, true) => Ok(()),
             Out::Table(table, false) => {
-                remark("No keys: tollgate keys issue --name NAME");
+                match (&args.name, args.after) {
+                    (Some(name), _) => remark(&format!("No keys match --name {name}")),
+                    (None, Some(_)) => remark("No further keys"),
+                    (None, None) => remark("No keys: tollgate keys issue --name NAME"),
+                }
                 print(&table.take_text())
             }
             Out::Json(0) => print("[]\n"),
@@ -383,8 +395,8 @@ fn row(table: &mut Table<'_>, line: &KeyLine) {
         line.group.clone().unwrap_or_default(),
         line.labels_text(),
         line.status.to_string(),
-        if line.endpoints.len() == ScopeEndpoint::ALL.len() { "all".to_string() } else { line.endpoints.join(",") },
-        if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
+        line.endpoints_text(),
+        line.models_text(),
         line.created.clone(),
         line.expires.clone().unwrap_or_else(|| "never".to_string()),
         line.last_use.clone().unwrap_or_else(|| "never".to_string()),
@@ -404,6 +416,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
     let (plan, used, money, limits) = (line.plan_text(), line.used_text(), line.money_text(), line.limits.text());
     let (labels, none) = (line.labels_text(), || "none".to_string());
+    let (endpoints, models) = (line.endpoints_text(), line.models_text());
     for (field, value) in [
         ("id", line.id),
         ("name", line.name),
@@ -414,8 +427,8 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("tokens used", used),
         ("budget used", money.unwrap_or_else(none)),
         ("status", line.status.to_string()),
-        ("endpoints", line.endpoints.join(",")),
-        ("models", line.models.join(",")),
+        ("endpoints", endpoints),
+        ("models", models),
         ("created", line.created),
         ("last use", line.last_use.unwrap_or_else(never)),
         ("expires", line.expires.unwrap_or_else(never)),
@@ -489,7 +502,7 @@ mod tests {
         let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("4 044 / no limit"));
         let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
-        assert_eq!(line.limits.text(), "tokens none (its own), requests 5 (its own), concurrency 100");
+        assert_eq!(line.limits.text(), "tokens none (own), requests 5 (own), concurrency 100");
         assert_eq!((line.limits.own.as_slice(), line.money_text()), (&["tokens", "requests"][..], None));
         assert_eq!(line.cost_used, 1.25);
         let limits = LimitOverrides { budget: Some(12_500_000_000), ..LimitOverrides::default() };

@@ -175,7 +175,7 @@ pub(in crate::cli) fn parse_budget(text: &str) -> Result<KeyLimit, String> {
 pub(in crate::cli) fn parse_name(text: &str) -> Result<String, String> {
     let is_seen = !text.trim().is_empty() && !text.chars().any(is_unseen);
     let good = (1..=NAME_MAX).contains(&text.chars().count()) && is_seen;
-    let expected = || format!("expected 1 to {NAME_MAX} characters that can be seen");
+    let expected = || format!("expected 1 to {NAME_MAX} visible characters");
     good.then(|| text.to_string()).ok_or_else(expected)
 }
 

@@ -7,7 +7,7 @@ mod read;
 
 use super::super::tokens::{CountLater, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
-use super::input::{Input, NOT_STORED};
+use super::input::{Input, NO_PROMPTS, NOT_STORED};
 use super::members::Class;
 use super::members::Name;
 use super::stored::{NOTHING_STORED, Stored};
@@ -262,7 +262,7 @@ impl Checks {
             if self.seen & bit != 0 {
                 let mut name = Vec::new();
                 unescape(key.of(buf), &mut name);
-                return self.refuse(format_args!("{}", String::from_utf8_lossy(&name)), "it once, found it repeated");
+                return self.refuse(format_args!("{}", String::from_utf8_lossy(&name)), "it only once");
             }
             self.seen |= bit;
         }
@@ -327,10 +327,11 @@ impl Checks {
         let expected = match (self.name, token) {
             (Name::PreviousResponseId | Name::Conversation | Name::Prompt, _) => {
                 let name = self.name.text();
-                return self.refuse(format_args!("{name}"), &format!("none: {NOT_STORED}"));
+                let advice = if self.name == Name::Prompt { NO_PROMPTS } else { NOT_STORED };
+                return self.refuse(format_args!("{name}"), &format!("none: {advice}"));
             }
             (Name::Background, Token::True) => {
-                return self.refuse(format_args!("background"), &format!("false: {NOT_STORED}"));
+                return self.refuse(format_args!("background"), "false: responses are not stored here");
             }
             (Name::Background, _) => return Ok(()),
             (Name::Input, Token::String) => {

@@ -14,6 +14,8 @@ use std::fmt::Display;
 
 /// Refusal of a reference to a stored response.
 pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
+/// Refusal of a reference to a stored prompt.
+pub(super) const NO_PROMPTS: &str = "prompts are not stored here; send the text of the prompt in input";
 const ROLES: &str = "one of user, assistant, system, developer";
 
 /// Type of an item, as far as the checks distinguish types.

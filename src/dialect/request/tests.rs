@@ -270,13 +270,13 @@ fn repeated_key_is_refused_also_when_escaped() {
         (r#""n":1,"n":2,"#, "n"),
         (r#""stream_options":{},"stream_options":{},"#, "stream_options"),
     ] {
-        assert_eq!(refused(chat(rest)), format!("{name}: expected it once, found it repeated"), "{rest}");
+        assert_eq!(refused(chat(rest)), format!("{name}: expected it only once"), "{rest}");
     }
-    assert_eq!(refused(messages(r#""thinking":{},"thinking":{},"#)), "thinking: expected it once, found it repeated");
+    assert_eq!(refused(messages(r#""thinking":{},"thinking":{},"#)), "thinking: expected it only once");
     for name in ["metadata", "safety_identifier", "prompt_cache_key"] {
         // These members name the user of a request.
         let rest = format!("\"{name}\":{{}},\"{name}\":{{}},");
-        assert_eq!(refused(chat(&rest)), format!("{name}: expected it once, found it repeated"));
+        assert_eq!(refused(chat(&rest)), format!("{name}: expected it only once"));
     }
     // Members that are neither read nor rewritten may be repeated.
     assert!(chat(r#""seed":1,"seed":2,"#).is_ok());

@@ -27,7 +27,13 @@ pub(crate) fn reason(line: Raw<'_>) -> Option<String> {
     } else if !field.is_empty() {
         format!("field: {field}")
     } else if !asked.is_empty() {
-        format!("no model {asked}")
+        match &*cause {
+            "scope: model" => format!("the key may not use model {asked}"),
+            "budget: model without a price" => format!("model {asked} has no price"),
+            "endpoint: not served by the model" => format!("model {asked} does not serve the endpoint"),
+            "" => format!("no model {asked}"),
+            other => format!("{other}: {asked}"),
+        }
     } else if !path.is_empty() {
         format!("no path {path}")
     } else if status == 499 {
@@ -58,6 +64,16 @@ mod tests {
             (r#""status":429,"limit":"budget","limit_group":"agents""#, Some("limit: budget of group agents")),
             (r#""status":400,"field":"temperature""#, Some("field: temperature")),
             (r#""status":404,"asked":"gpt-5-mini""#, Some("no model gpt-5-mini")),
+            (r#""status":403,"cause":"scope: model","asked":"two""#, Some("the key may not use model two")),
+            (r#""status":403,"cause":"budget: model without a price","asked":"free""#, Some("model free has no price")),
+            (
+                r#""status":404,"cause":"endpoint: not served by the model","asked":"emb""#,
+                Some("model emb does not serve the endpoint"),
+            ),
+            (
+                r#""status":403,"cause":"budget: member without a price","asked":"m""#,
+                Some("budget: member without a price: m"),
+            ),
             (r#""status":404,"path":"/v1/chatt""#, Some("no path /v1/chatt")),
             (r#""status":499,"cause":"client left","us":{"total":12140000}"#, Some("client left after 12.1 s")),
             (r#""status":500,"cause":"status 503","upstream_code":"overloaded""#, Some("status 503: overloaded")),

@@ -16,10 +16,8 @@ use crate::wire::json::{item, key, write_string};
 
 /// State of the gateway's connections and requests.
 pub(crate) struct View {
-    /// True if requests are accepted.
-    pub(crate) ready: bool,
-    /// True if the wall clock is plausible.
-    pub(crate) clock: bool,
+    /// Reason why no requests are accepted, if so: `stopping`, `clock` or `ledger`.
+    pub(crate) unready: Option<&'static str>,
     pub(crate) gauges: Gauges,
     /// Number of requests that have a slot.
     pub(crate) exchanges: usize,
@@ -83,7 +81,7 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
     moment(out, "started", started);
     count(out, "uptime_seconds", now.unix.secs().saturating_sub(started.secs()));
     moment(out, "time", now.unix);
-    truth(out, "ready", view.ready);
+    truth(out, "ready", view.unready.is_none());
     truth(out, "stopping", cx.lifecycle.is_stopping());
     count(out, "configuration_epoch", cx.setup.epoch.into());
     open(out, "memory", b'{');

@@ -32,10 +32,14 @@ impl Gateway {
     #[cold]
     #[inline(never)]
     pub(crate) fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
-        let clock = self.cx.clock_is_right();
         let lifecycle = &self.cx.lifecycle;
-        let ready = clock && self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
-        let view = View { ready, clock, gauges: self.gauges(), exchanges: self.exchanges.len() };
+        let unready = match () {
+            () if lifecycle.is_leaving() || lifecycle.has_handed_over() => Some("stopping"),
+            () if !self.cx.clock_is_right() => Some("clock"),
+            () if !self.cx.takes_requests() => Some("ledger"),
+            () => None,
+        };
+        let view = View { unready, gauges: self.gauges(), exchanges: self.exchanges.len() };
         let (keep, peer) = (self.cx.limits.keeps_admin(), self.cx.peers.socket(id));
         let Some(client) = self.clients.get_mut(id) else { return };
         if !keep {

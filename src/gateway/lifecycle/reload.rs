@@ -80,7 +80,7 @@ pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut C
     }
     let wrong = match value {
         Ok(value) if fit_secret(value).is_some() => None,
-        Ok(_) => Some("the secret is empty, too long or has characters that fit no header"),
+        Ok(_) => Some("the secret is empty, too long or has characters that a header cannot carry"),
         Err(why) => Some(why),
     };
     if renewed {

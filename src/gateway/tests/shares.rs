@@ -97,7 +97,7 @@ fn one_key_leaves_half_of_a_queue_to_others() {
     let greedy = ask(&mut gateway, &keys[0], 6);
     assert_eq!(statuses(&gateway, &greedy), [0, 0, 0, 0, 429, 429], "one is served, and three wait");
     let text = String::from_utf8_lossy(gateway.unsent(greedy[5])).into_owned();
-    assert!(text.contains("3 requests of this key wait"), "{text}");
+    assert!(text.contains("this key already has 3 requests in the queue"), "{text}");
     let others: Vec<Conn> = keys[1..].iter().flat_map(|key| ask(&mut gateway, key, 2)).collect();
     assert_eq!(statuses(&gateway, &others), [0, 0, 429, 429]);
     let text = String::from_utf8_lossy(gateway.unsent(others[3])).into_owned();

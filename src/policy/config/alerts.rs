@@ -207,7 +207,7 @@ mod tests {
             ("url = { file = \"none\" }", "url.file: "),
             ("budget = [0]", "budget[0]: expected an integer from 1 to 100"),
             ("budget = [101]", "expected an integer from 1 to 100"),
-            ("budget = [1, 2, 3, 4, 5, 6, 7, 8, 9]", "budget: more than 8 entries"),
+            ("budget = [1, 2, 3, 4, 5, 6, 7, 8, 9]", "budget: expected at most 8 entries, found 9"),
             ("form = \"teams\"", "form"),
             ("every = 1", "known are url, budget, form, ca_file"),
         ] {

@@ -40,7 +40,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
 fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<str>, usize>) -> Option<String> {
     let name = reader.word(field, NAME_MAX)?;
     if !is_group_name(&name) {
-        reader.error(field, "expected characters that can be seen, no `/`, and not `none`");
+        reader.wrong(field, "expected visible characters, no `/`, and not `none`");
     } else if places.contains_key(name.as_str()) {
         reader.error(field, format!("a second group is named `{name}`: names must be unique"));
     }
@@ -62,10 +62,10 @@ fn path_of(index: usize, groups: &[Group], places: &BTreeMap<Arc<str>, usize>) -
         if names.contains(&&**parent) {
             names.insert(0, parent);
             names.reverse();
-            return Err(format!("groups must form a tree, but this is a circle: `{}`", names.join("` in `")));
+            return Err(format!("groups must form a tree, but this is a cycle: `{}`", names.join("` in `")));
         }
         if names.len() == LEVELS_MAX {
-            return Err(format!("a tree of groups has at most {LEVELS_MAX} levels"));
+            return Err(format!("expected at most {LEVELS_MAX} levels of groups: choose another parent"));
         }
         names.insert(0, parent);
         at = *place;

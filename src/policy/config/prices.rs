@@ -91,7 +91,7 @@ fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices
     match tiers.first() {
         Some((0, _)) if tiers.len() <= TIERS_MAX + 1 => return Some(tiers),
         Some((0, _)) => reader.report(at, path, format!("more than {} prices: remove some", TIERS_MAX + 1)),
-        _ => reader.report(at, path, "expected a price \"0\", for short prompts: add it"),
+        _ => reader.report(at, path, "expected also a price \"0\", for short prompts"),
     }
     None
 }

@@ -441,7 +441,7 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth
         return Auth::Bearer;
     }
     if !is_token(&name) || (RESERVED.contains(&name.as_str()) && !CREDENTIALS.contains(&name.as_str())) {
-        reader.error(&field, "expected \"bearer\", \"x-api-key\" or the name of a header");
+        reader.wrong(&field, "expected \"bearer\", \"x-api-key\" or the name of a header");
     }
     Auth::Header(name)
 }
@@ -470,7 +470,7 @@ fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Ve
     let mut headers: Vec<(String, String)> = Vec::new();
     let entries = table.take_rest();
     if entries.len() > HEADERS_MAX {
-        reader.report(table.start(), s.path_of("headers"), format!("more than {HEADERS_MAX} headers"));
+        reader.report(table.start(), s.path_of("headers"), format!("expected at most {HEADERS_MAX} headers"));
     }
     for (name, field) in entries {
         let name = name.to_ascii_lowercase();

@@ -188,9 +188,12 @@ impl Server {
         server.check_admin(reader, &section);
         server.share_memory(reader, &section, known);
         if (server.max_buffered as u64) < server.max_body * 4 {
-            let at = section.place("max_buffered").unwrap_or(section.start());
-            let text = "must be at least four times max_body, since one key may hold a quarter of it";
-            reader.report(at, section.path_of("max_buffered"), text);
+            let name = if section.place("max_buffered").is_some() { "max_buffered" } else { "max_body" };
+            let at = section.place(name).unwrap_or(section.start());
+            let sizes = [server.max_buffered as u64, server.max_body].map(units::size_text);
+            let [all, body] = sizes;
+            let text = format!("expected max_buffered ({all}) to be at least four times max_body ({body})");
+            reader.report(at, section.path_of(name), text);
         }
         if let Some(at) = section.place("proxy_protocol").filter(|_| server.proxy_protocol)
             && server.trusted_proxies.is_empty()
@@ -492,7 +495,7 @@ impl Kind<Vec<Arc<str>>> for Origins {
             if good || origin == "*" {
                 origins.push(origin.into());
             } else {
-                reader.error(&field, "expected an origin such as \"https://app.example.com\", or \"*\"");
+                reader.wrong(&field, "expected an origin such as \"https://app.example.com\", or \"*\"");
             }
         }
         Some(origins)

@@ -76,7 +76,7 @@ section! {
         /// Time for which usage records are kept. Their sums by day are kept forever. Default: forever.
         ///
         /// `None` keeps them for ever.
-        pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;
+        pub retention: Option<Duration> = None, Or(Time(RETENTION), "forever"), Restart;
         /// Folder for usage records that the store does not accept before the process ends. The next start reads them.
         /// With a shared store this folder also contains the mark, a file by which a gateway recognises the store at
         /// its start. Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder
@@ -187,7 +187,7 @@ impl Kind<u32> for PageSize {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u32> {
         let size = reader.integer(&field, &(PAGES[0]..=PAGES[3]))?;
         if !PAGES.contains(&size) {
-            reader.error(&field, "expected 512, 1024, 2048 or 4096");
+            reader.wrong(&field, "expected 512, 1024, 2048 or 4096");
             return None;
         }
         u32::try_from(size).ok()

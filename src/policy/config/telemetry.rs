@@ -120,7 +120,7 @@ impl Kind<Vec<CollectorHeader>> for Headers {
         let (at, path) = (field.start(), field.path.clone());
         let entries = reader.as_table(field)?.take_rest();
         if entries.len() > HEADERS_MAX {
-            reader.report(at, path, "more than 32 headers");
+            reader.report(at, path, "expected at most 32 headers");
         }
         let mut headers = Vec::new();
         for (name, field) in entries {

@@ -264,7 +264,7 @@ fn values_of_the_server_table_are_checked() {
         ("admin_token = \"abc\"", "server.admin_token", "never written here"),
         ("tls = { cert = \"cert.pem\" }", "server.tls.key", "missing"),
         ("tls = { cert = \"none.pem\", key = \"key.pem\" }", "server.tls.cert", "cannot read"),
-        ("tls = { cert = \"plain.txt\", key = \"key.pem\" }", "server.tls.cert", "no PEM block"),
+        ("tls = { cert = \"plain.txt\", key = \"key.pem\" }", "server.tls.cert", "expected kind of PEM block"),
         ("admin_listen = \"0.0.0.0:81\"", "server.admin_listen", "set an `admin_token`"),
         ("cors_origins = [\"a.example\"]", "server.cors_origins[0]", "expected an origin"),
         ("cors_origins = [\"https://a.example/path\"]", "server.cors_origins[0]", "expected an origin"),
@@ -282,7 +282,9 @@ fn values_of_the_server_table_are_checked() {
         ("max_header = \"32MiB\"", "server.max_header", "to \"1MiB\", such as \"1MiB\""),
         ("max_body = \"32\"", "server.max_body", "such as \"32MiB\""),
         ("max_body = 3.5", "server.max_body", "expected a size"),
-        ("max_buffered = \"64MiB\"", "server.max_buffered", "four times max_body"),
+        ("max_buffered = \"64MiB\"", "server.max_buffered", "(64MiB) to be at least four times max_body (32MiB)"),
+        ("max_body = \"1GiB\"", "server.max_body", "to be at least four times max_body (1024MiB)"),
+        ("memory = 15728639", "server.memory", "expected a size from \"15MiB\" to "),
         ("header_timeout = 10", "server.header_timeout", "expected a duration"),
         ("header_timeout = \"0s\"", "server.header_timeout", "from \"1ms\""),
         ("drain_timeout = \"forever\"", "server.drain_timeout", "expected a duration"),
@@ -598,7 +600,7 @@ fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
     one_error(&key("{}"), 5, field, "exactly one of");
     one_error(&key("{ env = \"GOOD_KEY\", file = \"secret\" }"), 5, field, "exactly one of");
     one_error(&key("{ env = \"EMPTY_KEY\" }"), 5, field, "empty");
-    one_error(&key("{ env = \"SPLIT_KEY\" }"), 5, field, "fit no header");
+    one_error(&key("{ env = \"SPLIT_KEY\" }"), 5, field, "a header cannot carry");
     one_error(&key("5"), 5, field, "expected a table");
 }
 
@@ -1065,8 +1067,8 @@ fn prices_may_have_tiers_by_prompt_length() {
     assert_eq!(effective(&parse(&printed).unwrap()), printed);
     let line = format!("{PROVIDER}{MODEL}").lines().count() as u32;
     for (table, field, words) in [
-        ("{ \"200K\" = 2 }", "input_price", "expected a price \"0\", for short prompts: add it"),
-        ("{}", "input_price", "expected a price \"0\", for short prompts: add it"),
+        ("{ \"200K\" = 2 }", "input_price", "expected also a price \"0\", for short prompts"),
+        ("{}", "input_price", "expected also a price \"0\", for short prompts"),
         ("{ \"0\" = 1, \"200X\" = 2 }", "input_price.200X", "no number of prompt tokens"),
         ("{ \"0\" = 1, \"200K\" = 2, \"200000\" = 3 }", "input_price.200K", "in another form"),
         ("{ \"0\" = 1, \"200K\" = -2 }", "input_price.200K", "from 0 to 1000000"),
@@ -1261,6 +1263,11 @@ fn a_response_limit_that_the_buffers_can_never_hold_is_refused() {
     assert_eq!((fits.upstream.max_response, fits.upstream.max_event), (most, 1 << 20));
     for key in ["max_response", "max_event"] {
         let text = with(&format!("{small}[upstream]\n{key} = \"4MiB\""));
-        one_error(&text, 5, &format!("upstream.{key}"), "does not fit max_buffered: expected at most 3968 KiB");
+        one_error(
+            &text,
+            5,
+            &format!("upstream.{key}"),
+            "expected at most 3968 KiB, as server.max_buffered allows, found ",
+        );
     }
 }

@@ -445,7 +445,7 @@ impl Keys {
     /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and the id of the key if the text has
     /// one of its secrets.
     pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyId>) {
-        let Some(claimed) = claimed(presented, prefix) else { return ("not of our form", None) };
+        let Some(claimed) = claimed(presented, prefix) else { return ("malformed", None) };
         if well_formed(presented, prefix).is_none() {
             return ("mistyped", None);
         }

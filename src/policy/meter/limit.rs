@@ -2,6 +2,7 @@
 
 use super::Amount;
 use super::account::MeterAccount;
+use crate::base::text::plural;
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
 use crate::policy::window::iso;
@@ -117,6 +118,7 @@ impl Limit {
     /// Names the limit for `error.message`.
     pub fn message(&self) -> String {
         let (value, reset, window) = (self.value, iso(self.reset), self.window.as_secs());
+        let s = plural(value);
         let whose: Cow<'static, str> = match &self.whose {
             Whose::Plan(name) if self.kind == LimitKind::Budget => format!("plan `{name}`").into(),
             Whose::Plan(_) | Whose::Key => "this key".into(),
@@ -128,10 +130,14 @@ impl Limit {
                 return format!("the budget of {whose} is reserved by running requests");
             }
             (LimitKind::TokensPerWindow, LimitReason::Reserved) => {
-                return format!("{value} tokens per {window} s for {whose} are reserved by running requests");
+                return format!(
+                    "the limit of {whose} is reserved by running requests: {value} token{s} per {window} s"
+                );
             }
             (_, LimitReason::Reserved) => {
-                return format!("the allowance of {whose} is reserved by running requests: {value} tokens per period");
+                return format!(
+                    "the allowance of {whose} is reserved by running requests: {value} token{s} per period"
+                );
             }
             (LimitKind::Budget, LimitReason::Share { need, left }) => {
                 // Rounded up, so that the need always appears larger than the amount left.
@@ -140,8 +146,8 @@ impl Limit {
             }
             (LimitKind::TokensPerWindow, LimitReason::Share { need, left }) => {
                 return format!(
-                    "the request needs up to {need} tokens of the {value} tokens per {window} s for {whose}, of which \
-                     {left} are left"
+                    "the request needs up to {need} tokens of the {value} token{s} per {window} s for {whose}, of \
+                     which {left} are left"
                 );
             }
             (_, LimitReason::Share { need, left }) => {
@@ -154,18 +160,18 @@ impl Limit {
         }
         match self.kind {
             LimitKind::Requests => {
-                format!("rate limit reached: {value} requests per {window} s for {whose}; resets at {reset}")
+                format!("rate limit reached: {value} request{s} per {window} s for {whose}; resets at {reset}")
             }
             LimitKind::TokensPerWindow => {
-                format!("rate limit reached: {value} tokens per {window} s for {whose}; resets at {reset}")
+                format!("rate limit reached: {value} token{s} per {window} s for {whose}; resets at {reset}")
             }
             LimitKind::TokensPerPeriod if is_group => {
-                format!("allowance of {whose} reached: {value} tokens per period; renews at {reset}")
+                format!("allowance of {whose} reached: {value} token{s} per period; renews at {reset}")
             }
             LimitKind::TokensPerPeriod => {
-                format!("plan allowance reached: {value} tokens per period; renews at {reset}")
+                format!("plan allowance reached: {value} token{s} per period; renews at {reset}")
             }
-            LimitKind::Concurrency => format!("rate limit reached: {value} requests at once for {whose}"),
+            LimitKind::Concurrency => format!("rate limit reached: {value} request{s} at once for {whose}"),
             LimitKind::Budget => format!("the budget of {whose} is spent until {reset}"),
         }
     }

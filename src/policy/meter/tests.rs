@@ -420,10 +420,10 @@ fn counters_have_the_same_values_after_a_restart() {
 fn each_limit_is_named_in_its_message() {
     let now = at("2026-11-20T09:00:30Z");
     let plans = [
-        (Plan { requests: 1, ..plan() }, "1 requests per 60 s"),
-        (Plan { tokens: 1, ..plan() }, "1 tokens per period"),
-        (Plan { tokens_per_window: 1, ..plan() }, "1 tokens per 60 s"),
-        (Plan { concurrency: 1, ..plan() }, "1 requests at once"),
+        (Plan { requests: 1, ..plan() }, "1 request per 60 s"),
+        (Plan { tokens: 1, ..plan() }, "1 token per period"),
+        (Plan { tokens_per_window: 1, ..plan() }, "1 token per 60 s"),
+        (Plan { concurrency: 1, ..plan() }, "1 request at once"),
     ];
     for (plan, words) in plans {
         let mut meter = Meter::new();

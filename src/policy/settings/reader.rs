@@ -293,8 +293,11 @@ impl<'a> Reader<'a> {
         match DeTable::parse(self.source.text) {
             Ok(table) => Some(section(String::new(), table.span(), table.into_inner())),
             Err(error) => {
-                let at = error.span().map_or(0, |span| span.start);
-                self.report(at, String::new(), error.message().replace('\n', ", "));
+                let span = error.span().unwrap_or_default();
+                // Some messages, such as "duplicate key", do not show the place that the span is of.
+                let name = self.source.text.get(span.clone()).filter(|_| error.message() == "duplicate key");
+                let name = name.map_or(String::new(), |name| format!(" {}", name.trim()));
+                self.report(span.start, String::new(), error.message().replace('\n', ", ") + &name);
                 None
             }
         }
@@ -415,7 +418,11 @@ impl<'a> Reader<'a> {
             return Vec::new();
         };
         if array.len() > most {
-            self.report(field.span.start, field.path.clone(), format!("more than {most} entries"));
+            self.report(
+                field.span.start,
+                field.path.clone(),
+                format!("expected at most {most} entries, found {}", array.len()),
+            );
         }
         let mut items = Vec::new();
         for (index, value) in array.into_iter().take(most).enumerate() {
@@ -498,7 +505,9 @@ impl<'a> Reader<'a> {
     pub fn size(&mut self, field: &Field<'_>, range: &RangeInclusive<u64>) -> Option<u64> {
         let value = match &field.value {
             DeValue::String(text) => units::size(text).filter(|value| range.contains(value)),
-            DeValue::Integer(_) => return self.integer(field, range),
+            DeValue::Integer(number) => {
+                u64::from_str_radix(number.as_str(), number.radix()).ok().filter(|value| range.contains(value))
+            }
             _ => None,
         };
         if value.is_none() {
@@ -529,7 +538,7 @@ impl<'a> Reader<'a> {
                 self.pem_files.push((path.clone(), self.error_at(field.span.start, field.path.clone(), "")));
                 return Some(path);
             }
-            Ok(_) => self.error(field, format!("`{}` has no PEM block of the kind expected here", path.display())),
+            Ok(_) => self.error(field, format!("`{}` does not contain the expected kind of PEM block", path.display())),
             Err(error) => self.error(field, format!("cannot read `{}`: {error}", path.display())),
         }
         None

@@ -246,7 +246,7 @@ impl Reader<'_> {
 
     fn checked(&mut self, at: usize, path: String, (value, origin): (String, Origin)) -> Option<Secret> {
         let Some(value) = fit(&value) else {
-            self.report(at, path, "the secret is empty, too long or has characters that fit no header");
+            self.report(at, path, "the secret is empty, too long or has characters that a header cannot carry");
             return None;
         };
         Some(Secret::new(value.to_string(), origin))

@@ -56,7 +56,7 @@ impl<'a> FramingFields<'a> {
     pub(super) fn framing(&self, http11: bool) -> Result<Framing, FramingError> {
         match (self.coding, self.length) {
             (Some(_), Some(_)) => {
-                Err(FramingError::Ambiguous("content-length and transfer-encoding exclude one another"))
+                Err(FramingError::Ambiguous("content-length and transfer-encoding must not be sent together"))
             }
             (Some(_), None) if !http11 => Err(FramingError::Ambiguous("transfer-encoding needs HTTP/1.1")),
             (Some(coding), None) => chunked(coding),

@@ -121,7 +121,7 @@ fn explain(head: &[u8], error: httparse::Error) -> HeadError {
     use httparse::Error;
     match error {
         Error::TooManyHeaders => HeadError::new(431, "the request has too many headers"),
-        Error::Version if names_a_version(head) => HeadError::new(505, "only HTTP/1.0 and HTTP/1.1 are spoken here"),
+        Error::Version if names_a_version(head) => HeadError::new(505, "only HTTP/1.0 and HTTP/1.1 are supported"),
         Error::HeaderName => bad("a header name is malformed"),
         Error::HeaderValue => bad("a header value is malformed"),
         _ => bad("the request line is malformed"),
@@ -145,7 +145,7 @@ fn names_a_version(head: &[u8]) -> bool {
 fn refuse(error: FramingError) -> HeadError {
     match error {
         FramingError::Ambiguous(reason) => bad(reason),
-        FramingError::UnknownCoding => HeadError::new(501, "no transfer coding but chunked is spoken here"),
+        FramingError::UnknownCoding => HeadError::new(501, "the only supported transfer-encoding is chunked"),
     }
 }
 

@@ -35,10 +35,10 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("bad_http", Refusal::bad_http(431, "the request has too many headers"), "Send fewer headers."),
         (
             "bad_http",
-            Refusal::bad_http(501, "no transfer coding but chunked is spoken here"),
+            Refusal::bad_http(501, "the only supported transfer-encoding is chunked"),
             "Send `transfer-encoding: chunked`, or `content-length`.",
         ),
-        ("bad_http", Refusal::bad_http(505, "only HTTP/1.0 and HTTP/1.1 are spoken here"), "Send HTTP/1.1."),
+        ("bad_http", Refusal::bad_http(505, "only HTTP/1.0 and HTTP/1.1 are supported"), "Send HTTP/1.1."),
         ("plain_http", Refusal::plain_http(), "Use https://."),
         ("content_type", Refusal::content_type(), "Send `content-type: application/json`, or none."),
         ("form", Refusal::form(), "Add the header."),

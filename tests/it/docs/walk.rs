@@ -157,7 +157,7 @@ fn first_gateway_tutorial_reaches_a_refusal_in_ten_commands() {
     for part in [
         "Tollgate is listening on http://127.0.0.1:",
         "wrote tollgate.toml\n",
-        "ok: gpt-5.4-mini -> gpt-5.4-mini: it is there",
+        "ok: gpt-5.4-mini -> gpt-5.4-mini: available",
         "\"object\":\"chat.completion\"",
         "\"code\":429",
     ] {

@@ -190,6 +190,20 @@ fn last_requests_equal_the_lines_of_the_log() {
 }
 
 #[test]
+fn requests_names_the_token_or_the_address_that_is_wrong() {
+    let h = Harness::start(&Setup { server: "admin_token = { env = \"SIM_KEY\" }", ..Setup::default() });
+    let with = |env: &[(&str, &str)], args: &[&str]| run(h.folder.path(), args, env).err;
+    let (admin, clients) = (h.admin.to_string(), h.at.to_string());
+    let unset = with(&[], &["requests"]);
+    assert_eq!(unset, format!("error: {admin} needs a token: set $SIM_KEY (server.admin_token)\n"));
+    let wrong = with(&[("SIM_KEY", "another")], &["requests"]);
+    assert_eq!(wrong, format!("error: {admin} refuses the token in $SIM_KEY (server.admin_token): correct it\n"));
+    let address = format!("{clients} is not an admin listener (404): use the address in server.admin_listen\n");
+    assert_eq!(with(&[CREDENTIAL], &["requests", "--admin", &clients]), format!("error: {address}"));
+    assert_eq!(with(&[CREDENTIAL], &["ready", "--admin", &clients]), format!("error: not ready: {address}"));
+}
+
+#[test]
 fn failures_are_recorded_before_anybody_reads_and_successes_from_then_on() {
     let h = Harness::start(&Setup { server: WRITE.trim_end_matches("record_requests = true"), ..Setup::default() });
     let key = h.key();

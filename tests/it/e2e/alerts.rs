@@ -398,7 +398,7 @@ fn test_alert_reaches_a_webhook_over_tls_in_the_form_of_slack() {
     // Without the CA it is not trusted, and without a URL there is nothing to test.
     config(&format!("url = \"{url}\""));
     let done = tollgate(folder.path(), &["alerts", "test"]);
-    assert!(done.code == 1 && done.err.contains("not delivered: TLS has failed"), "{}", done.err);
+    assert!(done.code == 1 && done.err.contains("not delivered: the TLS handshake failed"), "{}", done.err);
     config("budget = [90]");
     let done = tollgate(folder.path(), &["alerts", "test"]);
     assert!(done.code == 1 && done.err.contains("alerts.url is not set"), "{}", done.err);

@@ -155,6 +155,7 @@ pub fn keys_are_listed_in_pages(h: &Harness) {
     assert_eq!(of(&["--name", "team"]), [""; 0]);
     assert_eq!(of(&["--after", &ids[3]]), [""; 0]);
     assert_eq!(h.command(&["keys", "list", "--after", "AAAAAAAAAAAA"]).code, 1, "the key does not exist");
+    assert_eq!(h.command(&["keys", "list", "--name", "zz*"]).err, "No keys match --name zz*\n");
     let table = h.done(&["keys", "list", "--name", "other"]);
     assert!(table.starts_with("ID ") && table.lines().count() == 2, "{table}");
     let token = bearer(CREDENTIAL.1);

@@ -184,12 +184,11 @@ fn every_common_mistake_is_found_and_its_fix_is_printed() {
     };
     for (name, _, _, said) in &mistakes {
         let lines = of(name);
-        assert!(lines[0].starts_with("  FAILS: ") && lines[0].contains(said), "{name}: {said}\n{}", lines.join("\n"));
+        assert!(lines[0].starts_with("  error: ") && lines[0].contains(said), "{name}: {said}\n{}", lines.join("\n"));
     }
-    assert!(of("misspelt")[1].starts_with("  FAILS: of-misspelt -> gpt-5.4-mimi: "), "{}", done.out);
+    assert!(of("misspelt")[1].starts_with("  error: of-misspelt -> gpt-5.4-mimi: "), "{}", done.out);
     assert!(of("misspelt")[1].contains("did you mean `gpt-5.4-mini`?"), "{}", done.out);
-    let ends =
-        "  hint: of-ending -> gpt-5-mini: it is there, and the provider will end it on 2026-12-11: choose another";
+    let ends = "  hint: of-ending -> gpt-5-mini: available until 2026-12-11, when the provider ends it: choose another";
     assert_eq!(of("ending")[1], ends);
     assert_eq!(of("fine").len(), 2);
     assert!(of("fine").iter().all(|line| line.starts_with("  ok: ")), "{}", done.out);
@@ -214,9 +213,9 @@ fn expired_certificate_and_wrong_host_name_are_reported() {
     }
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[]);
-    assert_eq!((done.code, done.out.matches("  FAILS: ").count()), (1, 2), "{}", done.out);
-    assert!(done.out.contains("FAILS: its certificate has expired or is not valid yet: renew it"), "{}", done.out);
-    assert!(done.out.contains("FAILS: its certificate is not for `localhost`"), "{}", done.out);
+    assert_eq!((done.code, done.out.matches("  error: ").count()), (1, 2), "{}", done.out);
+    assert!(done.out.contains("error: its certificate has expired or is not valid yet: renew it"), "{}", done.out);
+    assert!(done.out.contains("error: its certificate is not for `localhost`"), "{}", done.out);
     assert!(done.out.contains("ok: 200, 2 models"), "{}", done.out);
 }
 
@@ -237,7 +236,7 @@ fn tls_server_that_closes_on_plain_http_is_detected() {
     });
     fs::write(folder.path().join("tollgate.toml"), provider("shy", &format!("http://{shy}/v1"), "")).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[]);
-    let said = format!("FAILS: it speaks TLS, and base_url says http: write base_url = \"https://{shy}/v1\"");
+    let said = format!("error: it speaks TLS, and base_url says http: write base_url = \"https://{shy}/v1\"");
     assert!(done.code == 1 && done.out.contains(&said), "{}", done.out);
 }
 
@@ -250,7 +249,7 @@ fn ca_certificate_used_by_a_server_is_reported() {
     let text = provider("own", &format!("https://localhost:{}/v1", at.port()), more);
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[]);
-    let said = "FAILS: a CA certificate serves as the server's own: issue one with CA:FALSE for it";
+    let said = "error: a CA certificate serves as the server's own: issue one with CA:FALSE for it";
     assert!(done.code == 1 && done.out.contains(said), "{}", done.out);
 }
 
@@ -267,7 +266,7 @@ fn provider_without_a_model_list_causes_only_a_hint() {
     assert!(hints.out.contains("hint: 503: the provider is busy"), "{}", hints.out);
     let usual = h.command(&["check", "--connect"]);
     let fine = usual.out.split("nobody  ").next().unwrap();
-    assert_eq!((fine.matches("  ok: ").count(), fine.matches("FAILS").count()), (6, 0), "{}", usual.out);
+    assert_eq!((fine.matches("  ok: ").count(), fine.matches("error: ").count()), (6, 0), "{}", usual.out);
     assert_eq!(usual.code, 1, "one provider is not running");
 }
 
@@ -285,9 +284,9 @@ fn a_target_whose_model_does_not_serve_the_endpoint_fails() {
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[]);
     for said in [
-        "FAILS: of-none -> gpt-5.4-mini: it is there, but not for /v1/embeddings, which answers 404: is \"embeddings\" right",
-        "FAILS: of-wrong -> gpt-5.4-mini: it is there, but not for /v1/chat/completions, which answers 400: is \"chat\" right",
-        "ok: of-right -> gpt-5.4-mini: it is there",
+        "error: of-none -> gpt-5.4-mini: available, but not for /v1/embeddings, which returns 404: check \"embeddings\" in",
+        "error: of-wrong -> gpt-5.4-mini: available, but not for /v1/chat/completions, which returns 400: check \"chat\" in",
+        "ok: of-right -> gpt-5.4-mini: available",
     ] {
         assert!(done.out.contains(said), "{said}\n{}", done.out);
     }
@@ -305,8 +304,8 @@ fn anthropic_model_list_is_read_next_to_a_chat_endpoint() {
     for said in [
         "ok: 200, 1 model (",
         "ok: discover: 1 model of its list",
-        "ok: of-both -> claude-x: it is there",
-        "FAILS: of-other -> claude-y: the provider has no such model; did you mean `claude-x`?",
+        "ok: of-both -> claude-x: available",
+        "error: of-other -> claude-y: the provider has no such model; did you mean `claude-x`?",
     ] {
         assert!(done.out.contains(said), "{said}\n{}", done.out);
     }
@@ -324,7 +323,7 @@ fn simulated_provider_with_a_model_list_rejects_other_models() {
     let misspelt = provider("wrong", &format!("http://{at}/v1"), "").replace("gpt-5.4-mini", "gpt-5.4-mimi");
     fs::write(folder.path().join("tollgate.toml"), right + &misspelt).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[]);
-    assert!(done.out.contains("ok: of-right -> gpt-5.4-mini: it is there"), "{}", done.out);
+    assert!(done.out.contains("ok: of-right -> gpt-5.4-mini: available"), "{}", done.out);
     assert!(done.out.contains("no such model; did you mean `gpt-5.4-mini`?"), "{}", done.out);
 }
 
@@ -335,6 +334,12 @@ fn ready_reports_by_exit_code_whether_requests_are_admitted() {
     assert_eq!((h.command(&["ready"]).code, h.command(&["ready", "--admin", &admin]).out.as_str()), (0, "ready\n"));
     let folder = Folder::new();
     assert_eq!(run(folder.path(), &["ready", "--admin", &format!("localhost:{}", h.admin.port())], &[]).code, 0);
+    let at = plain(&[("/readyz", 503, "not ready: ledger\n")]).to_string();
+    let why = format!("{at} returned 503: the ledger cannot be written; the gateway's log says why");
+    let unready = run(folder.path(), &["ready", "--json", "--admin", &at], &[]);
+    assert_eq!((unready.code, unready.err), (1, format!("error: not ready: {why}\n")));
+    let result: serde_json::Value = serde_json::from_str(&unready.out).unwrap();
+    assert_eq!(result["why"], why);
     h.gateway.stop("TERM");
     let gone = h.command(&["ready"]);
     assert_eq!(gone.code, 1);
@@ -358,7 +363,7 @@ fn shared_ledger_that_does_not_answer_is_named() {
     assert_eq!(warnings.len(), done.err.lines().filter(|line| line.starts_with("warning: ")).count());
     assert!(warnings.iter().any(|text| text.as_str().unwrap().contains("no `input_price`")), "{warnings:?}");
     let connect = run(folder.path(), &["check", "--connect"], &[]);
-    assert!(connect.code == 1 && connect.out.contains("FAILS: "), "{}{}", connect.out, connect.err);
+    assert!(connect.code == 1 && connect.out.contains("error: "), "{}{}", connect.out, connect.err);
     assert!(connect.out.contains("ok: 200"), "providers are asked all the same: {}", connect.out);
     for done in [done, connect] {
         assert!(!done.out.contains("hidden") && !done.err.contains("hidden"), "{}{}", done.out, done.err);
@@ -367,7 +372,7 @@ fn shared_ledger_that_does_not_answer_is_named() {
 
 #[test]
 fn credential_that_only_requests_need_is_checked() {
-    for (status, said) in [(401, "FAILS: of-fine -> gpt-5.4-mini: 401: "), (402, "402: the account"), (403, "403: the")]
+    for (status, said) in [(401, "error: of-fine -> gpt-5.4-mini: 401: "), (402, "402: the account"), (403, "403: the")]
     {
         let folder = Folder::new();
         let answers = [("/v1/models", 200, LIST), ("/v1/chat/completions", status, "{}")];

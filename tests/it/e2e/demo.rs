@@ -153,7 +153,7 @@ fn traffic_of_the_demo_fails_for_nine_reasons_and_reaches_two_limits() {
         "ended after ",
         "no path /v1/chatt",
         "status 429: ",
-        "key: not of our form",
+        "key: malformed",
         "attempt 2 succeeded; egret-rack1/egret: connect: refused",
         "limit: requests of the key",
         "limit: budget of group research",

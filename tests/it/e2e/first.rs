@@ -295,7 +295,7 @@ fn new_key_works_immediately_and_by_its_name() {
     h.done(&["keys", "set", &key[8..20], "--name", "ann", "--requests", "1"]);
     wait_for("the limit to hold", || (h.chat(&key, &chat("two")).status() == 429).then_some(()));
     let shown = h.done(&["keys", "show", "ann"]);
-    assert!(shown.contains("requests 1 (its own)"), "{shown}");
+    assert!(shown.contains("requests 1 (own)"), "{shown}");
     h.done(&["keys", "set", "ann", "--disable"]);
     wait_for("the key to be refused", || (h.status_of(&key) == 401).then_some(()));
     h.done(&["keys", "set", "ann", "--enable", "--requests", "plan"]);

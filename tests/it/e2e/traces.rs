@@ -409,7 +409,7 @@ fn tls_collector_receives_spans_if_trusted() {
             spans(&collector, &trace_of(&got), 1);
         } else {
             wait_for("the drop", || (gauge(&h, "tollgate_spans_dropped_total") == 1).then_some(()));
-            assert!(h.log().iter().any(|line| line["error"] == "TLS has failed"));
+            assert!(h.log().iter().any(|line| line["error"] == "the TLS handshake failed"));
         }
     }
 }
