@@ -394,11 +394,11 @@ mod tests {
         let text = text(&[], &[], 8080);
         let errors = parse(&text).unwrap_err();
         assert!(errors.iter().any(|error| error.contains("at least one [[models]] is needed")), "{errors:?}");
-        let (before, example) = text.split_once("not yours.\n").unwrap();
+        let (before, example) = text.split_once("adapt them.\n").unwrap();
         let filled: String =
             example.lines().map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line))).collect();
         let filled = filled.replace("A plan limits", "# A plan limits");
-        parse(&format!("{before}not yours.\n{filled}")).unwrap_or_else(|errors| panic!("{errors:?}\n{filled}"));
+        parse(&format!("{before}adapt them.\n{filled}")).unwrap_or_else(|errors| panic!("{errors:?}\n{filled}"));
     }
 
     #[test]
