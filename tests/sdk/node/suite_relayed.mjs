@@ -41,7 +41,7 @@ test('floats are the same vectors', async () => {
 
 test('what a model does not serve is the package\'s own exception', async () => {
   const asked = client().embeddings.create({ model: 'small', input: 'x' });
-  await assert.rejects(asked, (error) => error instanceof OpenAI.NotFoundError && /serves chat/.test(error.message));
+  await assert.rejects(asked, (error) => error instanceof OpenAI.NotFoundError && /does not serve embeddings, only chat/.test(error.message));
 });
 
 test('a completion, whole', async () => {

@@ -60,7 +60,7 @@ class Embeddings(unittest.TestCase):
     def test_what_is_wrong_is_the_packages_own_exception(self):
         with self.assertRaises(openai.NotFoundError) as refused:
             client().embeddings.create(model="small", input="x")
-        self.assertIn("`small` serves chat, not embeddings", refused.exception.message)
+        self.assertIn("`small` does not serve embeddings, only chat", refused.exception.message)
         with self.assertRaises(openai.BadRequestError):
             client().embeddings.create(model="wide", input=[])
         with self.assertRaises(openai.PermissionDeniedError):
