@@ -226,7 +226,7 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
             while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
                 let event: Vec<u8> = held.drain(..end + 2).collect();
                 if let Some(count) = missed(&event) {
-                    remark(&format!("{} requests ended too fast to be shown", grouped(count)));
+                    remark(&format!("Requests that ended too fast to be shown: {}", grouped(count)));
                 }
                 let Some(data) = event.strip_prefix(b"data: ") else { continue };
                 if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {

@@ -244,11 +244,11 @@ fn keep_left(left: &Leftover, plan: &ServiceInputs) -> Result<(), String> {
         _ => match plan.spills.write(left, unix(), std::process::id()) {
             Ok(path) => {
                 say("spilled", "file", &path.to_string_lossy());
-                Err(format!("{rows} usage records are not in the ledger; {} has them", path.display()))
+                Err(format!("usage records not in the ledger: {rows}; {} has them", path.display()))
             }
             Err(error) => {
                 say("lost", "error", &error.to_string());
-                Err(format!("{rows} usage records are lost: {error}"))
+                Err(format!("usage records lost: {rows}: {error}"))
             }
         },
     };

@@ -198,19 +198,19 @@ impl Place {
             let (kept, text) = match strange {
                 0 => (
                     std::fs::remove_file(&path),
-                    format!("{rows} usage records of an earlier process are in the ledger now"),
+                    format!("usage records of an earlier process are in the ledger now: {rows}"),
                 ),
                 _ => (
                     std::fs::rename(&path, path.with_extension("unread")),
                     format!(
-                        "{rows} usage records were taken from it, {strange} lines could not be read; kept as `.unread`"
+                        "usage records taken from it: {rows}, lines that could not be read: {strange}; kept as `.unread`"
                     ),
                 ),
             };
             match kept {
                 Ok(()) => notes.push(format!("{name}: {text}")),
                 // The file is read again at the next start, and its rows count once.
-                Err(error) => notes.push(format!("{name}: {rows} usage records were taken from it; it stays: {error}")),
+                Err(error) => notes.push(format!("{name}: usage records taken from it: {rows}; it stays: {error}")),
             }
         }
         if passed_over > limits::SPILLS_NAMED_MAX {
@@ -444,7 +444,7 @@ mod tests {
         std::fs::write(folder.spill(1), lines.join("\n")).unwrap();
         let (rows, notes) = folder.read();
         assert_eq!((rows, notes.len()), (2, 1), "{notes:?}");
-        assert!(notes[0].contains(&format!("{odd} lines could not be read")), "{notes:?}");
+        assert!(notes[0].contains(&format!("lines that could not be read: {odd};")), "{notes:?}");
         assert!(folder.spill(1).with_extension("unread").exists() && !folder.spill(1).exists());
     }
 }

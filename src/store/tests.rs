@@ -1002,7 +1002,7 @@ fn spilled_records_are_read_back_and_odd_files_kept() {
         taken += batch.rows.len();
         Ok(())
     });
-    assert!(notes.unwrap()[0].contains("1 lines could not be read"));
+    assert!(notes.unwrap()[0].contains("lines that could not be read: 1;"));
     assert_eq!(taken, 1);
     assert!(place.0.join("ledger.db.spill-2-2.unread").exists() && others.iter().all(|path| path.exists()));
 }
