@@ -137,7 +137,7 @@ impl Kind<Duration> for Seconds {
         let (at, path) = (field.start(), field.path.clone());
         let length = self.0.read(reader, field)?;
         if length.subsec_millis() != 0 {
-            reader.report(at, path, "expected whole seconds: x-ratelimit-reset has no finer ones");
+            reader.report(at, path, "expected whole seconds, because x-ratelimit-reset has only those");
         }
         Some(length)
     }

@@ -424,7 +424,7 @@ impl Refusal {
 
     /// 417: an expectation other than `100-continue`.
     pub fn expectation() -> Refusal {
-        Refusal::invalid(417, "expect: only 100-continue is understood").closing()
+        Refusal::invalid(417, "expect: only 100-continue is supported").closing()
     }
 
     /// 413: a body larger than `max_body` bytes, as declared or as received.
