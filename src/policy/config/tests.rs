@@ -283,7 +283,7 @@ fn values_of_the_server_table_are_checked() {
         ("max_body = \"32\"", "server.max_body", "such as \"32MiB\""),
         ("max_body = 3.5", "server.max_body", "expected a size"),
         ("max_buffered = \"64MiB\"", "server.max_buffered", "(64MiB) to be at least four times max_body (32MiB)"),
-        ("max_body = \"1GiB\"", "server.max_body", "to be at least four times max_body (1024MiB)"),
+        ("max_body = \"1GiB\"", "server.max_body", "to be at least four times max_body (1GiB)"),
         ("memory = 15728639", "server.memory", "expected a size from \"15MiB\" to "),
         ("header_timeout = 10", "server.header_timeout", "expected a duration"),
         ("header_timeout = \"0s\"", "server.header_timeout", "from \"1ms\""),
