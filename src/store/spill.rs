@@ -203,7 +203,8 @@ impl Place {
                 _ => (
                     std::fs::rename(&path, path.with_extension("unread")),
                     format!(
-                        "usage records taken from it: {rows}, lines that could not be read: {strange}; kept as .unread"
+                        "usage records taken from it: {rows}, lines that could not be read: {strange}; kept as \
+                         `.unread`"
                     ),
                 ),
             };
