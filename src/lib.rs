@@ -78,7 +78,8 @@
 //! | an alert | `gateway::alerts`, where it is raised; [`policy::alert`], its kind; `cli::alert_body`, its words; how it is delivered: `cli::serve::alerts`, `store::alerts`; the page "Get alerts by webhook" |
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::stream::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::attempt::next_target` for another order of targets |
-//! | an event of a stream | `dialect::delta::Delta`, a reader that produces it and a writer that consumes it (`dialect::convert`; the compiler names the matches); the same for complete answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
+//! | an event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format; the compiler names the matches); the same for complete answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
+//! | an API format | [`wire::Shape`] and its row in the table below it; a folder of [`dialect`] with its readers and writers; a column in `dialect::request::members`; the matches that the compiler names |
 //! | a state of a request | `exchange::state`, its arms in `Exchange::on`, and its rows in `exchange::transitions` |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |

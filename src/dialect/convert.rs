@@ -4,40 +4,32 @@
 //! hold more than the current event, the content that waits for the end of a tool call (within a named bound), and (up
 //! to a given bound) the parts of a response that its last event repeats. Called by [`super::stream`].
 
-mod chat_reader;
-mod chat_writer;
 mod deferred;
-mod messages_reader;
-mod messages_writer;
-mod pieces;
-mod response;
-mod responses_reader;
-mod responses_writer;
 
-pub(super) use chat_reader::{details_of, each_text, sequence_of, thought_block};
-pub(super) use chat_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
-pub(super) use messages_reader::write_thinking;
-pub(super) use messages_writer::write_usage as write_messages_usage;
-pub(super) use responses_reader::{call_id, failed, kind_of, reason, thoughts, unfinished, write_kept};
+pub(super) use super::chat::stream_reader::{details_of, each_text, sequence_of, thought_block};
+pub(super) use super::chat::stream_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
+pub(super) use super::messages::stream_reader::write_thinking;
+pub(super) use super::messages::stream_writer::write_usage as write_messages_usage;
+pub(super) use super::responses::stream_reader::{call_id, failed, kind_of, reason, thoughts, unfinished, write_kept};
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::delta::{Delta, StopReason, Take};
+use super::chat::stream_reader::ChatReader;
+use super::chat::stream_writer::ChatWriter;
 use super::errors::ErrorWords;
+use super::messages::stream_reader::MessagesReader;
+use super::messages::stream_writer::MessagesWriter;
 use super::naming::{JSON_TOOL, TranslationState};
+use super::responses::stream_reader::ResponsesReader;
+use super::responses::stream_writer::ResponsesWriter;
 use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind};
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
+use crate::dialect::neutral::delta::{Delta, StopReason, Take};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
-use chat_reader::ChatReader;
-use chat_writer::ChatWriter;
 use deferred::Deferred;
-use messages_reader::MessagesReader;
-use messages_writer::MessagesWriter;
-use responses_reader::ResponsesReader;
-use responses_writer::ResponsesWriter;
 
 #[derive(Debug)]
 enum StreamReader {

@@ -1,24 +1,29 @@
 //! The API formats: reading requests and responses, and translating between the formats. Pure: bytes in, bytes out; no
 //! policy, no sockets, no clock. Called only by `gateway`.
+//!
+//! `chat`, `messages` and `responses` know one format each, and `neutral` the forms between them. `requests`, `convert`
+//! and `replies` translate requests, streams and complete answers; `rewrite` and `tap` pass them on within one format.
 
 mod answer;
 pub mod capabilities;
 pub mod carrier;
+mod chat;
 mod convert;
 mod cost;
-mod delta;
 pub mod errors;
 mod events;
 mod keys;
+mod messages;
 mod naming;
+mod neutral;
 mod overflow;
 mod passthrough;
 pub mod replies;
 pub mod request;
 pub mod requests;
+mod responses;
 pub mod rewrite;
 mod session;
-mod signature;
 pub mod stream;
 pub mod tap;
 mod template;
@@ -27,6 +32,7 @@ pub mod usage;
 
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
+pub use chat::signature::is_required as requires_signatures;
 pub use cost::write_cost;
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
@@ -36,7 +42,6 @@ pub use request::{Fields, Invalid, RequestScan, ScanWork};
 pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, request as translate, structure};
 pub use rewrite::{Beside, RewritePiece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
-pub use signature::is_required as requires_signatures;
 pub use stream::{Fed, SseStream, failure, opening};
 pub use tap::{AnswerTemplates, rejected, whole};
 pub use tokens::{Estimator, PromptTokens};

@@ -4,7 +4,6 @@
 //! Owns the mapping of the parts. Must never change a byte of text or a number. Called by the gateway for a route whose
 //! upstream has another format.
 
-mod parts;
 mod read;
 mod streamed;
 mod write;
@@ -13,13 +12,13 @@ pub(super) use streamed::{Collected, response as read_streamed};
 
 use super::answer::{Broken, ResponseIdentity, StreamFault};
 use super::convert::hands_back;
-use super::delta::{is_empty, lists_nothing};
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::TranslationState;
+use super::neutral::answer::NeutralAnswer;
 use super::usage::ObservedUsage;
+use crate::dialect::neutral::delta::{is_empty, lists_nothing};
 use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind};
-use parts::NeutralAnswer;
 
 /// Writes an upstream's complete answer of format `from` for a client of format `to`. `state` comes from the
 /// translation of the request. [`Broken`] as for [`super::whole`].

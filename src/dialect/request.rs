@@ -5,13 +5,11 @@
 //! notes.
 
 mod checks;
-mod fields;
-mod input;
-mod leave;
+pub(super) mod fields;
+pub(super) mod leave;
 mod members;
-mod stored;
+pub(super) mod stored;
 mod table;
-mod unsigned;
 
 pub(in crate::dialect) use fields::Member;
 pub use fields::{Fields, Invalid};

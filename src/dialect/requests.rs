@@ -4,39 +4,31 @@
 //! an argument, or a byte of text. Called by the gateway for a route whose upstream has another format. The body has
 //! passed [`super::RequestScan`] and is valid.
 
-mod ask;
-mod bounds;
-mod echo;
-mod from_chat;
-mod from_messages;
-mod from_responses;
-mod ids;
-mod media;
-mod names;
-mod params;
-mod schema;
-mod talk;
-mod to_chat;
-mod to_messages;
-mod to_responses;
-mod tools;
+pub(super) mod ask;
+pub(super) mod bounds;
+pub(super) mod ids;
+pub(super) mod media;
+pub(super) mod names;
+pub(super) mod params;
+pub(super) mod schema;
 
+pub(super) use super::chat::request_writer::{arguments_text, holds_nothing, write_arguments, write_details};
+pub(super) use super::messages::request_writer::write_input;
+pub use super::responses::request_writer::BOUND_MIN;
 pub use ask::{CacheKey, OwnedTarget, RequestTarget};
 pub use bounds::{most_text, structure};
 pub(super) use params::cut;
-pub(super) use to_chat::{arguments_text, holds_nothing, write_arguments, write_details};
-pub(super) use to_messages::write_input;
-pub use to_responses::BOUND_MIN;
 
 use super::capabilities::Cache;
 use super::naming::{TranslationState, hash};
+use super::neutral::conversation::{RequestText, Talk};
 use super::request::{Fields, Invalid, Name};
+use super::{chat, messages, responses};
 use crate::wire::Shape;
 use crate::wire::json::Raw;
 use ask::{SourceRequest, refuse};
 use std::borrow::Cow;
 use std::cell::Cell;
-use talk::{RequestText, Talk};
 
 /// Key of the conversation for the prompt cache: the client's own, otherwise one derived from its session.
 fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<RequestText<'a>> {
@@ -51,7 +43,7 @@ fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<RequestText<'a>> {
 fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
     let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
     let stops_max = match ask.target.shape {
-        Shape::Chat if !ask.drops("stop") => to_chat::STOPS_MAX,
+        Shape::Chat if !ask.drops("stop") => chat::request_writer::STOPS_MAX,
         Shape::Messages if !ask.drops("stop_sequences") => usize::MAX,
         _ => 0,
     };
@@ -87,9 +79,9 @@ pub fn request(
     let ask = SourceRequest { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = match from {
-        Shape::Chat => from_chat::read(&ask)?,
-        Shape::Messages => from_messages::read(&ask)?,
-        Shape::Responses => from_responses::read(&ask, &mut state)?,
+        Shape::Chat => chat::request_reader::read(&ask)?,
+        Shape::Messages => messages::request_reader::read(&ask)?,
+        Shape::Responses => responses::request_reader::read(&ask, &mut state)?,
     };
     if target.capabilities.cache == Cache::Key {
         talk.wishes.cache_key = cache_key(&ask);
@@ -101,9 +93,9 @@ pub fn request(
         state.ids = talk.call_ids().map(hash).collect();
     }
     match target.shape {
-        Shape::Chat => to_chat::write(&ask, talk, &mut state, out)?,
-        Shape::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
-        Shape::Responses => to_responses::write(&ask, &talk, &mut state, out)?,
+        Shape::Chat => chat::request_writer::write(&ask, talk, &mut state, out)?,
+        Shape::Messages => messages::request_writer::write(&ask, &talk, &mut state, out)?,
+        Shape::Responses => responses::request_writer::write(&ask, &talk, &mut state, out)?,
     }
     if !target.capabilities.params.is_empty() {
         // Prevents the storage from doubling for a few more bytes.

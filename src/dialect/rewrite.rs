@@ -4,7 +4,6 @@
 //! request upstream, once per attempt.
 
 mod billed;
-mod tools;
 
 pub use billed::{Beside, Surcharge, beside, surcharge};
 
@@ -12,7 +11,8 @@ use super::capabilities::{Capabilities, Param, UnknownMembers};
 use super::passthrough::Relayed;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
-use super::signature;
+use super::responses::hosted_tools;
+use crate::dialect::chat::signature;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
@@ -103,7 +103,7 @@ pub fn rewrite(
     fields.may_name_stored(with.capabilities)?;
     let cuts = match endpoint == ModelEndpoint::CHAT && with.capabilities.developer_role {
         true if !with.capabilities.thought_signatures => Cow::default(),
-        _ => tools::cuts(endpoint, body, fields, with.capabilities)?,
+        _ => hosted_tools::cuts(endpoint, body, fields, with.capabilities)?,
     };
     let instead = if endpoint == ModelEndpoint::CHAT { SYSTEM } else { "" };
     let takes_it = !with.capabilities.drops("stream_options");

@@ -4,14 +4,12 @@
 //! by [`super::stream`] for the events of a stream, and by the gateway for complete answers.
 
 mod event;
-mod hidden;
-mod places;
+pub(super) mod places;
 mod reply;
-mod templates;
 
+pub use super::chat::templates::AnswerTemplates;
 pub(super) use event::Tap;
 pub use reply::{rejected, whole};
-pub use templates::AnswerTemplates;
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,8 @@
 //! the end of the call. Must never hold more than [`TOOL_HELD_MAX`]. Called by [`super::Convert`].
 
 use super::super::answer::StreamFault;
-use super::super::delta::{Delta, TOOL_HELD_MAX};
-use super::messages_writer::is_blank;
+use crate::dialect::messages::stream_writer::is_blank;
+use crate::dialect::neutral::delta::{Delta, TOOL_HELD_MAX};
 
 /// Kind of a delta that waits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ enum DeltaKind {
 
 /// Deltas that wait, in order.
 #[derive(Debug, Default)]
-pub(super) struct Deferred {
+pub(in crate::dialect) struct Deferred {
     /// Calls that have begun and not ended.
     open: usize,
     deltas: Vec<(DeltaKind, Vec<u8>)>,
@@ -29,12 +29,12 @@ pub(super) struct Deferred {
 
 impl Deferred {
     /// Bytes that wait.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::dialect) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Notes a delta; true if it must wait and has been stored.
-    pub(super) fn defers(&mut self, delta: &Delta<'_>) -> Result<bool, StreamFault> {
+    pub(in crate::dialect) fn defers(&mut self, delta: &Delta<'_>) -> Result<bool, StreamFault> {
         let (kind, text) = match *delta {
             Delta::ToolOpen { .. } => {
                 self.open += 1;
@@ -61,7 +61,7 @@ impl Deferred {
     }
 
     /// Notes the end of a call, or of all calls. If none is open any more, passes on the stored deltas.
-    pub(super) fn release(
+    pub(in crate::dialect) fn release(
         &mut self,
         all: bool,
         mut write: impl FnMut(Delta<'_>) -> Result<(), StreamFault>,

@@ -2,11 +2,11 @@
 
 use super::super::convert::{call_id, details_of, each_text, reason, sequence_of, thought_block, thoughts};
 use super::super::convert::{unfinished, write_kept, write_thinking};
-use super::super::delta::{StopReason, choice_word, finish_word};
 use super::super::errors::ErrorText;
-use super::super::signature;
 use super::super::usage::Reported;
-use super::parts::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::chat::signature;
+use crate::dialect::neutral::answer::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::neutral::delta::{StopReason, choice_word, finish_word};
 use crate::wire::json::{Raw, ValueKind, item, key, write_inside};
 use std::borrow::Cow;
 

@@ -3,9 +3,9 @@
 
 use super::super::answer::{Broken, StreamFault};
 use super::super::convert::read_events;
-use super::super::delta::{Delta, StopReason, Take};
 use super::super::usage::Reported;
-use super::parts::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::neutral::answer::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::neutral::delta::{Delta, StopReason, Take};
 use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_inside};
 use crate::wire::sse::Splitter;

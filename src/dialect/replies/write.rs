@@ -3,12 +3,12 @@
 use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
 use super::super::convert::{write_chat_usage, write_messages_usage, write_whole};
-use super::super::delta::{Delta, StopReason};
 use super::super::naming::{TranslationState, made_id};
 use super::super::requests::{holds_nothing, write_arguments, write_details, write_input};
-use super::super::signature;
 use super::super::usage::ObservedUsage;
-use super::parts::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::chat::signature;
+use crate::dialect::neutral::answer::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_count, write_inside, write_string};
 
 /// Appends several strings as one.

@@ -7,12 +7,12 @@ mod read;
 
 use super::super::tokens::{CountLater, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
-use super::input::{Input, NO_PROMPTS, NOT_STORED};
 use super::members::Class;
 use super::members::Name;
 use super::stored::{NOTHING_STORED, Stored};
-use super::unsigned::Unsigned;
 use crate::base::limits::{MEMBERS_MAX, REWRITTEN_MAX};
+use crate::dialect::messages::unsigned::Unsigned;
+use crate::dialect::responses::input::{Input, NO_PROMPTS, NOT_STORED};
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, has_escape, string_end, unescape};
 use crate::wire::{ModelEndpoint, Operation, Shape, Span};
 use numbers::in_range;

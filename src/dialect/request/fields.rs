@@ -56,7 +56,7 @@ impl Opening {
 
     /// Notes a plain message; `index` is its index among all messages.
     #[inline]
-    pub(super) fn message(&mut self, index: u32, text: Span, is_users: bool) {
+    pub(in crate::dialect) fn message(&mut self, index: u32, text: Span, is_users: bool) {
         if !self.ended
             && index == u32::from(self.count)
             && let Some(slot) = self.texts.get_mut(index as usize)
@@ -91,7 +91,7 @@ impl Inner {
         self.0 >> Inner::TOOL_BITS
     }
 
-    pub(super) fn add(&mut self, parts: u32, tools: u32) {
+    pub(in crate::dialect) fn add(&mut self, parts: u32, tools: u32) {
         let parts = self.parts().saturating_add(parts).min(Inner::PARTS_END);
         let tools = self.tools().saturating_add(tools).min(Inner::TOOLS_END);
         self.0 = parts << Inner::TOOL_BITS | tools;
@@ -187,7 +187,7 @@ impl Fields {
         self.prompts() * u64::from(self.made.max(self.each).max(1))
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(in crate::dialect) fn reset(&mut self) {
         // Field by field: assigning a new value as a whole would copy it twice.
         let Fields {
             model,

@@ -151,13 +151,13 @@ impl Name {
 
     /// Treatment of this member in conversations.
     #[inline]
-    pub(super) fn of_shape(self, shape: Shape) -> Class {
+    pub(in crate::dialect) fn of_shape(self, shape: Shape) -> Class {
         CLASSES[self as usize][shape as usize]
     }
 
     /// All members with their spellings.
     #[cfg(test)]
-    pub(super) fn all() -> &'static [(&'static str, Name)] {
+    pub(in crate::dialect) fn all() -> &'static [(&'static str, Name)] {
         BY_NAME
     }
 }
@@ -165,7 +165,7 @@ impl Name {
 impl Class {
     /// True if the gateway reads or rewrites such a member on some route.
     #[inline]
-    pub(super) fn is_read(self) -> bool {
+    pub(in crate::dialect) fn is_read(self) -> bool {
         matches!(self, Class::Specified | Class::Read)
     }
 }

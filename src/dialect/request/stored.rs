@@ -29,18 +29,18 @@ const FREE: [&str; 4] = ["input", "arguments", "citations", "annotations"];
 const NAME_MAX: usize = 64;
 
 /// True if a key names an object.
-pub(super) fn is_id(key: &[u8]) -> bool {
+pub(in crate::dialect) fn is_id(key: &[u8]) -> bool {
     IDS.iter().any(|id| eq_unescaped(key, id))
 }
 
 /// A member's name in a refusal.
-pub(super) fn name_of(key: &[u8]) -> Cow<'_, str> {
+pub(in crate::dialect) fn name_of(key: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&key[..key.len().min(NAME_MAX)])
 }
 
 /// Tracks whether the current message or tool names an object of the provider's account.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Stored {
+pub(in crate::dialect) struct Stored {
     /// The current member of the message, of the block of its content, or of the tool.
     member: Span,
     /// The last key, if its value names an object.
@@ -52,13 +52,13 @@ pub(super) struct Stored {
 }
 
 /// State at the start of a message.
-pub(super) const NOTHING_STORED: Stored =
+pub(in crate::dialect) const NOTHING_STORED: Stored =
     Stored { member: Span { start: 0, end: 0 }, name: None, has_id: false, free: u8::MAX };
 
 impl Stored {
     /// Handles a key at `depth`: 3 in the message, 5 in a block of its content.
     #[inline]
-    pub(super) fn key(&mut self, buf: &[u8], depth: usize, span: Span) {
+    pub(in crate::dialect) fn key(&mut self, buf: &[u8], depth: usize, span: Span) {
         let (key, depth) = (span.of(buf), depth.min(usize::from(u8::MAX) - 1) as u8);
         self.name = None;
         if depth <= self.free {
@@ -85,7 +85,7 @@ impl Stored {
 
     /// Handles a key at `depth` of a tool: 3 in the tool itself.
     #[inline]
-    pub(super) fn tool_key(&mut self, buf: &[u8], depth: usize, span: Span) {
+    pub(in crate::dialect) fn tool_key(&mut self, buf: &[u8], depth: usize, span: Span) {
         let depth = depth.min(usize::from(u8::MAX) - 1) as u8;
         self.name = None;
         if depth <= self.free {
@@ -109,23 +109,23 @@ impl Stored {
     }
 
     /// True if the name is that of the member itself.
-    pub(super) fn is_member(&self) -> bool {
+    pub(in crate::dialect) fn is_member(&self) -> bool {
         self.name == Some(self.member)
     }
 
     /// True if a string at this point names an object.
     #[inline]
-    pub(super) fn is_named(&self) -> bool {
+    pub(in crate::dialect) fn is_named(&self) -> bool {
         self.name.is_some()
     }
 
     /// Name of the member that contains the object.
-    pub(super) fn member<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
+    pub(in crate::dialect) fn member<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
         name_of(self.member.of(buf))
     }
 
     /// Name of the object.
-    pub(super) fn name<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
+    pub(in crate::dialect) fn name<'a>(&self, buf: &'a [u8]) -> Cow<'a, str> {
         name_of(self.name.unwrap_or_default().of(buf))
     }
 }
@@ -133,7 +133,7 @@ impl Stored {
 impl Fields {
     /// Notes that the member at `path` names an object. Only the first one is kept.
     #[cold]
-    pub(super) fn names_stored(&mut self, path: Arguments<'_>, name: &str) {
+    pub(in crate::dialect) fn names_stored(&mut self, path: Arguments<'_>, name: &str) {
         let expected = if name == "file_id" { NO_FILE } else { NO_OBJECT };
         self.stored.get_or_insert_with(|| Box::new(Invalid(format!("{path}: expected {expected}"))));
     }

@@ -1,11 +1,11 @@
 //! The source request of a translation: its members by name, its messages, and helpers that both directions share.
 //!
-//! Owns the lookups. Must never write a member: `to_chat` and `to_messages` do that. Used by every file of this folder.
+//! Owns the lookups. Must never write a member: the writers of the formats do that. Used by all readers and writers.
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
-use super::talk::{Block, CacheMark, RequestText, Turn};
 use crate::base::digest::{hex_into, sha256};
+use crate::dialect::neutral::conversation::{Block, CacheMark, RequestText, Turn};
 use crate::wire::json::{Raw, Run, runs, write_inside};
 use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
@@ -18,10 +18,10 @@ pub type CacheKey = [u8; 32];
 /// Maximum number of cache marks in the messages format.
 const MARKS_MAX: u32 = 4;
 /// Members by which clients mark the end of a cached prefix, in Anthropic's API and in OpenAI's.
-pub(super) const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
+pub(in crate::dialect) const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
 
 /// Values of [`MARKS`] in one object.
-pub(super) type Marks<'a> = [Option<Raw<'a>>; 2];
+pub(in crate::dialect) type Marks<'a> = [Option<Raw<'a>>; 2];
 
 /// Target that a request is written for.
 #[derive(Copy, Clone, Debug)]
@@ -61,18 +61,18 @@ impl OwnedTarget {
 }
 
 /// The request to be translated.
-pub(super) struct SourceRequest<'a> {
-    pub(super) body: &'a [u8],
-    pub(super) fields: &'a Fields,
-    pub(super) from: Shape,
-    pub(super) target: &'a RequestTarget<'a>,
+pub(in crate::dialect) struct SourceRequest<'a> {
+    pub(in crate::dialect) body: &'a [u8],
+    pub(in crate::dialect) fields: &'a Fields,
+    pub(in crate::dialect) from: Shape,
+    pub(in crate::dialect) target: &'a RequestTarget<'a>,
     /// Marks for the prompt cache so far.
-    pub(super) marks: Cell<u32>,
+    pub(in crate::dialect) marks: Cell<u32>,
 }
 
 impl<'a> SourceRequest<'a> {
     /// A top-level member. `null`, and a member that the model does not accept, count as absent.
-    pub(super) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
+    pub(in crate::dialect) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
         let member = self.fields.members.iter().find(|member| member.name == name)?;
         if name.class(ModelEndpoint::generate(self.from)) == Class::Unknown || self.drops(text) {
             return None;
@@ -82,13 +82,13 @@ impl<'a> SourceRequest<'a> {
 
     /// True if the model does not accept the parameter `text`, by its configuration.
     #[inline]
-    pub(super) fn drops(&self, text: &str) -> bool {
+    pub(in crate::dialect) fn drops(&self, text: &str) -> bool {
         self.target.capabilities.drops(text)
     }
 
     /// The messages in order.
     #[inline]
-    pub(super) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
+    pub(in crate::dialect) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
         let (mut items, mut number) = (list.items(), 0..);
         std::iter::from_fn(move || {
@@ -100,7 +100,7 @@ impl<'a> SourceRequest<'a> {
 
     /// True if the client controls the caching of its prompt: by a mark in a message or on a tool, or by excluding
     /// other marks.
-    pub(super) fn names_marks(&self) -> bool {
+    pub(in crate::dialect) fn names_marks(&self) -> bool {
         let marked = |block: Raw<'_>| block.pick(MARKS).iter().any(Option::is_some);
         let in_list = |name, text| {
             let list = self.get(name, text).unwrap_or(Raw::NULL);
@@ -120,7 +120,7 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// The client's own mark on a message or a tool, for a target that caches marked prefixes.
-    pub(super) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
+    pub(in crate::dialect) fn mark(&self, [control, breakpoint]: Marks<'_>) -> Option<CacheMark> {
         let own = control.or(breakpoint)?;
         if self.target.shape != Shape::Messages || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
             return None;
@@ -129,7 +129,7 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// The client's own mark on a part. Providers refuse one on a blank `text`.
-    pub(super) fn part_mark(&self, marks: Marks<'_>, text: Option<&[u8]>) -> Option<Block<'a>> {
+    pub(in crate::dialect) fn part_mark(&self, marks: Marks<'_>, text: Option<&[u8]>) -> Option<Block<'a>> {
         if text.is_some_and(is_blank) {
             return None;
         }
@@ -137,7 +137,7 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// The texts of a content that is a string or an array of parts, refusals included, with their marks.
-    pub(super) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
+    pub(in crate::dialect) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
         let mut blocks = Vec::new();
         blocks.extend(content.string().map(|text| Block::Text(Cow::Borrowed(text))));
         let mut parts = content.items();
@@ -152,12 +152,12 @@ impl<'a> SourceRequest<'a> {
     }
 
     /// Name of the client's list of messages.
-    pub(super) fn messages_name(&self) -> &'static str {
+    pub(in crate::dialect) fn messages_name(&self) -> &'static str {
         if self.from == Shape::Responses { "input" } else { "messages" }
     }
 
     /// The bound on completion tokens, limited to the model's maximum.
-    pub(super) fn max_tokens(&self) -> Option<u64> {
+    pub(in crate::dialect) fn max_tokens(&self) -> Option<u64> {
         let ceiling = self.target.capabilities.max_output_tokens.unwrap_or(u64::MAX);
         self.fields.max_tokens.map(|max| max.min(ceiling))
     }
@@ -165,16 +165,16 @@ impl<'a> SourceRequest<'a> {
 
 /// A message with the members that every message needs, found in one walk.
 #[derive(Copy, Clone)]
-pub(super) struct Message<'a> {
-    pub(super) at: usize,
-    pub(super) raw: Raw<'a>,
-    pub(super) role: Raw<'a>,
-    pub(super) content: Raw<'a>,
-    pub(super) marks: Marks<'a>,
+pub(in crate::dialect) struct Message<'a> {
+    pub(in crate::dialect) at: usize,
+    pub(in crate::dialect) raw: Raw<'a>,
+    pub(in crate::dialect) role: Raw<'a>,
+    pub(in crate::dialect) content: Raw<'a>,
+    pub(in crate::dialect) marks: Marks<'a>,
 }
 
 /// The text of a system message for use in a user message.
-pub(super) fn as_users(turn: &Turn<'_>) -> RequestText<'static> {
+pub(in crate::dialect) fn as_users(turn: &Turn<'_>) -> RequestText<'static> {
     let mut text = b"<developer_message>\\n".to_vec();
     for part in turn.blocks.iter().filter_map(Block::text).filter(|part| !is_blank(part)) {
         text.extend_from_slice(part);
@@ -184,12 +184,12 @@ pub(super) fn as_users(turn: &Turn<'_>) -> RequestText<'static> {
     Cow::Owned(text)
 }
 
-pub(super) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
+pub(in crate::dialect) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
     Err(Invalid(format!("{path}: expected {expected}")))
 }
 
 /// True if the inside of a string is only white space.
-pub(super) fn is_blank(raw: &[u8]) -> bool {
+pub(in crate::dialect) fn is_blank(raw: &[u8]) -> bool {
     // The first byte decides for nearly all texts.
     if raw.first().is_some_and(|byte| byte.is_ascii_graphic() && *byte != b'\\') {
         return false;
@@ -201,7 +201,7 @@ pub(super) fn is_blank(raw: &[u8]) -> bool {
 }
 
 /// Appends the string `raw` if it has at most `most` characters, otherwise its SHA-256 in hexadecimal.
-pub(super) fn write_user(raw: &[u8], most: usize, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_user(raw: &[u8], most: usize, out: &mut Vec<u8>) {
     let text = Raw::text_of(raw);
     if text.chars().count() <= most {
         return write_inside(out, raw);

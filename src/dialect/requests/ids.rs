@@ -1,7 +1,7 @@
 //! Numbers calls whose ids repeat in a conversation, each with its result: some servers restart their ids with every
 //! answer, and the messages format accepts each id only once.
 //!
-//! Owns the pairing. Must never write an id itself. Called by `to_messages`, message by message.
+//! Owns the pairing. Must never write an id itself. Called by the messages writer, message by message.
 
 use super::super::naming::hash;
 use std::collections::BTreeMap;
@@ -18,19 +18,19 @@ struct Repeated {
 
 /// The ids so far, by hash.
 #[derive(Default)]
-pub(super) struct CallIds {
+pub(in crate::dialect) struct CallIds {
     known: BTreeMap<u64, Repeated>,
     users: u32,
 }
 
 impl CallIds {
     /// Begins a message.
-    pub(super) fn user(&mut self, is_users: bool) {
+    pub(in crate::dialect) fn user(&mut self, is_users: bool) {
         self.users += u32::from(is_users);
     }
 
     /// Number of earlier calls with this id.
-    pub(super) fn call(&mut self, id: &[u8]) -> u32 {
+    pub(in crate::dialect) fn call(&mut self, id: &[u8]) -> u32 {
         let of_id = self.known.entry(hash(id)).or_default();
         if of_id.users != self.users {
             (of_id.users, of_id.next) = (self.users, of_id.calls);
@@ -41,7 +41,7 @@ impl CallIds {
 
     /// Number of the call to which a result belongs: results belong, in order, to the calls since the previous user
     /// message.
-    pub(super) fn result(&mut self, id: &[u8]) -> u32 {
+    pub(in crate::dialect) fn result(&mut self, id: &[u8]) -> u32 {
         let Some(of_id) = self.known.get_mut(&hash(id)) else { return 0 };
         of_id.next += 1;
         of_id.next.min(of_id.calls) - 1

@@ -4,8 +4,8 @@
 
 use super::super::request::Invalid;
 use super::ask::refuse;
-use super::talk::{Block, Media, RequestText};
 use crate::base::base64;
+use crate::dialect::neutral::conversation::{Block, Media, RequestText};
 use crate::wire::json::{Raw, item, key, unescape, write_escaped, write_inside};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -102,7 +102,7 @@ fn from_url<'a>(url: &'a [u8], detail: Option<&'a [u8]>, path: impl Display + Co
 }
 
 /// Reads a chat part of type `image_url`: an object with `url`, or the URL itself.
-pub(super) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+pub(in crate::dialect) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let image = part.get("image_url").unwrap_or(Raw::NULL);
     let detail = image.get("detail").and_then(Raw::string);
     match image.string().or_else(|| image.get("url").and_then(Raw::string)) {
@@ -113,7 +113,7 @@ pub(super) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Inv
 
 /// Reads a chat part of type `file`: a PDF, a text or an image in `file_data`. A `file_id` is valid only at one
 /// provider.
-pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
+pub(in crate::dialect) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let file = part.get("file").unwrap_or(Raw::NULL);
     let title = file.get("filename").and_then(Raw::string);
     let at = format!("{path}.file.file_data");
@@ -149,7 +149,7 @@ fn text_file<'a>(data: &[u8], at: &str) -> Result<Block<'a>, Invalid> {
 }
 
 /// Reads a responses part of type `input_image`.
-pub(super) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+pub(in crate::dialect) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let detail = part.get("detail").and_then(Raw::string);
     match part.get("image_url").and_then(Raw::string) {
         Some(url) => from_url(url, detail, format_args!("{path}.image_url")),
@@ -158,7 +158,7 @@ pub(super) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>
 }
 
 /// Reads a responses part of type `input_file`: a PDF, a text, or the URL of one. Plain base64 is a PDF.
-pub(super) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
+pub(in crate::dialect) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let title = part.get("filename").and_then(Raw::string);
     if let Some(url) = part.get("file_url").and_then(Raw::string) {
         return Ok(Block::Media(Media::Document { url: Cow::Borrowed(url), title, path: format!("{path}.file_url") }));
@@ -172,7 +172,7 @@ pub(super) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>,
 }
 
 /// Reads a messages block `image`.
-pub(super) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+pub(in crate::dialect) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let source = block.get("source").unwrap_or(Raw::NULL);
     let kind = source.get("type").unwrap_or(Raw::NULL);
     let text = |name| source.get(name).and_then(Raw::string).map(Cow::Borrowed);
@@ -186,7 +186,11 @@ pub(super) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>
 }
 
 /// Reads a messages block `document`: a PDF, or its texts, after its title and its context.
-pub(super) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
+pub(in crate::dialect) fn messages_document<'a>(
+    block: Raw<'a>,
+    path: &str,
+    out: &mut Vec<Block<'a>>,
+) -> Result<(), Invalid> {
     let source = block.get("source").unwrap_or(Raw::NULL);
     let kind = source.get("type").unwrap_or(Raw::NULL);
     let [title, context] = block.pick(["title", "context"]).map(|text| text.and_then(Raw::string));
@@ -227,7 +231,7 @@ pub(super) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Bl
 const DOCUMENTS: &str = "a PDF in base64, text or content for this model";
 
 /// The text of a messages block `search_result`: title, source and body.
-pub(super) fn search_result(block: Raw<'_>) -> RequestText<'static> {
+pub(in crate::dialect) fn search_result(block: Raw<'_>) -> RequestText<'static> {
     let head = ["title", "source"].into_iter().filter_map(|name| block.get(name));
     let body = block.get("content").unwrap_or(Raw::NULL).items().filter_map(|item| item.get("text"));
     let mut out = Vec::new();
@@ -240,7 +244,7 @@ pub(super) fn search_result(block: Raw<'_>) -> RequestText<'static> {
 
 impl Media<'_> {
     /// Appends it as a messages block.
-    pub(super) fn write_block(&self, out: &mut Vec<u8>) {
+    pub(in crate::dialect) fn write_block(&self, out: &mut Vec<u8>) {
         item(out);
         let open: &[u8] = match self {
             Media::Pdf { .. } | Media::Document { .. } => b"{\"type\":\"document\",\"source\":{",
@@ -265,7 +269,7 @@ impl Media<'_> {
     }
 
     /// Appends it as a chat part. The chat format has no documents by URL.
-    pub(super) fn write_chat_part(&self, out: &mut Vec<u8>) -> Result<(), Invalid> {
+    pub(in crate::dialect) fn write_chat_part(&self, out: &mut Vec<u8>) -> Result<(), Invalid> {
         item(out);
         match self {
             Media::Pdf { data, title } => {
@@ -286,7 +290,7 @@ impl Media<'_> {
     }
 
     /// Appends it as a responses part.
-    pub(super) fn write_input(&self, out: &mut Vec<u8>) {
+    pub(in crate::dialect) fn write_input(&self, out: &mut Vec<u8>) {
         item(out);
         match self {
             Media::Pdf { data, title } => {

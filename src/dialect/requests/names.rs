@@ -6,14 +6,14 @@
 use super::super::naming::{Called, TranslationState, plain_name, takes_name, tool_name};
 use super::super::request::Invalid;
 use super::ask::refuse;
-use super::talk::{Block, RequestText, Schema, Talk, Tool, ToolChoice};
+use crate::dialect::neutral::conversation::{Block, RequestText, Schema, Talk, Tool, ToolChoice};
 use crate::wire::Shape;
 use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum characters of a tool's name in a format.
-pub(super) fn longest(shape: Shape) -> usize {
+pub(in crate::dialect) fn longest(shape: Shape) -> usize {
     if shape == Shape::Messages { 128 } else { 64 }
 }
 
@@ -50,7 +50,7 @@ impl<'a> Talk<'a> {
 
 /// Keeps one of several equal definitions of a tool: the messages format accepts only one. Different definitions with
 /// one name are refused as ambiguous.
-pub(super) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
+pub(in crate::dialect) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
     let (mut known, mut doubled) = (BTreeMap::new(), BTreeSet::new());
     for (at, tool) in tools.iter().enumerate() {
         let first = *known.entry(&*tool.name).or_insert(at);
@@ -68,7 +68,7 @@ pub(super) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
 
 /// Renames each tool whose name a target of format `shape` refuses, and notes the original in `state`. Readers that
 /// support namespaces have renamed their tools already.
-pub(super) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut TranslationState) {
+pub(in crate::dialect) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut TranslationState) {
     let most = longest(shape);
     let mut fits = true;
     talk.each_name(|name| {

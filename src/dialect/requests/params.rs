@@ -8,7 +8,7 @@ use crate::wire::json::{Raw, eq_unescaped, key};
 
 /// Writes `params` into `out`, a complete request: those with `always` replace an existing member, the others are added
 /// if missing. The first member is the model and remains.
-pub(super) fn write(params: &[Param], out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write(params: &[Param], out: &mut Vec<u8>) {
     let mut gone: Vec<(usize, usize)> = Vec::new();
     let mut found = vec![false; params.len()];
     let start = out.as_ptr() as usize;

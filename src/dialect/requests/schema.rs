@@ -7,7 +7,7 @@ use crate::wire::json::{Raw, ValueKind, compact, item, key, write_escaped, write
 use std::collections::BTreeSet;
 
 /// Maximum bytes of a schema that is walked recursively: each level scans everything below it.
-pub(super) const SCHEMA_MAX: usize = 256 * 1024;
+pub(in crate::dialect) const SCHEMA_MAX: usize = 256 * 1024;
 
 /// The schema of a function without arguments.
 const NO_ARGUMENTS: &[u8] = b"{\"type\":\"object\",\"properties\":{}}";
@@ -17,7 +17,7 @@ const FREE: &[u8] = b"{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\
       \"additionalProperties\":false}";
 
 /// Appends the schema of a tool that takes free text, as its one argument `input`.
-pub(super) fn write_free(out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_free(out: &mut Vec<u8>) {
     out.extend_from_slice(FREE);
 }
 
@@ -92,12 +92,12 @@ fn write_described(words: Option<Vec<u8>>, out: &mut Vec<u8>) {
 }
 
 /// Appends a tool's `input_schema`: always an object with a type.
-pub(super) fn write_input_schema(parameters: Raw<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_input_schema(parameters: Raw<'_>, out: &mut Vec<u8>) {
     write_with(parameters, parameters.get("type").is_none(), false, combines, out);
 }
 
 /// Appends a function's `parameters`: always an object with a type and properties.
-pub(super) fn write_parameters(input_schema: Raw<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_parameters(input_schema: Raw<'_>, out: &mut Vec<u8>) {
     let has_type = input_schema.get("type").is_some();
     let is_object = !has_type || input_schema.get("type").is_some_and(|kind| kind.is("object"));
     write_with(input_schema, !has_type, is_object && input_schema.get("properties").is_none(), |_, _| false, out);
@@ -167,7 +167,7 @@ fn describes_object(schema: Raw<'_>) -> bool {
 
 /// Appends a schema for structured output: every object in it closed, as the messages format requires, and refused
 /// keywords stated in the description.
-pub(super) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
     write_place(schema, SchemaPosition::Schema, out);
 }
 
@@ -214,7 +214,7 @@ fn write_place(value: Raw<'_>, place: SchemaPosition, out: &mut Vec<u8>) {
 
 /// True if a schema conforms to the chat format's strict mode: every object closed, every property required, and no
 /// excluded keyword.
-pub(super) fn is_strict(schema: Raw<'_>) -> bool {
+pub(in crate::dialect) fn is_strict(schema: Raw<'_>) -> bool {
     schema.bytes().len() <= SCHEMA_MAX && strict_place(schema, SchemaPosition::Schema)
 }
 

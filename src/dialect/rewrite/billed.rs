@@ -8,7 +8,8 @@ use super::super::capabilities::Capabilities;
 use super::super::passthrough::Relayed;
 use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
 use super::super::requests::{BOUND_MIN, RequestTarget};
-use super::{Fate, bound, fate_beside, tools};
+use super::super::responses::hosted_tools;
+use super::{Fate, bound, fate_beside};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
@@ -154,7 +155,7 @@ fn hosted<'a>(endpoint: ModelEndpoint, list: Raw<'a>, takes: &Capabilities) -> O
     let mut tools = list.items().enumerate();
     tools.find_map(|(at, tool)| {
         let kind = match endpoint.shape {
-            _ if endpoint.is_relayed() => tools::hosted(tool, takes),
+            _ if endpoint.is_relayed() => hosted_tools::hosted(tool, takes),
             Shape::Chat => hosted_of_chat(tool),
             Shape::Messages => tool.members().find_map(|(key, kind)| {
                 let is_clients = |kind: &str| {
@@ -163,7 +164,7 @@ fn hosted<'a>(endpoint: ModelEndpoint, list: Raw<'a>, takes: &Capabilities) -> O
                 let is_hosted = !kind.is_null() && !kind.text().is_some_and(|kind| is_clients(&kind));
                 (eq_unescaped(key, "type") && is_hosted).then_some(kind)
             }),
-            Shape::Responses => tools::hosted(tool, takes),
+            Shape::Responses => hosted_tools::hosted(tool, takes),
         };
         kind.map(|kind| Surcharge { path: format!("tools[{at}]").into(), word: kind.text() })
     })
@@ -182,7 +183,7 @@ fn hosted_of_chat(tool: Raw<'_>) -> Option<Raw<'_>> {
 fn hosted_in_items<'a>(items: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
     items.items().enumerate().find_map(|(at, item)| {
         let lists = item.members().filter(|(key, _)| eq_unescaped(key, "tools"));
-        let kind = lists.flat_map(|(_, list)| list.items()).find_map(|tool| tools::hosted(tool, takes))?;
+        let kind = lists.flat_map(|(_, list)| list.items()).find_map(|tool| hosted_tools::hosted(tool, takes))?;
         Some(Surcharge { path: format!("input[{at}].tools").into(), word: kind.text() })
     })
 }

@@ -6,7 +6,6 @@ mod seen;
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::convert::{CHUNK, write_failed, write_failure, write_messages_usage, write_usage_chunk};
 use super::super::cost::remove_cost;
-use super::super::delta::{finish_word, finishes};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::events::members;
 use super::super::keys::{K, Walk};
@@ -15,6 +14,7 @@ use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, beh
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
+use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::wire::json::{Raw, Scanner, Token, key};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use seen::{EventScan, NAMES, Own, SPLICES_MAX};

@@ -6,11 +6,11 @@ use crate::wire::Span;
 use crate::wire::json::Raw;
 
 /// Maximum number of replaced values in one answer; an answer with more (a name repeated many times) is invalid.
-pub(super) const EDITS_MAX: usize = 16;
+pub(in crate::dialect) const EDITS_MAX: usize = 16;
 
 /// Kind of replacement for a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Edit {
+pub(in crate::dialect) enum Edit {
     Id,
     Model,
     Object,
@@ -26,7 +26,7 @@ pub(super) enum Edit {
 
 impl Edit {
     /// The member's name.
-    pub(super) fn key(self) -> &'static str {
+    pub(in crate::dialect) fn key(self) -> &'static str {
         match self {
             Edit::Id => "id",
             Edit::Model => "model",
@@ -43,32 +43,32 @@ impl Edit {
 }
 
 /// True for a string that is not empty.
-pub(super) fn is_word(value: Raw<'_>) -> bool {
+pub(in crate::dialect) fn is_word(value: Raw<'_>) -> bool {
     value.string().is_some_and(|word| !word.is_empty())
 }
 
 /// Results of one scan of an answer.
-pub(super) struct Seen {
+pub(in crate::dialect) struct Seen {
     /// The first `count` positions, in order.
-    pub(super) places: [(Span, Edit); EDITS_MAX],
-    pub(super) count: usize,
+    pub(in crate::dialect) places: [(Span, Edit); EDITS_MAX],
+    pub(in crate::dialect) count: usize,
     /// Bits of the edits that have a position.
-    pub(super) placed: u16,
-    pub(super) body: Span,
-    pub(super) usage: Option<Span>,
+    pub(in crate::dialect) placed: u16,
+    pub(in crate::dialect) body: Span,
+    pub(in crate::dialect) usage: Option<Span>,
     /// `meta` of a relayed answer, which may report usage.
-    pub(super) meta: Option<Span>,
-    pub(super) error: Option<Span>,
-    pub(super) object_is_error: bool,
+    pub(in crate::dialect) meta: Option<Span>,
+    pub(in crate::dialect) error: Option<Span>,
+    pub(in crate::dialect) object_is_error: bool,
     /// Choices, content or output of the answer, or the list of a relayed one.
-    pub(super) list: Option<Span>,
+    pub(in crate::dialect) list: Option<Span>,
     /// Reason for the end of an answer without choices: its `stop_reason` or its `status`.
-    pub(super) ending: Option<Span>,
+    pub(in crate::dialect) ending: Option<Span>,
 }
 
 impl Seen {
     /// Returns the results of an answer that has not been read.
-    pub(super) fn new() -> Seen {
+    pub(in crate::dialect) fn new() -> Seen {
         Seen {
             places: [(Span::default(), Edit::Id); EDITS_MAX],
             count: 0,
@@ -84,7 +84,7 @@ impl Seen {
     }
 
     /// Adds a position.
-    pub(super) fn place(&mut self, value: Span, edit: Edit) {
+    pub(in crate::dialect) fn place(&mut self, value: Span, edit: Edit) {
         if let Some(slot) = self.places.get_mut(self.count) {
             *slot = (value, edit);
         }
@@ -93,12 +93,12 @@ impl Seen {
     }
 
     /// The positions in order.
-    pub(super) fn places(&self) -> &[(Span, Edit)] {
+    pub(in crate::dialect) fn places(&self) -> &[(Span, Edit)] {
         &self.places[..self.count.min(EDITS_MAX)]
     }
 
     /// True if the edit has one or more positions.
-    pub(super) fn has(&self, edit: Edit) -> bool {
+    pub(in crate::dialect) fn has(&self, edit: Edit) -> bool {
         self.placed & 1 << edit as u16 != 0
     }
 }

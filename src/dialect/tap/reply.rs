@@ -3,7 +3,6 @@
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::{unfinished, write_chat_usage};
 use super::super::cost::without_cost;
-use super::super::delta::{finish_word, finishes, is_empty, lists_nothing};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
@@ -11,9 +10,10 @@ use super::super::passthrough::Relayed;
 use super::super::replies::{Collected, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
-use super::hidden::hide;
 use super::places::{EDITS_MAX, Edit, Seen, is_word};
-use super::templates::AnswerTemplates;
+use crate::dialect::chat::templates::AnswerTemplates;
+use crate::dialect::neutral::delta::{finish_word, finishes, is_empty, lists_nothing};
+use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{
     self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
 };

@@ -6,7 +6,7 @@
 use super::reports::replayed;
 use super::responses::json;
 use super::*;
-use crate::dialect::signature::is_required;
+use crate::dialect::chat::signature::is_required;
 use serde_json::json as value;
 
 const SKIP: &str = "skip_thought_signature_validator";

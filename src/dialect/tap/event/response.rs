@@ -9,10 +9,10 @@ use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::keys::K;
 use super::super::super::template::Hole;
 use super::super::super::usage::Reported;
-use super::super::hidden::hide;
 use super::super::reply::estimated;
 use super::{EventScan, NAMES, Own, StreamFormat, Tap, join_lines};
 use crate::base::order;
+use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{Raw, Token, write_count};
 use crate::wire::{ModelEndpoint, Shape, Span};
 

@@ -1,22 +1,22 @@
 //! Reads a messages request: consecutive messages of one side become one turn, as the format requires.
 
-use super::super::carrier;
-use super::super::request::{Invalid, Name};
-use super::ask::{Message, SourceRequest, is_blank, refuse};
-use super::bounds::{stops, tool_name_fits};
-use super::media::{messages_document, messages_image, search_result};
-use super::talk::{
+use crate::dialect::carrier;
+use crate::dialect::neutral::conversation::{
     Block, Effort, Format, Offer, RequestArguments, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
-use super::talk::{RequestText, Wishes};
+use crate::dialect::neutral::conversation::{RequestText, Wishes};
+use crate::dialect::request::{Invalid, Name};
+use crate::dialect::requests::ask::{Message, SourceRequest, is_blank, refuse};
+use crate::dialect::requests::bounds::{stops, tool_name_fits};
+use crate::dialect::requests::media::{messages_document, messages_image, search_result};
 use crate::wire::json::{self, Raw, ValueKind};
 use std::borrow::Cow;
 
 /// Beginning of the attribution that Claude Code puts before its system prompt. It is useless to other models.
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
-/// Reads the request; see [`super::request`].
-pub(super) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
+/// Reads the request; see [`crate::dialect::requests::request`].
+pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
     // A client that asks for them, such as Claude Code in its auto mode, relies on their result.
     if ask.get(Name::Safeguards, "safeguards").is_some() {
         return refuse("safeguards", "none for this model: only a provider of the Messages API has them");

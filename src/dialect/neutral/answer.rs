@@ -1,28 +1,28 @@
 //! A complete answer in the neutral form between the formats.
 
-use super::super::delta::StopReason;
-use super::super::naming::JSON_TOOL;
-use super::super::requests::write_arguments;
-use super::super::tokens::Estimator;
-use super::super::usage::Reported;
+use crate::dialect::naming::JSON_TOOL;
+use crate::dialect::neutral::delta::StopReason;
+use crate::dialect::requests::write_arguments;
+use crate::dialect::tokens::Estimator;
+use crate::dialect::usage::Reported;
 use crate::wire::json::{Raw, eq_unescaped};
 use std::borrow::Cow;
 
 /// The inside of a JSON string.
-pub(super) type AnswerText<'a> = Cow<'a, [u8]>;
+pub(in crate::dialect) type AnswerText<'a> = Cow<'a, [u8]>;
 
 /// A complete answer in the neutral form.
 #[derive(Default)]
-pub(super) struct NeutralAnswer<'a> {
-    pub(super) parts: Vec<AnswerPart<'a>>,
-    pub(super) reason: StopReason,
-    pub(super) sequence: Option<&'a [u8]>,
-    pub(super) explanation: Option<&'a [u8]>,
-    pub(super) reported: Reported,
+pub(in crate::dialect) struct NeutralAnswer<'a> {
+    pub(in crate::dialect) parts: Vec<AnswerPart<'a>>,
+    pub(in crate::dialect) reason: StopReason,
+    pub(in crate::dialect) sequence: Option<&'a [u8]>,
+    pub(in crate::dialect) explanation: Option<&'a [u8]>,
+    pub(in crate::dialect) reported: Reported,
 }
 
 /// A part of the answer.
-pub(super) enum AnswerPart<'a> {
+pub(in crate::dialect) enum AnswerPart<'a> {
     Text(AnswerText<'a>),
     Refusal(&'a [u8]),
     /// Reasoning: its text, and as JSON the part that its target must get back.
@@ -33,14 +33,14 @@ pub(super) enum AnswerPart<'a> {
 
 /// Arguments of a call.
 #[derive(Copy, Clone)]
-pub(super) enum Arguments<'a> {
+pub(in crate::dialect) enum Arguments<'a> {
     Value(Raw<'a>),
     Json(&'a [u8]),
 }
 
 impl<'a> Arguments<'a> {
     /// Arguments of an answer's call: JSON in a string, or a value.
-    pub(super) fn of(given: Option<Raw<'a>>) -> Arguments<'a> {
+    pub(in crate::dialect) fn of(given: Option<Raw<'a>>) -> Arguments<'a> {
         match given.unwrap_or(Raw::NULL) {
             value if value.string().is_none() && !value.is_null() => Arguments::Value(value),
             text => Arguments::Json(text.string().unwrap_or_default()),
@@ -50,7 +50,7 @@ impl<'a> Arguments<'a> {
 
 impl<'a> NeutralAnswer<'a> {
     /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer.
-    pub(super) fn unwrap_json(&mut self) {
+    pub(in crate::dialect) fn unwrap_json(&mut self) {
         let is_it =
             |part: &AnswerPart<'_>| matches!(part, AnswerPart::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
         let Some(at) = self.parts.iter().position(is_it) else { return };
@@ -71,17 +71,17 @@ impl<'a> NeutralAnswer<'a> {
     }
 
     /// True if a tool is called.
-    pub(super) fn calls(&self) -> bool {
+    pub(in crate::dialect) fn calls(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, AnswerPart::Call(..)))
     }
 
     /// True if a part of it is a refusal.
-    pub(super) fn refuses(&self) -> bool {
+    pub(in crate::dialect) fn refuses(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, AnswerPart::Refusal(_)))
     }
 
     /// Estimated tokens of all relayed parts.
-    pub(super) fn relayed(&self) -> u64 {
+    pub(in crate::dialect) fn relayed(&self) -> u64 {
         let mut relayed = Estimator::new();
         for part in &self.parts {
             match part {

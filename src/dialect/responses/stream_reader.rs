@@ -2,12 +2,12 @@
 //!
 //! Final events repeat the content of earlier deltas; only the part that the deltas lacked is passed on.
 
-use super::super::answer::{Frame, StreamFault};
-use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
-use super::super::errors::{ErrorText, is_error, read_error};
-use super::super::requests::arguments_text;
-use super::super::usage::Reported;
-use super::pieces::{ArgumentsSoFar, TextSoFar};
+use crate::dialect::answer::{Frame, StreamFault};
+use crate::dialect::errors::{ErrorText, is_error, read_error};
+use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
+use crate::dialect::neutral::pieces::{ArgumentsSoFar, TextSoFar};
+use crate::dialect::requests::arguments_text;
+use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 use std::borrow::Cow;
 
@@ -37,7 +37,7 @@ type More<'a> = (Cow<'a, [u8]>, bool);
 
 /// The reader's state.
 #[derive(Debug, Default)]
-pub(super) struct ResponsesReader {
+pub(in crate::dialect) struct ResponsesReader {
     items: Vec<OutputItem>,
     calls: usize,
     /// Bytes of `early` of all items.
@@ -50,17 +50,17 @@ pub(super) struct ResponsesReader {
 
 impl ResponsesReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    pub(super) fn new(keeps: bool) -> ResponsesReader {
+    pub(in crate::dialect) fn new(keeps: bool) -> ResponsesReader {
         ResponsesReader { keeps, ..ResponsesReader::default() }
     }
 
     /// Bytes of arguments that wait for the start of their call, or for the first piece.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::dialect) fn waiting(&self) -> usize {
         self.waiting
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }

@@ -4,17 +4,17 @@
 //! Owns the deltas and the mapping of stop reasons. Must never name an event of a format. Texts are the insides of JSON
 //! strings, with their escapes: they pass from one format to the other without being unescaped.
 
-use super::answer::StreamFault;
-use super::errors::{ErrorText, is_error};
-use super::usage::Reported;
+use crate::dialect::answer::StreamFault;
+use crate::dialect::errors::{ErrorText, is_error};
+use crate::dialect::usage::Reported;
 use crate::wire::Shape;
 use crate::wire::json::{Raw, ValueKind, has_escape};
 
 /// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
-pub(super) const TOOL_CALLS_MAX: usize = 128;
+pub(in crate::dialect) const TOOL_CALLS_MAX: usize = 128;
 /// Bytes of tool arguments that may wait, over all calls of one answer: a messages stream has one open block at a time,
 /// but a chat stream may interleave fragments of several calls.
-pub(super) const TOOL_HELD_MAX: usize = 4 << 20;
+pub(in crate::dialect) const TOOL_HELD_MAX: usize = 4 << 20;
 
 /// Finish reasons, and statuses of a response, of an answer that the upstream did not complete.
 const FAILURES: [&str; 11] = [
@@ -37,7 +37,7 @@ const CONTENT_FILTER: &[u8] = b"content_filter";
 
 /// The inside of a finish reason. `None`: the answer continues, since some servers write an empty word or `"null"` into
 /// every event. An error if the word reports a failure.
-pub(super) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, ErrorText> {
+pub(in crate::dialect) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, ErrorText> {
     let Some(value) = value else { return Ok(None) };
     let Some(word) = value.string().filter(|word| !word.is_empty() && *word != b"null") else { return Ok(None) };
     match is_failure(value, word) {
@@ -58,13 +58,18 @@ fn is_failure(value: Raw<'_>, word: &[u8]) -> bool {
 }
 
 /// True for `[]`. Asking for the first item would scan all of it.
-pub(super) fn lists_nothing(list: Raw<'_>) -> bool {
+pub(in crate::dialect) fn lists_nothing(list: Raw<'_>) -> bool {
     list.bytes().get(1..).is_some_and(|inside| inside.trim_ascii_start().starts_with(b"]"))
 }
 
 /// True if a complete answer has no content and gives no reason. `list`: its choices, content or output; `ending`: its
 /// `stop_reason` or `status`. A response may be an empty turn that its provider has billed.
-pub(super) fn is_empty<'a>(shape: Shape, list: Raw<'_>, ending: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
+pub(in crate::dialect) fn is_empty<'a>(
+    shape: Shape,
+    list: Raw<'_>,
+    ending: Raw<'_>,
+    usage: impl FnOnce() -> Raw<'a>,
+) -> bool {
     let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == ValueKind::Object);
     match shape {
         Shape::Chat => !list.items().any(is_message),
@@ -75,7 +80,7 @@ pub(super) fn is_empty<'a>(shape: Shape, list: Raw<'_>, ending: Raw<'_>, usage: 
 }
 
 /// Number of choices that end with a chat event or answer. An error if one of them has failed.
-pub(super) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
+pub(in crate::dialect) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
     let (mut choices, mut count) = (choices.items(), 0);
     while let Some((_, [word, error])) = choices.pick(["finish_reason", "error"]) {
         count += u32::from(choice_word(word, error)?.is_some());
@@ -84,7 +89,10 @@ pub(super) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
 }
 
 /// The inside of a choice's finish reason, as [`finish_word`] returns it, or the error in the choice.
-pub(super) fn choice_word<'a>(word: Option<Raw<'a>>, error: Option<Raw<'a>>) -> Result<Option<&'a [u8]>, ErrorText> {
+pub(in crate::dialect) fn choice_word<'a>(
+    word: Option<Raw<'a>>,
+    error: Option<Raw<'a>>,
+) -> Result<Option<&'a [u8]>, ErrorText> {
     match error.filter(|error| is_error(*error)) {
         Some(error) => Err(ErrorText::from_value(error)),
         None => finish_word(word),
@@ -93,7 +101,7 @@ pub(super) fn choice_word<'a>(word: Option<Raw<'a>>, error: Option<Raw<'a>>) -> 
 
 /// Reason for the end of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(super) enum StopReason {
+pub(in crate::dialect) enum StopReason {
     /// The model finished.
     End,
     /// A stop sequence occurred.
@@ -111,7 +119,7 @@ pub(super) enum StopReason {
 
 impl StopReason {
     /// From a chat `finish_reason`.
-    pub(super) fn from_chat(word: &[u8]) -> StopReason {
+    pub(in crate::dialect) fn from_chat(word: &[u8]) -> StopReason {
         match word {
             b"stop" => StopReason::End,
             b"length" => StopReason::Length,
@@ -122,7 +130,7 @@ impl StopReason {
     }
 
     /// From a messages `stop_reason`.
-    pub(super) fn from_messages(word: &[u8]) -> StopReason {
+    pub(in crate::dialect) fn from_messages(word: &[u8]) -> StopReason {
         match word {
             b"end_turn" | b"pause_turn" => StopReason::End,
             b"stop_sequence" => StopReason::Sequence,
@@ -147,7 +155,7 @@ impl StopReason {
     }
 
     /// Value of chat's `finish_reason`; `tools`: the answer calls at least one.
-    pub(super) fn to_chat(self, tools: bool) -> &'static str {
+    pub(in crate::dialect) fn to_chat(self, tools: bool) -> &'static str {
         match self {
             StopReason::Length => "length",
             StopReason::Refusal => "content_filter",
@@ -157,7 +165,7 @@ impl StopReason {
     }
 
     /// Reason for an incomplete response; `None` for a complete one.
-    pub(super) fn to_responses(self) -> Option<&'static str> {
+    pub(in crate::dialect) fn to_responses(self) -> Option<&'static str> {
         match self {
             StopReason::Length => Some("max_output_tokens"),
             StopReason::Refusal => Some("content_filter"),
@@ -167,7 +175,7 @@ impl StopReason {
 
     /// From the `incomplete_details` of an incomplete response. An unknown reason becomes `Length`: the answer is cut
     /// off.
-    pub(super) fn from_responses(word: Option<Raw<'_>>) -> StopReason {
+    pub(in crate::dialect) fn from_responses(word: Option<Raw<'_>>) -> StopReason {
         match word {
             Some(word) if word.is("content_filter") => StopReason::Refusal,
             _ => StopReason::Length,
@@ -177,7 +185,7 @@ impl StopReason {
     /// Value of `stop_reason` in the messages format. `tools`: the answer calls at least one; a server that sends
     /// `stop` with calls means the tools. `refused`: the answer has a refusal, for which chat and responses have no
     /// reason of their own.
-    pub(super) fn to_messages(self, tools: bool, refused: bool) -> &'static str {
+    pub(in crate::dialect) fn to_messages(self, tools: bool, refused: bool) -> &'static str {
         match self {
             StopReason::Length => "max_tokens",
             StopReason::Refusal => "refusal",
@@ -191,7 +199,7 @@ impl StopReason {
 
 /// A step of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Delta<'a> {
+pub(in crate::dialect) enum Delta<'a> {
     /// The answer begins.
     Start,
     /// More text.
@@ -244,7 +252,7 @@ pub(super) enum Delta<'a> {
 }
 
 /// Receiver of deltas.
-pub(super) trait Take {
+pub(in crate::dialect) trait Take {
     /// Takes one delta.
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault>;
 }

@@ -1,11 +1,11 @@
 //! Calls of tools in a responses stream.
 
-use super::super::super::answer::{ResponseIdentity, StreamFault};
-use super::super::super::delta::TOOL_HELD_MAX;
-use super::super::super::naming::{ToolKind, TranslationState, made_id};
-use super::super::messages_writer::is_blank;
-use super::super::response::free_input;
-use super::{CallItem, CallStage, OpenItem, ResponsesWriter};
+use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::messages::stream_writer::is_blank;
+use crate::dialect::naming::{ToolKind, TranslationState, made_id};
+use crate::dialect::neutral::delta::TOOL_HELD_MAX;
+use crate::dialect::responses::response::free_input;
+use crate::dialect::responses::stream_writer::{CallItem, CallStage, OpenItem, ResponsesWriter};
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
 impl ResponsesWriter {

@@ -1,21 +1,21 @@
 //! Parts of a responses client's request that its answer repeats, three times in a stream.
 
-use super::super::naming::Echo;
-use super::super::request::Name;
-use super::ask::SourceRequest;
+use crate::dialect::naming::Echo;
+use crate::dialect::request::Name;
+use crate::dialect::requests::ask::SourceRequest;
 use crate::wire::json::{Raw, ValueKind, compact, key, write_count};
 
 /// Maximum bytes of a repeated member. A longer one, such as a large schema, is repeated as its default.
 const MEMBER_MAX: usize = 16 * 1024;
 
 /// True if the client requests a summary of the reasoning.
-pub(super) fn tells_summary(ask: &SourceRequest<'_>) -> bool {
+pub(in crate::dialect) fn tells_summary(ask: &SourceRequest<'_>) -> bool {
     let summary = ask.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
     summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))
 }
 
 /// Collects the repeated parts of the request.
-pub(super) fn of(ask: &SourceRequest<'_>) -> Echo {
+pub(in crate::dialect) fn of(ask: &SourceRequest<'_>) -> Echo {
     let given = |name, text: &str, kinds: &[ValueKind], usual: &str, out: &mut Vec<u8>| {
         key(out, text);
         match ask.get(name, text).filter(|value| value.bytes().len() <= MEMBER_MAX && kinds.contains(&value.kind())) {

@@ -3,21 +3,21 @@
 //! The conversation is first laid out as the format requires (alternating sides, tool results first), so that merging,
 //! ordering and dropping happen in one place; then it is written.
 
-use super::super::capabilities::{Cache, Structured, Thinking};
-use super::super::carrier;
-use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
-use super::super::request::Invalid;
-use super::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
-use super::bounds::too_many;
-use super::ids::CallIds;
-use super::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
-use super::talk::{
+use crate::base::limits::MESSAGES_MAX;
+use crate::dialect::capabilities::{Cache, Structured, Thinking};
+use crate::dialect::carrier;
+use crate::dialect::chat::request_writer::holds_nothing;
+use crate::dialect::naming::{JSON_TOOL, TranslationState, messages_id};
+use crate::dialect::neutral::conversation::{
     Block, CacheMark, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, ToolCall,
     ToolChoice,
 };
-use super::talk::{Tool, Turn, Wishes};
-use super::to_chat::holds_nothing;
-use crate::base::limits::MESSAGES_MAX;
+use crate::dialect::neutral::conversation::{Tool, Turn, Wishes};
+use crate::dialect::request::Invalid;
+use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
+use crate::dialect::requests::bounds::too_many;
+use crate::dialect::requests::ids::CallIds;
+use crate::dialect::requests::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
 use crate::wire::json::{self, Raw, compact, item, key, write_count, write_inside, write_string};
 use std::borrow::Cow;
 
@@ -30,8 +30,8 @@ const BUDGETS: [(&str, u64); 2] = [("low", 2048), ("medium", 8192)];
 const BUDGET_MIN: u64 = 1024;
 const BUDGET_HIGH: u64 = 16_384;
 
-/// Writes the request; see [`super::request`].
-pub(super) fn write(
+/// Writes the request; see [`crate::dialect::requests::request`].
+pub(in crate::dialect) fn write(
     ask: &SourceRequest<'_>,
     talk: &Talk<'_>,
     state: &mut TranslationState,

@@ -3,14 +3,14 @@
 //!
 //! Owns the names. Must never lose a client's name of a tool: the translation of the answer needs it.
 
-use super::super::naming::{Called, ToolKind, TranslationState, tool_name};
-use super::super::request::{Invalid, Name};
-use super::ask::{MARKS, SourceRequest, refuse};
-use super::bounds::{too_many, tool_name_fits};
-use super::from_chat::keep;
-use super::names::longest;
-use super::talk::{Offer, RequestText, Schema, Tool, ToolChoice};
 use crate::base::limits::TOOLS_MAX;
+use crate::dialect::chat::request_reader::keep;
+use crate::dialect::naming::{Called, ToolKind, TranslationState, tool_name};
+use crate::dialect::neutral::conversation::{Offer, RequestText, Schema, Tool, ToolChoice};
+use crate::dialect::request::{Invalid, Name};
+use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
+use crate::dialect::requests::bounds::{too_many, tool_name_fits};
+use crate::dialect::requests::names::longest;
 use crate::wire::json::{Raw, write_escaped};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on off
 
 /// The upstream's name of each tool, by namespace and name.
 #[derive(Default)]
-pub(super) struct ToolNames<'a> {
+pub(in crate::dialect) struct ToolNames<'a> {
     known: BTreeMap<(&'a [u8], &'a [u8]), RequestText<'a>>,
     taken: BTreeSet<RequestText<'a>>,
     most: usize,
@@ -33,7 +33,7 @@ pub(super) struct ToolNames<'a> {
 
 impl<'a> ToolNames<'a> {
     /// The upstream's name for one of the client's tools.
-    pub(super) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> RequestText<'a> {
+    pub(in crate::dialect) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> RequestText<'a> {
         let (namespace, name) = (inner(namespace), name.unwrap_or_default());
         let known = self.known.get(&(namespace, name)).cloned();
         known.unwrap_or_else(|| tool_name(namespace, name, self.most, |_| false))
@@ -67,7 +67,7 @@ struct ToolReader<'s, 'a> {
 }
 
 /// Reads the tools on offer, including those that the conversation adds.
-pub(super) fn read<'a>(
+pub(in crate::dialect) fn read<'a>(
     ask: &SourceRequest<'a>,
     input: Raw<'a>,
     state: &mut TranslationState,

@@ -7,12 +7,12 @@
 //! counters add up. Must never store content: a template has room only for short words. Called by `tap::reply`; a
 //! property test and a fuzz target compare both methods.
 
-use super::super::answer::ResponseIdentity;
-use super::super::keys::{K, Walk};
-use super::super::usage::{ChatUsage, ObservedUsage};
-use super::places::{Edit, Seen, is_word};
 use crate::base::order;
 use crate::base::ring::Ring;
+use crate::dialect::answer::ResponseIdentity;
+use crate::dialect::keys::{K, Walk};
+use crate::dialect::tap::places::{Edit, Seen, is_word};
+use crate::dialect::usage::{ChatUsage, ObservedUsage};
 use crate::wire::Span;
 use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside};
 
@@ -65,7 +65,12 @@ struct HoleValues {
 
 impl AnswerTemplates {
     /// Passes on an answer that matches a template.
-    pub(super) fn pass(&mut self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<ObservedUsage> {
+    pub(in crate::dialect) fn pass(
+        &mut self,
+        body: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<ObservedUsage> {
         let mut text = (0, 0);
         let (found, reported) = self.0.find(|template| {
             let found = template.matches(body, &mut text)?;
@@ -77,7 +82,7 @@ impl AnswerTemplates {
     }
 
     /// Learns a parsed answer that lacked nothing.
-    pub(super) fn learn(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
+    pub(in crate::dialect) fn learn(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
         if !self.0.takes() {
             return;
         }

@@ -6,14 +6,14 @@
 
 mod calls;
 
-use super::super::answer::{ResponseIdentity, StreamFault};
-use super::super::carrier;
-use super::super::delta::{Delta, StopReason};
-use super::super::errors::ErrorWords;
-use super::super::naming::{Called, TranslationState};
-use super::super::usage::{ObservedUsage, Reported};
-use super::messages_writer::is_blank;
-use super::response::{AnswerState, is_json, write_failed, write_response};
+use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::carrier;
+use crate::dialect::errors::ErrorWords;
+use crate::dialect::messages::stream_writer::is_blank;
+use crate::dialect::naming::{Called, TranslationState};
+use crate::dialect::neutral::delta::{Delta, StopReason};
+use crate::dialect::responses::response::{AnswerState, is_json, write_failed, write_response};
+use crate::dialect::usage::{ObservedUsage, Reported};
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// The current item.
@@ -69,7 +69,7 @@ enum CallStage {
 
 /// The writer's state.
 #[derive(Debug, Default)]
-pub(super) struct ResponsesWriter {
+pub(in crate::dialect) struct ResponsesWriter {
     /// Write no events, only the final object.
     quiet: bool,
     started: bool,
@@ -95,22 +95,22 @@ pub(super) struct ResponsesWriter {
 
 impl ResponsesWriter {
     /// Returns a writer without events: [`ResponsesWriter::finish`] returns the final object.
-    pub(super) fn quiet() -> ResponsesWriter {
+    pub(in crate::dialect) fn quiet() -> ResponsesWriter {
         ResponsesWriter { quiet: true, started: true, ..ResponsesWriter::default() }
     }
 
     /// Bytes held: the answer so far, and waiting calls.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::dialect) fn waiting(&self) -> usize {
         self.waiting + self.done.len() + self.text.len() + self.parts.len()
     }
 
     /// Continues after opening events that have been sent, numbered up to `next`.
-    pub(super) fn resume(&mut self, next: u64, created: u64) {
+    pub(in crate::dialect) fn resume(&mut self, next: u64, created: u64) {
         (self.started, self.sequence, self.created) = (true, next, created);
     }
 
     /// Writes the events for one delta.
-    pub(super) fn take(
+    pub(in crate::dialect) fn take(
         &mut self,
         delta: Delta<'_>,
         observed: &ObservedUsage,
@@ -159,7 +159,7 @@ impl ResponsesWriter {
     }
 
     /// Writes the complete answer after all deltas except the end.
-    pub(super) fn finish(
+    pub(in crate::dialect) fn finish(
         &mut self,
         observed: &ObservedUsage,
         state: &TranslationState,
@@ -173,7 +173,7 @@ impl ResponsesWriter {
     }
 
     /// Writes both events by which clients recognise a failure, with the content that was complete before it.
-    pub(super) fn fail(
+    pub(in crate::dialect) fn fail(
         &mut self,
         words: &ErrorWords<'_>,
         observed: &ObservedUsage,
@@ -189,7 +189,7 @@ impl ResponsesWriter {
     }
 
     /// Writes the failure from the failed response that the upstream has sent.
-    pub(super) fn fail_as(
+    pub(in crate::dialect) fn fail_as(
         &mut self,
         words: &ErrorWords<'_>,
         response: Raw<'_>,
@@ -201,7 +201,12 @@ impl ResponsesWriter {
     }
 
     /// Writes a heartbeat while the upstream is silent.
-    pub(super) fn heartbeat(&mut self, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    pub(in crate::dialect) fn heartbeat(
+        &mut self,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
         match self.started {
             true => self.event("keepalive", out, |_| {}),
             false => self.start(state, me, out),
@@ -209,7 +214,7 @@ impl ResponsesWriter {
     }
 
     /// Number of the next event.
-    pub(super) fn sequence(&self) -> u64 {
+    pub(in crate::dialect) fn sequence(&self) -> u64 {
         self.sequence
     }
 

@@ -2,15 +2,15 @@
 //!
 //! Servers differ in how they number and repeat tool calls; this file hides the differences.
 
-use super::super::answer::{Frame, StreamFault};
-use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
-use super::super::errors::{ErrorText, is_error, read_error};
-use super::super::naming::hash;
-use super::super::requests::write_arguments;
-use super::super::signature;
-use super::super::usage::Reported;
-use super::messages_writer::is_blank;
-use super::pieces::ArgumentsSoFar;
+use crate::dialect::answer::{Frame, StreamFault};
+use crate::dialect::chat::signature;
+use crate::dialect::errors::{ErrorText, is_error, read_error};
+use crate::dialect::messages::stream_writer::is_blank;
+use crate::dialect::naming::hash;
+use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
+use crate::dialect::neutral::pieces::ArgumentsSoFar;
+use crate::dialect::requests::write_arguments;
+use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
@@ -37,7 +37,7 @@ struct IndexedCall {
 
 /// The reader's state.
 #[derive(Debug, Default)]
-pub(super) struct ChatReader {
+pub(in crate::dialect) struct ChatReader {
     stopped: bool,
     calls: Vec<IndexedCall>,
     /// Calls that earlier chunks have begun.
@@ -52,17 +52,17 @@ pub(super) struct ChatReader {
 
 impl ChatReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    pub(super) fn new(keeps: bool) -> ChatReader {
+    pub(in crate::dialect) fn new(keeps: bool) -> ChatReader {
         ChatReader { kept: keeps.then(Vec::new), ..ChatReader::default() }
     }
 
     /// Bytes of names, of ids and arguments that wait, and of reasoning that waits for its end.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::dialect) fn waiting(&self) -> usize {
         self.waiting + self.details.len() + self.kept.as_ref().map_or(0, Vec::len)
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             if !self.stopped {
                 return Err(StreamFault::Incomplete);
@@ -103,7 +103,7 @@ impl ChatReader {
     }
 
     /// Handles the end of the stream. A call that never got a name makes the answer incomplete.
-    pub(super) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         self.settle(sink)?;
         if self.calls.iter().any(|call| !call.opened) {
             return Err(StreamFault::Malformed);
@@ -239,7 +239,7 @@ impl ChatReader {
     }
 
     /// Notes arguments that match a template; false if their event must be read instead.
-    pub(super) fn goes_on(&mut self, slot: usize, json: &[u8]) -> bool {
+    pub(in crate::dialect) fn goes_on(&mut self, slot: usize, json: &[u8]) -> bool {
         let arguments = &mut self.calls[slot].arguments;
         let goes_on = !arguments.is_complete();
         if goes_on {

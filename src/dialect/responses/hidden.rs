@@ -4,14 +4,14 @@
 //! Owns their removal. Must never touch an answer of a model without such parameters. Called for the output of
 //! `tap::event` and `tap::reply`.
 
-use super::super::capabilities::Param;
-use super::super::request::Leave;
-use super::super::requests::cut;
+use crate::dialect::capabilities::Param;
+use crate::dialect::request::Leave;
+use crate::dialect::requests::cut;
 use crate::wire::json::{Raw, eq_unescaped};
 
 /// Removes the members in `hides` from the response at `from` of `out`, or from the response inside the event there
 /// (`carried`).
-pub(super) fn hide(hides: &[Param], carried: bool, from: usize, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn hide(hides: &[Param], carried: bool, from: usize, out: &mut Vec<u8>) {
     if hides.is_empty() {
         return;
     }

@@ -4,11 +4,11 @@
 //! Owns the list of tools that a client runs: any other tool runs at the provider, or may in the future. Must never
 //! pass a tool that two readers could interpret differently. Called once for each body that is laid out.
 
-use super::super::capabilities::Capabilities;
-use super::super::request::{Fields, Invalid, Leave, Name};
-use super::super::signature;
 use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::base::order;
+use crate::dialect::capabilities::Capabilities;
+use crate::dialect::chat::signature;
+use crate::dialect::request::{Fields, Invalid, Leave, Name};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
@@ -39,7 +39,7 @@ struct OmittedTools<'a> {
 }
 
 /// The parts of the body to omit, in order; an empty part marks a missing thought signature.
-pub(super) fn cuts<'a>(
+pub(in crate::dialect) fn cuts<'a>(
     endpoint: ModelEndpoint,
     body: &[u8],
     fields: &'a Fields,
@@ -182,7 +182,7 @@ fn is_clients(tool: Raw<'_>, kind: Raw<'_>) -> bool {
 }
 
 /// The kind of a passed-on tool that runs at the provider, or of such a tool in a namespace.
-pub(super) fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>> {
+pub(in crate::dialect) fn hosted<'a>(tool: Raw<'a>, takes: &Capabilities) -> Option<Raw<'a>> {
     let kind = only(tool, "type")?;
     if kind.is("namespace") {
         let lists = tool.members().filter(|(key, _)| eq_unescaped(key, "tools"));

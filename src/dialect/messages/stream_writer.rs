@@ -4,11 +4,11 @@
 //! gaps. A stopped block cannot be reopened, and a client may run a tool as soon as its block stops. So while one call
 //! is open, pieces of other calls wait, within [`TOOL_HELD_MAX`].
 
-use super::super::answer::{ResponseIdentity, StreamFault};
-use super::super::carrier;
-use super::super::delta::{Delta, StopReason, TOOL_HELD_MAX};
-use super::super::naming::TranslationState;
-use super::super::usage::ObservedUsage;
+use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::carrier;
+use crate::dialect::naming::TranslationState;
+use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
+use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
 
 /// The current block.
@@ -36,7 +36,7 @@ enum CallProgress {
 
 /// The writer's state.
 #[derive(Debug, Default)]
-pub(super) struct MessagesWriter {
+pub(in crate::dialect) struct MessagesWriter {
     started: bool,
     /// Index of the next block.
     next: u64,
@@ -56,17 +56,17 @@ pub(super) struct MessagesWriter {
 
 impl MessagesWriter {
     /// Bytes held: waiting calls with their arguments, and the stop sequence that ended the answer.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::dialect) fn waiting(&self) -> usize {
         self.waiting + self.sequence.as_ref().map_or(0, Vec::len)
     }
 
     /// Position in the output of the last text written.
-    pub(super) fn text_at(&self) -> usize {
+    pub(in crate::dialect) fn text_at(&self) -> usize {
         self.text_at
     }
 
     /// Writes the events for one delta.
-    pub(super) fn take(
+    pub(in crate::dialect) fn take(
         &mut self,
         delta: Delta<'_>,
         observed: &ObservedUsage,
@@ -293,7 +293,7 @@ impl MessagesWriter {
     }
 }
 
-pub(super) fn is_blank(raw: &[u8]) -> bool {
+pub(in crate::dialect) fn is_blank(raw: &[u8]) -> bool {
     runs(raw).all(|run| match run {
         Run::Plain(bytes) => bytes.iter().all(u8::is_ascii_whitespace),
         Run::Char(c) => c.is_whitespace(),

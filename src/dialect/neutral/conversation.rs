@@ -8,20 +8,20 @@ use crate::wire::json::Raw;
 use std::borrow::Cow;
 
 /// The inside of a JSON string.
-pub(super) type RequestText<'a> = Cow<'a, [u8]>;
+pub(in crate::dialect) type RequestText<'a> = Cow<'a, [u8]>;
 
 /// A whole request.
 #[derive(Default)]
-pub(super) struct Talk<'a> {
-    pub(super) turns: Vec<Turn<'a>>,
-    pub(super) offer: Offer<'a>,
-    pub(super) format: Format<'a>,
-    pub(super) wishes: Wishes<'a>,
+pub(in crate::dialect) struct Talk<'a> {
+    pub(in crate::dialect) turns: Vec<Turn<'a>>,
+    pub(in crate::dialect) offer: Offer<'a>,
+    pub(in crate::dialect) format: Format<'a>,
+    pub(in crate::dialect) wishes: Wishes<'a>,
 }
 
 /// Role of a speaker.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Role {
+pub(in crate::dialect) enum Role {
     User,
     Assistant,
     /// The operator of the conversation. `moves`: if a format does not allow it in the middle, it moves to the front.
@@ -32,13 +32,13 @@ pub(super) enum Role {
 }
 
 /// Consecutive blocks of one side.
-pub(super) struct Turn<'a> {
-    pub(super) role: Role,
-    pub(super) blocks: Vec<Block<'a>>,
+pub(in crate::dialect) struct Turn<'a> {
+    pub(in crate::dialect) role: Role,
+    pub(in crate::dialect) blocks: Vec<Block<'a>>,
 }
 
 /// A part of a turn.
-pub(super) enum Block<'a> {
+pub(in crate::dialect) enum Block<'a> {
     Text(RequestText<'a>),
     Media(Media<'a>),
     /// Reasoning, which a target may require back.
@@ -53,13 +53,13 @@ pub(super) enum Block<'a> {
 
 /// End of a cached prefix of the prompt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct CacheMark {
+pub(in crate::dialect) struct CacheMark {
     /// True for one hour, false for the default time.
-    pub(super) hour: bool,
+    pub(in crate::dialect) hour: bool,
 }
 
 /// An image or a document in the neutral form.
-pub(super) enum Media<'a> {
+pub(in crate::dialect) enum Media<'a> {
     /// An image as base64.
     Image { kind: RequestText<'a>, data: RequestText<'a>, detail: Option<&'a [u8]> },
     /// An image for the upstream to fetch.
@@ -71,15 +71,15 @@ pub(super) enum Media<'a> {
 }
 
 /// A call of a tool.
-pub(super) struct ToolCall<'a> {
-    pub(super) id: &'a [u8],
-    pub(super) name: RequestText<'a>,
-    pub(super) arguments: RequestArguments<'a>,
+pub(in crate::dialect) struct ToolCall<'a> {
+    pub(in crate::dialect) id: &'a [u8],
+    pub(in crate::dialect) name: RequestText<'a>,
+    pub(in crate::dialect) arguments: RequestArguments<'a>,
 }
 
 /// Arguments of a call.
 #[derive(Clone)]
-pub(super) enum RequestArguments<'a> {
+pub(in crate::dialect) enum RequestArguments<'a> {
     /// A JSON value.
     Value(Raw<'a>),
     /// A text that should be JSON.
@@ -89,38 +89,38 @@ pub(super) enum RequestArguments<'a> {
 }
 
 /// Result of a tool call.
-pub(super) struct Returned<'a> {
+pub(in crate::dialect) struct Returned<'a> {
     /// Id of the call.
-    pub(super) id: &'a [u8],
-    pub(super) failed: bool,
+    pub(in crate::dialect) id: &'a [u8],
+    pub(in crate::dialect) failed: bool,
     /// True if it was a plain string.
-    pub(super) plain: bool,
-    pub(super) content: Vec<Block<'a>>,
+    pub(in crate::dialect) plain: bool,
+    pub(in crate::dialect) content: Vec<Block<'a>>,
 }
 
 /// The tools on offer and the choice among them.
 #[derive(Default)]
-pub(super) struct Offer<'a> {
-    pub(super) tools: Vec<Tool<'a>>,
-    pub(super) choice: ToolChoice<'a>,
+pub(in crate::dialect) struct Offer<'a> {
+    pub(in crate::dialect) tools: Vec<Tool<'a>>,
+    pub(in crate::dialect) choice: ToolChoice<'a>,
     /// True if several may be called at once; `None` if the client does not say.
-    pub(super) parallel: Option<bool>,
+    pub(in crate::dialect) parallel: Option<bool>,
     /// True if a provider-hosted tool was omitted.
-    pub(super) hosted: bool,
+    pub(in crate::dialect) hosted: bool,
 }
 
 /// A tool.
-pub(super) struct Tool<'a> {
-    pub(super) name: RequestText<'a>,
-    pub(super) description: Option<RequestText<'a>>,
-    pub(super) schema: Schema<'a>,
-    pub(super) strict: bool,
-    pub(super) mark: Option<CacheMark>,
+pub(in crate::dialect) struct Tool<'a> {
+    pub(in crate::dialect) name: RequestText<'a>,
+    pub(in crate::dialect) description: Option<RequestText<'a>>,
+    pub(in crate::dialect) schema: Schema<'a>,
+    pub(in crate::dialect) strict: bool,
+    pub(in crate::dialect) mark: Option<CacheMark>,
 }
 
 /// Arguments that a tool accepts.
 #[derive(Copy, Clone)]
-pub(super) enum Schema<'a> {
+pub(in crate::dialect) enum Schema<'a> {
     /// Arguments by a JSON schema.
     Given(Raw<'a>),
     /// Free text, as its one argument `input`.
@@ -129,7 +129,7 @@ pub(super) enum Schema<'a> {
 
 /// Choice of the tool to be called.
 #[derive(Default, Clone, PartialEq, Eq)]
-pub(super) enum ToolChoice<'a> {
+pub(in crate::dialect) enum ToolChoice<'a> {
     #[default]
     Absent,
     Auto,
@@ -140,7 +140,7 @@ pub(super) enum ToolChoice<'a> {
 
 /// The required format of the answer.
 #[derive(Default)]
-pub(super) enum Format<'a> {
+pub(in crate::dialect) enum Format<'a> {
     #[default]
     Free,
     Object,
@@ -154,19 +154,19 @@ pub(super) enum Format<'a> {
 
 /// Amount of reasoning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Effort(&'static str);
+pub(in crate::dialect) struct Effort(&'static str);
 
 impl Effort {
     const ALL: [&'static str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-    pub(super) const NONE: Effort = Effort("none");
+    pub(in crate::dialect) const NONE: Effort = Effort("none");
 
     /// The client's effort; `None` for an unknown word.
-    pub(super) fn read(word: Raw<'_>) -> Option<Effort> {
+    pub(in crate::dialect) fn read(word: Raw<'_>) -> Option<Effort> {
         Effort::ALL.into_iter().find(|known| word.is(known)).map(Effort)
     }
 
     /// The effort for a thinking budget of `tokens`.
-    pub(super) fn of_budget(tokens: u64) -> Effort {
+    pub(in crate::dialect) fn of_budget(tokens: u64) -> Effort {
         Effort(match tokens {
             0..4096 => "low",
             4096..16384 => "medium",
@@ -174,33 +174,33 @@ impl Effort {
         })
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub(in crate::dialect) fn word(self) -> &'static str {
         self.0
     }
 }
 
 /// Parameters of the answer; each is absent if the client does not send it.
 #[derive(Default)]
-pub(super) struct Wishes<'a> {
-    pub(super) temperature: Option<Raw<'a>>,
-    pub(super) top_p: Option<Raw<'a>>,
-    pub(super) stops: Vec<&'a [u8]>,
-    pub(super) user: Option<&'a [u8]>,
+pub(in crate::dialect) struct Wishes<'a> {
+    pub(in crate::dialect) temperature: Option<Raw<'a>>,
+    pub(in crate::dialect) top_p: Option<Raw<'a>>,
+    pub(in crate::dialect) stops: Vec<&'a [u8]>,
+    pub(in crate::dialect) user: Option<&'a [u8]>,
     /// The key of the provider's prompt cache.
-    pub(super) cache_key: Option<RequestText<'a>>,
-    pub(super) effort: Option<Effort>,
+    pub(in crate::dialect) cache_key: Option<RequestText<'a>>,
+    pub(in crate::dialect) effort: Option<Effort>,
     /// True if reasoning and its summary are requested, false if only reasoning is.
-    pub(super) reasons: Option<bool>,
+    pub(in crate::dialect) reasons: Option<bool>,
     /// Members of the request that control reasoning.
-    pub(super) reasoning: Vec<&'static str>,
-    pub(super) verbosity: Option<&'a [u8]>,
+    pub(in crate::dialect) reasoning: Vec<&'static str>,
+    pub(in crate::dialect) verbosity: Option<&'a [u8]>,
     /// The client sends no bound and expects the model's maximum.
-    pub(super) unbounded: bool,
+    pub(in crate::dialect) unbounded: bool,
 }
 
 impl<'a> RequestArguments<'a> {
     /// Arguments from a client: JSON in a string, or a value.
-    pub(super) fn of(given: Option<Raw<'a>>) -> RequestArguments<'a> {
+    pub(in crate::dialect) fn of(given: Option<Raw<'a>>) -> RequestArguments<'a> {
         match given.unwrap_or(Raw::NULL) {
             value if value.string().is_none() && !value.is_null() => RequestArguments::Value(value),
             text => RequestArguments::Json(text.string().unwrap_or_default()),
@@ -210,13 +210,13 @@ impl<'a> RequestArguments<'a> {
 
 impl<'a> Talk<'a> {
     /// The ids of all calls in the conversation.
-    pub(super) fn call_ids(&self) -> impl Iterator<Item = &[u8]> {
+    pub(in crate::dialect) fn call_ids(&self) -> impl Iterator<Item = &[u8]> {
         let blocks = self.turns.iter().flat_map(|turn| &turn.blocks);
         blocks.filter_map(|block| if let Block::Call(call) = block { Some(call.id) } else { None })
     }
 
     /// The names of the tools called in the conversation, in the order of their first call.
-    pub(super) fn called(&self) -> Vec<&[u8]> {
+    pub(in crate::dialect) fn called(&self) -> Vec<&[u8]> {
         let mut known = std::collections::BTreeSet::new();
         let calls = self.turns.iter().flat_map(|turn| &turn.blocks).filter_map(|block| match block {
             Block::Call(call) => Some(&*call.name),
@@ -227,14 +227,14 @@ impl<'a> Talk<'a> {
 }
 
 impl<'a> Turn<'a> {
-    pub(super) fn new(role: Role) -> Turn<'a> {
+    pub(in crate::dialect) fn new(role: Role) -> Turn<'a> {
         Turn { role, blocks: Vec::new() }
     }
 }
 
 impl Block<'_> {
     /// The text of a text block.
-    pub(super) fn text(&self) -> Option<&[u8]> {
+    pub(in crate::dialect) fn text(&self) -> Option<&[u8]> {
         if let Block::Text(text) = self { Some(text) } else { None }
     }
 }

@@ -1,14 +1,14 @@
 //! Writes a chat stream: deltas to chunks.
 
-use super::super::answer::{ResponseIdentity, StreamFault};
-use super::super::delta::{Delta, StopReason};
-use super::super::naming::{TranslationState, made_id};
-use super::super::usage::ObservedUsage;
+use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::naming::{TranslationState, made_id};
+use crate::dialect::neutral::delta::{Delta, StopReason};
+use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{key, write_count, write_inside, write_string};
 
 /// The writer's state.
 #[derive(Debug, Default)]
-pub(super) struct ChatWriter {
+pub(in crate::dialect) struct ChatWriter {
     show_usage: bool,
     started: bool,
     stopped: bool,
@@ -21,17 +21,17 @@ pub(super) struct ChatWriter {
 
 impl ChatWriter {
     /// `show_usage`: the client asked for the usage chunk.
-    pub(super) fn new(show_usage: bool) -> ChatWriter {
+    pub(in crate::dialect) fn new(show_usage: bool) -> ChatWriter {
         ChatWriter { show_usage, ..ChatWriter::default() }
     }
 
     /// Position in the output of the last text written.
-    pub(super) fn text_at(&self) -> usize {
+    pub(in crate::dialect) fn text_at(&self) -> usize {
         self.text_at
     }
 
     /// Writes the chunks for one delta.
-    pub(super) fn take(
+    pub(in crate::dialect) fn take(
         &mut self,
         delta: Delta<'_>,
         observed: &ObservedUsage,

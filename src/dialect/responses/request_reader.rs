@@ -3,16 +3,18 @@
 //! A turn contains the assistant's messages and calls until all its calls have outputs, wherever those are in the
 //! input.
 
-use super::super::carrier;
-use super::super::naming::TranslationState;
-use super::super::request::{Invalid, Name};
-use super::ask::{MARKS, SourceRequest, refuse};
-use super::echo;
-use super::media::{responses_file, responses_image};
-use super::schema::SCHEMA_MAX;
-use super::talk::{Block, Effort, Format, RequestArguments, RequestText, Returned, Role, Talk, ToolCall, Turn, Wishes};
-use super::tools::ToolNames;
 use crate::base::order;
+use crate::dialect::carrier;
+use crate::dialect::naming::TranslationState;
+use crate::dialect::neutral::conversation::{
+    Block, Effort, Format, RequestArguments, RequestText, Returned, Role, Talk, ToolCall, Turn, Wishes,
+};
+use crate::dialect::request::{Invalid, Name};
+use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
+use crate::dialect::requests::media::{responses_file, responses_image};
+use crate::dialect::requests::schema::SCHEMA_MAX;
+use crate::dialect::responses::echo;
+use crate::dialect::responses::tools::ToolNames;
 use crate::wire::Shape;
 use crate::wire::json::{Raw, ValueKind, compact, write_escaped};
 use std::borrow::Cow;
@@ -26,10 +28,10 @@ const NO_COMPACTION: &str =
 /// Prefix of an output without its call in the conversation.
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 
-/// Reads the request; see [`super::request`].
-pub(super) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
+/// Reads the request; see [`crate::dialect::requests::request`].
+pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
     let input = ask.get(Name::Input, "input").unwrap_or(Raw::NULL);
-    let (names, offer) = super::tools::read(ask, input, state)?;
+    let (names, offer) = crate::dialect::responses::tools::read(ask, input, state)?;
     let mut turns = Vec::new();
     if let Some(text) = ask.get(Name::Instructions, "instructions").and_then(Raw::string) {
         turns.push(Turn { role: Role::System { moves: true }, blocks: vec![Block::Text(Cow::Borrowed(text))] });

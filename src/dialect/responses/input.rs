@@ -4,18 +4,18 @@
 //! Tollgate carries for targets of another format. Tollgate stores no responses, so a reference to a stored one is
 //! refused with a message that says what to send instead; a reference to an object at the provider is noted.
 
-use super::fields::Fields;
-use super::leave::Leave;
-use super::stored::{is_id, name_of};
 use crate::dialect::carrier;
+use crate::dialect::request::fields::Fields;
+use crate::dialect::request::leave::Leave;
+use crate::dialect::request::stored::{is_id, name_of};
 use crate::wire::Span;
 use crate::wire::json::{Token, eq_unescaped};
 use std::fmt::Display;
 
 /// Refusal of a reference to a stored response.
-pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
+pub(in crate::dialect) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
 /// Refusal of a reference to a stored prompt.
-pub(super) const NO_PROMPTS: &str = "prompts are not stored here; send the text of the prompt in input";
+pub(in crate::dialect) const NO_PROMPTS: &str = "prompts are not stored here; send the text of the prompt in input";
 const ROLES: &str = "one of user, assistant, system, developer";
 
 /// Type of an item, as far as the checks distinguish types.
@@ -114,11 +114,11 @@ struct Item {
 
 /// The items so far.
 #[derive(Debug, Default)]
-pub(super) struct Input {
+pub(in crate::dialect) struct Input {
     item: Item,
     leave: Leave,
     /// An item has a list of tools.
-    pub(super) adds_tools: bool,
+    pub(in crate::dialect) adds_tools: bool,
 }
 
 fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
@@ -127,7 +127,7 @@ fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
 
 impl Input {
     /// Checks a token inside the array. `index`: the current item.
-    pub(super) fn token(
+    pub(in crate::dialect) fn token(
         &mut self,
         buf: &[u8],
         (token, depth, span): (Token, usize, Span),
@@ -195,13 +195,13 @@ impl Input {
     }
 
     /// Ends the array.
-    pub(super) fn end(&mut self, cuts: &mut Vec<Span>) {
+    pub(in crate::dialect) fn end(&mut self, cuts: &mut Vec<Span>) {
         self.leave.close_list(cuts);
     }
 
     /// Notes an item that was recognised as a whole.
     #[inline]
-    pub(super) fn passed(&mut self, start: u32, end: u32, cuts: &mut Vec<Span>) {
+    pub(in crate::dialect) fn passed(&mut self, start: u32, end: u32, cuts: &mut Vec<Span>) {
         self.leave.open(start);
         self.leave.close(end, false, cuts);
     }

@@ -1,26 +1,26 @@
 //! The response object of the responses format, which a stream repeats at its start and its end.
 
-use super::super::answer::ResponseIdentity;
-use super::super::delta::StopReason;
-use super::super::errors::ErrorWords;
-use super::super::keys::K;
-use super::super::naming::{Echo, TranslationState};
-use super::super::usage::ObservedUsage;
+use crate::dialect::answer::ResponseIdentity;
+use crate::dialect::errors::ErrorWords;
+use crate::dialect::keys::K;
+use crate::dialect::naming::{Echo, TranslationState};
+use crate::dialect::neutral::delta::StopReason;
+use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{
     self, Raw, ValueKind, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
 };
 
 /// State of an answer.
 #[derive(Copy, Clone)]
-pub(super) struct AnswerState<'a> {
+pub(in crate::dialect) struct AnswerState<'a> {
     /// True if the answer has only begun.
-    pub(super) open: bool,
+    pub(in crate::dialect) open: bool,
     /// Time of its start, in seconds since the epoch.
-    pub(super) created: u64,
-    pub(super) reason: StopReason,
-    pub(super) usage: Option<&'a ObservedUsage>,
+    pub(in crate::dialect) created: u64,
+    pub(in crate::dialect) reason: StopReason,
+    pub(in crate::dialect) usage: Option<&'a ObservedUsage>,
     /// The error if it has failed.
-    pub(super) error: Option<&'a ErrorWords<'a>>,
+    pub(in crate::dialect) error: Option<&'a ErrorWords<'a>>,
 }
 
 /// Default values of the members that a response repeats from its request.
@@ -32,7 +32,7 @@ const AFTER: &[u8] = b"\"parallel_tool_calls\":true,\"presence_penalty\":0,\"fre
     \"truncation\":\"disabled\"";
 
 /// Appends the object; `items` are its output, separated by commas.
-pub(super) fn write_response(
+pub(in crate::dialect) fn write_response(
     ending: &AnswerState<'_>,
     items: &[u8],
     state: &TranslationState,
@@ -91,7 +91,12 @@ pub(super) fn write_response(
 }
 
 /// Appends an upstream's own failed response, with Tollgate's id, model and error in place of the upstream's.
-pub(super) fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_failed(
+    response: Raw<'_>,
+    words: &ErrorWords<'_>,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
     let ours = |own: K, out: &mut Vec<u8>| {
         match own {
             K::Id => write_inside(out, me.id),
@@ -150,7 +155,7 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
 
 /// The free text in a custom tool's JSON arguments: the member `input`, otherwise the only text, otherwise all of them
 /// unchanged. Argument and result are insides of strings.
-pub(super) fn free_input(arguments: &[u8]) -> Vec<u8> {
+pub(in crate::dialect) fn free_input(arguments: &[u8]) -> Vec<u8> {
     let text = Raw::text_of(arguments);
     let object = Raw::new(text.as_bytes());
     if json::check(text.as_bytes()).is_err() || object.kind() != ValueKind::Object {
@@ -174,7 +179,7 @@ pub(super) fn free_input(arguments: &[u8]) -> Vec<u8> {
 }
 
 /// True if the inside of a string is a JSON value or empty.
-pub(super) fn is_json(inside: &[u8]) -> bool {
+pub(in crate::dialect) fn is_json(inside: &[u8]) -> bool {
     let text = Raw::text_of(inside);
     text.trim().is_empty() || json::check(text.trim().as_bytes()).is_ok()
 }

@@ -1,21 +1,21 @@
 //! Reads a chat request: each message becomes a turn.
 
-use super::super::request::{Invalid, Name};
-use super::ask::{MARKS, Message, SourceRequest, refuse};
-use super::bounds::{stops, too_many, tool_name_fits};
-use super::media::{chat_file, chat_image};
-use super::schema::SCHEMA_MAX;
-use super::talk::{
+use crate::base::limits::TOOLS_MAX;
+use crate::dialect::neutral::conversation::{
     Block, Effort, Format, Offer, RequestArguments, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
-use super::talk::{RequestText, Wishes};
-use crate::base::limits::TOOLS_MAX;
+use crate::dialect::neutral::conversation::{RequestText, Wishes};
+use crate::dialect::request::{Invalid, Name};
+use crate::dialect::requests::ask::{MARKS, Message, SourceRequest, refuse};
+use crate::dialect::requests::bounds::{stops, too_many, tool_name_fits};
+use crate::dialect::requests::media::{chat_file, chat_image};
+use crate::dialect::requests::schema::SCHEMA_MAX;
 use crate::wire::json::{Raw, ValueKind};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Reads the request; see [`super::request`].
-pub(super) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
+/// Reads the request; see [`crate::dialect::requests::request`].
+pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
     let turns = ask.messages().map(|message| turn(ask, message)).collect::<Result<Vec<_>, _>>()?;
     Ok(Talk { turns, format: format(ask)?, offer: offer(ask)?, wishes: wishes(ask)? })
 }
@@ -174,7 +174,7 @@ fn choice<'a>(ask: &SourceRequest<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Tool
 }
 
 /// Keeps only the tools with these names.
-pub(super) fn keep<'a>(
+pub(in crate::dialect) fn keep<'a>(
     tools: &mut Vec<Tool<'a>>,
     mut names: impl Iterator<Item = RequestText<'a>>,
 ) -> Result<(), Invalid> {

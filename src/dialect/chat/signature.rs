@@ -1,20 +1,20 @@
 //! Thought signatures of Gemini in the chat format: a provider puts one on the first tool call of an answer and
 //! requires it on the same call in later requests (`extra_content.google.thought_signature`).
 //!
-//! Owns the member's form and the list of models that check it. Translations carry a signature in a [`super::carrier`],
-//! as the block of reasoning directly before its call.
+//! Owns the member's form and the list of models that check it. Translations carry a signature in a
+//! [`crate::dialect::carrier`], as the block of reasoning directly before its call.
 
-use super::request::{Fields, Name};
+use crate::dialect::request::{Fields, Name};
 use crate::wire::Span;
 use crate::wire::json::{Raw, eq_unescaped, key, write_inside};
 
 /// Placeholder that a provider accepts instead of a signature. It costs quality, so only a call that is checked gets
 /// it.
-pub(super) const SKIP: &[u8] = b"skip_thought_signature_validator";
+pub(in crate::dialect) const SKIP: &[u8] = b"skip_thought_signature_validator";
 /// Name of a signature in a block of reasoning.
 const MEMBER: &str = "thought_signature";
 /// Member in which OpenRouter returns signatures, among other reasoning.
-pub(super) const DETAILS: &str = "reasoning_details";
+pub(in crate::dialect) const DETAILS: &str = "reasoning_details";
 
 /// True for models that refuse a call without its signature: `gemini-3…` and later, except `…-image`.
 pub fn is_required(model: &str) -> bool {
@@ -35,7 +35,7 @@ fn of(call: Raw<'_>) -> Option<&[u8]> {
 }
 
 /// The block of reasoning that carries the signature of an answer's first call.
-pub(super) fn block_of(calls: Raw<'_>) -> Option<Vec<u8>> {
+pub(in crate::dialect) fn block_of(calls: Raw<'_>) -> Option<Vec<u8>> {
     let signature = of(calls.items().next()?)?;
     let mut block = b"{".to_vec();
     key(&mut block, MEMBER);
@@ -45,12 +45,12 @@ pub(super) fn block_of(calls: Raw<'_>) -> Option<Vec<u8>> {
 }
 
 /// The signature that a block of reasoning carries.
-pub(super) fn carried(block: Raw<'_>) -> Option<&[u8]> {
+pub(in crate::dialect) fn carried(block: Raw<'_>) -> Option<&[u8]> {
     block.get(MEMBER).and_then(Raw::string)
 }
 
 /// Appends the member of a tool call that has a signature.
-pub(super) fn write(signature: Option<&[u8]>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write(signature: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(signature) = signature else { return };
     out.extend_from_slice(b",\"extra_content\":{\"google\":{\"thought_signature\":\"");
     out.extend_from_slice(signature);
@@ -59,7 +59,7 @@ pub(super) fn write(signature: Option<&[u8]>, out: &mut Vec<u8>) {
 
 /// Ends of the calls in a chat request that lack a required signature. Only the first call of each message after the
 /// newest user message requires one.
-pub(super) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
+pub(in crate::dialect) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
     let mut found = Vec::new();
     let list = fields.members.iter().find(|member| member.name == Name::Messages);
     let mut messages = list.map_or(Raw::NULL, |list| Raw::new(list.value.of(body))).items();

@@ -4,8 +4,8 @@
 //! it back with the conversation, and an upstream that signs its reasoning refuses it. Such an upstream also refuses a
 //! block with another target's mark ([`carrier`]).
 
-use super::leave::Leave;
 use crate::dialect::carrier;
+use crate::dialect::request::leave::Leave;
 use crate::wire::Span;
 use crate::wire::json::eq_unescaped;
 
@@ -20,7 +20,7 @@ enum NextMember {
 
 /// Collects the bytes to omit while the blocks of the messages are read in order.
 #[derive(Debug, Default)]
-pub(super) struct Unsigned {
+pub(in crate::dialect) struct Unsigned {
     next: NextMember,
     thinking: bool,
     signed: bool,
@@ -29,18 +29,18 @@ pub(super) struct Unsigned {
 
 impl Unsigned {
     /// Begins a list of blocks.
-    pub(super) fn open_list(&mut self) {
+    pub(in crate::dialect) fn open_list(&mut self) {
         *self = Unsigned::default();
     }
 
     /// Begins a block at `start`.
-    pub(super) fn open(&mut self, start: u32) {
+    pub(in crate::dialect) fn open(&mut self, start: u32) {
         (self.thinking, self.signed) = (false, false);
         self.leave.open(start);
     }
 
     /// Begins a member of the block.
-    pub(super) fn key(&mut self, raw: &[u8]) {
+    pub(in crate::dialect) fn key(&mut self, raw: &[u8]) {
         self.next = if eq_unescaped(raw, "type") {
             NextMember::Type
         } else if eq_unescaped(raw, "signature") {
@@ -51,7 +51,7 @@ impl Unsigned {
     }
 
     /// Handles a string value of the member; true if it is the block's type.
-    pub(super) fn string(&mut self, raw: &[u8]) -> bool {
+    pub(in crate::dialect) fn string(&mut self, raw: &[u8]) -> bool {
         match self.next {
             NextMember::Type => self.thinking = eq_unescaped(raw, "thinking"),
             NextMember::Signature => self.signed = !raw.is_empty() && !carrier::is_ours(raw),
@@ -61,12 +61,12 @@ impl Unsigned {
     }
 
     /// Ends the block before `end`.
-    pub(super) fn close(&mut self, end: u32, cuts: &mut Vec<Span>) {
+    pub(in crate::dialect) fn close(&mut self, end: u32, cuts: &mut Vec<Span>) {
         self.leave.close(end, self.thinking && !self.signed, cuts);
     }
 
     /// Ends the list of blocks.
-    pub(super) fn close_list(&mut self, cuts: &mut Vec<Span>) {
+    pub(in crate::dialect) fn close_list(&mut self, cuts: &mut Vec<Span>) {
         self.leave.close_list(cuts);
     }
 }

@@ -1,11 +1,13 @@
 //! Writes a responses request: nothing is stored, and reasoning is returned encrypted.
 
-use super::super::naming::{TranslationState, responses_id};
-use super::super::request::Invalid;
-use super::ask::{SourceRequest, is_blank, refuse, write_user};
-use super::schema::{write_free, write_parameters};
-use super::talk::{Block, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, ToolChoice, Turn, Wishes};
-use super::to_chat::FAILED;
+use crate::dialect::chat::request_writer::FAILED;
+use crate::dialect::naming::{TranslationState, responses_id};
+use crate::dialect::neutral::conversation::{
+    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, ToolChoice, Turn, Wishes,
+};
+use crate::dialect::request::Invalid;
+use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse, write_user};
+use crate::dialect::requests::schema::{write_free, write_parameters};
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// Minimum bound on an answer in the responses format.
@@ -13,8 +15,8 @@ pub const BOUND_MIN: u64 = 16;
 /// Maximum length of an end user's identifier, and of a prompt cache key.
 const USER_MAX: usize = 64;
 
-/// Writes the request; see [`super::request`].
-pub(super) fn write(
+/// Writes the request; see [`crate::dialect::requests::request`].
+pub(in crate::dialect) fn write(
     ask: &SourceRequest<'_>,
     talk: &Talk<'_>,
     state: &mut TranslationState,

@@ -1,30 +1,30 @@
 //! Writes a chat request. For a user's turn, tool results come first, each as a separate message, then one message with
 //! the rest.
 
-use super::super::capabilities::Structured;
-use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
-use super::super::request::Invalid;
-use super::super::signature;
-use super::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
-use super::schema::{is_strict, write_free, write_parameters};
-use super::talk::{
+use crate::dialect::capabilities::Structured;
+use crate::dialect::chat::signature;
+use crate::dialect::naming::{JSON_TOOL, TranslationState, chat_id};
+use crate::dialect::neutral::conversation::{
     Block, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, Tool, ToolCall,
     ToolChoice, Turn, Wishes,
 };
+use crate::dialect::request::Invalid;
+use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
+use crate::dialect::requests::schema::{is_strict, write_free, write_parameters};
 use crate::wire::json::{Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
 use std::borrow::Cow;
 
 /// Maximum length of a `user` that is passed on unchanged.
 const USER_MAX: usize = 64;
 /// Maximum number of stop sequences in the chat format.
-pub(super) const STOPS_MAX: usize = 4;
+pub(in crate::dialect) const STOPS_MAX: usize = 4;
 /// Prefix of a failed tool's result: the chat format has no field for it.
-pub(super) const FAILED: &str = "[tool_error] ";
+pub(in crate::dialect) const FAILED: &str = "[tool_error] ";
 /// Placeholder in a tool's result for an attachment that is moved to the next user message.
 const MOVED: &str = "[see the attachment in the next user message]";
 
-/// Writes the request; see [`super::request`].
-pub(super) fn write(
+/// Writes the request; see [`crate::dialect::requests::request`].
+pub(in crate::dialect) fn write(
     ask: &SourceRequest<'_>,
     mut talk: Talk<'_>,
     state: &mut TranslationState,
@@ -318,7 +318,7 @@ pub(in crate::dialect) fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>
 
 impl RequestArguments<'_> {
     /// Appends them as the inside of an `arguments` string.
-    pub(super) fn write_text(&self, out: &mut Vec<u8>) {
+    pub(in crate::dialect) fn write_text(&self, out: &mut Vec<u8>) {
         match self {
             RequestArguments::Value(value) => write_arguments(*value, out),
             RequestArguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
@@ -510,7 +510,7 @@ fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
 
 impl Format<'_> {
     /// The output format as an instruction, for models without a field for it.
-    pub(super) fn instruction(&self) -> Option<RequestText<'static>> {
+    pub(in crate::dialect) fn instruction(&self) -> Option<RequestText<'static>> {
         let mut words = Vec::new();
         match self {
             Format::Free => return None,
@@ -525,7 +525,7 @@ impl Format<'_> {
     }
 
     /// Appends the members that describe a schema in both of OpenAI's formats.
-    pub(super) fn write_schema(&self, out: &mut Vec<u8>) {
+    pub(in crate::dialect) fn write_schema(&self, out: &mut Vec<u8>) {
         let Format::Schema { schema, name, description, strict } = self else { return };
         key(out, "name");
         write_inside(out, name.unwrap_or(b"response"));

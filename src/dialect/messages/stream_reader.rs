@@ -1,10 +1,10 @@
 //! Reads a messages stream: events to deltas.
 
-use super::super::answer::{Frame, StreamFault};
-use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
-use super::super::errors::{ErrorText, is_error, read_error};
-use super::super::requests::arguments_text;
-use super::super::usage::Reported;
+use crate::dialect::answer::{Frame, StreamFault};
+use crate::dialect::errors::{ErrorText, is_error, read_error};
+use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
+use crate::dialect::requests::arguments_text;
+use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
 /// Maximum number of open blocks. The format allows one; some slack costs nothing.
@@ -24,7 +24,7 @@ enum BlockKind {
 
 /// The reader's state.
 #[derive(Debug, Default)]
-pub(super) struct MessagesReader {
+pub(in crate::dialect) struct MessagesReader {
     open: Vec<(u64, BlockKind)>,
     tools: usize,
     started: bool,
@@ -37,18 +37,18 @@ pub(super) struct MessagesReader {
 
 impl MessagesReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
-    pub(super) fn new(keeps: bool) -> MessagesReader {
+    pub(in crate::dialect) fn new(keeps: bool) -> MessagesReader {
         MessagesReader { kept: keeps.then(Default::default), ..MessagesReader::default() }
     }
 
     /// Bytes of reasoning and arguments that wait for the end of their block.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::dialect) fn waiting(&self) -> usize {
         let kept = self.kept.as_ref().map_or(0, |(text, signature)| text.len() + signature.len());
         kept + self.early.as_ref().map_or(0, |(_, json)| json.len())
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
