@@ -570,14 +570,14 @@ impl Core for Gateway {
             }
         }
         self.cx.turns.served = None;
-        self.cx.queues.recount(|id| self.exchanges.get(id).is_some_and(Exchange::is_queued));
+        self.cx.queues.recount(|id| self.exchanges.get(id).is_some_and(|one| one.state.is_queued()));
         self.cx.breakers.recount(self.exchanges.iter().filter_map(|(_, exchange)| exchange.job.flies_at()));
         // Rebuild the buffer accounting too.
         let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();
-        let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.storage()).sum();
+        let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.state.storage()).sum();
         let providers: usize = self.providers.iter().map(|(_, provider)| provider.storage()).sum();
         self.cx.pool.recount(clients + exchanges + providers);
-        let promised = self.exchanges.iter().flat_map(|(_, exchange)| exchange.promises());
+        let promised = self.exchanges.iter().flat_map(|(_, exchange)| exchange.state.promises());
         let unread = self.clients.iter().map(|(_, client)| &client.unread);
         let kept: Vec<_> = self.exchanges.iter().filter_map(|(_, exchange)| exchange.charge()).collect();
         self.cx.budget.recount(promised.chain(unread).chain(&kept), &mut self.cx.pool);

@@ -11,14 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const METHODS_MAX: usize = 60;
 const CIRCLE_MAX: usize = 3;
 /// Types that exceed these limits: their methods, and the files of their largest circle.
-pub const LARGE: [(&str, usize, usize); 5] =
-    [("Exchange", 79, 3), ("RequestJob", 106, 3), ("Gateway", 140, 8), ("Refusal", 70, 1), ("Remote", 90, 4)];
+pub const LARGE: [(&str, usize, usize); 3] = [("Gateway", 140, 8), ("Refusal", 62, 1), ("Remote", 90, 4)];
 /// Maximum number of fields of the gateway's shared data.
 pub const FIELDS_MAX: usize = 43;
 /// Looks at `self.state` in the exchange.
-pub const LOOKS_MAX: usize = 51;
-/// Ways out of the exchange for a state that cannot be.
-pub const WAYS_OUT_MAX: usize = 4;
+pub const LOOKS_MAX: usize = 27;
 
 /// Methods of a type, by the files that define them, and what each file calls.
 #[derive(Default)]
@@ -131,5 +128,9 @@ pub fn looks(code: &str) -> usize {
 /// Returns the ways out for a state that cannot be.
 pub fn ways_out(code: &str) -> usize {
     let words: Vec<&str> = code.split_whitespace().collect();
-    words.join(" ").matches("else { return Effect::Nothing").count()
+    let text = words.join(" ");
+    ["else { return Effect::Nothing", "else { return Ok(Effect::Nothing"]
+        .map(|way| text.matches(way).count())
+        .iter()
+        .sum()
 }

@@ -148,7 +148,7 @@ impl Gateway {
         }
         if drained
             && (self.cx.gate != Gate::Open || self.cx.budget.is_any_over())
-            && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(Exchange::provider)
+            && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(|one| one.state.provider())
         {
             // The provider may have waited for the client.
             self.dirty.push(provider_conn(provider));
@@ -165,9 +165,9 @@ impl Gateway {
             Stray::NoProxyHeader => {
                 let meta = RequestMeta::of(&RequestHead::unparsed());
                 let mut exchange = Exchange::new(id, meta, &mut self.cx);
-                exchange.job.begin_trace(None);
+                exchange.job.notes.begin_trace(&exchange.job.request, None);
                 let refusal = Refusal::no_proxy_header();
-                exchange.job.explain(&refusal, &mut self.cx);
+                exchange.job.notes.explain(&refusal, &mut self.cx);
                 exchange.finish(Outcome::refused(&refusal), &mut self.cx);
                 self.close_client(id, Shut::Abort);
             }
@@ -193,7 +193,7 @@ impl Gateway {
         match (event, exchange) {
             (Some(event), _) => self.client_event(id, &event),
             (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
-                let unread = self.exchanges.get(exchange).and_then(Exchange::provider);
+                let unread = self.exchanges.get(exchange).and_then(|one| one.state.provider());
                 let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
                 self.tell(exchange, ExchangeEvent::Due { unread, drained });
                 self.resume(exchange);
@@ -370,7 +370,7 @@ impl Gateway {
             KeyAnswer::Unavailable => {}
         }
         for id in self.cx.lookups.answered(&key) {
-            if self.exchanges.get(id).is_some_and(Exchange::is_identifying) {
+            if self.exchanges.get(id).is_some_and(|one| one.state.is_identifying()) {
                 self.tell(id, ExchangeEvent::LookedUp { answered });
             }
         }
@@ -420,13 +420,13 @@ impl Gateway {
         client.end_after_answer();
         let meta = RequestMeta::of(&RequestHead::unparsed());
         let mut exchange = Exchange::new(id, meta, &mut self.cx);
-        exchange.job.begin_trace(None);
+        exchange.job.notes.begin_trace(&exchange.job.request, None);
         self.refuse(&mut exchange, refusal, Outcome::refused(refusal));
     }
 
     pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome) {
-        exchange.job.explain(refusal, &mut self.cx);
-        let endpoint = exchange.job.endpoint();
+        exchange.job.notes.explain(refusal, &mut self.cx);
+        let endpoint = exchange.job.request.endpoint();
         let cost = exchange.finish(outcome, &mut self.cx);
         let request = &exchange.job.request;
         self.cx.out.clear();
@@ -447,7 +447,7 @@ impl Gateway {
         let (head, _) = client.message();
         let answered = local::body(&exchange.job.request, endpoint, head, &mut self.cx, &mut out);
         if let (Err(_), Endpoint::Model(id)) = (&answered, endpoint) {
-            exchange.job.note_asked(&local::model_asked(id, head));
+            exchange.job.notes.note_asked(&exchange.job.request, &local::model_asked(id, head));
         }
         self.cx.out = out;
         match answered {

@@ -81,7 +81,7 @@ impl Gateway {
                 // Taken before the work begins, so that it cannot be missing later.
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.storage();
-                exchange.lent(lent, &mut self.cx);
+                exchange.state.lent(lent, &mut self.cx);
                 let task = OffloadTask::Request { body, draft, from: translate.from, target: translate.target };
                 let of = JobOwner { exchange: id, key, serial: translate.serial };
                 self.cx.offload(of, lent, Default::default(), task);
@@ -101,7 +101,7 @@ impl Gateway {
             }
             Effect::Send(provider) => self.write_request(id, provider, true),
             Effect::Begin => {
-                if let Some(provider) = exchange.provider() {
+                if let Some(provider) = exchange.state.provider() {
                     self.write_request(id, provider, true);
                 }
             }

@@ -2,7 +2,7 @@
 
 use crate::base::time::{Mono, Now};
 use crate::gateway::Gateway;
-use crate::gateway::exchange::{Exchange, ExchangeEvent};
+use crate::gateway::exchange::ExchangeEvent;
 use crate::gateway::queue::{Look, Waiter};
 
 /// Maximum number of slots given in one call; the next call continues.
@@ -25,12 +25,12 @@ impl Gateway {
             let Some(id) = self.cx.queues.next(look, now) else {
                 let when = |waiter: &Waiter| {
                     let exchange = exchanges.get(waiter.exchange);
-                    exchange.map_or(Mono::NEVER, |exchange| exchange.job.next_change(breakers, now))
+                    exchange.map_or(Mono::NEVER, |exchange| exchange.job.request.next_change(breakers, now))
                 };
                 self.cx.queues.set_wake(when);
                 return given > 0;
             };
-            debug_assert!(self.exchanges.get(id).is_some_and(Exchange::is_queued));
+            debug_assert!(self.exchanges.get(id).is_some_and(|exchange| exchange.state.is_queued()));
             self.tell(id, ExchangeEvent::Place);
         }
         self.cx.queues.look_again(self.cx.now.mono);
@@ -40,7 +40,7 @@ impl Gateway {
     /// Number of requests that wait at `now` although a slot is free: 0 between two calls.
     pub fn overlooked(&mut self, now: Now) -> usize {
         let (exchanges, breakers, setup) = (&self.exchanges, &mut self.cx.breakers, &self.cx.setup);
-        let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.is_queued());
+        let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.state.is_queued());
         queued.filter(|exchange| exchange.look_for_place(breakers, setup, now.mono) == Look::Served).count()
     }
 }

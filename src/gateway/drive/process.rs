@@ -6,7 +6,7 @@ use crate::base::text::push_number;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::Gateway;
 use crate::gateway::budget::{Budget, Gate};
-use crate::gateway::exchange::{Exchange, ExchangeEvent};
+use crate::gateway::exchange::ExchangeEvent;
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::lifecycle::upgrade::Handover;
 use crate::gateway::lifecycle::{drain, inheritance, upgrade};
@@ -26,7 +26,7 @@ impl Gateway {
         let (id, serial) = done.owner();
         let key = done.key();
         self.cx.returned(serial);
-        let Some(exchange) = self.exchanges.get_mut(id).filter(|exchange| exchange.awaits(serial)) else {
+        let Some(exchange) = self.exchanges.get_mut(id).filter(|exchange| exchange.state.awaits(serial)) else {
             done.discard(&mut self.cx.pool);
             return self.free_heavy(key);
         };
@@ -57,7 +57,7 @@ impl Gateway {
             self.cx.tell_of_budgets();
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
-        if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {
+        if self.exchanges.get(id).is_some_and(|one| one.state.is_reserving()) {
             self.tell(id, ExchangeEvent::Ruled(ask, answer.ruling));
         } else if answer.ruling == Ruling::Admitted {
             // The request has ended or waited too long; its lease is returned.
@@ -274,12 +274,12 @@ impl Gateway {
 
     fn go_on_waiting(&mut self) {
         let is_free = Budget::has_room(0, false, &self.cx.pool);
-        let has_part = |id| self.exchanges.get(id).is_some_and(Exchange::holds_part);
+        let has_part = |id| self.exchanges.get(id).is_some_and(|one| one.state.holds_part());
         if self.cx.turns.alone.is_some_and(|id| is_free || !has_part(id)) {
             self.cx.turns.alone = None;
         }
         for _ in 0..TURNS_MAX {
-            let waits = |id| self.exchanges.get(id).is_some_and(Exchange::waits_for_room);
+            let waits = |id| self.exchanges.get(id).is_some_and(|one| one.state.waits_for_room());
             let Some(id) = self.cx.turns.next(&self.cx.pool, waits) else { return };
             self.tell_room(id);
         }
@@ -295,7 +295,7 @@ impl Gateway {
     }
 
     fn tell_room(&mut self, id: ExchangeId) {
-        if self.exchanges.get(id).is_some_and(Exchange::waits_for_room) {
+        if self.exchanges.get(id).is_some_and(|one| one.state.waits_for_room()) {
             self.cx.turns.served = Some(id);
             self.tell(id, ExchangeEvent::Room);
             self.resume(id);

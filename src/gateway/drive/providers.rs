@@ -33,7 +33,7 @@ impl Gateway {
             self.arm_provider(pid, until);
         }
         if let Some(exchange) = self.exchanges.get_mut(id) {
-            exchange.dialing(pid);
+            exchange.state.dialing(pid);
             let cid = exchange.job.request.client;
             self.arm(cid);
         }
@@ -78,7 +78,7 @@ impl Gateway {
     /// The exchange that still waits for this dial.
     fn awaiting_dial(&self, id: ProviderId) -> Option<ExchangeId> {
         let exchange = self.providers.get(id)?.exchange?;
-        self.exchanges.get(exchange)?.awaits_dial(id).then_some(exchange)
+        self.exchanges.get(exchange)?.state.awaits_dial(id).then_some(exchange)
     }
 
     /// Handles a failed dial; the reactor has already removed the connection.
@@ -155,7 +155,7 @@ impl Gateway {
                 return provider.hold(data, &mut self.cx.pool);
             };
             let Ok(piece) = provider.read(&data[..slice]) else {
-                return match exchange.reads_error() {
+                return match exchange.state.reads_error() {
                     true => self.tell(xid, ExchangeEvent::BodyEnd),
                     false => self.provider_failed(id, FaultKind::BadBody(BAD_CHUNKS)),
                 };
@@ -265,7 +265,7 @@ impl Gateway {
         let Some(provider) = self.providers.get_mut(id) else { return };
         let exchange = provider.exchange.and_then(|exchange| Some((exchange, self.exchanges.get(exchange)?)));
         let (paused, reads_error) =
-            exchange.map_or((false, false), |(_, exchange)| (exchange.is_paused(), exchange.reads_error()));
+            exchange.map_or((false, false), |(_, exchange)| (exchange.state.is_paused(), exchange.state.reads_error()));
         let xid = exchange.map(|(xid, _)| xid);
         match (provider.ended(how, paused), xid) {
             (Ended::Held, _) => {}
@@ -280,7 +280,7 @@ impl Gateway {
 
     /// Resumes an answer after a wait, with the bytes received in the meantime.
     pub(crate) fn resume(&mut self, id: ExchangeId) {
-        let Some(pid) = self.exchanges.get(id).and_then(Exchange::provider) else { return };
+        let Some(pid) = self.exchanges.get(id).and_then(|one| one.state.provider()) else { return };
         let Some(provider) = self.providers.get_mut(pid).filter(|provider| !provider.is_dialing()) else { return };
         if provider.has_answer() {
             let mut received = provider.take_received();
@@ -355,11 +355,11 @@ impl Gateway {
         let Some(id) = provider.exchange else { return true };
         let Some(exchange) = self.exchanges.get(id) else { return true };
         let client = self.clients.get(exchange.job.request.client);
-        if provider.holds_back() || exchange.is_paused() || client.is_some_and(|client| client.is_full()) {
+        if provider.holds_back() || exchange.state.is_paused() || client.is_some_and(|client| client.is_full()) {
             return false;
         }
         // The usual case.
-        if self.cx.gate == Gate::Open && exchange.is_answering() && !self.cx.budget.is_any_over() {
+        if self.cx.gate == Gate::Open && exchange.state.is_answering() && !self.cx.budget.is_any_over() {
             return true;
         }
         provider.is_unasked() || self.has_turn(id, exchange, client)
@@ -370,7 +370,7 @@ impl Gateway {
     fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::ClientConnection>) -> bool {
         let drained = || client.is_none_or(|client| client.unsent_bytes() == 0);
         let share = || match exchange.job.request.found.key {
-            Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
+            Some(key) if exchange.state.is_answering() => drained() || !self.cx.budget.is_over(key),
             // Another answer of its key waits, and has been read in part.
             Some(key) => !self.cx.budget.is_waited_for(key),
             None => true,
@@ -380,6 +380,6 @@ impl Gateway {
             Gate::Narrow => self.cx.turns.is_empty() && drained() && share(),
             Gate::Shut => false,
         };
-        reads || exchange.has_own_room(id, &self.cx)
+        reads || exchange.state.has_own_room(id, &self.cx)
     }
 }

@@ -3,7 +3,7 @@
 //! key.
 
 use super::event::ClientMessage;
-use super::job::RequestJob;
+use super::job::Request;
 use crate::base::digest::{hex_into, sha256};
 use crate::base::hash::mix_bytes;
 use crate::dialect::{self, CacheKey};
@@ -13,11 +13,11 @@ use crate::policy::catalog::{Affinity, PromptCache};
 use crate::wire::ModelEndpoint;
 use crate::wire::head::HeaderField;
 
-impl RequestJob {
+impl Request {
     /// A number for what the request is to be kept together with; 0 where the model asks for nothing of the kind.
     pub(super) fn kept_with(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> u64 {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
-        match (model.affinity, self.request.found.key, self.endpoint()) {
+        match (model.affinity, self.found.key, self.endpoint()) {
             (Affinity::Off, ..) => 0,
             (Affinity::Key, Some(key), _) => mix_bytes(0, cx.keys.get(key).id().as_str().as_bytes()),
             (_, _, Some(endpoint)) => session(endpoint, draft, message),
@@ -30,7 +30,7 @@ impl RequestJob {
     /// host computes the same one.
     pub(super) fn cache_key(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Option<CacheKey> {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
-        let (key, endpoint) = (self.request.found.key?, self.endpoint()?);
+        let (key, endpoint) = (self.found.key?, self.endpoint()?);
         let mut text = [0; 40];
         text[..32].copy_from_slice(cx.keys.get(key).digest());
         text[32..].copy_from_slice(&session(endpoint, draft, message).to_be_bytes());

@@ -3,7 +3,7 @@
 //! got anyway, and no metric has it as a label.
 
 use super::event::ClientMessage;
-use super::job::RequestJob;
+use super::job::Request;
 use crate::dialect::{self, Named};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -12,21 +12,21 @@ use crate::policy::attribution::{Attribution, plain};
 use crate::policy::keys::stands_in;
 use crate::wire::head::HeaderField;
 
-impl RequestJob {
+impl Request {
     /// Takes note of user, session and client, as far as the configuration wants them kept.
     pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) {
-        let kept = self.request.setup.config.server.attribution;
+        let kept = self.setup.config.server.attribution;
         if kept == Attribution::Off {
             return;
         }
         let header = draft.head.field(HeaderField::Session).of(message.head);
         let Named { user, session } = dialect::named(message.body, draft.scan.fields());
-        self.request.meta.agent = Client::of_agent(draft.head.field(HeaderField::UserAgent).of(message.head));
+        self.meta.agent = Client::of_agent(draft.head.field(HeaderField::UserAgent).of(message.head));
         if header.is_empty() && user.is_none() && session.is_none() {
             return;
         }
         let hash = |name: &str| cx.hash_key.user(name.as_bytes());
-        let prefix = &self.request.setup.config.server.key_prefix;
+        let prefix = &self.setup.config.server.key_prefix;
         let user = user.and_then(|name| match kept {
             Attribution::Plain if !stands_in(&name, prefix) => plain(&name),
             _ => Some(hash(&name)),
@@ -35,7 +35,7 @@ impl RequestJob {
             [] => session.map(|name| cx.hash_key.session(name.as_bytes())),
             name => Some(cx.hash_key.session(name)),
         };
-        let said = self.request.said.get_or_insert_default();
+        let said = self.said.get_or_insert_default();
         (said.user, said.session) = (user, session);
     }
 }

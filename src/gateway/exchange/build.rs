@@ -5,6 +5,8 @@ use super::authorize::Endpoint;
 use super::diagnosis::beginning;
 use super::event::ClientMessage;
 use super::job::{Request, RequestJob};
+use super::next::NextStep;
+use super::state::Outgoing;
 use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;
@@ -26,6 +28,21 @@ pub(super) enum Built {
     Whole,
     /// The body is too long to be translated on the loop.
     TooLong,
+}
+
+/// Writes the body for the first target, here or, where it is long, on a helper thread. If it can be written for no
+/// target, the request asks for something that the model cannot give.
+pub(super) fn write_first(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+    loop {
+        match job.build(&mut draft, message, cx) {
+            Ok(Built::Whole) => return NextStep::Reserve { draft, others_counted: false },
+            Ok(Built::TooLong) => return NextStep::Translate(draft, None),
+            Err(refusal) if !job.attempt.next_to_write(&job.request, &draft, cx) => {
+                return NextStep::refuse(draft, refusal);
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 impl RequestJob {
@@ -53,16 +70,16 @@ impl RequestJob {
         let translated = provider.shape != endpoint.shape;
         let mut names = dialect::dropped(endpoint, translated, message.body, draft.scan.fields(), &to).peekable();
         let lost = if translated { draft.state.as_ref().map_or(&[][..], |state| &state.dropped) } else { &[] };
-        if names.peek().is_some() || self.diagnosis.is_some() || !lost.is_empty() {
+        if names.peek().is_some() || !self.notes.is_empty() || !lost.is_empty() {
             let mut plain = Vec::new();
             let mut tell = |name: &[u8]| {
                 plain.clear();
                 unescape(beginning(name), &mut plain);
-                self.told(&plain)
+                self.request.told(&plain)
             };
             let lost = lost.iter().map(|name| name.as_bytes());
             let names = names.chain(lost).take(DROPPED_MAX).map(&mut tell).collect();
-            self.note_dropped(names);
+            self.notes.get_mut().dropped = names;
         }
     }
 
@@ -109,9 +126,9 @@ impl RequestJob {
     #[inline]
     pub(super) fn wanted(&self) -> Option<dialect::RequestTarget<'_>> {
         let (_, target, provider) = self.route()?;
-        let asked = self.asked.map_or(0, |asked| asked.model as usize);
-        let before =
-            if self.endpoint().is_some_and(ModelEndpoint::is_relayed) { self.model()?.targets.len() } else { 0 };
+        let relays = self.request.endpoint().is_some_and(ModelEndpoint::is_relayed);
+        let asked = self.request.asked.map_or(0, |asked| asked.model as usize);
+        let before = if relays { self.request.model()?.targets.len() } else { 0 };
         let capabilities = self.request.setup.requests.capabilities(asked, before + self.attempt.target as usize)?;
         Some(dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }

@@ -1,41 +1,46 @@
 //! Cost of a request: in its usage record, in the head of a complete answer, and in the last usage of a stream whose
 //! client asked for it. The three are the same number.
 
-use super::job::RequestJob;
+use super::job::{Request, RequestJob, RequestNotes};
 use crate::base::limits::ROW_COST_MAX;
 use crate::base::text::push_cost;
 use crate::dialect::{ObservedUsage, SseStream, write_cost};
 use crate::gateway::cx::Cx;
 use crate::policy::usage::Usage;
 
-impl RequestJob {
+impl RequestNotes {
     /// Cost of the request, as its usage record contains it. Each attempt is billed in the tier of its own prompt: the
     /// prompts of earlier attempts do not lift the last one into a higher tier.
-    pub(super) fn cost_nano(&self, usage: &Usage) -> u64 {
-        let earlier = self.diagnosis.as_ref().map_or(0, |diagnosis| diagnosis.spent.prompt());
+    pub(super) fn cost_nano(&self, request: &Request, usage: &Usage) -> u64 {
+        let earlier = self.0.as_ref().map_or(0, |diagnosis| diagnosis.spent.prompt());
         let prompt = usage.prompt().saturating_sub(earlier);
-        self.model().map_or(0, |model| usage.cost_nano(model.prices.of(prompt))).min(ROW_COST_MAX)
+        request.model().map_or(0, |model| usage.cost_nano(model.prices.of(prompt))).min(ROW_COST_MAX)
     }
 
     /// Cost of a request that has ended, for the head of its answer; `None` without a price. `charged`: `None` if
     /// nothing was.
-    pub(super) fn final_cost(&self, charged: Option<&Usage>) -> Option<u64> {
-        self.model().filter(|model| model.priced)?;
-        Some(charged.map_or(0, |usage| self.cost_nano(usage)))
+    pub(super) fn final_cost(&self, request: &Request, charged: Option<&Usage>) -> Option<u64> {
+        request.model().filter(|model| model.priced)?;
+        Some(charged.map_or(0, |usage| self.cost_nano(request, usage)))
     }
+}
 
+impl RequestJob {
     /// Writes the cost into the last usage of a stream, if that is among the events in `cx.out`.
     #[cold]
     pub(super) fn write_cost(&self, stream: &SseStream, cx: &mut Cx) {
-        let (Some(endpoint), Some(from)) = (self.endpoint(), stream.end_at()) else { return };
-        let is_priced = self.model().is_some_and(|model| model.priced);
+        let (Some(endpoint), Some(from)) = (self.request.endpoint(), stream.end_at()) else { return };
+        let is_priced = self.request.model().is_some_and(|model| model.priced);
         let mut cost = Vec::new();
         if is_priced {
-            push_cost(&mut cost, self.cost_nano(&self.charged(stream.observed()).bounded()));
+            let usage = self.charged(stream.observed()).bounded();
+            push_cost(&mut cost, self.notes.cost_nano(&self.request, &usage));
         }
         write_cost(endpoint.shape, from, is_priced.then_some(&*cost), &mut cx.out);
     }
+}
 
+impl Request {
     /// True if the client may have read the final usage of its stream with the cost. It is charged that cost even if it
     /// leaves before the stream's formal end.
     pub(super) fn has_shown_cost(&self, stream: &SseStream, observed: &ObservedUsage) -> bool {

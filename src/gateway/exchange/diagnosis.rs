@@ -4,9 +4,9 @@
 
 use super::event::Outcome;
 use super::fault::Fault;
-use super::job::RequestJob;
+use super::job::{Request, RequestJob, RequestNotes};
 use super::mask::mask;
-use super::state::{Answering, Body, Exchange, State};
+use super::state::Body;
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
 use crate::base::text::{begun_by, holds_secret, key_length};
@@ -14,7 +14,7 @@ use crate::base::time::Mono;
 use crate::gateway::admin::FailedRequest;
 use crate::gateway::client::response::printable;
 use crate::gateway::cx::Cx;
-use crate::gateway::diagnosis::{Diagnosis, Failed};
+use crate::gateway::diagnosis::Failed;
 use crate::policy::cause::Cause;
 use crate::policy::keys::{self, KeyId};
 use crate::policy::meter::Whose;
@@ -60,91 +60,54 @@ fn field_of(message: &str) -> &str {
     if is_path { name } else { "" }
 }
 
-impl Exchange {
+impl Body {
     /// Amount of an answer that has arrived; `None` if none has begun or it is complete.
     pub(super) fn came(&self) -> Option<(u64, &'static str)> {
-        match &self.state {
-            State::Answering(Answering { body: Body::Stream(stream), .. }) => Some((stream.seen().into(), "events")),
-            State::Answering(Answering { body: Body::Collect { buf, .. }, .. }) if !buf.is_empty() => {
-                Some((buf.len() as u64, "bytes"))
-            }
+        match self {
+            Body::Stream(stream) => Some((stream.seen().into(), "events")),
+            Body::Collect { buf, .. } if !buf.is_empty() => Some((buf.len() as u64, "bytes")),
             _ => None,
         }
     }
+}
 
-    /// The request fails with `fault`.
-    pub(super) fn note_end(&mut self, fault: &Fault) {
-        // One that waits fails with no attempt.
-        let last = if matches!(self.state, State::Queued(_)) { 0 } else { self.job.attempt.attempts.into() };
-        let code = self.job.told(fault.code.as_deref().unwrap_or_default().as_bytes());
-        let param = self.job.told(fault.param.as_deref().unwrap_or_default().as_bytes());
-        let diagnosis = self.job.diagnosis();
+impl RequestNotes {
+    /// The request fails with `fault`, in attempt number `last`.
+    pub(super) fn note_end(&mut self, request: &Request, fault: &Fault, last: u32) {
+        let code = request.told(fault.code.as_deref().unwrap_or_default().as_bytes());
+        let param = request.told(fault.param.as_deref().unwrap_or_default().as_bytes());
+        let diagnosis = self.get_mut();
         diagnosis.failed.pop_if(|failed| failed.number == last);
         diagnosis.cause = Some(fault.cause());
         diagnosis.upstream_status = fault.upstream_status();
         (diagnosis.upstream_code, diagnosis.upstream_param) = (code, param);
     }
-}
-
-impl RequestJob {
-    /// A provider's words as a client may see them; `None` where it gave none.
-    pub(super) fn masked(&self, message: &str) -> Option<String> {
-        let (model, target) = (self.model()?, self.target()?);
-        if message.trim().is_empty() {
-            return None;
-        }
-        let provider = self.request.setup.config.providers.get(target.provider)?;
-        let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
-        let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
-        Some(mask(message, &target.model, &model.id, told))
-    }
 
     /// Address of the caller.
-    pub(super) fn caller(&self, cx: &Cx) -> Ipv6Addr {
-        let told = self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.caller);
-        told.unwrap_or_else(|| cx.peers.of(self.request.client))
-    }
-
-    #[inline]
-    fn diagnosis(&mut self) -> &mut Diagnosis {
-        self.diagnosis.get_or_insert_default()
-    }
-
-    /// A word of a client or a provider as it is reported.
-    pub(super) fn told(&self, word: &[u8]) -> Box<[u8]> {
-        told(word, &self.request.setup.config.server.key_prefix)
-    }
-
-    /// The present attempt has failed. It may not be the last one.
-    pub(super) fn note_failed(&mut self, fault: &Fault, now: Mono) {
-        let Some(target) = self.target().map(|target| target.label.clone()) else { return };
-        let (attempts, begun) = (self.attempt.attempts, self.attempt.begun);
-        let (number, cause, micros) = (attempts.into(), fault.cause(), now.micros_since(begun));
-        if let Some(trace) = &mut self.diagnosis().trace {
-            trace.fails(attempts, fault.end(), fault.upstream_status(), now);
-        }
-        self.diagnosis().failed.push(Failed { number, target, cause, micros });
+    pub(super) fn caller(&self, request: &Request, cx: &Cx) -> Ipv6Addr {
+        let told = self.0.as_ref().and_then(|diagnosis| diagnosis.caller);
+        told.unwrap_or_else(|| cx.peers.of(request.client))
     }
 
     /// The client has left.
     pub(super) fn note_left(&mut self) {
-        self.diagnosis().cause = Some(Cause::new("client left", ""));
+        self.get_mut().cause = Some(Cause::new("client left", ""));
     }
 
     /// True if the request has failed, or one of its attempts.
     pub(super) fn has_failed(&self, outcome: &Outcome) -> bool {
-        self.diagnosis.as_ref().is_some_and(|diagnosis| outcome.status >= 400 || diagnosis.has_failures())
+        self.0.as_ref().is_some_and(|diagnosis| outcome.status >= 400 || diagnosis.has_failures())
     }
 
     /// The failed request for the recorder. Requests of one kind have one reason: key, status, limit, field, model.
     #[inline]
-    pub(super) fn failure(&self, outcome: &Outcome) -> FailedRequest {
-        let key = self.request.found.key.map_or(u64::MAX, |key| key.0.into());
+    pub(super) fn failure(&self, request: &Request, outcome: &Outcome) -> FailedRequest {
+        let key = request.found.key.map_or(u64::MAX, |key| key.0.into());
         let mut kind = mix(key, outcome.status.into());
-        if self.asked.is_some() {
-            kind = mix(kind, self.model().map_or(0, |model| model.id.as_ptr().addr() as u64));
+        if request.asked.is_some() {
+            kind = mix(kind, request.model().map_or(0, |model| model.id.as_ptr().addr() as u64));
         }
-        if let Some(diagnosis) = &self.diagnosis {
+        if let Some(diagnosis) = &self.0 {
             let limit = diagnosis.limit.map_or(0, |limit| limit as u64 + 1);
             kind = mix(kind, limit ^ diagnosis.cause.map_or(0, |cause| cause.number()));
             let words = [&diagnosis.field, &diagnosis.asked, &diagnosis.path, &diagnosis.upstream_code];
@@ -159,25 +122,27 @@ impl RequestJob {
     }
 
     /// Notes what the operator needs to know about a refused head. `spent`: the key that it presented, if known.
-    pub(super) fn note_head(&mut self, refusal: &Refusal, head: &RequestHead, bytes: &[u8], spent: Option<KeyId>) {
+    pub(super) fn note_head(
+        &mut self,
+        request: &Request,
+        refusal: &Refusal,
+        head: &RequestHead,
+        bytes: &[u8],
+        spent: Option<KeyId>,
+    ) {
         if refusal.kind == RefusalKind::NotFound {
-            let path = self.told(head.path.of(bytes));
-            self.diagnosis().path = path;
+            let path = request.told(head.path.of(bytes));
+            self.get_mut().path = path;
         }
         if spent.is_some() {
-            self.diagnosis().key = spent;
+            self.get_mut().key = spent;
         }
     }
 
     /// No model has the name that was asked for, or the key may not use the model like this.
-    pub(crate) fn note_asked(&mut self, name: &str) {
-        let asked = self.told(name.as_bytes());
-        self.diagnosis().asked = asked;
-    }
-
-    /// Members of the body that the present target is not sent.
-    pub(super) fn note_dropped(&mut self, names: Vec<Box<[u8]>>) {
-        self.diagnosis().dropped = names;
+    pub(crate) fn note_asked(&mut self, request: &Request, name: &str) {
+        let asked = request.told(name.as_bytes());
+        self.get_mut().asked = asked;
     }
 
     /// Notes what `refusal` means for the operator.
@@ -185,18 +150,50 @@ impl RequestJob {
         if let Some(limit) = refusal.limit {
             cx.stats.refused(limit);
         }
-        let fails_upstream = self.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.cause.is_some());
+        let fails_upstream = self.0.as_ref().is_some_and(|diagnosis| diagnosis.cause.is_some());
         if fails_upstream {
             return;
         }
         let field = if refusal.kind == RefusalKind::InvalidRequest { field_of(&refusal.message) } else { "" };
-        let diagnosis = self.diagnosis();
+        let diagnosis = self.get_mut();
         diagnosis.field = field.as_bytes().into();
         diagnosis.limit = refusal.limit;
         if let Some(Whose::Group(name)) = refusal.whose.as_deref() {
             diagnosis.limit_group = Some(name.clone());
         }
         diagnosis.cause = refusal.cause();
+    }
+}
+
+impl RequestJob {
+    /// A provider's words as a client may see them; `None` where it gave none.
+    pub(super) fn masked(&self, message: &str) -> Option<String> {
+        let (model, target) = (self.request.model()?, self.target()?);
+        if message.trim().is_empty() {
+            return None;
+        }
+        let provider = self.request.setup.config.providers.get(target.provider)?;
+        let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
+        let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
+        Some(mask(message, &target.model, &model.id, told))
+    }
+
+    /// The present attempt has failed. It may not be the last one.
+    pub(super) fn note_failed(&mut self, fault: &Fault, now: Mono) {
+        let Some(target) = self.target().map(|target| target.label.clone()) else { return };
+        let (attempts, begun) = (self.attempt.attempts, self.attempt.begun);
+        let (number, cause, micros) = (attempts.into(), fault.cause(), now.micros_since(begun));
+        if let Some(trace) = &mut self.notes.get_mut().trace {
+            trace.fails(attempts, fault.end(), fault.upstream_status(), now);
+        }
+        self.notes.get_mut().failed.push(Failed { number, target, cause, micros });
+    }
+}
+
+impl Request {
+    /// A word of a client or a provider as it is reported.
+    pub(super) fn told(&self, word: &[u8]) -> Box<[u8]> {
+        told(word, &self.setup.config.server.key_prefix)
     }
 }
 

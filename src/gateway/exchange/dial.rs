@@ -3,8 +3,8 @@
 
 use super::event::{AnswerStep, Dial, Effect, Over};
 use super::fault::{Fault, FaultKind};
-use super::job::RequestJob;
-use super::state::{Attempting, Dials, Exchange, Half, State};
+use super::job::{Attempt, Request, RequestJob};
+use super::state::{Attempting, Dials, Half};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
@@ -13,29 +13,10 @@ use crate::gateway::ids::ProviderId;
 use crate::policy::config::Provider;
 use std::net::SocketAddr;
 
-impl Exchange {
-    /// The connection that [`Effect::Dial`] asked for has this name.
-    pub(crate) fn dialing(&mut self, provider: ProviderId) {
-        if let State::Attempting(Attempting { half: Half::Dialing(dials), .. }) = &mut self.state {
-            dials.newest = Some(provider);
-        }
-    }
-
-    /// True if the exchange waits for this connection to be established.
-    pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
-        match &self.state {
-            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => {
-                dials.newest == Some(provider) || dials.earlier.is_some_and(|(earlier, _)| earlier == provider)
-            }
-            _ => false,
-        }
-    }
-}
-
 impl Attempting {
     /// All of the request has left: the wait for an answer begins.
     pub(super) fn sent(&mut self, job: &mut RequestJob, now: Mono) -> Effect {
-        self.by = match (job.asked.is_some_and(|asked| asked.stream), job.target()) {
+        self.by = match (job.request.asked.is_some_and(|asked| asked.stream), job.target()) {
             (true, Some(target)) => now.after(target.limits.first_byte_timeout),
             _ => Mono::NEVER,
         };
@@ -90,7 +71,7 @@ impl Attempting {
         }
         let earlier = earlier.filter(|(earlier, _)| *earlier != id);
         self.half = Half::Dialing(Dials { newest: None, earlier });
-        if matches!(why, DialError::Connect(_)) && job.next_address(cx) {
+        if matches!(why, DialError::Connect(_)) && job.attempt.next_address(&job.request, cx) {
             return self.dial_again(job, cx);
         }
         match earlier.is_some() {
@@ -122,7 +103,7 @@ impl Attempting {
         if until <= cx.now.mono {
             return Err(Fault::from(FaultKind::ConnectTimeout).into());
         }
-        if !job.next_address(cx) {
+        if !job.attempt.next_address(&job.request, cx) {
             // Fewer are known than when it began.
             self.by = until;
             return Ok(Effect::Wait);
@@ -196,11 +177,13 @@ impl RequestJob {
         let dials = Dials { newest: None, earlier: again.and_then(|dials| dials.earlier) };
         Ok((Half::Dialing(dials), late, Effect::Dial(dial)))
     }
+}
 
+impl Attempt {
     /// Turns to the next address of the host; false if none is left.
-    fn next_address(&mut self, cx: &mut Cx) -> bool {
-        let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
-        let tried = &mut self.attempt.addresses;
+    fn next_address(&mut self, request: &Request, cx: &mut Cx) -> bool {
+        let known = self.provider(request).map_or(0, |provider| addresses(provider, cx).len());
+        let tried = &mut self.addresses;
         let is_left = usize::from(tried.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
         tried.0 += u8::from(is_left);
         is_left

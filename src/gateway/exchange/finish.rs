@@ -13,6 +13,7 @@ use crate::dialect::{ObservedUsage, Reported};
 use crate::gateway::access_log::{self, Times};
 use crate::gateway::admin::Passed;
 use crate::gateway::cx::Cx;
+use crate::gateway::local;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -29,16 +30,40 @@ use std::sync::Arc;
 pub(super) const CLIENT_LEFT: u16 = 499;
 
 impl Exchange {
+    /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
+    pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
+        self.state.drop_provider(cx);
+        // One that waits fails with no attempt.
+        let last = if self.state.is_queued() { 0 } else { self.job.attempt.attempts.into() };
+        self.job.notes.note_end(&self.job.request, &fault, last);
+        let usage = self.partial_usage(false);
+        let limits = self.job.target().map_or(&self.job.request.setup.config.upstream, |target| &target.limits);
+        let refusal = match &fault.overflow {
+            Some(overflow) => self.job.too_long(overflow, fault.message.as_deref()),
+            None => fault.refusal(limits),
+        };
+        let error = Some(refusal.kind);
+        let outcome = Outcome { status: refusal.status, error, usage };
+        // Releases of Codex before 0.167 compact after a failed stream alone (openai/codex `responses_retry.rs`).
+        let is_streamed = self.job.request.asked.is_some_and(|asked| asked.stream);
+        let in_stream = refusal.is_overflow() && is_streamed && self.job.request.found.is_codex;
+        if !self.job.attempt.opened && !in_stream {
+            return Effect::Refuse(Box::new(refusal), outcome);
+        }
+        let opens = self.job.open();
+        cx.out.clear();
+        if let Some(endpoint) = self.job.request.endpoint() {
+            let identity = self.job.request.counted_identity(cx.now.unix);
+            let words = local::words(&refusal, self.job.request.id.as_str());
+            self.state.write_failure(endpoint, self.job.attempt.told, &words, &identity, &mut cx.out);
+        }
+        Effect::End(Forward { opens, ..Forward::default() }, outcome)
+    }
+
     /// Usage that an exchange is charged if it ends before its answer was complete.
     pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
-        let (observed, shown) = match &self.state {
-            State::Answering(answering) => {
-                let observed = answering.body.observed();
-                let shown = matches!(&answering.body, Body::Stream(one) if self.job.has_shown_cost(one, &observed));
-                (observed, shown)
-            }
-            _ => Default::default(),
-        };
+        let observed = self.state.observed();
+        let shown = self.state.stream().is_some_and(|stream| self.job.request.has_shown_cost(stream, &observed));
         let sent = self.job.attempt.sent != Mono::NEVER;
         let settled = self.job.admitted.is_none();
         if client_left && shown {
@@ -77,28 +102,27 @@ impl Exchange {
 
     /// The attempt under way is given up, by no fault of its target's.
     pub(super) fn abandon(&self, cx: &mut Cx) {
-        let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
-        if let Some(target) = self.job.target().filter(|_| is_under_way) {
+        if let Some(target) = self.job.target().filter(|_| self.state.is_under_way()) {
             cx.breakers.ended(target, AttemptEnd::Abandoned);
         }
     }
 
     /// The end. What is left is the request for the head of its answer, and the cost for it.
     pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) -> Option<u64> {
-        if let State::Queued(queued) = &mut self.state {
-            queued.leave(&mut self.job, cx);
-        }
-        let charged = match &self.state {
+        let charged = match &mut self.state {
             State::Committing(committing) => Some(committing.usage.bounded()),
-            _ => self.job.admitted.is_some().then(|| outcome.usage.bounded()),
+            state => {
+                state.leave_queue(&mut self.job, cx);
+                self.job.admitted.is_some().then(|| outcome.usage.bounded())
+            }
         };
         self.job.settle(outcome.usage, outcome.status, cx);
-        let cost = self.job.final_cost(charged.as_ref());
+        let cost = self.job.notes.final_cost(&self.job.request, charged.as_ref());
         let times = self.job.times(cx.now.mono);
         self.job.count(outcome.status, charged.map(|usage| (usage, cost.unwrap_or(0))), &times, cx);
         self.job.log(&outcome, charged, times, cx);
-        if self.job.diagnosis.is_some() {
-            self.job.give_spans(&outcome, charged, cx);
+        if !self.job.notes.is_empty() {
+            self.job.notes.give_spans(&self.job.request, &self.job.attempt, &outcome, charged, cx);
         }
         self.job.no_verdict(cx);
         std::mem::replace(&mut self.state, State::Ended).release(self.job.request.found.key, cx);
@@ -134,7 +158,7 @@ impl RequestJob {
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let usage = Usage {
-            uncached_in: known.input.unwrap_or_else(|| self.asked.map_or(0, |asked| asked.counted())),
+            uncached_in: known.input.unwrap_or_else(|| self.request.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             hour_write: known.hour_write,
@@ -147,7 +171,7 @@ impl RequestJob {
     /// Adds the charge for earlier attempts.
     #[inline]
     fn with_spent(&self, usage: Usage) -> Usage {
-        match &self.diagnosis {
+        match &self.notes.0 {
             Some(diagnosis) if self.admitted.is_some() => usage.plus(diagnosis.spent),
             _ => usage,
         }
@@ -168,9 +192,9 @@ impl RequestJob {
             observed.reported.merge(**reported);
         }
         if let FaultKind::TooLarge(_, came) = fault.kind {
-            let relayed = self.endpoint().and_then(ModelEndpoint::passthrough);
+            let relayed = self.request.endpoint().and_then(ModelEndpoint::passthrough);
             let generates = relayed.is_none_or(Passthrough::generates);
-            let most = if generates { self.completion_max(draft, message) } else { 0 };
+            let most = if generates { self.request.completion_max(draft, message) } else { 0 };
             let text = most.min(came as u64 / BYTES_PER_TOKEN_MAX);
             observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
         } else if observed == ObservedUsage::default() {
@@ -186,7 +210,7 @@ impl RequestJob {
             _ => UsageSource::Partial,
         };
         let usage = self.with_spent(Usage { source, ..self.unfinished(observed) });
-        self.diagnosis.get_or_insert_default().spent = usage;
+        self.notes.get_mut().spent = usage;
     }
 
     /// The charge for an answer that was not completed.
@@ -194,7 +218,7 @@ impl RequestJob {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
         Usage {
-            uncached_in: known.input.unwrap_or_else(|| self.asked.map_or(0, |asked| asked.counted())),
+            uncached_in: known.input.unwrap_or_else(|| self.request.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             hour_write: known.hour_write,
@@ -208,13 +232,15 @@ impl RequestJob {
         let admitted = self.admitted.take()?;
         // As the ledger will keep it, so that what is counted now is what is counted after a restart.
         let usage = usage.bounded();
-        let cost_nano = self.cost_nano(&usage);
+        let cost_nano = self.notes.cost_nano(&self.request, &usage);
         let group = cx.meter.path_text(&admitted.hold);
         cx.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
         if cx.meter.has_news() {
             cx.tell_of_budgets();
         }
-        let (Some(model), Some(endpoint), Some(target)) = (self.model(), self.endpoint(), self.target()) else {
+        let (Some(model), Some(endpoint), Some(target)) =
+            (self.request.model(), self.request.endpoint(), self.target())
+        else {
             return None;
         };
         let said = self.request.said.as_deref();
@@ -226,7 +252,7 @@ impl RequestJob {
             // A request that waited in vain was served nowhere.
             target: if self.attempt.attempts == 0 { Arc::from("") } else { target.label.clone() },
             endpoint,
-            stream: self.asked.is_some_and(|asked| asked.stream),
+            stream: self.request.asked.is_some_and(|asked| asked.stream),
             status,
             usage,
             cost_nano,
@@ -237,15 +263,15 @@ impl RequestJob {
             user: said.and_then(|said| said.user.clone()),
             session: said.and_then(|said| said.session.clone()),
             client: self.request.meta.agent,
-            trace: self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.trace_text()),
+            trace: self.notes.0.as_ref().and_then(|diagnosis| diagnosis.trace_text()),
             lease: admitted.lease,
         };
         NonZeroU64::new(cx.give_row(row))
     }
 
     fn count(&self, status: u16, charged: Option<(Usage, u64)>, times: &Times, cx: &mut Cx) {
-        cx.stats.request(self.request.endpoint_name(), self.model().map(|model| &model.id), status);
-        if let (Some((usage, cost_nano)), Some(model)) = (charged, self.model()) {
+        cx.stats.request(self.request.endpoint_name(), self.request.model().map(|model| &model.id), status);
+        if let (Some((usage, cost_nano)), Some(model)) = (charged, self.request.model()) {
             let now = cx.now.mono;
             let first = self.attempt.has_events.then_some(self.attempt.begun);
             let taken = Taken {
@@ -283,14 +309,14 @@ impl RequestJob {
         let request = &self.request;
         let logged = cx.setup.config.server.log;
         let went_well = || {
-            let failed = self.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.has_failures());
+            let failed = self.notes.0.as_ref().is_some_and(|diagnosis| diagnosis.has_failures());
             outcome.error.is_none() && outcome.status < 400 && !failed
         };
         let is_wanted = logged == RequestLog::All || !went_well() || logged.keeps(&request.id.raw());
         let is_logged = is_wanted && (request.found.key.is_some() || cx.takes_stranger_line());
-        let has_failed = self.has_failed(outcome);
+        let has_failed = self.notes.has_failed(outcome);
         let keep = match has_failed || cx.recorder.records_all() {
-            true => cx.recorder.keeps(has_failed.then(|| self.failure(outcome)), cx.now.unix),
+            true => cx.recorder.keeps(has_failed.then(|| self.notes.failure(request, outcome)), cx.now.unix),
             false => None,
         };
         if !is_logged && keep.is_none() {
@@ -301,16 +327,16 @@ impl RequestJob {
         let line = access_log::AccessLogLine {
             id: &request.id,
             endpoint: request.endpoint_name(),
-            peer: self.caller(cx).into(),
+            peer: self.notes.caller(request, cx).into(),
             key: request.found.key.map(|key| cx.keys.get(key)),
             said: request.said.as_deref(),
             client: request.meta.agent.name(),
-            model: self.model().map(|model| &*model.id),
+            model: self.request.model().map(|model| &*model.id),
             target: target.map(|target| (&*target.label, at.attempts.into())),
-            stream: self.asked.is_some_and(|asked| asked.stream),
+            stream: self.request.asked.is_some_and(|asked| asked.stream),
             status: outcome.status,
             error: outcome.error,
-            diagnosis: self.diagnosis.as_deref(),
+            diagnosis: self.notes.0.as_deref(),
             usage: charged,
             times,
         };
@@ -318,7 +344,7 @@ impl RequestJob {
         let Some(keep) = keep else { return cx.orders.log(|out| line.write(time, out)) };
         let first = target.filter(|_| at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
-            cost_nano: charged.map(|usage| self.cost_nano(&usage)),
+            cost_nano: charged.map(|usage| self.notes.cost_nano(request, &usage)),
             first: first.map(|target| (target.seed, at.first.micros_since(at.sent))),
         };
         let recorder = &mut cx.recorder;

@@ -12,7 +12,7 @@ use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::ids::ClientId;
 use crate::gateway::provider::breaker::Flight;
 use crate::gateway::provider::rate_limits::Needs;
-use crate::policy::catalog::{Model, Target};
+use crate::policy::catalog::{Model, QueueLimits, Target};
 use crate::policy::config::Provider;
 use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Meter};
@@ -26,14 +26,28 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct RequestJob {
     pub(crate) request: Request,
-    pub(super) asked: Option<Asked>,
     pub(super) admitted: Option<Admitted>,
     pub(super) attempt: Attempt,
-    /// Diagnosis for the operator, if the request did not go as usual.
-    pub(super) diagnosis: Option<Box<Diagnosis>>,
+    pub(crate) notes: RequestNotes,
 }
 
-/// Facts that are known once the head is complete.
+/// Diagnosis for the operator, if the request did not go as usual.
+#[derive(Debug, Default)]
+pub(crate) struct RequestNotes(pub(super) Option<Box<Diagnosis>>);
+
+impl RequestNotes {
+    /// True if nothing has been noted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self) -> &mut Diagnosis {
+        self.0.get_or_insert_default()
+    }
+}
+
+/// What is asked for: facts of the head and, once it is complete, of the body.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) client: ClientId,
@@ -42,6 +56,8 @@ pub(crate) struct Request {
     pub(crate) found: Identified,
     /// CORS headers for browsers.
     pub(crate) cors: CorsPolicy,
+    /// Properties that the body sets, once they are known.
+    pub(super) asked: Option<Asked>,
     /// Attribution that the client supplied, if any.
     pub(crate) said: Option<Box<ClientAttribution>>,
     /// The configuration that the request began with.
@@ -151,6 +167,17 @@ impl Attempt {
         self.stale &= !FRESH_ONLY;
     }
 
+    /// The target of the present attempt; `None` before the model is known.
+    #[inline]
+    pub(super) fn target<'a>(&self, request: &'a Request) -> Option<&'a Target> {
+        request.targets().get(self.target as usize)
+    }
+
+    #[inline]
+    pub(super) fn provider<'a>(&self, request: &'a Request) -> Option<&'a Provider> {
+        request.setup.config.providers.get(self.target(request)?.provider)
+    }
+
     /// The next attempt goes to this target.
     pub(super) fn aim(&mut self, target: usize) {
         self.target = target as u32;
@@ -215,9 +242,22 @@ impl Request {
 }
 
 impl RequestJob {
+    /// The clocks of an admitted request start. Returns the queue of its model, if that has one.
+    pub(super) fn start_clocks(&mut self, now: Mono) -> Option<QueueLimits> {
+        let timeout = self.target().map(|target| target.limits.request_timeout);
+        let stream = self.request.asked.is_some_and(|asked| asked.stream);
+        if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
+            admitted.until = now.after(timeout);
+            if stream {
+                admitted.beat = now.after(self.request.setup.config.server.heartbeat_after);
+            }
+        }
+        self.request.model()?.queue
+    }
+
     /// True if it was admitted by an upper bound of its usage.
     pub(crate) fn is_bounded(&self) -> bool {
-        self.admitted.is_some() && self.asked.is_some_and(|asked| asked.prompt.is_none())
+        self.admitted.is_some() && self.request.asked.is_some_and(|asked| asked.prompt.is_none())
     }
 
     /// Reservation in the meter, while it exists.
@@ -234,9 +274,28 @@ impl RequestJob {
         Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 
+    /// Something of a stream is sent: true if its head goes before it.
+    #[inline]
+    pub(super) fn open(&mut self) -> bool {
+        !std::mem::replace(&mut self.attempt.opened, true)
+    }
+
+    /// The target of the present attempt; `None` before the model is known.
+    #[inline]
+    pub(super) fn target(&self) -> Option<&Target> {
+        self.attempt.target(&self.request)
+    }
+
+    #[inline]
+    pub(super) fn target_provider(&self) -> Option<&Provider> {
+        self.attempt.provider(&self.request)
+    }
+}
+
+impl Request {
     /// The model's endpoint that the request asks for, if it does.
     pub(crate) fn endpoint(&self) -> Option<ModelEndpoint> {
-        self.request.found.of_model()
+        self.found.of_model()
     }
 
     /// Identity of an answer, after the prompt has been counted.
@@ -251,19 +310,19 @@ impl RequestJob {
         let sets = model.is_some_and(|model| !(model.set_params.is_empty() && model.default_params.is_empty()));
         let hides = if sets { self.hides() } else { &[] };
         let model = model.map_or("", |model| &model.id);
-        ResponseIdentity { id: self.request.id.text(), model, created: now.secs(), prompt, hides }
+        ResponseIdentity { id: self.id.text(), model, created: now.secs(), prompt, hides }
     }
 
     /// Parameters that the configuration writes into requests for the model, at all of its targets.
     #[cold]
     fn hides(&self) -> &[Param] {
         let model = self.asked.map_or(0, |asked| asked.model);
-        self.request.setup.requests.capabilities(model.into(), 0).map_or(&[], |takes| &takes.params)
+        self.setup.requests.capabilities(model.into(), 0).map_or(&[], |takes| &takes.params)
     }
 
     /// The model asked for, once known.
     pub(super) fn model(&self) -> Option<&Model> {
-        self.asked.and_then(|asked| self.request.setup.config.catalog.get(asked.model as usize))
+        self.asked.and_then(|asked| self.setup.config.catalog.get(asked.model as usize))
     }
 
     /// Targets of the model that serve the requested operation.
@@ -276,22 +335,5 @@ impl RequestJob {
     pub(super) fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
         let relays = !model.relayed.is_empty() && self.endpoint().is_some_and(ModelEndpoint::is_relayed);
         if relays { &model.relayed } else { &model.targets }
-    }
-
-    /// Something of a stream is sent: true if its head goes before it.
-    #[inline]
-    pub(super) fn open(&mut self) -> bool {
-        !std::mem::replace(&mut self.attempt.opened, true)
-    }
-
-    /// The target of the present attempt; `None` before the model is known.
-    #[inline]
-    pub(super) fn target(&self) -> Option<&Target> {
-        self.targets().get(self.attempt.target as usize)
-    }
-
-    #[inline]
-    pub(super) fn target_provider(&self) -> Option<&Provider> {
-        self.request.setup.config.providers.get(self.target()?.provider)
     }
 }

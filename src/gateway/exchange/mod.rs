@@ -14,14 +14,17 @@ mod cost;
 mod diagnosis;
 mod dial;
 mod event;
+mod failover;
 pub(crate) mod fault;
 mod finish;
 mod intake;
 mod job;
 mod mask;
 mod need;
+mod next;
 mod provider_error;
 mod queue;
+mod reading;
 mod renewal;
 mod reply;
 mod reserve;
@@ -30,35 +33,38 @@ mod state;
 mod stream;
 pub(crate) mod streams;
 mod transitions;
+mod translating;
 mod verdict;
 mod views;
 
 pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{ClientMessage, Dial, Effect, ExchangeEvent, Forward, Outcome};
 pub(crate) use job::Request;
+pub(crate) use reading::is_too_slow;
 pub(crate) use state::Exchange;
 
-use super::budget::REQUEST_BYTES;
+use super::budget::Promise;
 use super::client::cors::CorsPolicy;
 use super::client::peer::caller;
 use super::client::response::RequestId;
 use super::client::response::RequestMeta;
-use super::cx::Cx;
-use super::ids::{ClientId, ProviderId};
-use super::provider::request::OutgoingRequest;
-use crate::base::limits::{ASK_TIMEOUT, BODY_RATE_MIN};
+use super::cx::{Cx, Setup};
+use super::ids::ClientId;
+use super::provider::breaker::Breakers;
+use super::queue::Look;
+use crate::base::limits::ASK_TIMEOUT;
 use crate::base::time::Mono;
-use crate::dialect::Invalid;
-use crate::policy::keys::KeyIx;
+use crate::policy::config::Origin;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{HeaderField, RequestHead};
 use authorize::{AuthContext, Identified, presented};
-use build::{promise_named, promise_translation};
+use build::promise_translation;
 use diagnosis::told;
+use event::{AnswerStep, Over};
 use fault::{Fault, FaultKind};
-use job::{Attempt, RequestJob};
-use state::{Answering, Attempting, Body, Committing, Half, Queued, Reserving, State, Translating};
-use std::time::Duration;
+use job::{Attempt, RequestJob, RequestNotes};
+use next::NextStep;
+use state::{Attempting, Committing, Half, Queued, Reserving, State, Translating};
 use transitions::Step;
 
 impl Exchange {
@@ -70,6 +76,7 @@ impl Exchange {
             meta,
             found: Identified::default(),
             cors: CorsPolicy::Off,
+            asked: None,
             said: None,
             setup: cx.setup.clone(),
             received: cx.now.mono,
@@ -77,7 +84,7 @@ impl Exchange {
             queued: 0,
         };
         let attempt = Attempt::default();
-        let job = RequestJob { request, asked: None, admitted: None, attempt, diagnosis: None };
+        let job = RequestJob { request, admitted: None, attempt, notes: RequestNotes::default() };
         Exchange { job, state: State::Ended }
     }
 
@@ -86,14 +93,11 @@ impl Exchange {
         self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_TIMEOUT) };
     }
 
-    /// True if its key is being looked up.
-    pub(crate) fn is_identifying(&self) -> bool {
-        matches!(self.state, State::Identifying { .. })
-    }
-
     /// The head has passed: the body is promised its room, and read.
     pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
-        let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.endpoint()) else { return Ok(()) };
+        let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.request.endpoint()) else {
+            return Ok(());
+        };
         let mut draft = cx.requests.take();
         draft.scan.reset(endpoint);
         draft.head = *head;
@@ -117,7 +121,7 @@ impl Exchange {
         let job = &mut self.job;
         let step = match (&mut self.state, event) {
             (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
-                return job.scan(draft, false, message, cx).map_or_else(Effect::refuse, |()| Effect::Nothing);
+                return job.request.scan(draft, false, message, cx).map_or_else(Effect::refuse, |()| Effect::Nothing);
             }
             (State::Reading { .. }, ExchangeEvent::Refused(refusal)) => return Effect::refuse(*refusal),
             (state @ (State::Queued(_) | State::Attempting(_) | State::Answering(_)), ExchangeEvent::Count) => {
@@ -174,69 +178,129 @@ impl Exchange {
 
     /// Handles an event that ends the present state: the handler gets the state itself.
     fn leave(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage, cx: &mut Cx) -> Effect {
-        match (std::mem::replace(&mut self.state, State::Ended), event) {
-            (State::Identifying { head, .. }, ExchangeEvent::LookedUp { answered: true }) => Effect::Authorize(head),
+        let job = &mut self.job;
+        let next = match (std::mem::replace(&mut self.state, State::Ended), event) {
+            (State::Identifying { head, .. }, ExchangeEvent::LookedUp { answered: true }) => {
+                return Effect::Authorize(head);
+            }
             // A ledger that cannot be asked is no reason to call a key wrong.
             (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due { .. }) => {
-                Effect::refuse(Refusal::store())
+                return Effect::refuse(Refusal::store());
             }
-            (State::Reading { mut draft }, ExchangeEvent::Body { .. }) => {
-                match self.job.scan(&mut draft, true, message, cx) {
-                    Ok(()) => self.body_complete(draft, message, cx),
-                    Err(refusal) => self.turn_down(draft, refusal),
-                }
-            }
+            (State::Reading { draft }, ExchangeEvent::Body { .. }) => reading::complete(job, draft, message, cx),
             (State::Translating(translating), ExchangeEvent::Translated { draft, built }) => {
-                self.translated(translating, draft, built, message, cx)
+                translating.translated(job, draft, built, message, cx)
             }
-            (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => {
-                self.ruled(reserving, ask, ruling, message, cx)
-            }
+            (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, cx),
+            // The bounded requests that share a limit with this one are counted now.
             (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
-                // The bounded requests that share a limit with this one are counted now.
-                self.reserve(draft, true, message, cx)
+                NextStep::Reserve { draft, others_counted: true }
             }
-            (State::Reserving(reserving), ExchangeEvent::Due { .. }) => self.not_ruled(reserving, message, cx),
-            (State::Queued(queued), ExchangeEvent::Place) => self.placed(queued, message, cx),
-            (State::Attempting(Attempting { draft, .. }), ExchangeEvent::Renewed) => self.renewed(draft, message, cx),
+            (State::Reserving(reserving), ExchangeEvent::Due { .. }) => reserving.not_ruled(job, cx),
+            (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, message, cx),
+            (State::Attempting(Attempting { draft, .. }), ExchangeEvent::Renewed) => job.renewed(draft, message, cx),
             (State::Attempting(attempting), ExchangeEvent::Head(head, bytes)) => {
-                self.answer_begins(attempting, head, bytes, message, cx)
+                attempting.answered(job, head, bytes, cx)
             }
             (state, event) => {
                 debug_assert!(false, "{event:?} while {state:?}");
-                self.state = state;
-                self.end(Fault::from(FaultKind::Internal), cx)
+                NextStep::End(state, Box::new(Fault::from(FaultKind::Internal)))
+            }
+        };
+        self.go(next, message, cx)
+    }
+
+    /// Takes the steps that follow, until the request waits or ends.
+    fn go(&mut self, mut next: NextStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        let job = &mut self.job;
+        loop {
+            next = match next {
+                NextStep::Enter(state, effect) => {
+                    self.state = state;
+                    return effect;
+                }
+                NextStep::Reserve { draft, others_counted } => {
+                    Reserving::begin(job, draft, others_counted, message, cx)
+                }
+                NextStep::Serve(draft) => match job.start_clocks(cx.now.mono) {
+                    Some(queue) => Queued::first(job, queue, draft, message, cx),
+                    None => Attempting::first(job, draft, message, cx),
+                },
+                NextStep::Translate(draft, failed) => Translating::begin(job, draft, failed, cx),
+                NextStep::Attempt(draft) => Attempting::begin(job, draft, cx),
+                NextStep::Failed(draft, fault) => job.attempt_failed(draft, fault, cx),
+                NextStep::Another(draft, fault) => job.next_target(draft, fault, message, cx),
+                NextStep::Wait(draft, fault) => Queued::again(job, draft, fault, message, cx),
+                NextStep::LastResort(draft, fault) => job.last_resort(draft, fault, message, cx),
+                NextStep::GiveUp(draft, fault) => job.give_up(draft, fault, cx),
+                NextStep::End(state, fault) => {
+                    self.state = state;
+                    return self.end(*fault, cx);
+                }
             }
         }
     }
 
-    /// A deadline of the exchange has come.
-    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage, cx: &mut Cx) -> Effect {
-        let now = cx.now.mono;
-        if let State::Queued(queued) = &mut self.state {
-            if queued.by <= now {
-                return self.waited_in_vain(cx);
+    /// Does what follows from an event of an answer or a dial.
+    #[inline]
+    fn follow(&mut self, step: AnswerStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        match step {
+            Ok(effect) => effect,
+            Err(over) => self.over(*over, message, cx),
+        }
+    }
+
+    /// The attempt or the answer under way is over.
+    #[inline(never)]
+    fn over(&mut self, over: Over, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        match over {
+            Over::Failed { fault, good: None } => self.attempt_failed(fault, false, message, cx),
+            Over::Failed { fault, good: Some(forward) } => {
+                let good = std::mem::take(&mut cx.out);
+                let effect = self.attempt_failed(fault, false, message, cx);
+                let error = std::mem::replace(&mut cx.out, good);
+                cx.out.extend_from_slice(&error);
+                if let Effect::End(_, outcome) = effect { Effect::End(forward, outcome) } else { effect }
             }
-            queued.note_waited(&mut self.job.request, now);
+            Over::Complete { last, kind, usage, forward } => {
+                self.await_row(Committing { last, kind, usage, by: Mono::NEVER }, forward, message, cx)
+            }
         }
-        let admitted = self.job.admitted.as_ref();
+    }
+
+    /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
+    fn attempt_failed(&mut self, fault: Fault, reused: bool, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        let job = &mut self.job;
+        let next = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Attempting(attempting) => attempting.failed(job, fault, reused, cx),
+            State::Answering(answering) => answering.failed(job, fault, reused, message, cx),
+            state => NextStep::End(state, Box::new(fault)),
+        };
+        self.go(next, message, cx)
+    }
+
+    /// A deadline of the exchange has come.
+    fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage, cx: &mut Cx) -> Effect {
+        let (now, job) = (cx.now.mono, &mut self.job);
+        let admitted = job.admitted.as_ref();
         let (is_late, beats) = admitted.map_or((false, false), |one| (one.until <= now, one.beat <= now));
-        if is_late {
-            // Who has not been read may have answered long ago.
-            let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };
-            return self.attempt_failed(Fault::from(kind), false, message, cx);
-        }
+        // Who has not been read may have answered long ago.
+        let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };
         let late = match &mut self.state {
+            State::Queued(queued) if queued.by <= now => Some(Err(Queued::in_vain(job, cx).into())),
+            _ if is_late => Some(Err(Fault::from(kind).into())),
+            State::Queued(queued) => {
+                queued.note_waited(&mut job.request, now);
+                None
+            }
             State::Translating(Translating { by, .. }) if *by <= now => {
                 Some(Err(Fault::from(FaultKind::RequestTimeout).into()))
             }
             State::Attempting(Attempting { by, half: Half::Renewing, .. }) if *by <= now => {
                 return self.leave(ExchangeEvent::Renewed, message, cx);
             }
-            State::Attempting(attempting) if attempting.by <= now => attempting.late(&mut self.job, unread, cx),
-            State::Answering(answering) if answering.by <= now => {
-                Some(answering.answer_late(&mut self.job, unread, message, cx))
-            }
+            State::Attempting(attempting) if attempting.by <= now => attempting.late(job, unread, cx),
+            State::Answering(answering) if answering.by <= now => Some(answering.answer_late(job, unread, message, cx)),
             _ => None,
         };
         match late {
@@ -249,61 +313,66 @@ impl Exchange {
     /// The earliest of its deadlines.
     #[inline]
     pub(crate) fn due(&self) -> Mono {
-        let by = match &self.state {
-            State::Reading { .. } | State::Ended => Mono::NEVER,
-            State::Identifying { by, .. }
-            | State::Translating(Translating { by, .. })
-            | State::Reserving(Reserving { by, .. })
-            | State::Queued(Queued { by, .. })
-            | State::Attempting(Attempting { by, .. })
-            | State::Answering(Answering { by, .. }) => *by,
-            // Its answer is complete: no other clock counts.
-            State::Committing(Committing { by, .. }) => return *by,
-        };
-        self.job.admitted.as_ref().map_or(by, |admitted| by.min(admitted.until).min(admitted.beat))
-    }
-
-    /// The connection that carries its request.
-    pub(crate) fn provider(&self) -> Option<ProviderId> {
-        match &self.state {
-            State::Attempting(attempting) => attempting.half.provider(),
-            State::Answering(answering) => answering.provider,
-            _ => None,
+        match (self.state.due(), &self.job.admitted) {
+            ((by, false), Some(admitted)) => by.min(admitted.until).min(admitted.beat),
+            ((by, _), _) => by,
         }
     }
 
-    /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.
-    pub(crate) fn reads_error(&self) -> bool {
-        matches!(&self.state, State::Answering(Answering { body: Body::Error { .. }, .. }))
+    /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
+    /// `room`: bytes that are free of the buffers.
+    pub(crate) fn write_request(
+        &mut self,
+        begins: bool,
+        message: &ClientMessage,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let draft = self.state.leaving();
+        draft.is_none_or(|draft| self.job.write_request(draft, begins, message, room, out))
     }
 
-    /// Waits for the result with this number.
-    pub(crate) fn awaits(&self, serial: u64) -> bool {
-        match &self.state {
-            State::Translating(translating) => translating.serial.get() == serial,
-            State::Answering(Answering { body: Body::Offloaded { serial: own, .. }, .. }) => own.get() == serial,
-            _ => false,
+    /// Asks the shared ledger for the state of the key. Returns false if the local state is enough.
+    pub(crate) fn look(&mut self, message: &ClientMessage, cx: &mut Cx) -> bool {
+        let asked = Reserving::look(&self.job, message, cx);
+        let is_asked = asked.is_some();
+        if let Some(reserving) = asked {
+            self.state = State::Reserving(reserving);
         }
+        is_asked
     }
 
-    /// Waits for the addresses of this host.
+    /// May still be admitted, so that a hand-over waits for it.
+    pub(crate) fn may_be_admitted(&self) -> bool {
+        self.job.admitted.is_none() && self.state.leads_to_admission()
+    }
+
+    /// True if it waits for the addresses of this host.
     pub(crate) fn awaits_name(&self, host: &str, port: u16) -> bool {
-        matches!(&self.state, State::Attempting(Attempting { half: Half::Resolving, .. }))
+        self.state.half() == Some(Half::Resolving)
             && self.job.target_provider().is_some_and(|provider| {
                 let (hop, at) = provider.next_hop();
                 **hop == *host && at == port
             })
     }
 
-    /// May still be admitted, so that a hand-over waits for it.
-    pub(crate) fn may_be_admitted(&self) -> bool {
-        let on_its_way = matches!(self.state, State::Identifying { .. } | State::Translating(_) | State::Reserving(_));
-        self.job.admitted.is_none() && on_its_way
+    /// True if it waits for the secret of this origin.
+    pub(crate) fn awaits_secret(&self, origin: &Origin) -> bool {
+        self.state.half() == Some(Half::Renewing) && self.job.origin() == Some(origin)
     }
 
-    /// A shared ledger is asked.
-    pub(crate) fn is_reserving(&self) -> bool {
-        matches!(self.state, State::Reserving(_))
+    /// True if it can be served, of those who wait.
+    pub(crate) fn look_for_place(&self, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
+        match &self.state {
+            State::Queued(queued) => queued.look_for_place(&self.job, breakers, setup, now),
+            _ => Look::NotThis,
+        }
+    }
+
+    /// The charge to its key for the storage of a stream.
+    pub(crate) fn charge(&self) -> Option<Promise> {
+        let (answering, key) = (self.state.answering()?, self.job.request.found.key?);
+        Some(Promise::charged(key, answering.charged))
     }
 
     /// The client has left.
@@ -313,55 +382,13 @@ impl Exchange {
             self.job.count_now(draft, message, cx);
         }
         self.abandon(cx);
-        self.drop_provider(cx);
-        self.job.note_left();
+        self.state.drop_provider(cx);
+        self.job.notes.note_left();
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
     }
 }
 
 impl RequestJob {
-    /// Reads more of the body, perhaps the last of it.
-    fn scan(
-        &mut self,
-        draft: &mut OutgoingRequest,
-        complete: bool,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Result<(), Refusal> {
-        let length = message.body.len() as u64;
-        let scanned = match (&draft.invalid, complete) {
-            (Some(_), _) => Ok(()),
-            (None, true) => draft.scan.finish(message.body),
-            (None, false) => draft.scan.feed(message.body),
-        };
-        if complete {
-            cx.requests.keep_work(&mut draft.scan);
-        }
-        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
-        if let Err(Invalid(why)) = scanned {
-            draft.invalid = Some(why);
-        }
-        let body_timeout = self.request.setup.config.server.body_timeout;
-        if !complete && is_too_slow(length, cx.now.mono.micros_since(self.request.received), body_timeout) {
-            return Err(Refusal::body_too_slow(body_timeout));
-        }
-        if let Some(key) = self.request.found.key {
-            promise_body(draft, key, length, cx)?;
-        }
-        if !complete {
-            promise_named(&self.request, draft, message.body, cx)?;
-        }
-        let storage = message.storage + draft.storage();
-        cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
-        if let Some(why) = draft.invalid.take_if(|_| complete) {
-            return Err(Refusal::invalid_body(why));
-        }
-        if complete {
-            self.request.read = cx.now.mono;
-        }
-        Ok(())
-    }
-
     /// Looks at the head: what is asked for, and whether it may pass.
     pub(crate) fn authorize(
         &mut self,
@@ -371,7 +398,8 @@ impl RequestJob {
         cx: &mut Cx,
     ) -> Result<Endpoint, Refusal> {
         if head.traced | self.request.setup.traces {
-            self.begin_trace(Some(&bytes[..head.len as usize]).filter(|_| head.traced));
+            let head = Some(&bytes[..head.len as usize]).filter(|_| head.traced);
+            self.notes.begin_trace(&self.request, head);
         }
         let request = &mut self.request;
         let client_request_id = head.field(HeaderField::XRequestId).of(bytes);
@@ -384,7 +412,7 @@ impl RequestJob {
             let peer = cx.peers.of(request.client);
             let caller = caller(peer, &bytes[..head.len as usize], trusted);
             if caller != peer {
-                self.diagnosis.get_or_insert_default().caller = Some(caller);
+                self.notes.get_mut().caller = Some(caller);
             }
         }
         let request = &mut self.request;
@@ -406,31 +434,9 @@ impl RequestJob {
             let prefix = &cx.setup.config.server.key_prefix;
             let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
             let spent = shown.and_then(|shown| cx.keys.why_not(shown, prefix, cx.now.unix).1);
-            self.note_head(refusal, head, bytes, spent);
+            self.notes.note_head(&self.request, refusal, head, bytes, spent);
         }
         passed
-    }
-}
-
-/// True if so many bytes of a body, after so many microseconds, are too few to wait for the rest of it.
-#[inline]
-pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> bool {
-    micros > body_timeout.as_micros() as u64 && length < (micros / 1_000_000).saturating_mul(BODY_RATE_MIN)
-}
-
-/// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
-fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
-    cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
-    match draft.scan.storage() {
-        0 => Ok(()),
-        tables => {
-            // The budget has just taken it.
-            let wanted = usize::try_from(length).unwrap_or(0) + tables + REQUEST_BYTES;
-            let more = wanted.saturating_sub(draft.promise.total());
-            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
-            draft.charge(&mut cx.pool);
-            Ok(())
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! providers are sent in addition to those counted. Also the share of a limit that one request may take.
 
 use super::event::ClientMessage;
-use super::job::RequestJob;
+use super::job::Request;
 use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::time::Unix;
 use crate::dialect::{self, BOUND_MIN, Beside, Fields, RequestTarget};
@@ -21,10 +21,10 @@ use crate::wire::ModelEndpoint;
 /// writes. Tollgate cannot know how a provider reads them; this covers texts in most languages.
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
-impl RequestJob {
+impl Request {
     /// The targets of all of the model's targets that may be used.
     pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = RequestTarget<'a>> {
-        let setup = &self.request.setup;
+        let setup = &self.setup;
         let before = if self.endpoint().is_some_and(ModelEndpoint::is_relayed) { model.targets.len() } else { 0 };
         self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
             let shape = setup.config.providers.get(target.provider)?.shape;
@@ -35,7 +35,7 @@ impl RequestJob {
 
     /// Maximum usage of the request with a prompt of so many tokens; money only if it is limited, or may soon be.
     pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Amount {
-        let payer = payer(self, &cx.plans, &cx.keys, &cx.setup.config).ok();
+        let payer = self.payer(&cx.plans, &cx.keys, &cx.setup.config).ok();
         self.amount_of(payer, prompt, draft, message)
     }
 
@@ -74,7 +74,7 @@ impl RequestJob {
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Amount {
-        let Ok(payer) = payer(self, &cx.plans, &cx.keys, &cx.setup.config) else { return all };
+        let Ok(payer) = self.payer(&cx.plans, &cx.keys, &cx.setup.config) else { return all };
         let prompt = draft.scan.prompt_tokens(message.body).count() + self.unknown_tokens(draft, message);
         let known = self.amount_of(Some(payer), prompt - draft.scan.tokens_fetched(), draft, message);
         all.min(cx.meter.share(payer).max(known))
@@ -123,6 +123,13 @@ impl RequestJob {
         };
         meter.fits(payer, now, need, floor).map_err(|limit| Refusal::limit(&limit))
     }
+
+    /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
+    #[inline]
+    pub(super) fn payer<'a>(&self, plans: &'a KeyPlans, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Refusal> {
+        let key = self.found.key.ok_or_else(Refusal::internal)?;
+        Ok(plans.of(key, keys, config)?)
+    }
 }
 
 /// Tokens that the answer to a request for `model` may take; of several, all of them. `beside`: what targets are sent
@@ -139,16 +146,4 @@ pub(super) fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Besi
     };
     let all = each.saturating_mul(made).saturating_mul(beside.map_or(1, |beside| beside.answers.max(1)));
     all.saturating_add(beside.map_or(0, |beside| beside.predicted / BESIDE_BYTES_PER_TOKEN))
-}
-
-/// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
-#[inline]
-pub(super) fn payer<'a>(
-    of: &RequestJob,
-    plans: &'a KeyPlans,
-    keys: &Keys,
-    config: &'a Config,
-) -> Result<Payer<'a>, Refusal> {
-    let key = of.request.found.key.ok_or_else(Refusal::internal)?;
-    Ok(plans.of(key, keys, config)?)
 }

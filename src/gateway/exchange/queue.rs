@@ -5,8 +5,9 @@
 use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind, wants_rest};
-use super::job::{Request, RequestJob};
-use super::state::{Exchange, Outgoing, Queued, State};
+use super::job::{Attempt, Request, RequestJob};
+use super::next::NextStep;
+use super::state::{Outgoing, Queued, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
@@ -29,156 +30,129 @@ impl Request {
     }
 }
 
-impl Exchange {
+impl Queued {
     /// The first attempt of an admitted request whose model has a queue, or its place in that.
-    pub(super) fn first_place(
-        &mut self,
+    pub(super) fn first(
+        job: &mut RequestJob,
         queue: QueueLimits,
         draft: Outgoing,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Effect {
-        let fresh = self.job.attempt.fresh();
-        let choice = Choice { tried: fresh.tried, ..self.job.choice(&draft, cx.now.mono) };
-        match self.job.seek(&queue, &choice, Stage::New, cx) {
-            Seek::Found(target) if target == self.job.attempt.target as usize => self.begin_attempt(draft, message, cx),
+    ) -> NextStep {
+        let fresh = job.attempt.fresh();
+        let choice = Choice { tried: fresh.tried, ..job.attempt.choice(&job.request, &draft, cx.now.mono) };
+        match job.request.seek(&queue, &choice, Stage::New, cx) {
+            Seek::Found(target) if target == job.attempt.target as usize => NextStep::Attempt(draft),
             Seek::Found(target) => {
-                self.job.attempt = fresh;
-                self.job.attempt.aim(target);
-                self.sent_to(draft, cx.now.mono.after(queue.wait), message, cx)
+                job.attempt = fresh;
+                job.attempt.aim(target);
+                sent_to(job, draft, cx.now.mono.after(queue.wait), message, cx)
             }
-            _ => match self.job.full(&queue, cx) {
+            _ => match job.request.full(&queue, cx) {
                 Some((kind, refusal)) => {
-                    self.give_up(draft, Fault { retry_after: refusal.retry_after, ..kind.into() }, cx)
+                    let fault = Fault { retry_after: refusal.retry_after, ..kind.into() };
+                    NextStep::GiveUp(draft, Box::new(fault))
                 }
                 None => {
-                    self.job.attempt = fresh;
-                    self.wait(queue, draft, message, cx)
+                    job.attempt = fresh;
+                    Queued::begin(job, queue, draft, message, cx)
                 }
             },
         }
     }
 
-    /// After a failed attempt no other target is free: waits for one that is worth it, else gives all back.
-    pub(super) fn wait_again(
-        &mut self,
+    /// After a failed attempt no other target is free: waits for one that is worth it.
+    pub(super) fn again(
+        job: &mut RequestJob,
         draft: Outgoing,
-        fault: &Fault,
+        fault: Box<Fault>,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Effect, Outgoing> {
-        let Some(queue) = self.job.model().and_then(|model| model.queue) else { return Err(draft) };
-        let mut choice = self.job.choice(&draft, cx.now.mono);
+    ) -> NextStep {
+        let Some(queue) = job.request.model().and_then(|model| model.queue) else {
+            return NextStep::LastResort(draft, fault);
+        };
+        let mut choice = job.attempt.choice(&job.request, &draft, cx.now.mono);
         if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
             // It said that it had no place, so that it may be asked again when its rest is over.
-            choice.tried &= !self.job.attempt.bit();
+            choice.tried &= !job.attempt.bit();
         }
-        match self.job.seek(&queue, &choice, Stage::Failed, cx) {
-            Seek::Wait if self.job.full(&queue, cx).is_none() => {
-                self.job.attempt.tried = choice.tried;
-                Ok(self.wait(queue, draft, message, cx))
+        match job.request.seek(&queue, &choice, Stage::Failed, cx) {
+            Seek::Wait if job.request.full(&queue, cx).is_none() => {
+                job.attempt.tried = choice.tried;
+                Queued::begin(job, queue, draft, message, cx)
             }
-            _ => Err(draft),
+            _ => NextStep::LastResort(draft, fault),
         }
     }
 
     /// Waits for its turn. What was written for a target is not kept.
-    fn wait(&mut self, queue: QueueLimits, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn begin(
+        job: &mut RequestJob,
+        queue: QueueLimits,
+        mut draft: Outgoing,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> NextStep {
         draft.rewind(&mut cx.pool);
         let (now, own) = (cx.now.mono, message.exchange);
-        if let (Some(key), Some(model), Some(asked)) = (self.job.request.found.key, self.job.model(), &self.job.asked) {
+        if let (Some(key), Some(model), Some(asked)) = (job.request.found.key, job.request.model(), &job.request.asked)
+        {
             let share = cx.plans.of(key, &cx.keys, &cx.setup.config).map_or(1, |payer| payer.plan.share);
             let tokens = asked.about.saturating_add(asked.completion);
-            let (came, epoch) = (self.job.request.read, self.job.request.setup.epoch);
+            let (came, epoch) = (job.request.read, job.request.setup.epoch);
             cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
         }
-        let by = now.after(self.job.request.may_wait(queue.wait));
+        let by = now.after(job.request.may_wait(queue.wait));
         // What an attempt took that has failed is a part of getting the request to a provider.
-        (self.job.attempt.sent, self.job.attempt.first) = (Mono::NEVER, Mono::NEVER);
-        self.state = State::Queued(Queued { draft, own, since: now, by });
-        Effect::Wait
+        (job.attempt.sent, job.attempt.first) = (Mono::NEVER, Mono::NEVER);
+        NextStep::Enter(State::Queued(Queued { draft, own, since: now, by }), Effect::Wait)
+    }
+
+    /// Starts the attempt: the request is first in its queue, and a slot is free.
+    pub(super) fn placed(mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+        let now = cx.now.mono;
+        self.note_waited(&mut job.request, now);
+        if job.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
+            return NextStep::End(State::Queued(self), Box::new(Fault::from(FaultKind::KeyEnded)));
+        }
+        let Queued { draft, by, .. } = self;
+        let choice = job.attempt.choice(&job.request, &draft, now);
+        let found =
+            job.request.present_targets(&cx.setup).map(|targets| cx.breakers.seek(targets, &choice, Stage::Waits, by));
+        let Some(Seek::Found(target)) = found else {
+            debug_assert!(false, "a turn without a place");
+            return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::Internal)));
+        };
+        job.attempt.aim(target);
+        sent_to(job, draft, by, message, cx)
+    }
+
+    /// Failure of a request that has waited as long as it may.
+    pub(super) fn in_vain(job: &RequestJob, cx: &mut Cx) -> Fault {
+        let now = cx.now.mono;
+        let Some((queue, model)) = job.request.model().and_then(|model| Some((model.queue?, model))) else {
+            return Fault::from(FaultKind::Internal);
+        };
+        // The end of the first rest where all of them rest, else when those who wait will have been served.
+        let again = cx.breakers.there_again(job.request.targets(), 0, &job.request.needs(), now);
+        let again = match again {
+            Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
+            _ => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
+        };
+        Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }
     }
 
     /// True if it can be served, of those who wait.
-    pub(crate) fn look_for_place(&self, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
-        let (State::Queued(queued), Some(targets)) = (&self.state, self.job.present_targets(setup)) else {
-            return Look::NotThis;
-        };
-        let choice = self.job.choice(&queued.draft, now);
-        match breakers.seek(targets, &choice, Stage::Waits, queued.by) {
+    pub(super) fn look_for_place(&self, job: &RequestJob, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
+        let Some(targets) = job.request.present_targets(setup) else { return Look::NotThis };
+        match breakers.seek(targets, &job.attempt.choice(&job.request, &self.draft, now), Stage::Waits, self.by) {
             Seek::Found(_) => Look::Served,
             _ if breakers.is_any_open(targets, now) => Look::NotThis,
             _ => Look::None,
         }
     }
 
-    /// True if it waits for a slot.
-    pub(crate) fn is_queued(&self) -> bool {
-        matches!(self.state, State::Queued(_))
-    }
-
-    /// Starts the attempt: the request is first in its queue, and a slot is free.
-    pub(super) fn placed(&mut self, mut queued: Queued, message: &ClientMessage, cx: &mut Cx) -> Effect {
-        let now = cx.now.mono;
-        queued.note_waited(&mut self.job.request, now);
-        if self.job.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
-            self.state = State::Queued(queued);
-            return self.end(Fault::from(FaultKind::KeyEnded), cx);
-        }
-        let Queued { draft, by, .. } = queued;
-        let choice = self.job.choice(&draft, now);
-        let found =
-            self.job.present_targets(&cx.setup).map(|targets| cx.breakers.seek(targets, &choice, Stage::Waits, by));
-        let Some(Seek::Found(target)) = found else {
-            debug_assert!(false, "a turn without a place");
-            return self.give_up(draft, Fault::from(FaultKind::Internal), cx);
-        };
-        self.job.attempt.aim(target);
-        self.sent_to(draft, by, message, cx)
-    }
-
-    /// Writes the body for the chosen target, which is free, and begins an attempt. If the body cannot be written for
-    /// that target, another one is chosen.
-    fn sent_to(&mut self, mut draft: Outgoing, by: Mono, message: &ClientMessage, cx: &mut Cx) -> Effect {
-        let unfit = || Fault::from(FaultKind::Internal);
-        loop {
-            match self.job.build(&mut draft, message, cx) {
-                Ok(Built::Whole) => return self.begin_attempt(draft, message, cx),
-                Ok(Built::TooLong) => {
-                    return self.translate(draft, Some(Box::new((unfit(), self.job.attempt.target))), cx);
-                }
-                Err(_) => {}
-            }
-            let Some(queue) = self.job.model().and_then(|model| model.queue) else {
-                return self.give_up(draft, unfit(), cx);
-            };
-            let choice = self.job.choice(&draft, cx.now.mono);
-            let all_tried = choice.tried.count_ones() as usize >= self.job.targets().len();
-            match cx.breakers.seek(self.job.targets(), &choice, Stage::Waits, by) {
-                Seek::Found(target) => self.job.attempt.aim(target),
-                Seek::Wait if !all_tried => return self.wait(queue, draft, message, cx),
-                _ => return self.give_up(draft, unfit(), cx),
-            }
-        }
-    }
-
-    /// Fails the request: it has waited as long as it may.
-    pub(super) fn waited_in_vain(&mut self, cx: &mut Cx) -> Effect {
-        let now = cx.now.mono;
-        let Some((queue, model)) = self.job.model().and_then(|model| Some((model.queue?, model))) else {
-            return self.end(Fault::from(FaultKind::Internal), cx);
-        };
-        // The end of the first rest where all of them rest, else when those who wait will have been served.
-        let again = cx.breakers.there_again(self.job.targets(), 0, &self.job.needs(), now);
-        let again = match again {
-            Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
-            _ => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
-        };
-        self.end(Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }, cx)
-    }
-}
-
-impl Queued {
     /// Adds the time since the last call to the time that the request has waited.
     pub(super) fn note_waited(&mut self, request: &mut Request, now: Mono) {
         let waited = u32::try_from(now.micros_since(self.since)).unwrap_or(u32::MAX);
@@ -190,37 +164,82 @@ impl Queued {
     /// Leaves the queue: the request ends while it waits.
     pub(super) fn leave(&mut self, job: &mut RequestJob, cx: &mut Cx) {
         self.note_waited(&mut job.request, cx.now.mono);
-        if let (Some(key), Some(model)) = (job.request.found.key, job.model()) {
+        if let (Some(key), Some(model)) = (job.request.found.key, job.request.model()) {
             cx.queues.leave(&model.id, key, self.own);
         }
     }
 }
 
-impl RequestJob {
+/// Writes the body for the chosen target, which is free, for an attempt. If the body cannot be written for that target,
+/// another one is chosen.
+fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+    let unfit = || Fault::from(FaultKind::Internal);
+    loop {
+        match job.build(&mut draft, message, cx) {
+            Ok(Built::Whole) => return NextStep::Attempt(draft),
+            Ok(Built::TooLong) => return NextStep::Translate(draft, Some(Box::new((unfit(), job.attempt.target)))),
+            Err(_) => {}
+        }
+        let Some(queue) = job.request.model().and_then(|model| model.queue) else {
+            return NextStep::GiveUp(draft, Box::new(unfit()));
+        };
+        let choice = job.attempt.choice(&job.request, &draft, cx.now.mono);
+        let all_tried = choice.tried.count_ones() as usize >= job.request.targets().len();
+        match cx.breakers.seek(job.request.targets(), &choice, Stage::Waits, by) {
+            Seek::Found(target) => job.attempt.aim(target),
+            Seek::Wait if !all_tried => return Queued::begin(job, queue, draft, message, cx),
+            _ => return NextStep::GiveUp(draft, Box::new(unfit())),
+        }
+    }
+}
+
+impl Attempt {
+    /// Chooses the next target, free or not, after the body could not be written for the chosen one. False if the model
+    /// has no other.
+    pub(super) fn next_to_write(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        self.tried |= self.bit();
+        if self.choose(request, draft, cx) {
+            return true;
+        }
+        let untried = self.tried.trailing_ones() as usize;
+        let is_there = untried < request.targets().len();
+        if is_there {
+            self.aim(untried);
+        }
+        is_there
+    }
+
     /// The target that the body is written for before admission. Where the request will wait it is the first of the
     /// list, which may not be the one that it is sent to.
-    pub(super) fn first_target(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
-        let Some(model) = self.model() else { return Err(Refusal::no_model()) };
-        let (small, queue) = (self.too_small(model), model.queue);
+    pub(super) fn first_target(
+        &mut self,
+        request: &Request,
+        draft: &OutgoingRequest,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
+        let Some(model) = request.model() else { return Err(Refusal::no_model()) };
+        let (small, queue) = (request.too_small(model), model.queue);
         let Some(queue) = queue else {
-            self.attempt.tried |= small;
-            if self.choose(draft, cx) {
+            self.tried |= small;
+            if self.choose(request, draft, cx) {
                 return Ok(());
             }
-            self.attempt.tried &= !small;
-            return match small > 0 && self.choose(draft, cx) {
+            self.tried &= !small;
+            return match small > 0 && self.choose(request, draft, cx) {
                 true => Ok(()),
                 false => Err(Refusal::no_place()),
             };
         };
-        let choice = Choice { tried: small, ..self.choice(draft, cx.now.mono) };
-        match self.seek(&queue, &choice, Stage::New, cx) {
-            Seek::Found(target) => self.attempt.aim(target),
-            _ => return self.full(&queue, cx).map_or(Ok(()), |(_, refusal)| Err(refusal)),
+        let choice = Choice { tried: small, ..self.choice(request, draft, cx.now.mono) };
+        match request.seek(&queue, &choice, Stage::New, cx) {
+            Seek::Found(target) => self.aim(target),
+            _ => return request.full(&queue, cx).map_or(Ok(()), |(_, refusal)| Err(refusal)),
         }
         Ok(())
     }
+}
 
+impl Request {
     /// The targets that are too small for the prompt by its estimate, as bits; never the largest.
     #[inline]
     fn too_small(&self, model: &Model) -> u64 {
@@ -229,24 +248,7 @@ impl RequestJob {
             return 0;
         }
         let largest = self.targets().iter().map(|target| target.context).max().unwrap_or_default();
-        let is_small = |target: &Target| target.context < largest && with_quarter(target.context) < prompt;
-        let small = self.targets().iter().enumerate().filter(|(_, target)| is_small(target));
-        small.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
-    }
-
-    /// Chooses the next target, free or not, after the body could not be written for the chosen one. False if the model
-    /// has no other.
-    pub(super) fn next_to_write(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        self.attempt.tried |= self.attempt.bit();
-        if self.choose(draft, cx) {
-            return true;
-        }
-        let untried = self.attempt.tried.trailing_ones() as usize;
-        let is_there = untried < self.targets().len();
-        if is_there {
-            self.attempt.aim(untried);
-        }
-        is_there
+        self.targets_with(|target| target.context < largest && with_quarter(target.context) < prompt)
     }
 
     /// A target for a request that does not wait yet. Nobody passes those who do.
@@ -255,14 +257,14 @@ impl RequestJob {
         if stage == Stage::New && cx.queues.len(&model.id) > 0 {
             return Seek::Wait;
         }
-        let until = choice.now.after(self.request.may_wait(queue.wait));
+        let until = choice.now.after(self.may_wait(queue.wait));
         cx.breakers.seek(self.targets(), choice, stage, until)
     }
 
     /// Reason that the request cannot wait: the queue is full, or half of it has been taken by its key and there are
     /// others. There is room when the next that waits has got its place.
     fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(FaultKind, Refusal)> {
-        let (model, key) = (self.model()?, self.request.found.key?);
+        let (model, key) = (self.model()?, self.found.key?);
         let share = match cx.keys.live(cx.now.unix) {
             LiveKeys::One => queue.max,
             LiveKeys::OneOwner | LiveKeys::SeveralOwners => queue.max.div_ceil(2),

@@ -5,7 +5,7 @@ use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob};
 use super::provider_error::NOT_JSON;
 use super::state::{Answering, Body, Draft, FinalOutput};
-use crate::base::buf::Buf;
+use crate::base::buf::{Buf, Pool};
 use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
 use crate::gateway::cx::Cx;
@@ -14,31 +14,19 @@ use crate::policy::usage::Usage;
 use crate::wire::ModelEndpoint;
 
 impl Answering {
-    /// A piece of a whole answer: kept until all of it is there.
-    pub(super) fn collect(&mut self, job: &RequestJob, data: &[u8], cx: &mut Cx) -> AnswerStep {
-        let limit = job.target().map_or(0, |target| target.limits.max_response);
-        let Body::Collect { buf, .. } = &mut self.body else { return Ok(Effect::Nothing) };
-        let length = buf.len() + data.len();
-        let (bound, came) = match length {
-            _ if length > limit => ("max_response", limit),
-            // It has been promised its room, or there never is so much.
-            _ if length > buf.capacity() => ("max_buffered", buf.len()),
-            _ => {
-                buf.push(&mut cx.pool, data);
-                return Ok(Effect::Nothing);
-            }
-        };
-        Err(Fault::from(FaultKind::TooLarge(bound, came)).into())
-    }
-
-    /// All of a whole answer has been collected: reads it.
-    pub(super) fn collected(&mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> AnswerStep {
-        let Body::Collect { buf, stream, .. } = &mut self.body else { return Ok(Effect::Nothing) };
+    /// All of a whole answer has been collected: reads it. `stream`: the stream in which the client receives it.
+    pub(super) fn collected(
+        &mut self,
+        job: &mut RequestJob,
+        mut buf: Buf,
+        stream: Option<Box<SseStream>>,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> AnswerStep {
         if cx.is_long(buf.len()) {
-            return Ok(self.offload_reply(job, message, cx));
+            return self.offload_reply(job, buf, stream, message, cx);
         }
-        let mut buf = std::mem::take(buf);
-        if let Some(stream) = stream.take() {
+        if let Some(stream) = stream {
             let step = self.unstreamed(job, stream, buf.bytes(), cx);
             buf.release(&mut cx.pool);
             return step;
@@ -69,9 +57,9 @@ impl Answering {
     /// A complete response has come in the place of a stream: it is written as one.
     #[cold]
     fn unstreamed(&mut self, job: &mut RequestJob, mut stream: Box<SseStream>, body: &[u8], cx: &mut Cx) -> AnswerStep {
-        let Some(from) = job.upstream() else { return Ok(Effect::Nothing) };
+        let Some((from, _)) = job.endpoints() else { return Err(Fault::from(FaultKind::Internal).into()) };
         cx.out.clear();
-        let identity = job.counted_identity(cx.now.unix);
+        let identity = job.request.counted_identity(cx.now.unix);
         match stream.whole(from, body, &mut cx.pool, &identity, &mut cx.out) {
             Ok(fed) => {
                 self.body = Body::Stream(stream);
@@ -92,12 +80,12 @@ impl Answering {
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<ObservedUsage, Rejected> {
-        let (Some(asked), Some(to)) = (&job.asked, job.endpoint()) else {
+        let (Some(asked), Some(to)) = (&job.request.asked, job.request.endpoint()) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
         };
         let from = job.target_provider().map_or(to.shape, |provider| provider.shape);
         cx.out.clear();
-        let identity = job.identity(self.draft.prompt(asked, message.body), cx.now.unix);
+        let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix);
         match self.draft.translation() {
             None => {
                 let read = cx.answers.whole(to, body, &identity, &mut cx.out);
@@ -119,8 +107,8 @@ impl Answering {
         cx: &mut Cx,
     ) -> AnswerStep {
         let usage = self.whole_accepted(job, read, message, cx)?;
-        if job.diagnosis.is_some() {
-            job.note_finish(true, &cx.out);
+        if !job.notes.is_empty() {
+            job.notes.note_finish(&job.request, true, &cx.out);
         }
         if !cx.waits_for_rows() {
             return Ok(Effect::Answer(Outcome { status: 200, error: None, usage }));
@@ -131,26 +119,31 @@ impl Answering {
     }
 
     /// Has a large answer read by a helper thread. Its connection has given all it had to give.
-    fn offload_reply(&mut self, job: &RequestJob, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn offload_reply(
+        &mut self,
+        job: &RequestJob,
+        mut body: Buf,
+        stream: Option<Box<SseStream>>,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> AnswerStep {
         self.let_go_complete(cx);
-        let serial = cx.next_offload();
-        let (Some(asked), Some(to), Some(from)) = (&job.asked, job.endpoint(), job.upstream()) else {
-            return Effect::Nothing;
+        let (Some(asked), Some((from, to))) = (&job.request.asked, job.endpoints()) else {
+            body.release(&mut cx.pool);
+            return Err(Fault::from(FaultKind::Internal).into());
         };
-        let chunked = job.request.meta.http11;
+        let (serial, chunked) = (cx.next_offload(), job.request.meta.http11);
         let state = self.draft.translation().cloned().unwrap_or_default();
-        let identity = job.identity(self.draft.prompt(asked, message.body), cx.now.unix).into();
-        let observed = Box::default();
-        let body = std::mem::replace(&mut self.body, Body::Offloaded { serial, observed });
-        let Body::Collect { buf, stream, .. } = body else { return Effect::Nothing };
-        let lent = buf.capacity();
+        let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix).into();
+        self.body = Body::Offloaded { serial, observed: Box::default() };
+        let lent = body.capacity();
         let of = JobOwner { exchange: message.exchange, key: job.request.found.key, serial };
         let task = match stream {
-            Some(stream) => OffloadTask::Unstreamed { stream, body: buf, from },
-            None => OffloadTask::Reply { body: buf, from, to, state, chunked },
+            Some(stream) => OffloadTask::Unstreamed { stream, body, from },
+            None => OffloadTask::Reply { body, from, to, state, chunked },
         };
         cx.offload(of, lent, identity, task);
-        Effect::Wait
+        Ok(Effect::Wait)
     }
 
     /// A helper thread has read a whole answer; `out` is what the client gets.
@@ -196,11 +189,12 @@ impl Answering {
 }
 
 impl RequestJob {
-    /// The endpoint whose answers the present target gives; the client's own where the target has its API format.
-    fn upstream(&self) -> Option<ModelEndpoint> {
-        let to = self.endpoint()?;
+    /// The endpoint whose answers the present target gives, and the client's own; the same where the target has its API
+    /// format.
+    fn endpoints(&self) -> Option<(ModelEndpoint, ModelEndpoint)> {
+        let to = self.request.endpoint()?;
         let from = self.target_provider().map_or(to.shape, |provider| provider.shape);
-        Some(if from == to.shape { to } else { ModelEndpoint::generate(from) })
+        Some((if from == to.shape { to } else { ModelEndpoint::generate(from) }, to))
     }
 
     /// A whole answer cannot be passed on.
@@ -211,6 +205,22 @@ impl RequestJob {
         };
         Fault { reported: Some(reported), ..fault }
     }
+}
+
+/// A piece of a whole answer: kept until all of it is there.
+pub(super) fn collect(buf: &mut Buf, job: &RequestJob, data: &[u8], pool: &mut Pool) -> AnswerStep {
+    let limit = job.target().map_or(0, |target| target.limits.max_response);
+    let length = buf.len() + data.len();
+    let (bound, came) = match length {
+        _ if length > limit => ("max_response", limit),
+        // It has been promised its room, or there never is so much.
+        _ if length > buf.capacity() => ("max_buffered", buf.len()),
+        _ => {
+            buf.push(pool, data);
+            return Ok(Effect::Nothing);
+        }
+    };
+    Err(Fault::from(FaultKind::TooLarge(bound, came)).into())
 }
 
 impl Draft {

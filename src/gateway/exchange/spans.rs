@@ -5,7 +5,7 @@
 use super::authorize::Endpoint;
 use super::event::Outcome;
 use super::finish::CLIENT_LEFT;
-use super::job::RequestJob;
+use super::job::{Attempt, Request, RequestNotes};
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};
 use crate::base::time::{Mono, Now};
@@ -118,31 +118,31 @@ fn name_of(provider: &Provider) -> &str {
     }
 }
 
-impl RequestJob {
+impl RequestNotes {
     /// The trace that the request is part of: the caller's, if its `head` names one, else one that begins here, where
     /// spans are exported.
     #[cold]
-    pub(crate) fn begin_trace(&mut self, head: Option<&[u8]>) {
-        let (id, exports) = (self.request.id.raw(), self.request.setup.traces);
-        let fresh = || exports.then(|| Trace::fresh(id, self.request.setup.config.telemetry.samples(&id)));
+    pub(crate) fn begin_trace(&mut self, request: &Request, head: Option<&[u8]>) {
+        let (id, exports) = (request.id.raw(), request.setup.traces);
+        let fresh = || exports.then(|| Trace::fresh(id, request.setup.config.telemetry.samples(&id)));
         if let Some(trace) = head.and_then(|head| Trace::of_caller(head, id, exports)).or_else(fresh) {
-            self.diagnosis.get_or_insert_default().trace = Some(Box::new(trace));
+            self.get_mut().trace = Some(Box::new(trace));
         }
     }
 
     /// An attempt begins.
     #[cold]
-    pub(super) fn note_begun(&mut self) {
-        if let Some(trace) = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut()) {
-            trace.begins(self.attempt.attempts, self.attempt.target, self.attempt.begun);
+    pub(super) fn note_begun(&mut self, attempt: &Attempt) {
+        if let Some(trace) = self.0.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut()) {
+            trace.begins(attempt.attempts, attempt.target, attempt.begun);
         }
     }
 
     /// Notes the finish reasons in these bytes of an answer. `ends`: all choices have ended.
     #[cold]
-    pub(super) fn note_finish(&mut self, ends: bool, out: &[u8]) {
-        let Some(shape) = self.endpoint().map(|endpoint| endpoint.shape) else { return };
-        let trace = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut());
+    pub(super) fn note_finish(&mut self, request: &Request, ends: bool, out: &[u8]) {
+        let Some(shape) = request.endpoint().map(|endpoint| endpoint.shape) else { return };
+        let trace = self.0.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut());
         let is_wanted = ends || shape == Shape::Chat;
         if let Some(trace) = trace.filter(|trace| trace.records && is_wanted) {
             add_reasons(out, shape, &mut trace.finish);
@@ -151,41 +151,37 @@ impl RequestJob {
 
     /// Gives the spans of a request that has ended, if they are wanted.
     #[cold]
-    pub(super) fn give_spans(&self, outcome: &Outcome, charged: Option<Usage>, cx: &mut Cx) {
-        let trace = self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.trace.as_deref());
+    pub(super) fn give_spans(
+        &self,
+        request: &Request,
+        attempt: &Attempt,
+        outcome: &Outcome,
+        charged: Option<Usage>,
+        cx: &mut Cx,
+    ) {
+        let trace = self.0.as_ref().and_then(|diagnosis| diagnosis.trace.as_deref());
         let Some(trace) = trace.filter(|trace| trace.records && cx.setup.traces) else { return };
         let (now, setup) = (cx.now, cx.setup.clone());
         let mut peer = Vec::new();
-        push_ip(&mut peer, self.caller(cx).into());
+        push_ip(&mut peer, self.caller(request, cx).into());
         cx.orders.spans(&setup.config, |out| {
-            self.write_own(trace, outcome, charged, &peer, now, out);
+            self.write_own(request, attempt, (trace, charged, &peer), outcome, now, out);
             for tried in &trace.attempts {
-                self.write_attempt(trace, tried, outcome, now, out);
+                write_attempt(request, attempt, trace, tried, outcome, now, out);
             }
         });
     }
 
-    /// Name of the operation in the conventions; empty for a request that is not about a model.
-    fn operation(&self) -> &'static str {
-        match self.endpoint().map(|endpoint| endpoint.operation) {
-            Some(Operation::Passthrough(Passthrough::Completions)) => "text_completion",
-            Some(Operation::Passthrough(passthrough)) => passthrough.name(),
-            Some(Operation::Generate) => "chat",
-            Some(Operation::CountTokens) | None => "",
-        }
-    }
-
     fn write_own(
         &self,
-        trace: &Trace,
+        request: &Request,
+        attempt: &Attempt,
+        (trace, charged, peer): (&Trace, Option<Usage>, &[u8]),
         outcome: &Outcome,
-        charged: Option<Usage>,
-        peer: &[u8],
         now: Now,
         out: &mut Vec<u8>,
     ) {
-        let request = &self.request;
-        let (operation, model) = (self.operation(), self.model().map(|model| &*model.id));
+        let (operation, model) = (request.operation(), request.model().map(|model| &*model.id));
         let method = match request.meta.method {
             Method::Get => "GET",
             Method::Head => "HEAD",
@@ -204,7 +200,7 @@ impl RequestJob {
         text(out, "tollgate.request.id", request.id.as_str());
         text(out, "http.request.method", method);
         text(out, "url.scheme", if request.setup.config.server.tls.is_some() { "https" } else { "http" });
-        match self.diagnosis.as_ref().map(|diagnosis| &*diagnosis.path) {
+        match self.0.as_ref().map(|diagnosis| &*diagnosis.path) {
             Some(path) if !path.is_empty() => text(out, "url.path", ascii(path)),
             _ if route.ends_with('}') => text(out, "http.route", route),
             _ => text(out, "url.path", route),
@@ -212,7 +208,7 @@ impl RequestJob {
         text(out, "client.address", ascii(peer));
         number(out, "http.response.status_code", outcome.status.into());
         text(out, "gen_ai.operation.name", operation);
-        let asked = || self.diagnosis.as_ref().map_or("", |diagnosis| ascii(&diagnosis.asked));
+        let asked = || self.0.as_ref().map_or("", |diagnosis| ascii(&diagnosis.asked));
         text(out, "gen_ai.request.model", model.unwrap_or_else(asked));
         if outcome.status == 200 {
             text(out, "gen_ai.response.model", model.unwrap_or_default());
@@ -220,7 +216,7 @@ impl RequestJob {
         write_reasons(&trace.finish, out);
         if let Some(usage) = charged {
             write_usage(&usage, out);
-            if let Some(nano) = self.final_cost(Some(&usage)) {
+            if let Some(nano) = self.final_cost(request, Some(&usage)) {
                 decimal(out, "gen_ai.usage.cost", nano, 1_000_000_000);
             }
         }
@@ -230,8 +226,8 @@ impl RequestJob {
         };
         text(out, "error.type", error);
         out.push(b']');
-        if self.attempt.has_events {
-            let first = self.attempt.begun;
+        if attempt.has_events {
+            let first = attempt.begun;
             out.extend_from_slice(b",\"events\":[{\"timeUnixNano\":\"");
             push_number(out, nanos(first, now));
             out.extend_from_slice(b"\",\"name\":\"");
@@ -243,40 +239,60 @@ impl RequestJob {
         }
         close(outcome.status >= 500, out);
     }
+}
 
-    fn write_attempt(&self, trace: &Trace, tried: &Tried, outcome: &Outcome, now: Now, out: &mut Vec<u8>) {
-        let Some(target) = self.targets().get(tried.target as usize) else { return };
-        let Some(provider) = self.request.setup.config.providers.get(target.provider) else { return };
-        let (operation, last) = (self.operation(), Some(&self.attempt).filter(|at| at.attempts == tried.number));
-        open(trace, tried.number, (trace.span(0), KNOWN), CLIENT, [operation, &target.model], out);
-        // One that has not failed has given its answer, or was given up.
-        let answered = last.is_some_and(|at| at.first != Mono::NEVER);
-        let (until, status, error) = match &tried.failed {
-            Some((at, end, status)) => (*at, *status, end.to_string()),
-            None if outcome.status == 200 => (now.mono, Some(200), String::new()),
-            None => (now.mono, answered.then_some(200), "abandoned".to_string()),
-        };
-        times(tried.begun, until, now, out);
-        attributes(out);
-        text(out, "gen_ai.operation.name", operation);
-        text(out, "gen_ai.provider.name", name_of(provider));
-        text(out, "gen_ai.request.model", &target.model);
-        text(out, "server.address", &provider.host);
-        number(out, "server.port", provider.port.into());
-        text(out, "http.request.method", "POST");
-        if tried.number > 1 {
-            number(out, "http.request.resend_count", u64::from(tried.number) - 1);
+impl Request {
+    /// Name of the operation in the conventions; empty for a request that is not about a model.
+    fn operation(&self) -> &'static str {
+        match self.endpoint().map(|endpoint| endpoint.operation) {
+            Some(Operation::Passthrough(Passthrough::Completions)) => "text_completion",
+            Some(Operation::Passthrough(passthrough)) => passthrough.name(),
+            Some(Operation::Generate) => "chat",
+            Some(Operation::CountTokens) | None => "",
         }
-        if let Some(status) = status {
-            number(out, "http.response.status_code", status.into());
-        }
-        text(out, "error.type", &error);
-        if let Some(at) = last.filter(|at| at.has_events) {
-            seconds(out, "gen_ai.response.time_to_first_chunk", at.begun.micros_since(tried.begun));
-        }
-        out.push(b']');
-        close(!error.is_empty(), out);
     }
+}
+
+fn write_attempt(
+    request: &Request,
+    attempt: &Attempt,
+    trace: &Trace,
+    tried: &Tried,
+    outcome: &Outcome,
+    now: Now,
+    out: &mut Vec<u8>,
+) {
+    let Some(target) = request.targets().get(tried.target as usize) else { return };
+    let Some(provider) = request.setup.config.providers.get(target.provider) else { return };
+    let (operation, last) = (request.operation(), Some(attempt).filter(|at| at.attempts == tried.number));
+    open(trace, tried.number, (trace.span(0), KNOWN), CLIENT, [operation, &target.model], out);
+    // One that has not failed has given its answer, or was given up.
+    let answered = last.is_some_and(|at| at.first != Mono::NEVER);
+    let (until, status, error) = match &tried.failed {
+        Some((at, end, status)) => (*at, *status, end.to_string()),
+        None if outcome.status == 200 => (now.mono, Some(200), String::new()),
+        None => (now.mono, answered.then_some(200), "abandoned".to_string()),
+    };
+    times(tried.begun, until, now, out);
+    attributes(out);
+    text(out, "gen_ai.operation.name", operation);
+    text(out, "gen_ai.provider.name", name_of(provider));
+    text(out, "gen_ai.request.model", &target.model);
+    text(out, "server.address", &provider.host);
+    number(out, "server.port", provider.port.into());
+    text(out, "http.request.method", "POST");
+    if tried.number > 1 {
+        number(out, "http.request.resend_count", u64::from(tried.number) - 1);
+    }
+    if let Some(status) = status {
+        number(out, "http.response.status_code", status.into());
+    }
+    text(out, "error.type", &error);
+    if let Some(at) = last.filter(|at| at.has_events) {
+        seconds(out, "gen_ai.response.time_to_first_chunk", at.begun.micros_since(tried.begun));
+    }
+    out.push(b']');
+    close(!error.is_empty(), out);
 }
 
 fn write_usage(usage: &Usage, out: &mut Vec<u8>) {

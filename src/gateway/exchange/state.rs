@@ -18,11 +18,11 @@ use crate::wire::head::RequestHead;
 use std::num::{NonZeroU32, NonZeroU64};
 
 /// The outgoing form of a request, which is used again.
-pub(super) type Outgoing = Box<OutgoingRequest>;
+pub(crate) type Outgoing = Box<OutgoingRequest>;
 
 /// State of an exchange; the table of transitions is in the module's documentation.
 #[derive(Debug)]
-pub(super) enum State {
+pub(crate) enum State {
     /// The ledger looks up the request's key.
     Identifying {
         head: Box<RequestHead>,
@@ -42,6 +42,143 @@ pub(super) enum State {
 }
 
 impl State {
+    /// The answer under way.
+    #[inline]
+    pub(super) fn answering(&self) -> Option<&Answering> {
+        if let State::Answering(answering) = self { Some(answering) } else { None }
+    }
+
+    #[inline]
+    pub(super) fn answering_mut(&mut self) -> Option<&mut Answering> {
+        if let State::Answering(answering) = self { Some(answering) } else { None }
+    }
+
+    /// The stream of the answer under way.
+    pub(super) fn stream(&self) -> Option<&SseStream> {
+        if let Body::Stream(stream) = &self.answering()?.body { Some(stream) } else { None }
+    }
+
+    /// Usage that has been observed of the answer under way.
+    pub(super) fn observed(&self) -> ObservedUsage {
+        self.answering().map_or_else(ObservedUsage::default, |answering| answering.body.observed())
+    }
+
+    /// True if its key is being looked up.
+    pub(crate) fn is_identifying(&self) -> bool {
+        matches!(self, State::Identifying { .. })
+    }
+
+    /// True if a shared ledger is asked.
+    pub(crate) fn is_reserving(&self) -> bool {
+        matches!(self, State::Reserving(_))
+    }
+
+    /// True if it may lead to an admission, so that a hand-over waits for it.
+    pub(crate) fn leads_to_admission(&self) -> bool {
+        matches!(self, State::Identifying { .. } | State::Translating(_) | State::Reserving(_))
+    }
+
+    /// True if it waits for a slot.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self, State::Queued(_))
+    }
+
+    /// True if an attempt is under way.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self, State::Attempting(_) | State::Answering(_))
+    }
+
+    /// True if an answer has begun.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.answering().is_some()
+    }
+
+    /// True if the answer is an error, known by its status: what becomes of its body changes nothing but its words.
+    pub(crate) fn reads_error(&self) -> bool {
+        matches!(self, State::Answering(Answering { body: Body::Error { .. }, .. }))
+    }
+
+    /// True if it waits for the result with this number.
+    pub(crate) fn awaits(&self, serial: u64) -> bool {
+        match self {
+            State::Translating(translating) => translating.serial.get() == serial,
+            State::Answering(Answering { body: Body::Offloaded { serial: own, .. }, .. }) => own.get() == serial,
+            _ => false,
+        }
+    }
+
+    /// True if it waits for this connection to be established.
+    pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
+        match self {
+            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => {
+                dials.newest == Some(provider) || dials.earlier.is_some_and(|(earlier, _)| earlier == provider)
+            }
+            _ => false,
+        }
+    }
+
+    /// The connection that [`super::Effect::Dial`] asked for has this name.
+    pub(crate) fn dialing(&mut self, provider: ProviderId) {
+        if let State::Attempting(Attempting { half: Half::Dialing(dials), .. }) = self {
+            dials.newest = Some(provider);
+        }
+    }
+
+    /// What an attempt waits for before it has a connection.
+    pub(super) fn half(&self) -> Option<Half> {
+        if let State::Attempting(attempting) = self { Some(attempting.half) } else { None }
+    }
+
+    /// The connection that carries the request.
+    pub(crate) fn provider(&self) -> Option<ProviderId> {
+        match self {
+            State::Attempting(attempting) => attempting.half.provider(),
+            State::Answering(answering) => answering.provider,
+            _ => None,
+        }
+    }
+
+    /// Lets go of its connection in the middle of whatever that does.
+    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
+        match self {
+            State::Attempting(attempting) => attempting.drop_provider(cx),
+            State::Answering(answering) => answering.drop_provider(cx),
+            _ => {}
+        }
+    }
+
+    /// Its own deadline, which no other clock shortens where the flag is set.
+    #[inline]
+    pub(super) fn due(&self) -> (Mono, bool) {
+        match self {
+            State::Reading { .. } | State::Ended => (Mono::NEVER, false),
+            State::Identifying { by, .. }
+            | State::Translating(Translating { by, .. })
+            | State::Reserving(Reserving { by, .. })
+            | State::Queued(Queued { by, .. })
+            | State::Attempting(Attempting { by, .. })
+            | State::Answering(Answering { by, .. }) => (*by, false),
+            // Its answer is complete.
+            State::Committing(Committing { by, .. }) => (*by, true),
+        }
+    }
+
+    /// The outgoing form of the request, from which more is written to its provider.
+    pub(super) fn leaving(&mut self) -> Option<&mut OutgoingRequest> {
+        match self {
+            State::Attempting(Attempting { draft, .. })
+            | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => Some(draft),
+            _ => None,
+        }
+    }
+
+    /// Leaves its queue, if it is in one: the request ends while it waits.
+    pub(super) fn leave_queue(&mut self, job: &mut RequestJob, cx: &mut Cx) {
+        if let State::Queued(queued) = self {
+            queued.leave(job, cx);
+        }
+    }
+
     /// The request's outgoing form, as long as the state has it.
     pub(super) fn draft(&self) -> Option<&OutgoingRequest> {
         match self {
@@ -86,7 +223,7 @@ impl State {
 
 /// A helper thread writes the body for the present target.
 #[derive(Debug)]
-pub(super) struct Translating {
+pub(crate) struct Translating {
     pub(super) serial: NonZeroU64,
     /// Memory reserved for the client's body, while its draft is lent.
     pub(super) promise: Promise,
@@ -97,7 +234,7 @@ pub(super) struct Translating {
 
 /// A shared ledger is asked: for admission, or how the key stands.
 #[derive(Debug)]
-pub(super) struct Reserving {
+pub(crate) struct Reserving {
     /// `None`: it is asked only how the key stands.
     pub(super) draft: Option<Outgoing>,
     pub(super) lease: Box<Lease>,
@@ -108,7 +245,7 @@ pub(super) struct Reserving {
 
 /// The request waits for a slot at a target of its model, in that model's queue.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(crate) struct Queued {
     /// The draft has no body for a target yet: the body is written once a slot is free.
     pub(super) draft: Outgoing,
     /// Handle of this exchange.
@@ -120,7 +257,7 @@ pub(super) struct Queued {
 
 /// An attempt at a target is under way and has no answer yet.
 #[derive(Debug)]
-pub(super) struct Attempting {
+pub(crate) struct Attempting {
     pub(super) draft: Outgoing,
     pub(super) half: Half,
     pub(super) by: Mono,
@@ -128,7 +265,7 @@ pub(super) struct Attempting {
 
 /// Progress of an attempt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Half {
+pub(crate) enum Half {
     /// The host's addresses are awaited.
     Resolving,
     /// Another secret is awaited.
@@ -157,7 +294,7 @@ impl Half {
 
 /// The dials of an attempt. Both end with it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Dials {
+pub(crate) struct Dials {
     /// Dial to the present address; `None` once it has failed, and before it has a handle.
     pub(super) newest: Option<ProviderId>,
     /// An earlier, slow dial, and how many addresses were tried before its own.
@@ -166,7 +303,7 @@ pub(super) struct Dials {
 
 /// An answer arrives.
 #[derive(Debug)]
-pub(super) struct Answering {
+pub(crate) struct Answering {
     /// `None` once the provider's connection is not needed any more.
     pub(super) provider: Option<ProviderId>,
     pub(super) body: Body,
@@ -195,7 +332,7 @@ impl Answering {
 
 /// The request that an answer is given to.
 #[derive(Debug)]
-pub(super) enum Draft {
+pub(crate) enum Draft {
     /// Another attempt may follow.
     Kept(Outgoing),
     /// No other attempt may follow, but the rest of the request is still being written.
@@ -216,7 +353,7 @@ impl Draft {
 
 /// The body of an answer as it comes.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(crate) enum Body {
     /// A stream.
     Stream(Box<SseStream>),
     /// A whole answer, collected.
@@ -235,7 +372,7 @@ pub(super) enum Body {
 
 /// A complete answer that waits until its usage record is in the ledger.
 #[derive(Debug)]
-pub(super) struct Committing {
+pub(crate) struct Committing {
     /// Output that is sent once the usage record is committed.
     pub(super) last: Buf,
     pub(super) kind: FinalOutput,
@@ -245,7 +382,7 @@ pub(super) struct Committing {
 
 /// Kind of the last output.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum FinalOutput {
+pub(crate) enum FinalOutput {
     /// The end of a stream.
     Events,
     /// A whole answer.
@@ -258,5 +395,5 @@ pub(super) enum FinalOutput {
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) job: RequestJob,
-    pub(super) state: State,
+    pub(crate) state: State,
 }

@@ -4,25 +4,20 @@
 use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
-use super::state::{Answering, Attempting, Body, Draft, Exchange, FinalOutput, Half, Queued, State};
+use super::reply::collect;
+use super::state::{Answering, Attempting, Body, Draft, Exchange, FinalOutput, Queued, State};
 use super::transitions::Step;
 use crate::base::buf::Buf;
-use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
+use crate::base::limits::ERROR_BODY_MAX;
 use crate::base::time::Mono;
+use crate::dialect::errors::ErrorWords;
 use crate::dialect::stream::heartbeat;
-use crate::dialect::{Fed, ObservedUsage, SseStream, StreamFault, opening};
+use crate::dialect::{Fed, ObservedUsage, ResponseIdentity, SseStream, StreamFault, failure, opening};
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask, Product};
 use crate::gateway::provider::breaker::Begun;
-use crate::gateway::provider::rate_limits::retry_after;
-use crate::wire::head::{Framing, ResponseHead};
-use std::num::NonZeroU32;
-use std::time::Duration;
-
-/// Words for an answer that is not what was asked for.
-const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
-const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
+use crate::wire::{ModelEndpoint, Shape};
 
 impl Body {
     /// Usage that has been observed so far.
@@ -43,6 +38,17 @@ impl Body {
         }
     }
 
+    /// Takes the stream; what is left has no content.
+    fn take_stream(&mut self) -> Option<Box<SseStream>> {
+        match std::mem::replace(self, Body::Collect { buf: Buf::default(), announced: None, stream: None }) {
+            Body::Stream(stream) => Some(stream),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
     /// Gives its storage back.
     pub(super) fn release(self, cx: &mut Cx) {
         match self {
@@ -57,49 +63,11 @@ impl Body {
 }
 
 impl Exchange {
-    /// The head of an answer has come: decides what is done with its body.
-    pub(super) fn answer_begins(
-        &mut self,
-        mut attempting: Attempting,
-        head: &ResponseHead,
-        bytes: &[u8],
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Effect {
-        let (job, now) = (&mut self.job, cx.now.mono);
-        let body = match attempting.body_for(job, head, bytes, cx) {
-            Ok(body) => body,
-            Err(kind) => {
-                self.state = State::Attempting(attempting);
-                return self.attempt_failed(Fault::from(kind), false, message, cx);
-            }
-        };
-        let mut flight = job.attempt.flight.take();
-        job.heard_head(&mut flight, head, bytes, cx);
-        let at = &mut job.attempt;
-        (at.flight, at.first, at.sent) = (flight, at.first.min(now), at.sent.min(now));
-        let limits = job.target().map(|target| &target.limits);
-        let first_byte = limits.map_or(Mono::NEVER, |limits| now.after(limits.first_byte_timeout));
-        let idle = limits.map_or(DONE_GRACE, |limits| limits.idle_timeout);
-        let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
-        let Attempting { draft, half, by } = attempting;
-        let by = match &body {
-            Body::Error { .. } => now.after(ERROR_BODY_WAIT),
-            Body::Stream(_) => by.min(first_byte),
-            Body::Collect { .. } | Body::Offloaded { .. } => Mono::NEVER,
-        };
-        let provider = if let Half::Open(provider) = half { Some(provider) } else { None };
-        let (draft, last) = (Draft::Kept(draft), Buf::default());
-        let (paused, crowded, charged) = (false, false, 0);
-        self.state = State::Answering(Answering { provider, body, draft, last, by, idle, paused, crowded, charged });
-        Effect::Wait
-    }
-
     /// A piece of a stream that is nothing but an event like the one before: how it is sent, from `cx.out`. Else how
     /// many of its bytes are such an event, which lies there; the rest is for [`Exchange::data`].
     #[inline]
     pub(crate) fn pass_alike(&mut self, data: &[u8], cx: &mut Cx) -> Result<Forward, usize> {
-        let State::Answering(answering) = &mut self.state else { return Err(0) };
+        let Some(answering) = self.state.answering_mut() else { return Err(0) };
         let Body::Stream(stream) = &mut answering.body else { return Err(0) };
         if cx.is_long(stream.held() + data.len()) {
             return Err(0);
@@ -116,110 +84,64 @@ impl Exchange {
     /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
     pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let taken = Step::of(self, &format_args!("Data"));
-        let State::Answering(answering) = &mut self.state else {
-            debug_assert!(false, "a piece of a body while {:?}", self.state);
-            return self.end(Fault::from(FaultKind::Internal), cx);
+        let step = match self.state.answering_mut() {
+            Some(answering) => answering.data(&mut self.job, data, alike, message, cx),
+            None => Err(Fault::from(FaultKind::Internal).into()),
         };
-        let step = answering.data(&mut self.job, data, alike, message, cx);
         let effect = self.follow(step, message, cx);
         taken.leads(self, &effect);
         effect
     }
 
-    /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection.
+    /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection. A client
+    /// that has not read its pending output, `drained`, needs none.
     pub(super) fn heartbeat(&mut self, drained: bool, cx: &mut Cx) -> Effect {
-        let Some(admitted) = &mut self.job.admitted else { return Effect::Nothing };
-        admitted.beat = cx.now.mono.after(self.job.request.setup.config.server.heartbeat_after);
-        // A client that does not read its pending output needs no heartbeat.
-        if !drained {
-            return Effect::Wait;
+        let job = &mut self.job;
+        if let Some(admitted) = &mut job.admitted {
+            admitted.beat = cx.now.mono.after(job.request.setup.config.server.heartbeat_after);
         }
+        let Some(endpoint) = job.request.endpoint().filter(|_| drained) else { return Effect::Wait };
         cx.out.clear();
-        self.sign_of_life(cx);
-        Effect::Forward(Forward { opens: self.job.open(), commits: false, waits: true })
-    }
-
-    fn sign_of_life(&mut self, cx: &mut Cx) {
-        let Some(endpoint) = self.job.endpoint() else { return };
-        let (told, identity) = (self.job.attempt.told, self.job.counted_identity(cx.now.unix));
-        self.job.attempt.told = match &mut self.state {
-            // Another attempt may follow as long as no event has come, and goes on from there.
-            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
-                stream.heartbeat(endpoint.shape, &identity, &mut cx.out)
-            }
-            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
-                opening(endpoint.shape, told, draft.state.as_ref(), &identity, &mut cx.out)
-            }
-            _ => {
-                heartbeat(endpoint.shape, &mut cx.out);
-                told
-            }
-        };
+        let identity = job.request.counted_identity(cx.now.unix);
+        job.attempt.told = self.state.write_heartbeat(endpoint.shape, job.attempt.told, &identity, &mut cx.out);
+        Effect::Forward(Forward { opens: job.open(), commits: false, waits: true })
     }
 }
 
-impl Attempting {
-    fn body_for(
-        &mut self,
-        job: &RequestJob,
-        head: &ResponseHead,
-        bytes: &[u8],
-        cx: &mut Cx,
-    ) -> Result<Body, FaultKind> {
-        // Those that have an answer: 204 to 206 have none, or not all of it.
-        if !matches!(head.status, 200..=203) {
-            let asked = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
-            let retry_after = retry_after(asked, cx.now.unix).and_then(in_seconds);
-            return Ok(Body::Error { buf: Buf::default(), status: head.status, retry_after });
-        }
-        let encoding = head.content_encoding.of(bytes).trim_ascii();
-        // Some servers write `none`.
-        let plain: [&[u8]; 3] = [b"", b"identity", b"none"];
-        if !plain.iter().any(|word| encoding.eq_ignore_ascii_case(word)) {
-            return Err(FaultKind::BadBody(ENCODED));
-        }
-        let content_type = head.content_type.of(bytes).trim_ascii();
-        let begins = |word: &[u8]| content_type.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-        let mut stream = None;
-        if job.asked.is_some_and(|asked| asked.stream) {
-            if begins(b"text/html") {
-                return Err(FaultKind::BadBody(NOT_A_STREAM));
+impl State {
+    /// Writes a heartbeat. Returns what of a stream the client has got: another attempt may follow as long as no event
+    /// has come, and goes on from there.
+    fn write_heartbeat(&mut self, shape: Shape, told: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+        match self {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => stream.heartbeat(shape, identity, out),
+            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
+                opening(shape, told, draft.state.as_ref(), identity, out)
             }
-            let new = self.stream(job, cx).ok_or(FaultKind::Internal)?;
-            // Some servers answer a stream request with one complete response.
-            if !begins(b"application/json") {
-                return Ok(Body::Stream(new));
+            _ => {
+                heartbeat(shape, out);
+                told
             }
-            stream = Some(new);
         }
-        let announced = match head.framing {
-            Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
-            _ => None,
-        };
-        Ok(Body::Collect { buf: Buf::default(), announced, stream })
     }
 
-    /// The stream in which the client gets the answer.
-    #[inline]
-    fn stream(&mut self, job: &RequestJob, cx: &mut Cx) -> Option<Box<SseStream>> {
-        let (asked, endpoint, target) = (job.asked?, job.endpoint()?, job.target()?);
-        let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
-        let from = job.target_provider().map_or(endpoint.shape, |provider| provider.shape);
-        let draft = &mut self.draft;
-        let mut stream = match draft.state.take() {
-            None => cx.streams.same(endpoint, asked.show_usage, max_event),
-            Some(state) => {
-                let bounds = (max_event, max_answer);
-                Box::new(SseStream::translated((from, endpoint.shape), state, asked.show_usage, bounds))
+    /// Writes the error event that ends a broken stream, in the client's shape.
+    pub(super) fn write_failure(
+        &mut self,
+        endpoint: ModelEndpoint,
+        told: u16,
+        words: &ErrorWords<'_>,
+        identity: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        match self {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
+                stream.fail(endpoint, words, identity, out)
             }
-        };
-        if endpoint.is_relayed() {
-            stream.awaits(draft.scan.fields().choices());
+            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
+                failure(endpoint, told, draft.state.as_ref(), words, identity, out);
+            }
+            _ => failure(endpoint, 0, None, words, identity, out),
         }
-        if job.attempt.told > 0 {
-            stream.resume(job.attempt.told, cx.now.unix.secs());
-        }
-        Some(stream)
     }
 }
 
@@ -235,7 +157,7 @@ impl Answering {
     ) -> AnswerStep {
         let stream = match &mut self.body {
             Body::Stream(stream) => stream,
-            Body::Collect { .. } => return self.collect(job, data, cx),
+            Body::Collect { buf, .. } => return collect(buf, job, data, &mut cx.pool),
             Body::Error { buf, .. } => {
                 if buf.len() + data.len() <= ERROR_BODY_MAX {
                     buf.push(&mut cx.pool, data);
@@ -245,9 +167,9 @@ impl Answering {
             Body::Offloaded { .. } => return Ok(Effect::Nothing),
         };
         if cx.is_long(stream.held() + data.len()) {
-            return Ok(self.offload_events(job, Some(data), message, cx));
+            return self.offload_events(job, Some(data), message, cx);
         }
-        let identity = job.counted_identity(cx.now.unix);
+        let identity = job.request.counted_identity(cx.now.unix);
         let fed = stream.feed(&data[alike..], &mut cx.pool, &identity, &mut cx.out);
         let fed = fed.map(|fed| Fed { events: fed.events + u32::from(alike > 0), ..fed });
         self.fed(job, fed, cx)
@@ -256,8 +178,7 @@ impl Answering {
     /// A piece of a stream has been read, its events lie in `cx.out`.
     pub(super) fn fed(&mut self, job: &mut RequestJob, fed: Result<Fed, StreamFault>, cx: &mut Cx) -> AnswerStep {
         let fits = self.charge_events(job, cx);
-        let Body::Stream(stream) = &self.body else { return Ok(Effect::Nothing) };
-        let end_at = stream.end_at();
+        let end_at = if let Body::Stream(stream) = &self.body { stream.end_at() } else { None };
         let came = match &fed {
             Ok(fed) => fed.events > 0,
             // What came before the fault is still the client's.
@@ -318,13 +239,13 @@ impl Answering {
             commits = self.commit(job, cx);
         }
         if finish_seen
-            && job.asked.is_some_and(|asked| asked.show_usage)
+            && job.request.asked.is_some_and(|asked| asked.show_usage)
             && let Body::Stream(stream) = &self.body
         {
             job.write_cost(stream, cx);
         }
-        if job.diagnosis.is_some() {
-            job.note_finish(finish_seen, &cx.out);
+        if !job.notes.is_empty() {
+            job.notes.note_finish(&job.request, finish_seen, &cx.out);
         }
         Forward { opens: false, commits, waits }
     }
@@ -411,31 +332,29 @@ impl Answering {
             Body::Error { buf, status, retry_after } => {
                 Err(job.status_fault(buf.bytes(), *status, *retry_after).into())
             }
-            Body::Collect { .. } => self.collected(job, message, cx),
-            Body::Stream(_) => self.stream_body_ended(job, message, cx),
+            Body::Collect { buf, stream, .. } => {
+                let (buf, stream) = (std::mem::take(buf), stream.take());
+                self.collected(job, buf, stream, message, cx)
+            }
+            Body::Stream(stream) => match stream.take_document() {
+                // The body is read as a complete response.
+                Some(buf) => {
+                    let stream = self.body.take_stream();
+                    self.collected(job, buf, stream, message, cx)
+                }
+                None if cx.is_long(stream.held()) => {
+                    // Nothing more is awaited from the provider.
+                    self.by = Mono::NEVER;
+                    self.offload_events(job, None, message, cx)
+                }
+                None => {
+                    cx.out.clear();
+                    let ended = stream.end(&mut cx.pool, &job.request.counted_identity(cx.now.unix), &mut cx.out);
+                    self.ended(job, ended, cx)
+                }
+            },
             Body::Offloaded { .. } => Ok(Effect::Nothing),
         }
-    }
-
-    fn stream_body_ended(&mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> AnswerStep {
-        let Body::Stream(stream) = &mut self.body else { return Ok(Effect::Nothing) };
-        if let Some(buf) = stream.take_document() {
-            // The body is read as a complete response.
-            let collect = Body::Collect { buf, announced: None, stream: None };
-            let former = std::mem::replace(&mut self.body, collect);
-            if let (Body::Collect { stream, .. }, Body::Stream(own)) = (&mut self.body, former) {
-                *stream = Some(own);
-            }
-            return self.collected(job, message, cx);
-        }
-        if cx.is_long(stream.held()) {
-            // Nothing more is awaited from the provider.
-            self.by = Mono::NEVER;
-            return Ok(self.offload_events(job, None, message, cx));
-        }
-        cx.out.clear();
-        let ended = stream.end(&mut cx.pool, &job.counted_identity(cx.now.unix), &mut cx.out);
-        self.ended(job, ended, cx)
     }
 
     /// Handles the end of a stream that has been read; its output is in `cx.out`.
@@ -457,12 +376,12 @@ impl Answering {
         data: Option<&[u8]>,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Effect {
-        let serial = cx.next_offload();
-        let identity = job.counted_identity(cx.now.unix).into();
+    ) -> AnswerStep {
         let observed = Box::new(self.body.observed());
-        let body = std::mem::replace(&mut self.body, Body::Offloaded { serial, observed });
-        let Body::Stream(stream) = body else { return Effect::Nothing };
+        let Some(stream) = self.body.take_stream() else { return Err(Fault::from(FaultKind::Internal).into()) };
+        let serial = cx.next_offload();
+        let identity = job.request.counted_identity(cx.now.unix).into();
+        self.body = Body::Offloaded { serial, observed };
         let mut piece = Buf::default();
         piece.push(&mut cx.pool, data.unwrap_or_default());
         let lent = stream.capacity() + piece.capacity();
@@ -472,7 +391,7 @@ impl Answering {
         };
         let of = JobOwner { exchange: message.exchange, key: job.request.found.key, serial };
         cx.offload(of, lent, identity, task);
-        Effect::Wait
+        Ok(Effect::Wait)
     }
 
     /// Handles the result of a helper thread for a piece of the answer.
@@ -520,7 +439,7 @@ impl Answering {
             // It lacks nothing but its terminator, or texts that its provider does not give.
             Body::Stream(stream) if stream.finish_seen() || stream.may_be_done() => {
                 self.drop_provider(cx);
-                return self.stream_body_ended(job, message, cx);
+                return self.body_end(job, message, cx);
             }
             Body::Stream(_) if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
             _ => FaultKind::FirstByteTimeout,
@@ -567,10 +486,4 @@ impl RequestJob {
         }
         Effect::Forward(forward)
     }
-}
-
-/// A wait in seconds, rounded up, and 1 more so that none is not 0.
-fn in_seconds(wait: Duration) -> Option<NonZeroU32> {
-    let seconds = wait.as_millis().div_ceil(1000);
-    NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX - 1) + 1)
 }

@@ -2,7 +2,7 @@
 //! ends exactly once, whatever the reason.
 
 use super::fault::{Fault, refuses_credential, wants_rest};
-use super::job::RequestJob;
+use super::job::{Request, RequestJob};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, Flight, place_of};
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
@@ -24,7 +24,9 @@ impl RequestJob {
     /// The present attempt has ended: it is in flight no more. Returns how it began.
     fn land(&mut self, cx: &mut Cx) -> Begun {
         let flight = self.attempt.flight.take().zip(self.target());
-        flight.map_or(Begun::default(), |(flight, target)| cx.breakers.land(target, flight, &self.needs(), cx.now.mono))
+        flight.map_or(Begun::default(), |(flight, target)| {
+            cx.breakers.land(target, flight, &self.request.needs(), cx.now.mono)
+        })
     }
 
     /// The target of the attempt that is in flight.
@@ -40,7 +42,7 @@ impl RequestJob {
         let said = reads.then(|| RateLimitHeaders::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
         let (mut rested, now) = (false, cx.now.mono);
         if let Some(flight) = flight {
-            cx.breakers.answer_begins(target, flight, &self.needs(), said.as_ref(), now);
+            cx.breakers.answer_begins(target, flight, &self.request.needs(), said.as_ref(), now);
             rested = flight.begun.cooling;
         }
         let cause = Cause::status(head.status);
@@ -54,7 +56,7 @@ impl RequestJob {
             return;
         }
         // Any other status than 401 may be about the request.
-        let caller = (head.status != 401).then(|| self.whose(cx));
+        let caller = (head.status != 401).then(|| self.request.whose(cx));
         if let Some(wait) = cx.breakers.refused(target, caller, rested, now) {
             cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
             if head.status == 401
@@ -75,7 +77,7 @@ impl RequestJob {
             cx.breakers.troubled(target, fault.cause(), cx.now.unix);
         }
         if fault.is_targets_own() {
-            let failure = FailedAttempt { caller: self.whose(cx), live: cx.keys.live(cx.now.unix), trial };
+            let failure = FailedAttempt { caller: self.request.whose(cx), live: cx.keys.live(cx.now.unix), trial };
             if cx.breakers.failed(target, failure, &target.limits, now) {
                 cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
             }
@@ -88,11 +90,6 @@ impl RequestJob {
         }
     }
 
-    /// The caller of the request.
-    fn whose(&self, cx: &Cx) -> Caller {
-        self.request.found.key.map_or_else(Caller::default, |key| Caller::of(cx.keys.get(key)))
-    }
-
     /// An attempt ends without a result for its target.
     pub(super) fn no_verdict(&mut self, cx: &mut Cx) {
         if self.land(cx).trial
@@ -100,5 +97,12 @@ impl RequestJob {
         {
             cx.breakers.no_verdict(target);
         }
+    }
+}
+
+impl Request {
+    /// The caller of the request.
+    fn whose(&self, cx: &Cx) -> Caller {
+        self.found.key.map_or_else(Caller::default, |key| Caller::of(cx.keys.get(key)))
     }
 }

@@ -1,0 +1,179 @@
+//! The step after a failed attempt: a fresh connection, another target, a renewed secret, or the end. Another attempt
+//! is possible as long as the draft is kept: the exchange drops it once part of an answer has been relayed.
+
+use super::build::Built;
+use super::event::{ClientMessage, Effect};
+use super::fault::{Fault, FaultKind};
+use super::job::{Attempt, Request, RequestJob};
+use super::next::NextStep;
+use super::state::{Answering, Attempting, Draft, Half, Outgoing, State};
+use crate::base::time::Mono;
+use crate::gateway::cx::Cx;
+use crate::policy::catalog::Target;
+
+impl Attempting {
+    /// The attempt has failed before an answer. `reused`: its connection had served before.
+    pub(super) fn failed(mut self, job: &mut RequestJob, fault: Fault, reused: bool, cx: &mut Cx) -> NextStep {
+        self.drop_provider(cx);
+        after(job, self.draft, fault, reused, cx)
+    }
+}
+
+impl Answering {
+    /// An answer under way has failed. With part of it relayed there is no other attempt.
+    pub(super) fn failed(
+        mut self,
+        job: &mut RequestJob,
+        mut fault: Fault,
+        reused: bool,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> NextStep {
+        (fault.answered, fault.came) = (true, self.body.came());
+        self.drop_provider(cx);
+        match std::mem::replace(&mut self.draft, Draft::Gone) {
+            Draft::Kept(mut draft) => {
+                job.charge_failed(&self.body, &draft, &fault, message, cx);
+                cx.budget.release(&mut draft.answer, &mut cx.pool);
+                State::Answering(self).release(job.request.found.key, cx);
+                after(job, draft, fault, reused, cx)
+            }
+            draft => {
+                job.target_failed(&fault, cx);
+                self.draft = draft;
+                NextStep::End(State::Answering(self), Box::new(fault))
+            }
+        }
+    }
+}
+
+/// The step after a failed attempt: one on a kept connection that the provider had closed is repeated for free.
+fn after(job: &mut RequestJob, mut draft: Outgoing, fault: Fault, reused: bool, cx: &mut Cx) -> NextStep {
+    if fault.is_stale_connection() && reused && !job.attempt.needs_fresh() {
+        job.attempt.was_stale();
+        job.note_failed(&fault, cx.now.mono);
+        job.no_verdict(cx);
+        draft.restart();
+        cx.stats.stale_retries += 1;
+        return NextStep::Attempt(draft);
+    }
+    NextStep::Failed(draft, Box::new(fault))
+}
+
+impl RequestJob {
+    /// Reports a failed attempt to its target; another may follow.
+    pub(super) fn attempt_failed(&mut self, draft: Outgoing, fault: Box<Fault>, cx: &mut Cx) -> NextStep {
+        let limit = self.target().map_or(1, |target| target.limits.attempts);
+        self.target_failed(&fault, cx);
+        if !fault.asks_for_rest() {
+            self.attempt.tried |= self.attempt.siblings(&self.request);
+        }
+        if fault.overflow.is_some() {
+            self.attempt.tried |= self.attempt.no_larger(&self.request);
+        }
+        match fault.may_try_next() && u32::from(self.attempt.attempts - self.attempt.free()) < limit {
+            true => NextStep::Another(draft, fault),
+            false => NextStep::LastResort(draft, fault),
+        }
+    }
+
+    /// Chooses the next target that the request can be written for. One that it cannot be written for is skipped: the
+    /// client has asked for nothing wrong, since an earlier target took it.
+    pub(super) fn next_target(
+        &mut self,
+        mut draft: Outgoing,
+        fault: Box<Fault>,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> NextStep {
+        let failed = self.attempt.target;
+        while self.attempt.choose(&self.request, &draft, cx) {
+            match self.build(&mut draft, message, cx) {
+                Ok(Built::Whole) => return NextStep::Attempt(draft),
+                Ok(Built::TooLong) => return NextStep::Translate(draft, Some(Box::new((*fault, failed)))),
+                Err(_) => {}
+            }
+        }
+        self.attempt.target = failed;
+        NextStep::Wait(draft, fault)
+    }
+
+    /// No other target is left: one more attempt at the present one, where its provider has refused a secret that is
+    /// another one by now; a wait for that, where it is being asked for; else the end.
+    pub(super) fn last_resort(
+        &mut self,
+        draft: Outgoing,
+        fault: Box<Fault>,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> NextStep {
+        if fault.kind == FaultKind::Status(401) && !self.attempt.renewed {
+            self.attempt.renewed = true;
+            if self.adopt_secret(cx) {
+                return self.once_more(draft, fault, message, cx);
+            }
+            if self.origin().is_some_and(|origin| cx.renewals.contains(origin)) {
+                let timeout = self.target().map_or(Default::default(), |target| target.limits.connect_timeout);
+                let by = cx.now.mono.after(timeout);
+                return NextStep::Enter(
+                    State::Attempting(Attempting { draft, half: Half::Renewing, by }),
+                    Effect::Wait,
+                );
+            }
+        }
+        NextStep::GiveUp(draft, fault)
+    }
+
+    /// Writes the request for the present target again.
+    fn once_more(&mut self, mut draft: Outgoing, fault: Box<Fault>, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+        match self.build(&mut draft, message, cx) {
+            Ok(Built::Whole) => NextStep::Attempt(draft),
+            Ok(Built::TooLong) => NextStep::Translate(draft, Some(Box::new((*fault, self.attempt.target)))),
+            Err(_) => NextStep::GiveUp(draft, fault),
+        }
+    }
+
+    /// The secret that the provider has refused has been asked for, or that takes too long.
+    pub(super) fn renewed(&mut self, draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+        let fault = Box::new(Fault::from(FaultKind::Status(401)));
+        match self.adopt_secret(cx) {
+            true => self.once_more(draft, fault, message, cx),
+            false => NextStep::GiveUp(draft, fault),
+        }
+    }
+
+    /// Gives up when no target is left. The client's `Retry-After` is the earlier of the provider's and the end of the
+    /// first cool-down.
+    pub(super) fn give_up(&self, draft: Outgoing, mut fault: Box<Fault>, cx: &mut Cx) -> NextStep {
+        if fault.asks_for_rest() || fault.retry_after.is_some() {
+            let now = cx.now.mono;
+            let again = cx.breakers.there_again(self.request.targets(), self.attempt.tried, &self.request.needs(), now);
+            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
+            fault.retry_after = fault.retry_after.into_iter().chain(again).min();
+        }
+        NextStep::End(State::Attempting(Attempting { draft, half: Half::Resolving, by: Mono::NEVER }), fault)
+    }
+}
+
+impl Attempt {
+    /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
+    /// be the same there.
+    fn siblings(&self, request: &Request) -> u64 {
+        let Some(own) = self.target(request) else { return 0 };
+        request.targets_with(|target| (target.provider, &target.model) == (own.provider, &own.model))
+    }
+
+    /// The targets that read no longer prompts than the present one, as bits.
+    fn no_larger(&self, request: &Request) -> u64 {
+        let context = self.target(request).map_or(0, |own| own.context);
+        request.targets_with(|target| target.context <= context)
+    }
+}
+
+impl Request {
+    /// The targets for which `wants` is true, as bits.
+    pub(super) fn targets_with(&self, wants: impl Fn(&Target) -> bool) -> u64 {
+        let wanted = self.targets().iter().enumerate().filter(|(_, target)| wants(target));
+        wanted.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
+    }
+}

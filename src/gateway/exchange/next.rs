@@ -1,0 +1,42 @@
+//! Steps of a request from one state to the next. A handler owns the state that it ends, and returns the step that
+//! follows: so no handler calls another, and only [`super::Exchange`] knows the whole way.
+
+use super::event::Effect;
+use super::fault::Fault;
+use super::state::{Outgoing, State};
+use crate::policy::refusal::Refusal;
+
+/// The next step of a request.
+#[derive(Debug)]
+pub(super) enum NextStep {
+    /// The request is in this state, and this is left to the driver.
+    Enter(State, Effect),
+    /// Its body is written: charge it, and reserve what it may use. `others_counted`: the requests of its key that were
+    /// admitted by a bound have counted what they may use.
+    Reserve { draft: Outgoing, others_counted: bool },
+    /// It is admitted: start its clocks and its first attempt.
+    Serve(Outgoing),
+    /// Have a helper thread write the body for the chosen target; the attempt before, and its target.
+    Translate(Outgoing, Option<Box<(Fault, u32)>>),
+    /// The body for the chosen target is written: begin an attempt.
+    Attempt(Outgoing),
+    /// An attempt has failed.
+    Failed(Outgoing, Box<Fault>),
+    /// Choose another target after this failure.
+    Another(Outgoing, Box<Fault>),
+    /// No other target is free: wait for one that is worth it.
+    Wait(Outgoing, Box<Fault>),
+    /// No other target is left.
+    LastResort(Outgoing, Box<Fault>),
+    /// End the request, which another target does not help.
+    GiveUp(Outgoing, Box<Fault>),
+    /// End the request in this state.
+    End(State, Box<Fault>),
+}
+
+impl NextStep {
+    /// Refuses a request that has not been admitted.
+    pub(super) fn refuse(draft: Outgoing, refusal: Refusal) -> NextStep {
+        NextStep::Enter(State::Reading { draft }, Effect::refuse(refusal))
+    }
+}

@@ -1,0 +1,236 @@
+//! A body as it arrives, and what follows once it is complete: the model that it names, and the body for its first
+//! target.
+
+use super::authorize::Endpoint;
+use super::build::{promise_named, write_first};
+use super::event::{ClientMessage, Effect, Outcome};
+use super::job::{Asked, Request, RequestJob};
+use super::need::answer_tokens;
+use super::next::NextStep;
+use super::state::{Outgoing, State};
+use crate::base::limits::BODY_RATE_MIN;
+use crate::dialect::{self, Fields, Invalid, Surcharge};
+use crate::gateway::budget::REQUEST_BYTES;
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::catalog::Model;
+use crate::policy::keys::KeyIx;
+use crate::policy::refusal::Refusal;
+use crate::wire::{ModelEndpoint, Operation};
+use std::io::Write;
+use std::time::Duration;
+
+/// The whole body has come: what is asked for must be there, and be the key's.
+pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+    match job.request.scan(&mut draft, true, message, cx).and_then(|()| job.read(&mut draft, message, cx)) {
+        // The body for its provider before admission: what cannot be sent is not charged.
+        Ok(None) => write_first(job, draft, message, cx),
+        Ok(Some(effect)) => NextStep::Enter(State::Reading { draft }, effect),
+        Err(refusal) => NextStep::refuse(draft, refusal),
+    }
+}
+
+impl RequestJob {
+    /// Reads what the body asks for. An effect is the whole answer.
+    fn read(
+        &mut self,
+        draft: &mut OutgoingRequest,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> Result<Option<Effect>, Refusal> {
+        let counts = match self.request.found.endpoint {
+            Some(Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape })) => Some(shape),
+            _ => None,
+        };
+        self.request.still_welcome(cx)?;
+        if !cx.clock_is_right() {
+            return Err(Refusal::clock());
+        }
+        // A count is of the prompt alone; but a model that is named must be there, and be the key's.
+        if counts.is_none() || draft.scan.fields().model.is_some() {
+            self.choose_model(draft, message, cx)?;
+        }
+        if let Some(shape) = counts {
+            cx.out.clear();
+            let object = if shape.is_anthropic() { "" } else { r#""object":"response.input_tokens","# };
+            // Writing to a Vec cannot fail.
+            let count = draft.scan.prompt_tokens(message.body).count();
+            let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");
+            return Ok(Some(Effect::Answer(Outcome::ok())));
+        }
+        self.request.attribute(draft, message, cx);
+        draft.kept_with = self.request.kept_with(draft, message, cx);
+        draft.cache_key = self.request.cache_key(draft, message, cx);
+        self.attempt.first_target(&self.request, draft, cx)?;
+        Ok(None)
+    }
+
+    /// The model that the body names, or the default one, if the key may use it.
+    fn choose_model(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Result<(), Refusal> {
+        let Some(key) = self.request.found.key else { return Ok(()) };
+        let fields = draft.scan.fields();
+        if fields.thread {
+            return Err(Refusal::no_threads());
+        }
+        if let Some(name) = fields.long_model_name(message.body) {
+            let name = String::from_utf8_lossy(name);
+            self.notes.note_asked(&self.request, &name);
+            return Err(Refusal::unknown_model(&name));
+        }
+        cx.out.clear();
+        let catalog = &self.request.setup.config.catalog;
+        let index = match fields.model_name(message.body, &mut cx.out) {
+            Some(name) => match catalog.asked(name) {
+                Some(index) => index,
+                None => {
+                    let refusal = Refusal::unknown_model(name);
+                    let name = name.to_owned();
+                    self.notes.note_asked(&self.request, &name);
+                    return Err(refusal);
+                }
+            },
+            None => catalog.default_model().ok_or_else(Refusal::no_model)?,
+        };
+        let Some(model) = catalog.get(index) else { return Ok(()) };
+        if !cx.keys.get(key).kind.scope.allows_model(&model.id) {
+            let (id, refusal) = (model.id.clone(), Refusal::model_scope(&model.id));
+            self.notes.note_asked(&self.request, &id);
+            return Err(refusal);
+        }
+        let asked = self.request.endpoint().map(served_as);
+        if !model.serves.iter().any(|served| Some(*served) == asked) {
+            let (id, refusal) = (model.id.clone(), not_served(model, asked));
+            self.notes.note_asked(&self.request, &id);
+            return Err(refusal);
+        }
+        let payer = if model.priced && !fields.may_cost_more() {
+            None
+        } else {
+            cx.plans.of(key, &cx.keys, &cx.setup.config).ok()
+        };
+        if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer))
+            && let Err(refusal) = self.request.has_price(index, model, fields, message)
+        {
+            let id = model.id.clone();
+            self.notes.note_asked(&self.request, &id);
+            return Err(refusal);
+        }
+        let answer = answer_tokens(model, fields, None);
+        self.request.asked = Some(Asked {
+            model: index as u16,
+            about: u32::try_from(draft.scan.prompt_tokens_about()).unwrap_or(u32::MAX),
+            completion: u32::try_from(answer).unwrap_or(u32::MAX),
+            stream: fields.stream,
+            show_usage: fields.include_usage | draft.head.wants_cost,
+            prompt: None,
+        });
+        Ok(())
+    }
+}
+
+impl Request {
+    /// Reads more of the body, perhaps the last of it.
+    pub(super) fn scan(
+        &mut self,
+        draft: &mut OutgoingRequest,
+        complete: bool,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
+        let length = message.body.len() as u64;
+        let scanned = match (&draft.invalid, complete) {
+            (Some(_), _) => Ok(()),
+            (None, true) => draft.scan.finish(message.body),
+            (None, false) => draft.scan.feed(message.body),
+        };
+        if complete {
+            cx.requests.keep_work(&mut draft.scan);
+        }
+        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        if let Err(Invalid(why)) = scanned {
+            draft.invalid = Some(why);
+        }
+        let body_timeout = self.setup.config.server.body_timeout;
+        if !complete && is_too_slow(length, cx.now.mono.micros_since(self.received), body_timeout) {
+            return Err(Refusal::body_too_slow(body_timeout));
+        }
+        if let Some(key) = self.found.key {
+            promise_body(draft, key, length, cx)?;
+        }
+        if !complete {
+            promise_named(self, draft, message.body, cx)?;
+        }
+        let storage = message.storage + draft.storage();
+        cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
+        if let Some(why) = draft.invalid.take_if(|_| complete) {
+            return Err(Refusal::invalid_body(why));
+        }
+        if complete {
+            self.read = cx.now.mono;
+        }
+        Ok(())
+    }
+
+    /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
+    /// may have gone to another process.
+    #[inline]
+    pub(super) fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
+        let Some(key) = self.found.key else { return Ok(()) };
+        if !cx.keys.get(key).is_live(cx.now.unix) {
+            return Err(Refusal::bad_key("ended while its request arrived"));
+        }
+        if cx.lifecycle.has_handed_over() {
+            return Err(Refusal::upgrading());
+        }
+        Ok(())
+    }
+
+    /// Checks, for a request under a budget, that the model has a price and that no target is sent anything that is
+    /// billed at another price.
+    #[cold]
+    fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &ClientMessage) -> Result<(), Refusal> {
+        if !model.priced {
+            return Err(Refusal::unpriced(&model.id));
+        }
+        // A count is sent to nobody.
+        let sends = |endpoint: &ModelEndpoint| endpoint.operation != Operation::CountTokens;
+        let Some(endpoint) = self.endpoint().filter(sends) else { return Ok(()) };
+        let found = self.takers(index, model).find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to));
+        match found {
+            Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Entry in a model's `serves` that a request to this endpoint needs.
+fn served_as(endpoint: ModelEndpoint) -> ModelEndpoint {
+    if endpoint.is_relayed() { endpoint } else { ModelEndpoint::CHAT }
+}
+
+#[cold]
+fn not_served(model: &Model, asked: Option<ModelEndpoint>) -> Refusal {
+    Refusal::not_served(&model.id, asked.map_or("", ModelEndpoint::name), &model.serves_text())
+}
+
+/// True if so many bytes of a body, after so many microseconds, are too few to wait for the rest of it.
+#[inline]
+pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> bool {
+    micros > body_timeout.as_micros() as u64 && length < (micros / 1_000_000).saturating_mul(BODY_RATE_MIN)
+}
+
+/// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
+fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
+    cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
+    match draft.scan.storage() {
+        0 => Ok(()),
+        tables => {
+            // The budget has just taken it.
+            let wanted = usize::try_from(length).unwrap_or(0) + tables + REQUEST_BYTES;
+            let more = wanted.saturating_sub(draft.promise.total());
+            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
+            draft.charge(&mut cx.pool);
+            Ok(())
+        }
+    }
+}
