@@ -114,7 +114,8 @@ class Incident(Gate):
                 f'[upstream]\nbreaker_cooldown = "3s"\n{provider("sim")}{provider("spare")}'
                 f'{model("small", target("sim"))}{model("two", target("sim") + ", " + target("spare"))}'
                 '[[plans]]\nname = "open"\n[[plans]]\nname = "few"\nrequests = 1\nwindow = "24h"\n'
-                '[[groups]]\nname = "agents"\nbudget = 1.0\n[[groups]]\nname = "research"\nbudget = 1.0\n')
+                '[[groups]]\nname = "agents"\nbudget = 1.0\n[[groups]]\nname = "research"\nbudget = 1.0\n'
+                '[alerts]\nurl = "http://127.0.0.1:9/"\nbudget = [60, 90]\n')
         pathlib.Path(self.folder, "tollgate.toml").write_text(text, encoding="utf-8")
         self.key = self.issue("main")
         self.provide("sim")

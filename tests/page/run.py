@@ -154,6 +154,9 @@ def budgets_warn_with_words_and_a_date(_, driver):
         assert rows[0][0] == "group agents" and "SPENT" in rows[0][2] and rows[0][4].endswith("UTC"), rows
         assert rows[1][0] == "group research" and "nearly spent" in rows[1][2] and rows[1][3] == "too early to say", rows
         assert [len(page.driver.find_elements(By.CSS_SELECTOR, f"#budgets .share.{kind}")) for kind in ["bad", "warn"]] == [1, 1]
+        assert rows[0][5] == "agents-key" and rows[1][5] == "research-key", rows
+        marks = page.driver.find_elements(By.CSS_SELECTOR, "#budgets .share b")
+        assert len(marks) == 2 * len(rows), "each budget shows the two thresholds of alerts"
         shown = json.loads(gate.run("keys", "show", "own", "--json").stdout)
         own = next(row for row in rows if row[0] == "key own")
         assert own[1] == f"${shown['cost_used']:.4f} / $5.0000", (own, shown)

@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const THREADS: u64 = 12;
-const EACH: u64 = 50;
+
+/// Number of requests of each thread. `COST_REQUESTS` sets it for all together.
+fn each() -> u64 {
+    let wanted = std::env::var("COST_REQUESTS").ok().and_then(|text| text.parse::<u64>().ok());
+    wanted.unwrap_or(600).div_ceil(THREADS)
+}
 
 /// Returns the cost that an answer names, in nano-dollars.
 fn named(head: Option<&str>, text: &str) -> u64 {
@@ -20,11 +25,12 @@ fn answers_records_and_sums_name_the_same_cost() {
     let h = Harness::usual();
     let key = h.key();
     let fields = [("authorization", &*bearer(&key)), ("x-tollgate-include-cost", "true")];
+    let each = each();
     let ask = |thread: u64| {
         let mut client = Client::connect(h.at);
         let mut costs = Vec::new();
-        for number in 0..EACH {
-            let seed = thread * EACH + number;
+        for number in 0..each {
+            let seed = thread * each + number;
             let text = format!("{}\n#sim tokens={} cached={}", "word ".repeat(seed as usize % 90), seed % 37, seed % 5);
             let model = if seed.is_multiple_of(2) { "small" } else { "large" };
             let (path, body) = match seed % 3 {
@@ -43,8 +49,8 @@ fn answers_records_and_sums_name_the_same_cost() {
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || ask(thread))).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    assert_eq!(costs.len() as u64, THREADS * EACH);
-    h.ledger(THREADS * EACH);
+    assert_eq!(costs.len() as u64, THREADS * each);
+    h.ledger(THREADS * each);
     let sum: u64 = costs.values().sum();
     for by in ["key", "model", "day", "endpoint"] {
         let lines = h.usage(by);
