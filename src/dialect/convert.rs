@@ -334,18 +334,16 @@ pub(super) fn hands_back(from: Shape, to: Shape) -> bool {
     to == Shape::Responses || (to == Shape::Messages && from != Shape::Chat)
 }
 
-/// Appends the complete answer made of these deltas, for a responses client.
-pub(super) fn write_whole<'a>(
-    deltas: impl Iterator<Item = Delta<'a>>,
+/// Appends the complete answer made of the deltas that `answer` passes on, for a responses client.
+pub(super) fn write_whole(
     observed: &ObservedUsage,
     state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
+    answer: impl FnOnce(&mut dyn FnMut(Delta<'_>) -> Result<(), StreamFault>) -> Result<(), StreamFault>,
 ) -> Result<(), StreamFault> {
     let mut writer = ResponsesWriter::quiet();
-    for delta in deltas {
-        writer.take(delta, observed, state, me, out)?;
-    }
+    answer(&mut |delta| writer.take(delta, observed, state, me, out))?;
     writer.finish(observed, state, me, out)
 }
 

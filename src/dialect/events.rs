@@ -3,7 +3,7 @@
 //! Owns the order of the events. Must never interpret members beyond that order: the reader of the stream does. Called
 //! by `stream`.
 
-use super::requests::arguments_text;
+use crate::dialect::neutral::arguments::Arguments;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_count, write_inside};
 use crate::wire::{ModelEndpoint, Shape};
 
@@ -178,7 +178,7 @@ fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
         write_inside(out, delta.as_bytes());
         if *name == "input" {
             key(out, "partial_json");
-            write_inside(out, &arguments_text(Some(value)));
+            write_inside(out, &Arguments::of(Some(value)).text());
         } else {
             key(out, name);
             write_inside(out, value.string().unwrap_or_default());

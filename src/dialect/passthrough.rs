@@ -98,8 +98,8 @@ impl Relayed {
 
     /// Usage that an answer reports: in its `usage`, read as a chat completion's (`told`), otherwise in its `meta`. An
     /// endpoint that generates no text has no completion tokens.
-    pub(super) fn reported(passthrough: Passthrough, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
-        if passthrough.generates() {
+    pub(super) fn reported(of: Passthrough, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
+        if of.generates() {
             return told;
         }
         let count = |from: Raw<'_>, name| from.get(name).and_then(tokens);

@@ -12,8 +12,7 @@ pub(super) mod names;
 pub(super) mod params;
 pub(super) mod schema;
 
-pub(super) use super::chat::request_writer::{arguments_text, holds_nothing, write_arguments, write_details};
-pub(super) use super::messages::request_writer::write_input;
+pub(super) use super::chat::request_writer::write_details;
 pub use super::responses::request_writer::BOUND_MIN;
 pub use ask::{CacheKey, OwnedTarget, RequestTarget};
 pub use bounds::{most_text, structure};
@@ -21,9 +20,10 @@ pub(super) use params::cut;
 
 use super::capabilities::Cache;
 use super::naming::{TranslationState, hash};
-use super::neutral::conversation::{RequestText, Talk};
+use super::neutral::conversation::Talk;
 use super::request::{Fields, Invalid, Name};
 use super::{chat, messages, responses};
+use crate::dialect::neutral::JsonText;
 use crate::wire::Shape;
 use crate::wire::json::Raw;
 use ask::{SourceRequest, refuse};
@@ -31,7 +31,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 
 /// Key of the conversation for the prompt cache: the client's own, otherwise one derived from its session.
-fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<RequestText<'a>> {
+fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<JsonText<'a>> {
     let own = ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string);
     match own.filter(|own| !own.is_empty()) {
         Some(own) => Some(Cow::Borrowed(own)),

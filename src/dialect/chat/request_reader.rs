@@ -1,10 +1,12 @@
 //! Reads a chat request: each message becomes a turn.
 
 use crate::base::limits::TOOLS_MAX;
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::arguments::Arguments;
+use crate::dialect::neutral::conversation::Wishes;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, RequestArguments, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
+    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
-use crate::dialect::neutral::conversation::{RequestText, Wishes};
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, Message, SourceRequest, refuse};
 use crate::dialect::requests::bounds::{stops, too_many, tool_name_fits};
@@ -76,7 +78,7 @@ fn assistant<'a>(ask: &SourceRequest<'a>, at: usize, message: Raw<'a>, content: 
             return refuse(format_args!("messages[{at}].tool_calls[{index}].type"), "function for this model");
         };
         let id = id.and_then(Raw::string).unwrap_or_default();
-        let arguments = RequestArguments::of(arguments);
+        let arguments = Arguments::of(arguments);
         blocks.push(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }));
     }
     Ok(Turn { role: Role::Assistant, blocks })
@@ -176,7 +178,7 @@ fn choice<'a>(ask: &SourceRequest<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Tool
 /// Keeps only the tools with these names.
 pub(in crate::dialect) fn keep<'a>(
     tools: &mut Vec<Tool<'a>>,
-    mut names: impl Iterator<Item = RequestText<'a>>,
+    mut names: impl Iterator<Item = JsonText<'a>>,
 ) -> Result<(), Invalid> {
     let mut known = BTreeSet::new();
     known.extend(names.by_ref().take(TOOLS_MAX));

@@ -4,9 +4,10 @@
 use crate::dialect::capabilities::Structured;
 use crate::dialect::chat::signature;
 use crate::dialect::naming::{JSON_TOOL, TranslationState, chat_id};
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, Tool, ToolCall,
-    ToolChoice, Turn, Wishes,
+    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolChoice, Turn, Wishes,
 };
 use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
@@ -87,7 +88,7 @@ fn put_system_first(turns: &mut Vec<Turn<'_>>) {
 
 /// Adds the instruction about the output format at the end of the first system message, if the model has no field for
 /// it.
-fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<RequestText<'a>>) {
+fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<JsonText<'a>>) {
     let Some(words) = words else { return };
     if !matches!(turns.first().map(|turn| turn.role), Some(Role::System { .. })) {
         turns.insert(0, Turn::new(Role::System { moves: true }));
@@ -261,20 +262,30 @@ fn write_calls(turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
                 own = blocks.clone().find_map(signature::carried).or(own);
                 other = other.filter(|_| !blocks.clone().any(|block| block.get(signature::DETAILS).is_some()));
             }
-            Block::Call(call) => write_call(call, own.take().or(other.take()), out),
+            Block::Call(call) => {
+                let signature = own.take().or(other.take());
+                write_call(|out| chat_id(call.id, out), &call.name, call.arguments, signature, out);
+            }
             _ => {}
         }
     }
 }
 
-fn write_call(call: &ToolCall<'_>, signature: Option<&[u8]>, out: &mut Vec<u8>) {
+/// Writes a call of a request or of a complete answer. `id` appends its id.
+pub(in crate::dialect) fn write_call(
+    id: impl FnOnce(&mut Vec<u8>),
+    name: &[u8],
+    arguments: Arguments<'_>,
+    signature: Option<&[u8]>,
+    out: &mut Vec<u8>,
+) {
     item(out);
     out.extend_from_slice(b"{\"id\":\"");
-    chat_id(call.id, out);
+    id(out);
     out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":\"");
-    out.extend_from_slice(&call.name);
+    out.extend_from_slice(name);
     out.extend_from_slice(b"\",\"arguments\":\"");
-    call.arguments.write_text(out);
+    arguments.write_text(out);
     out.extend_from_slice(b"\"}");
     signature::write(signature, out);
     out.push(b'}');
@@ -314,46 +325,6 @@ pub(in crate::dialect) fn write_details<'a>(blocks: impl Iterator<Item = Raw<'a>
         out.extend_from_slice(detail.bytes());
     }
     out.push(b']');
-}
-
-impl RequestArguments<'_> {
-    /// Appends them as the inside of an `arguments` string.
-    pub(in crate::dialect) fn write_text(&self, out: &mut Vec<u8>) {
-        match self {
-            RequestArguments::Value(value) => write_arguments(*value, out),
-            RequestArguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
-            RequestArguments::Json(text) => out.extend_from_slice(text),
-            RequestArguments::Free(text) => {
-                out.extend_from_slice(b"{\\\"input\\\":\\\"");
-                write_escaped(out, text);
-                out.extend_from_slice(b"\\\"}");
-            }
-        }
-    }
-}
-
-/// True if a call's `arguments` string is empty, blank or `null`.
-pub(in crate::dialect) fn holds_nothing(arguments: &[u8]) -> bool {
-    // Nearly all begin with a brace.
-    !arguments.starts_with(b"{") && matches!(Raw::text_of(arguments).trim(), "" | "null")
-}
-
-/// The inside of an `arguments` string; some servers write a value instead.
-pub(in crate::dialect) fn arguments_text(given: Option<Raw<'_>>) -> Cow<'_, [u8]> {
-    let given = given.unwrap_or(Raw::NULL);
-    if given.string().is_some() || given.is_null() {
-        return Cow::Borrowed(given.string().unwrap_or_default());
-    }
-    let mut text = Vec::new();
-    write_arguments(given, &mut text);
-    Cow::Owned(text)
-}
-
-/// Appends a call's `input` as the inside of an `arguments` string: compact JSON.
-pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
-    let mut text = Vec::with_capacity(input.bytes().len());
-    compact(input.bytes(), &mut text);
-    write_escaped(out, &text);
 }
 
 /// Writes the bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has
@@ -510,7 +481,7 @@ fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
 
 impl Format<'_> {
     /// The output format as an instruction, for models without a field for it.
-    pub(in crate::dialect) fn instruction(&self) -> Option<RequestText<'static>> {
+    pub(in crate::dialect) fn instruction(&self) -> Option<JsonText<'static>> {
         let mut words = Vec::new();
         match self {
             Format::Free => return None,

@@ -7,9 +7,9 @@ use crate::dialect::chat::signature;
 use crate::dialect::errors::{ErrorText, is_error, read_error};
 use crate::dialect::messages::stream_writer::is_blank;
 use crate::dialect::naming::hash;
+use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
 use crate::dialect::neutral::pieces::ArgumentsSoFar;
-use crate::dialect::requests::write_arguments;
 use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
 
@@ -299,7 +299,7 @@ impl ChatReader {
         scratch.clear();
         let json = match function.get("arguments") {
             Some(object) if object.kind() == ValueKind::Object => {
-                write_arguments(object, &mut scratch);
+                Arguments::Value(object).write_text(&mut scratch);
                 scratch.as_slice()
             }
             other => other.and_then(Raw::string).unwrap_or_default(),

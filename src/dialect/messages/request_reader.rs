@@ -1,10 +1,12 @@
 //! Reads a messages request: consecutive messages of one side become one turn, as the format requires.
 
 use crate::dialect::carrier;
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::arguments::Arguments;
+use crate::dialect::neutral::conversation::Wishes;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, RequestArguments, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
+    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
-use crate::dialect::neutral::conversation::{RequestText, Wishes};
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{Message, SourceRequest, is_blank, refuse};
 use crate::dialect::requests::bounds::{stops, tool_name_fits};
@@ -133,7 +135,7 @@ fn assistant_block<'a>(ask: &SourceRequest<'_>, kind: Raw<'a>, block: Raw<'a>) -
     }
     let name = block.get("name").and_then(Raw::string).unwrap_or_default();
     let id = block.get("id").and_then(Raw::string).unwrap_or_default();
-    let arguments = RequestArguments::of(block.get("input"));
+    let arguments = Arguments::of(block.get("input"));
     Some(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }))
 }
 
@@ -212,7 +214,7 @@ fn wishes<'a>(ask: &SourceRequest<'a>) -> Result<Wishes<'a>, Invalid> {
 }
 
 /// The session in a user id that is JSON, as key of the prompt cache.
-fn session(user: &[u8]) -> Option<RequestText<'static>> {
+fn session(user: &[u8]) -> Option<JsonText<'static>> {
     let text = Raw::text_of(user);
     json::check(text.as_bytes()).ok()?;
     let session = Raw::new(text.as_bytes()).get("session_id").and_then(Raw::string)?;

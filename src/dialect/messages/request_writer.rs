@@ -6,11 +6,11 @@
 use crate::base::limits::MESSAGES_MAX;
 use crate::dialect::capabilities::{Cache, Structured, Thinking};
 use crate::dialect::carrier;
-use crate::dialect::chat::request_writer::holds_nothing;
 use crate::dialect::naming::{JSON_TOOL, TranslationState, messages_id};
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::{
-    Block, CacheMark, Effort, Format, Offer, RequestArguments, RequestText, Returned, Role, Schema, Talk, ToolCall,
-    ToolChoice,
+    Block, CacheMark, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, ToolChoice,
 };
 use crate::dialect::neutral::conversation::{Tool, Turn, Wishes};
 use crate::dialect::request::Invalid;
@@ -18,7 +18,7 @@ use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, w
 use crate::dialect::requests::bounds::too_many;
 use crate::dialect::requests::ids::CallIds;
 use crate::dialect::requests::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
-use crate::wire::json::{self, Raw, compact, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{self, Raw, item, key, write_count, write_inside, write_string};
 use std::borrow::Cow;
 
 /// Maximum length of a `metadata.user_id` that is passed on unchanged.
@@ -89,7 +89,7 @@ struct WrittenMessage<'t, 'a> {
 
 /// A part of a message.
 enum MessagePiece<'t, 'a> {
-    Text(RequestText<'t>),
+    Text(JsonText<'t>),
     Block(&'t Block<'a>),
 }
 
@@ -205,7 +205,7 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
 
     /// Appends system prompt and messages. `marks`: the part that the next turn will repeat is marked for the cache; a
     /// cache reads on from the latest mark it knows.
-    fn write(&self, instruction: Option<RequestText<'_>>, marks: bool, out: &mut Vec<u8>) {
+    fn write(&self, instruction: Option<JsonText<'_>>, marks: bool, out: &mut Vec<u8>) {
         let mut users = self.messages.iter().filter(|message| message.role == Role::User).count();
         if !self.system.is_empty() || instruction.is_some() {
             out.extend_from_slice(b",\"system\":[");
@@ -354,40 +354,17 @@ fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
     messages_id(call.id, again, out);
-    out.push(b'"');
-    key(out, "name");
-    write_inside(out, &call.name);
-    key(out, "input");
-    match call.arguments {
-        RequestArguments::Value(value) => compact(value.bytes(), out),
-        RequestArguments::Json(text) => write_input(text, out),
-        RequestArguments::Free(text) => {
-            out.extend_from_slice(b"{\"input\":");
-            write_inside(out, text);
-            out.push(b'}');
-        }
-    }
-    out.push(b'}');
+    write_called(&call.name, call.arguments, out);
 }
 
-/// Appends a call's `arguments` string as an object: a JSON object unchanged, even if it is encoded twice, an empty
-/// string as an empty object, anything else under `_raw`, since `input` must be an object.
-pub(in crate::dialect) fn write_input(arguments: &[u8], out: &mut Vec<u8>) {
-    let mut text = Raw::text_of(arguments);
-    if let Some(inner) = Raw::new(text.trim().as_bytes()).text().filter(|_| json::check(text.trim().as_bytes()).is_ok())
-    {
-        text = Cow::Owned(inner.into_owned());
-    }
-    let trimmed = text.trim();
-    if holds_nothing(arguments) {
-        out.extend_from_slice(b"{}");
-    } else if trimmed.starts_with('{') && json::check(trimmed.as_bytes()).is_ok() {
-        compact(trimmed.as_bytes(), out);
-    } else {
-        out.extend_from_slice(b"{\"_raw\":");
-        write_inside(out, arguments);
-        out.push(b'}');
-    }
+/// Appends the rest of a call after its id, in a request or a complete answer.
+pub(in crate::dialect) fn write_called(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
+    out.push(b'"');
+    key(out, "name");
+    write_inside(out, name);
+    key(out, "input");
+    arguments.write_object(out);
+    out.push(b'}');
 }
 
 /// The tools on offer and the choice among them.

@@ -2,8 +2,8 @@
 
 use crate::dialect::answer::{Frame, StreamFault};
 use crate::dialect::errors::{ErrorText, is_error, read_error};
+use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
-use crate::dialect::requests::arguments_text;
 use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 
@@ -121,7 +121,7 @@ impl MessagesReader {
                 sink.take(Delta::ToolOpen { slot, id, name })?;
                 let holds = |input: &Raw<'_>| input.members().next().is_some() || text("input").is_some();
                 if let Some(input) = block.get("input").filter(holds) {
-                    self.early = Some((slot, arguments_text(Some(input)).into_owned()));
+                    self.early = Some((slot, Arguments::of(Some(input)).text().into_owned()));
                 }
                 Ok(())
             }

@@ -1,15 +1,12 @@
 //! A complete answer in the neutral form between the formats.
 
 use crate::dialect::naming::JSON_TOOL;
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::StopReason;
-use crate::dialect::requests::write_arguments;
 use crate::dialect::tokens::Estimator;
 use crate::dialect::usage::Reported;
-use crate::wire::json::{Raw, eq_unescaped};
-use std::borrow::Cow;
-
-/// The inside of a JSON string.
-pub(in crate::dialect) type AnswerText<'a> = Cow<'a, [u8]>;
+use crate::wire::json::eq_unescaped;
 
 /// A complete answer in the neutral form.
 #[derive(Default)]
@@ -23,29 +20,12 @@ pub(in crate::dialect) struct NeutralAnswer<'a> {
 
 /// A part of the answer.
 pub(in crate::dialect) enum AnswerPart<'a> {
-    Text(AnswerText<'a>),
+    Text(JsonText<'a>),
     Refusal(&'a [u8]),
     /// Reasoning: its text, and as JSON the part that its target must get back.
     Thought(Vec<&'a [u8]>, Option<Vec<u8>>),
     /// A call: id, name, arguments.
     Call(&'a [u8], &'a [u8], Arguments<'a>),
-}
-
-/// Arguments of a call.
-#[derive(Copy, Clone)]
-pub(in crate::dialect) enum Arguments<'a> {
-    Value(Raw<'a>),
-    Json(&'a [u8]),
-}
-
-impl<'a> Arguments<'a> {
-    /// Arguments of an answer's call: JSON in a string, or a value.
-    pub(in crate::dialect) fn of(given: Option<Raw<'a>>) -> Arguments<'a> {
-        match given.unwrap_or(Raw::NULL) {
-            value if value.string().is_none() && !value.is_null() => Arguments::Value(value),
-            text => Arguments::Json(text.string().unwrap_or_default()),
-        }
-    }
 }
 
 impl<'a> NeutralAnswer<'a> {
@@ -55,15 +35,7 @@ impl<'a> NeutralAnswer<'a> {
             |part: &AnswerPart<'_>| matches!(part, AnswerPart::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
         let Some(at) = self.parts.iter().position(is_it) else { return };
         if let AnswerPart::Call(_, _, arguments) = &self.parts[at] {
-            let text = match *arguments {
-                Arguments::Json(text) => Cow::Borrowed(text),
-                Arguments::Value(value) => {
-                    let mut text = Vec::new();
-                    write_arguments(value, &mut text);
-                    Cow::Owned(text)
-                }
-            };
-            self.parts[at] = AnswerPart::Text(text);
+            self.parts[at] = AnswerPart::Text(arguments.text());
             if self.reason == StopReason::Tools {
                 self.reason = StopReason::End;
             }
@@ -91,14 +63,7 @@ impl<'a> NeutralAnswer<'a> {
                 AnswerPart::Call(_, name, arguments) => {
                     relayed.cut();
                     relayed.feed_json(name);
-                    match arguments {
-                        Arguments::Json(text) => relayed.feed_json(text),
-                        Arguments::Value(value) => {
-                            let mut text = Vec::new();
-                            write_arguments(*value, &mut text);
-                            relayed.feed_json(&text);
-                        }
-                    }
+                    relayed.feed_json(&arguments.text());
                 }
             }
         }

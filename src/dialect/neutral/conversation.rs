@@ -4,11 +4,9 @@
 //! Owns the types. Must never name a member of a format. Texts are the insides of JSON strings, with their escapes:
 //! they pass from one format to the other without being unescaped.
 
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::arguments::Arguments;
 use crate::wire::json::Raw;
-use std::borrow::Cow;
-
-/// The inside of a JSON string.
-pub(in crate::dialect) type RequestText<'a> = Cow<'a, [u8]>;
 
 /// A whole request.
 #[derive(Default)]
@@ -39,7 +37,7 @@ pub(in crate::dialect) struct Turn<'a> {
 
 /// A part of a turn.
 pub(in crate::dialect) enum Block<'a> {
-    Text(RequestText<'a>),
+    Text(JsonText<'a>),
     Media(Media<'a>),
     /// Reasoning, which a target may require back.
     Think(&'a [u8]),
@@ -61,31 +59,20 @@ pub(in crate::dialect) struct CacheMark {
 /// An image or a document in the neutral form.
 pub(in crate::dialect) enum Media<'a> {
     /// An image as base64.
-    Image { kind: RequestText<'a>, data: RequestText<'a>, detail: Option<&'a [u8]> },
+    Image { kind: JsonText<'a>, data: JsonText<'a>, detail: Option<&'a [u8]> },
     /// An image for the upstream to fetch.
-    Url { url: RequestText<'a>, detail: Option<&'a [u8]> },
+    Url { url: JsonText<'a>, detail: Option<&'a [u8]> },
     /// A PDF as base64, with its name.
-    Pdf { data: RequestText<'a>, title: Option<&'a [u8]> },
+    Pdf { data: JsonText<'a>, title: Option<&'a [u8]> },
     /// A document for the upstream to fetch, with its name and its path in the request.
-    Document { url: RequestText<'a>, title: Option<&'a [u8]>, path: String },
+    Document { url: JsonText<'a>, title: Option<&'a [u8]>, path: String },
 }
 
 /// A call of a tool.
 pub(in crate::dialect) struct ToolCall<'a> {
     pub(in crate::dialect) id: &'a [u8],
-    pub(in crate::dialect) name: RequestText<'a>,
-    pub(in crate::dialect) arguments: RequestArguments<'a>,
-}
-
-/// Arguments of a call.
-#[derive(Clone)]
-pub(in crate::dialect) enum RequestArguments<'a> {
-    /// A JSON value.
-    Value(Raw<'a>),
-    /// A text that should be JSON.
-    Json(&'a [u8]),
-    /// The one argument `input` of a tool that takes free text.
-    Free(&'a [u8]),
+    pub(in crate::dialect) name: JsonText<'a>,
+    pub(in crate::dialect) arguments: Arguments<'a>,
 }
 
 /// Result of a tool call.
@@ -111,8 +98,8 @@ pub(in crate::dialect) struct Offer<'a> {
 
 /// A tool.
 pub(in crate::dialect) struct Tool<'a> {
-    pub(in crate::dialect) name: RequestText<'a>,
-    pub(in crate::dialect) description: Option<RequestText<'a>>,
+    pub(in crate::dialect) name: JsonText<'a>,
+    pub(in crate::dialect) description: Option<JsonText<'a>>,
     pub(in crate::dialect) schema: Schema<'a>,
     pub(in crate::dialect) strict: bool,
     pub(in crate::dialect) mark: Option<CacheMark>,
@@ -135,7 +122,7 @@ pub(in crate::dialect) enum ToolChoice<'a> {
     Auto,
     None,
     Any,
-    One(RequestText<'a>),
+    One(JsonText<'a>),
 }
 
 /// The required format of the answer.
@@ -187,7 +174,7 @@ pub(in crate::dialect) struct Wishes<'a> {
     pub(in crate::dialect) stops: Vec<&'a [u8]>,
     pub(in crate::dialect) user: Option<&'a [u8]>,
     /// The key of the provider's prompt cache.
-    pub(in crate::dialect) cache_key: Option<RequestText<'a>>,
+    pub(in crate::dialect) cache_key: Option<JsonText<'a>>,
     pub(in crate::dialect) effort: Option<Effort>,
     /// True if reasoning and its summary are requested, false if only reasoning is.
     pub(in crate::dialect) reasons: Option<bool>,
@@ -196,16 +183,6 @@ pub(in crate::dialect) struct Wishes<'a> {
     pub(in crate::dialect) verbosity: Option<&'a [u8]>,
     /// The client sends no bound and expects the model's maximum.
     pub(in crate::dialect) unbounded: bool,
-}
-
-impl<'a> RequestArguments<'a> {
-    /// Arguments from a client: JSON in a string, or a value.
-    pub(in crate::dialect) fn of(given: Option<Raw<'a>>) -> RequestArguments<'a> {
-        match given.unwrap_or(Raw::NULL) {
-            value if value.string().is_none() && !value.is_null() => RequestArguments::Value(value),
-            text => RequestArguments::Json(text.string().unwrap_or_default()),
-        }
-    }
 }
 
 impl<'a> Talk<'a> {

@@ -4,7 +4,8 @@
 use super::super::answer::{Broken, StreamFault};
 use super::super::convert::read_events;
 use super::super::usage::Reported;
-use crate::dialect::neutral::answer::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
+use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, Take};
 use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind, item, key, write_inside};

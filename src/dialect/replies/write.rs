@@ -4,12 +4,14 @@ use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
 use super::super::convert::{write_chat_usage, write_messages_usage, write_whole};
 use super::super::naming::{TranslationState, made_id};
-use super::super::requests::{holds_nothing, write_arguments, write_details, write_input};
+use super::super::requests::write_details;
 use super::super::usage::ObservedUsage;
+use crate::dialect::chat::request_writer::write_call;
 use crate::dialect::chat::signature;
-use crate::dialect::neutral::answer::{AnswerPart, Arguments, NeutralAnswer};
+use crate::dialect::messages::request_writer::write_called;
+use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::delta::{Delta, StopReason};
-use crate::wire::json::{self, Raw, ValueKind, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// Appends several strings as one.
 fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
@@ -69,7 +71,11 @@ pub(super) fn chat(
             match part {
                 AnswerPart::Thought(_, Some(kept)) => signature = signature::carried(Raw::new(kept)),
                 AnswerPart::Call(id, name, arguments) => {
-                    chat_call((id, at), state.restore(name), *arguments, signature.take(), me, out);
+                    let id = |out: &mut Vec<u8>| match id.is_empty() {
+                        true => made_id(me.id, at, out),
+                        false => out.extend_from_slice(id),
+                    };
+                    write_call(id, state.restore(name), *arguments, signature.take(), out);
                     at += 1;
                 }
                 _ => {}
@@ -81,34 +87,6 @@ pub(super) fn chat(
     write_string(out, answer.reason.to_chat(answer.calls()));
     out.extend_from_slice(b"}],\"usage\":");
     write_chat_usage(observed, me, out);
-    out.push(b'}');
-}
-
-fn chat_call(
-    (id, at): (&[u8], usize),
-    name: &[u8],
-    arguments: Arguments<'_>,
-    signature: Option<&[u8]>,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
-    item(out);
-    out.extend_from_slice(b"{\"id\":\"");
-    if id.is_empty() {
-        made_id(me.id, at, out);
-    } else {
-        out.extend_from_slice(id);
-    }
-    out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":");
-    write_inside(out, name);
-    out.extend_from_slice(b",\"arguments\":\"");
-    match arguments {
-        Arguments::Value(value) => write_arguments(value, out),
-        Arguments::Json(text) if holds_nothing(text) => out.extend_from_slice(b"{}"),
-        Arguments::Json(text) => out.extend_from_slice(text),
-    }
-    out.extend_from_slice(b"\"}");
-    signature::write(signature, out);
     out.push(b'}');
 }
 
@@ -149,7 +127,7 @@ pub(super) fn messages(
                 item(out);
                 out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
                 state.fresh_id(id, ids.len(), me.id, &mut ids, out);
-                messages_call(state.restore(name), *arguments, out);
+                write_called(state.restore(name), *arguments, out);
             }
         }
     }
@@ -187,24 +165,6 @@ fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationSt
     out.push(b'}');
 }
 
-/// Appends the members of a call after its id.
-fn messages_call(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
-    out.push(b'"');
-    key(out, "name");
-    write_inside(out, name);
-    key(out, "input");
-    match arguments {
-        Arguments::Value(value) if value.kind() == ValueKind::Object => json::compact(value.bytes(), out),
-        Arguments::Value(value) => {
-            let mut text = Vec::new();
-            write_arguments(value, &mut text);
-            write_input(&text, out);
-        }
-        Arguments::Json(text) => write_input(text, out),
-    }
-    out.push(b'}');
-}
-
 /// Writes the answer in the format whose streams end with the complete answer.
 pub(super) fn responses(
     answer: &NeutralAnswer<'_>,
@@ -213,35 +173,27 @@ pub(super) fn responses(
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), StreamFault> {
-    let (mut slot, mut values) = (0, Vec::new());
-    for part in &answer.parts {
-        let mut text = Vec::new();
-        if let AnswerPart::Call(_, _, Arguments::Value(value)) = part {
-            write_arguments(*value, &mut text);
-        }
-        values.push(text);
-    }
-    let mut deltas = Vec::new();
-    for (part, value) in answer.parts.iter().zip(&values) {
-        match part {
-            AnswerPart::Text(text) if text.is_empty() => {}
-            AnswerPart::Text(text) => deltas.push(Delta::Text(text)),
-            AnswerPart::Refusal(text) => deltas.push(Delta::Refuse(text)),
-            AnswerPart::Thought(texts, kept) => {
-                let told = texts.iter().filter(|text| !text.is_empty());
-                deltas.extend(told.map(|text| Delta::Think(text)));
-                deltas.push(Delta::Thought { block: kept.as_deref() });
-            }
-            AnswerPart::Call(id, name, arguments) => {
-                let json = if let Arguments::Json(json) = arguments { json } else { &**value };
-                deltas.extend([Delta::ToolOpen { slot, id, name }, Delta::ToolArgs { slot, json }]);
-                deltas.push(Delta::ToolClose { slot });
-                slot += 1;
-            }
-        }
-    }
     let NeutralAnswer { reason, sequence, explanation, .. } = *answer;
-    let reason = if reason == StopReason::Unknown && slot > 0 { StopReason::Tools } else { reason };
-    deltas.push(Delta::Stop { reason, sequence, explanation });
-    write_whole(deltas.into_iter(), observed, state, me, out)
+    write_whole(observed, state, me, out, |take| {
+        let mut slot = 0;
+        for part in &answer.parts {
+            match part {
+                AnswerPart::Text(text) if text.is_empty() => {}
+                AnswerPart::Text(text) => take(Delta::Text(text))?,
+                AnswerPart::Refusal(text) => take(Delta::Refuse(text))?,
+                AnswerPart::Thought(texts, kept) => {
+                    texts.iter().filter(|text| !text.is_empty()).try_for_each(|text| take(Delta::Think(text)))?;
+                    take(Delta::Thought { block: kept.as_deref() })?;
+                }
+                AnswerPart::Call(id, name, arguments) => {
+                    take(Delta::ToolOpen { slot, id, name })?;
+                    take(Delta::ToolArgs { slot, json: &arguments.text() })?;
+                    take(Delta::ToolClose { slot })?;
+                    slot += 1;
+                }
+            }
+        }
+        let reason = if reason == StopReason::Unknown && slot > 0 { StopReason::Tools } else { reason };
+        take(Delta::Stop { reason, sequence, explanation })
+    })
 }

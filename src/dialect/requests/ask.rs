@@ -5,7 +5,8 @@
 use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
 use crate::base::digest::{hex_into, sha256};
-use crate::dialect::neutral::conversation::{Block, CacheMark, RequestText, Turn};
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::conversation::{Block, CacheMark, Turn};
 use crate::wire::json::{Raw, Run, runs, write_inside};
 use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
@@ -174,7 +175,7 @@ pub(in crate::dialect) struct Message<'a> {
 }
 
 /// The text of a system message for use in a user message.
-pub(in crate::dialect) fn as_users(turn: &Turn<'_>) -> RequestText<'static> {
+pub(in crate::dialect) fn as_users(turn: &Turn<'_>) -> JsonText<'static> {
     let mut text = b"<developer_message>\\n".to_vec();
     for part in turn.blocks.iter().filter_map(Block::text).filter(|part| !is_blank(part)) {
         text.extend_from_slice(part);

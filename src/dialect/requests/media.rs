@@ -5,7 +5,8 @@
 use super::super::request::Invalid;
 use super::ask::refuse;
 use crate::base::base64;
-use crate::dialect::neutral::conversation::{Block, Media, RequestText};
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::conversation::{Block, Media};
 use crate::wire::json::{Raw, item, key, unescape, write_escaped, write_inside};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -34,7 +35,7 @@ fn unbroken(data: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 }
 
 /// A `data:` URL's media type, in lower case and without parameters, and its base64.
-fn data_url(url: Cow<'_, [u8]>) -> Option<(String, RequestText<'_>)> {
+fn data_url(url: Cow<'_, [u8]>) -> Option<(String, JsonText<'_>)> {
     let comma = url.iter().position(|byte| *byte == b',')?;
     let meta = std::str::from_utf8(url.get(5..comma)?).ok()?;
     let mut meta = meta.split(';').map(str::trim);
@@ -48,7 +49,7 @@ fn data_url(url: Cow<'_, [u8]>) -> Option<(String, RequestText<'_>)> {
 }
 
 /// Text as the inside of a JSON string, unchanged if nothing needs an escape.
-fn escaped(text: Cow<'_, [u8]>) -> RequestText<'_> {
+fn escaped(text: Cow<'_, [u8]>) -> JsonText<'_> {
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(text),
         Cow::Owned(text) => {
@@ -71,8 +72,8 @@ fn plain(raw: &[u8]) -> Cow<'_, [u8]> {
 
 /// Content of a URL: an address or data.
 enum UrlContent<'a> {
-    Web(RequestText<'a>),
-    Data(String, RequestText<'a>),
+    Web(JsonText<'a>),
+    Data(String, JsonText<'a>),
 }
 
 fn target_of<'a>(url: &'a [u8], path: impl Display) -> Result<UrlContent<'a>, Invalid> {
@@ -231,7 +232,7 @@ pub(in crate::dialect) fn messages_document<'a>(
 const DOCUMENTS: &str = "a PDF in base64, text or content for this model";
 
 /// The text of a messages block `search_result`: title, source and body.
-pub(in crate::dialect) fn search_result(block: Raw<'_>) -> RequestText<'static> {
+pub(in crate::dialect) fn search_result(block: Raw<'_>) -> JsonText<'static> {
     let head = ["title", "source"].into_iter().filter_map(|name| block.get(name));
     let body = block.get("content").unwrap_or(Raw::NULL).items().filter_map(|item| item.get("text"));
     let mut out = Vec::new();

@@ -6,7 +6,8 @@
 use super::super::naming::{Called, TranslationState, plain_name, takes_name, tool_name};
 use super::super::request::Invalid;
 use super::ask::refuse;
-use crate::dialect::neutral::conversation::{Block, RequestText, Schema, Talk, Tool, ToolChoice};
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::conversation::{Block, Schema, Talk, Tool, ToolChoice};
 use crate::wire::Shape;
 use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
@@ -33,7 +34,7 @@ impl Tool<'_> {
 
 impl<'a> Talk<'a> {
     /// Calls `each` with every name of a tool: on offer, in the choice, and in earlier calls.
-    fn each_name(&mut self, mut each: impl FnMut(&mut RequestText<'a>)) {
+    fn each_name(&mut self, mut each: impl FnMut(&mut JsonText<'a>)) {
         self.offer.tools.iter_mut().for_each(|tool| each(&mut tool.name));
         if let ToolChoice::One(name) = &mut self.offer.choice {
             each(name);
@@ -80,8 +81,7 @@ pub(in crate::dialect) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut Tra
     if fits {
         return;
     }
-    let (mut taken, mut known) =
-        (BTreeSet::<RequestText<'_>>::new(), BTreeMap::<RequestText<'_>, RequestText<'_>>::new());
+    let (mut taken, mut known) = (BTreeSet::<JsonText<'_>>::new(), BTreeMap::<JsonText<'_>, JsonText<'_>>::new());
     talk.each_name(|name| {
         if takes_name(name, most) {
             taken.insert(name.clone());
@@ -92,7 +92,7 @@ pub(in crate::dialect) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut Tra
             return;
         }
         let fitted = known.entry(name.clone()).or_insert_with(|| {
-            let fitted: RequestText<'_> =
+            let fitted: JsonText<'_> =
                 Cow::Owned(tool_name(b"", name, most, |other| taken.contains(other)).into_owned());
             taken.insert(fitted.clone());
             state.note(fitted.to_vec(), Called { name: name.to_vec(), ..Called::default() });

@@ -6,9 +6,9 @@
 use crate::base::order;
 use crate::dialect::carrier;
 use crate::dialect::naming::TranslationState;
-use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, RequestArguments, RequestText, Returned, Role, Talk, ToolCall, Turn, Wishes,
-};
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::arguments::Arguments;
+use crate::dialect::neutral::conversation::{Block, Effort, Format, Returned, Role, Talk, ToolCall, Turn, Wishes};
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
 use crate::dialect::requests::media::{responses_file, responses_image};
@@ -107,21 +107,21 @@ impl<'a> ConversationReader<'_, 'a> {
                 }
             }
             b"function_call" => {
-                let arguments = RequestArguments::of(item.get("arguments"));
+                let arguments = Arguments::of(item.get("arguments"));
                 self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
             }
             b"custom_tool_call" => {
-                let arguments = RequestArguments::Free(text("input").unwrap_or_default());
+                let arguments = Arguments::Free(text("input").unwrap_or_default());
                 self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
             }
             b"tool_search_call" if text("call_id").is_some() => {
-                let arguments = RequestArguments::Value(item.get("arguments").unwrap_or(Raw::EMPTY));
+                let arguments = Arguments::Value(item.get("arguments").unwrap_or(Raw::EMPTY));
                 self.call(at, item, Cow::Borrowed(b"tool_search"), arguments);
             }
             kind @ (b"local_shell_call" | b"shell_call" | b"apply_patch_call") => {
                 let action = item.get("action").or_else(|| item.get("operation")).unwrap_or(Raw::EMPTY);
                 let name = &kind[..kind.len() - b"_call".len()];
-                self.call(at, item, Cow::Borrowed(name), RequestArguments::Value(action));
+                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action));
             }
             b"function_call_output"
             | b"custom_tool_call_output"
@@ -174,7 +174,7 @@ impl<'a> ConversationReader<'_, 'a> {
         self.open.get_or_insert_default()
     }
 
-    fn call(&mut self, at: usize, item: Raw<'a>, name: RequestText<'a>, arguments: RequestArguments<'a>) {
+    fn call(&mut self, at: usize, item: Raw<'a>, name: JsonText<'a>, arguments: Arguments<'a>) {
         let id = item.get("call_id").or_else(|| item.get("id")).and_then(Raw::string).unwrap_or_default();
         let awaited = self.last_output.get(id).is_some_and(|output| *output > at);
         let open = self.assistant();

@@ -4,9 +4,9 @@
 
 use crate::dialect::answer::{Frame, StreamFault};
 use crate::dialect::errors::{ErrorText, is_error, read_error};
+use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
 use crate::dialect::neutral::pieces::{ArgumentsSoFar, TextSoFar};
-use crate::dialect::requests::arguments_text;
 use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
 use std::borrow::Cow;
@@ -178,7 +178,7 @@ impl ResponsesReader {
         self.calls += 1;
         self.waiting -= before.len();
         sink.take(Delta::ToolOpen { slot, id: call_id(item), name })?;
-        let with_it = arguments_text(item.get("arguments"));
+        let with_it = Arguments::of(item.get("arguments")).text();
         if before.is_empty() && !with_it.is_empty() {
             return self.keep(index, &with_it);
         }
@@ -244,7 +244,7 @@ impl ResponsesReader {
             }
             // An object may be formatted differently from the pieces that arrived.
             let whole = item.get("arguments").filter(|whole| !given || whole.string().is_some());
-            self.complete(index, &arguments_text(whole), sink)?;
+            self.complete(index, &Arguments::of(whole).text(), sink)?;
             let known = self.item(index)?;
             if !known.given && !last {
                 return Ok(());

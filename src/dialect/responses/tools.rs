@@ -6,7 +6,8 @@
 use crate::base::limits::TOOLS_MAX;
 use crate::dialect::chat::request_reader::keep;
 use crate::dialect::naming::{Called, ToolKind, TranslationState, tool_name};
-use crate::dialect::neutral::conversation::{Offer, RequestText, Schema, Tool, ToolChoice};
+use crate::dialect::neutral::JsonText;
+use crate::dialect::neutral::conversation::{Offer, Schema, Tool, ToolChoice};
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
 use crate::dialect::requests::bounds::{too_many, tool_name_fits};
@@ -26,21 +27,21 @@ const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on off
 /// The upstream's name of each tool, by namespace and name.
 #[derive(Default)]
 pub(in crate::dialect) struct ToolNames<'a> {
-    known: BTreeMap<(&'a [u8], &'a [u8]), RequestText<'a>>,
-    taken: BTreeSet<RequestText<'a>>,
+    known: BTreeMap<(&'a [u8], &'a [u8]), JsonText<'a>>,
+    taken: BTreeSet<JsonText<'a>>,
     most: usize,
 }
 
 impl<'a> ToolNames<'a> {
     /// The upstream's name for one of the client's tools.
-    pub(in crate::dialect) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> RequestText<'a> {
+    pub(in crate::dialect) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> JsonText<'a> {
         let (namespace, name) = (inner(namespace), name.unwrap_or_default());
         let known = self.known.get(&(namespace, name)).cloned();
         known.unwrap_or_else(|| tool_name(namespace, name, self.most, |_| false))
     }
 
     /// Reserves a name for another tool; `None` if the client has offered the same tool before.
-    fn take(&mut self, namespace: &'a [u8], name: &'a [u8]) -> Option<RequestText<'a>> {
+    fn take(&mut self, namespace: &'a [u8], name: &'a [u8]) -> Option<JsonText<'a>> {
         if self.known.contains_key(&(namespace, name)) {
             return None;
         }
@@ -205,7 +206,7 @@ impl<'a> ToolReader<'_, 'a> {
 }
 
 /// Description of a tool that takes free text, with its grammar in words.
-fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> RequestText<'static> {
+fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> JsonText<'static> {
     let mut text = given.unwrap_or_default().to_vec();
     if !text.is_empty() {
         write_escaped(&mut text, b"\n\n");
