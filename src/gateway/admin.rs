@@ -19,7 +19,7 @@ pub(crate) use status::{View, scrape};
 
 use super::client::response::{JSON, TEXT};
 use super::cx::Cx;
-use super::metrics::ScrapePosition;
+use super::metrics::{Scrape, ScrapePosition};
 use crate::base::base64;
 use crate::base::digest::sha256;
 use crate::base::limits::HIGH_WATER;
@@ -88,8 +88,8 @@ pub(crate) enum AdminStep {
     Refuse(Refusal),
     /// Ask a helper thread for this part; `None`: the request changes nothing.
     Ask(ListPart, Option<ChangeAuthor>),
-    /// Send it the metrics in pieces: the first is in `out`, and the next begins here.
-    Scrape(ScrapePosition),
+    /// Send it the metrics in pieces: the first is in `out`.
+    Scrape(Box<Scrape>),
     /// Send it requests as they end.
     Live,
 }
@@ -141,9 +141,9 @@ pub(crate) fn step(
             }
         },
         "/metrics" if role > AdminRole::Nobody => {
-            let mut position = ScrapePosition::default();
-            if !status::scrape(cx, &view.gauges, &mut position, HIGH_WATER, out) {
-                return AdminStep::Scrape(position);
+            let mut scrape = Box::new(Scrape { gauges: view.gauges, position: ScrapePosition::default() });
+            if !status::scrape(cx, &mut scrape, HIGH_WATER, out) {
+                return AdminStep::Scrape(scrape);
             }
         }
         "/metrics" => return AdminStep::Refuse(Refusal::of_status(401, "the admin token is required")),

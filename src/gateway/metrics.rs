@@ -8,7 +8,7 @@ use crate::base::seam::ProcessVitals;
 use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats};
 use crate::policy::meter::LimitKind;
 use crate::policy::usage::Usage;
-pub(crate) use exposition::{ScrapePosition, Sources};
+pub(crate) use exposition::{Scrape, ScrapePosition, Sources};
 use histogram::{ANSWERS, RATES};
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl Timed {
 const RATE_MICROS_MIN: u64 = 1_000;
 
 /// Values that are measured rather than counted.
-#[derive(Debug, Default)]
+#[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Gauges {
     /// Open client connections.
     pub(crate) clients: usize,

@@ -8,7 +8,7 @@ use crate::base::time::Mono;
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::ids::ClientId;
-use crate::gateway::metrics::ScrapePosition;
+use crate::gateway::metrics::Scrape;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use crate::wire::head::RequestHead;
@@ -86,8 +86,8 @@ pub(crate) enum Waits {
     Body(Box<IncomingRequest>, Mono),
     /// Answer of the helper thread.
     Answer,
-    /// Room for more of the metrics, from this position on.
-    Scrape(ScrapePosition),
+    /// Room for more of the metrics.
+    Scrape(Box<Scrape>),
     /// Requests that end, from this number on.
     Live(u64),
 }

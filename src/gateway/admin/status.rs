@@ -7,7 +7,7 @@ use super::recorder::Recorder;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
-use crate::gateway::metrics::{Gauges, ScrapePosition, Sources};
+use crate::gateway::metrics::{Gauges, Scrape, Sources};
 use crate::gateway::provider::breaker::{TargetCondition, TargetStatus};
 use crate::policy::cause::Cause;
 use crate::policy::meter::GroupStatus;
@@ -23,14 +23,9 @@ pub(crate) struct View {
     pub(crate) exchanges: usize,
 }
 
-/// Appends the metrics from `position` on, until they are longer than `room` bytes. True if they are complete.
-pub(crate) fn scrape(
-    cx: &mut Cx,
-    gauges: &Gauges,
-    position: &mut ScrapePosition,
-    room: usize,
-    out: &mut Vec<u8>,
-) -> bool {
+/// Appends more of the metrics, until there are more than `room` bytes. True if they are complete.
+pub(crate) fn scrape(cx: &mut Cx, scrape: &mut Scrape, room: usize, out: &mut Vec<u8>) -> bool {
+    let Scrape { gauges, position } = scrape;
     let budgets = cx.meter.budgets(cx.now.unix);
     let models = cx.setup.config.catalog.models();
     let (stats, breakers, queues, now) = (&cx.stats, &cx.breakers, &cx.queues, cx.now.mono);

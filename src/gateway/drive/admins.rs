@@ -14,7 +14,7 @@ use crate::gateway::client::response::{EVENTS, JSON, RequestMeta, TEXT};
 use crate::gateway::exchange::authorize::content_fits;
 use crate::gateway::exchange::{Endpoint, Exchange, is_too_slow};
 use crate::gateway::ids::ClientId;
-use crate::gateway::metrics::{Gauges, ScrapePosition};
+use crate::gateway::metrics::{Gauges, Scrape};
 use crate::gateway::orders::Order;
 use crate::gateway::{Gateway, Next, local};
 use crate::policy::refusal::Refusal;
@@ -55,7 +55,7 @@ impl Gateway {
         self.acts(id, known);
         match step {
             AdminStep::Answer(answer) if self.has_room_for_answer(id, known) => self.reply_admin(id, meta, answer),
-            AdminStep::Scrape(position) if self.has_room_for_answer(id, known) => self.begin_scrape(id, meta, position),
+            AdminStep::Scrape(scrape) if self.has_room_for_answer(id, known) => self.begin_scrape(id, meta, scrape),
             AdminStep::Answer(_) | AdminStep::Scrape(_) => self.refuse_admin(id, meta, &unread()),
             AdminStep::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
             AdminStep::Ask(part, writer) => {
@@ -257,9 +257,9 @@ impl Gateway {
     }
 
     /// Starts to send the metrics: the first piece is in `cx.out`.
-    fn begin_scrape(&mut self, id: ClientId, meta: RequestMeta, position: ScrapePosition) {
+    fn begin_scrape(&mut self, id: ClientId, meta: RequestMeta, scrape: Box<Scrape>) {
         if self.begin_pieces(id, meta, TEXT, false) {
-            self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(position) });
+            self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(scrape) });
             self.send_piece(id, meta, false);
         }
         self.cx.out = Vec::new();
@@ -270,16 +270,16 @@ impl Gateway {
     #[inline(never)]
     pub(crate) fn continue_scrape(&mut self, id: ClientId) {
         let unsent = self.clients.get(id).map_or(0, |client| client.unsent_bytes());
-        let Some(&mut Waiting { meta, waits: Waits::Scrape(mut position), .. }) = self.cx.desk.of(id) else { return };
-        let (gauges, mut out) = (self.gauges(), Vec::new());
-        let complete = admin::scrape(&mut self.cx, &gauges, &mut position, HIGH_WATER.saturating_sub(unsent), &mut out);
+        let Some(Waiting { waits: Waits::Scrape(_), .. }) = self.cx.desk.of(id) else { return };
+        let Some(Waiting { meta, waits: Waits::Scrape(mut scrape), .. }) = self.cx.desk.gone(id) else { return };
+        let mut out = Vec::new();
+        let complete = admin::scrape(&mut self.cx, &mut scrape, HIGH_WATER.saturating_sub(unsent), &mut out);
         self.cx.out = out;
         self.send_piece(id, meta, complete);
         self.cx.out = Vec::new();
         if !complete {
-            return self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(position) });
+            return self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(scrape) });
         }
-        self.cx.desk.gone(id);
         let Some(client) = self.clients.get(id) else { return };
         let after = client.after_response(meta, !meta.http11 || self.cx.lifecycle.is_stopping());
         self.answered(id, after);

@@ -20,6 +20,14 @@ pub(crate) struct ScrapePosition {
     series: usize,
 }
 
+/// A text that is being written.
+#[derive(Debug)]
+pub(crate) struct Scrape {
+    /// Values at its beginning.
+    pub(crate) gauges: Gauges,
+    pub(crate) position: ScrapePosition,
+}
+
 /// Origin of the values.
 pub(crate) struct Sources<'a> {
     pub(crate) stats: &'a Stats,
