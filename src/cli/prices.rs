@@ -6,6 +6,7 @@
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, models, print};
+use crate::base::order;
 use crate::base::text::plural;
 use crate::io::files;
 use crate::policy::catalog::{Catalog, Model, context_text};
@@ -192,7 +193,7 @@ fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
         let mut listed = listed?;
         let configured = model.priced.then(|| {
             let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
-            std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
+            order::gathered(std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)))
         });
         let configured: Option<Tiered> = configured.map(plain);
         listed = plain(listed);
@@ -204,7 +205,7 @@ fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
 /// Removes tiers that cost the same as the tier below.
 fn plain(tiers: Tiered) -> Tiered {
     let mut last = None;
-    tiers.into_iter().filter(|(_, price)| last.replace(*price) != Some(*price)).collect()
+    order::gathered(tiers.into_iter().filter(|(_, price)| last.replace(*price) != Some(*price)))
 }
 
 /// A price in the notation of the configuration.
@@ -317,7 +318,7 @@ fn edited(text: &str, id: &str, differences: &[PriceChange]) -> Result<String, S
             None => edits.push((line_end..line_end, format!("\n{key} = {value}"))),
         }
     }
-    edits.sort_by_key(|(span, _)| span.start);
+    order::by_key(&mut edits, |(span, _)| (span.start as u64, 0));
     let mut result = text.to_owned();
     for (span, value) in edits.iter().rev() {
         result.replace_range(span.clone(), value);

@@ -3,6 +3,7 @@
 use super::WholeReply;
 use crate::base::buf::BLOCK;
 use crate::base::limits::ADMIN_BODY_MAX;
+use crate::base::order;
 use crate::base::seam::{Action, Ending, Shut, Stray};
 use crate::dialect::errors;
 use crate::gateway::budget::{Budget, Gate};
@@ -228,7 +229,7 @@ impl Gateway {
         self.walks += 1;
         let idle = self.clients.iter().filter(|(_, client)| !client.admin && client.is_idle());
         let mut idle: Vec<_> = idle.map(|(id, client)| (client.key(), client.due(), id)).collect();
-        idle.sort_unstable_by_key(|(key, due, _)| (*key, *due));
+        order::by_key(&mut idle, |(key, due, _)| (key.map_or(u64::MAX, |key| key.0.into()), due.0.into()));
         let of_keys = idle.chunk_by(|one, next| one.0 == next.0);
         let most = of_keys.max_by_key(|idle| idle.len()).unwrap_or_default();
         most[..most.len().div_ceil(IDLE_CLOSED)].iter().map(|(.., id)| *id).collect()

@@ -90,10 +90,10 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
 
 /// Finds runs of the secrets in a text.
 fn find(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
-    let lengths: BTreeSet<usize> = parts.iter().map(|part| part.len().min(RUN_MIN)).collect();
+    let lengths: BTreeSet<usize> = order::gathered(parts.iter().map(|part| part.len().min(RUN_MIN)));
     for length in lengths {
         let of_length = parts.iter().filter(|part| part.len().min(RUN_MIN) == length);
-        let runs: BTreeSet<&[u8]> = of_length.flat_map(|part| part.windows(length)).collect();
+        let runs: BTreeSet<&[u8]> = order::gathered(of_length.flat_map(|part| part.windows(length)));
         for (at, window) in text.bytes().windows(length).enumerate() {
             if runs.contains(window) {
                 spans.push(text.span(at, at + length));

@@ -1,5 +1,6 @@
 //! Prices of a model: numbers, or tables with a price for each tier of prompt lengths.
 
+use crate::base::order;
 use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX};
 use crate::policy::settings::reader::{Field, Reader, Section};
@@ -28,7 +29,7 @@ pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Model
         return (ModelPrices::default(), false);
     }
     let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
-    thresholds.sort_unstable();
+    order::by_key(&mut thresholds, |above| (*above, 0));
     thresholds.dedup();
     let tiers = thresholds.into_iter().map(|above| PriceTier { above, prices: prices_at(&read, above) });
     let mut tiers: Vec<PriceTier> = tiers.collect();
@@ -87,7 +88,7 @@ fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices
         }
         tiers.push((above, read_price(reader, field)?));
     }
-    tiers.sort_unstable();
+    order::by_key(&mut tiers, |(above, _)| (*above, 0));
     match tiers.first() {
         Some((0, _)) if tiers.len() <= TIERS_MAX + 1 => return Some(tiers),
         Some((0, _)) => reader.report(at, path, format!("more than {} prices: remove some", TIERS_MAX + 1)),

@@ -21,29 +21,36 @@ struct ConfigText {
     text: String,
 }
 
+// Nothing here is inlined: one line of it would take a hundred bytes of code.
 impl ConfigText {
+    #[inline(never)]
     fn line(&mut self, line: impl Display) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.text, "{line}");
     }
 
+    #[inline(never)]
     fn table(&mut self, name: &str) {
         let gap = if self.text.is_empty() { "" } else { "\n" };
         self.line(format_args!("{gap}{name}"));
     }
 
+    #[inline(never)]
     fn key(&mut self, key: &str, value: impl Display) {
         self.line(format_args!("{key} = {value}"));
     }
 
+    #[inline(never)]
     fn string(&mut self, key: &str, value: &str) {
         self.key(key, quoted(value));
     }
 
+    #[inline(never)]
     fn strings(&mut self, key: &str, values: &[String]) {
         self.key(key, quoted_list(values));
     }
 
+    #[inline(never)]
     fn shown(&mut self, key: &str, value: Shown) {
         match value {
             Shown::Value(value) => self.key(key, value),
@@ -51,6 +58,7 @@ impl ConfigText {
         }
     }
 
+    #[inline(never)]
     fn rows<T: Settings>(&mut self, section: &T) {
         T::ROWS.iter().for_each(|row| self.shown(row.key, (row.get)(section)));
     }

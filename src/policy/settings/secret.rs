@@ -4,6 +4,7 @@
 use super::reader::{Field, Reader, Section};
 use super::units::{duration_text, quoted, quoted_list};
 use crate::base::text::looks_secret;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -111,29 +112,27 @@ pub fn fit(value: &str) -> Option<&str> {
 /// Environment variables that a configuration names as secrets, in order, each once. A program that prints one secret
 /// does not get the others.
 pub fn variables(text: &str) -> Vec<String> {
-    fn collect(value: &DeValue<'_>, names: &mut Vec<String>) {
+    fn collect(value: &DeValue<'_>, names: &mut BTreeSet<String>) {
         match value {
             DeValue::Array(items) => items.iter().for_each(|item| collect(item.get_ref(), names)),
             DeValue::Table(table) => collect_in(table, names),
             _ => {}
         }
     }
-    fn collect_in(table: &DeTable<'_>, names: &mut Vec<String>) {
+    fn collect_in(table: &DeTable<'_>, names: &mut BTreeSet<String>) {
         for (key, value) in table {
             match value.get_ref() {
-                DeValue::String(name) if key.get_ref() == "env" => names.push(name.to_string()),
+                DeValue::String(name) if key.get_ref() == "env" => drop(names.insert(name.to_string())),
                 value => collect(value, names),
             }
         }
     }
-    let mut names = Vec::new();
+    let mut names = BTreeSet::new();
     // The reader of the document reports its errors.
     if let Ok(document) = DeTable::parse(text) {
         collect_in(document.get_ref(), &mut names);
     }
-    names.sort();
-    names.dedup();
-    names
+    names.into_iter().collect()
 }
 
 impl Reader<'_> {

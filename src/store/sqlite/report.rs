@@ -108,15 +108,21 @@ impl Sqlite {
         let named = found.query_map(params![int(first), int(beyond), who as u8, most, REST, upto, lines], |row| {
             Ok(((uint(row, 1)?, who, row.get::<_, String>(0)?), sums_in(row, 2)?))
         })?;
-        let people: PeopleSums = named.collect::<Fallible<_>>()?;
+        let mut people = PeopleSums::new();
+        for line in named {
+            people.extend([line?]);
+        }
         let group = if by_day { " GROUP BY day" } else { "" };
         let sql = format!("SELECT {day}, {sums} FROM parts WHERE day >= ?1 AND day < ?2{group}");
         let mut found = self.connection.prepare(&sql)?;
         let days = found.query_map(params![int(first), int(beyond)], |row| {
             Ok((DayKey { day: uint(row, 0)?, ..DayKey::default() }, sums_in(row, 1)?))
         })?;
-        let days: DaySums = days.collect::<Fallible<_>>()?;
-        Ok(query.report_people(who, &people, &days))
+        let mut sums = DaySums::new();
+        for day in days {
+            sums.extend([day?]);
+        }
+        Ok(query.report_people(who, &people, &sums))
     }
 }
 
