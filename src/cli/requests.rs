@@ -7,6 +7,7 @@ use super::blocking_http::NoAnswer;
 use super::keys;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, clean, cut, dollars, grouped, print, remark};
+use super::provider_client::encoded;
 use crate::io::clock::unix;
 use crate::io::machine::terminal_width;
 use crate::policy::settings::secret::{Origin, Secret};
@@ -44,7 +45,7 @@ pub struct RequestsArgs {
     /// Only requests of this key, by id or name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// Only the request with this id
+    /// Only the request with this id, with all its details
     #[arg(long, value_name = "ID", conflicts_with = "live")]
     pub id: Option<String>,
     /// Only requests for this model
@@ -53,7 +54,7 @@ pub struct RequestsArgs {
     /// Only requests with this status, or a class such as 5xx
     #[arg(long, value_name = "STATUS", value_parser = parse_status)]
     pub status: Option<String>,
-    /// Only requests of this session, as the usage report names it
+    /// Only requests of this session, by the client's name or the report's
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
     /// Print every column, even if the terminal is too narrow
@@ -110,8 +111,8 @@ fn columns(wide: bool) -> (Vec<(usize, usize)>, usize) {
 }
 
 impl RequestsArgs {
-    /// True if a request matches the filters.
-    fn takes(&self, request: Raw<'_>) -> bool {
+    /// True if a request matches the filters. `session_hash`: stored name of the requested session.
+    fn takes(&self, request: Raw<'_>, session_hash: &str) -> bool {
         let has_failed = || request.get("failed").is_some() || request.get("status").and_then(Raw::count) >= Some(400);
         let is = |name: &str, text: &str| request.get(name).is_some_and(|value| value.is(text));
         let status = request.get("status").and_then(Raw::count).unwrap_or_default().to_string();
@@ -122,7 +123,7 @@ impl RequestsArgs {
             && self.id.as_deref().is_none_or(|id| is("id", id))
             && self.model.as_deref().is_none_or(|model| is("model", model) || is("asked", model))
             && self.status.as_deref().is_none_or(has_status)
-            && self.session.as_deref().is_none_or(|session| is("session", session))
+            && self.session.as_deref().is_none_or(|name| is("session", name) || is("session", session_hash))
     }
 }
 
@@ -130,8 +131,10 @@ impl RequestsArgs {
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
     let begun = iso(unix());
-    let id = args.id.as_ref().map(|id| ["&id=", id.as_str()].concat()).unwrap_or_default();
-    let path = ["/admin/v1/requests?limit=1000", &id].concat();
+    let asked = [("id", &args.id), ("session", &args.session)];
+    let asked = asked.map(|(name, value)| value.as_ref().map(|value| format!("&{name}={}", encoded(value))));
+    let path = ["/admin/v1/requests?limit=1000".to_string()].into_iter().chain(asked.into_iter().flatten());
+    let path = path.collect::<String>();
     let answer = listener.get(&path, TIMEOUT).map_err(|why| no_answer(&listener, &why))?;
     json::check(&answer.body)
         .map_err(|_| Failure::failed(format!("{listener} returned a response that is not JSON")))?;
@@ -163,20 +166,19 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
         next = Raw::new(&older.body).get("next").and_then(Raw::text).map(Cow::into_owned);
         pages.push(older.body);
     }
+    let session_hash = document.get("session_hash").and_then(Raw::text).unwrap_or_default();
     let lists = std::iter::once(document).chain(pages.iter().map(|page| Raw::new(page)));
-    let rows = lists.filter_map(|list| list.get("data")).flat_map(Raw::items);
-    let mut shown: Vec<Raw<'_>> = rows.filter(|one| args.takes(*one)).take(args.limit).collect();
+    let kept: Vec<Raw<'_>> = lists.filter_map(|list| list.get("data")).flat_map(Raw::items).collect();
+    let taken = kept.iter().filter(|one| args.takes(**one, &session_hash));
+    let mut shown: Vec<Raw<'_>> = taken.take(args.limit).copied().collect();
     shown.reverse();
-    if !args.json && !shown.is_empty() {
-        print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide))?;
-    }
-    shown.iter().try_for_each(|request| print_one(args, *request))?;
-    let since = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default().into_owned();
-    let (all, failures) = (since("recorded_since"), since("failures_recorded_since"));
-    if all >= begun {
-        remark(&format!("Recording begins now; failures are kept since {failures}."));
-    } else if shown.is_empty() {
-        remark(&format!("No such request. All are recorded since {all}, failures since {failures}."));
+    if args.id.is_some() && !args.json {
+        shown.iter().try_for_each(|request| print(&details(*request)))?;
+    } else {
+        if !args.json && !shown.is_empty() {
+            print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide))?;
+        }
+        shown.iter().try_for_each(|request| print_one(args, *request))?;
     }
     if shown.is_empty()
         && let (Some(key), None) = (&args.key, &args.admin.at.admin)
@@ -184,7 +186,29 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     {
         keys::known(&high, key)?;
     }
-    if args.live { live(args, &listener) } else { Ok(()) }
+    remark_on(args, document, &begun, (kept.len(), shown.len()))?;
+    if args.live { live(args, &session_hash, &listener) } else { Ok(()) }
+}
+
+/// Says from when on requests are kept. `counts`: the number of those that are kept, and of those that were printed.
+/// Returns an error if the requested id is not among them.
+fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, counts: (usize, usize)) -> Result<(), Failure> {
+    let member = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default();
+    let (all, failures) = (member("recorded_since"), member("failures_recorded_since"));
+    let since = format!("all requests since {all}\nand failures (5xx) since {failures}");
+    match (&args.id, counts) {
+        (Some(_), (_, 0)) => {
+            let since = since.replace('\n', " ");
+            return Err(Failure::failed(format!("no such request is kept: the gateway keeps {since}")));
+        }
+        _ if *all >= *begun => remark(&format!("Recording begins now; failures are kept since {failures}.")),
+        (_, (_, 0)) => remark(&format!("No such request is kept: the gateway keeps {since}.")),
+        (None, (kept, _)) if args.session.is_none() && !args.json => {
+            remark(&format!("Kept: {} requests, {since}.", grouped(kept as u64)));
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Error for a token that the configured listener has refused or not received.
@@ -217,7 +241,7 @@ fn print_one(args: &RequestsArgs, request: Raw<'_>) -> Result<(), Failure> {
 }
 
 /// Follows the gateway's event stream until standard output or the gateway is gone.
-fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
+fn live(args: &RequestsArgs, session_hash: &str, listener: &Listener) -> Result<(), Failure> {
     let (mut held, mut printed, mut tries) = (Vec::new(), Ok(()), 0);
     loop {
         let ended = listener.follow("/admin/v1/requests/live", &mut |piece| {
@@ -229,7 +253,7 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
                     remark(&format!("Requests that ended too fast to be shown: {}", grouped(count)));
                 }
                 let Some(data) = event.strip_prefix(b"data: ") else { continue };
-                if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {
+                if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data), session_hash) {
                     printed = print_one(args, Raw::new(data));
                 }
             }
@@ -257,15 +281,56 @@ fn missed(event: &[u8]) -> Option<u64> {
     Raw::new(event.strip_prefix(b"event: missed\ndata: ")?).get("requests").and_then(Raw::count)
 }
 
+/// Formats microseconds as milliseconds with one digit.
+fn millis(micros: u64) -> String {
+    format!("{}.{}", micros / 1000, micros % 1000 / 100)
+}
+
+/// Everything about a request: a line for each member of its log line, with one for each attempt.
+fn details(request: Raw<'_>) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: &str| out += &format!("{:<18}{}\n", name.replace('_', " "), clean(value));
+    let text = |of: Raw<'_>, name: &str| of.get(name).and_then(Raw::text).map(String::from).unwrap_or_default();
+    let count = |of: Raw<'_>, name: &str| of.get(name).and_then(Raw::count).unwrap_or_default();
+    for (name, value) in request.members() {
+        match &*Raw::text_of(name) {
+            "us" => {
+                let phases = value
+                    .members()
+                    .map(|(phase, us)| format!("{} {}", Raw::text_of(phase), millis(us.count().unwrap_or_default())));
+                line("ms", &phases.collect::<Vec<_>>().join(", "));
+            }
+            "failed" => {
+                for (at, one) in value.items().enumerate() {
+                    let (target, cause) = (text(one, "target"), text(one, "cause"));
+                    let ms = millis(count(one, "us"));
+                    line(&format!("attempt {}", at + 1), &format!("{target}: {cause}, {ms} ms"));
+                }
+                let (target, cause) = (text(request, "target"), text(request, "cause"));
+                let outcome = if cause.is_empty() { count(request, "status").to_string() } else { cause };
+                line(&format!("attempt {}", value.items().count() + 1), &format!("{target}: {outcome}"));
+            }
+            "input" => {
+                let [input, read, write] = ["input", "cache_read", "cache_write"].map(|name| count(request, name));
+                let all = grouped(input.saturating_add(read).saturating_add(write));
+                let [read, write, output] = [read, write, count(request, "output")].map(grouped);
+                let source = text(request, "source");
+                let input = format!("input {all} (cache read {read}, cache write {write})");
+                line("tokens", &format!("{input}, output {output}; counted by: {source}"));
+            }
+            "cache_read" | "cache_write" | "output" | "source" => {}
+            name => line(name, &value.text().unwrap_or_else(|| String::from_utf8_lossy(value.bytes()))),
+        }
+    }
+    out
+}
+
 /// Cells of a request's row.
 fn row(request: Raw<'_>) -> Vec<String> {
     let text = |name: &str| request.get(name).and_then(Raw::text).map(String::from).unwrap_or_default();
     let count = |name: &str| request.get(name).and_then(Raw::count);
     let tokens: Vec<u64> = ["input", "cache_read", "cache_write", "output"].into_iter().filter_map(count).collect();
-    let millis = |name: &str| {
-        let micros = request.get("us").and_then(|us| us.get(name)).and_then(Raw::count);
-        micros.map_or(String::new(), |micros| format!("{}.{}", micros / 1000, micros % 1000 / 100))
-    };
+    let micros = |name: &str| request.get("us").and_then(|us| us.get(name)).and_then(Raw::count);
     let cost = request.get("cost_usd").and_then(Raw::number).map(|dollars| (dollars * 1e9).round() as u64);
     let name = text("name");
     vec![
@@ -276,8 +341,8 @@ fn row(request: Raw<'_>) -> Vec<String> {
         text("target"),
         if name.is_empty() { text("key") } else { name },
         if tokens.is_empty() { String::new() } else { tokens.iter().sum::<u64>().to_string() },
-        millis("total"),
-        millis("wait"),
+        micros("total").map(millis).unwrap_or_default(),
+        micros("wait").map(millis).unwrap_or_default(),
         cost.map(dollars).unwrap_or_default(),
         match count("count") {
             Some(count) => format!("{} (x {count})", text("reason")),
@@ -332,7 +397,7 @@ mod tests {
             limit: 20,
             json: false,
         };
-        let taken = |args: &RequestsArgs| all.map(|request| args.takes(Raw::new(request.as_bytes())));
+        let taken = |args: &RequestsArgs| all.map(|request| args.takes(Raw::new(request.as_bytes()), ""));
         assert_eq!(taken(&args(None, false)), [true, true, true]);
         assert_eq!(taken(&args(None, true)), [false, true, true]);
         assert_eq!(taken(&args(Some("ann"), false)), [true, false, false]);
@@ -355,5 +420,29 @@ mod tests {
             words,
             ["2026-11-22T10:00:00Z", "200", "chat", "m", "p/m", "a?[2J", "7", "12.3", "0.9", "0.0125", "why"]
         );
+    }
+
+    #[test]
+    fn details_have_every_attempt_token_phase_and_other_member() {
+        let request = br#"{"id":"abc","status":500,"target":"b/m","attempts":2,"cause":"status 503",
+            "upstream_code":"overloaded","failed":[{"target":"a/m","cause":"connect: refused","us":9100}],
+            "input":624,"cache_read":108,"cache_write":0,"output":7,"source":"provider",
+            "us":{"total":12345,"wait":999},"cost_usd":0.0125,"dropped":["top_p"],"reason":"why"}"#;
+        let text = details(Raw::new(request));
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for wanted in [
+            "id abc",
+            "attempt 1 a/m: connect: refused, 9.1 ms",
+            "attempt 2 b/m: status 503",
+            "upstream code overloaded",
+            "tokens input 732 (cache read 108, cache write 0), output 7; counted by: provider",
+            "ms total 12.3, wait 0.9",
+            "cost usd 0.0125",
+            "dropped [\"top_p\"]",
+            "reason why",
+        ] {
+            assert!(lines.iter().any(|line| line == wanted), "{wanted}: {text}");
+        }
     }
 }

@@ -308,9 +308,9 @@ mod tests {
         let cells =
             |line: &str| line.split("  ").map(|cell| cell.trim().to_string()).filter(|cell| !cell.is_empty()).collect();
         let cells: Vec<Vec<String>> = text.lines().skip(1).map(cells).collect();
-        assert_eq!(cells[1], ["a", "1", "1 000", "2", "3", "4", "1 009", "0.5000"]);
+        assert_eq!(cells[1], ["a", "1", "1 005", "2", "3", "4", "1 009", "0.5000"]);
         assert_eq!(cells[0][0], "(none)", "by cost");
-        assert_eq!(cells[2], ["total", "3", "3 000", "4", "6", "8", "3 018", "1.5000"]);
+        assert_eq!(cells[2], ["total", "3", "3 010", "4", "6", "8", "3 018", "1.5000"]);
     }
 
     #[test]

@@ -51,7 +51,7 @@ static ROUTES: [(&str, &str, &str); 12] = [
     ("status", LOOK, ""),
     ("targets", LOOK, LIST),
     ("groups", LOOK, LIST),
-    ("requests", LOOK, "limit after id"),
+    ("requests", LOOK, "limit after id session"),
     ("requests/live", LOOK, ""),
     ("keys", "GET, HEAD, POST", KEYS),
     ("keys/*", "GET, HEAD, PATCH, DELETE", ""),

@@ -24,6 +24,13 @@ fn counts(line: &UsageLine) -> [u64; 7] {
     [requests, uncached, read, write, out, tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)), cost]
 }
 
+/// The counts with all input tokens instead of the uncached ones: input and output are all tokens, even if columns are
+/// omitted.
+fn with_cached_input([requests, uncached, read, write, rest @ ..]: [u64; 7]) -> [u64; 7] {
+    let [out, total, cost] = rest;
+    [requests, uncached.saturating_add(read).saturating_add(write), read, write, out, total, cost]
+}
+
 /// Columns that are omitted, in this order, if the terminal is too narrow.
 const SPARE: [&str; 6] = ["CACHE WRITE", "CACHE READ", "INPUT", "OUTPUT", "KEY", "TOKENS"];
 
@@ -104,7 +111,7 @@ impl Report<'_> {
         let mut table = Table::new(&columns).fit(wide, &SPARE);
         let mut total = [0u64; 7];
         for line in self.lines {
-            let counts = counts(line);
+            let counts = with_cached_input(counts(line));
             total.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
             let shown = self.names(line).into_iter().map(|(name, value)| match (value.is_empty(), name.as_str()) {
                 (true, "key_name") => String::new(),

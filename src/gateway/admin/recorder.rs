@@ -64,6 +64,7 @@ struct RecordedLine {
     /// Number of the request.
     number: u64,
     cost_nano: Option<u64>,
+    second: u32,
     at: u32,
     length: u32,
     /// Number of requests that it represents.
@@ -79,33 +80,45 @@ struct LineRing {
     at: usize,
     /// The oldest first.
     places: VecDeque<RecordedLine>,
+    /// All lines from this second on are kept.
+    since: u32,
 }
 
 impl LineRing {
-    fn new((most, bytes): (usize, usize)) -> LineRing {
-        LineRing { bytes: vec![0; bytes].into(), most, at: 0, places: VecDeque::new() }
+    fn new((most, bytes): (usize, usize), since: u32) -> LineRing {
+        LineRing { bytes: vec![0; bytes].into(), most, at: 0, places: VecDeque::new(), since }
     }
 
-    fn keep(&mut self, line: &[u8], number: u64, cost_nano: Option<u64>, count: u32) {
+    fn keep(&mut self, line: &[u8], number: u64, cost_nano: Option<u64>, count: u32, second: u32) {
         // A line that is not kept is replaced by an empty one, so that lines can still be counted.
         let line = if line.len() > LINE_MAX { b"" } else { line };
+        if line.is_empty() {
+            self.since = self.since.max(second + 1);
+        }
         if self.places.len() == self.most {
-            self.places.pop_front();
+            self.drop_oldest(|_| true);
         }
         if self.at + line.len() > self.bytes.len() {
-            while self.places.front().is_some_and(|first| first.at as usize >= self.at) {
-                self.places.pop_front();
-            }
+            let end = self.at;
+            while self.drop_oldest(|first| first >= end) {}
             self.at = 0;
         }
-        let end = self.at + line.len();
-        while self.places.front().is_some_and(|first| (self.at..end).contains(&(first.at as usize))) {
+        let replaced = self.at..self.at + line.len();
+        while self.drop_oldest(|first| replaced.contains(&first)) {}
+        self.bytes[replaced.clone()].copy_from_slice(line);
+        let (at, length) = (self.at as u32, line.len() as u32);
+        self.places.push_back(RecordedLine { number, cost_nano, second, at, length, count });
+        self.at = replaced.end;
+    }
+
+    /// Drops the oldest line if it is at such a position. Others of its second may be kept, but not all of them.
+    fn drop_oldest(&mut self, is_due: impl Fn(usize) -> bool) -> bool {
+        let dropped = self.places.front().filter(|first| is_due(first.at as usize)).copied();
+        if let Some(first) = dropped {
+            self.since = self.since.max(first.second + 1);
             self.places.pop_front();
         }
-        self.bytes[self.at..end].copy_from_slice(line);
-        let (at, length) = (self.at as u32, line.len() as u32);
-        self.places.push_back(RecordedLine { number, cost_nano, at, length, count });
-        self.at = end;
+        dropped.is_some()
     }
 
     fn text(&self, place: &RecordedLine) -> &[u8] {
@@ -137,6 +150,11 @@ impl RecordedRow<'_> {
         let at = self.line.windows(before.len()).position(|bytes| bytes == before);
         let rest = at.map_or(&[][..], |at| &self.line[at + before.len()..]);
         rest.strip_prefix(id.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'"'))
+    }
+
+    /// True for a request of the session with this stored name.
+    pub(crate) fn is_of_session(&self, session: &str) -> bool {
+        Raw::new(self.line).get("session").is_some_and(|name| name.is(session))
     }
 
     /// Appends the log line with the members that only the recorder adds.
@@ -172,7 +190,6 @@ struct AllRequests {
     lines: LineRing,
     firsts: Box<[First]>,
     next_first: usize,
-    since: Unix,
 }
 
 /// A kind of refused requests, with the number of the one whose line is kept.
@@ -193,10 +210,11 @@ struct Failures {
 }
 
 impl Failures {
-    fn new() -> Failures {
+    /// Failures of a recorder that has kept them since this second.
+    fn new(since: u32) -> Failures {
         Failures {
-            errors: LineRing::new(ERRORS),
-            refusals: LineRing::new(REFUSALS),
+            errors: LineRing::new(ERRORS, since),
+            refusals: LineRing::new(REFUSALS, since),
             kinds: [RefusalKindSeen::default(); KINDS],
         }
     }
@@ -215,7 +233,7 @@ impl Failures {
     }
 
     fn refused(&mut self, line: &[u8], number: u64, kind: u64, second: u64) {
-        self.refusals.keep(line, number, None, 1);
+        self.refusals.keep(line, number, None, 1, second as u32);
         let same = self.kinds.iter().position(|seen| seen.kind == kind);
         let oldest = || (0..KINDS).min_by_key(|at| self.kinds[*at].number);
         let at = same.or_else(oldest).unwrap_or(0);
@@ -243,14 +261,14 @@ pub(crate) struct Recorder {
     failures: Option<Box<Failures>>,
     /// Number of the next request.
     next: u64,
-    since: Unix,
+    since: u32,
 }
 
 impl Recorder {
     /// Recorder for a gateway whose admin listener can be `read`.
     pub(crate) fn new(read: bool, now: Now) -> Recorder {
         let minutes = read.then(|| Box::new(Minutes::new(now)));
-        Recorder { minutes, all: None, failures: None, next: 1, since: now.unix }
+        Recorder { minutes, all: None, failures: None, next: 1, since: now.unix.secs() as u32 }
     }
 
     /// Returns the end of the current minute.
@@ -262,10 +280,9 @@ impl Recorder {
     /// Records all requests from now on, if it does not already.
     pub(crate) fn start(&mut self, now: Unix) {
         let fresh = || AllRequests {
-            lines: LineRing::new((REQUESTS_MAX, BYTES[0])),
+            lines: LineRing::new((REQUESTS_MAX, BYTES[0]), now.secs() as u32),
             firsts: vec![First::default(); FIRSTS].into(),
             next_first: 0,
-            since: now,
         };
         self.all.get_or_insert_with(|| Box::new(fresh()));
     }
@@ -276,9 +293,12 @@ impl Recorder {
         self.all.is_some()
     }
 
-    /// Start of the recording of failures, and of all requests.
+    /// Times from which all failures, and all requests, are kept. They move when older ones are dropped. Refused
+    /// requests do not count as failures: their repetitions are never kept.
     pub(crate) fn since(&self) -> [Unix; 2] {
-        [self.since, self.all.as_ref().map_or(self.since, |all| all.since)]
+        let errors = self.failures.as_ref().map_or(self.since, |failures| failures.errors.since);
+        let all = self.all.as_ref().map_or(errors, |all| all.lines.since);
+        [errors.min(all), all].map(|second| Unix(u64::from(second) * 1000))
     }
 
     /// Returns the lists that keep the line of a request; `None` if no list does.
@@ -286,7 +306,7 @@ impl Recorder {
         let failure = match failed {
             Some(_) if self.minutes.is_none() => None,
             Some(FailedRequest { status, kind }) if (400..500).contains(&status) && status != 499 => {
-                let failures = self.failures.get_or_insert_with(|| Box::new(Failures::new()));
+                let failures = self.failures.get_or_insert_with(|| Box::new(Failures::new(self.since)));
                 (!failures.repeats(kind, now.secs())).then_some(FailureList::Refusals(kind))
             }
             failed => failed.map(|_| FailureList::Errors),
@@ -300,20 +320,20 @@ impl Recorder {
     pub(crate) fn push(&mut self, keep: Keep, line: &[u8], passed: &Passed, now: Unix) {
         // Without its line feed.
         let line = line.split_last().map_or(line, |(_, line)| line);
-        let number = self.next;
+        let (number, second) = (self.next, now.secs() as u32);
         self.next += 1;
         if let Some(list) = keep.failure {
-            let failures = self.failures.get_or_insert_with(|| Box::new(Failures::new()));
+            let failures = self.failures.get_or_insert_with(|| Box::new(Failures::new(self.since)));
             match list {
-                FailureList::Errors => failures.errors.keep(line, number, passed.cost_nano, 1),
+                FailureList::Errors => failures.errors.keep(line, number, passed.cost_nano, 1, second),
                 FailureList::Refusals(kind) => failures.refused(line, number, kind, now.secs()),
             }
         }
         let Some(all) = &mut self.all else { return };
-        all.lines.keep(line, number, passed.cost_nano, 1);
+        all.lines.keep(line, number, passed.cost_nano, 1, second);
         if let Some((target, micros)) = passed.first {
             let (target, micros) = (target as u32, u32::try_from(micros).unwrap_or(u32::MAX));
-            all.firsts[all.next_first] = First { target, micros, second: now.secs() as u32 };
+            all.firsts[all.next_first] = First { target, micros, second };
             all.next_first = (all.next_first + 1) % FIRSTS;
         }
     }
@@ -322,10 +342,11 @@ impl Recorder {
     pub(crate) fn open(&mut self, now: Unix) {
         self.start(now);
         let Some(all) = self.all.as_mut().filter(|all| all.lines.bytes.len() < BYTES[1]) else { return };
-        let lines = std::mem::replace(&mut all.lines, LineRing::new((REQUESTS_MAX, BYTES[1])));
-        for place in &lines.places {
-            all.lines.keep(lines.text(place), place.number, place.cost_nano, place.count);
+        let mut more = LineRing::new((REQUESTS_MAX, BYTES[1]), all.lines.since);
+        for place in &all.lines.places {
+            more.keep(all.lines.text(place), place.number, place.cost_nano, place.count, place.second);
         }
+        all.lines = more;
     }
 
     /// Number that the next request will get.

@@ -3,7 +3,7 @@
 
 use super::minutes::Minute;
 use super::paging::{ListPart, end};
-use super::recorder::Recorder;
+use super::recorder::{RecordedRow, Recorder};
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
@@ -127,7 +127,7 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
     out.extend_from_slice(b"]}");
 }
 
-/// Appends the start of the recording of all requests, and of failures.
+/// Appends the times from which all requests, and all failures, are kept.
 fn recorded_since(recorder: &Recorder, out: &mut Vec<u8>) {
     let [failures, all] = recorder.since();
     moment(out, "recorded_since", all);
@@ -305,16 +305,26 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     part.end(out);
 }
 
-/// `GET /admin/v1/requests`: the last requests, newest first; only those before `after` if given, or only that with the
-/// requested `id`.
+/// `GET /admin/v1/requests`: the last requests, newest first; only those before `after` if given, and only those with
+/// the requested `id` or `session`, which may be the name that the client uses.
 pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     cx.recorder.open(cx.now.unix);
     out.push(b'{');
     recorded_since(&cx.recorder, out);
+    let wanted = |name: &str| part.more.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let (id, session) = (wanted("id"), wanted("session"));
+    let hash = session.map(|name| cx.hash_key.session(name.as_bytes()));
+    if let Some(hash) = &hash {
+        text(out, "session_hash", hash);
+    }
+    let names = || session.into_iter().chain(hash.as_deref());
+    let is_wanted = |row: &RecordedRow<'_>| session.is_none() || names().any(|name| row.is_of_session(name));
+    let limit = usize::try_from(part.limit).unwrap_or(usize::MAX);
     open(out, "data", b'[');
-    let (id, limit) = (part.more.first().map(|(_, id)| id.as_str()), usize::try_from(part.limit).unwrap_or(usize::MAX));
     let mut rows = cx.recorder.rows();
-    rows.retain(|row| row.number() < part.after.unwrap_or(u64::MAX) && id.is_none_or(|id| row.is(id)));
+    let before = part.after.unwrap_or(u64::MAX);
+    rows.retain(|row| row.number() < before && id.is_none_or(|id| row.is(id)));
+    rows.retain(is_wanted);
     let mut last = None;
     let mut rows = rows.iter().take(limit.saturating_add(1)).enumerate();
     let more = rows.any(|(at, row)| {

@@ -224,9 +224,41 @@ fn failures_are_recorded_before_anybody_reads_and_successes_from_then_on() {
     let all = status["recorded_since"].as_str().unwrap();
     wait_for("the next second", || (*iso(unix()) > *all).then_some(()));
     let said = h.command(&["requests", "--status", "2xx"]);
-    assert!(said.err.ends_with(&format!("All are recorded since {all}, failures since {since}.\n")), "{}", said.err);
+    let kept = format!("all requests since {all}\nand failures (5xx) since {since}.\n");
+    assert_eq!(said.err, format!("No such request is kept: the gateway keeps {kept}"));
+    let said = h.command(&["requests", "--id", "nosuch"]);
+    assert_eq!(
+        (said.code, said.err.contains(&kept.replace('\n', " ").trim_end_matches(['.', ' ']).to_string())),
+        (1, true),
+        "{}",
+        said.err
+    );
+    assert_eq!(h.command(&["requests"]).err, format!("Kept: 1 requests, {kept}"));
     assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
     assert_eq!(h.done(&["requests", "--status", "2xx"]).lines().count(), 2);
+}
+
+#[test]
+fn a_session_is_found_by_the_name_that_the_client_sent() {
+    let h = start();
+    let key = h.key();
+    let ids: Vec<String> =
+        ["session-0", "session 1/2"].map(|name| h.chat(&key, &with(chat("x"), "prompt_cache_key", name)).id()).to_vec();
+    let found = told(&h, "requests?session=session%201/2");
+    let data = found["data"].as_array().unwrap();
+    assert_eq!((data.len(), data[0]["id"].as_str()), (1, Some(&*ids[1])), "{found}");
+    let hash = found["session_hash"].as_str().unwrap();
+    assert_eq!(data[0]["session"], hash, "the name itself is not kept");
+    assert_eq!(told(&h, &format!("requests?session={hash}"))["data"], found["data"], "by its hash, too");
+    for (name, id) in [("session-0", &ids[0]), ("session 1/2", &ids[1]), (hash, &ids[1])] {
+        let out = h.done(&["requests", "--session", name, "--json"]);
+        assert!(out.lines().count() == 1 && out.contains(id.as_str()), "{name}: {out}");
+    }
+    assert_eq!(told(&h, "requests?session=session-2")["data"], json!([]));
+    let out = h.done(&["requests", "--id", &ids[0]]);
+    for wanted in ["id ", "session ", "tokens ", "cost usd ", "ms ", "target "] {
+        assert!(out.lines().any(|line| line.starts_with(wanted)), "{wanted}: {out}");
+    }
 }
 
 #[test]

@@ -146,3 +146,30 @@ fn first_bytes_are_of_one_target_and_the_last_minutes() {
     assert_eq!(recorder.first_bytes(2, Unix(1_000_000)), Some((7, 7)));
     assert_eq!(recorder.first_bytes(2, Unix(1_301_000)), None);
 }
+
+#[test]
+fn times_from_which_all_are_kept_move_when_lines_are_dropped() {
+    let mut recorder = recorder();
+    let since = |recorder: &Recorder| recorder.since().map(Unix::secs);
+    for second in 10..10 + ERRORS.0 as u64 {
+        ends(&mut recorder, b"{}\n", failed(500, 0), second);
+    }
+    assert_eq!(since(&recorder)[0], 0, "none was dropped");
+    ends(&mut recorder, b"{}\n", failed(500, 0), 100);
+    assert_eq!(since(&recorder)[0], 11, "others of second 10 may have been dropped, too");
+    recorder.open(Unix(200_000));
+    assert_eq!(since(&recorder), [11, 200]);
+    for number in 0..REQUESTS_MAX as u64 {
+        ends(&mut recorder, b"{}\n", None, 300 + number / 4);
+    }
+    assert_eq!(since(&recorder), [11, 200]);
+    ends(&mut recorder, b"{}\n", None, 600);
+    assert_eq!(since(&recorder), [11, 301]);
+    for _ in 0..=ERRORS.0 {
+        ends(&mut recorder, b"{}\n", failed(500, 0), 700);
+    }
+    // The list of all requests has more of them than that of failures.
+    assert_eq!(since(&recorder), [317, 317]);
+    ends(&mut recorder, &[b'x'; LINE_MAX + 2], None, 800);
+    assert_eq!(since(&recorder), [701, 801], "a line that is too long is not kept");
+}
