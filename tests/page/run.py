@@ -65,10 +65,14 @@ def first_look_shows_everything_that_failed_before(_, driver):
         seen = lambda: [re.sub(r"\D", "", page.tile(name)) for name in ["requests, last hour", "failed (5xx)", "refused (4xx)"]]
         page.until(lambda: seen() == ["100", "20", "10"], 3)
         assert page.cells("#attention"), "failures need attention"
+        page.go("requests?status=failed")
+        page.until(lambda: len(page.cells("#requestlist")) == 20)
+        page.go("requests?status=refused")
+        page.until(lambda: [row[7] for row in page.cells("#requestlist")] == ["limit: requests of the key (\u00d7 10)"])
         page.go("requests?status=5xx")
         page.until(lambda: len(page.cells("#requestlist")) == 20)
         assert all("status 500" in row[7] for row in page.cells("#requestlist"))
-        assert "failures since" in page.text("#since")
+        assert re.match(r"Kept: \d+ requests, all since [\d:]{8}, failures \(5xx\) since [\d:]{8}\.$", page.text("#since")), page.text("#since")
         said = gate.run("requests", "--failed", "--limit", "100").stdout
         assert said.count("status 500") == 20 and "limit: requests of the key (x 10)" in said, said
         for _ in range(5000):
@@ -183,6 +187,12 @@ def a_session_costs_what_the_report_says(_, driver):
         two = max(report, key=lambda line: line["requests"])
         page.js("[...document.querySelectorAll('#usage a')].find(one => one.textContent === arguments[0]).click()", two["name"])
         page.until(lambda: len(page.cells("#requestlist")) == two["requests"])
+        page.open("requests?session=one")
+        page.until(lambda: len(page.cells("#requestlist")) == 1)
+        page.go("requests")
+        page.until(lambda: len(page.cells("#requestlist")) > 2)
+        page.at("#q").send_keys("two")
+        page.until(lambda: len(page.cells("#requestlist")) == 2, 3)
     finally:
         gate.end()
 
@@ -223,11 +233,14 @@ def a_request_is_found_by_its_id(page, _):
     found = re.search(r"[0-9a-z]{16,}", json.loads(text)["error"].get("request_id", "") or text)
     assert status == 404 and found, text
     page.open("requests")
-    page.at("#q").send_keys(found[0], Keys.ENTER)
-    page.until(lambda: len(page.cells("#requestlist")) == 1 and found[0] in page.js("return location.hash"))
+    pages = page.js("return history.length")
+    page.at("#q").send_keys(found[0])
+    page.until(lambda: len(page.cells("#requestlist")) == 1 and found[0] in page.js("return location.hash"), 3)
+    assert page.js("return history.length") == pages, "typing makes no history"
     page.js("document.querySelector('#requestlist tbody tr').focus()")
     ActionChains(page.driver).send_keys(Keys.ENTER).perform()
     detail = page.until(lambda: page.text("#box"))
+    assert "Copied" not in detail and "Ctrl+C" not in detail, "Enter only opens it"
     assert found[0] in detail and "no model no-such-model" in detail and "demo" in detail, detail
     page.gate.chat()
     page.go("requests?status=2xx")
@@ -236,6 +249,8 @@ def a_request_is_found_by_its_id(page, _):
     detail = page.until(lambda: page.text("#box"))
     assert all(word in detail for word in ["attempts", "cost", "tokens", "heron"]), detail
     page.press("Close")
+    page.go("requests?q=no-such-request")
+    page.until(lambda: "Of earlier ones nothing is kept: all since" in page.text("#requestlist"))
 
 
 def signing_in_is_the_only_card(_, driver):
@@ -262,6 +277,11 @@ def signing_in_is_the_only_card(_, driver):
         driver.get(gate.page + "#token=" + gate.token)
         page.until(lambda: page.text("#may") == "May change keys")
         assert gate.token not in driver.current_url
+        gate.stop("serve")
+        pathlib.Path(gate.folder, "write.token").write_text("another-token-of-the-test", encoding="utf-8")
+        gate.serve()
+        page.until(lambda: page.text("#wrong") == "This token is not valid any more.")
+        assert not page.at("#banner").is_displayed() and driver.title.startswith("Sign in - Tollgate"), driver.title
         page.said()
     finally:
         gate.end()
@@ -412,11 +432,20 @@ def a_stopped_gateway_is_said_with_the_time_and_forgotten_when_it_is_back(_, dri
     gate = Incident()
     try:
         page = Page(gate, driver)
-        page.open()
+        page.open("requests")
         page.until(lambda: "Healthy" in page.text("#health"))
         gate.stop("serve")
         page.until(lambda: page.at("#banner").is_displayed(), 6)
-        assert re.match(r"No answer from the gateway since \d\d:\d\d:\d\d\. Figures are from then\.", page.text("#banner"))
+        first, until = page.text("#banner"), time.monotonic() + 8
+        while time.monotonic() < until:
+            assert page.text("#banner") == first and driver.title.startswith("No answer - Tollgate"), (first, driver.title)
+            time.sleep(0.3)
+        gate.serve()
+        page.until(lambda: not page.at("#banner").is_displayed() and "No answer" not in driver.title)
+        page.go("overview")
+        gate.stop("serve")
+        page.until(lambda: page.at("#banner").is_displayed(), 6)
+        assert re.match(r"No answer from the gateway since \d\d:\d\d:\d\d\. The figures are of that time\.", page.text("#banner"))
         gate.serve()
         page.until(lambda: not page.at("#banner").is_displayed() and "Healthy" in page.text("#health"))
         # The browser's own words about those requests.
