@@ -195,14 +195,17 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
 fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, counts: (usize, usize)) -> Result<(), Failure> {
     let member = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default();
     let (all, failures) = (member("recorded_since"), member("failures_recorded_since"));
-    let since = format!("all requests since {all}\nand failures (5xx) since {failures}");
+    let mut since = format!("all since {all}");
+    if failures < all {
+        since += &format!("\nand failures (5xx) since {failures}");
+    }
     match (&args.id, counts) {
         (Some(_), (_, 0)) => {
             let since = since.replace('\n', " ");
-            return Err(Failure::failed(format!("no such request is kept: the gateway keeps {since}")));
+            return Err(Failure::failed(format!("no such request; kept: {since}")));
         }
         _ if *all >= *begun => remark(&format!("Recording begins now; failures are kept since {failures}.")),
-        (_, (_, 0)) => remark(&format!("No such request is kept: the gateway keeps {since}.")),
+        (_, (_, 0)) => remark(&format!("No such request. Kept: {since}.")),
         (None, (kept, _)) if args.session.is_none() && !args.json => {
             remark(&format!("Kept: {} requests, {since}.", grouped(kept as u64)));
         }
