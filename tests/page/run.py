@@ -419,6 +419,10 @@ def everything_is_done_by_the_keyboard_alone(page, _):
     keys("by keyboard", Keys.ENTER)
     page.until(lambda: page.driver.find_elements(By.ID, "secret"))
     keys(Keys.ESCAPE)
+    assert page.text("#secret").startswith("tg_"), "Escape does not lose a secret that is shown once"
+    tab_to("#box .go")
+    keys(Keys.ENTER)
+    page.until(lambda: not page.driver.find_elements(By.ID, "secret"))
     page.at("#keyq").send_keys("by keyboard")
     tab_to('[aria-label="Change by keyboard"]')
     keys(Keys.ENTER)
