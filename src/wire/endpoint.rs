@@ -29,7 +29,7 @@ struct ShapeRow {
 }
 
 /// The formats in the order of [`Shape::ALL`].
-static SHAPES: [ShapeRow; Shape::ALL.len()] = [
+const SHAPES: [ShapeRow; Shape::ALL.len()] = [
     ShapeRow { name: "chat", path: "/v1/chat/completions", count_path: "", is_anthropic: false },
     ShapeRow { name: "messages", path: "/v1/messages", count_path: "/v1/messages/count_tokens", is_anthropic: true },
     ShapeRow {
@@ -45,7 +45,7 @@ impl Shape {
     pub const ALL: [Shape; 3] = [Shape::Chat, Shape::Messages, Shape::Responses];
 
     #[inline]
-    fn row(self) -> &'static ShapeRow {
+    const fn row(self) -> &'static ShapeRow {
         &SHAPES[self as usize]
     }
 
@@ -83,8 +83,13 @@ impl Passthrough {
     pub const ALL: [Passthrough; 3] = [Passthrough::Embeddings, Passthrough::Rerank, Passthrough::Completions];
 
     /// Returns its name in the configuration, in scopes and in rows.
+    #[inline]
     pub fn name(self) -> &'static str {
-        &ModelEndpoint::relay(self).path_below()[1..]
+        match self {
+            Passthrough::Embeddings => "embeddings",
+            Passthrough::Rerank => "rerank",
+            Passthrough::Completions => "completions",
+        }
     }
 
     /// True if its answers are text written by a model: they may be streamed, and have completion tokens.
@@ -172,7 +177,7 @@ impl ModelEndpoint {
 
     /// Returns its path.
     #[inline]
-    pub fn path(self) -> &'static str {
+    pub const fn path(self) -> &'static str {
         match self.operation {
             Operation::Generate => self.shape.row().path,
             Operation::CountTokens => self.shape.row().count_path,
@@ -184,14 +189,23 @@ impl ModelEndpoint {
 
     /// Returns its path below `/v1`.
     #[inline]
-    pub fn path_below(self) -> &'static str {
-        &self.path()[VERSION.len()..]
+    pub const fn path_below(self) -> &'static str {
+        self.path().split_at(VERSION.len()).1
     }
 
     /// Returns the endpoint with the path `below` below `/v1`.
     #[inline]
     pub fn at(below: &[u8]) -> Option<ModelEndpoint> {
-        ModelEndpoint::ALL.into_iter().find(|endpoint| endpoint.path_below().as_bytes() == below)
+        // Computed by the compiler: nearly every request comes here.
+        const PATHS: [&str; ModelEndpoint::ALL.len()] = {
+            let (mut paths, mut at) = ([""; ModelEndpoint::ALL.len()], 0);
+            while at < paths.len() {
+                paths[at] = ModelEndpoint::ALL[at].path_below();
+                at += 1;
+            }
+            paths
+        };
+        PATHS.iter().position(|path| path.as_bytes() == below).map(|at| ModelEndpoint::ALL[at])
     }
 
     /// Returns the endpoint with the name `name`, apart from those that count.
@@ -224,6 +238,8 @@ mod tests {
             assert_eq!(ModelEndpoint::at(endpoint.path_below().as_bytes()), Some(endpoint));
             let counts = endpoint.operation == Operation::CountTokens;
             assert_eq!(ModelEndpoint::from_name(endpoint.name()), (!counts).then_some(endpoint));
+            // A relayed endpoint is named after its path.
+            assert!(!endpoint.is_relayed() || endpoint.path_below() == format!("/{}", endpoint.name()));
         }
         for path in ["", "/", "/chat", "/chat/completions/", "chat/completions", "/v1/messages"] {
             assert_eq!(ModelEndpoint::at(path.as_bytes()), None, "{path}");
