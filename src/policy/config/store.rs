@@ -53,8 +53,8 @@ section! {
         /// loses the records that are not committed yet. More than `"25ms"` is possible only with `durability =
         /// "write-behind"`.
         pub commit_every: Duration = COMMIT_TICK, Time(COMMITS), Restart;
-        /// Time between syncs of the commits to a ledger in a file. A power cut loses no more than that. With
-        /// `"before-reply"` every commit is synced.
+        /// Time between syncs of the commits to a ledger in a file. A power cut loses no more than that and
+        /// `commit_every`. With `"before-reply"` every commit is synced.
         pub sync_every: Duration = Duration::from_secs(30), Time(SYNCS), Restart;
         /// Bytes of a page of a ledger in a file: 512, 1024, 2048 or 4096. It applies to a new file, or after
         /// `tollgate ledger compact`.
@@ -63,7 +63,7 @@ section! {
         /// clean stop, if it has changed. A copy replaces an older one, but no other file. Tollgate never reads the
         /// copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
-        /// If a commit of usage records is late by this time, new requests get 503.
+        /// If a commit of usage records is late by this time, new requests get 503, except with `on_outage = "local"`.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
         /// Behaviour while a shared store cannot be reached: `"refuse"` returns 503, `"local"` lets each host admit its
         /// share of every limit. `"local"` cannot be combined with `durability = "before-reply"`.
