@@ -22,6 +22,10 @@ use crate::wire::body::{LAST_CHUNK, write_chunk};
 use crate::wire::head::{Framing, Method, RequestHead, values};
 use std::time::Duration;
 
+/// Responses that wait for slow callers take at most this part of `max_buffered`, for callers with a token and for the
+/// others.
+const UNREAD_SHARE: usize = 8;
+
 /// Interval between updates of the live feed.
 const LIVE_EVERY: Duration = Duration::from_millis(250);
 /// Number of intervals without requests after which a comment is sent.
@@ -75,7 +79,9 @@ impl Gateway {
     fn has_room_for_answer(&mut self, id: ClientId, known: bool) -> bool {
         let clients = &self.clients;
         let unsent = |id| clients.get(id).map_or(0, |client| client.unsent_bytes());
-        let most = self.cx.setup.config.server.bounds.unread_bytes();
+        let server = &self.cx.setup.config.server;
+        // They count as buffered, and clients need most of that.
+        let most = server.bounds.unread_bytes().min(server.max_buffered / UNREAD_SHARE);
         let has_room = self.cx.desk.has_room(known, self.cx.out.len(), most, unsent);
         if has_room {
             self.cx.desk.reads(id, known);

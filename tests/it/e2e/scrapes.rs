@@ -40,6 +40,31 @@ fn scrape(method: &str, more: &[(&str, &str)]) -> Vec<u8> {
     request(method, "/metrics", &[&[("authorization", token.as_str())], more].concat())
 }
 
+/// Sends a request to the admin listener over a connection whose answer is not read.
+fn unread(h: &Harness, request: &[u8]) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    // Otherwise the kernel would take most of the answer.
+    socket.set_tcp_mss(536).unwrap();
+    socket.connect(&h.admin.into()).unwrap();
+    (&socket).write_all(request).unwrap();
+    socket.into()
+}
+
+#[test]
+fn unread_admin_responses_leave_clients_their_memory() {
+    let server = "max_connections = 64\nmax_body = \"512KiB\"\nmax_buffered = \"2MiB\"";
+    let h = Harness::start(&Setup { server, ..Setup::default() });
+    let key = h.key();
+    let held: Vec<TcpStream> = (0..60).map(|_| unread(&h, &request("GET", "/openapi.json", &[]))).collect();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    for _ in 0..3 {
+        assert_eq!(h.chat(&key, &harness::chat("hello\n#sim tokens=5")).status(), 200);
+    }
+    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200);
+    drop(held);
+}
+
 #[test]
 fn many_models_and_unread_scrapes_stay_within_the_documented_memory() {
     let h = used_models();
@@ -59,15 +84,7 @@ fn many_models_and_unread_scrapes_stay_within_the_documented_memory() {
     assert!(text.body.len() as u64 > 4 * LISTS, "{} bytes", text.body.len());
     // The connection stays usable.
     assert_eq!(client.ask(&request("GET", "/healthz", &[])).status(), 200);
-    let unread: Vec<TcpStream> = (0..30)
-        .map(|_| {
-            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-            socket.set_recv_buffer_size(4096).unwrap();
-            socket.connect(&h.admin.into()).unwrap();
-            (&socket).write_all(&scrape("GET", &[])).unwrap();
-            socket.into()
-        })
-        .collect();
+    let unread: Vec<TcpStream> = (0..30).map(|_| unread(&h, &scrape("GET", &[]))).collect();
     let statuses = unread.iter().map(|mut socket| {
         let mut status = [0; 12];
         socket.read_exact(&mut status).unwrap();
