@@ -3,7 +3,7 @@
 
 use super::event::Effect;
 use super::state::Exchange;
-use std::fmt::{Debug, Error, Result, Write};
+use std::fmt::{Debug, Display, Error, Formatter, Result, Write};
 
 macro_rules! transitions {
     ($($state:literal $events:literal => $next:literal)*) => {
@@ -45,7 +45,7 @@ transitions! {
 }
 
 /// A step under way, in a debug build.
-pub(super) struct Step(Option<(String, String)>);
+pub(super) struct Step(Option<(VariantName, VariantName)>);
 
 impl Step {
     /// A step of `exchange` by `event`.
@@ -61,8 +61,9 @@ impl Step {
         if cfg!(debug_assertions)
             && let Some((from, event)) = self.0
         {
-            let next = if effect.ends() { "end".to_owned() } else { variant(&exchange.state) };
-            assert!(is_listed(&from, &event, &next), "{from} and {event} lead to {next}");
+            let reached = variant(&exchange.state);
+            let next = if effect.ends() { "end" } else { reached.text() };
+            assert!(is_listed(from.text(), event.text(), next), "{from} and {event} lead to {next}");
         }
     }
 }
@@ -75,19 +76,40 @@ fn is_listed(from: &str, event: &str, next: &str) -> bool {
     TRANSITIONS.iter().any(row)
 }
 
-/// Name of a variant: the first word of what `Debug` writes, which ends there.
-fn variant(of: &impl Debug) -> String {
-    struct FirstWord(String);
-    impl Write for FirstWord {
-        fn write_str(&mut self, text: &str) -> Result {
-            let word = text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
-            self.0.push_str(word);
-            if word.len() < text.len() { Err(Error) } else { Ok(()) }
-        }
+/// Name of a variant. It takes no storage, so that a debug build allocates no more than a release.
+struct VariantName {
+    bytes: [u8; 16],
+    length: usize,
+}
+
+impl VariantName {
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
     }
-    let mut word = FirstWord(String::new());
-    let _ = write!(word, "{of:?}");
-    word.0
+}
+
+impl Display for VariantName {
+    fn fmt(&self, to: &mut Formatter<'_>) -> Result {
+        to.write_str(self.text())
+    }
+}
+
+impl Write for VariantName {
+    /// Takes the first word, and ends there.
+    fn write_str(&mut self, text: &str) -> Result {
+        let word = text.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+        let free = self.bytes.get_mut(self.length..self.length + word.len()).ok_or(Error)?;
+        free.copy_from_slice(word.as_bytes());
+        self.length += word.len();
+        if word.len() < text.len() { Err(Error) } else { Ok(()) }
+    }
+}
+
+/// Name of a variant: the first word of what `Debug` writes.
+fn variant(of: &impl Debug) -> VariantName {
+    let mut name = VariantName { bytes: [0; 16], length: 0 };
+    let _ = write!(name, "{of:?}");
+    name
 }
 
 #[cfg(test)]
@@ -104,7 +126,8 @@ mod tests {
 
     #[test]
     fn first_word_names_a_variant() {
-        let named = [variant(&ExchangeEvent::Whole(&[1; 9])), variant(&ExchangeEvent::Body { complete: true })];
-        assert_eq!((named, variant(&format_args!("Data"))), (["Whole".into(), "Body".into()], "Data".into()));
+        assert_eq!(variant(&ExchangeEvent::Whole(&[1; 9])).text(), "Whole");
+        assert_eq!(variant(&ExchangeEvent::Body { complete: true }).text(), "Body");
+        assert_eq!(variant(&format_args!("Data")).text(), "Data");
     }
 }
