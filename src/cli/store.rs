@@ -128,7 +128,9 @@ pub fn peek_keys(high: &Config, take: &mut dyn FnMut(KeyRecord)) -> Result<(), F
 /// Accepts a shared ledger in its current state, for all running hosts; returns its epoch.
 pub fn adopt(high: &Config) -> Result<String, Failure> {
     match &high.store.url {
-        StoreUrl::Sqlite(_) => Err(Failure::failed("store.url: only a shared ledger can be adopted")),
+        StoreUrl::Sqlite(_) => {
+            Err(Failure::failed("store.url: a file needs no adopting: a gateway opens what is there"))
+        }
         #[cfg(feature = "redis")]
         StoreUrl::Redis(_) => unconnected(high).and_then(|mut remote| remote.adopt()).map_err(Failure::failed),
         #[cfg(not(feature = "redis"))]

@@ -555,7 +555,7 @@ impl Refusal {
 
     /// 500: the provider's answer is invalid or incomplete.
     pub fn upstream_broken() -> Refusal {
-        Refusal::new(RefusalKind::Upstream, 500, "the model's provider ended its answer early or sent an invalid one")
+        Refusal::new(RefusalKind::Upstream, 500, "the model's provider broke off or sent an invalid answer")
     }
 
     /// 500: an event above `max_event` or an answer above `max_response`. `setting` is the name of the limit.

@@ -111,7 +111,7 @@ fn model_list_is_updated_kept_on_failure_and_shown() {
     let json: Value = serde_json::from_str(&h.done(&["models", "--json"])).unwrap();
     let marks: Vec<&Value> = json.as_array().unwrap().iter().map(|model| &model["discovered"]).collect();
     assert_eq!(marks.iter().filter(|mark| mark.as_bool() == Some(true)).count(), 1);
-    assert!(h.done(&["check"]).contains("5 models and what one provider lists"), "{}", h.done(&["check"]));
+    assert!(h.done(&["check"]).contains("5 models and those that one provider lists"), "{}", h.done(&["check"]));
     let checked = h.command(&["check", "--connect"]).out;
     assert!(checked.contains("ok: discover: 1 model of its list for the catalog"), "{checked}");
     let narrow = h.key_with(&["--models", "l/qwen,l/later"]);
