@@ -153,7 +153,8 @@ pub const ALERTS_MAX: usize = 1000;
 pub const ALERTS_TICK: Duration = Duration::from_millis(20);
 /// Interval at which targets and the ledger are looked at for alerts.
 pub const ALERTS_LOOK: Duration = Duration::from_secs(5);
-/// The same while there is trouble: its end must not be lost if the process is killed.
+/// Interval of the same look while a target fails or the ledger is late. It is shorter, so that a kill does not lose
+/// the end of the failure.
 pub const ALERTS_LOOK_TROUBLE: Duration = Duration::from_secs(1);
 /// Time at the end that the present attempt to deliver an alert is waited for.
 pub const ALERTS_PARTING: Duration = Duration::from_secs(2);

@@ -185,7 +185,7 @@ impl Courier {
         }
     }
 
-    /// What the file says at present: another process may have written to it.
+    /// Reads the facts from the file again, because another process may have written to it.
     fn facts(&self) -> AlertFacts {
         self.file.as_ref().and_then(|file| file.read(unix()).ok()).unwrap_or_default()
     }

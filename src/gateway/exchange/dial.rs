@@ -141,7 +141,7 @@ impl RequestJob {
         let Some((_, target, provider)) = self.route() else {
             return Err(Box::new(Fault::from(FaultKind::Internal)));
         };
-        // What is kept was dialed under the present configuration; another one's providers have other numbers.
+        // Kept connections belong to the present configuration; providers have other numbers in another one.
         let present = self.request.setup.epoch == cx.setup.epoch;
         if present
             && again.is_none()

@@ -137,7 +137,7 @@ impl Effect {
     }
 }
 
-/// What follows from an event of an answer: an effect, or the end of the answer.
+/// Result of an event of an answer: an effect, or the end of the answer.
 pub(super) type AnswerStep = Result<Effect, Box<Over>>;
 
 /// The end of an answer.

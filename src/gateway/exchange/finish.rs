@@ -88,7 +88,7 @@ impl Exchange {
         let row = self.job.settle(committing.usage, 200, cx);
         committing.by = cx.now.mono.after(self.job.request.setup.config.store.max_commit_lag);
         let is_stream = committing.kind == FinalOutput::Events;
-        // Nothing was admitted, so nothing has to be kept.
+        // Without an admission there is no usage record to wait for.
         let effect = if row.is_none() { committing.committed(&mut self.job, cx) } else { Effect::Wait };
         let former = std::mem::replace(&mut self.state, State::Committing(committing));
         former.release(self.job.request.found.key, cx);
@@ -127,7 +127,7 @@ impl Exchange {
         self.job.no_verdict(cx);
         std::mem::replace(&mut self.state, State::Ended).release(self.job.request.found.key, cx);
         if cx.lifecycle.handover.is_final() {
-            // It is the successor that is asked how much has been served.
+            // From now on the successor reports the totals.
             let counters = Box::new(cx.take_counters());
             cx.orders.push(Order::Counted(counters));
         }

@@ -60,7 +60,7 @@ impl Answering {
             Body::Offloaded { .. } => return None,
             Body::Collect { .. } => return self.intake_whole(job, own, bytes, cx),
             // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
-            // What is long leaves for a helper thread as it comes, so that it does not leave too often.
+            // A long piece goes to a helper thread as it arrives: collecting it would cause more hand-overs.
             Body::Stream(stream) if !cx.is_long(stream.held() + RELAY_SLICE) => {
                 if full && bytes > 0 {
                     return None;

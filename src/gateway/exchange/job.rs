@@ -47,7 +47,7 @@ impl RequestNotes {
     }
 }
 
-/// What is asked for: facts of the head and, once it is complete, of the body.
+/// Facts about a request: those of its head and, once the body is complete, those of the body.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) client: ClientId,

@@ -284,7 +284,7 @@ impl Exchange {
         let (now, job) = (cx.now.mono, &mut self.job);
         let admitted = job.admitted.as_ref();
         let (is_late, beats) = admitted.map_or((false, false), |one| (one.until <= now, one.beat <= now));
-        // Who has not been read may have answered long ago.
+        // A provider that was not read may have answered long ago, so it is not to blame.
         let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };
         let late = match &mut self.state {
             State::Queued(queued) if queued.by <= now => Some(Err(Queued::in_vain(job, cx).into())),

@@ -14,7 +14,7 @@ pub(super) enum NextStep {
     /// Its body is written: charge it, and reserve what it may use. `others_counted`: the requests of its key that were
     /// admitted by a bound have counted what they may use.
     Reserve { draft: Outgoing, others_counted: bool },
-    /// It is admitted: start its clocks and its first attempt.
+    /// The request is admitted: start its clocks and its first attempt.
     Serve(Outgoing),
     /// Have a helper thread write the body for the chosen target; the attempt before, and its target.
     Translate(Outgoing, Option<Box<(Fault, u32)>>),

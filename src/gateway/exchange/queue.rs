@@ -74,7 +74,7 @@ impl Queued {
         };
         let mut choice = job.attempt.choice(&job.request, &draft, cx.now.mono);
         if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
-            // It said that it had no place, so that it may be asked again when its rest is over.
+            // The target had no free slot, so it may be tried again after its cool-down.
             choice.tried &= !job.attempt.bit();
         }
         match job.request.seek(&queue, &choice, Stage::Failed, cx) {
