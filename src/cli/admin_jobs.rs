@@ -50,6 +50,10 @@ fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Er
         ("GET", ["keys", id]) => json(&keys::shown(high, id, now).map_err(failed)?),
         ("GET", ["plans"]) => page(ask, high.plans.iter().map(plan).collect()),
         ("GET", ["models"]) => page(ask, models::lines(&high.catalog)),
+        ("GET", ["budgets"]) => {
+            let list = keys::budgets::report(high, now).map_err(failed)?;
+            page(ask, list.iter().map(|one| one.json(now)).collect())
+        }
         ("GET", ["usage"]) => {
             let args = usage::asked(&ask.part.more).map_err(|text| (400, text))?;
             let (mut lines, more) = usage::reported(&args, high, ask.part.bounds()).map_err(failed)?;

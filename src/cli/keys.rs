@@ -4,9 +4,11 @@
 
 mod actor;
 pub(super) mod api;
+pub(super) mod budgets;
 mod listing;
 mod lookup;
 mod options;
+mod used;
 
 pub(super) use actor::Actor;
 pub use listing::ListArgs;
@@ -27,10 +29,10 @@ use crate::policy::plan::LimitOverrides;
 use crate::policy::window::iso;
 use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
-use listing::Used;
 pub(super) use listing::{KeyLine, cut, listed, shown};
 pub(super) use lookup::unknown;
 use lookup::{find, is_no_id};
+use used::Used;
 
 /// Fails if the ledger has no key with this id or name.
 pub(super) fn known(high: &Config, key: &str) -> Result<(), Failure> {

@@ -6,10 +6,12 @@ mod report;
 use super::args::ConfigArg;
 use super::cold_prefixes;
 use super::connect::distance;
+use super::keys::budgets;
 use super::load::{self, Secrets};
 use super::output::{Failure, print, print_json, remark};
 use super::store;
 use crate::base::time::Unix;
+use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
 use crate::policy::window::{iso, parse_moment};
@@ -35,6 +37,10 @@ pub struct UsageArgs {
     /// With `--by session`: the cost of prefixes that had left the provider's cache, and the reason
     #[arg(long)]
     pub cache: bool,
+    /// Instead of usage: budgets and token quotas of groups and keys, and how long they last
+    #[arg(long, conflicts_with_all = ["by", "cache", "key", "group", "model"])]
+    #[arg(conflicts_with_all = ["user", "label", "since", "until", "csv"])]
+    pub budgets: bool,
     /// Only this key, by id or name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
@@ -113,6 +119,17 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         };
     }
     store::has_folder(&high)?;
+    if args.budgets {
+        let now = unix();
+        let list = budgets::report(&high, now)?;
+        if args.json {
+            return print_json(&list.iter().map(|one| one.json(now)).collect::<Vec<_>>());
+        }
+        if list.is_empty() {
+            remark("No group and no key has a budget or a token quota.");
+        }
+        return print(&budgets::table(&list, args.wide, now));
+    }
     let (lines, keys) = read(args, &high, None)?;
     let report = Report { parts: &args.by.0, lines: &lines, keys: &keys };
     match (args.json, args.csv) {

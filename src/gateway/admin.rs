@@ -47,7 +47,7 @@ const KEYS: &str = "limit after-key";
 /// Methods of read-only routes.
 const LOOK: &str = "GET, HEAD";
 /// Routes of the admin API: path, with `*` for a name; permitted methods; and query parameters.
-static ROUTES: [(&str, &str, &str); 12] = [
+static ROUTES: [(&str, &str, &str); 13] = [
     ("status", LOOK, ""),
     ("targets", LOOK, LIST),
     ("groups", LOOK, LIST),
@@ -58,6 +58,7 @@ static ROUTES: [(&str, &str, &str); 12] = [
     ("keys/*/rotate", "POST", ""),
     ("plans", LOOK, LIST),
     ("models", LOOK, LIST),
+    ("budgets", LOOK, LIST),
     ("usage", LOOK, "limit after by since until key group model user label"),
     ("audit", LOOK, LIST),
 ];

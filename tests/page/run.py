@@ -163,6 +163,10 @@ def budgets_warn_with_words_and_a_date(_, driver):
         assert len(marks) == 2 * len(rows), "each budget shows the two thresholds of alerts"
         shown = json.loads(gate.run("keys", "show", "own", "--json").stdout)
         own = next(row for row in rows if row[0] == "key own")
+        told = {f"{one['what']} {one['name']}": one for one in json.loads(gate.run("usage", "--budgets", "--json").stdout)}
+        assert {row[0]: row[3] for row in rows} == {name: one["forecast"] for name, one in told.items()}, (rows, told)
+        from_key = next(one for one in shown["budgets"] if one["unit"] == "usd")
+        assert from_key == told["key own"], (from_key, told)
         assert own[1] == f"${shown['cost_used']:.4f} / $5.0000", (own, shown)
         page.go("overview")
         page.until(lambda: any("budget spent" in row[2] and "UTC" in row[2] for row in page.cells("#attention")))
@@ -492,7 +496,7 @@ def tables_and_help_fit_eighty_columns(_, driver):
         gate.say("#sim status=500", key)
         gate.say("x", model="gpt-5-mini", key=key)
         commands = ["serve", "demo", "check", "ready", "keys", "models", "usage", "requests", "ledger"]
-        asked = [["keys", "list"], ["requests", "--limit", "50"], ["usage"], ["usage", "--by", "model,day"], ["usage", "--by", "session"]]
+        asked = [["keys", "list"], ["usage", "--budgets"], ["requests", "--limit", "50"], ["usage"], ["usage", "--by", "model,day"], ["usage", "--by", "session"]]
         for args in asked + [[name, "--help"] for name in commands]:
             said = on_terminal(gate, *args)
             long = [line for line in said.splitlines() if len(line) > 80]

@@ -1,6 +1,7 @@
 //! Actor and idempotency key of a key change.
 
-use super::listing::{KeyLine, Used};
+use super::listing::KeyLine;
+use super::used::Used;
 use crate::base::time::Unix;
 use crate::cli::output::json_text;
 use crate::policy::config::Config;

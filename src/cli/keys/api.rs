@@ -1,8 +1,9 @@
 //! Key operations of the admin API: they use the code of the commands, but print nothing.
 
 use super::actor::Actor;
-use super::listing::{KeyLine, Used};
+use super::listing::KeyLine;
 use super::lookup::find;
+use super::used::Used;
 use super::{Fresh, IssueArgs, KeyOptions, RevokedKey, Rotated, SetArgs, gone, make, revoke_in, rotate_in, set_in};
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;

@@ -1,6 +1,8 @@
 //! `tollgate keys list` and `keys show`: keys with their permissions, limits and usage.
 
+use super::budgets::{self, BudgetLine};
 use super::lookup::{KeyArgs, find, unknown};
+use super::used::Used;
 use crate::base::time::Unix;
 use crate::base::{limits, order};
 use crate::cli::args::ConfigArg;
@@ -13,7 +15,7 @@ use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
 use crate::policy::plan::Plan;
 use crate::policy::settings::units::dollars_text;
 use crate::policy::window::{Period, date, iso};
-use crate::store::api::{By, Names, Query};
+use crate::store::api::Names;
 use crate::store::ledger::Ledger;
 use clap::Args;
 use serde::Serialize;
@@ -75,6 +77,11 @@ pub(in crate::cli) struct KeyLine {
     /// Cost and budget in nano-dollars.
     #[serde(skip)]
     nano: (u64, u64),
+    /// Beginning of the next period.
+    renews: String,
+    /// Budget and token quota with their forecasts, if only this key is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budgets: Option<Vec<serde_json::Value>>,
     /// The last day (UTC) on which a request was admitted.
     last_use: Option<String>,
 }
@@ -129,47 +136,6 @@ impl KeyLimits {
     }
 }
 
-/// Usage of keys according to the ledger.
-#[derive(Default)]
-pub(super) struct Used {
-    /// Tokens and nano-dollars in the current period, by key, for each period length.
-    period: BTreeMap<(u8, KeyId), [u64; 2]>,
-    /// The last day with a request.
-    last: BTreeMap<KeyId, Unix>,
-}
-
-/// Key of [`Used::period`] for a period.
-fn number(period: Period) -> u8 {
-    Period::ALL.iter().position(|other| *other == period).unwrap_or(0) as u8
-}
-
-impl Used {
-    /// Reads the usage of these keys, or of all keys, from the ledger.
-    fn read(ledger: &mut Ledger, high: &Config, keys: Option<&[KeyRecord]>, now: Unix) -> Result<Used, Failure> {
-        let mut used = Used::default();
-        let ids = |keys: &[KeyRecord]| (By::Key, keys.iter().map(|key| key.id.to_string()).collect());
-        let all = Query { only: keys.map(ids).into_iter().collect(), ..Query::by(By::Key) };
-        for line in ledger.usage(&all).map_err(Failure::failed)? {
-            if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
-                used.last.insert(id, day);
-            }
-        }
-        for length in Period::ALL {
-            if !high.plans.iter().any(|plan| plan.period == length) {
-                continue;
-            }
-            let (start, _) = length.bounds(now);
-            let query = Query { since: Some(start), until: None, ..all.clone() };
-            for line in ledger.usage(&query).map_err(Failure::failed)? {
-                let Some(id) = KeyId::parse(&line.name) else { continue };
-                let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
-                used.period.insert((number(length), id), [tokens, line.cost_nano]);
-            }
-        }
-        Ok(used)
-    }
-}
-
 impl KeyLine {
     pub(super) fn new(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> KeyLine {
         let status = match key {
@@ -181,7 +147,7 @@ impl KeyLine {
         let former = key.former.iter().filter(|former| now < former.until);
         let plan = high.plan(&key.plan);
         let length = plan.map_or(Period::Month, |plan| plan.period);
-        let [tokens, nano] = used.period.get(&(number(length), key.id)).copied().unwrap_or_default();
+        let [tokens, nano] = used.in_period(length, &key.id);
         KeyLine {
             id: key.id.to_string(),
             name: key.name.clone(),
@@ -200,7 +166,9 @@ impl KeyLine {
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
             nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
-            last_use: used.last.get(&key.id).map(|day| date(*day)),
+            renews: iso(length.bounds(now).1),
+            budgets: None,
+            last_use: used.last(&key.id).map(date),
         }
     }
 
@@ -309,12 +277,18 @@ pub(in crate::cli) fn listed(
     }
 }
 
-/// Current state of a key.
+/// Current state of a key, with its budgets.
 pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<KeyLine, Failure> {
+    let (line, budgets) = with_budgets(high, name, now)?;
+    Ok(KeyLine { budgets: Some(budgets.iter().map(|one| one.json(now)).collect()), ..line })
+}
+
+fn with_budgets(high: &Config, name: &str, now: Unix) -> Result<(KeyLine, Vec<BudgetLine>), Failure> {
     let key = find(high, name)?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;
     let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?;
-    Ok(KeyLine::new(&key, high, &used, now))
+    let budgets = budgets::of_key(&key, &mut ledger, high, &used, now)?;
+    Ok((KeyLine::new(&key, high, &used, now), budgets))
 }
 
 /// Output of the list, printed page by page.
@@ -407,10 +381,12 @@ fn row(table: &mut Table<'_>, line: &KeyLine) {
 
 /// Shows one key.
 pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
-    let line = shown(&load::load(&args.config, Secrets::Optional)?, &args.key, unix())?;
+    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
     if args.json {
-        return print_json(&line);
+        return print_json(&shown(&high, &args.key, now)?);
     }
+    let (line, budgets) = with_budgets(&high, &args.key, now)?;
+    let forecast: Vec<String> = budgets.iter().map(|one| one.text(now)).collect();
     let never = || "never".to_string();
     let former = line.former_secrets_until.join(", ");
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
@@ -426,6 +402,8 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("limits", limits),
         ("tokens used", used),
         ("budget used", money.unwrap_or_else(none)),
+        ("renews", line.renews),
+        ("forecast", if forecast.is_empty() { none() } else { forecast.join("; ") }),
         ("status", line.status.to_string()),
         ("endpoints", endpoints),
         ("models", models),
@@ -494,8 +472,7 @@ mod tests {
     fn line_shows_last_use_and_usage_of_limits() {
         let (high, id) = (parsed(), key().id);
         let mut used = Used::default();
-        used.period.insert((number(Period::Month), id), [4044, 1_250_000_000]);
-        used.last.insert(id, Unix(1_795_132_800_000));
+        used.add(Period::Month, id, [4044, 1_250_000_000], Unix(1_795_132_800_000));
         let text = text_of(&[KeyLine::new(&key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
         let limits = LimitOverrides { tokens: Some(0), requests: Some(5), ..LimitOverrides::default() };

@@ -173,7 +173,7 @@ impl Gateway {
         let path = text(admin::inside(head.path.of(bytes)).unwrap_or_default());
         let load = match path.as_str() {
             _ if writer.is_some() => Load::Change,
-            "usage" => Load::Report(caller),
+            "usage" | "budgets" => Load::Report(caller),
             _ => Load::List(caller),
         };
         let ask = DeskAsk {

@@ -75,6 +75,7 @@ fn every_admin_api_answer_matches_its_document() {
         ("keys/{id}/rotate", "POST"),
         ("plans", "GET"),
         ("models", "GET"),
+        ("budgets", "GET"),
         ("usage", "GET"),
         ("audit", "GET"),
     ] {
@@ -90,10 +91,10 @@ fn every_admin_api_answer_matches_its_document() {
         check(&all.doc, &template, &method.to_ascii_lowercase(), &answer);
         all.seen.insert((template, method.to_ascii_lowercase(), 403));
     }
-    for path in ["status", "targets", "groups", "requests", "keys", "plans", "models", "usage", "audit"] {
+    for path in ["status", "targets", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "audit"] {
         all.see(200, "GET", (path, path), &token, "");
     }
-    for path in ["targets", "groups", "requests", "keys", "plans", "models", "usage", "audit"] {
+    for path in ["targets", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "audit"] {
         all.see(400, "GET", (path, &format!("{path}?limit=none")), &token, "");
     }
     all.see(200, "GET", ("usage", "usage?by=key,model&since=2020-01-01"), &token, "");

@@ -5,6 +5,7 @@ use super::client::{Answer, Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, with};
 use super::process::{Process, free_port, run, wait_for};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
@@ -111,6 +112,48 @@ fn admin_api_returns_what_the_commands_print() {
     }
     assert_eq!(ask(&h, "POST", "usage", &[], "{}").status(), 405);
     assert_eq!(ask(&h, "DELETE", "requests", &[], "").status(), 405);
+}
+
+#[test]
+fn budgets_and_their_forecasts_are_the_same_everywhere() {
+    let groups =
+        "[[groups]]\nname = \"labs\"\nbudget = 5.0\n[[groups]]\nname = \"eval\"\nparent = \"labs\"\ntokens = 100\n";
+    let mut h = Harness::start(&Setup { server: WRITE, more: groups.to_string(), ..Setup::default() });
+    let key = h.key();
+    let id = &key[8..20];
+    h.done(&["keys", "set", id, "--group", "eval", "--budget", "1000", "--tokens", "0"]);
+    h.gateway.stop("TERM");
+    let db = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
+    let today = unix().0 / 86_400_000;
+    for ago in [1, 3] {
+        let sums = "'small', 'sim/small', 'labs/eval', 'chat', 'other', 1, 1, 1, 1, 1, 1000000000";
+        db.execute(&format!("INSERT INTO days SELECT {}, '{id}', {sums}", today - ago), []).unwrap();
+    }
+    drop(db);
+    h.start_again();
+    // What will have been used at the end depends on the present moment.
+    let lasting = |list: &Value| -> Vec<Value> {
+        let mut list = list.as_array().unwrap().clone();
+        list.iter_mut().for_each(|one| assert!(one.as_object_mut().unwrap().remove("at_renewal").is_some()));
+        list
+    };
+    let all = &lasting(&told(&h, "budgets")["data"]);
+    assert_eq!(*all, lasting(&printed(&h, &["usage", "--budgets", "--json"])));
+    let names: BTreeSet<&str> = all.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!((names, all.len()), (["eval", "labs", "test"].into(), 3), "a group includes those below it: {all:?}");
+    assert!(all.iter().all(|one| one["pace"] == "3 days"), "{all:?}");
+    let own: Vec<&Value> = all.iter().filter(|one| one["what"] == "key").collect();
+    for shown in [printed(&h, &["keys", "show", id, "--json"]), told(&h, &format!("keys/{id}"))] {
+        assert_eq!((json!(lasting(&shown["budgets"])), &shown["renews"]), (json!(own), &own[0]["renews"]));
+    }
+    let text = h.done(&["keys", "show", id]);
+    let forecast = format!("budget: {}, $", own[0]["forecast"].as_str().unwrap());
+    assert!(text.contains(&forecast) && text.contains("(pace: 3 days)"), "{text}");
+    let table = h.done(&["usage", "--budgets"]);
+    assert!(table.contains("group labs") && table.contains("key test") && table.contains("3 days"), "{table}");
+    assert_eq!(h.command(&["usage", "--budgets", "--by", "key"]).code, 2);
+    let first = told(&h, "budgets?limit=1");
+    assert_eq!((first["data"].as_array().unwrap().len(), &first["next"]), (1, &"1".into()));
 }
 
 #[test]
@@ -443,7 +486,7 @@ fn rotation_keeps_former_secrets_and_the_audit_has_their_end() {
     }
     let more = ask(&h, "POST", &rotate, &[], r#"{"grace":"1h"}"#);
     assert_eq!(more.status(), 409, "{}", more.text());
-    let key = told(&h, "keys/ci");
+    let key = told(&h, "keys")["data"][0].clone();
     assert_eq!(key["former_secrets_until"].as_array().map(Vec::len), Some(8), "no former secret may end early");
     let line = told(&h, "audit?limit=1")["data"][0].clone();
     assert_eq!((&line["what"], &line["after"]), (&json!("rotate"), &key), "the members equal those of --json");

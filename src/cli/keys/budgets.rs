@@ -1,0 +1,332 @@
+//! Budgets and token quotas of groups and keys: how much is used, and how long the rest lasts. The only forecast:
+//! `usage --budgets`, `keys show`, the admin API and the dashboard show the same.
+
+use super::used::Used;
+use crate::base::limits::KEYS_PAGE;
+use crate::base::order;
+use crate::base::text::plural;
+use crate::base::time::Unix;
+use crate::cli::output::{Align, Failure, Table, dollars, grouped};
+use crate::cli::store;
+use crate::policy::config::Config;
+use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::plan::{PATH_SEPARATOR, Plan};
+use crate::policy::settings::units::dollars_text;
+use crate::policy::window::{DAY_MS, Period, iso, parse_moment, write_http_date};
+use crate::store::api::{By, Names, Query, UsageLine};
+use crate::store::ledger::Ledger;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Number of days before today whose use is the pace of a month or a week.
+const PACE_DAYS: usize = 7;
+/// Maximum number of budgets in a report: those with the largest used shares.
+const BUDGETS_MAX: usize = 1000;
+
+/// One budget or quota; its amounts are nano-dollars or tokens.
+pub(in crate::cli) struct BudgetLine {
+    /// Name of the group, or of the key with this id.
+    name: String,
+    key: Option<KeyId>,
+    is_money: bool,
+    period: Period,
+    used: u64,
+    limit: u64,
+    /// Amounts of the days before today, the latest first.
+    days: [u64; PACE_DAYS],
+}
+
+/// Result of continuing at the present pace.
+struct Forecast {
+    text: String,
+    /// The days or the day that the pace is taken from.
+    pace: Option<String>,
+    spent_at: Option<Unix>,
+    /// Amount used at the end of the period.
+    at_renewal: Option<u64>,
+}
+
+impl BudgetLine {
+    /// The limits of a group or a key; 0 is no limit. `used`: tokens and nano-dollars.
+    fn of(
+        (name, key): (&str, Option<KeyId>),
+        limits: &Plan,
+        used: [u64; 2],
+    ) -> impl Iterator<Item = BudgetLine> + use<> {
+        let (name, period) = (name.to_string(), limits.period);
+        let all = [(true, used[1], limits.budget), (false, used[0], limits.tokens)];
+        let limited = all.into_iter().filter(|(.., limit)| *limit > 0);
+        limited.map(move |(is_money, used, limit)| BudgetLine {
+            name: name.clone(),
+            key,
+            is_money,
+            period,
+            used,
+            limit,
+            days: [0; PACE_DAYS],
+        })
+    }
+
+    fn share(&self) -> f64 {
+        self.used as f64 / self.limit as f64
+    }
+
+    /// Amount, time in which it was used, and the name of that time. Of a day: what has passed of it, from a tenth on.
+    /// Otherwise the whole days before today, from the first of them with any use; `None` if there is no such day.
+    fn pace(&self, now: Unix) -> Option<(u64, u64, String)> {
+        if self.period == Period::Day {
+            let passed = now.0 - self.period.bounds(now).0.0;
+            return (passed >= DAY_MS / 10).then(|| (self.used, passed, "today".to_string()));
+        }
+        let days = self.days.iter().rposition(|amount| *amount > 0)? as u64 + 1;
+        Some((self.days.iter().sum(), days * DAY_MS, format!("{days} day{}", plural(days))))
+    }
+
+    fn forecast(&self, now: Unix) -> Forecast {
+        let say = |text: &str| Forecast { text: text.to_string(), pace: None, spent_at: None, at_renewal: None };
+        let Some(left) = self.limit.checked_sub(self.used).filter(|left| *left > 0) else { return say("spent") };
+        let Some((amount, time, pace)) = self.pace(now) else { return say("too early to say") };
+        let end = self.period.bounds(now).1;
+        let part = |a: u64, b: u64, of: u64| u64::try_from(u128::from(a) * u128::from(b) / u128::from(of.max(1)));
+        let spent_at = Unix(now.0.saturating_add(part(left, time, amount).unwrap_or(u64::MAX)));
+        let spent_at = Some(spent_at).filter(|at| amount > 0 && *at < end);
+        let text = spent_at.map_or("lasts".to_string(), |at| {
+            let mut date = Vec::new();
+            write_http_date(at, &mut date);
+            let date = String::from_utf8(date).unwrap_or_default();
+            // `Fri, 27 Nov 2026 14:05:00 GMT`
+            match self.period {
+                Period::Day => format!("spent {} UTC", &date[17..22]),
+                _ => format!("spent {}", date[5..11].trim_start_matches('0')),
+            }
+        });
+        let more = part(amount, end.0 - now.0, time).unwrap_or(u64::MAX);
+        Forecast { text, pace: Some(pace), spent_at, at_renewal: Some(self.used.saturating_add(more)) }
+    }
+
+    fn amount(&self, amount: u64) -> String {
+        if self.is_money { format!("${}", dollars(amount)) } else { grouped(amount) + " tokens" }
+    }
+
+    pub(super) fn renews(&self, now: Unix) -> String {
+        iso(self.period.bounds(now).1)
+    }
+
+    /// The forecast in one line.
+    pub(super) fn text(&self, now: Unix) -> String {
+        let Forecast { text, pace, at_renewal, .. } = self.forecast(now);
+        let what = if self.is_money { "budget" } else { "tokens" };
+        let more = at_renewal.zip(pace).map(|(at, pace)| format!(", {} at renewal (pace: {pace})", self.amount(at)));
+        format!("{what}: {text}{}", more.unwrap_or_default())
+    }
+
+    pub(in crate::cli) fn json(&self, now: Unix) -> Value {
+        let Forecast { text, pace, spent_at, at_renewal } = self.forecast(now);
+        let amount = |count: u64| if self.is_money { json!(count as f64 / 1e9) } else { json!(count) };
+        json!({
+            "what": self.what(),
+            "name": self.name,
+            "key": self.key.map(|key| key.to_string()),
+            "unit": if self.is_money { "usd" } else { "tokens" },
+            "used": amount(self.used),
+            "limit": amount(self.limit),
+            "renews": self.renews(now),
+            "forecast": text,
+            "pace": pace,
+            "spent_at": spent_at.map(iso),
+            "at_renewal": at_renewal.map(amount),
+        })
+    }
+
+    fn what(&self) -> &'static str {
+        if self.key.is_some() { "key" } else { "group" }
+    }
+}
+
+/// The budgets of a key.
+pub(super) fn of_key(
+    key: &KeyRecord,
+    ledger: &mut Ledger,
+    high: &Config,
+    used: &Used,
+    now: Unix,
+) -> Result<Vec<BudgetLine>, Failure> {
+    let mut list: Vec<BudgetLine> = plain_of_key(key, high, used).collect();
+    read_days(ledger, &mut list, now)?;
+    Ok(list)
+}
+
+fn plain_of_key(key: &KeyRecord, high: &Config, used: &Used) -> impl Iterator<Item = BudgetLine> + use<> {
+    let limits = high.plan(&key.plan).cloned().unwrap_or_default().with(&key.limits);
+    BudgetLine::of((&key.name, Some(key.id)), &limits, used.in_period(limits.period, &key.id))
+}
+
+/// The budgets of all groups and live keys, the largest used shares first.
+pub(in crate::cli) fn report(high: &Config, now: Unix) -> Result<Vec<BudgetLine>, Failure> {
+    let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
+    let mut used: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    for period in Period::ALL {
+        let query = Query { since: Some(period.bounds(now).0), ..Query::by(By::Group) };
+        for line in ledger.usage(&query).map_err(Failure::failed)? {
+            let groups = high.groups.iter().filter(|group| group.limits.period == period);
+            for group in groups.filter(|group| is_in(&line.name, &group.limits.name)) {
+                add(used.entry(&group.limits.name).or_default(), &line);
+            }
+        }
+    }
+    let of = |name: &str| used.get(name).copied().unwrap_or_default();
+    let groups = high.groups.iter().map(|group| &group.limits);
+    let mut list: Vec<BudgetLine> =
+        groups.flat_map(|limits| BudgetLine::of((&limits.name, None), limits, of(&limits.name))).collect();
+    let mut after = None;
+    loop {
+        let page = ledger.keys_page(after.as_ref(), Names::default(), KEYS_PAGE).map_err(Failure::failed)?;
+        let keys = page.unwrap_or_default();
+        let used = Used::read(&mut ledger, high, Some(&keys), now)?;
+        list.extend(keys.iter().filter(|key| key.is_live(now)).flat_map(|key| plain_of_key(key, high, &used)));
+        order::by_key(&mut list, |one| (u64::MAX - (one.share() * 1e9) as u64, 0));
+        list.truncate(BUDGETS_MAX);
+        let Some(last) = keys.last() else { break };
+        after = Some(last.id);
+    }
+    read_days(&mut ledger, &mut list, now)?;
+    Ok(list)
+}
+
+/// A table of budgets.
+pub(in crate::cli) fn table(list: &[BudgetLine], wide: bool, now: Unix) -> String {
+    let [left, right] = [Align::Left, Align::Right];
+    let mut table = Table::new(&[
+        ("BUDGET", left),
+        ("USED", right),
+        ("LIMIT", right),
+        ("SHARE", right),
+        ("FORECAST", left),
+        ("AT RENEWAL", right),
+        ("PACE", left),
+        ("RENEWS", left),
+    ])
+    .fit(wide, &["RENEWS", "PACE", "AT RENEWAL", "LIMIT", "USED"]);
+    for one in list {
+        let Forecast { text, pace, at_renewal, .. } = one.forecast(now);
+        table.row(vec![
+            format!("{} {}", one.what(), one.name),
+            one.amount(one.used),
+            if one.is_money { format!("${}", dollars_text(one.limit)) } else { one.amount(one.limit) },
+            format!("{} %", (one.share() * 100.0) as u64),
+            text,
+            at_renewal.map(|at| one.amount(at)).unwrap_or_default(),
+            pace.unwrap_or_default(),
+            one.renews(now),
+        ]);
+    }
+    table.text()
+}
+
+/// True if a record of the group with this path counts for the group `name`.
+fn is_in(path: &str, name: &str) -> bool {
+    path.split(PATH_SEPARATOR).any(|part| part == name)
+}
+
+fn add([tokens, nano]: &mut [u64; 2], line: &UsageLine) {
+    *tokens += line.uncached_in + line.cache_read + line.cache_write + line.out;
+    *nano += line.cost_nano;
+}
+
+/// Reads what was used on the days before today.
+fn read_days(ledger: &mut Ledger, list: &mut [BudgetLine], now: Unix) -> Result<(), Failure> {
+    let (today, _) = Period::Day.bounds(now);
+    let since = Unix(today.0.saturating_sub(PACE_DAYS as u64 * DAY_MS));
+    let keys: Vec<String> = list.iter().filter_map(|one| Some(one.key?.to_string())).collect();
+    for (by, only) in [(By::Key, vec![(By::Key, keys)]), (By::Group, Vec::new())] {
+        let query = Query { by: vec![by, By::Day], since: Some(since), until: Some(today), only, page: None };
+        for line in ledger.usage(&query).map_err(Failure::failed)? {
+            let Some(day) = line.second.as_deref().and_then(parse_moment) else { continue };
+            let ago = usize::try_from((today.0 - day.0) / DAY_MS - 1).unwrap_or(PACE_DAYS);
+            let mut sums = [0; 2];
+            add(&mut sums, &line);
+            for one in list.iter_mut() {
+                let is_own =
+                    one.key.map_or(by == By::Group && is_in(&line.name, &one.name), |key| key.as_str() == line.name);
+                if let Some(amount) = one.days.get_mut(ago).filter(|_| is_own) {
+                    *amount += sums[usize::from(one.is_money)];
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Noon of 20 November 2026, a Friday.
+    const NOON: Unix = Unix(1_795_176_000_000);
+    const DOLLAR: u64 = 1_000_000_000;
+
+    fn budget(period: Period, [used, limit]: [u64; 2], days: &[u64]) -> BudgetLine {
+        let limits = Plan { budget: limit * DOLLAR, period, ..Plan::default() };
+        let mut budget = BudgetLine::of(("a", None), &limits, [0, used * DOLLAR]).next().unwrap();
+        budget.days.iter_mut().zip(days).for_each(|(day, amount)| *day = amount * DOLLAR);
+        budget
+    }
+
+    fn text(period: Period, amounts: [u64; 2], days: &[u64]) -> String {
+        budget(period, amounts, days).text(NOON)
+    }
+
+    #[test]
+    fn pace_of_whole_days_decides_when_a_month_is_spent() {
+        let spent = "budget: spent 22 Nov, $20.5000 at renewal (pace: 1 day)";
+        assert_eq!(text(Period::Month, [10, 12], &[1]), spent);
+        let lasts = "budget: lasts, $16.3000 at renewal (pace: 5 days)";
+        assert_eq!(text(Period::Month, [10, 20], &[1, 0, 1, 0, 1]), lasts);
+        assert_eq!(
+            text(Period::Month, [10, 20], &[0, 0, 7]),
+            "budget: spent 24 Nov, $34.5000 at renewal (pace: 3 days)"
+        );
+        assert_eq!(text(Period::Month, [10, 20], &[]), "budget: too early to say");
+        assert_eq!(text(Period::Month, [20, 20], &[1]), "budget: spent");
+        // The week ends on Monday.
+        assert_eq!(text(Period::Week, [5, 9], &[1]), "budget: lasts, $7.5000 at renewal (pace: 1 day)");
+        assert_eq!(text(Period::Week, [5, 7], &[1]), "budget: spent 22 Nov, $7.5000 at renewal (pace: 1 day)");
+    }
+
+    #[test]
+    fn day_has_the_pace_of_its_own_hours_from_a_tenth_on() {
+        assert_eq!(text(Period::Day, [3, 4], &[9]), "budget: spent 16:00 UTC, $6.0000 at renewal (pace: today)");
+        assert_eq!(text(Period::Day, [0, 4], &[9]), "budget: lasts, $0.0000 at renewal (pace: today)");
+        let tenth = Unix(NOON.0 - DAY_MS / 2 + DAY_MS / 10);
+        let day = budget(Period::Day, [1, 20], &[9]);
+        assert_eq!(day.text(Unix(tenth.0 - 1)), "budget: too early to say");
+        assert_eq!(day.text(tenth), "budget: lasts, $10.0000 at renewal (pace: today)");
+    }
+
+    #[test]
+    fn quota_of_tokens_and_budget_have_one_rule() {
+        let limits = Plan { budget: 4 * DOLLAR, tokens: 4000, ..Plan::default() };
+        let all: Vec<Value> = BudgetLine::of(("a", KeyId::parse("AAAAAAAAAAAA")), &limits, [3000, 3 * DOLLAR])
+            .map(|one| BudgetLine { days: [if one.is_money { DOLLAR } else { 1000 }; PACE_DAYS], ..one }.json(NOON))
+            .collect();
+        for member in ["forecast", "pace", "spent_at", "renews", "key", "what"] {
+            assert_eq!(all[0][member], all[1][member], "{member}");
+        }
+        assert_eq!((&all[0]["forecast"], &all[0]["pace"]), (&json!("spent 21 Nov"), &json!("7 days")));
+        assert_eq!((&all[0]["at_renewal"], &all[1]["at_renewal"]), (&json!(13.5), &json!(13500)));
+        assert_eq!(all[0]["spent_at"], "2026-11-21T12:00:00Z");
+    }
+
+    #[test]
+    fn largest_amounts_do_not_overflow() {
+        let huge = BudgetLine {
+            used: u64::MAX - 1,
+            limit: u64::MAX,
+            days: [u64::MAX / 7; 7],
+            ..budget(Period::Month, [0, 1], &[])
+        };
+        assert!(huge.text(NOON).starts_with("budget: spent 20 Nov"), "{}", huge.text(NOON));
+        let slow = BudgetLine { used: 0, limit: u64::MAX, days: [1, 0, 0, 0, 0, 0, 0], ..huge };
+        assert!(slow.text(NOON).starts_with("budget: lasts"), "{}", slow.text(NOON));
+    }
+}
