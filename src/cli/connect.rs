@@ -10,7 +10,7 @@ use crate::io::clock::Clock;
 use crate::io::tls::blocking::Trouble;
 use crate::io::tls::{Authority, Security};
 use crate::policy::catalog::{Model, Target};
-use crate::policy::config::{Config, Provider, StoreUrl};
+use crate::policy::config::{Auth, Config, Provider, StoreUrl};
 use crate::wire::Shape;
 use crate::wire::head::values;
 use serde_json::Value;
@@ -168,6 +168,9 @@ fn judge(provider: &Provider, asker: &Asker<'_>, answer: &HttpResponse, list: &m
                 Found::Bad(format!("200, but the response is not JSON: correct base_url = \"{}\"", provider.base_url))
             }
         },
+        401..=403 if provider.auth == Auth::Client => {
+            Found::Good(format!("{status}: it is there; each client sends a credential of its own"))
+        }
         401..=403 => Found::Bad(rejected(provider, status)),
         404 | 405 => not_there(provider, asker, status),
         408 | 429 | 500..=599 => {

@@ -3,6 +3,7 @@
 //! form.
 
 use super::client::response::{ISO_LEN, RequestId};
+use super::credential::ClientCredential;
 use super::diagnosis::Diagnosis;
 use super::metrics::Timed;
 use crate::base::text::{push_ip, push_number};
@@ -27,6 +28,8 @@ pub(crate) struct ClientAttribution {
     pub(crate) user: Option<Arc<str>>,
     /// The conversation, in the form that is stored.
     pub(crate) session: Option<Arc<str>>,
+    /// Its credential for its provider, which is never written.
+    pub(crate) credential: Option<ClientCredential>,
 }
 
 /// Phases of a request, each with its beginning and its end, or `NEVER`.

@@ -19,6 +19,7 @@ mod budget;
 mod budget_news;
 mod client;
 mod clock;
+mod credential;
 mod cx;
 mod diagnosis;
 mod discovery;

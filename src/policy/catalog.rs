@@ -161,6 +161,10 @@ pub struct Model {
     /// True if it has a price: prices of input and output are written, even if they are 0; without output, a price of
     /// input is enough.
     pub priced: bool,
+    /// True if its provider takes the credentials of clients.
+    pub client_credential: bool,
+    /// True if its requests need a check of their own: it has no price, or takes the credentials of clients.
+    pub checked: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
     /// Endpoints that the model serves: `"chat"` (chat, messages and responses), `"embeddings"`, `"rerank"`,

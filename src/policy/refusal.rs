@@ -2,10 +2,13 @@
 //! it in the shape of the endpoint. Must never contain a provider's key, the name of a provider's model or a path of
 //! the host.
 
+mod credential;
+
 use super::cause::Cause;
 use super::meter::{Limit, LimitKind, LimitReason, Whose};
 use crate::base::text::plural;
 use crate::base::time::Unix;
+pub use credential::CredentialError;
 use std::borrow::Cow;
 use std::time::Duration;
 

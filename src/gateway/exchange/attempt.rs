@@ -182,6 +182,12 @@ impl RequestJob {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
             let relayed = self.request.endpoint().filter(|endpoint| endpoint.is_relayed());
             template.write(target.credential, draft.length(), relayed, same_shape, out);
+            if let Some(said) = &self.request.said
+                && let Some(credential) = &said.credential
+                && self.takes_clients()
+            {
+                credential.write(out);
+            }
             if let Some(diagnosis) = &self.notes.0 {
                 diagnosis.trace_request(self.attempt.attempts, out);
             }

@@ -253,7 +253,7 @@ fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Re
 
 /// Identifies the key by its bearer token. `x-api-key` also counts, except on OpenAI's generating endpoints and the
 /// quota. An empty header counts as absent. If both headers are set, the one with our prefix decides, or the bearer
-/// token if both have it.
+/// token if both have it. If neither has a valid key, `x-tollgate-key` counts.
 fn authenticate(
     head: &RequestHead,
     bytes: &[u8],
@@ -261,7 +261,11 @@ fn authenticate(
     context: &mut AuthContext<'_>,
 ) -> Result<KeyIx, Refusal> {
     let prefix = context.setup.config.server.key_prefix.as_str();
-    let presented = presented(head, bytes, endpoint, prefix);
+    let usual = usual_key(head, bytes, endpoint, prefix);
+    if let Some(key) = context.keys.identify(usual, prefix, context.now) {
+        return Ok(key);
+    }
+    let presented = beside_credential(bytes, usual);
     if presented.is_empty() {
         return Err(Refusal::no_key());
     }
@@ -271,8 +275,19 @@ fn authenticate(
     })
 }
 
-/// The key that a request shows; empty if it shows none.
+/// The key that a refused request shows; empty if it shows none.
 pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
+    beside_credential(bytes, usual_key(head, bytes, endpoint, prefix))
+}
+
+/// The key in `x-tollgate-key`, where clients send it beside a credential of their own; otherwise `usual`.
+#[cold]
+fn beside_credential<'a>(bytes: &'a [u8], usual: &'a [u8]) -> &'a [u8] {
+    values(bytes, "x-tollgate-key").map(<[u8]>::trim_ascii).find(|key| !key.is_empty()).unwrap_or(usual)
+}
+
+/// The key in `authorization` or `x-api-key`; empty if there is none.
+fn usual_key<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
     let bearer = bearer_token(head.field(HeaderField::Authorization).of(bytes));
     let takes_api_key = match endpoint {
         Some(Endpoint::Inference(endpoint)) => endpoint.shape.is_anthropic(),

@@ -13,6 +13,7 @@ use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Mono;
 use crate::gateway::admin::FailedRequest;
 use crate::gateway::client::response::printable;
+use crate::gateway::credential::ClientCredential;
 use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::Failed;
 use crate::policy::cause::Cause;
@@ -175,6 +176,8 @@ impl RequestJob {
         let provider = self.request.setup.config.providers.get(target.provider)?;
         let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
         let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
+        let own = self.request.said.as_ref().and_then(|said| said.credential.as_ref());
+        let told = told.chain(own.into_iter().flat_map(ClientCredential::parts));
         Some(mask(message, &target.model, &model.id, told))
     }
 

@@ -7,7 +7,7 @@ use crate::dialect::{ErrorText, Overflow, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::refusal::Refusal;
+use crate::policy::refusal::{CredentialError, Refusal};
 use std::time::Duration;
 
 /// The ways in which an attempt at a target fails.
@@ -41,6 +41,8 @@ pub(crate) enum FaultKind {
     KeyBuffers,
     /// An HTTP status that has no answer.
     Status(u16),
+    /// This status, by which the provider refuses the client's own credential or its limits.
+    ClientCredential(u16),
     /// An error inside an answer, with the status that it would have had as an answer of its own.
     InStream(u16),
     /// Every target is at its concurrency limit.
@@ -143,6 +145,7 @@ impl Fault {
             _ if self.overflow.is_some() => true,
             // Any other 4xx is about the request.
             FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
+            FaultKind::ClientCredential(_) => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
@@ -161,7 +164,7 @@ impl Fault {
         match self.kind {
             _ if self.overflow.is_some() => false,
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
-            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
+            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) | FaultKind::ClientCredential(_) => false,
             FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
@@ -183,7 +186,7 @@ impl Fault {
     /// Result of the attempt in the metrics.
     pub(crate) fn end(&self) -> AttemptEnd {
         match &self.kind {
-            FaultKind::Status(status) => AttemptEnd::Status(*status),
+            FaultKind::Status(status) | FaultKind::ClientCredential(status) => AttemptEnd::Status(*status),
             FaultKind::Name(_) | FaultKind::Dial(DialError::Connect(_) | DialError::Local(_)) => AttemptEnd::Connect,
             FaultKind::Dial(DialError::Tls(_)) => AttemptEnd::Tls,
             FaultKind::ConnectTimeout
@@ -208,7 +211,7 @@ impl Fault {
     /// The status of the provider's answer, where one had begun.
     pub(crate) fn upstream_status(&self) -> Option<u16> {
         match self.kind {
-            FaultKind::Status(status) => Some(status),
+            FaultKind::Status(status) | FaultKind::ClientCredential(status) => Some(status),
             _ => self.answered.then_some(200),
         }
     }
@@ -234,7 +237,7 @@ impl Fault {
             FaultKind::BadBody(what) => Cause::new("bad answer", what),
             FaultKind::TooLarge(setting, _) => Cause::new("too large", setting),
             FaultKind::KeyBuffers => Cause::new("buffers", "of this key"),
-            FaultKind::Status(status) => return Cause::status(*status),
+            FaultKind::Status(status) | FaultKind::ClientCredential(status) => return Cause::status(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
             FaultKind::NoPlace => Cause::new("places", ""),
             FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
@@ -256,6 +259,9 @@ impl Fault {
                 Refusal::upstream_rejected(self.message.clone())
             }
             FaultKind::Status(401..=404) => Refusal::upstream_refused(),
+            FaultKind::ClientCredential(status) => {
+                CredentialError::Refused(*status, self.message.clone(), self.retry_after).into()
+            }
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
                 Refusal::upstream_failed(Some(text), self.retry_after)

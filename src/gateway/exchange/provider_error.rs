@@ -5,6 +5,7 @@ use super::job::RequestJob;
 use crate::base::seam::Ending;
 use crate::dialect::errors::read_error;
 use crate::dialect::{ErrorText, Overflow, StreamFault, is_rate};
+use crate::policy::config::Auth;
 use crate::policy::limits::UpstreamLimits;
 use std::num::NonZeroU32;
 
@@ -34,10 +35,20 @@ impl RequestJob {
         let text = read_error(body).unwrap_or_default();
         // Some refuse a request that is too large for a token rate with 413.
         let shown = if status == 413 && is_rate(&text) { 429 } else { status };
-        let mut fault = self.fault_of(&text, FaultKind::Status(shown));
+        let kind = match matches!(shown, 401..=403 | 429) && self.takes_clients() {
+            true => FaultKind::ClientCredential(shown),
+            false => FaultKind::Status(shown),
+        };
+        let mut fault = self.fault_of(&text, kind);
         fault.retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
         fault.overflow = fault.overflow.filter(|_| matches!(status, 400 | 413 | 422 | 500));
         fault
+    }
+
+    /// True if the provider takes the credentials of clients.
+    #[cold]
+    pub(super) fn takes_clients(&self) -> bool {
+        self.target_provider().is_some_and(|provider| provider.auth == Auth::Client)
     }
 
     fn fault_of(&self, text: &ErrorText, kind: FaultKind) -> Fault {

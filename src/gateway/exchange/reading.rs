@@ -11,6 +11,7 @@ use super::state::{Outgoing, State};
 use crate::base::limits::BODY_RATE_MIN;
 use crate::dialect::{self, Fields, Invalid, Surcharge};
 use crate::gateway::budget::REQUEST_BYTES;
+use crate::gateway::credential::ClientCredential;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
@@ -103,9 +104,14 @@ impl RequestJob {
             self.notes.note_asked(&self.request, &id);
             return Err(refusal);
         }
-        let payer = if model.priced && !fields.may_cost_more() {
+        let payer = if !model.checked && !fields.may_cost_more() {
             None
         } else {
+            if model.client_credential {
+                let prefix = &self.request.setup.config.server.key_prefix;
+                let credential = ClientCredential::read(&draft.head, message.head, prefix)?;
+                self.request.said.get_or_insert_default().credential = Some(credential);
+            }
             cx.plans.of(key, &cx.keys, &cx.setup.config).ok()
         };
         if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer))

@@ -39,6 +39,14 @@ impl RequestJob {
         let Some((_, target, provider)) = self.route() else { return };
         let cools_down = wants_rest(head.status);
         let reads = head.has_allowances || cools_down;
+        let refuses = refuses_credential(head.status);
+        if (reads || refuses) && self.takes_clients() {
+            // It is of the client's account, of which another client's request says nothing.
+            if let Some(flight) = flight {
+                cx.breakers.answer_begins(target, flight, &self.request.needs(), None, cx.now.mono);
+            }
+            return;
+        }
         let said = reads.then(|| RateLimitHeaders::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
         let (mut rested, now) = (false, cx.now.mono);
         if let Some(flight) = flight {
@@ -52,7 +60,7 @@ impl RequestJob {
             cx.log_target(&target.label, Some((cause, wait)));
         }
         // The refused secret may be an older one: then nothing cools down.
-        if !refuses_credential(head.status) || self.has_newer_secret(cx) {
+        if !refuses || self.has_newer_secret(cx) {
             return;
         }
         // Any other status than 401 may be about the request.

@@ -2,7 +2,7 @@
 
 use super::params;
 use super::prices;
-use super::providers::{Credential, Declared, Provider};
+use super::providers::{Auth, Credential, Declared, Provider};
 use crate::base::hash::mix_bytes;
 use crate::base::order;
 use crate::base::time::Unix;
@@ -124,8 +124,9 @@ fn read_one(
         queue
     });
     let targets = read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits);
+    let client_credential = takes_clients(reader, s, &targets, providers);
     let (serves, relayed) = read_serves(reader, s, &targets, providers);
-    let (prices, priced) = prices::read(reader, s, &serves);
+    let (prices, priced) = prices::read(reader, s, &serves, client_credential);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     let contexts = || targets.iter().map(|target| target.context);
@@ -141,6 +142,8 @@ fn read_one(
         context_text: context_text(context),
         prices,
         priced,
+        client_credential,
+        checked: client_credential || !priced,
         timeouts,
         serves,
         relayed,
@@ -158,6 +161,21 @@ fn read_one(
         capabilities,
         discovered: false,
     })
+}
+
+/// True if the provider of the targets takes the credentials of clients. It must then be the only one.
+fn takes_clients(reader: &mut Reader<'_>, s: &Section<'_>, targets: &[Target], providers: &[Declared]) -> bool {
+    let takes = |target: &Target| {
+        let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
+        provider.is_some_and(|provider| provider.auth == Auth::Client)
+    };
+    let any = targets.iter().any(takes);
+    if any && targets.iter().any(|target| target.provider != targets[0].provider) {
+        let text = "a provider with auth = \"client\" must be the only provider of its models: another one would not \
+                    have the client's credential";
+        reader.report(s.place("targets").unwrap_or(s.start()), s.path_of("targets"), text);
+    }
+    any
 }
 
 /// Reads `serves`, and selects the targets for relayed requests. These have the chat shape and the same model as the

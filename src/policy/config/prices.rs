@@ -14,7 +14,13 @@ const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decim
 type WrittenPrices = Vec<(u64, u64)>;
 
 /// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
-pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[ModelEndpoint]) -> (ModelPrices, bool) {
+/// `is_free`: without any price it costs nothing.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    s: &mut Section<'_>,
+    serves: &[ModelEndpoint],
+    is_free: bool,
+) -> (ModelPrices, bool) {
     let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
     // A model without completion tokens needs no output price.
     let answers = |endpoint: &ModelEndpoint| endpoint.passthrough().is_none_or(Passthrough::generates);
@@ -22,11 +28,12 @@ pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Model
         read[1] = Some(vec![(0, 0)]);
     }
     if read[0].is_none() || read[1].is_none() {
-        if read.iter().any(Option::is_some) {
+        let is_priced = read.iter().any(Option::is_some);
+        if is_priced {
             let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
             reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
         }
-        return (ModelPrices::default(), false);
+        return (ModelPrices::default(), is_free && !is_priced);
     }
     let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
     order::by_key(&mut thresholds, |above| (*above, 0));

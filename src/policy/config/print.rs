@@ -130,6 +130,7 @@ fn provider(page: &mut ConfigText, provider: &Provider) {
     }
     match &provider.auth {
         Auth::Bearer => page.string("auth", "bearer"),
+        Auth::Client => page.string("auth", "client"),
         Auth::Header(name) => page.string("auth", name),
     }
     let headers: Vec<String> = provider.headers.iter().map(|(name, _)| format!("{} = \"***\"", quoted(name))).collect();

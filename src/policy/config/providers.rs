@@ -71,6 +71,8 @@ pub enum Auth {
     Bearer,
     /// Only the key, in a header with this lower-case name.
     Header(String),
+    /// The client's own `authorization` or `x-api-key`. There is no other credential.
+    Client,
 }
 
 /// Treatment of request fields that neither API documents.
@@ -155,8 +157,9 @@ pub struct Provider {
     /// HTTP proxy through which Tollgate reaches the provider, as a URL or a reference to one: `{ env = "NAME" }` or `{
     /// file = "path" }`.
     pub proxy: Option<Proxy>,
-    /// Header of the credential: `"bearer"`, `"x-api-key"`, or the name of another header. Default: `"bearer"`;
-    /// `"x-api-key"` for the shape `messages`.
+    /// Header of the credential: `"bearer"`, `"x-api-key"`, or the name of another header. `"client"` sends each
+    /// client's own `authorization` or `x-api-key`; the client then sends its gateway key in `x-tollgate-key`, and the
+    /// models of the provider have no other provider. Default: `"bearer"`; `"x-api-key"` for the shape `messages`.
     pub auth: Auth,
     /// Several credentials in place of `api_key`. Each request uses one, chosen by weight. Value: a list of up to 32
     /// references to secrets.
@@ -230,7 +233,8 @@ impl Provider {
         let secret = credential.secret.expose();
         match &self.auth {
             Auth::Header(name) => (name, secret.to_string()),
-            Auth::Bearer => ("authorization", format!("Bearer {secret}")),
+            // With `Client` there is none.
+            Auth::Bearer | Auth::Client => ("authorization", format!("Bearer {secret}")),
         }
     }
 
@@ -380,6 +384,7 @@ fn read_one(
     let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
     let stored_objects = s.take("stored_objects").and_then(|field| reader.boolean(&field)).unwrap_or(false);
     let discover = Discover::read(reader, s);
+    check_auth(reader, s, &auth);
     let mut limits = *limits;
     limits.read(reader, s, max_buffered);
     let (name, shape, base) = (name?, shape?, base?);
@@ -437,13 +442,24 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth
     let Some(field) = s.take("auth") else { return usual };
     let Some(text) = reader.string(&field) else { return usual };
     let name = text.to_ascii_lowercase();
-    if name == "bearer" {
-        return Auth::Bearer;
+    match name.as_str() {
+        "bearer" => return Auth::Bearer,
+        "client" => return Auth::Client,
+        _ => {}
     }
     if !is_token(&name) || (RESERVED.contains(&name.as_str()) && !CREDENTIALS.contains(&name.as_str())) {
-        reader.wrong(&field, "expected \"bearer\", \"x-api-key\" or the name of a header");
+        reader.wrong(&field, "expected \"bearer\", \"x-api-key\", \"client\" or the name of a header");
     }
     Auth::Header(name)
+}
+
+/// A provider that takes the credentials of clients has none of its own, and so cannot be asked for its list.
+fn check_auth(reader: &mut Reader<'_>, s: &Section<'_>, auth: &Auth) {
+    for key in ["api_key", "api_keys", "discover"] {
+        if let Some(at) = s.place(key).filter(|_| *auth == Auth::Client) {
+            reader.report(at, s.path_of(key), "has no effect with auth = \"client\": remove one of them");
+        }
+    }
 }
 
 /// Reads `api_key` or `api_keys`.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use tollgate::base::time::Unix;
 use tollgate::policy::meter::{Limit, LimitKind, LimitReason, Whose};
-use tollgate::policy::refusal::{Missing, Refusal};
+use tollgate::policy::refusal::{CredentialError, Missing, Refusal};
 
 const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
 
@@ -65,6 +65,15 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ),
         ("no_key", Refusal::no_key(), "Send the key."),
         ("bad_key", Refusal::bad_key(""), "Use a valid key. The log has the reason."),
+        ("from", CredentialError::Missing.into(), "Send both headers."),
+        ("from", CredentialError::GatewayKey("authorization").into(), "Send each of the two in its header."),
+        (
+            "from",
+            CredentialError::Refused(401, None, None).into(),
+            "Renew your credential for the provider. Usually the message is the provider's.",
+        ),
+        ("from", CredentialError::Refused(403, None, None).into(), "See the provider's console."),
+        ("from", CredentialError::Refused(429, None, Some(7)).into(), "Wait for `retry-after`."),
         ("from", Refusal::from(Missing::Plan), "Ask the operator: the key's plan must be configured."),
         ("from", Refusal::from(Missing::Group), "Ask the operator: the key's group must be configured."),
         ("endpoint_scope", Refusal::endpoint_scope("embeddings"), "Use another endpoint, or ask for a wider scope."),

@@ -14,6 +14,7 @@ pub mod collector;
 pub mod commands;
 mod connect;
 mod costs;
+mod credential;
 mod demo;
 mod discovery;
 mod drip;

@@ -1,0 +1,332 @@
+//! A client's own credential: providers with `auth = "client"` get it, and nothing else ever does.
+
+use super::client::{Answer, post, request};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, streamed, with};
+use super::process::run;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// The credential of a client, and the one that it has in `x-api-key`.
+const OWN: &str = "own-oauth-canary-8f31c2d7";
+const OWN_KEY: &str = "own-apikey-canary-77b0aa19";
+
+/// A provider that keeps what it receives. Answers with the status that its `script` gives, and in errors with
+/// everything that it received.
+#[derive(Clone, Default)]
+struct Recorder {
+    received: Arc<Mutex<Vec<String>>>,
+    status: Arc<Mutex<u16>>,
+}
+
+impl Recorder {
+    fn start() -> (Recorder, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (recorder, at) = (Recorder::default(), listener.local_addr().unwrap());
+        recorder.answer_with(200);
+        let own = recorder.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let own = own.clone();
+                thread::spawn(move || own.serve(stream));
+            }
+        });
+        (recorder, at)
+    }
+
+    fn answer_with(&self, status: u16) {
+        *self.status.lock().unwrap() = status;
+    }
+
+    fn taken(&self) -> Vec<String> {
+        std::mem::take(&mut self.received.lock().unwrap())
+    }
+
+    fn serve(&self, mut stream: TcpStream) {
+        let (mut all, mut block) = (Vec::new(), [0; 16 << 10]);
+        loop {
+            let text = String::from_utf8_lossy(&all).into_owned();
+            let whole = text.split_once("\r\n\r\n").filter(|(head, body)| {
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                length.is_none_or(|length| body.len() >= length.parse::<usize>().unwrap())
+            });
+            if let Some((head, _)) = whole {
+                let of_messages = head.contains("/messages ");
+                self.received.lock().unwrap().push(text.clone());
+                let status = *self.status.lock().unwrap();
+                let body = match (status, of_messages) {
+                    (200, true) => json!({"id": "m", "type": "message", "role": "assistant", "model": "m",
+                        "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
+                        "usage": {"input_tokens": 3, "output_tokens": 2}}),
+                    (200, false) => json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m",
+                        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"},
+                        "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}),
+                    _ => json!({"type": "error", "error": {"type": "some_error", "message": head, "code": head}}),
+                };
+                let body = body.to_string();
+                let answer = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 7\r\ncontent-length: {}\r\n\
+                     \r\n{body}",
+                    body.len()
+                );
+                if stream.write_all(answer.as_bytes()).is_err() {
+                    return;
+                }
+                all.clear();
+                continue;
+            }
+            match stream.read(&mut block) {
+                Ok(0) | Err(_) => return,
+                Ok(count) => all.extend_from_slice(&block[..count]),
+            }
+        }
+    }
+}
+
+fn provider(name: &str, shape: &str, at: SocketAddr, more: &str) -> String {
+    let path = if shape == "messages" { "" } else { "/v1" };
+    format!(
+        "[[providers]]\nname = \"{name}\"\nshape = \"{shape}\"\nbase_url = \"http://{at}{path}\"\n{more}\n\
+         breaker_failures = 0\n"
+    )
+}
+
+fn model(id: &str, targets: &[&str]) -> String {
+    let targets: Vec<String> =
+        targets.iter().map(|name| format!("{{ provider = \"{name}\", model = \"m\" }}")).collect();
+    format!("[[models]]\nid = \"{id}\"\ncontext = \"100K\"\ntargets = [{}]\n", targets.join(", "))
+}
+
+/// A gateway with two providers that take clients' credentials, and their recorders.
+fn owned() -> (Harness, Recorder, Recorder) {
+    let ((chat, chat_at), (messages, messages_at)) = (Recorder::start(), Recorder::start());
+    let more = provider("own-chat", "chat", chat_at, "auth = \"client\"")
+        + &provider("own-messages", "messages", messages_at, "auth = \"client\"")
+        + &model("mine", &["own-chat"])
+        + &model("claude-mine", &["own-messages"]);
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    (h, chat, messages)
+}
+
+fn ask(h: &Harness, path: &str, fields: &[(&str, &str)], body: &Value) -> Answer {
+    h.client().ask(&post(path, fields, &body.to_string()))
+}
+
+fn lines(received: &str) -> Vec<&str> {
+    received.split("\r\n\r\n").next().unwrap().lines().collect()
+}
+
+#[test]
+fn client_credential_reaches_its_provider_and_the_gateway_key_does_not() {
+    let (h, chat_provider, messages_provider) = owned();
+    let (key, own) = (h.key(), bearer(OWN));
+    let beta = "oauth-2025-04-20,claude-code-20250219";
+    let fields = [("authorization", &*own), ("x-tollgate-key", &*key), ("anthropic-beta", beta)];
+    let answer = ask(&h, "/v1/messages?beta=true", &fields, &with(message("x"), "model", "claude-mine"));
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    assert_eq!(answer.head.get("x-tollgate-cost"), Some("0"), "no price is configured, so it is 0");
+    let received = messages_provider.taken().remove(0);
+    for line in [&*format!("authorization: {own}"), &*format!("anthropic-beta: {beta}")] {
+        assert!(lines(&received).contains(&line), "{received}");
+    }
+    assert!(!received.contains(&key) && !received.contains("x-tollgate-key") && !received.contains("x-api-key"));
+    // The same to a provider of another format, and a request of some length, which a helper thread translates.
+    for text in ["x".to_string(), "long ".repeat(100_000)] {
+        let body = with(message(&text), "model", "mine");
+        let answer = ask(&h, "/v1/messages", &[("x-api-key", OWN_KEY), ("X-Tollgate-Key", &key)], &body);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let received = chat_provider.taken().remove(0);
+        assert!(lines(&received).contains(&&*format!("x-api-key: {OWN_KEY}")), "{:?}", lines(&received));
+        assert!(!received.contains("authorization") && !received.contains(&key), "{:?}", lines(&received));
+    }
+    for path in ["/v1/models", "/v1/quota"] {
+        let fields = [("authorization", &*own), ("x-tollgate-key", &*key)];
+        assert_eq!(h.client().ask(&request("GET", path, &fields)).status(), 200, "{path}");
+    }
+    let unknown = [("authorization", &*own), ("x-tollgate-key", "tg_live_wrong")];
+    assert_eq!(h.client().ask(&request("GET", "/v1/quota", &unknown)).status(), 401);
+    let usage = h.ledger(3);
+    assert_eq!((usage.requests, usage.tokens()), (3, 15));
+}
+
+#[test]
+fn missing_credential_and_gateway_key_in_its_place_are_refused_before_anything_is_sent() {
+    let (h, chat_provider, messages_provider) = owned();
+    let (key, own) = (h.key(), bearer(OWN));
+    let as_bearer = bearer(&key);
+    let none: &[(&str, &str)] = &[("x-tollgate-key", &key)];
+    let usual: &[(&str, &str)] = &[("authorization", &as_bearer)];
+    let both: &[(&str, &str)] = &[("authorization", &as_bearer), ("x-tollgate-key", &key)];
+    let beside: &[(&str, &str)] = &[("authorization", &own), ("x-api-key", &key)];
+    for (fields, said) in [
+        (none, "send it in `authorization`, and the gateway's key in `x-tollgate-key`"),
+        (usual, "gets `authorization`, which has the gateway's key"),
+        (both, "gets `authorization`, which has the gateway's key"),
+        (beside, "gets `x-api-key`, which has the gateway's key"),
+    ] {
+        for (path, body) in [
+            ("/v1/messages", with(message("x"), "model", "claude-mine")),
+            ("/v1/messages", streamed(with(message("x"), "model", "mine"))),
+        ] {
+            let answer = ask(&h, path, fields, &body);
+            assert_eq!((answer.status(), answer.text().contains(said)), (401, true), "{fields:?}: {}", answer.text());
+        }
+    }
+    assert!(chat_provider.taken().is_empty() && messages_provider.taken().is_empty());
+    assert_eq!(h.ledger(0).requests, 0);
+}
+
+/// A 401 lets the client renew its credential, and says nothing of another client's.
+#[test]
+fn refused_client_credential_is_the_answer_and_no_target_cools_down() {
+    let (h, provider, _) = owned();
+    let (key, own) = (h.key(), bearer(OWN));
+    let fields = [("authorization", &*own), ("x-tollgate-key", &*key)];
+    for (status, shown, kind) in [
+        (401, 401, "authentication_error"),
+        (402, 403, "permission_error"),
+        (403, 403, "permission_error"),
+        (429, 429, "rate_limit_error"),
+    ] {
+        provider.answer_with(status);
+        let answer = ask(&h, "/v1/chat/completions", &fields, &with(chat("x"), "model", "mine"));
+        assert_eq!((answer.status(), answer.json()["error"]["type"].as_str()), (shown, Some(kind)));
+        assert_eq!(answer.head.get("retry-after"), Some("7"));
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(message.contains("POST /v1/chat/completions") && message.contains("***"), "{message}");
+        assert_eq!(provider.taken().len(), 1, "it is sent once");
+    }
+    provider.answer_with(200);
+    let answer = ask(&h, "/v1/chat/completions", &fields, &with(chat("x"), "model", "mine"));
+    assert_eq!(answer.status(), 200);
+    assert!(!h.log().iter().any(|line| line["event"] == "target"));
+}
+
+#[test]
+fn check_refuses_routes_that_mix_client_credentials_with_other_providers() {
+    let (h, _, _) = owned();
+    let file = h.folder.path().join("tollgate.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    for (more, said) in [
+        (model("mixed", &["own-chat", "sim-chat"]), "must be the only provider of its models"),
+        (model("mixed", &["own-chat", "own-messages"]), "must be the only provider of its models"),
+        (
+            provider("p", "chat", h.upstream, "auth = \"client\"\napi_key = { env = \"SIM_KEY\" }"),
+            "has no effect with auth = \"client\"",
+        ),
+        (provider("p", "chat", h.upstream, "auth = \"client\"\ndiscover = {}"), "has no effect with auth = \"client\""),
+    ] {
+        fs::write(h.folder.path().join("other.toml"), format!("{good}\n{more}")).unwrap();
+        let done = run(h.folder.path(), &["check", "--config", "other.toml"], &[CREDENTIAL]);
+        assert!(done.code != 0 && done.err.contains(said), "{}{}", done.out, done.err);
+    }
+    let done = h.command(&["check", "--connect"]);
+    assert!(!done.out.contains("wants a credential"), "{}{}", done.out, done.err);
+}
+
+/// 200 models of one to three targets each, with failover between those that may have several, and a request to each
+/// with a canary in every header.
+#[test]
+fn canaries_in_client_headers_reach_no_provider_but_their_own() {
+    const HEADERS: [&str; 18] = [
+        "authorization",
+        "x-api-key",
+        "cookie",
+        "proxy-authorization",
+        "api-key",
+        "x-goog-api-key",
+        "referer",
+        "x-session-id",
+        "x-claude-code-session-id",
+        "x-claude-code-agent-id",
+        "x-claude-code-parent-agent-id",
+        "x-codex-turn-metadata",
+        "x-request-id",
+        "originator",
+        "openai-organization",
+        "x-forwarded-for",
+        "user-agent",
+        "x-stainless-lang",
+    ];
+    let recorders: Vec<(Recorder, SocketAddr)> = (0..6).map(|_| Recorder::start()).collect();
+    let (own, others) = (["own-chat", "own-messages"], ["chat-1", "chat-2", "messages-1", "messages-2"]);
+    let (mut more, mut seed) = (String::new(), 0x2545_f491_4f6c_dd1du64);
+    let mut random = move |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    for (name, (_, at)) in own.iter().chain(&others).zip(&recorders) {
+        let shape = if name.contains("chat") { "chat" } else { "messages" };
+        let auth = if own.contains(name) { "auth = \"client\"" } else { "api_key = { env = \"SIM_KEY\" }" };
+        more += &provider(name, shape, *at, auth);
+    }
+    let mut routes = Vec::new();
+    for number in 0..200 {
+        let first = random(6) as usize;
+        let targets: Vec<&str> = match own.get(first) {
+            Some(name) => vec![name],
+            None => (0..1 + random(3)).map(|_| others[random(4) as usize]).collect(),
+        };
+        more += &model(&format!("route-{number}"), &targets);
+        routes.push(own.get(first).map(|_| first));
+    }
+    let mut h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key();
+    let mut answers = String::new();
+    for (number, route) in routes.iter().enumerate() {
+        for (recorder, _) in &recorders {
+            recorder.answer_with([200, 200, 400, 401, 429, 500, 503][random(7) as usize]);
+        }
+        let canary = |name: &str| format!("canary-{number}-{name}-0123456789");
+        let mut fields: Vec<(&str, String)> = HEADERS.iter().map(|name| (*name, canary(name))).collect();
+        fields[0].1 = bearer(&fields[0].1);
+        fields.push(("x-tollgate-key", key.clone()));
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let (path, body) = match random(3) {
+            0 => ("/v1/chat/completions", chat("x")),
+            1 => ("/v1/messages", with(message("x"), "max_tokens", 9)),
+            _ => ("/v1/responses", json!({ "input": "x" })),
+        };
+        let body = with(body, "model", format!("route-{number}"));
+        let answer = ask(&h, path, &fields, &if random(2) == 0 { streamed(body) } else { body });
+        // Writing to a String cannot fail.
+        let _ = writeln!(answers, "{:?} {}", answer.head.fields, answer.text());
+        let mut sent = 0;
+        for (at, (recorder, _)) in recorders.iter().enumerate() {
+            for mut received in recorder.taken() {
+                sent += 1;
+                if *route == Some(at) {
+                    for name in &HEADERS[..2] {
+                        assert!(received.contains(&canary(name)), "{name} is missing: {received}");
+                        received = received.replace(&canary(name), "");
+                    }
+                }
+                assert!(!received.contains("canary") && !received.contains(&key), "route {number}: {received}");
+            }
+        }
+        assert!(sent > 0, "route {number} was not taken: {}", answer.text());
+    }
+    let kept = ["authorization", "x-api-key", "cookie", "api-key", "x-goog-api-key", "x-codex-turn-metadata"];
+    let admin = super::client::get(h.admin, "/metrics").unwrap().text().to_owned();
+    let requests = h.command(&["requests", "--json"]).out;
+    h.gateway.stop("TERM");
+    let mut places =
+        vec![("answer", answers), ("log", h.gateway.written()), ("metrics", admin), ("requests", requests)];
+    for entry in fs::read_dir(h.folder.path()).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("tollgate.db") {
+            places.push(("ledger", String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned()));
+        }
+    }
+    for (place, text) in places {
+        for name in kept {
+            assert!(!text.contains(&format!("-{name}-0123456789")), "{place} has {name}");
+        }
+        assert!(!text.contains(&key), "{place} has the key");
+    }
+}
