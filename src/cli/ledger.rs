@@ -298,6 +298,10 @@ struct RequestLine {
     user: Option<Arc<str>>,
     session: Option<Arc<str>>,
     client: Client,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_agent: Option<Arc<str>>,
     #[serde(getter = "trace_id", skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
     #[serde(getter = "span_id", skip_serializing_if = "Option::is_none")]

@@ -29,8 +29,8 @@ pub struct UsageArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Group by key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, or by two of
-    /// them joined by a comma (user and session only with day)
+    /// Group by key, group, model, target, provider, day, endpoint, client, user, session, agent or label:NAME, or by
+    /// two of them joined by a comma (user, session and agent only with day)
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     #[arg(default_value_if("user", ArgPredicate::IsPresent, "user"))]
     pub by: Breakdown,
@@ -83,8 +83,8 @@ fn parse_by(text: &str) -> Result<Breakdown, String> {
             let near = names.map(|name| (distance(wrong, name), name)).min().filter(|(far, _)| *far <= 2);
             let near = near.map_or(String::new(), |(_, name)| format!("; did you mean '{name}'?"));
             Err(format!(
-                "expected key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, \
-                 or two different ones of them joined by a comma{near}"
+                "expected key, group, model, target, provider, day, endpoint, client, user, session, agent or \
+                 label:NAME, or two different ones of them joined by a comma{near}"
             ))
         }
     }
@@ -401,6 +401,7 @@ mod tests {
             "client",
             "user",
             "session",
+            "agent,day",
             "label:a.b",
             "user, day",
             "label:a,label:b",

@@ -28,6 +28,9 @@ pub(crate) struct ClientAttribution {
     pub(crate) user: Option<Arc<str>>,
     /// The conversation, in the form that is stored.
     pub(crate) session: Option<Arc<str>>,
+    /// The agent of the program, and the agent or session that started it, in the form that is stored.
+    pub(crate) agent: Option<Arc<str>>,
+    pub(crate) parent_agent: Option<Arc<str>>,
     /// Its credential for its provider, which is never written.
     pub(crate) credential: Option<ClientCredential>,
 }
@@ -81,7 +84,12 @@ impl AccessLogLine<'_> {
             out.push(b'"');
         }
         if let Some(said) = self.said {
-            for (name, value) in [(",\"user\":", &said.user), (",\"session\":", &said.session)] {
+            for (name, value) in [
+                (",\"user\":", &said.user),
+                (",\"session\":", &said.session),
+                (",\"agent\":", &said.agent),
+                (",\"parent_agent\":", &said.parent_agent),
+            ] {
                 if let Some(value) = value {
                     out.extend_from_slice(name.as_bytes());
                     write_string(out, value);

@@ -72,6 +72,12 @@ pub struct Row {
     /// Ids of its trace and its span, in hexadecimal with `-` between them.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Arc<str>>,
+    /// Agent of the client program that the request is of, if the client names one, in the form of `session`.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Arc<str>>,
+    /// Agent, or session, that started it, in the same form.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub parent_agent: Option<Arc<str>>,
     /// Lease in a shared ledger, which this row returns; `None` without a shared ledger. Not stored.
     #[serde(skip)]
     pub lease: Option<Box<Lease>>,
@@ -192,6 +198,8 @@ mod tests {
         let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, hour_write: 0, out: 4, source };
         Row {
             trace: None,
+            agent: None,
+            parent_agent: None,
             lease: None,
             request: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
             key: KeyId::parse("abcdefABCDEF").unwrap(),
@@ -243,11 +251,14 @@ mod tests {
             user: Some("0123456789abcdef".into()),
             session: Some("s \"1\"".into()),
             client: Client::of_agent(b"curl/8"),
+            agent: Some("0a".into()),
+            parent_agent: Some("0b".into()),
             ..row()
         };
         let text = serde_json::to_string(&known).unwrap();
         let more = "\"d\":7,\"g\":\"labs/\u{fc}\",\"w\":\"0123456789abcdef\",\"z\":\"s \\\"1\\\"\",\"l\":\"curl\"";
-        assert_eq!(text, STORED.replace("\"d\":7", more));
+        let more = format!("{more},\"b\":\"0a\",\"p\":\"0b\"");
+        assert_eq!(text, STORED.replace("\"d\":7", &more));
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), known);
     }
 

@@ -2,6 +2,7 @@
 //! one trait; decides nothing.
 
 use super::moments::Moments;
+use super::who::Who;
 use crate::base::time::Unix;
 use crate::base::{limits, order};
 use crate::policy::ask::Use;
@@ -217,14 +218,17 @@ pub enum By {
     User,
     /// See [`Row::session`]; empty and [`REST`] as for users.
     Session,
+    /// See [`Row::agent`]; empty and [`REST`] as for users.
+    Agent,
 }
 
 impl By {
-    /// Kind of name, for the two breakdowns that are kept by day only.
+    /// Kind of name, for the breakdowns that are kept by day only.
     pub fn who(self) -> Option<Who> {
         match self {
             By::User => Some(Who::User),
             By::Session => Some(Who::Session),
+            By::Agent => Some(Who::Agent),
             _ => None,
         }
     }
@@ -239,7 +243,7 @@ impl By {
             By::Group => &key.group,
             By::Endpoint => &key.endpoint,
             By::Client => &key.client,
-            By::User | By::Session => "",
+            By::User | By::Session | By::Agent => "",
         })
     }
 }
@@ -282,7 +286,7 @@ impl Query {
         let asked = || self.by.iter().copied().chain(self.only.iter().map(|(by, _)| *by));
         let Some(who) = asked().find_map(By::who) else { return Ok(None) };
         let answers = asked().all(|by| by == By::Day || by.who() == Some(who));
-        let kept = "reports by user or session group only by day: use `user`, `session`, `user,day` or `session,day`, \
+        let kept = "reports by user, session or agent group only by day, as in `user`, `session,day` or `agent,day`, \
                     with no filters except --user, --since and --until; for more, query the view `rows` with SQL, \
                     or use `tollgate ledger export`";
         if answers { Ok(Some(who)) } else { Err(kept) }
@@ -467,18 +471,8 @@ pub fn sums_of(row: &Row) -> Sums {
     [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost]
 }
 
-/// Kind of name that a row counts under, besides its day, key, model and the like.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Who {
-    /// See [`Row::user`].
-    User = 1,
-    /// See [`Row::session`].
-    Session = 2,
-}
-
-/// Maximum number of users, and of sessions, listed by name per day: the largest by cost, then tokens. The others are
-/// summed up under [`REST`].
+/// Maximum number of users, of sessions, and of agents, listed by name per day: the largest by cost, then tokens. The
+/// others are summed up under [`REST`].
 pub const PEOPLE_MAX: usize = 1000;
 
 /// Name for all names beyond [`PEOPLE_MAX`]. No real name contains a control character.
@@ -490,13 +484,11 @@ pub type PeopleSums = BTreeMap<(u64, Who, String), Sums>;
 /// Sums of all names of a day, [`REST`] included.
 pub type PeopleTotals = BTreeMap<(u64, Who), Sums>;
 
-/// Adds a row to the totals of its user and its session.
+/// Adds a row to the totals of its user, its session and its agent.
 pub fn add_people(totals: &mut PeopleTotals, row: &Row) {
-    for (who, name) in [(Who::User, &row.user), (Who::Session, &row.session)] {
-        if name.is_some() {
-            let sums = totals.entry((row.admitted.0 / DAY_MS, who)).or_default();
-            sums.iter_mut().zip(sums_of(row)).for_each(|(sum, value)| *sum += value);
-        }
+    for who in Who::ALL.into_iter().filter(|who| who.of(row).is_some()) {
+        let sums = totals.entry((row.admitted.0 / DAY_MS, who)).or_default();
+        sums.iter_mut().zip(sums_of(row)).for_each(|(sum, value)| *sum += value);
     }
 }
 
@@ -560,7 +552,7 @@ impl Verdict {
             let most = whole.get(&place.0).copied().unwrap_or_default();
             for (number, (stored, counted)) in of(stored).into_iter().zip(of(counted)).enumerate() {
                 let counted = if folded.contains(&place.0) { stored.max(counted).min(most[number]) } else { counted };
-                let who = if place.1 == Who::User { "users" } else { "sessions" };
+                let who = place.1.plural();
                 let date = || window::date(Unix(place.0.saturating_mul(DAY_MS)));
                 self.compare(|| format!("{} of all {who} on {}", SUM_NAMES[number], date()), stored, counted);
             }

@@ -1,6 +1,7 @@
 //! Names of the counters of a shared ledger's days, and the amounts that a row adds to them.
 
-use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums, Who};
+use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums};
+use super::who::Who;
 use crate::base::order;
 use crate::policy::row::Row;
 use std::collections::BTreeMap;
@@ -24,19 +25,16 @@ pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     Some((number, DayKey { day, key, model, target, group, endpoint, client }))
 }
 
-/// Adds the counters of users and sessions of one day. Each name consists of the number of the sum, `u` or `s`, and the
-/// user or session. Only the largest of each are kept.
+/// Adds the counters of users, sessions and agents of one day. Each name consists of the number of the sum, `u`, `s` or
+/// `a`, and the user, session or agent. Only the largest of each are kept.
 pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
     let mut found: BTreeMap<(Who, &str), Sums> = BTreeMap::new();
     for (field, value) in &hash {
-        let who = match field.as_bytes() {
-            [b'0'..=b'5', b'u', ..] => Who::User,
-            [b'0'..=b'5', b's', ..] => Who::Session,
-            _ => continue,
-        };
+        let [b'0'..=b'5', letter, ..] = field.as_bytes() else { continue };
+        let Some(who) = Who::ALL.into_iter().find(|who| who.plural().as_bytes()[0] == *letter) else { continue };
         found.entry((who, &field[2..])).or_default()[usize::from(field.as_bytes()[0] - b'0')] = *value;
     }
-    for who in [Who::User, Who::Session] {
+    for who in Who::ALL {
         let of_kind = found.iter().filter(|((kind, name), _)| *kind == who && *name != REST);
         let mut named: Vec<_> = of_kind.collect();
         order::by_key(&mut named, |(_, sums)| {

@@ -23,6 +23,7 @@ mod schedule;
 pub mod shared;
 pub mod spill;
 pub mod sqlite;
+pub mod who;
 
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};

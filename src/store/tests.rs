@@ -108,6 +108,8 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         session: None,
         client: Default::default(),
         trace: None,
+        agent: None,
+        parent_agent: None,
         lease: None,
     }
 }

@@ -43,7 +43,7 @@ impl Default for Breakdown {
 }
 
 /// Properties of the sums, and their names.
-pub(super) const SUMS: [(By, &str); 9] = [
+pub(super) const SUMS: [(By, &str); 10] = [
     (By::Key, "key"),
     (By::Group, "group"),
     (By::Model, "model"),
@@ -53,6 +53,7 @@ pub(super) const SUMS: [(By, &str); 9] = [
     (By::Client, "client"),
     (By::User, "user"),
     (By::Session, "session"),
+    (By::Agent, "agent"),
 ];
 
 impl Part {

@@ -10,7 +10,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::agent::Client;
 use crate::policy::attribution::{Attribution, plain};
 use crate::policy::keys::stands_in;
-use crate::wire::head::HeaderField;
+use crate::wire::head::{HeaderField, values};
 
 impl Request {
     /// Takes note of user, session and client, as far as the configuration wants them kept.
@@ -22,7 +22,7 @@ impl Request {
         let header = draft.head.field(HeaderField::Session).of(message.head);
         let Named { user, session } = dialect::named(message.body, draft.scan.fields());
         self.meta.agent = Client::of_agent(draft.head.field(HeaderField::UserAgent).of(message.head));
-        if header.is_empty() && user.is_none() && session.is_none() {
+        if header.is_empty() && user.is_none() && session.is_none() && !draft.head.names_agent {
             return;
         }
         let hash = |name: &str| cx.hash_key.user(name.as_bytes());
@@ -37,5 +37,24 @@ impl Request {
         };
         let said = self.said.get_or_insert_default();
         (said.user, said.session) = (user, session);
+        if draft.head.names_agent {
+            let [agent, parent] = agents(message.head, header);
+            let hash = |name: &[u8]| (!name.is_empty()).then(|| cx.hash_key.session(name));
+            (said.agent, said.parent_agent) = (hash(agent), hash(parent));
+        }
+    }
+}
+
+/// The agent that a head names, and what started it; each is empty if it is not named. Codex and opencode name a
+/// sub-agent by its thread or session, and only a sub-agent has a parent.
+#[cold]
+fn agents<'a>(head: &'a [u8], session: &'a [u8]) -> [&'a [u8]; 2] {
+    let named = |name: &'static str| values(head, name).find(|value| !value.is_empty()).unwrap_or_default();
+    let agent = named("x-claude-code-agent-id");
+    let (thread, parent) = (named("x-codex-parent-thread-id"), named("x-parent-session-id"));
+    match (agent.is_empty(), thread.is_empty()) {
+        (false, _) => [agent, named("x-claude-code-parent-agent-id")],
+        (true, false) => [named("thread-id"), thread],
+        (true, true) => [session, parent],
     }
 }

@@ -263,6 +263,8 @@ impl RequestJob {
             user: said.and_then(|said| said.user.clone()),
             session: said.and_then(|said| said.session.clone()),
             client: self.request.meta.agent,
+            agent: said.and_then(|said| said.agent.clone()),
+            parent_agent: said.and_then(|said| said.parent_agent.clone()),
             trace: self.notes.0.as_ref().and_then(|diagnosis| diagnosis.trace_text()),
             lease: admitted.lease,
         };

@@ -10,6 +10,7 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::{Sums, sums_of};
 use crate::store::counters::place_text;
+use crate::store::who::Who;
 use redis::Cmd;
 
 /// First moment, and first moment after.
@@ -22,9 +23,9 @@ struct DayTotals<'a> {
     sums: Sums,
 }
 
-/// Totals of one user or session on one day.
+/// Totals of one user, session or agent on one day.
 struct Person<'a> {
-    kind: char,
+    kind: &'static str,
     name: &'a str,
     day: u64,
     sums: Sums,
@@ -99,8 +100,8 @@ impl<'a> Totals<'a> {
             place.day == day && what(one) == what(other) && names.iter().all(|(one, other)| one == other)
         };
         add(&mut entry(&mut self.places, is_place, || DayTotals { row, day, sums: Sums::default() }).sums, &sums);
-        for (kind, name) in [('u', &row.user), ('s', &row.session)] {
-            let Some(name) = name else { continue };
+        for who in Who::ALL {
+            let (Some(name), kind) = (who.of(row), &who.plural()[..1]) else { continue };
             let is_one = |one: &Person<'_>| (one.kind, one.day, one.name) == (kind, day, &**name);
             let new = || Person { kind, name, day, sums: Sums::default() };
             add(&mut entry(&mut self.people, is_one, new).sums, &sums);

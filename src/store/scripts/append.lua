@@ -82,9 +82,9 @@ local function increase(hash, changes)
     return sums
 end
 
--- Of the users, and of the sessions, of a day the largest stay by name; the others are one, called "\1".
+-- Of the users, of the sessions, and of the agents of a day the largest stay by name; the others are one, called "\1".
 local function trim(hash)
-    local fields, sums, lists = redis.call('HGETALL', hash), {}, { u = {}, s = {} }
+    local fields, sums, lists = redis.call('HGETALL', hash), {}, { u = {}, s = {}, a = {} }
     for i = 1, #fields, 2 do
         local who = string.sub(fields[i], 2)
         local one = sums[who]
@@ -171,7 +171,7 @@ list(1, function(group)
 end)
 list(1, function(day)
     local hash = prefix .. 'who:' .. day
-    if (try('HLEN', hash) or 0) > 18000 then
+    if (try('HLEN', hash) or 0) > 27000 then
         trim(hash)
     end
 end)

@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// Table of groups. `names` contains the values that rows share: model, target, endpoint, source of the counts, and if
 /// present, group and client. A row is an array: request, key, milliseconds from `oldest` to its admission, index in
 /// `names`, streamed, status, four kinds of tokens, cost, attempts, microseconds, and if present the milliseconds that
-/// it waited for a slot, user, session and trace (`null` if only later elements are present). A row of an earlier
-/// version is like a row without these.
+/// it waited for a slot, user, session, trace, agent and its parent (`null` if only later elements are present). A row
+/// of an earlier version is like a row without these.
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
@@ -42,7 +42,8 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
     r.value ->> 8 AS cache_write, r.value ->> 9 AS output, names -> (r.value ->> 3) ->> 3 AS source,
     r.value ->> 10 AS cost_nano, (r.value ->> 10) / 1e9 AS cost, r.value ->> 12 AS micros,
     COALESCE(r.value ->> 13, 0) AS queued_ms, IFNULL(names -> (r.value ->> 3) ->> 4, '') AS group_path,
-    r.value ->> 14 AS user, r.value ->> 15 AS session, IFNULL(names -> (r.value ->> 3) ->> 5, '') AS client,
+    r.value ->> 14 AS user, r.value ->> 15 AS session, r.value ->> 17 AS agent, r.value ->> 18 AS parent_agent,
+    IFNULL(names -> (r.value ->> 3) ->> 5, '') AS client,
     substr(r.value ->> 16, 1, 32) AS trace_id, substr(r.value ->> 16, 34) AS span_id
     FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
 ";
@@ -106,7 +107,7 @@ impl Packer {
                 out.push(b',');
                 push_number(out, number);
             }
-            let names = [&row.user, &row.session, &row.trace];
+            let names = [&row.user, &row.session, &row.trace, &row.agent, &row.parent_agent];
             let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
             if row.queued_ms > 0 || known > 0 {
                 out.push(b',');
@@ -169,6 +170,8 @@ struct StoredRow<'a> {
     user: Option<Arc<str>>,
     session: Option<Arc<str>>,
     trace: Option<Arc<str>>,
+    agent: Option<Arc<str>>,
+    parent_agent: Option<Arc<str>>,
 }
 
 /// Number of numeric values in every row.
@@ -193,12 +196,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for StoredRow<'a> {
                     *number = row.next_element()?.ok_or_else(short)?;
                 }
                 let queued_ms = row.next_element()?.unwrap_or(0);
-                let mut names = [None, None, None];
+                let mut names = [const { None }; 5];
                 for name in &mut names {
                     *name = row.next_element()?.flatten();
                 }
-                let [user, session, trace] = names;
-                Ok(StoredRow { request, key, numbers, queued_ms, user, session, trace })
+                let [user, session, trace, agent, parent_agent] = names;
+                Ok(StoredRow { request, key, numbers, queued_ms, user, session, trace, agent, parent_agent })
             }
         }
         from.deserialize_seq(Reading)
@@ -258,6 +261,8 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
             user: row.user,
             session: row.session,
             trace: row.trace,
+            agent: row.agent,
+            parent_agent: row.parent_agent,
             client: *client,
             lease: None,
         })

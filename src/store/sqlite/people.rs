@@ -1,7 +1,8 @@
-//! Sums by user and by conversation: the largest of every day by name, the others together. They lag behind the rows
-//! like the sums of the days, and are settled with them (`tally`).
+//! Sums by user, by conversation and by agent: the largest of every day by name, the others together. They lag behind
+//! the rows like the sums of the days, and are settled with them (`tally`).
 
-use super::super::api::{DaySums, PEOPLE_MAX, PeopleTotals, REST, Sums, Who};
+use super::super::api::{DaySums, PEOPLE_MAX, PeopleTotals, REST, Sums};
+use super::super::who::Who;
 use super::pace::Pace;
 use super::value::{Fallible, int, uint};
 use crate::base::order;
@@ -21,15 +22,15 @@ CREATE TABLE people (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// All parts of these sums at this moment, like the view `parts` for the others: a user is in a row after 13 elements,
-/// a session after 14.
+/// All parts of these sums at this moment, like the view `parts` for the others. The numbers are those of [`Who`], each
+/// with the place of its name in a row.
 pub(super) const VIEW: &str = "
 CREATE VIEW people_parts AS SELECT day, who, name, requests, uncached_in, cache_read, cache_write, out, cost_nano
     FROM people UNION ALL
-    SELECT (oldest + (r.value ->> 2)) / 86400000, w.column1, r.value ->> (13 + w.column1), 1, r.value ->> 6,
+    SELECT (oldest + (r.value ->> 2)) / 86400000, w.column1, r.value ->> w.column2, 1, r.value ->> 6,
     r.value ->> 7, r.value ->> 8, r.value ->> 9, r.value ->> 10
-    FROM groups, json_each(groups.rows) AS r, (VALUES (1), (2)) AS w
-    WHERE first > (SELECT upto FROM counted) AND r.value ->> (13 + w.column1) IS NOT NULL;
+    FROM groups, json_each(groups.rows) AS r, (VALUES (1, 14), (2, 15), (3, 17)) AS w
+    WHERE first > (SELECT upto FROM counted) AND r.value ->> w.column2 IS NOT NULL;
 ";
 
 /// Maximum number of unsettled names: then all sums are settled, however few rows they lag behind. Two hundred bytes
@@ -40,15 +41,15 @@ const NAMES_BEHIND: usize = 1024;
 pub(super) const LARGEST: &str =
     "cost_nano DESC, uncached_in + cache_read + cache_write + out DESC, requests DESC, name";
 
-/// Totals of rows by user and by session.
+/// Totals of rows by user, by session and by agent.
 #[derive(Default)]
 pub(super) struct People(BTreeMap<(u64, Who, Arc<str>), Sums>);
 
 impl People {
     /// Counts a row, which adds `values` to every sum.
     pub(super) fn add(&mut self, row: &Row, values: &Sums) {
-        for (who, name) in [(Who::User, &row.user), (Who::Session, &row.session)] {
-            let Some(name) = name else { continue };
+        for who in Who::ALL {
+            let Some(name) = who.of(row) else { continue };
             let sums = self.0.entry((row.admitted.0 / DAY_MS, who, name.clone())).or_default();
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
@@ -103,7 +104,7 @@ pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
          SUM(cost_nano) FROM people_parts GROUP BY 1, 2",
     )?;
     let found = query.query_map([], |row| {
-        let who = if uint(row, 1)? == Who::User as u64 { Who::User } else { Who::Session };
+        let who = Who::from_number(uint(row, 1)?).unwrap_or(Who::User);
         let mut sums = Sums::default();
         for (sum, column) in sums.iter_mut().zip(2..) {
             *sum = uint(row, column)?;

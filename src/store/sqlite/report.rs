@@ -2,8 +2,9 @@
 //! number of its lines.
 
 use super::super::api::{
-    By, DayKey, DaySums, Lines, PEOPLE_MAX, Page, PeopleSums, Query, REST, Renaming, StoreError, Sums, UsageLine, Who,
+    By, DayKey, DaySums, Lines, PEOPLE_MAX, Page, PeopleSums, Query, REST, Renaming, StoreError, Sums, UsageLine,
 };
+use super::super::who::Who;
 use super::Sqlite;
 use super::people::LARGEST;
 use super::value::{Fallible, int, uint};
@@ -32,7 +33,7 @@ impl Sqlite {
             By::Group => "group_path",
             By::Endpoint => "endpoint",
             By::Client => "client",
-            By::User | By::Session => "''",
+            By::User | By::Session | By::Agent => "''",
         };
         let (mut only, mut values) = (String::new(), Vec::new());
         for (by, names) in &query.only {

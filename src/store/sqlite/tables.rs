@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Written into the file (`application_id`): "Toll".
 pub const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-pub(super) const SCHEMA: i64 = 9;
+pub(super) const SCHEMA: i64 = 10;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -161,7 +161,8 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                 if done < 6 {
                     sixth(&transaction, fresh)?;
                 }
-                // From version 4 to 5 rows may have one more number, from 7 to 8 a trace, which the views show.
+                // From version 4 to 5 rows may have one more number, from 7 to 8 a trace, from 9 to 10 an agent and its
+                // parent, which the views show.
                 views(&transaction)?;
                 if done < 7 {
                     transaction.execute_batch(notes::TABLES)?;
@@ -260,6 +261,8 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
         session: None,
         client: Client::default(),
         trace: None,
+        agent: None,
+        parent_agent: None,
         lease: None,
     })
 }

@@ -59,13 +59,7 @@ fn fourth_version_is_converted_to_store_queue_times() {
         other.query_row(sql, [number], |row| row.get::<_, i64>(0)).unwrap() as u64
     };
     assert_eq!((seen(1), seen(2)), (0, 1500));
-    let mut rows = Vec::new();
-    db.export(&mut |entry| {
-        rows.extend(if let Entry::Request(row) = entry { Some(row) } else { None });
-        true
-    })
-    .unwrap();
-    assert_eq!(rows, [row(A, 5, "small", 1), waited]);
+    assert_eq!(exported(&mut db), [row(A, 5, "small", 1), waited]);
 }
 
 #[test]
@@ -148,7 +142,7 @@ fn fifth_version_keeps_its_sums_and_known_endpoints() {
     assert_eq!((before.len(), behind[0]), (4 * 6, 8), "the file must be unchanged");
     let mut db = place.owner();
     assert_eq!(line(every), before);
-    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 9);
+    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 10);
     assert_eq!(db.verify().unwrap().differences, []);
     let endpoint = |name: &str| line(&format!("SELECT {{}} FROM parts WHERE endpoint = '{name}'"))[0];
     assert_eq!([endpoint(""), endpoint("chat"), endpoint("messages")], [5, 2, 3]);
@@ -242,16 +236,52 @@ fn seventh_version_is_converted_to_store_traces() {
     let mut query = other.prepare("SELECT trace_id || '-' || span_id FROM rows ORDER BY number").unwrap();
     let seen: Vec<Option<String>> = query.query_map([], |line| line.get(0)).unwrap().map(Result::unwrap).collect();
     assert_eq!(seen, [None, Some(TRACE.to_string()), Some(TRACE.to_string())]);
+    assert_eq!(exported(&mut db), [row(A, 5, "small", 1), traced, named]);
+    assert_eq!(db.verify().unwrap().differences, []);
+    let people = db.usage(&Query::by(By::User), None).unwrap();
+    assert!(people.iter().any(|line| line.name == "ann" && line.requests == 1), "{people:?}");
+}
+
+#[test]
+fn ninth_version_is_converted_to_store_agents() {
+    let place = Place::new("ninth");
+    let mut db = place.owner();
+    db.append(&[row(A, 5, "small", 1)]).unwrap();
+    // A row of that version that no sum contains yet.
+    db.append(&[Row { user: Some("ann".into()), trace: Some("t-s".into()), ..row(A, 6, "small", 1) }]).unwrap();
+    drop(db);
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch("DROP VIEW people_parts; DROP VIEW rows; CREATE VIEW rows AS SELECT 1; PRAGMA user_version = 9")
+        .unwrap();
+    drop(old);
+    let mut db = place.owner();
+    let agent = Row { agent: Some("b1".into()), parent_agent: Some("a0".into()), ..row(A, 7, "small", 2) };
+    let named = Row { session: Some("s".into()), queued_ms: 7, parent_agent: None, ..agent.clone() };
+    db.append(&[agent.clone(), named.clone()]).unwrap();
+    let other = Connection::open(place.file()).unwrap();
+    let mut query = other.prepare("SELECT agent, parent_agent FROM rows ORDER BY number").unwrap();
+    let seen = query.query_map([], |line| Ok([line.get(0)?, line.get(1)?])).unwrap().map(Result::unwrap);
+    let text = |name: &str| Some(name.to_string());
+    let want = [[None, None], [None, None], [text("b1"), text("a0")], [text("b1"), None]];
+    assert_eq!(seen.collect::<Vec<[Option<String>; 2]>>(), want);
+    for settled in [false, true] {
+        let lines = db.usage(&Query::by(By::Agent), None).unwrap();
+        let lines: Vec<_> = lines.iter().map(|line| (&*line.name, line.requests, line.out)).collect();
+        assert_eq!(lines, [("b1", 2, 4), ("", 2, 2)], "{settled}");
+        assert_eq!(db.verify().unwrap().differences, []);
+        db.settle().unwrap();
+    }
+    assert_eq!(exported(&mut db)[2..], [agent, named]);
+}
+
+fn exported(db: &mut Sqlite) -> Vec<Row> {
     let mut rows = Vec::new();
     db.export(&mut |entry| {
         rows.extend(if let Entry::Request(row) = entry { Some(row) } else { None });
         true
     })
     .unwrap();
-    assert_eq!(rows, [row(A, 5, "small", 1), traced, named]);
-    assert_eq!(db.verify().unwrap().differences, []);
-    let people = db.usage(&Query::by(By::User), None).unwrap();
-    assert!(people.iter().any(|line| line.name == "ann" && line.requests == 1), "{people:?}");
+    rows
 }
 
 #[test]

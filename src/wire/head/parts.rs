@@ -83,6 +83,12 @@ pub(super) fn session_rank(name: &[u8]) -> u8 {
     place.map_or(0, |place| place as u8 + 1)
 }
 
+/// True for a header that names the agent of a request, or what started it.
+pub(super) fn is_agent(name: &[u8]) -> bool {
+    const NAMES: [&str; 3] = ["x-claude-code-agent-id", "x-codex-parent-thread-id", "x-parent-session-id"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
 /// True for the value of a header that switches something on.
 pub(super) fn is_true(value: &[u8]) -> bool {
     value.eq_ignore_ascii_case(b"true")
@@ -114,6 +120,8 @@ pub struct RequestHead {
     pub traced: bool,
     /// True if there is `x-tollgate-include-cost: true`: the client wants the cost of a stream.
     pub wants_cost: bool,
+    /// True if some header names the agent of the request.
+    pub names_agent: bool,
     pub(super) fields: [Span; COUNT],
 }
 
@@ -133,6 +141,7 @@ impl RequestHead {
             asks_leave: false,
             traced: false,
             wants_cost: false,
+            names_agent: false,
             fields: [Span::default(); COUNT],
         }
     }

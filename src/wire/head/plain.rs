@@ -3,7 +3,8 @@
 //! anything unusual, and leaves that to the strict parser. A property test and a fuzz target compare the two.
 
 use super::parts::{
-    COUNT, Expect, Framing, HeaderField, Method, RequestHead, ResponseHead, is_allowance, is_true, session_rank,
+    COUNT, Expect, Framing, HeaderField, Method, RequestHead, ResponseHead, is_agent, is_allowance, is_true,
+    session_rank,
 };
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
@@ -63,6 +64,7 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
         asks_leave: false,
         traced: found.traced,
         wants_cost: found.wants_cost,
+        names_agent: found.names_agent,
         fields: found.fields,
     })
 }
@@ -75,6 +77,7 @@ struct RequestFields {
     session: u8,
     traced: bool,
     wants_cost: bool,
+    names_agent: bool,
     framing: PlainFraming,
 }
 
@@ -139,7 +142,12 @@ impl RequestFields {
             16 if is(name, b"content-encoding") => HeaderField::ContentEncoding,
             17 if is(name, b"transfer-encoding") => return None,
             17 if is(name, b"anthropic-version") => HeaderField::AnthropicVersion,
-            10 | 12 | 18 | 24 => {
+            10 | 12 | 18 | 22 | 24 => {
+                self.session(name, value);
+                return Some(());
+            }
+            // `x-parent-session-id`, but not what SDKs say of themselves.
+            19 if name[2] | 0x20 == b'p' => {
                 self.session(name, value);
                 return Some(());
             }
@@ -164,6 +172,7 @@ impl RequestFields {
 impl RequestFields {
     #[cold]
     fn session(&mut self, name: &[u8], value: Range<usize>) {
+        self.names_agent |= is_agent(name);
         let rank = session_rank(name);
         if rank > 0 && (self.session == 0 || rank < self.session) {
             (self.session, self.fields[HeaderField::Session as usize]) = (rank, Span::new(value.start, value.end));

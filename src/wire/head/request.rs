@@ -3,7 +3,7 @@
 
 use super::fields::{FramingError, FramingFields, span_of};
 use super::parts::{
-    BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_true, session_rank,
+    BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_agent, is_true, session_rank,
 };
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
@@ -74,7 +74,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut fields = [Span::default(); COUNT];
     let mut seen = [false; COUNT];
     let (mut expect, mut session) = (Expect::None, u8::MAX);
-    let (mut asks_leave, mut traced, mut wants_cost) = (false, false, false);
+    let (mut asks_leave, mut traced, mut wants_cost, mut names_agent) = (false, false, false, false);
     for header in request.headers.iter() {
         if framing.take(header.name, header.value).map_err(refuse)? {
             continue;
@@ -87,6 +87,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             asks_leave |= header.name.eq_ignore_ascii_case("access-control-request-method") && !header.value.is_empty();
             traced |= header.name.eq_ignore_ascii_case("traceparent");
             wants_cost |= header.name.eq_ignore_ascii_case("x-tollgate-include-cost") && is_true(header.value);
+            names_agent |= is_agent(header.name.as_bytes());
             let rank = session_rank(header.name.as_bytes());
             if rank > 0 && rank < session && !header.value.is_empty() {
                 (session, fields[HeaderField::Session as usize]) = (rank, span_of(head, header.value));
@@ -113,6 +114,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
         asks_leave,
         traced,
         wants_cost,
+        names_agent,
         fields,
     })
 }

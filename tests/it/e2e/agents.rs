@@ -1,6 +1,6 @@
 //! What coding agents expect of a gateway beyond the API itself.
 
-use super::client::{post, request};
+use super::client::{get, post, request};
 use super::harness::{Harness, Setup, chat, message};
 use serde_json::{Value, json};
 
@@ -77,3 +77,59 @@ fn safeguards_are_refused_by_name_where_no_provider_has_them() {
     assert!(answer.status() == 400 && message.contains("safeguards: "), "{message}");
     assert_eq!(ask("large").status(), 200, "a provider of the same API gets the member");
 }
+
+#[test]
+fn usage_tells_the_sub_agents_of_claude_code_codex_and_opencode_apart() {
+    let h = Harness::usual();
+    let key = h.key();
+    let claude = ("x-claude-code-session-id", "s-1");
+    let agent = |id: &'static str| ("x-claude-code-agent-id", id);
+    let cases: [&[(&str, &str)]; 7] = [
+        &[claude],
+        &[claude, agent("a-1")],
+        &[claude, agent("a-1")],
+        &[claude, agent("a-2"), ("x-claude-code-parent-agent-id", "a-1")],
+        &[("session-id", "c-1"), ("thread-id", "t-2"), ("x-codex-parent-thread-id", "t-1")],
+        &[("x-session-id", "o-2"), ("X-Parent-Session-Id", "o-1")],
+        // Neither too long a name nor one with quotes harms anything.
+        &[claude, agent("\"\\ \u{1f600}"), ("x-claude-code-parent-agent-id", LONG)],
+    ];
+    let logged: Vec<Value> = cases
+        .iter()
+        .map(|more| {
+            let fields: Vec<_> = [("x-api-key", key.as_str())].iter().chain(*more).copied().collect();
+            let answer = h.client().ask(&post("/v1/messages", &fields, &message("x").to_string()));
+            assert_eq!(answer.status(), 200, "{}", answer.text());
+            let (head, _) = h.last();
+            assert!(!head.contains("a-1") && !head.contains("claude-code") && !head.contains("parent"), "{head}");
+            h.log_of(&answer.id())
+        })
+        .collect();
+    let text = |at: usize, name: &str| logged[at][name].as_str().unwrap_or_default().to_owned();
+    assert_eq!(logged[0].get("agent"), None);
+    assert!(text(1, "agent").len() == 16 && text(1, "agent") == text(2, "agent") && text(1, "parent_agent").is_empty());
+    assert_ne!(text(3, "agent"), text(1, "agent"));
+    assert_eq!(text(3, "parent_agent"), text(1, "agent"), "a parent has the name that it has as an agent");
+    assert!(text(4, "agent").len() == 16 && text(4, "parent_agent").len() == 16);
+    assert_eq!(text(5, "agent"), text(5, "session"));
+    assert!(text(6, "agent").len() == 16 && text(6, "parent_agent").len() == 16);
+    h.ledger(cases.len() as u64);
+    let agents = h.usage("agent");
+    let of = |name: &str| {
+        let line = agents.iter().find(|line| line["name"].as_str().unwrap_or_default() == name);
+        line.and_then(|line| line["requests"].as_u64())
+    };
+    assert_eq!((agents.len(), of(&text(1, "agent")), of(&text(3, "agent"))), (6, Some(2), Some(1)), "{agents:?}");
+    let page = get(h.admin, "/admin/usage?by=agent,day").unwrap();
+    assert!(page.status() == 200 && page.text().contains(&text(4, "agent")), "{}", page.text());
+    let export = h.done(&["ledger", "export"]);
+    let lines: Vec<Value> = export.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let named: Vec<&Value> = lines.iter().filter(|line| line["agent"] == *text(3, "agent")).collect();
+    assert!(named.len() == 1 && named[0]["parent_agent"] == *text(1, "agent"), "{export}");
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok"));
+}
+
+const LONG: &str = match std::str::from_utf8(&[b'x'; 4000]) {
+    Ok(text) => text,
+    Err(_) => "",
+};

@@ -92,6 +92,26 @@ fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
 }
 
 #[test]
+fn a_shared_ledger_sums_up_agents() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    known_key(&server);
+    let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
+    let of = |agent: Option<&str>, out| Row {
+        agent: agent.map(Into::into),
+        parent_agent: agent.map(|_| "p".into()),
+        ..row(Some("ann"), out)
+    };
+    let rows = [of(Some("a1"), 1), of(Some("a1"), 2), of(Some("a2"), 4), of(None, 8)];
+    remote.send(&speaker, &[RemoteCommand::Rows(1, &rows, &[])]).unwrap();
+    let lines = remote.usage(&Query::by(By::Agent), None).unwrap();
+    let mut lines: Vec<_> = lines.iter().map(|line| (&*line.name, line.requests, line.out)).collect();
+    lines.sort();
+    assert_eq!(lines, [("", 1, 8), ("a1", 2, 3), ("a2", 1, 4)]);
+    assert_eq!(remote.verify().unwrap().differences, []);
+}
+
+#[test]
 fn first_ledger_format_is_still_read_and_older_hosts_are_refused() {
     let Some(server) = Server::start() else { return };
     // State left by a host of that format: one usage record that is not folded yet, and one that is.

@@ -539,6 +539,8 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         session: None,
         client: Default::default(),
         trace: None,
+        agent: None,
+        parent_agent: None,
         lease: None,
     }
 }

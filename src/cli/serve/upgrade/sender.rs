@@ -48,7 +48,7 @@ pub(in crate::cli::serve) enum HandoverCommand {
     /// The event loop has ended: make sure that the last rows are committed.
     End,
     /// A message of the successor.
-    Heard(Heard),
+    Heard(Box<Heard>),
 }
 
 /// Event of the successor's channel; boxed on its way, one at a time.
@@ -238,7 +238,7 @@ impl HandoverSession {
                 Ok(HandoverCommand::Counted(counters)) => self.counted(counters),
                 Ok(HandoverCommand::TakeBack) => return self.take_back(),
                 Ok(HandoverCommand::End) => self.until = Some(self.clock.mono().after(LAST_ROWS_WAIT)),
-                Ok(HandoverCommand::Heard(heard)) => self.hear(heard),
+                Ok(HandoverCommand::Heard(heard)) => self.hear(*heard),
                 Err(RecvTimeoutError::Timeout) if pauses => self.offer(),
                 Err(_) => return self.take_back(),
             }
@@ -391,7 +391,7 @@ fn listen(channel: &UnixStream, heard: Sender<HandoverCommand>) -> io::Result<()
     let listen = move || {
         while let Some(line) = next_line(&mut channel) {
             let ends = matches!(line, Heard::Nonsense);
-            if heard.send(HandoverCommand::Heard(line)).is_err() {
+            if heard.send(HandoverCommand::Heard(Box::new(line))).is_err() {
                 return;
             }
             if ends {
@@ -399,7 +399,7 @@ fn listen(channel: &UnixStream, heard: Sender<HandoverCommand>) -> io::Result<()
             }
         }
         // After the session there is no receiver.
-        let _ = heard.send(HandoverCommand::Heard(Heard::End));
+        let _ = heard.send(HandoverCommand::Heard(Box::new(Heard::End)));
     };
     start_thread("heard", Box::new(listen)).map(drop)
 }
