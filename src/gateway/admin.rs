@@ -4,6 +4,7 @@
 
 mod access;
 mod desk;
+mod first_bytes;
 mod minutes;
 mod paging;
 mod reason;

@@ -142,6 +142,29 @@ def a_stopped_provider_is_shown_with_cause_and_start_until_it_is_back(_, driver)
         gate.end()
 
 
+def a_slow_target_is_shown_with_its_start_and_its_usual_time(page, _):
+    page.gate.chat()
+    page.open()
+    # Only the answer about targets is changed: a target becomes slow after an hour of the same times.
+    page.js("""const real = window.fetch
+        window.fetch = async (url, ...more) => {
+            const answer = await real(url, ...more)
+            if (!String(url).includes('v1/targets')) return answer
+            const body = await answer.json(), one = body.data.find(one => one.model === 'heron-large')
+            Object.assign(one, {state: 'slow', since: new Date(Date.now() - 18e4).toISOString(), first_byte_us: {median: 2300000, p95: 4100000, usual: 310000}})
+            return new Response(JSON.stringify(body), {status: 200})
+        }""")
+    words = "slow: first byte p50 2300 ms, usually 310 ms"
+    row = page.until(lambda: next((row for row in page.cells("#attention") if row[2] == words), None))
+    assert row[0] == "!" and re.match(r"\d\d:\d\d:\d\d$", row[3].split()[-1]) and row[4] == "Requests", row
+    assert "Healthy" in page.text("#health") and "1 problem - " in page.driver.title, page.driver.title
+    page.go("targets")
+    rows = page.until(lambda: page.cells("#targetlist"))
+    assert re.match(r"slow since \d\d:\d\d:\d\d: first byte p50 2300 ms, usually 310 ms", rows[0][2]), rows
+    assert rows[0][5:7] == ["2300 ms", "4100 ms"], rows
+    assert page.faults() == [], page.faults()
+
+
 def budgets_warn_with_words_and_a_date(_, driver):
     gate = Incident()
     try:
@@ -671,6 +694,7 @@ CASES = [
     first_look_shows_everything_that_failed_before,
     every_reason_names_its_limit_field_name_or_cause,
     a_stopped_provider_is_shown_with_cause_and_start_until_it_is_back,
+    a_slow_target_is_shown_with_its_start_and_its_usual_time,
     budgets_warn_with_words_and_a_date,
     a_session_costs_what_the_report_says,
     the_list_holds_still_while_it_is_read,

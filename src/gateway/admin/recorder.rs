@@ -3,6 +3,7 @@
 //! the log, it has no content. Called at the end of failed requests, or of all requests after the first read, and by
 //! readers.
 
+use super::first_bytes::{FirstByteTimes, FirstBytes};
 use super::minutes::Minutes;
 use super::reason::reason;
 use crate::base::order;
@@ -25,10 +26,6 @@ const KINDS: usize = 16;
 const REPEATS: u64 = 60;
 /// Maximum bytes of a line; a longer line is not kept.
 const LINE_MAX: usize = 8 << 10;
-/// Number of times to the first byte kept.
-const FIRSTS: usize = 1024;
-/// Seconds for which these times count.
-const FIRSTS_AGE: u64 = 300;
 
 /// Data recorded of a request besides its line.
 #[derive(Copy, Clone, Debug, Default)]
@@ -177,19 +174,11 @@ impl RecordedRow<'_> {
     }
 }
 
-#[derive(Copy, Clone, Debug, Default)]
-struct First {
-    target: u32,
-    micros: u32,
-    second: u32,
-}
-
 /// All requests since the first reader.
 #[derive(Debug)]
 struct AllRequests {
     lines: LineRing,
-    firsts: Box<[First]>,
-    next_first: usize,
+    firsts: FirstBytes,
 }
 
 /// A kind of refused requests, with the number of the one whose line is kept.
@@ -281,8 +270,7 @@ impl Recorder {
     pub(crate) fn start(&mut self, now: Unix) {
         let fresh = || AllRequests {
             lines: LineRing::new((REQUESTS_MAX, BYTES[0]), now.secs() as u32),
-            firsts: vec![First::default(); FIRSTS].into(),
-            next_first: 0,
+            firsts: FirstBytes::default(),
         };
         self.all.get_or_insert_with(|| Box::new(fresh()));
     }
@@ -332,9 +320,7 @@ impl Recorder {
         let Some(all) = &mut self.all else { return };
         all.lines.keep(line, number, passed.cost_nano, 1, second);
         if let Some((target, micros)) = passed.first {
-            let (target, micros) = (target as u32, u32::try_from(micros).unwrap_or(u32::MAX));
-            all.firsts[all.next_first] = First { target, micros, second };
-            all.next_first = (all.next_first + 1) % FIRSTS;
+            all.firsts.push(target, micros, now);
         }
     }
 
@@ -373,15 +359,9 @@ impl Recorder {
         rows
     }
 
-    /// Returns median and 95th percentile of the microseconds to a target's first bytes in the last five minutes.
-    pub(crate) fn first_bytes(&self, target: u64, now: Unix) -> Option<(u32, u32)> {
-        let since = now.secs().saturating_sub(FIRSTS_AGE) as u32;
-        let firsts = self.all.iter().flat_map(|all| all.firsts.iter());
-        let own = firsts.filter(|one| one.target == target as u32 && one.second > since);
-        let mut micros: Vec<u32> = own.map(|one| one.micros).collect();
-        order::by_key(&mut micros, |micros| (u64::from(*micros), 0));
-        let at = |share: usize| micros.get((micros.len() * share).div_ceil(100).saturating_sub(1)).copied();
-        at(50).zip(at(95))
+    /// Returns a target's times to its first byte, if it has any in the last five minutes.
+    pub(crate) fn first_bytes(&mut self, target: u64, now: Unix) -> Option<FirstByteTimes> {
+        self.all.as_mut()?.firsts.of(target, now)
     }
 }
 

@@ -171,16 +171,22 @@ pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
             count(out, "places", target.places.into());
             count(out, "queued", cx.queues.len(&model.id) as u64);
             rest(&standing, now.mono, now.unix, out);
-            condition(&standing, out);
+            let times = cx.recorder.first_bytes(target.seed, now.unix);
+            condition(&standing, times.and_then(|times| times.slow_since), out);
             count(out, "served", standing.served);
             count(out, "failures", standing.failures);
             count(out, "failures_in_a_row", standing.in_a_row.into());
             key(out, "first_byte_us");
-            match cx.recorder.first_bytes(target.seed, now.unix) {
-                Some((median, most)) => {
+            match times {
+                Some(times) => {
                     out.push(b'{');
-                    count(out, "median", median.into());
-                    count(out, "p95", most.into());
+                    count(out, "median", times.median.into());
+                    count(out, "p95", times.p95.into());
+                    key(out, "usual");
+                    match times.usual {
+                        Some(usual) => push_number(out, usual.into()),
+                        None => out.extend_from_slice(b"null"),
+                    }
                     out.push(b'}');
                 }
                 None => out.extend_from_slice(b"null"),
@@ -229,19 +235,23 @@ fn words(out: &mut Vec<u8>, name: &str, cause: &Cause) {
 }
 
 /// Appends the state of a target in one word, its start, the last failure, and the attempts of the last minutes.
+/// `slow`: the time from which it has been slow.
 #[inline(never)]
-fn condition(standing: &TargetStatus, out: &mut Vec<u8>) {
-    let condition = standing.condition;
-    text(out, "state", condition.name());
-    let is_trouble = matches!(condition, TargetCondition::Failing | TargetCondition::CoolingDown);
-    key(out, "since");
-    match standing.trouble.filter(|_| is_trouble) {
-        Some(trouble) => {
-            out.push(b'"');
-            window::write_iso(trouble.since, out);
-            out.push(b'"');
+fn condition(standing: &TargetStatus, slow: Option<Unix>, out: &mut Vec<u8>) {
+    let (state, since) = match (standing.condition, slow) {
+        (TargetCondition::Ok, Some(_)) => ("slow", slow),
+        (state @ (TargetCondition::Failing | TargetCondition::CoolingDown), _) => {
+            (state.name(), standing.trouble.map(|trouble| trouble.since))
         }
-        None => out.extend_from_slice(b"null"),
+        (state, _) => (state.name(), None),
+    };
+    text(out, "state", state);
+    match since {
+        Some(since) => moment(out, "since", since),
+        None => {
+            key(out, "since");
+            out.extend_from_slice(b"null");
+        }
     }
     key(out, "last_failure");
     match &standing.trouble {

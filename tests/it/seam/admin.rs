@@ -1,6 +1,7 @@
 //! The admin listener accepts new clients even when other clients keep all of its connections busy.
 
-use super::rig::Rig;
+use super::rig::{Rig, large_answer, request};
+use serde_json::Value;
 use tollgate::base::seam::Ending;
 use tollgate::gateway::orders::Notice;
 
@@ -146,4 +147,47 @@ fn live_feed_reports_how_many_requests_it_missed() {
     let missed: usize = rest.split('}').next().unwrap().parse().unwrap();
     assert_eq!(missed + rest.matches("data: {").count(), ended);
     assert!(missed >= 234);
+}
+
+/// Returns the state of the target of `small` and the whole answer.
+fn target(rig: &mut Rig, look: usize) -> (String, Value) {
+    let label = connect(rig, 500 + look);
+    rig.give(&label, LIVE.replace("requests/live", "targets").replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"));
+    let got = rig.got(&label);
+    let body: Value = serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let one = body["data"].as_array().unwrap().iter().find(|one| one["model"] == "small").unwrap().clone();
+    (one["state"].as_str().unwrap().to_string(), one)
+}
+
+#[test]
+fn target_is_slow_until_its_first_bytes_come_as_before() {
+    let mut rig = Rig::with(1, &[READ]);
+    let key = rig.keys.texts["k0"].clone();
+    // Sends requests for some minutes, ten in each, whose first byte comes after this time.
+    let serve = |rig: &mut Rig, minutes: u64, millis: u64| {
+        for _ in 0..minutes * 10 {
+            let (head, body) = request(&key, 200, false);
+            rig.send("c", head + &body);
+            rig.wait(millis);
+            let asked = rig.asked().pop().expect("the provider has been asked");
+            rig.answer(&asked, &large_answer(10));
+            rig.wait(6000 - millis);
+        }
+    };
+    assert_eq!(target(&mut rig, 0).0, "no_traffic");
+    serve(&mut rig, 30, 200);
+    let (state, one) = target(&mut rig, 1);
+    assert_eq!((&*state, &one["since"]), ("ok", &Value::Null), "{one}");
+    let usual = one["first_byte_us"]["usual"].as_u64().unwrap();
+    assert!((180_000..220_000).contains(&usual), "{one}");
+    serve(&mut rig, 4, 2000);
+    let (state, one) = target(&mut rig, 2);
+    let median = one["first_byte_us"]["median"].as_u64().unwrap();
+    assert!(state == "slow" && (1_800_000..2_200_000).contains(&median), "{one}");
+    let since = tollgate::policy::window::parse_moment(one["since"].as_str().unwrap()).unwrap();
+    let ago = (rig.world.now.unix.0 - since.0) / 60_000;
+    assert!((3..=4).contains(&ago), "since {ago} minutes: {one}");
+    serve(&mut rig, 5, 200);
+    let (state, one) = target(&mut rig, 3);
+    assert_eq!((&*state, &one["since"]), ("ok", &Value::Null), "{one}");
 }

@@ -139,12 +139,16 @@ fn first_bytes_are_of_one_target_and_the_last_minutes() {
         let keep = recorder.keeps(None, Unix(0)).unwrap();
         recorder.push(keep, b"{}\n", &passed, Unix(second * 1000));
     };
+    let about = |recorder: &mut Recorder, target, second: u64| {
+        let found = recorder.first_bytes(target, Unix(second * 1000))?;
+        Some([found.median, found.p95].map(|micros| (f64::from(micros) / 5e3).round() as u64 * 5))
+    };
     push(&mut recorder, 1, 9_000_000, 100);
-    (1..=100).for_each(|micros| push(&mut recorder, 1, micros, 1000));
-    push(&mut recorder, 2, 7, 1000);
-    assert_eq!(recorder.first_bytes(1, Unix(1_000_000)), Some((50, 95)));
-    assert_eq!(recorder.first_bytes(2, Unix(1_000_000)), Some((7, 7)));
-    assert_eq!(recorder.first_bytes(2, Unix(1_301_000)), None);
+    (1..=100).for_each(|ms| push(&mut recorder, 1, ms * 1000, 1000));
+    push(&mut recorder, 2, 70_000, 1000);
+    assert_eq!(about(&mut recorder, 1, 1000), Some([50, 95]));
+    assert_eq!(about(&mut recorder, 2, 1000), Some([70, 70]));
+    assert_eq!(about(&mut recorder, 2, 1301), None);
 }
 
 #[test]
