@@ -6,8 +6,8 @@ use super::harness::{Harness, Setup, chat, with};
 use super::process::{Folder, run, wait_at_most, wait_for};
 use serde_json::Value;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A group whose budget two requests of [`spend`] use up.
@@ -344,6 +344,79 @@ fn kill_at_any_moment_loses_no_alert() {
     let distinct: std::collections::BTreeMap<String, String> = sent().into_iter().collect();
     let ids: std::collections::BTreeSet<String> = sent().into_iter().map(|(_, id)| id).collect();
     assert!(ids.len() == distinct.len() && sent().len() <= ids.len() + 3, "{:#?}", sent());
+}
+
+#[test]
+fn delivery_is_given_up_after_an_hour_for_good() {
+    let collector = Collector::that(Arc::new(|_| answer("503 Service Unavailable", "", "")));
+    let alerts_at = format!("{}\nbudget = [100]", webhook(&collector));
+    let mut h = Harness::start(&setup(&alerts_at));
+    let key = h.key_with(&["--group", "eng"]);
+    assert_eq!((spend(&h, &key), spend(&h, &key)), (200, 200));
+    let due = wait_for("the alert", || kept(&h, "\"due\"").pop());
+    h.gateway.stop("KILL");
+    // As if the gateway had tried for an hour but five seconds: two further attempts, one and three seconds later.
+    let at = due.split("\"at\":").nth(1).unwrap()[..13].to_string();
+    let earlier = (tollgate::io::clock::unix().0 - 3_595_000).to_string();
+    let text = std::fs::read_to_string(alert_file(&h)).unwrap();
+    std::fs::write(alert_file(&h), text.replace(&format!("\"at\":{at}"), &format!("\"at\":{earlier}"))).unwrap();
+    let before = collector.asked().len();
+    h.start_again();
+    wait_at_most(Duration::from_secs(20), "the end", || (logged(&h, "dropped").len() == 1).then_some(()));
+    let tried = collector.asked().len() - before;
+    assert!((2..=3).contains(&tried), "{tried} attempts");
+    wait_for("the record", || kept(&h, "\"done\"").pop());
+    // Neither this process nor the next tries again.
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_secs(6));
+        assert_eq!(collector.asked().len() - before, tried);
+        h.gateway.stop("KILL");
+        h.start_again();
+    }
+    assert_eq!(logged(&h, "dropped").len(), 1);
+}
+
+#[test]
+fn kill_right_after_the_delivery_repeats_at_most_the_same_alert() {
+    // The process to kill, and the time from its webhook's answer to the kill.
+    let armed: Arc<Mutex<Option<(u32, Duration)>>> = Arc::default();
+    let kills = armed.clone();
+    let collector = Collector::that(Arc::new(move |_| {
+        if let Some((process, after)) = kills.lock().unwrap().take() {
+            std::thread::spawn(move || {
+                std::thread::sleep(after);
+                let process = rustix::process::Pid::from_raw(process as i32).unwrap();
+                rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+            });
+        }
+        answer("200 OK", "", "")
+    }));
+    let moments = [0, 1, 2, 5, 10, 20, 35, 50, 1000];
+    let plan = |at: usize| format!("[[plans]]\nname = \"tiny{at}\"\nbudget = 0.0001\n");
+    let plans: String = (0..moments.len()).map(plan).collect();
+    let more = format!("{plans}[alerts]\n{}\nbudget = [100]\n", webhook(&collector));
+    let mut h = Harness::start(&Setup { more, ..Setup::default() });
+    for (at, moment) in moments.into_iter().enumerate() {
+        let key = h.key_with(&["--plan", &format!("tiny{at}")]);
+        *armed.lock().unwrap() = Some((h.gateway.id(), Duration::from_millis(moment)));
+        assert_eq!(spend(&h, &key), 200);
+        h.gateway.wait();
+        h.start_again();
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let asked = collector.asked();
+    let bodies = |at: usize| -> Vec<&Value> {
+        let is_of = |body: &&Value| body["name"].as_str().unwrap().ends_with(&format!("(plan tiny{at})"));
+        asked.iter().map(|(_, body)| body).filter(is_of).collect()
+    };
+    for (at, moment) in moments.into_iter().enumerate() {
+        let sent = bodies(at);
+        assert!((1..=2).contains(&sent.len()), "{moment} ms: {sent:#?}");
+        assert!(sent.iter().all(|body| *body == sent[0]), "{moment} ms: the repetition has other members: {sent:#?}");
+    }
+    let ids: std::collections::BTreeSet<&str> = asked.iter().map(|(_, body)| body["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), moments.len());
+    assert_eq!(bodies(moments.len() - 1).len(), 1, "this delivery was recorded");
 }
 
 #[test]
