@@ -84,7 +84,11 @@ impl<T, N> Slots<T, N> {
             return Id::new(free, 0);
         };
         self.free = slot.next_free;
-        slot.tenant = Some(value);
+        debug_assert!(slot.tenant.is_none(), "a free slot is empty");
+        // Without the check, the value is copied twice, in case that dropping an earlier one panics.
+        if slot.tenant.is_none() {
+            slot.tenant = Some(value);
+        }
         Id::new(free, slot.generation)
     }
 

@@ -9,6 +9,7 @@ use crate::dialect::errors;
 use crate::gateway::budget::{Budget, Gate};
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{self, ClientEvent, Oddity, cors, response};
+use crate::gateway::cx::Cx;
 use crate::gateway::exchange::{ClientMessage, Endpoint, Exchange, ExchangeEvent, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::{Gateway, Next, earliest, local};
@@ -298,13 +299,14 @@ impl Gateway {
             let (mut exchange, refusal) = (Exchange::new(id, meta, &mut self.cx), Refusal::plain_http());
             return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
         }
-        let exchange = Exchange::new(id, meta, &mut self.cx);
-        self.authorize(exchange, head);
+        self.authorize(|cx| Exchange::new(id, meta, cx), head);
     }
 
-    /// Checks whether a request is permitted by its head, and continues with it.
-    #[inline(always)] // otherwise the exchange is copied once more
-    pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
+    /// Checks whether a request is permitted by its head, and continues with it. The exchange is made here, because
+    /// passing it copies it.
+    #[inline]
+    pub(super) fn authorize(&mut self, exchange: impl FnOnce(&mut Cx) -> Exchange, head: &RequestHead) {
+        let mut exchange = exchange(&mut self.cx);
         match self.passes(&mut exchange, head) {
             HeadOutcome::Body => {
                 let id = self.exchanges.insert(exchange);

@@ -154,7 +154,7 @@ impl Gateway {
             Effect::Quota => self.answer_local(exchange, Endpoint::Quota),
             Effect::Authorize(head) => {
                 if let Some(exchange) = removed {
-                    self.authorize(exchange, &head);
+                    self.authorize(|_| exchange, &head);
                 }
                 // The client was hardly read while the request waited.
                 self.dirty.push(client_conn(cid));

@@ -210,35 +210,33 @@ impl Exchange {
         self.go(next, message, cx)
     }
 
-    /// Takes the steps that follow, until the request waits or ends.
-    fn go(&mut self, mut next: NextStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    /// Takes the steps that follow, until the request waits or ends. It calls itself where a loop would copy each step;
+    /// a request's steps are bounded by its attempts, and it waits in most of them.
+    fn go(&mut self, next: NextStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let job = &mut self.job;
-        loop {
-            next = match next {
-                NextStep::Enter(state, effect) => {
-                    self.state = state;
-                    return effect;
-                }
-                NextStep::Reserve { draft, others_counted } => {
-                    Reserving::begin(job, draft, others_counted, message, cx)
-                }
-                NextStep::Serve(draft) => match job.start_clocks(cx.now.mono) {
-                    Some(queue) => Queued::first(job, queue, draft, message, cx),
-                    None => Attempting::first(job, draft, message, cx),
-                },
-                NextStep::Translate(draft, failed) => Translating::begin(job, draft, failed, cx),
-                NextStep::Attempt(draft) => Attempting::begin(job, draft, cx),
-                NextStep::Failed(draft, fault) => job.attempt_failed(draft, fault, cx),
-                NextStep::Another(draft, fault) => job.next_target(draft, fault, message, cx),
-                NextStep::Wait(draft, fault) => Queued::again(job, draft, fault, message, cx),
-                NextStep::LastResort(draft, fault) => job.last_resort(draft, fault, message, cx),
-                NextStep::GiveUp(draft, fault) => job.give_up(draft, fault, cx),
-                NextStep::End(state, fault) => {
-                    self.state = state;
-                    return self.end(*fault, cx);
-                }
+        let next = match next {
+            NextStep::Enter(state, effect) => {
+                self.state = state;
+                return effect;
             }
-        }
+            NextStep::End(state, fault) => {
+                self.state = state;
+                return self.end(*fault, cx);
+            }
+            NextStep::Reserve { draft, others_counted } => Reserving::begin(job, draft, others_counted, message, cx),
+            NextStep::Serve(draft) => match job.start_clocks(cx.now.mono) {
+                Some(queue) => Queued::first(job, queue, draft, message, cx),
+                None => Attempting::first(job, draft, message, cx),
+            },
+            NextStep::Translate(draft, failed) => Translating::begin(job, draft, failed, cx),
+            NextStep::Attempt(draft) => Attempting::begin(job, draft, cx),
+            NextStep::Failed(draft, fault) => job.attempt_failed(draft, fault, cx),
+            NextStep::Another(draft, fault) => job.next_target(draft, fault, message, cx),
+            NextStep::Wait(draft, fault) => Queued::again(job, draft, fault, message, cx),
+            NextStep::LastResort(draft, fault) => job.last_resort(draft, fault, message, cx),
+            NextStep::GiveUp(draft, fault) => job.give_up(draft, fault, cx),
+        };
+        self.go(next, message, cx)
     }
 
     /// Does what follows from an event of an answer or a dial.
