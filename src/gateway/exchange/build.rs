@@ -4,7 +4,7 @@
 use super::authorize::Endpoint;
 use super::diagnosis::beginning;
 use super::event::ClientMessage;
-use super::job::{Request, RequestJob};
+use super::job::{Attempt, Request, RequestJob, RequestNotes};
 use super::next::NextStep;
 use super::state::Outgoing;
 use crate::base::buf::Pool;
@@ -28,6 +28,13 @@ pub(super) enum Built {
     Whole,
     /// The body is too long to be translated on the loop.
     TooLong,
+}
+
+/// What the body for a target is written for.
+pub(super) struct Wanted<'a> {
+    endpoint: ModelEndpoint,
+    translated: bool,
+    pub(super) to: dialect::RequestTarget<'a>,
 }
 
 /// Writes the body for the first target, here or, where it is long, on a helper thread. If it can be written for no
@@ -54,40 +61,54 @@ impl RequestJob {
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
-        let built = self.lay_out(draft, message, cx)?;
+        let RequestJob { request, attempt, notes, .. } = self;
+        let wanted = attempt.wanted(request).ok_or_else(Refusal::internal)?;
+        let built = request.lay_out(draft, &wanted, message, cx)?;
+        notes.note_dropped(request, draft, &wanted, message);
         // The body goes to a helper thread.
         if matches!(built, Built::TooLong) {
             self.count_prompt(draft, message, cx);
         }
-        self.look_for_dropped(draft, message);
         Ok(built)
     }
+}
 
+impl RequestNotes {
     /// Notes what of the client's body the chosen target is not sent.
     #[inline]
-    pub(super) fn look_for_dropped(&mut self, draft: &OutgoingRequest, message: &ClientMessage) {
-        let Some(((endpoint, _, provider), to)) = self.route().zip(self.wanted()) else { return };
-        let translated = provider.shape != endpoint.shape;
-        let mut names = dialect::dropped(endpoint, translated, message.body, draft.scan.fields(), &to).peekable();
+    pub(super) fn note_dropped(
+        &mut self,
+        request: &Request,
+        draft: &OutgoingRequest,
+        wanted: &Wanted<'_>,
+        message: &ClientMessage,
+    ) {
+        let &Wanted { endpoint, translated, ref to } = wanted;
+        let mut names = dialect::dropped(endpoint, translated, message.body, draft.scan.fields(), to).peekable();
         let lost = if translated { draft.state.as_ref().map_or(&[][..], |state| &state.dropped) } else { &[] };
-        if names.peek().is_some() || !self.notes.is_empty() || !lost.is_empty() {
+        if names.peek().is_some() || !self.is_empty() || !lost.is_empty() {
             let mut plain = Vec::new();
             let mut tell = |name: &[u8]| {
                 plain.clear();
                 unescape(beginning(name), &mut plain);
-                self.request.told(&plain)
+                request.told(&plain)
             };
             let lost = lost.iter().map(|name| name.as_bytes());
             let names = names.chain(lost).take(DROPPED_MAX).map(&mut tell).collect();
-            self.notes.get_mut().dropped = names;
+            self.get_mut().dropped = names;
         }
     }
+}
 
-    fn lay_out(&self, draft: &mut OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Result<Built, Refusal> {
-        let Some(((endpoint, _, provider), to)) = self.route().zip(self.wanted()) else {
-            return Err(Refusal::internal());
-        };
-        let translated = provider.shape != endpoint.shape;
+impl Request {
+    fn lay_out(
+        &self,
+        draft: &mut OutgoingRequest,
+        wanted: &Wanted<'_>,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> Result<Built, Refusal> {
+        let &Wanted { endpoint, translated, ref to } = wanted;
         draft.rewind(&mut cx.pool);
         let added = to.capabilities.params_room();
         let built = match translated {
@@ -96,7 +117,7 @@ impl RequestJob {
             false => 0,
         };
         if (translated || added > 0)
-            && let Some(key) = self.request.found.key
+            && let Some(key) = self.found.key
         {
             // What an earlier attempt was promised for its translation serves for this one.
             let length = message.body.len();
@@ -109,28 +130,17 @@ impl RequestJob {
             return Ok(Built::TooLong);
         }
         if translated {
-            let to = dialect::RequestTarget { cache_key: draft.cache_key, ..to };
+            let to = dialect::RequestTarget { cache_key: draft.cache_key, ..*to };
             draft
                 .translate(endpoint.shape, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
         } else {
-            splice(draft, endpoint, &to, message.body, &mut cx.pool)?;
+            splice(draft, endpoint, to, message.body, &mut cx.pool)?;
         }
         if translated || added > 0 || draft.text.capacity() > REQUEST_BYTES {
             self.keep(draft, message, cx)?;
         }
         Ok(Built::Whole)
-    }
-
-    /// The chosen target as the writer of the body needs it.
-    #[inline]
-    pub(super) fn wanted(&self) -> Option<dialect::RequestTarget<'_>> {
-        let (_, target, provider) = self.route()?;
-        let relays = self.request.endpoint().is_some_and(ModelEndpoint::is_relayed);
-        let asked = self.request.asked.map_or(0, |asked| asked.model as usize);
-        let before = if relays { self.request.model()?.targets.len() } else { 0 };
-        let capabilities = self.request.setup.requests.capabilities(asked, before + self.attempt.target as usize)?;
-        Some(dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 
     /// The outgoing body is written: it, and what the translation of the answer must know, stay in the buffers, if the
@@ -143,10 +153,24 @@ impl RequestJob {
         cx: &mut Cx,
     ) -> Result<(), Refusal> {
         let storage = message.storage.max(message.body.len()) + draft.storage();
-        match self.request.found.key {
+        match self.found.key {
             Some(key) => cx.budget.took(&mut draft.promise, key, storage, &mut cx.pool),
             None => Ok(()),
         }
+    }
+}
+
+impl Attempt {
+    /// The body that the chosen target needs.
+    #[inline]
+    pub(super) fn wanted<'a>(&self, request: &'a Request) -> Option<Wanted<'a>> {
+        let (endpoint, target) = (request.endpoint()?, self.target(request)?);
+        let provider = request.setup.config.providers.get(target.provider)?;
+        let asked = request.asked.map_or(0, |asked| asked.model as usize);
+        let before = if endpoint.is_relayed() { request.model()?.targets.len() } else { 0 };
+        let capabilities = request.setup.requests.capabilities(asked, before + self.target as usize)?;
+        let to = dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None };
+        Some(Wanted { endpoint, translated: provider.shape != endpoint.shape, to })
     }
 }
 

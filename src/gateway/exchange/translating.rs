@@ -1,6 +1,6 @@
 //! Waits for a helper thread that writes a long body for the chosen target.
 
-use super::build::write_first;
+use super::build::{Wanted, write_first};
 use super::event::{ClientMessage, Effect, Translate};
 use super::fault::Fault;
 use super::job::RequestJob;
@@ -18,7 +18,8 @@ impl Translating {
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> NextStep {
-        let (Some((endpoint, target, _)), Some(to)) = (job.route(), job.wanted()) else {
+        let (Some((endpoint, target, _)), Some(Wanted { to, .. })) = (job.route(), job.attempt.wanted(&job.request))
+        else {
             return NextStep::refuse(draft, Refusal::internal());
         };
         let by = cx.now.mono.after(target.limits.request_timeout);
@@ -42,9 +43,11 @@ impl Translating {
         cx: &mut Cx,
     ) -> NextStep {
         draft.promise = self.promise;
-        job.look_for_dropped(&draft, message);
+        if let Some(wanted) = job.attempt.wanted(&job.request) {
+            job.notes.note_dropped(&job.request, &draft, &wanted, message);
+        }
         let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
-        match (built.and_then(|()| job.keep(&mut draft, message, cx)), self.failed) {
+        match (built.and_then(|()| job.request.keep(&mut draft, message, cx)), self.failed) {
             (Ok(()), _) if job.admitted.is_some() => NextStep::Attempt(draft),
             (Ok(()), _) => match job.request.still_welcome(cx) {
                 Ok(()) => NextStep::Reserve { draft, others_counted: false },
