@@ -59,7 +59,7 @@ pub(crate) struct AccessLogLine<'a> {
     pub(crate) diagnosis: Option<&'a Diagnosis>,
     /// Usage that was charged.
     pub(crate) usage: Option<Usage>,
-    pub(crate) times: Times,
+    pub(crate) times: &'a Times,
 }
 
 impl AccessLogLine<'_> {
@@ -138,7 +138,7 @@ impl AccessLogLine<'_> {
     /// Writes microseconds per phase, the total first; a phase that was not reached is left out.
     fn write_times(&self, out: &mut Vec<u8>) {
         // Names of constant length cost two moves each. The total has always been reached.
-        let [body, queue, send, wait, relay, total] = &self.times;
+        let [body, queue, send, wait, relay, total] = self.times;
         out.extend_from_slice(b",\"us\":{");
         phase(out, "\"total\":", total);
         phase(out, ",\"body\":", body);

@@ -16,13 +16,6 @@ impl RequestNotes {
         let prompt = usage.prompt().saturating_sub(earlier);
         request.model().map_or(0, |model| usage.cost_nano(model.prices.of(prompt))).min(ROW_COST_MAX)
     }
-
-    /// Cost of a request that has ended, for the head of its answer; `None` without a price. `charged`: `None` if
-    /// nothing was.
-    pub(super) fn final_cost(&self, request: &Request, charged: Option<&Usage>) -> Option<u64> {
-        request.model().filter(|model| model.priced)?;
-        Some(charged.map_or(0, |usage| self.cost_nano(request, usage)))
-    }
 }
 
 impl RequestJob {

@@ -29,6 +29,13 @@ use std::sync::Arc;
 /// The status under which a request whose client left is logged and counted.
 pub(super) const CLIENT_LEFT: u16 = 499;
 
+/// The final charge for a request.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Bill {
+    pub(super) usage: Usage,
+    pub(super) cost_nano: u64,
+}
+
 impl Exchange {
     /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
     pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
@@ -85,7 +92,7 @@ impl Exchange {
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Effect {
-        let row = self.job.settle(committing.usage, 200, cx);
+        let row = self.job.settle(committing.usage, 200, cx).and_then(|(_, row)| row);
         committing.by = cx.now.mono.after(self.job.request.setup.config.store.max_commit_lag);
         let is_stream = committing.kind == FinalOutput::Events;
         // Without an admission there is no usage record to wait for.
@@ -107,22 +114,20 @@ impl Exchange {
         }
     }
 
-    /// The end. What is left is the request for the head of its answer, and the cost for it.
+    /// The end. What is left is the request for the head of its answer, and the cost for it; `None` without a price.
     pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) -> Option<u64> {
-        let charged = match &mut self.state {
-            State::Committing(committing) => Some(committing.usage.bounded()),
+        let bill = match &mut self.state {
+            State::Committing(committing) => Some(self.job.bill(&committing.usage)),
             state => {
                 state.leave_queue(&mut self.job, cx);
-                self.job.admitted.is_some().then(|| outcome.usage.bounded())
+                self.job.settle(outcome.usage, outcome.status, cx).map(|(bill, _)| bill)
             }
         };
-        self.job.settle(outcome.usage, outcome.status, cx);
-        let cost = self.job.notes.final_cost(&self.job.request, charged.as_ref());
         let times = self.job.times(cx.now.mono);
-        self.job.count(outcome.status, charged.map(|usage| (usage, cost.unwrap_or(0))), &times, cx);
-        self.job.log(&outcome, charged, times, cx);
+        self.job.count(outcome.status, bill, &times, cx);
+        self.job.log(&outcome, bill, &times, cx);
         if !self.job.notes.is_empty() {
-            self.job.notes.give_spans(&self.job.request, &self.job.attempt, &outcome, charged, cx);
+            self.job.notes.give_spans(&self.job.request, &self.job.attempt, &outcome, bill, cx);
         }
         self.job.no_verdict(cx);
         std::mem::replace(&mut self.state, State::Ended).release(self.job.request.found.key, cx);
@@ -131,7 +136,8 @@ impl Exchange {
             let counters = Box::new(cx.take_counters());
             cx.orders.push(Order::Counted(counters));
         }
-        cost
+        let is_priced = self.job.request.model().is_some_and(|model| model.priced);
+        is_priced.then(|| bill.map_or(0, |bill| bill.cost_nano))
     }
 }
 
@@ -227,12 +233,18 @@ impl RequestJob {
         }
     }
 
-    /// Closes the hold with what was really used, once, and gives the row; its number.
-    fn settle(&mut self, usage: Usage, status: u16, cx: &mut Cx) -> Option<NonZeroU64> {
-        let admitted = self.admitted.take()?;
-        // As the ledger will keep it, so that what is counted now is what is counted after a restart.
+    /// The charge for this usage: as the ledger will keep it, so that what is counted now is what is counted after a
+    /// restart.
+    fn bill(&self, usage: &Usage) -> Bill {
         let usage = usage.bounded();
-        let cost_nano = self.notes.cost_nano(&self.request, &usage);
+        Bill { usage, cost_nano: self.notes.cost_nano(&self.request, &usage) }
+    }
+
+    /// Closes the hold with what was really used, once, and gives the row: its bill, and the number of the row.
+    fn settle(&mut self, usage: Usage, status: u16, cx: &mut Cx) -> Option<(Bill, Option<NonZeroU64>)> {
+        let admitted = self.admitted.take()?;
+        let bill = self.bill(&usage);
+        let Bill { usage, cost_nano } = bill;
         let group = cx.meter.path_text(&admitted.hold);
         cx.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
         if cx.meter.has_news() {
@@ -241,7 +253,7 @@ impl RequestJob {
         let (Some(model), Some(endpoint), Some(target)) =
             (self.request.model(), self.request.endpoint(), self.target())
         else {
-            return None;
+            return Some((bill, None));
         };
         let said = self.request.said.as_deref();
         let row = Row {
@@ -268,12 +280,12 @@ impl RequestJob {
             trace: self.notes.0.as_ref().and_then(|diagnosis| diagnosis.trace_text()),
             lease: admitted.lease,
         };
-        NonZeroU64::new(cx.give_row(row))
+        Some((bill, NonZeroU64::new(cx.give_row(row))))
     }
 
-    fn count(&self, status: u16, charged: Option<(Usage, u64)>, times: &Times, cx: &mut Cx) {
+    fn count(&self, status: u16, bill: Option<Bill>, times: &Times, cx: &mut Cx) {
         cx.stats.request(self.request.endpoint_name(), self.request.model().map(|model| &model.id), status);
-        if let (Some((usage, cost_nano)), Some(model)) = (charged, self.request.model()) {
+        if let (Some(Bill { usage, cost_nano }), Some(model)) = (bill, self.request.model()) {
             let now = cx.now.mono;
             let first = self.attempt.has_events.then_some(self.attempt.begun);
             let taken = Taken {
@@ -307,7 +319,7 @@ impl RequestJob {
         ]
     }
 
-    fn log(&self, outcome: &Outcome, charged: Option<Usage>, times: Times, cx: &mut Cx) {
+    fn log(&self, outcome: &Outcome, bill: Option<Bill>, times: &Times, cx: &mut Cx) {
         let request = &self.request;
         let logged = cx.setup.config.server.log;
         let went_well = || {
@@ -339,14 +351,14 @@ impl RequestJob {
             status: outcome.status,
             error: outcome.error,
             diagnosis: self.notes.0.as_deref(),
-            usage: charged,
+            usage: bill.map(|bill| bill.usage),
             times,
         };
         let time = cx.date.iso(cx.now.unix);
         let Some(keep) = keep else { return cx.orders.log(|out| line.write(time, out)) };
         let first = target.filter(|_| at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
-            cost_nano: charged.map(|usage| self.notes.cost_nano(request, &usage)),
+            cost_nano: bill.map(|bill| bill.cost_nano),
             first: first.map(|target| (target.seed, at.first.micros_since(at.sent))),
         };
         let recorder = &mut cx.recorder;

@@ -4,7 +4,7 @@
 
 use super::authorize::Endpoint;
 use super::event::Outcome;
-use super::finish::CLIENT_LEFT;
+use super::finish::{Bill, CLIENT_LEFT};
 use super::job::{Attempt, Request, RequestNotes};
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};
@@ -156,7 +156,7 @@ impl RequestNotes {
         request: &Request,
         attempt: &Attempt,
         outcome: &Outcome,
-        charged: Option<Usage>,
+        bill: Option<Bill>,
         cx: &mut Cx,
     ) {
         let trace = self.0.as_ref().and_then(|diagnosis| diagnosis.trace.as_deref());
@@ -165,7 +165,7 @@ impl RequestNotes {
         let mut peer = Vec::new();
         push_ip(&mut peer, self.caller(request, cx).into());
         cx.orders.spans(&setup.config, |out| {
-            self.write_own(request, attempt, (trace, charged, &peer), outcome, now, out);
+            self.write_own(request, attempt, (trace, bill, &peer), outcome, now, out);
             for tried in &trace.attempts {
                 write_attempt(request, attempt, trace, tried, outcome, now, out);
             }
@@ -176,7 +176,7 @@ impl RequestNotes {
         &self,
         request: &Request,
         attempt: &Attempt,
-        (trace, charged, peer): (&Trace, Option<Usage>, &[u8]),
+        (trace, bill, peer): (&Trace, Option<Bill>, &[u8]),
         outcome: &Outcome,
         now: Now,
         out: &mut Vec<u8>,
@@ -214,10 +214,10 @@ impl RequestNotes {
             text(out, "gen_ai.response.model", model.unwrap_or_default());
         }
         write_reasons(&trace.finish, out);
-        if let Some(usage) = charged {
+        if let Some(Bill { usage, cost_nano }) = bill {
             write_usage(&usage, out);
-            if let Some(nano) = self.final_cost(request, Some(&usage)) {
-                decimal(out, "gen_ai.usage.cost", nano, 1_000_000_000);
+            if request.model().is_some_and(|model| model.priced) {
+                decimal(out, "gen_ai.usage.cost", cost_nano, 1_000_000_000);
             }
         }
         let error = match outcome.error {
