@@ -94,18 +94,14 @@ pub fn push_decimal(out: &mut Vec<u8>, parts: u64, unit: u64) {
 /// Appends nano-dollars as dollars, exactly, with at least one decimal.
 pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
     push_number(out, nano / 1_000_000_000);
-    out.push(b'.');
-    let mut rest = nano % 1_000_000_000;
-    if rest == 0 {
-        return out.push(b'0');
-    }
-    while rest > 0 {
-        push_three(out, rest / 1_000_000);
-        rest = rest % 1_000_000 * 1000;
-    }
-    while out.ends_with(b"0") {
-        out.pop();
-    }
+    let (millions, rest) = (nano % 1_000_000_000 / 1_000_000, nano % 1_000_000);
+    let [[a, b, c], [d, e, f], [g, h, i]] = [millions, rest / 1000, rest % 1000].map(three_digits);
+    let decimals = [b'.', a, b, c, d, e, f, g, h, i];
+    let last = decimals.iter().rposition(|digit| *digit != b'0').unwrap_or(0).max(1);
+    let length = out.len() + last + 1;
+    // Copies a length that the compiler knows, then cuts off the excess.
+    out.extend_from_slice(&decimals);
+    out.truncate(length);
 }
 
 /// Appends a cost in nano-dollars as dollars, exactly: a JSON number.
