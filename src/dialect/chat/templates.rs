@@ -128,7 +128,7 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, AnswerHole); HOLES]> {
             }
             _ => {
                 let (_, end) = number(body, span.start as usize)?;
-                (end == span.end as usize).then_some(*span)?
+                (end == span.end as usize).then_some(span)?
             }
         };
         *holes.get_mut(count)? = (inside, hole);

@@ -49,8 +49,9 @@ pub(in crate::dialect) fn is_word(value: Raw<'_>) -> bool {
 
 /// Results of one scan of an answer.
 pub(in crate::dialect) struct Seen {
-    /// The first `count` positions, in order.
-    pub(in crate::dialect) places: [(Span, Edit); EDITS_MAX],
+    /// The first `count` positions, in order, and what is edited there. Two arrays, because zeros are quickly written.
+    spans: [Span; EDITS_MAX],
+    edits: [Edit; EDITS_MAX],
     pub(in crate::dialect) count: usize,
     /// Bits of the edits that have a position.
     pub(in crate::dialect) placed: u16,
@@ -70,7 +71,8 @@ impl Seen {
     /// Returns the results of an answer that has not been read.
     pub(in crate::dialect) fn new() -> Seen {
         Seen {
-            places: [(Span::default(), Edit::Id); EDITS_MAX],
+            spans: [Span::default(); EDITS_MAX],
+            edits: [Edit::Id; EDITS_MAX],
             count: 0,
             placed: 0,
             body: Span::default(),
@@ -85,16 +87,22 @@ impl Seen {
 
     /// Adds a position.
     pub(in crate::dialect) fn place(&mut self, value: Span, edit: Edit) {
-        if let Some(slot) = self.places.get_mut(self.count) {
-            *slot = (value, edit);
-        }
+        self.set(self.count, value, edit);
         self.placed |= 1 << edit as u16;
         self.count += 1;
     }
 
+    /// Sets the position number `at`, if that is kept.
+    pub(in crate::dialect) fn set(&mut self, at: usize, value: Span, edit: Edit) {
+        if let (Some(span), Some(slot)) = (self.spans.get_mut(at), self.edits.get_mut(at)) {
+            (*span, *slot) = (value, edit);
+        }
+    }
+
     /// The positions in order.
-    pub(in crate::dialect) fn places(&self) -> &[(Span, Edit)] {
-        &self.places[..self.count.min(EDITS_MAX)]
+    pub(in crate::dialect) fn places(&self) -> impl ExactSizeIterator<Item = (Span, Edit)> {
+        let count = self.count.min(EDITS_MAX);
+        self.spans[..count].iter().copied().zip(self.edits[..count].iter().copied())
     }
 
     /// True if the edit has one or more positions.

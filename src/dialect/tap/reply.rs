@@ -60,11 +60,7 @@ impl Notes {
         match place {
             _ if !rewritten => {}
             None => self.seen.place(whole, Edit::Usage),
-            Some(place) => {
-                if let Some(slot) = self.seen.places.get_mut(place) {
-                    *slot = (whole, Edit::Usage);
-                }
-            }
+            Some(place) => self.seen.set(place, whole, Edit::Usage),
         }
     }
 
@@ -338,7 +334,7 @@ impl ChatCounts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
-        for (span, edit) in seen.places().iter().filter(|(span, _)| usage.start <= span.start) {
+        for (span, edit) in seen.places().filter(|(span, _)| usage.start <= span.start) {
             let value = match edit {
                 Edit::Prompt => &mut prompt,
                 Edit::Completion => &mut completion,
@@ -378,7 +374,8 @@ impl ReplyWriter<'_> {
             Shape::Messages | Shape::Responses => &[Edit::Id, Edit::Model],
         };
         let mut from = self.open(0, self.seen.body, top);
-        for &(span, edit) in self.seen.places() {
+        let seen = self.seen;
+        for (span, edit) in seen.places() {
             let replace = match edit {
                 Edit::Id | Edit::Model | Edit::Store | Edit::Previous => true,
                 Edit::Object => !is_word(Raw::new(span.of(self.body))),
