@@ -165,15 +165,15 @@ impl ClientResponseHead<'_> {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.reserve(HEAD_ROOM);
         match self.status {
-            200 => out.extend_from_slice(b"HTTP/1.1 200 OK"),
+            200 => out.extend_from_slice(b"HTTP/1.1 200 OK\r\ndate: "),
             status => {
                 out.extend_from_slice(b"HTTP/1.1 ");
                 text::push_number(out, u64::from(status));
-                out.extend_from_slice(b" ");
+                out.push(b' ');
                 out.extend_from_slice(reason(status).as_bytes());
+                out.extend_from_slice(name!("date"));
             }
         }
-        out.extend_from_slice(b"\r\ndate: ");
         out.extend_from_slice(self.date);
         if !self.content_type.is_empty() {
             field(out, name!("content-type"), self.content_type.as_bytes());
@@ -194,7 +194,9 @@ impl ClientResponseHead<'_> {
             out.extend_from_slice(b"\r\ncache-control: no-cache\r\nx-accel-buffering: no");
         }
         self.cors.write(self.origins, out);
-        out.extend_from_slice(self.more);
+        if !self.more.is_empty() {
+            out.extend_from_slice(self.more);
+        }
         if let Some(cost) = self.cost {
             out.extend_from_slice(name!("x-tollgate-cost"));
             text::push_cost(out, cost);
