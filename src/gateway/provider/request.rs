@@ -12,6 +12,7 @@ use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, Stru
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{HeaderField, RequestHead, values};
 use crate::wire::{ModelEndpoint, Shape, Span};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The API version sent to a provider with the messages format if the client sends none.
@@ -118,8 +119,8 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
 pub(crate) struct Template {
     /// By credential; one entry if there is none.
     heads: Vec<Vec<u8>>,
-    /// Offset in the heads at which the path of the API begins; a relayed request has another one.
-    place: usize,
+    /// Place of the API's path in the heads; a relayed request has another one.
+    path: Range<usize>,
     shape: Shape,
     /// True if the configuration sets the API version for a provider with the messages format.
     has_version: bool,
@@ -133,10 +134,11 @@ impl Template {
             [] => vec![Template::head(provider, None)],
             several => several.iter().map(|one| Template::head(provider, Some(one))).collect(),
         };
-        let place = "POST ".len() + provider.path.len().saturating_sub(provider.shape.path_below().len());
+        let end = "POST ".len() + provider.path.len();
+        let path = end.saturating_sub(provider.shape.path_below().len())..end;
         Template {
             heads,
-            place,
+            path,
             shape: provider.shape,
             has_version: says("anthropic-version"),
             betas: provider.betas.clone(),
@@ -177,15 +179,14 @@ impl Template {
     ) {
         let mut head = self.heads.get(credential).map_or(&[][..], |head| head);
         if let Some(endpoint) = relayed {
-            let (before, rest) = head.split_at(self.place.min(head.len()));
-            out.extend_from_slice(before);
+            out.extend_from_slice(head.get(..self.path.start).unwrap_or_default());
             out.extend_from_slice(endpoint.path_below().as_bytes());
-            head = rest.get(self.shape.path_below().len()..).unwrap_or_default();
+            head = head.get(self.path.end..).unwrap_or_default();
         }
         out.extend_from_slice(head);
         push_number(out, length);
-        out.extend_from_slice(b"\r\n");
         if self.shape.is_anthropic() {
+            out.extend_from_slice(b"\r\n");
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
             if !self.has_version {
                 let version = field(HeaderField::AnthropicVersion);
@@ -195,8 +196,10 @@ impl Template {
             if let (Some((_, bytes)), false) = (client, field(HeaderField::AnthropicBeta).is_empty()) {
                 self.write_betas(bytes, out);
             }
+            out.extend_from_slice(b"\r\n");
+        } else {
+            out.extend_from_slice(b"\r\n\r\n");
         }
-        out.extend_from_slice(b"\r\n");
     }
 
     /// Writes the header with the allowed values. It is a list and may be repeated (RFC 9110 section 5.3).
