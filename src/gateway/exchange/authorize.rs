@@ -265,7 +265,7 @@ fn authenticate(
     if let Some(key) = context.keys.identify(usual, prefix, context.now) {
         return Ok(key);
     }
-    let presented = beside_credential(bytes, usual);
+    let presented = beside_credential(head, bytes, usual);
     if presented.is_empty() {
         return Err(Refusal::no_key());
     }
@@ -277,13 +277,16 @@ fn authenticate(
 
 /// The key that a refused request shows; empty if it shows none.
 pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
-    beside_credential(bytes, usual_key(head, bytes, endpoint, prefix))
+    beside_credential(head, bytes, usual_key(head, bytes, endpoint, prefix))
 }
 
 /// The key in `x-tollgate-key`, where clients send it beside a credential of their own; otherwise `usual`.
-#[cold]
-fn beside_credential<'a>(bytes: &'a [u8], usual: &'a [u8]) -> &'a [u8] {
-    values(bytes, "x-tollgate-key").map(<[u8]>::trim_ascii).find(|key| !key.is_empty()).unwrap_or(usual)
+#[inline]
+fn beside_credential<'a>(head: &RequestHead, bytes: &'a [u8], usual: &'a [u8]) -> &'a [u8] {
+    match head.names_key {
+        true => values(bytes, "x-tollgate-key").map(<[u8]>::trim_ascii).find(|key| !key.is_empty()).unwrap_or(usual),
+        false => usual,
+    }
 }
 
 /// The key in `authorization` or `x-api-key`; empty if there is none.

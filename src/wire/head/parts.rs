@@ -122,6 +122,8 @@ pub struct RequestHead {
     pub wants_cost: bool,
     /// True if some header names the agent of the request.
     pub names_agent: bool,
+    /// True if there is `x-tollgate-key`.
+    pub names_key: bool,
     pub(super) fields: [Span; COUNT],
 }
 
@@ -142,6 +144,7 @@ impl RequestHead {
             traced: false,
             wants_cost: false,
             names_agent: false,
+            names_key: false,
             fields: [Span::default(); COUNT],
         }
     }

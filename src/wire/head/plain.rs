@@ -65,6 +65,7 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
         traced: found.traced,
         wants_cost: found.wants_cost,
         names_agent: found.names_agent,
+        names_key: found.names_key,
         fields: found.fields,
     })
 }
@@ -78,6 +79,7 @@ struct RequestFields {
     traced: bool,
     wants_cost: bool,
     names_agent: bool,
+    names_key: bool,
     framing: PlainFraming,
 }
 
@@ -139,6 +141,10 @@ impl RequestFields {
             13 if is(name, b"authorization") => HeaderField::Authorization,
             14 if is(name, b"content-length") => return self.framing.length(&buf[value]),
             14 if is(name, b"anthropic-beta") => HeaderField::AnthropicBeta,
+            14 if is(name, b"x-tollgate-key") => {
+                self.names_key = true;
+                return Some(());
+            }
             16 if is(name, b"content-encoding") => HeaderField::ContentEncoding,
             17 if is(name, b"transfer-encoding") => return None,
             17 if is(name, b"anthropic-version") => HeaderField::AnthropicVersion,

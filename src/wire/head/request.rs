@@ -74,7 +74,8 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut fields = [Span::default(); COUNT];
     let mut seen = [false; COUNT];
     let (mut expect, mut session) = (Expect::None, u8::MAX);
-    let (mut asks_leave, mut traced, mut wants_cost, mut names_agent) = (false, false, false, false);
+    let (mut asks_leave, mut traced, mut wants_cost) = (false, false, false);
+    let (mut names_agent, mut names_key) = (false, false);
     for header in request.headers.iter() {
         if framing.take(header.name, header.value).map_err(refuse)? {
             continue;
@@ -88,6 +89,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             traced |= header.name.eq_ignore_ascii_case("traceparent");
             wants_cost |= header.name.eq_ignore_ascii_case("x-tollgate-include-cost") && is_true(header.value);
             names_agent |= is_agent(header.name.as_bytes());
+            names_key |= header.name.eq_ignore_ascii_case("x-tollgate-key");
             let rank = session_rank(header.name.as_bytes());
             if rank > 0 && rank < session && !header.value.is_empty() {
                 (session, fields[HeaderField::Session as usize]) = (rank, span_of(head, header.value));
@@ -115,6 +117,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
         traced,
         wants_cost,
         names_agent,
+        names_key,
         fields,
     })
 }

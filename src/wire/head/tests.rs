@@ -584,6 +584,10 @@ fn both_parsers_see_traces_and_preflights() {
         assert!(of(lines).traced && !of(lines).asks_leave, "{lines}");
     }
     assert!(!of("tracestate: x\r\ntraceparents: x\r\n").traced);
+    for lines in ["X-Tollgate-Key: x\r\n", "x-tollgate-key: x \r\n"] {
+        assert!(of(lines).names_key && !of(lines).traced, "{lines}");
+    }
+    assert!(!of("x-tollgate-keys: x\r\nx-tollgate_key: x\r\n").names_key);
     assert!(of("access-control-request-method: POST\r\n").asks_leave);
     assert!(!of("access-control-request-method:\r\naccess-control-request-headers: x\r\n").asks_leave);
 }
