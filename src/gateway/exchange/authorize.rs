@@ -261,15 +261,16 @@ fn authenticate(
     context: &mut AuthContext<'_>,
 ) -> Result<KeyIx, Refusal> {
     let prefix = context.setup.config.server.key_prefix.as_str();
-    let usual = usual_key(head, bytes, endpoint, prefix);
-    if let Some(key) = context.keys.identify(usual, prefix, context.now) {
-        return Ok(key);
+    let mut presented = usual_key(head, bytes, endpoint, prefix);
+    let mut key = context.keys.identify(presented, prefix, context.now);
+    if key.is_none() && head.names_key {
+        presented = beside_credential(head, bytes, presented);
+        key = context.keys.identify(presented, prefix, context.now);
     }
-    let presented = beside_credential(head, bytes, usual);
-    if presented.is_empty() {
-        return Err(Refusal::no_key());
-    }
-    context.keys.identify(presented, prefix, context.now).ok_or_else(|| {
+    key.ok_or_else(|| {
+        if presented.is_empty() {
+            return Refusal::no_key();
+        }
         *context.unknown = context.keys.unknown(presented, prefix);
         Refusal::bad_key(context.keys.why_not(presented, prefix, context.now).0)
     })

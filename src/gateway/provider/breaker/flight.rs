@@ -55,6 +55,7 @@ impl Breakers {
     }
 
     /// An attempt with these needs has an answer; `said`: the rate-limit headers of that answer.
+    #[inline]
     pub(crate) fn answer_begins(
         &mut self,
         target: &Target,
