@@ -120,7 +120,7 @@ fn usage_tells_the_sub_agents_of_claude_code_codex_and_opencode_apart() {
         line.and_then(|line| line["requests"].as_u64())
     };
     assert_eq!((agents.len(), of(&text(1, "agent")), of(&text(3, "agent"))), (6, Some(2), Some(1)), "{agents:?}");
-    let page = get(h.admin, "/admin/usage?by=agent,day").unwrap();
+    let page = get(h.admin, "/admin/v1/usage?by=agent,day").unwrap();
     assert!(page.status() == 200 && page.text().contains(&text(4, "agent")), "{}", page.text());
     let export = h.done(&["ledger", "export"]);
     let lines: Vec<Value> = export.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
