@@ -25,6 +25,8 @@ pub enum UnknownMembers {
     Drop,
     /// Pass on members that local servers document and that affect only the request.
     Local,
+    /// Pass on members that no API format has, except the deny list and members that refer to files or URLs.
+    New,
     /// Pass on all except the deny list and members that refer to files or URLs.
     Forward,
 }

@@ -252,7 +252,7 @@ fn fate(
     let (key, takes) = (member.key.of(body), with.capabilities);
     match member.name.class(endpoint) {
         Class::Denied => return Fate::Drop,
-        Class::Unknown if !goes_on(endpoint, key, takes.unknown) => return Fate::Drop,
+        Class::Unknown if !goes_on(endpoint, key, member.name, takes.unknown) => return Fate::Drop,
         _ => {}
     }
     let of_response = endpoint.shape == Shape::Responses && member.name == Name::Include;
@@ -291,13 +291,14 @@ fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -
 }
 
 /// True if a member outside the tables is passed on.
-fn goes_on(endpoint: ModelEndpoint, key: &[u8], unknown: UnknownMembers) -> bool {
+fn goes_on(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMembers) -> bool {
     if endpoint.passthrough().is_some_and(|passthrough| Relayed::of(passthrough).documents(key)) {
         return true;
     }
     match unknown {
         UnknownMembers::Drop => false,
         UnknownMembers::Local => endpoint.shape == Shape::Chat && Name::is_local(key),
+        UnknownMembers::New => name == Name::Other && !Name::leads_elsewhere(key),
         UnknownMembers::Forward => !Name::leads_elsewhere(key),
     }
 }

@@ -11,7 +11,7 @@ mod templates;
 #[cfg(test)]
 mod tests;
 
-pub use parts::{COUNT, Expect, Framing, HeadError, HeaderField, Method, RequestHead, ResponseHead};
+pub use parts::{COUNT, Expect, Framing, HeadError, HeaderField, Method, RequestHead, ResponseHead, is_anthropic};
 pub use request::parse_request;
 pub use response::parse_response;
 pub use templates::HeadTemplates;

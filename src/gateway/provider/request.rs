@@ -10,13 +10,20 @@ use crate::dialect::{
 use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
-use crate::wire::head::{HeaderField, RequestHead, values};
+use crate::wire::head::{HeaderField, RequestHead, field_lines, is_anthropic, values};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The API version sent to a provider with the messages format if the client sends none.
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
+
+/// Headers of Anthropic's API that are written one by one.
+const WRITTEN: [&str; 2] = ["anthropic-version", "anthropic-beta"];
+
+/// Beginnings of betas that belong to members on the deny list: skills (`container`) and `mcp_servers`. A provider
+/// refuses a beta that needs a member, or a member without its beta.
+const DENIED_BETAS: [&[u8]; 2] = [b"skills-", b"mcp-client-"];
 
 /// Prefixes of OpenAI's own reasoning models: they accept an effort and no sampling.
 const REASONING: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
@@ -92,6 +99,9 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
         stream_usage: provider.is_none_or(|provider| provider.stream_usage),
         unknown: match provider.map(|provider| (provider.unknown_fields, provider.is_near())) {
             Some((UnknownFields::Forward, _)) => UnknownMembers::Forward,
+            Some((UnknownFields::Auto, _)) if provider.is_some_and(|provider| provider.shape.is_anthropic()) => {
+                UnknownMembers::New
+            }
             Some((UnknownFields::Auto, true)) => UnknownMembers::Local,
             _ => UnknownMembers::Drop,
         },
@@ -125,6 +135,8 @@ pub(crate) struct Template {
     /// True if the configuration sets the API version for a provider with the messages format.
     has_version: bool,
     betas: Option<Vec<String>>,
+    /// Names of the headers that the configuration sets.
+    configured: Vec<String>,
 }
 
 impl Template {
@@ -142,6 +154,7 @@ impl Template {
             shape: provider.shape,
             has_version: says("anthropic-version"),
             betas: provider.betas.clone(),
+            configured: provider.headers.iter().map(|(name, _)| name.clone()).collect(),
         }
     }
 
@@ -196,16 +209,36 @@ impl Template {
             if let (Some((_, bytes)), false) = (client, field(HeaderField::AnthropicBeta).is_empty()) {
                 self.write_betas(bytes, out);
             }
+            if let Some((_, bytes)) = client.filter(|(head, _)| head.more_anthropic) {
+                self.write_others(bytes, out);
+            }
             out.extend_from_slice(b"\r\n");
         } else {
             out.extend_from_slice(b"\r\n\r\n");
         }
     }
 
+    /// Writes the client's other headers of Anthropic's API as they are, except those that the configuration sets.
+    #[cold]
+    fn write_others(&self, client_head: &[u8], out: &mut Vec<u8>) {
+        let fields = field_lines(client_head).filter_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            Some((&line[..colon], line[colon + 1..].trim_ascii()))
+        });
+        for (name, value) in fields.filter(|(name, _)| is_anthropic(name)) {
+            let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+            if !WRITTEN.iter().any(|known| is(known)) && !self.configured.iter().any(|known| is(known)) {
+                line(out, &[name, b": ", value]);
+            }
+        }
+    }
+
     /// Writes the header with the allowed values. It is a list and may be repeated (RFC 9110 section 5.3).
     fn write_betas(&self, client_head: &[u8], out: &mut Vec<u8>) {
-        let allowed =
-            |name: &[u8]| self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name));
+        let allowed = |name: &[u8]| match &self.betas {
+            Some(list) => list.iter().any(|known| known.as_bytes() == name),
+            None => !DENIED_BETAS.iter().any(|denied| name.starts_with(denied)),
+        };
         let mut first = true;
         let names = values(client_head, "anthropic-beta").flat_map(|value| value.split(|byte| *byte == b','));
         for name in names.map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {

@@ -78,7 +78,8 @@ pub enum Auth {
 /// Treatment of request fields that neither API documents.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum UnknownFields {
-    /// Fields that local servers document go to servers on the local network. All others are dropped.
+    /// Fields that local servers document go to servers on the local network, and fields that no format has from
+    /// Messages clients to Messages providers. All others are dropped.
     #[default]
     Auto,
     /// Drop them.
@@ -181,7 +182,8 @@ pub struct Provider {
     /// Index into `Config.authorities`; `None` for plain TCP.
     pub authority: Option<u32>,
     /// How Tollgate treats undocumented request fields: `"drop"`, `"forward"`, or `"auto"`, which forwards the
-    /// documented fields of local servers to providers on the local network.
+    /// documented fields of local servers to providers on the local network, and new fields of the Messages format to
+    /// providers of the shape `messages`.
     pub unknown_fields: UnknownFields,
     /// The provider understands a request for usage in a stream.
     pub stream_usage: bool,

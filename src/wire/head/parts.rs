@@ -89,6 +89,14 @@ pub(super) fn is_agent(name: &[u8]) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
+/// True for a header of Anthropic's API.
+pub fn is_anthropic(name: &[u8]) -> bool {
+    name.get(..ANTHROPIC.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(ANTHROPIC))
+}
+
+/// Prefix of the headers of Anthropic's API.
+const ANTHROPIC: &[u8] = b"anthropic-";
+
 /// True for the value of a header that switches something on.
 pub(super) fn is_true(value: &[u8]) -> bool {
     value.eq_ignore_ascii_case(b"true")
@@ -120,6 +128,8 @@ pub struct RequestHead {
     pub traced: bool,
     /// True if there is `x-tollgate-include-cost: true`: the client wants the cost of a stream.
     pub wants_cost: bool,
+    /// True if there is an `anthropic-…` header that [`HeaderField`] does not have.
+    pub more_anthropic: bool,
     /// True if some header names the agent of the request.
     pub names_agent: bool,
     /// True if there is `x-tollgate-key`.
@@ -143,6 +153,7 @@ impl RequestHead {
             asks_leave: false,
             traced: false,
             wants_cost: false,
+            more_anthropic: false,
             names_agent: false,
             names_key: false,
             fields: [Span::default(); COUNT],

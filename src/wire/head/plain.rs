@@ -3,8 +3,8 @@
 //! anything unusual, and leaves that to the strict parser. A property test and a fuzz target compare the two.
 
 use super::parts::{
-    COUNT, Expect, Framing, HeaderField, Method, RequestHead, ResponseHead, is_agent, is_allowance, is_true,
-    session_rank,
+    COUNT, Expect, Framing, HeaderField, Method, RequestHead, ResponseHead, is_agent, is_allowance, is_anthropic,
+    is_true, session_rank,
 };
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
@@ -64,6 +64,7 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
         asks_leave: false,
         traced: found.traced,
         wants_cost: found.wants_cost,
+        more_anthropic: found.more_anthropic,
         names_agent: found.names_agent,
         names_key: found.names_key,
         fields: found.fields,
@@ -78,6 +79,7 @@ struct RequestFields {
     session: u8,
     traced: bool,
     wants_cost: bool,
+    more_anthropic: bool,
     names_agent: bool,
     names_key: bool,
     framing: PlainFraming,
@@ -149,12 +151,12 @@ impl RequestFields {
             17 if is(name, b"transfer-encoding") => return None,
             17 if is(name, b"anthropic-version") => HeaderField::AnthropicVersion,
             10 | 12 | 18 | 22 | 24 => {
-                self.session(name, value);
+                self.rare(name, value);
                 return Some(());
             }
             // `x-parent-session-id`, but not what SDKs say of themselves.
             19 if name[2] | 0x20 == b'p' => {
-                self.session(name, value);
+                self.rare(name, value);
                 return Some(());
             }
             23 if is(name, b"x-tollgate-include-cost") => {
@@ -163,6 +165,11 @@ impl RequestFields {
             }
             // `access-control-request-…`, from browsers that ask for permission.
             29 | 30 if name[0] | 0x20 == b'a' => return None,
+            // More headers of Anthropic's API, but not `accept-…`.
+            11.. if name[1] | 0x20 == b'n' => {
+                self.rare(name, value);
+                return Some(());
+            }
             _ => return Some(()),
         };
         // The strict parser decides which repetitions are refused.
@@ -176,8 +183,10 @@ impl RequestFields {
 }
 
 impl RequestFields {
+    /// Takes a field that most heads do not have.
     #[cold]
-    fn session(&mut self, name: &[u8], value: Range<usize>) {
+    fn rare(&mut self, name: &[u8], value: Range<usize>) {
+        self.more_anthropic |= is_anthropic(name);
         self.names_agent |= is_agent(name);
         let rank = session_rank(name);
         if rank > 0 && (self.session == 0 || rank < self.session) {

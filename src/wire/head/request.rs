@@ -3,7 +3,8 @@
 
 use super::fields::{FramingError, FramingFields, span_of};
 use super::parts::{
-    BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_agent, is_true, session_rank,
+    BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_agent, is_anthropic, is_true,
+    session_rank,
 };
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
@@ -75,7 +76,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut seen = [false; COUNT];
     let (mut expect, mut session) = (Expect::None, u8::MAX);
     let (mut asks_leave, mut traced, mut wants_cost) = (false, false, false);
-    let (mut names_agent, mut names_key) = (false, false);
+    let (mut more_anthropic, mut names_agent, mut names_key) = (false, false, false);
     for header in request.headers.iter() {
         if framing.take(header.name, header.value).map_err(refuse)? {
             continue;
@@ -88,6 +89,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             asks_leave |= header.name.eq_ignore_ascii_case("access-control-request-method") && !header.value.is_empty();
             traced |= header.name.eq_ignore_ascii_case("traceparent");
             wants_cost |= header.name.eq_ignore_ascii_case("x-tollgate-include-cost") && is_true(header.value);
+            more_anthropic |= is_anthropic(header.name.as_bytes());
             names_agent |= is_agent(header.name.as_bytes());
             names_key |= header.name.eq_ignore_ascii_case("x-tollgate-key");
             let rank = session_rank(header.name.as_bytes());
@@ -116,6 +118,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
         asks_leave,
         traced,
         wants_cost,
+        more_anthropic,
         names_agent,
         names_key,
         fields,

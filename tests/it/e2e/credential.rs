@@ -3,89 +3,15 @@
 use super::client::{Answer, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, streamed, with};
 use super::process::run;
+use super::recorder::Recorder;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::net::SocketAddr;
 
 /// The credential of a client, and the one that it has in `x-api-key`.
 const OWN: &str = "own-oauth-canary-8f31c2d7";
 const OWN_KEY: &str = "own-apikey-canary-77b0aa19";
-
-/// A provider that keeps what it receives. Answers with the status that its `script` gives, and in errors with
-/// everything that it received.
-#[derive(Clone, Default)]
-struct Recorder {
-    received: Arc<Mutex<Vec<String>>>,
-    status: Arc<Mutex<u16>>,
-}
-
-impl Recorder {
-    fn start() -> (Recorder, SocketAddr) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (recorder, at) = (Recorder::default(), listener.local_addr().unwrap());
-        recorder.answer_with(200);
-        let own = recorder.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let own = own.clone();
-                thread::spawn(move || own.serve(stream));
-            }
-        });
-        (recorder, at)
-    }
-
-    fn answer_with(&self, status: u16) {
-        *self.status.lock().unwrap() = status;
-    }
-
-    fn taken(&self) -> Vec<String> {
-        std::mem::take(&mut self.received.lock().unwrap())
-    }
-
-    fn serve(&self, mut stream: TcpStream) {
-        let (mut all, mut block) = (Vec::new(), [0; 16 << 10]);
-        loop {
-            let text = String::from_utf8_lossy(&all).into_owned();
-            let whole = text.split_once("\r\n\r\n").filter(|(head, body)| {
-                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-                length.is_none_or(|length| body.len() >= length.parse::<usize>().unwrap())
-            });
-            if let Some((head, _)) = whole {
-                let of_messages = head.contains("/messages ");
-                self.received.lock().unwrap().push(text.clone());
-                let status = *self.status.lock().unwrap();
-                let body = match (status, of_messages) {
-                    (200, true) => json!({"id": "m", "type": "message", "role": "assistant", "model": "m",
-                        "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
-                        "usage": {"input_tokens": 3, "output_tokens": 2}}),
-                    (200, false) => json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m",
-                        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"},
-                        "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}),
-                    _ => json!({"type": "error", "error": {"type": "some_error", "message": head, "code": head}}),
-                };
-                let body = body.to_string();
-                let answer = format!(
-                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 7\r\ncontent-length: {}\r\n\
-                     \r\n{body}",
-                    body.len()
-                );
-                if stream.write_all(answer.as_bytes()).is_err() {
-                    return;
-                }
-                all.clear();
-                continue;
-            }
-            match stream.read(&mut block) {
-                Ok(0) | Err(_) => return,
-                Ok(count) => all.extend_from_slice(&block[..count]),
-            }
-        }
-    }
-}
 
 fn provider(name: &str, shape: &str, at: SocketAddr, more: &str) -> String {
     let path = if shape == "messages" { "" } else { "/v1" };
