@@ -241,6 +241,10 @@ fn api(
     let mut part = ListPart::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
     let bounds = &cx.setup.config.server.bounds;
     (part.limit, part.bytes) = (part.limit.min(bounds.list), bounds.page_bytes());
+    if ["targets", "groups"].contains(route) {
+        // The event loop makes these pages.
+        part.bytes = part.bytes.min(HIGH_WATER);
+    }
     match *route {
         "status" => {
             let origins = origins(&cx.setup.config.server, host(head, bytes));

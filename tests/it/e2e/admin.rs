@@ -568,3 +568,28 @@ fn unix_socket_needs_no_token_and_admits_only_its_owner() {
         (command(&["ready", "--config", "socket.toml"]).code == 0).then_some(())
     });
 }
+
+#[test]
+fn pages_made_by_the_event_loop_are_small() {
+    let models = (0..300).map(|n| {
+        let both = "{ provider = \"sim-chat\", model = \"a\" }, { provider = \"sim-chat\", model = \"b\" }";
+        format!("[[models]]\nid = \"many-{n}\"\ncontext = \"1K\"\ntargets = [{both}]\n")
+    });
+    let groups = (0..300).map(|n| format!("[[groups]]\nname = \"many-{n}\"\nrequests = 5\n"));
+    let h = Harness::start(&Setup { server: WRITE, more: models.chain(groups).collect(), ..Setup::default() });
+    for (path, member) in [("targets", "model"), ("groups", "name")] {
+        let (mut names, mut next) = (Vec::new(), String::new());
+        loop {
+            let answer = ask(&h, "GET", &format!("{path}?limit=1000{next}"), &[], "");
+            assert!(answer.body.len() < 68 * 1024, "{path}: {} bytes", answer.body.len());
+            let page = answer.json();
+            let many = page["data"].as_array().unwrap().iter().filter_map(|item| item[member].as_str());
+            names.extend(many.filter(|name| name.starts_with("many-")).map(str::to_string));
+            let Some(cursor) = page["next"].as_str() else { break };
+            next = format!("&after={cursor}");
+        }
+        let each = if path == "targets" { 2 } else { 1 };
+        let all: Vec<String> = (0..300 * each).map(|n| format!("many-{}", n / each)).collect();
+        assert_eq!(names, all, "{path}");
+    }
+}
