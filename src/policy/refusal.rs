@@ -478,9 +478,11 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, 404, text).because(About::Endpoint, "not served by the model")
     }
 
-    /// 403: the key's scope lacks the model.
-    pub fn model_scope(id: &str) -> Refusal {
-        let text = format!("model: this key's scope does not include `{}`", shortened(id));
+    /// 403: the key's scope lacks the model. `asked`: the client's name of it, which does not reveal another one;
+    /// `None` for the default model.
+    pub fn model_scope(asked: Option<&str>) -> Refusal {
+        let what = asked.map_or("the default model".into(), |name| format!("`{}`", shortened(name)));
+        let text = format!("model: this key's scope does not include {what}");
         Refusal::new(RefusalKind::Permission, 403, text).because(About::Scope, "model")
     }
 

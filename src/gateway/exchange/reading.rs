@@ -80,7 +80,8 @@ impl RequestJob {
         }
         cx.out.clear();
         let catalog = &self.request.setup.config.catalog;
-        let index = match fields.model_name(message.body, &mut cx.out) {
+        let asked_name = fields.model_name(message.body, &mut cx.out);
+        let index = match asked_name {
             Some(name) => match catalog.asked(name) {
                 Some(index) => index,
                 None => {
@@ -94,9 +95,9 @@ impl RequestJob {
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
         if !cx.keys.get(key).kind.scope.allows_model(&model.id) {
-            let (id, refusal) = (model.id.clone(), Refusal::model_scope(&model.id));
-            self.notes.note_asked(&self.request, &id);
-            return Err(refusal);
+            let asked = asked_name.unwrap_or(&model.id).to_owned();
+            self.notes.note_asked(&self.request, &asked);
+            return Err(Refusal::model_scope(asked_name));
         }
         let asked = self.request.endpoint().map(served_as);
         if !model.serves.iter().any(|served| Some(*served) == asked) {

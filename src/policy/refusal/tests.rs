@@ -16,7 +16,7 @@ fn each_refusal_has_its_status_and_type() {
         (Refusal::invalid_body("x"), 400, "invalid_request_error"),
         (Refusal::bad_key("unknown"), 401, "authentication_error"),
         (Refusal::no_key(), 401, "authentication_error"),
-        (Refusal::model_scope("m"), 403, "permission_error"),
+        (Refusal::model_scope(Some("m")), 403, "permission_error"),
         (Refusal::endpoint_scope("chat"), 403, "permission_error"),
         (Refusal::unknown_model("m"), 404, "not_found_error"),
         (Refusal::no_path(), 404, "not_found_error"),
