@@ -7,24 +7,30 @@ use super::sqlite::{APPLICATION, create_draft};
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::unix;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, InterruptHandle, OpenFlags};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Copies the ledger at `from` to `to`, with mode 0600: next to it first, then renamed.
 pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    copy_until(from, to, &OnceLock::new())
+}
+
+/// Does the same. `stop` receives a handle that aborts it.
+fn copy_until(from: &Path, to: &Path, stop: &OnceLock<InterruptHandle>) -> Result<(), StoreError> {
     lock::check_seen(from)?;
     let failed = |error| StoreError::File(to.to_path_buf(), error);
     check_target(from, to)?;
     remove_drafts(to);
     let draft = create_draft(to).map_err(failed)?;
-    let copied = write(from, &draft).and_then(|()| put(&draft, to).map_err(failed));
+    let copied = write(from, &draft, stop).and_then(|()| put(&draft, to).map_err(failed));
     if copied.is_err() {
         remove(&draft);
     }
@@ -104,9 +110,10 @@ fn remove(draft: &Path) {
     }
 }
 
-fn write(from: &Path, draft: &Path) -> Result<(), StoreError> {
+fn write(from: &Path, draft: &Path, stop: &OnceLock<InterruptHandle>) -> Result<(), StoreError> {
     let read = || -> rusqlite::Result<()> {
         let connection = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        let _ = stop.set(connection.get_interrupt_handle());
         connection.busy_timeout(limits::STORE_BUSY)?;
         connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB)?;
         connection.execute("VACUUM INTO ?1", [draft.to_string_lossy()]).map(drop)
@@ -150,13 +157,26 @@ pub(super) struct Snapshots {
     next: Mono,
     changed: bool,
     running: Option<JoinHandle<Result<(), StoreError>>>,
+    /// Aborts the running one.
+    stop: Arc<OnceLock<InterruptHandle>>,
+}
+
+impl Drop for Snapshots {
+    /// Aborts the running snapshot, so that its draft does not outlive the process.
+    fn drop(&mut self) {
+        let Some(thread) = self.running.take() else { return };
+        while !thread.is_finished() {
+            self.stop.get().into_iter().for_each(InterruptHandle::interrupt);
+            std::thread::sleep(limits::LOCK_LOOK);
+        }
+    }
 }
 
 impl Snapshots {
     /// The first snapshot is due after one interval.
     pub(super) fn new(plan: SnapshotPlan, now: Mono) -> Snapshots {
         let (next, changed) = (now.after(plan.every), plan.is_behind());
-        Snapshots { plan, next, changed, running: None }
+        Snapshots { plan, next, changed, running: None, stop: Arc::default() }
     }
 
     /// Records that the ledger has changed.
@@ -172,7 +192,9 @@ impl Snapshots {
             (self.changed, self.next) = (false, now.after(self.plan.every));
             let SnapshotPlan { from, to, .. } = self.plan.clone();
             let thread = std::thread::Builder::new().name("snapshot".into());
-            match thread.spawn(move || copy(&from, &to)) {
+            self.stop = Arc::default();
+            let stop = self.stop.clone();
+            match thread.spawn(move || copy_until(&from, &to, &stop)) {
                 Ok(thread) => self.running = Some(thread),
                 Err(_) => self.changed = true,
             }

@@ -227,6 +227,29 @@ fn overwritten_ledger_does_not_replace_its_last_snapshot() {
     assert_eq!(std::fs::read(&to).unwrap(), before);
 }
 
+#[test]
+fn no_draft_of_a_snapshot_is_left_after_a_hand_over() {
+    let place = Place::new("draft");
+    drop(place.owner());
+    // The snapshot takes longer than the hand-over.
+    let file = rusqlite::Connection::open(place.file()).unwrap();
+    let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)";
+    let fill = format!("CREATE TABLE filler (x); INSERT INTO filler {many} SELECT zeroblob(1000000) FROM n");
+    file.execute_batch(&fill).unwrap();
+    drop(file);
+    let drafts = || {
+        let names = std::fs::read_dir(&place.0).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("copy.db.")).count()
+    };
+    let to = place.0.join("copy.db");
+    let plan = SnapshotPlan { from: place.file(), to: to.clone(), every: Duration::from_millis(50) };
+    let (handle, _told) = with_duties(&place, Duties { snapshot: Some(plan), ..Duties::default() });
+    until("a draft", || drafts() > 0);
+    assert_eq!(handle.turn().release(), Ok(()));
+    drop(handle);
+    assert_eq!((drafts(), to.exists()), (0, false));
+}
+
 /// Like [`with_duties`], with keys in the ledger.
 fn with_duties_and_keys(place: &Place, duties: Duties) -> (StoreHandle, Receiver<StoreNotice>) {
     let (tell, told) = channel();
