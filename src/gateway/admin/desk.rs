@@ -177,6 +177,11 @@ impl Desk {
         self.waiting.iter_mut().find(|waiting| waiting.client == client)
     }
 
+    /// True if a client has not been sent all of the metrics.
+    pub(crate) fn scrapes(&self, client: ClientId) -> bool {
+        self.waiting.iter().any(|one| one.client == client && matches!(one.waits, Waits::Scrape(_)))
+    }
+
     /// Removes the request of a client that is answered or has left.
     pub(crate) fn gone(&mut self, client: ClientId) -> Option<Waiting> {
         let at = self.waiting.iter().position(|waiting| waiting.client == client)?;
@@ -194,8 +199,7 @@ impl Desk {
     ) -> bool {
         self.readers.retain(|(client, _)| unsent(*client) > 0);
         let of_kind = self.readers.iter().filter(|(_, one)| *one == known);
-        let is_scrape = |one: &Waiting, client| one.client == client && matches!(one.waits, Waits::Scrape(_));
-        let held = |client| match self.waiting.iter().any(|one| is_scrape(one, client)) {
+        let held = |client| match self.scrapes(client) {
             true => PIECES,
             false => unsent(client),
         };

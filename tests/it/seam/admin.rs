@@ -191,3 +191,19 @@ fn target_is_slow_until_its_first_bytes_come_as_before() {
     let (state, one) = target(&mut rig, 3);
     assert_eq!((&*state, &one["since"]), ("ok", &Value::Null), "{one}");
 }
+
+#[test]
+fn unread_scrapes_leave_clients_a_small_budget() {
+    let groups: Vec<String> = (0..400).map(|number| format!("group with-a-long-name-{number}")).collect();
+    let lines: Vec<(&str, &str)> = groups.iter().map(|group| (group.as_str(), "budget = 5.0")).collect();
+    let mut rig = Rig::with(1, &lines);
+    for number in 0..10 {
+        let label = connect(&mut rig, number);
+        rig.world.end(&label).unwrap().reads = false;
+        rig.give(&label, "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    }
+    assert!(rig.is_open(), "{} bytes are buffered", rig.most);
+    let (head, body) = request(&rig.keys.texts["k0"].clone(), 10_000, false);
+    rig.send("c0", head + &body);
+    assert_eq!(rig.asked().len(), 1, "{}", rig.got("c0"));
+}

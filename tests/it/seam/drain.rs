@@ -2,7 +2,7 @@
 //! visits all clients once, not at each event.
 
 use super::rig::{Rig, STREAM, request};
-use tollgate::base::seam::Signal;
+use tollgate::base::seam::{Shut, Signal};
 use tollgate::gateway::orders::Notice;
 
 /// Number of running streams.
@@ -50,4 +50,35 @@ fn stream_events_during_shutdown_visit_no_other_client() {
         rig.wait(1000);
     });
     assert!(once > 0 && more == 0, "{once} iterations for the hand-over, {more} for the events");
+}
+
+/// Begins a scrape by a collector that does not read, in each version of HTTP; the text is sent in pieces.
+fn with_scrapes() -> (Rig, [&'static str; 2]) {
+    let groups: Vec<String> = (0..400).map(|number| format!("group with-a-long-name-{number}")).collect();
+    let lines: Vec<(&str, &str)> = groups.iter().map(|group| (group.as_str(), "budget = 5.0")).collect();
+    let (mut rig, labels) = (Rig::with(1, &lines), ["1.0", "1.1"]);
+    for version in labels {
+        rig.world.connect(version, true).unwrap();
+        rig.world.end(version).unwrap().reads = false;
+        rig.give(version, format!("GET /metrics HTTP/{version}\r\nhost: localhost\r\n\r\n"));
+    }
+    (rig, labels)
+}
+
+#[test]
+fn unfinished_scrape_is_reset_at_the_end() {
+    let (mut rig, labels) = with_scrapes();
+    rig.world.signal(Signal::Terminate).unwrap();
+    rig.wait(1000);
+    assert_eq!(labels.map(|label| rig.world.ends[label].closed), [Some(Shut::Abort); 2]);
+    // The same at the end of the drain time, while a request still runs.
+    let (mut rig, labels) = with_scrapes();
+    let (head, body) = request(&rig.keys.texts["k0"].clone(), 200, true);
+    rig.send("c0", head + &body);
+    rig.world.signal(Signal::Terminate).unwrap();
+    rig.wait(1000);
+    assert_eq!(labels.map(|label| rig.world.ends[label].closed), [None; 2]);
+    let drain = rig.config.server.drain_timeout.as_millis() as u64;
+    rig.wait(drain);
+    assert_eq!(labels.map(|label| rig.world.ends[label].closed), [Some(Shut::Abort); 2]);
 }
