@@ -223,7 +223,7 @@ fn watch_secrets(config: &Config, mailbox: Mailbox<ReactorMessage<Gateway>>) -> 
     let tell = move |origin, said| drop(mailbox.send(ReactorMessage::Notice(Notice::SecretTold(origin, said))));
     let secrets = SecretWatch::start(tell)
         .map_err(|error| format!("cannot start the thread for secrets: {}", explained(&error)))?;
-    secrets.watch(setup::origins(config), config.secret_variables.clone());
+    secrets.watch(setup::secrets(config), config.secret_variables.clone());
     Ok(Arc::new(secrets))
 }
 

@@ -9,8 +9,10 @@ use super::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use super::clock::Clock;
 use super::files;
 use super::worker::start_thread;
+use crate::base::digest::sha256;
 use crate::base::time::Mono;
 use crate::policy::config::Origin;
+use crate::policy::settings::secret::Secret;
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::Metadata;
@@ -35,6 +37,9 @@ const MISSED: u32 = 2;
 const NAP: Duration = Duration::from_millis(10);
 /// Delay before a failed program is run again, if it is not due before.
 const AGAIN: Duration = Duration::from_secs(30);
+/// Delay before a program is run again if its refused secret has not changed; it doubles until the program is due.
+/// Renewing a credential can end shortly after the provider refuses the old one.
+const UNCHANGED: Duration = Duration::from_secs(1);
 
 /// Process groups of running programs, each by the id of its first process; `None` after no more may begin. Every id is
 /// removed before its process is reaped, so that no other process can have it.
@@ -170,12 +175,20 @@ fn stamp(path: &str) -> Stamp {
 
 /// Message to the thread.
 enum Told {
-    /// Origins to watch from now on, which have just been read; and the variables that no program receives.
-    Watch(Vec<Origin>, Arc<[String]>),
+    /// Origins to watch from now on, and their secrets, which have just been read; and the variables that no program
+    /// receives.
+    Watch(Vec<(Origin, Digest)>, Arc<[String]>),
     /// Read this origin at once.
     Ask(Origin),
-    /// A program has ended; true if it succeeded.
-    Ran(Origin, bool),
+    /// A program has ended, with its secret if it succeeded.
+    Ran(Origin, Option<Digest>),
+}
+
+/// Digest of a secret, to recognise it.
+type Digest = [u8; 32];
+
+fn digest(secret: &str) -> Digest {
+    sha256(secret.trim().as_bytes())
 }
 
 /// Watched origin.
@@ -187,13 +200,25 @@ struct Watched {
     runs: bool,
     /// Number of successive checks that found no file.
     missed: u32,
+    /// The last secret that the program has printed.
+    last: Digest,
+    /// Delay before the next run while a refused secret does not change.
+    again: Option<Duration>,
 }
 
 impl Watched {
-    fn new(origin: Origin, now: Mono) -> Watched {
+    fn new((origin, last): (Origin, Digest), now: Mono) -> Watched {
         let wait = if let Origin::Command { refresh, .. } = &origin { *refresh } else { LOOK };
         // The file may have changed since it was read: the first check reads it again.
-        Watched { origin, due: now.after(wait), stamp: None, runs: false, missed: 0 }
+        Watched { origin, due: now.after(wait), stamp: None, runs: false, missed: 0, last, again: None }
+    }
+
+    /// Returns the time until the program of a source with this `refresh` runs again after it has printed `secret`.
+    fn wait(&mut self, secret: Option<Digest>, refresh: Duration) -> Duration {
+        let is_changed = secret.is_some_and(|secret| std::mem::replace(&mut self.last, secret) != secret);
+        let again = self.again.take().filter(|again| !is_changed && *again < refresh);
+        self.again = again.map(|again| again * 2);
+        again.unwrap_or(if secret.is_some() { refresh } else { AGAIN.min(refresh) })
     }
 }
 
@@ -209,20 +234,20 @@ impl SecretWatch {
         Ok(SecretWatch(orders))
     }
 
-    /// Sets the origins to watch, which have just been read. Those that cannot change are skipped. `hidden` are the
+    /// Sets the secrets to watch, which have just been read. Those that cannot change are skipped. `hidden` are the
     /// variables that no program receives.
-    pub fn watch(&self, origins: impl Iterator<Item = Origin>, hidden: Vec<String>) {
-        let mut kept: Vec<Origin> = Vec::new();
-        for origin in origins.filter(|origin| !matches!(origin, Origin::Env(_))) {
-            if !kept.contains(&origin) {
-                kept.push(origin);
+    pub fn watch<'a>(&self, secrets: impl Iterator<Item = &'a Secret>, hidden: Vec<String>) {
+        let mut kept: Vec<(Origin, Digest)> = Vec::new();
+        for secret in secrets.filter(|secret| !matches!(secret.origin(), Origin::Env(_))) {
+            if kept.iter().all(|(origin, _)| origin != secret.origin()) {
+                kept.push((secret.origin().clone(), digest(secret.expose())));
             }
         }
         // The thread ends only after this sender does.
         let _ = self.0.send(Told::Watch(kept, hidden.into()));
     }
 
-    /// Reads an origin at once.
+    /// Reads an origin, whose secret a provider refuses, at once, and a program again until it prints another secret.
     pub fn ask(&self, origin: Origin) {
         let _ = self.0.send(Told::Ask(origin));
     }
@@ -250,13 +275,14 @@ fn serve(
                 if let Some(one) = watched.iter_mut().find(|one| one.origin == origin) {
                     one.due = now;
                     one.stamp = None;
+                    one.again.get_or_insert(UNCHANGED);
                 }
             }
-            Ok(Told::Ran(origin, well)) => {
+            Ok(Told::Ran(origin, secret)) => {
                 if let Some(one) = watched.iter_mut().find(|one| one.origin == origin)
-                    && let Origin::Command { refresh, .. } = &one.origin
+                    && let &Origin::Command { refresh, .. } = &one.origin
                 {
-                    one.due = now.after(if well { *refresh } else { AGAIN.min(*refresh) });
+                    one.due = now.after(one.wait(secret, refresh));
                     one.runs = false;
                 }
             }
@@ -270,11 +296,11 @@ fn serve(
 }
 
 /// Replaces the watched origins. Former ones keep their schedule, and their programs continue.
-fn watch(watched: &mut Vec<Watched>, origins: Vec<Origin>, now: Mono) {
+fn watch(watched: &mut Vec<Watched>, secrets: Vec<(Origin, Digest)>, now: Mono) {
     let mut before = std::mem::take(watched);
-    for origin in origins {
-        let known = before.iter().position(|one| one.origin == origin && one.runs);
-        watched.push(known.map_or_else(|| Watched::new(origin, now), |at| before.swap_remove(at)));
+    for secret in secrets {
+        let known = before.iter().position(|one| one.origin == secret.0 && one.runs);
+        watched.push(known.map_or_else(|| Watched::new(secret, now), |at| before.swap_remove(at)));
     }
 }
 
@@ -302,9 +328,9 @@ fn ask(
             let hidden = hidden.clone();
             let run = move || {
                 let said = run(&program, &hidden).map_err(|error| error.to_string());
-                let well = said.is_ok();
+                let secret = said.as_ref().ok().map(|secret| digest(secret));
                 tell(origin.clone(), said);
-                let _ = own.send(Told::Ran(origin, well));
+                let _ = own.send(Told::Ran(origin, secret));
             };
             if start_thread("secret", Box::new(run)).is_err() {
                 (one.runs, one.due) = (false, now.after(AGAIN));
@@ -414,7 +440,8 @@ mod tests {
         let late = Origin::Command { program: words("printf|late"), refresh: Duration::from_secs(3600) };
         let often = Origin::Command { program: words("printf|often"), refresh: Duration::from_millis(100) };
         let wait = Duration::from_secs(10);
-        watch.watch([file.clone(), late.clone(), Origin::Env("X".into())].into_iter(), Vec::new());
+        let secret = |origin: &Origin| Secret::new("one".to_string(), origin.clone());
+        watch.watch([&secret(&file), &secret(&late), &secret(&Origin::Env("X".into()))].into_iter(), Vec::new());
         std::fs::write(folder.join("new"), "two!").unwrap();
         std::fs::rename(folder.join("new"), &path).unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file.clone(), Ok("two!".to_string())));
@@ -431,10 +458,36 @@ mod tests {
         assert!(origin == file && said.is_err(), "a missing file must be reported once: {said:?}");
         std::fs::write(&path, "three").unwrap();
         assert_eq!(told.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
-        watch.watch([often.clone()].into_iter(), Vec::new());
+        watch.watch([&secret(&often)].into_iter(), Vec::new());
         for _ in 0..3 {
             assert_eq!(told.recv_timeout(wait).unwrap(), (often.clone(), Ok("often".to_string())));
         }
+        drop(watch);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn unchanged_secret_is_read_again_until_it_changes() {
+        let folder = std::env::temp_dir().join(format!("tollgate-secrets-again-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("key");
+        std::fs::write(&path, "one").unwrap();
+        let (tell, told) = channel();
+        let watch = SecretWatch::start(move |_, said| tell.send(said).unwrap()).unwrap();
+        let program = vec!["cat".to_string(), path.to_string_lossy().into_owned()];
+        let origin = Origin::Command { program, refresh: Duration::from_secs(3600) };
+        let secret = Secret::new("one".to_string(), origin.clone());
+        watch.watch([&secret].into_iter(), Vec::new());
+        watch.ask(origin);
+        let clock = Clock::new();
+        let next = || told.recv_timeout(Duration::from_secs(10)).expect("another run").unwrap();
+        assert_eq!([next(), next(), next()], ["one"; 3]);
+        let took = clock.mono();
+        assert!(took > Mono(0).after(Duration::from_secs(3)), "the waits are 1 s and 2 s, not {took:?}");
+        std::fs::write(&path, "two\n").unwrap();
+        assert_eq!(next(), "two\n");
+        let more = told.recv_timeout(Duration::from_secs(10));
+        assert!(more.is_err(), "a changed secret is read again only when it is due: {more:?}");
         drop(watch);
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -59,7 +59,7 @@ impl Reloader {
                 // come through one mailbox, in order.
                 *self.security.lock().unwrap_or_else(PoisonError::into_inner) = security.clone();
                 let _ = self.mailbox.send(ReactorMessage::Security(Box::new(security)));
-                self.secrets.watch(setup::origins(&config), config.secret_variables.clone());
+                self.secrets.watch(setup::secrets(&config), config.secret_variables.clone());
                 Reloaded::Fresh { config: Arc::new(config), unchanged }
             }
             Err(errors) => Reloaded::Refused(errors),

@@ -3,7 +3,8 @@
 
 use super::listeners::ServeListeners;
 use crate::io::reactor::{Authority, ReactorSetup, Security};
-use crate::policy::config::{AuthoritySpec, Config, Origin};
+use crate::policy::config::{AuthoritySpec, Config};
+use crate::policy::settings::secret::Secret;
 
 /// Reads every certificate in `config`; an error names the setting with the file. `before`: the current certificates of
 /// a running process.
@@ -19,10 +20,9 @@ pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Sec
     loaded.map_err(|why| config.pem_error(&why).map_or(why, |error| error.to_string()))
 }
 
-/// Sources of all secrets of providers.
-pub(super) fn origins(config: &Config) -> impl Iterator<Item = Origin> {
-    let credentials = config.providers.iter().flat_map(|provider| &provider.credentials);
-    credentials.map(|credential| credential.secret.origin().clone())
+/// All secrets of providers.
+pub(super) fn secrets(config: &Config) -> impl Iterator<Item = &Secret> {
+    config.providers.iter().flat_map(|provider| &provider.credentials).map(|credential| &credential.secret)
 }
 
 /// The listeners for clients come first, then the one for health and metrics, which uses plain HTTP.

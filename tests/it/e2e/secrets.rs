@@ -68,6 +68,17 @@ fn credential_program_runs_again_when_its_credential_is_rejected() {
 }
 
 #[test]
+fn credential_that_is_renewed_after_its_rejection_is_found() {
+    let program = format!("test -e ready && echo {} || echo early", CREDENTIAL.1);
+    let h =
+        Harness::start(&keyed(&format!("api_key = {{ command = [\"sh\", \"-c\", \"{program}\"], refresh = \"1h\" }}")));
+    let key = h.key();
+    assert_eq!(status(&h, &key), 500);
+    fs::write(h.folder.path().join("ready"), "").unwrap();
+    wait_for("the provider to accept it", || (status(&h, &key) == 200).then_some(()));
+}
+
+#[test]
 fn credential_program_ends_with_the_gateway() {
     // The test finds the program by the argument of its `sleep` process.
     let mark = format!("620.{}", std::process::id());
