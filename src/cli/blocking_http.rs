@@ -110,8 +110,11 @@ pub fn follow(place: &ServerAddress<'_>, request: &[u8], see: &mut dyn FnMut(&[u
         if piece.done || !goes_on {
             return Ok(answer.status);
         }
-        if piece.consumed == 0 {
-            more(&mut stream, &mut rest)?;
+        if piece.consumed == 0
+            && let Err(why) = more(&mut stream, &mut rest)
+        {
+            // The end of the connection may be the end of the body.
+            return if why != NoAnswer::Silent && reader.end().is_ok() { Ok(answer.status) } else { Err(why) };
         }
     }
 }

@@ -109,7 +109,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
         let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.place_of(place), clean(said));
     }
     if let (Some(_), false) = (&provider.discover, bad) {
-        let (word, said) = match discover::ask(provider, security) {
+        let (word, said) = match discover::ask(provider, security, config.server.bounds.list_bytes) {
             Ok(list) => ("ok", format!("{} of its list for the catalog", output::models(list.models.len()))),
             Err(no) => ("hint", format!("its list cannot be used: {}", no.why)),
         };

@@ -1,16 +1,17 @@
 //! Reads a provider's list of models for the catalog. Blocks: called on separate threads by `serve`, and by `models`
 //! and `check`. Never called on the event loop.
 
-use super::blocking_http::HttpResponse;
-use super::provider_client::{Asker, encoded, get, list_path};
-use crate::base::limits::{ASKED_BYTES_MAX, LIST_PAGES_MAX, TOLD_BYTES_MAX};
+use super::provider_client::{Asker, encoded, list_path, read};
+use crate::base::limits::{LIST_PAGES_MAX, TOLD_BYTES_MAX};
 use crate::gateway::orders::{List, NoList};
 use crate::io::tls::Security;
 use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::config::Provider;
 use crate::policy::discover::{Discover, LISTED_MAX, Listed};
+use crate::policy::memory::SHORT_LIST_BYTES;
 use crate::wire::json;
 use crate::wire::json::{Raw, ValueKind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Members with the context size of a listed model: vLLM; OpenRouter and Together; Groq, and gateways such as Tollgate;
 /// Mistral; Anthropic. llama.cpp has it in `meta`.
@@ -18,28 +19,57 @@ const CONTEXTS: [&str; 5] =
     ["max_model_len", "context_length", "context_window", "max_context_length", "max_input_tokens"];
 
 /// The models of a provider, requested with the first of its credentials that it accepts.
-pub(super) fn ask(provider: &Provider, security: &Security) -> Result<List, NoList> {
-    let mut answer = ask_by(provider, security);
+/// A page of the list has at most `most` bytes.
+pub(super) fn ask(provider: &Provider, security: &Security, most: usize) -> Result<List, NoList> {
+    let mut answer = ask_by(provider, security, most);
     for credential in provider.credentials.iter().skip(1) {
         if answer.is_ok() {
             break;
         }
         let credentials = vec![credential.clone()];
-        answer = ask_by(&Provider { credentials, ..provider.clone() }, security);
+        answer = ask_by(&Provider { credentials, ..provider.clone() }, security, most);
     }
     answer
 }
 
-fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
+/// Held while a page of more than [`SHORT_LIST_BYTES`] is in memory: the account of memory has room for one.
+static LONG: Mutex<()> = Mutex::new(());
+
+/// Body of a page. Its fields are dropped in this order.
+#[derive(Default)]
+struct PageBody {
+    body: Vec<u8>,
+    turn: Option<MutexGuard<'static, ()>>,
+}
+
+impl PageBody {
+    /// Adds a piece; false if there are `most` bytes. A long page waits for its turn.
+    fn take(&mut self, piece: &[u8], most: usize) -> bool {
+        let PageBody { body, turn } = self;
+        if turn.is_none() && body.len() + piece.len() > SHORT_LIST_BYTES {
+            *turn = Some(LONG.lock().unwrap_or_else(PoisonError::into_inner));
+            body.reserve_exact(most - body.len());
+        }
+        body.extend_from_slice(&piece[..piece.len().min(most - body.len())]);
+        body.len() < most
+    }
+}
+
+fn ask_by(provider: &Provider, security: &Security, most: usize) -> Result<List, NoList> {
     let no = |why: &str| NoList { why: why.to_string(), refused: false };
     let discover = provider.discover.clone().unwrap_or_default();
     let (asker, mut list, mut path) = (Asker::new(security), List::default(), list_path(provider));
     for _ in 0..LIST_PAGES_MAX {
-        let answer = get(provider, &asker, &path).map_err(|why| no(why.words()))?;
-        if answer.status != 200 {
-            return Err(NoList { why: format!("status {}", answer.status), refused: answer.status == 401 });
+        let mut got = PageBody::default();
+        let status =
+            read(provider, &asker, &path, &mut |piece| got.take(piece, most)).map_err(|why| no(why.words()))?;
+        if status != 200 {
+            return Err(NoList { why: format!("status {status}"), refused: status == 401 });
         }
-        let next = page(&answer, &discover, &mut list).map_err(no)?;
+        if got.body.len() >= most {
+            return Err(no(&format!("the list has {most} bytes or more")));
+        }
+        let next = page(&got.body, &discover, &mut list).map_err(no)?;
         match next.filter(|_| provider.shape.is_anthropic() && list.models.len() < LISTED_MAX) {
             Some(last) => path = format!("{}&after_id={}", list_path(provider), encoded(&last)),
             None => break,
@@ -49,15 +79,9 @@ fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
 }
 
 /// Adds one page to the list. Returns the cursor of the next page, if there is one.
-fn page(answer: &HttpResponse, discover: &Discover, list: &mut List) -> Result<Option<String>, &'static str> {
-    if !answer.whole {
-        return Err(match answer.body.len() >= ASKED_BYTES_MAX {
-            true => "the list is longer than 4 MiB",
-            false => "the list ends too early",
-        });
-    }
-    json::check(&answer.body).map_err(|_| "the list is no JSON")?;
-    let document = Raw::new(&answer.body);
+fn page(body: &[u8], discover: &Discover, list: &mut List) -> Result<Option<String>, &'static str> {
+    json::check(body).map_err(|_| "the list is no JSON")?;
+    let document = Raw::new(body);
     let [data, more, last] = document.pick(["data", "has_more", "last_id"]);
     // Together's list is a bare array.
     let entries = data.or(Some(document)).filter(|entries| entries.kind() == ValueKind::Array);
@@ -90,9 +114,8 @@ mod tests {
 
     /// Result of one page: names with contexts, the skipped ones, and the cursor of the next page.
     fn read(prefix: &str, body: &str) -> Result<(List, Option<String>), &'static str> {
-        let answer = HttpResponse { status: 200, head: Vec::new(), body: body.as_bytes().to_vec(), whole: true };
         let mut list = List::default();
-        let next = page(&answer, &Discover { prefix: prefix.into(), ..Discover::default() }, &mut list)?;
+        let next = page(body.as_bytes(), &Discover { prefix: prefix.into(), ..Discover::default() }, &mut list)?;
         Ok((list, next))
     }
 
@@ -152,10 +175,6 @@ mod tests {
         }
         let deep = "[".repeat(200) + &"]".repeat(200);
         assert_eq!(read("", &deep), Err("the list is no JSON"));
-        let cut = HttpResponse { status: 200, head: Vec::new(), body: b"[]".to_vec(), whole: false };
-        assert_eq!(page(&cut, &Discover::default(), &mut List::default()), Err("the list ends too early"));
-        let long = HttpResponse { body: vec![b' '; ASKED_BYTES_MAX], ..cut };
-        assert_eq!(page(&long, &Discover::default(), &mut List::default()), Err("the list is longer than 4 MiB"));
     }
 
     #[test]
@@ -181,5 +200,18 @@ mod tests {
         let all: Vec<String> = (0..LISTED_MAX + 5).map(|n| format!("{{\"id\":\"m{n}\"}}")).collect();
         let (list, _) = read("", &format!("[{}]", all.join(","))).unwrap();
         assert_eq!((list.models.len(), list.skipped), (LISTED_MAX, Some((5, format!("m{LISTED_MAX}")))));
+    }
+
+    #[test]
+    fn one_long_page_is_in_memory_at_a_time() {
+        let (mut short, mut long, most) = (PageBody::default(), PageBody::default(), 300 << 10);
+        assert!(short.take(&[b' '; SHORT_LIST_BYTES], most));
+        assert!(LONG.try_lock().is_ok(), "short pages do not wait");
+        assert!(long.take(&[b' '; SHORT_LIST_BYTES], most) && long.take(b" ", most));
+        assert!(LONG.try_lock().is_err());
+        assert!(!long.take(&vec![b' '; most], most));
+        assert_eq!((long.body.len(), long.body.capacity()), (most, most));
+        drop(long);
+        assert!(LONG.try_lock().is_ok());
     }
 }

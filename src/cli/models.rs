@@ -86,7 +86,7 @@ fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
     for index in 0..config.providers.len() {
         let provider = &config.providers[index];
         if provider.discover.is_some() {
-            match discover::ask(provider, &security) {
+            match discover::ask(provider, &security, config.server.bounds.list_bytes) {
                 Ok(list) => drop(config.take_list(index, list.models)),
                 Err(no) => unknown(&format!("`{}`", provider.name), &no.why),
             }

@@ -1,7 +1,7 @@
 //! HTTP client for requests to a provider as the gateway would send them, for commands and helper threads: with its
 //! credential, headers, certificates and proxy, and with a deadline.
 
-use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask};
+use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask, follow};
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
 use crate::io::tls::Security;
@@ -78,11 +78,15 @@ pub(super) fn request(provider: &Provider, method: &str, path: &str, more: &[(&s
 }
 
 pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<HttpResponse, NoAnswer> {
+    ask(&address(provider, asker)?, request)
+}
+
+fn address<'a>(provider: &'a Provider, asker: &Asker<'a>) -> Result<ServerAddress<'a>, NoAnswer> {
     let left = Duration::from_micros(asker.until.micros_since(asker.clock.mono()));
     if left.is_zero() {
         return Err(NoAnswer::Silent);
     }
-    let place = ServerAddress {
+    Ok(ServerAddress {
         socket: None,
         addresses: &provider.addresses,
         host: provider.next_hop().0,
@@ -91,12 +95,22 @@ pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Re
         tls: (asker.security, provider.authority),
         connect: provider.limits.connect_timeout.min(left),
         answer: ANSWER.min(left),
-    };
-    ask(&place, request)
+    })
 }
 
 pub(super) fn get(provider: &Provider, asker: &Asker<'_>, path: &str) -> Result<HttpResponse, NoAnswer> {
     send(provider, asker, &request(provider, "GET", path, &[], b""))
+}
+
+/// Does the same, but passes the answer's body to `read` as it arrives, until it ends or `read` returns false; returns
+/// the status.
+pub(super) fn read(
+    provider: &Provider,
+    asker: &Asker<'_>,
+    path: &str,
+    read: &mut dyn FnMut(&[u8]) -> bool,
+) -> Result<u16, NoAnswer> {
+    follow(&address(provider, asker)?, &request(provider, "GET", path, &[], b""), read)
 }
 
 pub(super) fn encoded(text: &str) -> String {

@@ -3,6 +3,8 @@
 
 use crate::base::time::Mono;
 use crate::policy::config::Config;
+use std::any::Any;
+use std::sync::Weak;
 
 /// A provider whose list is requested.
 #[derive(Debug)]
@@ -20,11 +22,13 @@ pub(crate) struct Discovery {
     polls: Vec<Poll>,
     /// Earliest time of all: it is read several times in each event-loop iteration.
     due: Mono,
+    /// The setup before the last list was taken. It exists while a request uses it.
+    pub(crate) former: Weak<dyn Any>,
 }
 
 impl Default for Discovery {
     fn default() -> Discovery {
-        Discovery { polls: Vec::new(), due: Mono::NEVER }
+        Discovery { polls: Vec::new(), due: Mono::NEVER, former: Weak::<()>::new() }
     }
 }
 

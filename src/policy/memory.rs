@@ -6,7 +6,7 @@
 use super::catalog::CATALOG_MAX;
 use super::discover::LISTED_MAX;
 use crate::base::limits::{
-    LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
+    ASKED_BYTES_MAX, LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
 };
 
 /// Resident memory without a connection: code, ledger cache, stacks, and a reserve of free blocks.
@@ -27,6 +27,8 @@ const ITEM_BYTES: u64 = 8 << 10;
 /// follows it, with names of any length, their counters, and the state of the target.
 const MODEL_BYTES: u64 = 3 << 10;
 const TARGET_BYTES: u64 = 5 << 9;
+/// Bytes of a list of models that are in memory while another list is longer. One longer list is read at a time.
+pub const SHORT_LIST_BYTES: usize = 16 << 10;
 /// Bytes of one row that waits for the ledger. The queue may have room for twice as many rows as it holds.
 const ROW_BYTES: u64 = 440;
 /// Multiplier for the length of a piece: the text made from it may be this long before it replaces the piece.
@@ -48,6 +50,8 @@ pub struct QueueBounds {
     pub list: u64,
     /// Models of providers' lists in the catalog.
     pub listed: usize,
+    /// Bytes of one such list.
+    pub list_bytes: usize,
     /// Idle connections to a provider that has no such setting; `None` for the default.
     pub idle: Option<usize>,
 }
@@ -72,6 +76,7 @@ impl Default for QueueBounds {
             log: LOG_BYTES_MAX,
             list: 1000,
             listed: CATALOG_MAX,
+            list_bytes: ASKED_BYTES_MAX,
             idle: None,
         }
     }
@@ -141,8 +146,9 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let rows = (memory / 16 / ROW_BYTES).min(ROWS_WAITING_MAX);
     let log = (memory / 128).clamp(64 << 10, LOG_BYTES_MAX as u64);
     let list = (memory / 32 / ITEM_BYTES).clamp(16, 1000);
-    let listed = memory / 32 / (MODEL_BYTES + known.catalog.credentials.max(1) * TARGET_BYTES);
+    let listed = memory / 64 / (MODEL_BYTES + known.catalog.credentials.max(1) * TARGET_BYTES);
     let listed = listed.min(CATALOG_MAX as u64);
+    let list_bytes = (memory / 64).min(ASKED_BYTES_MAX as u64);
     let clients = max_connections + RESERVE_CONNECTIONS as u64;
     let upstreams = clients + known.providers * idle.min(clients);
     let terms = Terms {
@@ -156,6 +162,7 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
         // Keys that may be issued while the gateway runs.
         keys: memory / 64,
         catalog: known.catalog.filled(listed),
+        list_bytes,
         ..Terms::default()
     };
     let rest = memory.checked_sub(terms.bytes())?;
@@ -172,6 +179,7 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
             log: count(log),
             list,
             listed: count(listed),
+            list_bytes: count(list_bytes),
             idle: Some(count(idle)),
         },
     })
@@ -207,6 +215,8 @@ pub struct Terms {
     pub largest: u64,
     /// The catalog.
     pub catalog: CatalogSize,
+    /// Bytes of the longest list of models that is read for it.
+    pub list_bytes: u64,
 }
 
 impl Terms {
@@ -214,8 +224,14 @@ impl Terms {
     pub fn bytes(&self) -> u64 {
         // Waiting spans, spans being exported, and the request that they are sent in.
         let spans = if self.spans { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
+        // A short list takes twice its length while it grows.
+        let lists = match self.catalog.lists {
+            0 => 0,
+            lists => lists * 2 * SHORT_LIST_BYTES as u64 + self.list_bytes,
+        };
         PROGRAM_BYTES
             + spans
+            + lists
             + self.log * LOG_QUEUES
             + self.keys
             + self.list * ITEM_BYTES
@@ -265,5 +281,18 @@ mod tests {
         ] {
             assert!(share(64 * MIB, known).unwrap().max_buffered < most, "{known:?}");
         }
+    }
+
+    #[test]
+    fn lists_of_models_being_read_are_counted() {
+        let of = |lists| Terms {
+            list_bytes: 4 * MIB,
+            catalog: CatalogSize { lists, ..CatalogSize::default() },
+            ..Terms::default()
+        };
+        let short = 2 * SHORT_LIST_BYTES as u64;
+        assert_eq!([1, 3].map(|lists| of(lists).bytes() - of(0).bytes()), [4 * MIB + short, 4 * MIB + 3 * short]);
+        let [small, large] = [16, 1024].map(|mib| share(mib * MIB, PLAIN).unwrap().bounds.list_bytes as u64);
+        assert_eq!((small, large), (MIB / 4, 4 * MIB));
     }
 }

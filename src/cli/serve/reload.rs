@@ -73,6 +73,7 @@ impl Reloader {
         let (epoch, index) = (asked.epoch, asked.provider);
         let Some(provider) = asked.config.provider(index).cloned() else { return };
         let (security, mailbox) = (self.security.clone(), self.mailbox.clone());
+        let most = asked.config.server.bounds.list_bytes;
         let tell = move |list| {
             let listing = Listing { epoch, provider: index, list };
             // A full mailbox means that the event loop has ended.
@@ -81,7 +82,7 @@ impl Reloader {
         let failed = tell.clone();
         let ask = move || {
             let security = security.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            tell(discover::ask(&provider, &security));
+            tell(discover::ask(&provider, &security, most));
         };
         if let Err(error) = start_thread("models", Box::new(ask)) {
             failed(Err(NoList { why: format!("no thread can be started: {error}"), refused: false }));

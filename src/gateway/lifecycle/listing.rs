@@ -10,7 +10,7 @@ use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::orders::{List, Listing, ListingAsked, NoList, Order};
 use crate::policy::config::Config;
 use crate::wire::json::write_string;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Requests the lists that are due. A process that is stopping requests none.
 pub(crate) fn ask(cx: &mut Cx) {
@@ -39,8 +39,14 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
                 skipped.get_or_insert_with(|| (0, first.model.clone())).0 += models.len() - most;
                 models.truncate(most);
             }
-            let changed = provider.listed != models;
+            // The account of memory has room for one catalog besides the present one. A first list adds to it.
+            let is_former_used = cx.discovery.former.strong_count() > 0;
+            let changed = provider.listed != models && (provider.listed.is_empty() || !is_former_used);
             if changed {
+                if !is_former_used {
+                    let former: Weak<Setup> = Arc::downgrade(&cx.setup);
+                    cx.discovery.former = former;
+                }
                 let mut config = Config::clone(config);
                 config.take_list(index, models);
                 // The configuration keeps its number: connections to providers stay usable.

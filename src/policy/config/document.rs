@@ -107,6 +107,7 @@ impl Config {
             buffers: server.max_buffered as u64,
             largest: server.max_body.max(answers as u64),
             catalog: self.catalog_size(),
+            list_bytes: bounds.list_bytes as u64,
         };
         terms.bytes()
     }

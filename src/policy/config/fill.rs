@@ -236,6 +236,6 @@ mod tests {
         let mut config = parse(&format!("[server]\nmemory = \"24MiB\"\n{}", provider("p", "discover = {}"))).unwrap();
         let worst = config.worst_case_bytes(0);
         config.take_list(0, (0..LISTED_MAX).map(|n| Listed { model: n.to_string(), context: None }).collect());
-        assert_eq!((config.catalog.models().len(), config.worst_case_bytes(0)), (139, worst));
+        assert_eq!((config.catalog.models().len(), config.worst_case_bytes(0)), (69, worst));
     }
 }
