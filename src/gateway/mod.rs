@@ -225,6 +225,10 @@ impl Gateway {
 
     /// Counts everything currently in use.
     pub fn vitals(&self) -> Vitals {
+        debug_assert!(self.clients.iter().all(|(id, client)| {
+            let due = earliest(client, &self.exchanges);
+            due == Mono::NEVER || !self.timers.is_late(client_conn(id), due)
+        }));
         Vitals {
             clients: self.clients.len(),
             exchanges: self.exchanges.len(),

@@ -37,6 +37,8 @@ impl Gateway {
                     client.put_back(body, &mut self.cx.pool);
                 }
                 self.tell(id, ExchangeEvent::Translated { draft, built });
+                // Its clocks may have started.
+                self.arm(cid);
             }
             product => {
                 self.tell(id, ExchangeEvent::Offloaded(product.map(Box::new)));
@@ -57,8 +59,11 @@ impl Gateway {
             self.cx.tell_of_budgets();
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
-        if self.exchanges.get(id).is_some_and(|one| one.state.is_reserving()) {
+        let exchange = self.exchanges.get(id).filter(|one| one.state.is_reserving());
+        if let Some(cid) = exchange.map(|one| one.job.request.client) {
             self.tell(id, ExchangeEvent::Ruled(ask, answer.ruling));
+            // Its clocks may have started.
+            self.arm(cid);
         } else if answer.ruling == Ruling::Admitted {
             // The request has ended or waited too long; its lease is returned.
             self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });

@@ -97,7 +97,7 @@ impl Attempting {
         let (draft, last) = (Draft::Kept(self.draft), Buf::default());
         let (paused, crowded, charged) = (false, false, 0);
         let answering = Answering { provider, body, draft, last, by, idle, paused, crowded, charged };
-        NextStep::Enter(State::Answering(answering), Effect::Wait)
+        NextStep::Enter(State::Answering(answering), Effect::wait_until(by, self.by))
     }
 
     fn body_for(

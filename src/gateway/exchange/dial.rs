@@ -16,12 +16,12 @@ use std::net::SocketAddr;
 impl Attempting {
     /// All of the request has left: the wait for an answer begins.
     pub(super) fn sent(&mut self, job: &mut RequestJob, now: Mono) -> Effect {
-        self.by = match (job.request.asked.is_some_and(|asked| asked.stream), job.target()) {
+        let by = match (job.request.asked.is_some_and(|asked| asked.stream), job.target()) {
             (true, Some(target)) => now.after(target.limits.first_byte_timeout),
             _ => Mono::NEVER,
         };
         job.attempt.sent = now;
-        Effect::Wait
+        Effect::wait_until(by, std::mem::replace(&mut self.by, by))
     }
 
     /// Gives up its connection, or its dials.

@@ -124,6 +124,12 @@ impl Effect {
         Effect::Refuse(Box::new(refusal), outcome)
     }
 
+    /// Waits until the deadline `by`, which takes the place of `former`.
+    #[inline]
+    pub(super) fn wait_until(by: Mono, former: Mono) -> Effect {
+        if by < former { Effect::Wait } else { Effect::Nothing }
+    }
+
     /// True if the exchange is over, or its head is authorized again.
     pub(super) fn ends(&self) -> bool {
         use Effect::{Answer, AnswerBulk, Authorize, End, Gone, Quota, Refuse};
