@@ -171,22 +171,24 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
                 for (label, value) in members(&name, value.bytes())? {
                     let path = ["labels.", &label].concat();
                     let text = if value.is_null() { Some("".into()) } else { value.text() };
-                    let text = text.ok_or_else(|| expected(&path, "a string, or null to take it away"))?;
+                    let text = text.ok_or_else(|| expected(&path, "a string, or null to remove it"))?;
                     options.labels.push(fits(&path, keys::parse_label(&[&label, "=", &text].concat()))?);
                 }
             }
             "limits" => {
-                for (limit, value) in members(&name, value.bytes())? {
-                    let path = ["limits.", &limit].concat();
-                    let own = match limit.as_str() {
-                        "requests" => &mut options.requests,
-                        "tokens" => &mut options.tokens,
-                        "tokens_per_window" => &mut options.tokens_per_window,
-                        "concurrency" => &mut options.concurrency,
-                        "budget" => &mut options.budget,
-                        _ => return Err(unknown(&path)),
-                    };
-                    *own = Some(number(&path, limit == "budget", value)?);
+                let limits = members(&name, value.bytes())?;
+                let own = limits.iter().find(|(limit, _)| limit == "own");
+                let own = own.map(|(_, own)| strings(*own).ok_or_else(|| expected("limits.own", OWN))).transpose()?;
+                for (limit, value) in limits.iter().filter(|(limit, _)| limit != "own") {
+                    let path = ["limits.", limit].concat();
+                    let asked = options.limit_mut(limit).ok_or_else(|| unknown(&path))?;
+                    let number = number(&path, limit == "budget", *value)?;
+                    // `--json` prints the effective limits, and with `own` says which of them the key has itself.
+                    let is_own = own.as_ref().is_none_or(|own| own.contains(limit));
+                    *asked = Some(if is_own { number } else { KeyLimit::Plans });
+                }
+                if own.iter().flatten().any(|own| !limits.iter().any(|(limit, _)| limit == own && own != "own")) {
+                    return Err(expected("limits.own", OWN));
                 }
             }
             "disabled" if is_edit => match value.bool() {
@@ -204,11 +206,19 @@ fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, ErrorAnswer> {
     read.map_err(|text| (400, [path, ": ", &text].concat()))
 }
 
-/// The names in a list, which must not be empty.
+/// Expected value of `limits.own`.
+const OWN: &str = "names of limits in `limits`";
+
+/// The strings of a list.
+fn strings(value: Raw<'_>) -> Option<Vec<String>> {
+    let all = value.items().map(|item| Some(item.text()?.into_owned())).collect();
+    if value.kind() == ValueKind::Array { all } else { None }
+}
+
+/// The names in a list, which must not be empty; `null` means all.
 fn names(path: &str, value: Raw<'_>) -> Result<Vec<String>, ErrorAnswer> {
-    let all: Option<Vec<String>> = value.items().map(|item| Some(item.text()?.into_owned())).collect();
-    let all = all.filter(|all| value.kind() == ValueKind::Array && !all.is_empty());
-    all.ok_or_else(|| expected(path, "names, or `[\"*\"]` for all"))
+    let all = if value.is_null() { Some(vec!["*".into()]) } else { strings(value) };
+    all.filter(|all| !all.is_empty()).ok_or_else(|| expected(path, "names, or `[\"*\"]` for all"))
 }
 
 /// A key's own limit, in any JSON notation: `60`, `60.0`, `1e-9`.

@@ -219,8 +219,8 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
     }
     let models: Vec<&str> =
         if models.iter().any(all) { Vec::new() } else { models.iter().map(String::as_str).collect() };
-    let named = endpoints.iter().map(String::as_str).filter(|word| *word != "all");
-    let named: Vec<&str> = if endpoints.iter().any(|word| word == "all") { Vec::new() } else { named.collect() };
+    let has_all = endpoints.iter().any(|word| word == "*" || word == "all");
+    let named: Vec<&str> = if has_all { Vec::new() } else { endpoints.iter().map(String::as_str).collect() };
     let fresh = Scope::from_words(named, models)
         .map_err(|word| Failure::misused(format!("unknown endpoint `{word}`: expected {ENDPOINTS}")))?;
     let mut scope = before.clone();
@@ -237,6 +237,18 @@ impl KeyOptions {
     /// The current time, for a change. If an expiry depends on it, it is checked first.
     pub(super) fn present(&self, high: &Config) -> Result<Unix, Failure> {
         if self.expires.is_some() { present(high) } else { Ok(unix()) }
+    }
+
+    /// The limit with this name; `None` if there is none.
+    pub(in crate::cli) fn limit_mut(&mut self, name: &str) -> Option<&mut Option<KeyLimit>> {
+        Some(match name {
+            "requests" => &mut self.requests,
+            "tokens" => &mut self.tokens,
+            "tokens_per_window" => &mut self.tokens_per_window,
+            "concurrency" => &mut self.concurrency,
+            "budget" => &mut self.budget,
+            _ => return None,
+        })
     }
 
     /// True if no option is set.

@@ -1,8 +1,10 @@
-//! Changes of keys have priority: neither they nor the shutdown wait for clients that only read.
+//! Changes of keys by the admin API: what they accept, and that neither they nor the shutdown wait for clients that
+//! only read.
 
 use super::client::{Client, get, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
 use super::process::{wait_at_most, wait_for};
+use serde_json::{Map, Value, json};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -129,4 +131,40 @@ fn pending_reports_do_not_delay_shutdown() {
     wait_at_most(bound, "the end", || h.gateway.has_ended().then_some(()));
     let last = waiting.last_mut().unwrap();
     assert!(last.socket.read(&mut [0]).map_or(true, |read| read == 0), "the last report must not be answered");
+}
+
+#[test]
+fn permissions_and_limits_are_accepted_as_they_are_shown() {
+    let more = "[[plans]]\nname = \"p\"\nrequests = 7\n".to_string();
+    let h = Harness::start(&Setup { server: WRITE, more, ..Setup::default() });
+    let ask = |method: &str, path: &str, body: &str| Client::connect(h.admin).ask(&asked(method, path, body));
+    let body = r#"{"name":"ci","plan":"p","models":["small"],"endpoints":["chat"],"limits":{"tokens":5}}"#;
+    let path = format!("keys/{}", ask("POST", "keys", body).json()["id"].as_str().unwrap());
+    let before = ask("GET", &path, "").json();
+    assert_eq!((&before["limits"]["own"], &before["limits"]["requests"]), (&json!(["tokens"]), &json!(7)));
+    let edit = |change: Value| {
+        let answer = ask("PATCH", &path, &change.to_string());
+        assert_eq!(answer.status(), 200, "{change}: {}", answer.text());
+        ask("GET", &path, "").json()
+    };
+    let shown = ["name", "plan", "group", "labels", "endpoints", "models", "expires", "limits"];
+    let same: Map<String, Value> = shown.map(|name| (name.to_owned(), before[name].clone())).into_iter().collect();
+    assert_eq!(edit(same.into())["limits"], before["limits"], "the limits of the plan must not become the key's own");
+    assert_eq!(edit(json!({"limits": {"tokens": 5, "own": []}}))["limits"]["own"], json!([]));
+    for all in [json!(null), json!(["*"]), json!(["all"])] {
+        edit(json!({"models": ["small"], "endpoints": ["chat"]}));
+        let open = edit(json!({"models": all, "endpoints": all}));
+        assert_eq!((&open["models"], open["endpoints"].as_array().map(Vec::len)), (&json!(["*"]), Some(8)), "{all}");
+    }
+    for (wrong, message) in [
+        (r#"{"limits":{"own":["tokens"]}}"#, "limits.own: expected names of limits in `limits`"),
+        (r#"{"limits":{"own":"tokens","tokens":5}}"#, "limits.own: expected names of limits in `limits`"),
+        (r#"{"limits":{"own":["own"]}}"#, "limits.own: expected names of limits in `limits`"),
+        (r#"{"limits":null}"#, "limits: expected an object"),
+        (r#"{"labels":null}"#, "labels: expected an object"),
+        (r#"{"plan":null}"#, "plan: expected a string"),
+    ] {
+        let answer = ask("PATCH", &path, wrong);
+        assert_eq!((answer.status(), answer.json()["error"]["message"].as_str()), (400, Some(message)), "{wrong}");
+    }
 }
