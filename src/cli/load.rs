@@ -75,7 +75,8 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
         let message = format!("cannot read the configuration: {error}");
         vec![ConfigError { file: file.to_string(), line: None, field: String::new(), message }]
     };
-    let bytes = match path == Path::new(INLINE_NAME) {
+    // `check --print` reads by the absolute path, which ends with the variable's name, too.
+    let bytes = match path.ends_with(INLINE_NAME) {
         true => std::env::var_os(INLINE).unwrap_or_default().into_encoded_bytes(),
         false => files::read(path).map_err(unreadable)?,
     };

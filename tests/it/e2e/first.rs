@@ -118,6 +118,10 @@ fn configuration_may_come_from_an_environment_variable() {
     assert_eq!((good.code, good.out.as_str()), (0, "$TOLLGATE_CONFIG_TOML: ok (1 provider, 1 model, 1 plan)\n"));
     let bad = run(folder.path(), &["check"], &variable("[server]\nlisten_on = 1\n"));
     assert!(bad.code == 1 && bad.err.starts_with("error: $TOLLGATE_CONFIG_TOML:"), "{}", bad.err);
+    let printed = run(folder.path(), &["check", "--print"], &variable(GOOD));
+    assert_eq!((printed.code, printed.err.as_str()), (0, ""));
+    let ledger = format!("\"sqlite:{}/tollgate.db\"", folder.path().canonicalize().unwrap().display());
+    assert!(printed.out.contains(&ledger), "{ledger}:\n{}", printed.out);
     // Relative paths are relative to the working directory, and an explicitly named file takes precedence.
     assert_eq!(run(folder.path(), &["keys", "issue", "--name", "n"], &variable(GOOD)).code, 0);
     assert!(folder.path().join("tollgate.db").exists());
