@@ -55,10 +55,12 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
     };
     let of_chat = ask.from == Shape::Chat;
     let lacks_key = of_chat && ask.target.shape == Shape::Messages;
+    // A reader leaves out a value beyond the range of the other formats.
+    let lost = |name, text, read: Option<Raw<'_>>| ask.get(name, text).is_some() && (read.is_none() || !sampling);
     let names = [
         (if ask.from == Shape::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
-        ("temperature", wishes.temperature.is_some() && !sampling),
-        ("top_p", wishes.top_p.is_some() && !sampling),
+        ("temperature", lost(Name::Temperature, "temperature", wishes.temperature)),
+        ("top_p", lost(Name::TopP, "top_p", wishes.top_p)),
         ("tools", talk.offer.hosted),
         (if of_chat { "verbosity" } else { "text" }, wishes.verbosity.is_some() && !verbosity_goes),
         ("prompt_cache_key", lacks_key && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
