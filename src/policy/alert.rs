@@ -54,7 +54,8 @@ pub struct BudgetUse {
 /// An alert.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Alert {
-    /// The same in every attempt to deliver it, on every host, and in no other ledger. See [`Alert::identified`].
+    /// Identifies the alert: the same in every attempt to deliver it and on every host, different in every other
+    /// ledger. See [`Alert::identified`].
     pub id: String,
     /// Kind.
     pub what: AlertKind,
@@ -79,7 +80,7 @@ impl Alert {
     }
 }
 
-/// What the core reports for alerts.
+/// Report of the core about an alert.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AlertNews {
     /// There is an alert, unless it was raised before.

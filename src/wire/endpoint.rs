@@ -99,7 +99,7 @@ impl Passthrough {
     }
 }
 
-/// What a request asks of a model.
+/// Operation that a request wants from a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Operation {
     /// An answer in a conversation.
@@ -115,7 +115,7 @@ pub enum Operation {
 pub struct ModelEndpoint {
     /// The API format of its errors, and of the providers that accept its requests unchanged.
     pub shape: Shape,
-    /// What its requests ask for.
+    /// Operation of its requests.
     pub operation: Operation,
 }
 

@@ -14,7 +14,7 @@ use crate::wire::ModelEndpoint;
 use crate::wire::head::HeaderField;
 
 impl Request {
-    /// A number for what the request is to be kept together with; 0 where the model asks for nothing of the kind.
+    /// Number of the conversation or key that stays at one target; 0 if the model has no affinity.
     pub(super) fn kept_with(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> u64 {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
         match (model.affinity, self.found.key, self.endpoint()) {
@@ -40,7 +40,7 @@ impl Request {
     }
 }
 
-/// A number for the conversation: by what the head says, else by the body.
+/// Number of the conversation: by the head, otherwise by the body.
 fn session(endpoint: ModelEndpoint, draft: &OutgoingRequest, message: &ClientMessage) -> u64 {
     match draft.head.field(HeaderField::Session).of(message.head) {
         [] => dialect::conversation(endpoint, message.body, draft.scan.fields()),

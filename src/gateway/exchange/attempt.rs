@@ -1,4 +1,4 @@
-//! Attempts at targets: each has a target, a place there, and a connection.
+//! Attempts at targets: each has a target, a slot there, and a connection.
 
 use super::build::Built;
 use super::event::{ClientMessage, Effect};
@@ -22,10 +22,10 @@ use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The part of what is free that one slice of a request may take, as a divisor.
+/// The part of the free bytes that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
 
-/// Words for an answer that is not what was asked for.
+/// Message about a response of another kind than requested.
 const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
 const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
 
@@ -74,7 +74,7 @@ impl Attempting {
 }
 
 impl Attempting {
-    /// The head of an answer has come: decides what is done with its body.
+    /// Handles the head of a response: decides how its body is read.
     pub(super) fn answered(mut self, job: &mut RequestJob, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) -> NextStep {
         let body = match self.body_for(job, head, bytes, cx) {
             Ok(body) => body,
@@ -107,7 +107,7 @@ impl Attempting {
         bytes: &[u8],
         cx: &mut Cx,
     ) -> Result<Body, FaultKind> {
-        // Those that have an answer: 204 to 206 have none, or not all of it.
+        // Success statuses with a complete response: 204 to 206 have none or a part.
         if !matches!(head.status, 200..=203) {
             let asked = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
             let retry_after = retry_after(asked, cx.now.unix).and_then(in_seconds);
@@ -165,8 +165,8 @@ impl Attempting {
 }
 
 impl RequestJob {
-    /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
-    /// `room`: bytes that are free of the buffers.
+    /// Appends as much of the outgoing request to `out` as fits, its head first if `begins`; true if it is complete.
+    /// `room`: free bytes of the buffers.
     pub(super) fn write_request(
         &self,
         draft: &mut OutgoingRequest,
@@ -192,7 +192,7 @@ impl RequestJob {
                 diagnosis.trace_request(self.attempt.attempts, out);
             }
         }
-        // Where little is free a request leaves in small slices.
+        // If few bytes are free, a request is sent in small slices.
         let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
         draft.write_some(message.body, slice, out)
     }
@@ -225,7 +225,7 @@ impl Attempt {
         })
     }
 
-    /// Rule by which a target is chosen for the request, of those that were not tried.
+    /// Rule that chooses a target for the request among those that were not tried.
     #[inline]
     pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, now: Mono) -> Choice {
         let among = match request.model().map(|model| (model.balance, model.affinity)) {
@@ -236,7 +236,7 @@ impl Attempt {
         Choice { tried: self.tried, needs: request.needs(), among, now }
     }
 
-    /// The attempt counts as in flight at its target from here on, if it does not already.
+    /// Counts the attempt as in flight at its target, unless it is counted already.
     pub(super) fn take_place(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
         if self.flight.is_none() {
             let choice = Choice { tried: self.tried & !self.bit(), ..self.choice(request, draft, cx.now.mono) };
@@ -252,7 +252,7 @@ impl Request {
     }
 }
 
-/// A wait in seconds, rounded up, and 1 more so that none is not 0.
+/// A wait in seconds, rounded up, plus 1: 0 means that there is none.
 fn in_seconds(wait: Duration) -> Option<NonZeroU32> {
     let seconds = wait.as_millis().div_ceil(1000);
     NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX - 1) + 1)

@@ -1,6 +1,6 @@
 //! Attribution of a request in its usage record and log line: the user and the conversation that the client names, and
-//! the kind of client program. Read once, when the model is known. A provider gets none of it that it would not have
-//! got anyway, and no metric has it as a label.
+//! the kind of client program. Read once, when the model is known. It is never added to what a provider gets, and no
+//! metric has it as a label.
 
 use super::event::ClientMessage;
 use super::job::Request;
@@ -13,7 +13,7 @@ use crate::policy::keys::stands_in;
 use crate::wire::head::{HeaderField, values};
 
 impl Request {
-    /// Takes note of user, session and client, as far as the configuration wants them kept.
+    /// Notes user, session and client, if the configuration keeps them.
     pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) {
         let kept = self.setup.config.server.attribution;
         if kept == Attribution::Off {

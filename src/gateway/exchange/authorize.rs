@@ -13,7 +13,7 @@ use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, value
 use crate::wire::{ModelEndpoint, Operation, Shape, Span};
 use std::borrow::Cow;
 
-/// Endpoint that a request asks for.
+/// Endpoint of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
     /// `GET /`: agents probe it; 200 without a key.
@@ -26,7 +26,7 @@ pub(crate) enum Endpoint {
     Model(Span),
     /// `GET /v1/quota`.
     Quota,
-    /// A browser's question before a page's request.
+    /// A browser's preflight request (CORS).
     Preflight,
 }
 
@@ -54,11 +54,11 @@ impl Endpoint {
 /// Requests that the gateway can accept at this moment.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Readiness {
-    /// Stopping, and the time for what still arrives is over.
+    /// Tollgate is stopping, and the time for arriving requests is over.
     pub(crate) drained: bool,
     /// An upgrade is under way, and nothing is admitted here.
     pub(crate) handed_over: bool,
-    /// The connection lies beyond `max_connections`.
+    /// The connection exceeds `max_connections`.
     pub(crate) crowded: bool,
     /// There is room for one more request.
     pub(crate) buffers: bool,
@@ -73,10 +73,10 @@ pub(crate) struct AuthContext<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) plans: &'a KeyPlans,
     pub(crate) keys: &'a mut Keys,
-    /// The id of a key that is not known, though its checksum is right.
+    /// The id of an unknown key with a correct checksum.
     pub(crate) unknown: &'a mut Option<KeyId>,
     pub(crate) meter: &'a mut Meter,
-    /// A shared ledger admits: what others may give back at any moment refuses nothing here.
+    /// A shared ledger admits: limits that other hosts may release at any moment refuse nothing here.
     pub(crate) shared: bool,
     pub(crate) ready: Readiness,
     pub(crate) now: Unix,
@@ -106,7 +106,7 @@ impl Identified {
     }
 }
 
-/// True if a request may pass on its head alone. `found` says, also on refusal, what is known of it by then.
+/// Checks the head of a request. `found` gets the facts known so far, also on refusal.
 pub(crate) fn authorize(
     head: &RequestHead,
     bytes: &[u8],
@@ -126,10 +126,10 @@ pub(crate) fn authorize(
     let path = if exact.is_some() { Cow::Borrowed(path) } else { single_slashes(path) };
     let path = &*path;
     let inside = match path {
-        // Cohere's newer clients ask there, in the same words.
+        // Path of Cohere's newer clients, with the same body.
         b"/v2/rerank" => &path[3..],
         [b'/', b'v', b'1', inside @ ..] if inside.first().is_none_or(|first| *first == b'/') => inside,
-        // Claude Code asks for `/api/hello` when it starts, older versions for `/`.
+        // Claude Code requests `/api/hello` when it starts, older versions `/`.
         b"/" | b"" | b"/api/hello" => {
             found.endpoint = Some(Endpoint::Root);
             return method_allowed(head, Endpoint::Root);
@@ -165,7 +165,7 @@ pub(crate) fn authorize(
     ready(context)?;
     if let Endpoint::Inference(ModelEndpoint { operation, .. }) = endpoint {
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
-        // A count takes no place and reserves nothing: what is settled alone can stand against it.
+        // A count takes no slot and reserves nothing: only settled use can refuse it.
         let spent = match (operation, context.shared) {
             (Operation::CountTokens, _) => context.meter.spent_settled(payer, context.now),
             (_, true) => context.meter.spent_shared(payer, context.now),
@@ -238,7 +238,7 @@ fn is_spoken_elsewhere(inside: &[u8]) -> bool {
     FIRST.contains(&first) || inside.starts_with(b"/messages/batches")
 }
 
-/// A browser's way to talk both ways at once, which some agents try first.
+/// A WebSocket upgrade, which some agents try first.
 fn asks_websocket(head: &RequestHead, bytes: &[u8]) -> bool {
     head.method == Method::Get && values(bytes, "upgrade").any(|value| value.eq_ignore_ascii_case(b"websocket"))
 }
@@ -309,7 +309,7 @@ fn usual_key<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>
 /// The token of an `authorization` header; empty if it has none.
 pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
     match value.split_first_chunk::<7>() {
-        // As nearly all write it, before the walk over its letters.
+        // The usual spelling first, before the comparison by letters.
         Some((scheme, token)) if scheme == b"Bearer " || scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
         _ => b"",
     }
@@ -331,7 +331,7 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Re
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,
     };
-    // A count goes by the scope of what it counts for.
+    // A count needs the scope of the endpoint for which it counts.
     let scoped = match endpoint {
         Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape }) => shape.name(),
         other => other.name(),
@@ -366,7 +366,7 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
 pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
     let content_type = head.field(HeaderField::ContentType).of(bytes).trim_ascii();
     let essence = || content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    // As nearly all write it.
+    // The usual spelling first.
     if content_type != b"application/json"
         && let essence = essence()
         && !essence.is_empty()

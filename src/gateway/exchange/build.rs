@@ -1,5 +1,5 @@
-//! The body for a target: written from the client's own, spliced where the target speaks its shape, translated where it
-//! does not; and what of it the target is not sent.
+//! Writes the body for a target: the client's own with replaced parts if the target has its API format, otherwise a
+//! translation. Also notes the fields that the target is not sent.
 
 use super::authorize::Endpoint;
 use super::diagnosis::beginning;
@@ -37,8 +37,8 @@ pub(super) struct Wanted<'a> {
     pub(super) to: dialect::RequestTarget<'a>,
 }
 
-/// Writes the body for the first target, here or, where it is long, on a helper thread. If it can be written for no
-/// target, the request asks for something that the model cannot give.
+/// Writes the body for the first target: here, or on a helper thread if it is long. If it can be written for no target,
+/// the model cannot serve the request.
 pub(super) fn write_first(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
     loop {
         match job.build(&mut draft, message, cx) {
@@ -53,7 +53,7 @@ pub(super) fn write_first(job: &mut RequestJob, mut draft: Outgoing, message: &C
 }
 
 impl RequestJob {
-    /// Writes the body for the chosen target from the client's own, and notes what of that the target is not sent.
+    /// Writes the body for the chosen target from the client's own, and notes the fields that the target is not sent.
     #[inline]
     pub(super) fn build(
         &mut self,
@@ -74,7 +74,7 @@ impl RequestJob {
 }
 
 impl RequestNotes {
-    /// Notes what of the client's body the chosen target is not sent.
+    /// Notes the fields of the client's body that the chosen target is not sent.
     #[inline]
     pub(super) fn note_dropped(
         &mut self,
@@ -119,7 +119,7 @@ impl Request {
         if (translated || added > 0)
             && let Some(key) = self.found.key
         {
-            // What an earlier attempt was promised for its translation serves for this one.
+            // The memory reserved for the translation of an earlier attempt is used again.
             let length = message.body.len();
             let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
             let wanted = length + room + built + added + draft.scan.storage();
@@ -143,8 +143,8 @@ impl Request {
         Ok(Built::Whole)
     }
 
-    /// The outgoing body is written: it, and what the translation of the answer must know, stay in the buffers, if the
-    /// key may have so much. How much that is was not known before.
+    /// The outgoing body is written. It stays in the buffers with the state of the translation, if the share of the key
+    /// allows it: their size was not known before.
     #[inline]
     pub(super) fn keep(
         &self,
@@ -174,9 +174,9 @@ impl Attempt {
     }
 }
 
-/// Promises a long body what its translation takes, as soon as it is certain that it has to be translated: what has no
-/// room is refused before it is read. `length` of it are declared. `model`: the one that it names; `None` before that
-/// has come.
+/// Reserves memory for the translation of a long body as soon as it is certain that the body needs one: without memory
+/// the request is refused before its body is read. `length`: the declared bytes. `model`: the one that the body names;
+/// `None` before that has arrived.
 pub(super) fn promise_translation(
     request: &Request,
     draft: &mut OutgoingRequest,
@@ -193,7 +193,7 @@ pub(super) fn promise_translation(
     }
 }
 
-/// Calls [`promise_translation`] while the body arrives, which may have named its model.
+/// Calls [`promise_translation`] while the body arrives; its model may be known by now.
 #[inline]
 pub(super) fn promise_named(
     request: &Request,
@@ -211,8 +211,8 @@ pub(super) fn promise_named(
     }
 }
 
-/// True if no target of a model takes the client's shape; where the model is not known yet, of none that may be asked
-/// for.
+/// True if no target of the model has the client's API format; before the model is known: no target of any model that
+/// the key may use.
 fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) -> bool {
     let (config, Some(Endpoint::Inference(ModelEndpoint { operation: Operation::Generate, shape: own }))) =
         (&request.setup.config, request.found.endpoint)
@@ -233,7 +233,7 @@ fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) ->
     }
 }
 
-/// The client's own body with our words spliced in.
+/// The client's own body with replaced parts.
 fn splice(
     draft: &mut OutgoingRequest,
     endpoint: ModelEndpoint,

@@ -47,14 +47,14 @@ pub(super) fn beginning(word: &[u8]) -> &[u8] {
     &word[..word.len().min(TOLD_LOOKED_AT_MAX)]
 }
 
-/// True if a text has a key in it, in the wrong place: one of ours wherever it stands, or what begins a word as a key
-/// of ours or another service's does.
+/// True if a text contains a key in the wrong place: one of ours anywhere, or a word that begins like a key of ours or
+/// of another service.
 fn holds_key(text: &str, prefix: &str) -> bool {
     let begins = || begun_by(text, prefix).any(|rest| key_length(rest) >= KEY_MIN);
     keys::stands_in(text, prefix) || holds_secret(text) || begins()
 }
 
-/// The field that a message of ours names: `messages[2].role: expected …`.
+/// The field that a message of Tollgate names: `messages[2].role: expected …`.
 fn field_of(message: &str) -> &str {
     let (name, _) = message.split_once(": ").unwrap_or_default();
     let is_path = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
@@ -140,7 +140,7 @@ impl RequestNotes {
         }
     }
 
-    /// No model has the name that was asked for, or the key may not use the model like this.
+    /// No model has the requested name, or the key may not use the model at this endpoint.
     pub(crate) fn note_asked(&mut self, request: &Request, name: &str) {
         let asked = request.told(name.as_bytes());
         self.get_mut().asked = asked;
@@ -167,7 +167,7 @@ impl RequestNotes {
 }
 
 impl RequestJob {
-    /// A provider's words as a client may see them; `None` where it gave none.
+    /// A provider's message with its secrets masked; `None` if there is none.
     pub(super) fn masked(&self, message: &str) -> Option<String> {
         let (model, target) = (self.request.model()?, self.target()?);
         if message.trim().is_empty() {

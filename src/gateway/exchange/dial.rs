@@ -14,7 +14,7 @@ use crate::policy::config::Provider;
 use std::net::SocketAddr;
 
 impl Attempting {
-    /// All of the request has left: the wait for an answer begins.
+    /// The request is written completely: the wait for a response begins.
     pub(super) fn sent(&mut self, job: &mut RequestJob, now: Mono) -> Effect {
         let by = match (job.request.asked.is_some_and(|asked| asked.stream), job.target()) {
             (true, Some(target)) => now.after(target.limits.first_byte_timeout),
@@ -24,7 +24,7 @@ impl Attempting {
         Effect::wait_until(by, std::mem::replace(&mut self.by, by))
     }
 
-    /// Gives up its connection, or its dials.
+    /// Closes its connection, or its dials.
     pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
         let slow = self.half.dials().earlier.map(|(slow, _)| slow);
         let other = slow.filter(|slow| self.half.provider() != Some(*slow));
@@ -34,7 +34,7 @@ impl Attempting {
         self.half = Half::Resolving;
     }
 
-    /// This connection is open: the other dial is given up, and the address is remembered if it was not the first.
+    /// This connection is established: closes the other dial, and remembers the address if it was not the first.
     pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, cx: &mut Cx) -> Effect {
         let (Dials { newest, earlier }, tried) = (self.half.dials(), job.attempt.addresses);
         let (order, other) = match earlier {
@@ -55,8 +55,8 @@ impl Attempting {
         Effect::Begin
     }
 
-    /// A dial has failed: the next address of the host, or the other dial that is under way, then whatever follows a
-    /// failed attempt. The world has given the connection up already.
+    /// A dial has failed: tries the next address of the host, or waits for the other dial, and otherwise fails the
+    /// attempt. The connection is closed already.
     pub(super) fn dial_failed(
         &mut self,
         job: &mut RequestJob,
@@ -80,7 +80,7 @@ impl Attempting {
         }
     }
 
-    /// The present step takes too long. `None`: it is not the provider's doing.
+    /// The present step takes too long. `None`: the provider is not to blame.
     pub(super) fn late(&mut self, job: &mut RequestJob, unread: bool, cx: &mut Cx) -> Option<AnswerStep> {
         let kind = match self.half {
             Half::Open(_) if unread => {
@@ -95,7 +95,7 @@ impl Attempting {
         Some(Err(Fault::from(kind).into()))
     }
 
-    /// A dial takes long: the next address is tried while the first one that was slow goes on.
+    /// A dial takes long: the next address is tried while the slow dial continues.
     fn dial_late(&mut self, dials: Dials, job: &mut RequestJob, cx: &mut Cx) -> AnswerStep {
         let Dials { newest, earlier } = dials;
         let timeout = job.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
@@ -104,7 +104,7 @@ impl Attempting {
             return Err(Fault::from(FaultKind::ConnectTimeout).into());
         }
         if !job.attempt.next_address(&job.request, cx) {
-            // Fewer are known than when it began.
+            // Fewer addresses are known than when it began.
             self.by = until;
             return Ok(Effect::Wait);
         }
@@ -116,7 +116,7 @@ impl Attempting {
         self.dial_again(job, cx)
     }
 
-    /// The host's addresses have come, or will not.
+    /// The host's addresses are known, or their lookup has failed.
     pub(super) fn resolved(&mut self, job: &mut RequestJob, failed: Option<&'static str>, cx: &mut Cx) -> AnswerStep {
         match failed {
             Some(why) => {
@@ -180,7 +180,7 @@ impl RequestJob {
 }
 
 impl Attempt {
-    /// Turns to the next address of the host; false if none is left.
+    /// Selects the next address of the host; false if none is left.
     fn next_address(&mut self, request: &Request, cx: &mut Cx) -> bool {
         let known = self.provider(request).map_or(0, |provider| addresses(provider, cx).len());
         let tried = &mut self.addresses;
@@ -190,7 +190,7 @@ impl Attempt {
     }
 }
 
-/// The addresses of a provider's host, as far as they are known; asks for them when it is time to.
+/// The known addresses of a provider's host; starts a lookup when one is due.
 fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
     match provider.addresses.is_empty() {
         false => &provider.addresses,

@@ -49,7 +49,7 @@ pub(crate) enum ExchangeEvent<'a> {
     Renewed,
     /// The request has been written completely.
     Sent,
-    /// The head of the answer, and the bytes that it points into.
+    /// The head of the response, and the bytes that it refers to.
     Head(&'a ResponseHead, &'a [u8]),
     /// A complete, non-streamed answer at once, see [`super::state::Exchange::reads_at_once`].
     Whole(&'a [u8]),
@@ -107,7 +107,7 @@ pub(crate) enum Effect {
     Answer(Outcome),
     /// Send this complete answer, which is too large to be copied; it includes the end of its one chunk.
     AnswerBulk(Outcome, Buf),
-    /// Answer with an error of our own.
+    /// Respond with an error of Tollgate.
     Refuse(Box<Refusal>, Outcome),
     /// Report the limits of the key.
     Quota,
@@ -151,7 +151,8 @@ pub(super) type AnswerStep = Result<Effect, Box<Over>>;
 pub(super) enum Over {
     /// The attempt has failed. `good`: how the good part of a stream, in `cx.out`, is sent before the error.
     Failed { fault: Fault, good: Option<Forward> },
-    /// All has come, and `last` waits for the usage record. `forward`: how the events in `cx.out` are sent before it.
+    /// The response is complete, and `last` waits for the usage record. `forward`: how the events in `cx.out` are sent
+    /// before it.
     Complete { last: Buf, kind: FinalOutput, usage: Usage, forward: Forward },
 }
 
@@ -209,7 +210,7 @@ pub(crate) struct Translate {
     pub(crate) serial: NonZeroU64,
 }
 
-/// The client's message, as far as an exchange may see it while it handles an event.
+/// The part of the client's message that an exchange may read while it handles an event.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct ClientMessage<'a> {
     /// Handle of the exchange, for components that answer it.
@@ -240,7 +241,7 @@ impl Outcome {
         Outcome { status: 200, error: None, usage: Usage::default() }
     }
 
-    /// An error of ours that costs nothing.
+    /// An error of Tollgate that costs nothing.
     pub(crate) fn refused(refusal: &Refusal) -> Outcome {
         Outcome { status: refusal.status, error: Some(refusal.kind), usage: Usage::default() }
     }

@@ -20,7 +20,7 @@ impl Attempting {
 }
 
 impl Answering {
-    /// An answer under way has failed. With part of it relayed there is no other attempt.
+    /// A response under way has failed. If part of it was relayed, there is no other attempt.
     pub(super) fn failed(
         mut self,
         job: &mut RequestJob,
@@ -77,8 +77,8 @@ impl RequestJob {
         }
     }
 
-    /// Chooses the next target that the request can be written for. One that it cannot be written for is skipped: the
-    /// client has asked for nothing wrong, since an earlier target took it.
+    /// Chooses the next target for which the request can be written, and skips others: the request is valid, since it
+    /// could be written for an earlier target.
     pub(super) fn next_target(
         &mut self,
         mut draft: Outgoing,
@@ -98,8 +98,8 @@ impl RequestJob {
         NextStep::Wait(draft, fault)
     }
 
-    /// No other target is left: one more attempt at the present one, where its provider has refused a secret that is
-    /// another one by now; a wait for that, where it is being asked for; else the end.
+    /// No other target is left. If the provider has refused a secret that was renewed since, makes one more attempt at
+    /// the present target; if it is being renewed, waits for that; otherwise ends the request.
     pub(super) fn last_resort(
         &mut self,
         draft: Outgoing,
@@ -133,7 +133,7 @@ impl RequestJob {
         }
     }
 
-    /// The secret that the provider has refused has been asked for, or that takes too long.
+    /// The refused secret has been read again, or that takes too long.
     pub(super) fn renewed(&mut self, draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
         let fault = Box::new(Fault::from(FaultKind::Status(401)));
         match self.adopt_secret(cx) {
@@ -156,14 +156,14 @@ impl RequestJob {
 }
 
 impl Attempt {
-    /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
+    /// The present target's variants with other credentials, as bits: a failure that the credential did not cause would
     /// be the same there.
     fn siblings(&self, request: &Request) -> u64 {
         let Some(own) = self.target(request) else { return 0 };
         request.targets_with(|target| (target.provider, &target.model) == (own.provider, &own.model))
     }
 
-    /// The targets that read no longer prompts than the present one, as bits.
+    /// The targets whose context is not larger than that of the present one, as bits.
     fn no_larger(&self, request: &Request) -> u64 {
         let context = self.target(request).map_or(0, |own| own.context);
         request.targets_with(|target| target.context <= context)

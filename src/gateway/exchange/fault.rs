@@ -23,7 +23,7 @@ pub(crate) enum FaultKind {
     FirstByteTimeout,
     /// `idle_timeout` passed between two events.
     IdleTimeout,
-    /// `request_timeout` passed before a whole answer, or a stream's first event, had come.
+    /// `request_timeout` passed before a complete response or a stream's first event arrived.
     RequestTimeout,
     /// `request_timeout` passed while the provider was not read: its client did not read, or no buffer was free.
     NotRead,
@@ -31,27 +31,27 @@ pub(crate) enum FaultKind {
     Closed(Ending),
     /// The connection ended, or the stream stopped, in the middle of an answer.
     Incomplete(Ending),
-    /// A head that is not HTTP, or one that we cannot take; why, in words for the log.
+    /// A head that is not HTTP or not supported; the reason, for the log.
     BadHead(&'static str),
-    /// A body that is not what the shape promises, in words for the log and the client.
+    /// A body that does not fit the API format; the reason, for the log and the client.
     BadBody(&'static str),
-    /// An answer, or an event, larger than the setting of this name allows; so many bytes at least.
+    /// A response or an event that exceeds the setting with this name; its bytes so far.
     TooLarge(&'static str, usize),
-    /// A stream keeps more of its answer than the share of its key has room for.
+    /// A stream buffers more of its response than the key's share allows.
     KeyBuffers,
-    /// An HTTP status that has no answer.
+    /// An HTTP status without a response.
     Status(u16),
     /// This status, by which the provider refuses the client's own credential or its limits.
     ClientCredential(u16),
-    /// An error inside an answer, with the status that it would have had as an answer of its own.
+    /// An error inside a response, with the status of such an error outside one.
     InStream(u16),
     /// Every target is at its concurrency limit.
     NoPlace,
     /// No slot became free in this time, the queue's `wait`.
     QueueWait(Duration),
-    /// The queue is full: so many requests wait already.
+    /// The queue is full: this number of requests wait already.
     QueueFull(u32),
-    /// So many requests of its key, its share of the queue, wait already.
+    /// This number of requests of its key, the key's share of the queue, wait already.
     QueueShare(u32),
     /// The request's key ended while it waited.
     KeyEnded,
@@ -93,7 +93,7 @@ const OF_THE_ACCOUNT: [&str; 12] = [
     "model_not_found",
 ];
 
-/// The status that an error inside an answer would have had, by its code, its type and its words.
+/// The status that corresponds to an error inside a response, by its code, type and message.
 pub(crate) fn status_within(text: &ErrorText) -> u16 {
     let names = || text.code.iter().chain(&text.kind).map(String::as_str);
     let told = text.code.as_ref().and_then(|code| code.parse().ok());
@@ -116,7 +116,7 @@ pub(crate) struct Fault {
     pub(crate) message: Option<String>,
     /// Seconds the provider asked to wait.
     pub(crate) retry_after: Option<u64>,
-    /// The provider's own name for it (`error.code`, else `error.type`), already masked.
+    /// The provider's name for it (`error.code`, otherwise `error.type`), already masked.
     pub(crate) code: Option<String>,
     /// The prompt is longer than the model can read.
     pub(crate) overflow: Option<Overflow>,
@@ -158,8 +158,8 @@ impl Fault {
         }
     }
 
-    /// True when the target itself is to blame, so that it may come to rest; a client's mistake, our own lack of
-    /// means and our stopping never count.
+    /// True if the target itself is to blame, so that it may cool down. Errors of the client, lack of resources here
+    /// and the end of the process do not count.
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
             _ if self.overflow.is_some() => false,
@@ -202,13 +202,13 @@ impl Fault {
         }
     }
 
-    /// True for what a kept connection does when the provider closed it while our request was on its way: the
-    /// request was not served, and one attempt on a fresh connection is free (the stale-connection rule).
+    /// True if the provider may have closed a kept connection while the request was under way: the request was not
+    /// served, and one attempt on a fresh connection is free (the stale-connection rule).
     pub(crate) fn is_stale_connection(&self) -> bool {
         matches!(self.kind, FaultKind::Closed(_))
     }
 
-    /// The status of the provider's answer, where one had begun.
+    /// The status of the provider's response, if one had begun.
     pub(crate) fn upstream_status(&self) -> Option<u16> {
         match self.kind {
             FaultKind::Status(status) | FaultKind::ClientCredential(status) => Some(status),

@@ -1,7 +1,7 @@
-//! The one end of every exchange: the hold is settled, the row given, the log line written, everything it held goes
-//! back. With `durability = "before-reply"` the row comes first: everything from a stream's finishing event on, or a
-//! whole answer, waits until it is in the ledger, so that a kill loses nothing a client saw completed. No stream waits
-//! for another's commit but at its own end.
+//! The only end of every exchange: settles the reservation, passes the usage record on, writes the log line, and
+//! releases everything it held. With `durability = "before-reply"` the row comes first: everything from a stream's
+//! finishing event on, or a whole answer, waits until it is in the ledger, so that a kill loses nothing that a client
+//! saw completed. A stream waits for a commit only at its own end.
 
 use super::event::{ClientMessage, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
@@ -37,10 +37,10 @@ pub(super) struct Bill {
 }
 
 impl Exchange {
-    /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
+    /// No attempt is left: sends an error with its own status, or an error event if a head was sent.
     pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
         self.state.drop_provider(cx);
-        // One that waits fails with no attempt.
+        // A waiting request fails without an attempt.
         let last = if self.state.is_queued() { 0 } else { self.job.attempt.attempts.into() };
         self.job.notes.note_end(&self.job.request, &fault, last);
         let usage = self.partial_usage(false);
@@ -51,7 +51,7 @@ impl Exchange {
         };
         let error = Some(refusal.kind);
         let outcome = Outcome { status: refusal.status, error, usage };
-        // Releases of Codex before 0.167 compact after a failed stream alone (openai/codex `responses_retry.rs`).
+        // Releases of Codex before 0.167 compact only after a failed stream (openai/codex `responses_retry.rs`).
         let is_streamed = self.job.request.asked.is_some_and(|asked| asked.stream);
         let in_stream = refusal.is_overflow() && is_streamed && self.job.request.found.is_codex;
         if !self.job.attempt.opened && !in_stream {
@@ -107,7 +107,7 @@ impl Exchange {
         }
     }
 
-    /// The attempt under way is given up, by no fault of its target's.
+    /// Ends the attempt under way; its target is not to blame.
     pub(super) fn abandon(&self, cx: &mut Cx) {
         if let Some(target) = self.job.target().filter(|_| self.state.is_under_way()) {
             cx.breakers.ended(target, AttemptEnd::Abandoned);
@@ -261,7 +261,7 @@ impl RequestJob {
             key: cx.keys.get(self.request.found.key?).id(),
             admitted: admitted.at,
             model: model.id.clone(),
-            // A request that waited in vain was served nowhere.
+            // A request that only waited was not served by a target.
             target: if self.attempt.attempts == 0 { Arc::from("") } else { target.label.clone() },
             endpoint,
             stream: self.request.asked.is_some_and(|asked| asked.stream),
@@ -303,7 +303,7 @@ impl RequestJob {
         }
     }
 
-    /// The phases of the request: from when to when, `NEVER` where it has not come.
+    /// The phases of the request: begin and end, `NEVER` if not reached.
     #[inline]
     fn times(&self, now: Mono) -> Times {
         let (sent, first) = (self.attempt.sent, self.attempt.first);
@@ -311,7 +311,7 @@ impl RequestJob {
         [
             (Timed::Body, received, read),
             (Timed::Queue, if queued > 0 { Mono(0) } else { Mono::NEVER }, Mono(queued)),
-            // What was waited for places is no time of sending.
+            // The time spent waiting for slots does not count as sending.
             (Timed::Send, Mono(read.0.saturating_add(queued)), sent),
             (Timed::Wait, sent, first),
             (Timed::Relay, first, now),

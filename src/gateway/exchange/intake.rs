@@ -1,5 +1,5 @@
-//! Limits how much of an answer is read at the moment: nothing while its client is slow to read or the buffer budget
-//! has no room. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
+//! Limits how much of a response is read at the moment: nothing while its client is slow to read or the buffers have no
+//! free memory. Reserves memory in [`super::super::budget`], and waits there for its turn and for the share of its key.
 
 use super::job::RequestJob;
 use super::state::{Answering, Body, Draft, Exchange, State};
@@ -11,8 +11,8 @@ use crate::gateway::ids::ExchangeId;
 use crate::gateway::provider::request::OutgoingRequest;
 
 impl Exchange {
-    /// Number of the next `bytes` of the answer to take at once; `None` if the provider is not read for now. `unread`:
-    /// true if the client has too much unread output, and the bytes that its key is charged for that.
+    /// How many of the next `bytes` of the response to take at once; `None` if the provider is not read for now.
+    /// `unread`: true if the client has too much unread output, and the bytes charged to its key for that.
     #[inline]
     pub(crate) fn intake(
         &mut self,
@@ -27,8 +27,8 @@ impl Exchange {
         }
     }
 
-    /// True if a complete answer of so many bytes, none of which came before, is read in place: it is short and there
-    /// is room for the output, so that no room needs to be reserved.
+    /// True if a complete response of this many bytes, none of which arrived before, is read in place: it is short and
+    /// there is memory for the output, so none needs to be reserved.
     pub(crate) fn reads_at_once(&self, bytes: usize, cx: &mut Cx) -> bool {
         let Some(Answering { paused: false, body: Body::Collect { buf, .. }, draft, .. }) = self.state.answering()
         else {
@@ -59,8 +59,8 @@ impl Answering {
             _ if self.paused => return None,
             Body::Offloaded { .. } => return None,
             Body::Collect { .. } => return self.intake_whole(job, own, bytes, cx),
-            // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
-            // A long piece goes to a helper thread as it arrives: collecting it would cause more hand-overs.
+            // Events may grow in translation, so only some are relayed before the client's unread output is checked. A
+            // long piece goes to a helper thread as it arrives: collecting it would cause more hand-overs.
             Body::Stream(stream) if !cx.is_long(stream.held() + RELAY_SLICE) => {
                 if full && bytes > 0 {
                     return None;
@@ -80,8 +80,8 @@ impl Answering {
         (!self.paused).then_some(slice)
     }
 
-    /// Amount of a complete answer to take, of which `bytes` have arrived: all of it or nothing. Room for all that is
-    /// announced is reserved first.
+    /// Amount to take of a complete response, of which `bytes` have arrived: all of it or nothing. Memory for the
+    /// announced length is reserved first.
     fn intake_whole(&mut self, job: &RequestJob, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
         let limit = job.target().map_or(0, |target| target.limits.max_response);
         let (Draft::Kept(draft) | Draft::Leaving(draft)) = &mut self.draft else { return Some(bytes) };
@@ -90,7 +90,7 @@ impl Answering {
         let promise = &mut draft.answer;
         let Some(key) = job.request.found.key else { return Some(bytes) };
         let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
-        // What is sent takes the place of what has come; a translation may be longer.
+        // The output replaces the input; a translation may be longer.
         let total = if is_rewritten { 2 * wanted } else { wanted } + ANSWER_MORE;
         let verdict = cx.room_for_answer(own, key, promise, total);
         if verdict != MemoryVerdict::Now {
@@ -165,7 +165,7 @@ impl State {
     }
 }
 
-/// Bytes that an answer takes in addition to its own: a name, an id, a usage, the frame of its chunk; and a small
+/// Bytes that a response needs in addition to its own: a name, an id, a usage, the frame of its chunk, and a small
 /// buffer that is replaced by a larger one.
 const ANSWER_MORE: usize = 4 * BLOCK;
 

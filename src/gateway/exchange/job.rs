@@ -1,4 +1,4 @@
-//! The request of an exchange and all that outlives its states: what it asks for, its admission, its attempts.
+//! The request of an exchange and all data that outlives its states: its properties, admission and attempts.
 
 use super::authorize::{Endpoint, Identified};
 use crate::base::time::{Mono, Unix};
@@ -107,7 +107,7 @@ pub(super) struct Admitted {
     /// Lease from the shared ledger, which is returned with the usage record.
     pub(super) lease: Option<Box<Lease>>,
     pub(super) at: Unix,
-    /// `request_timeout` over all attempts, until a whole answer or a stream's first event has come.
+    /// End of `request_timeout` over all attempts, until a complete response or a stream's first event arrives.
     pub(super) until: Mono,
     /// When the next heartbeat is due.
     pub(super) beat: Mono,
@@ -118,14 +118,14 @@ pub(super) struct Admitted {
 pub(crate) struct Attempt {
     /// Index into the model's targets.
     pub(super) target: u32,
-    /// Times that the request was sent, or was to be.
+    /// Number of times that the request was sent, or was to be sent.
     pub(super) attempts: u8,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
     pub(super) addresses: TriedAddresses,
     /// Attempts on kept connections that turned out to be closed, which are free; see [`Attempt::free`].
     pub(super) stale: u8,
-    /// A secret that was refused has been asked for again for it: that is done once.
+    /// A refused secret was read again for this request; this happens once.
     pub(super) renewed: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,
@@ -133,13 +133,13 @@ pub(crate) struct Attempt {
     pub(super) flight: Option<Flight>,
     /// When the present attempt began; once the first event of its stream has arrived, the time of that event.
     pub(super) begun: Mono,
-    /// When the request had left, to the last target that it was sent to; `NEVER` before.
+    /// When the request was written completely, to the last of its targets; `NEVER` before.
     pub(super) sent: Mono,
     /// When the present attempt's answer began; `NEVER` before.
     pub(super) first: Mono,
-    /// The first event of a stream has come.
+    /// The first event of a stream has arrived.
     pub(super) has_events: bool,
-    /// Events of a response that have gone out before any came, as signs of life.
+    /// Events of a response that were sent as heartbeats before any arrived.
     pub(super) told: u16,
 }
 
@@ -190,8 +190,8 @@ impl Attempt {
         1u64.checked_shl(self.target).unwrap_or(0)
     }
 
-    /// An attempt that has not begun, for a request that cannot be written for those of the targets that were tried
-    /// before the present one.
+    /// An attempt that has not begun. The targets before the present one are marked as tried: the request cannot be
+    /// written for them.
     pub(super) fn fresh(&self) -> Attempt {
         Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
     }
@@ -207,7 +207,7 @@ impl TriedAddresses {
         self.0 & 3
     }
 
-    /// The address that is tried after so many others.
+    /// The address that is tried after this many others.
     pub(super) fn address(self, order: u8, known: &[SocketAddr]) -> Option<SocketAddr> {
         known.get((usize::from(self.0 >> 2) + usize::from(order)) % known.len().max(1)).copied()
     }
@@ -274,7 +274,7 @@ impl RequestJob {
         Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 
-    /// Something of a stream is sent: true if its head goes before it.
+    /// Notes that a part of a stream is sent; true if its head must be sent first.
     #[inline]
     pub(super) fn open(&mut self) -> bool {
         !std::mem::replace(&mut self.attempt.opened, true)
@@ -293,7 +293,7 @@ impl RequestJob {
 }
 
 impl Request {
-    /// The model's endpoint that the request asks for, if it does.
+    /// The model's endpoint that the request uses, if any.
     pub(crate) fn endpoint(&self) -> Option<ModelEndpoint> {
         self.found.of_model()
     }
@@ -320,7 +320,7 @@ impl Request {
         self.setup.requests.capabilities(model.into(), 0).map_or(&[], |takes| &takes.params)
     }
 
-    /// The model asked for, once known.
+    /// The requested model, once known.
     pub(super) fn model(&self) -> Option<&Model> {
         self.asked.and_then(|asked| self.setup.config.catalog.get(asked.model as usize))
     }

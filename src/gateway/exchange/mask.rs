@@ -1,6 +1,6 @@
-//! A provider's words as a client may see them: without its name for the model, without what the provider was told in
-//! confidence, in whatever encoding, in pieces or shortened, and without anything that looks like a key. Pure; called
-//! for every message of a provider.
+//! Masks a provider's message for the client: removes the provider's name for the model, the secrets that were sent to
+//! the provider (in any encoding, in pieces or shortened), and anything that looks like a key. Pure; called for every
+//! message of a provider.
 
 use super::views::{MappedText, in_base64, in_hex};
 use crate::base::limits::ERROR_MESSAGE_MAX;
@@ -9,12 +9,12 @@ use crate::base::text::holds_secret;
 use crate::wire::Span;
 use std::collections::BTreeSet;
 
-/// Shorter parts of what was told are words like `Bearer`, or too common to be taken out.
+/// Shorter parts of secrets are words like `Bearer`, or too common to be removed.
 const PART_MIN: usize = 8;
-/// So many characters of a secret in a row give it away, wherever in it they stand. A shorter secret is taken out as a
-/// whole. Words that share fewer with it are common, such as a prefix of all keys of a service.
+/// This many consecutive characters of a secret reveal it, at any position. A shorter secret is removed as a whole.
+/// Words that share fewer with it are common, such as a prefix of all keys of a service.
 const RUN_MIN: usize = 12;
-/// So many characters at the beginning or the end of a secret, beside stars or dots, are that secret shortened.
+/// This many characters at the beginning or the end of a secret, next to stars or dots, are a shortened form of it.
 const EDGE_MIN: usize = 3;
 /// Replacement for a removed part.
 const STARS: &str = "***";
@@ -67,7 +67,7 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
     }
     let mut spans = Vec::new();
     let plain = MappedText::plain(message);
-    // What was encoded twice, such as a query in a URL in a URL.
+    // Text that was encoded twice, such as a query in a URL in a URL.
     let twice = plain.decoded();
     for text in [&plain, &twice] {
         find(text, parts, &mut spans);
@@ -102,7 +102,7 @@ fn find(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
     }
 }
 
-/// Finds secrets of which the beginning or the end stands beside stars or dots: `sk-proj-****abcd`, `abcd...wxyz`.
+/// Finds secrets whose beginning or end is next to stars or dots: `sk-proj-****abcd`, `abcd...wxyz`.
 fn shortened(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
     let bytes = text.bytes();
     let gap_at = |at: usize| GAPS.iter().find(|gap| bytes[at..].starts_with(gap.as_bytes())).map(|gap| gap.len());
@@ -116,7 +116,7 @@ fn shortened(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
             at += 1;
             continue;
         }
-        // A dot more belongs to them.
+        // A further dot belongs to them.
         at += bytes[at..].iter().take_while(|byte| **byte == b'.').count();
         let (before, after) = (&bytes[..start], &bytes[at..]);
         let begins = parts.iter().filter_map(|part| edge(part, before, false)).max();
@@ -124,7 +124,7 @@ fn shortened(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
         if begins.or(ends).is_none() {
             continue;
         }
-        // All of the word goes, since the rest of it may be of the secret, too.
+        // The whole word is removed, since the rest of it may belong to the secret, too.
         let first = begins.unwrap_or(0).max(before.iter().rev().take_while(|byte| is_of_key(**byte)).count());
         let last = ends.unwrap_or(0).max(after.iter().take_while(|byte| is_of_key(**byte)).count());
         spans.push(text.span(start - first, at + last));
@@ -301,7 +301,7 @@ mod tests {
                     let cut = &whole[from * (rng.next_u64() as usize % 2)..];
                     let cut = &cut[..cut.len() - rng.next_u64() as usize % (cut.len() / 2)];
                     let text = masked(&format!("you sent `{cut}` to us"), &[&format!("Bearer {secret}")]);
-                    // As many characters as a run takes in this form, with those of a name before it.
+                    // Number of characters of a run in this form, with a name before it.
                     let run = (whole.len() * (RUN_MIN + 8)).div_ceil(secret.len());
                     let (whole, text) = (whole.to_ascii_lowercase(), text.to_ascii_lowercase());
                     let left = |run: &[u8]| text.contains(std::str::from_utf8(run).unwrap());

@@ -68,7 +68,7 @@ use state::{Attempting, Committing, Half, Queued, Reserving, State, Translating}
 use transitions::Step;
 
 impl Exchange {
-    /// The exchange of a request whose head has come, or cannot.
+    /// The exchange of a request whose head is complete or invalid.
     pub(crate) fn new(client: ClientId, meta: RequestMeta, cx: &mut Cx) -> Exchange {
         let request = Request {
             client,
@@ -93,7 +93,7 @@ impl Exchange {
         self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_TIMEOUT) };
     }
 
-    /// The head has passed: the body is promised its room, and read.
+    /// The head is accepted: memory for the body is reserved, and the body is read.
     pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
         let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.request.endpoint()) else {
             return Ok(());
@@ -159,7 +159,7 @@ impl Exchange {
             (State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due { .. }) => {
                 Err(Fault::from(FaultKind::Store).into())
             }
-            // A body under way is watched by its connection; an answer that has ended wants nothing more.
+            // The connection watches an arriving body; an ended response has no deadline.
             (State::Reading { .. }, ExchangeEvent::Due { .. }) => return Effect::Nothing,
             (State::Committing(_), ExchangeEvent::Drained | ExchangeEvent::Sent) => return Effect::Nothing,
             (
@@ -183,7 +183,7 @@ impl Exchange {
             (State::Identifying { head, .. }, ExchangeEvent::LookedUp { answered: true }) => {
                 return Effect::Authorize(head);
             }
-            // A ledger that cannot be asked is no reason to call a key wrong.
+            // If the ledger cannot be read, the key is not reported as wrong.
             (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due { .. }) => {
                 return Effect::refuse(Refusal::store());
             }
@@ -239,7 +239,7 @@ impl Exchange {
         self.go(next, message, cx)
     }
 
-    /// Does what follows from an event of an answer or a dial.
+    /// Handles the result of an event of a response or a dial.
     #[inline]
     fn follow(&mut self, step: AnswerStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
         match step {
@@ -248,7 +248,7 @@ impl Exchange {
         }
     }
 
-    /// The attempt or the answer under way is over.
+    /// The attempt or the response under way has ended.
     #[inline(never)]
     fn over(&mut self, over: Over, message: &ClientMessage, cx: &mut Cx) -> Effect {
         match over {
@@ -277,7 +277,7 @@ impl Exchange {
         self.go(next, message, cx)
     }
 
-    /// A deadline of the exchange has come.
+    /// A deadline of the exchange has expired.
     fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let (now, job) = (cx.now.mono, &mut self.job);
         let admitted = job.admitted.as_ref();
@@ -340,7 +340,7 @@ impl Exchange {
         is_asked
     }
 
-    /// May still be admitted, so that a hand-over waits for it.
+    /// True if the request may still be admitted, so that a hand-over waits for it.
     pub(crate) fn may_be_admitted(&self) -> bool {
         self.job.admitted.is_none() && self.state.leads_to_admission()
     }
@@ -359,7 +359,7 @@ impl Exchange {
         self.state.half() == Some(Half::Renewing) && self.job.origin() == Some(origin)
     }
 
-    /// True if it can be served, of those who wait.
+    /// Checks whether this waiting request can be served.
     pub(crate) fn look_for_place(&self, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
         match &self.state {
             State::Queued(queued) => queued.look_for_place(&self.job, breakers, setup, now),
@@ -375,7 +375,7 @@ impl Exchange {
 
     /// The client has left.
     fn left(&mut self, message: &ClientMessage, cx: &mut Cx) -> Effect {
-        // What has not been sent costs nothing, whatever its prompt is.
+        // A request that was not sent costs nothing, whatever its prompt is.
         if let Some(draft) = self.state.draft().filter(|_| self.job.attempt.sent != Mono::NEVER) {
             self.job.count_now(draft, message, cx);
         }
@@ -387,7 +387,7 @@ impl Exchange {
 }
 
 impl RequestJob {
-    /// Looks at the head: what is asked for, and whether it may pass.
+    /// Checks the head: its endpoint, its key, and whether the request may continue.
     pub(crate) fn authorize(
         &mut self,
         head: &RequestHead,
@@ -481,7 +481,7 @@ mod tests {
         table
     }
 
-    /// The pairs of the table. A piece of a body comes by [`Exchange::data`].
+    /// The pairs of the table. A piece of a body arrives by [`Exchange::data`].
     fn listed() -> Table<'static> {
         let mut table = Table::new();
         for (state, events, _) in transitions::TRANSITIONS {

@@ -1,5 +1,5 @@
-//! Computes the tokens and money that a request may use: its prompt, all answers that it asks for, and bytes that
-//! providers are sent in addition to those counted. Also the share of a limit that one request may take.
+//! Computes the tokens and money that a request may use: its prompt, all answers that it requests, and bytes that
+//! providers get in addition to those counted. Also the share of a limit that one request may take.
 
 use super::event::ClientMessage;
 use super::job::Request;
@@ -17,7 +17,7 @@ use crate::policy::refusal::Refusal;
 use crate::policy::usage::most_nano;
 use crate::wire::ModelEndpoint;
 
-/// Bytes per token of members that are not counted as the prompt is: unknown ones and those that the configuration
+/// Bytes per token of members that are not counted like the prompt: unknown ones and those that the configuration
 /// writes. Tollgate cannot know how a provider reads them; this covers texts in most languages.
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
@@ -55,7 +55,7 @@ impl Request {
         let is_short = fields.max_tokens.is_some_and(|bound| (1..BOUND_MIN).contains(&bound));
         if draft.scan.unknown_bytes() > 0 || model.edits_requests() || is_short || fields.predicts() {
             let beside = self.beside(model, fields, message);
-            // Each prompt is read with what the configuration writes.
+            // The members that the configuration writes are read with each prompt.
             prompt += (beside.added / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
             completion = answer_tokens(model, fields, Some(&beside));
         }
@@ -103,7 +103,7 @@ impl Request {
         })
     }
 
-    /// Bytes that a target is sent in addition to what the scan has found; the maximum over all targets.
+    /// Bytes that a target gets in addition to those that the scan has found; the maximum over all targets.
     #[cold]
     fn beside(&self, model: &Model, fields: &Fields, message: &ClientMessage) -> Beside {
         let (Some(endpoint), Some(asked)) = (self.endpoint(), self.asked) else { return Beside::default() };
@@ -111,7 +111,7 @@ impl Request {
         of_each.map(|to| dialect::beside(endpoint, message.body, fields, &to)).fold(Beside::default(), Beside::max)
     }
 
-    /// True if the request takes no more of a limit than its share.
+    /// True if the request uses no more of a limit than its share.
     #[inline]
     pub(super) fn fits(&self, payer: Payer<'_>, need: Amount, now: Unix, meter: &mut Meter) -> Result<(), Refusal> {
         let floor = || {
@@ -124,7 +124,7 @@ impl Request {
         meter.fits(payer, now, need, floor).map_err(|limit| Refusal::limit(&limit))
     }
 
-    /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
+    /// The caller, its plan and its groups. Limits are those of the present configuration, like those of the counters.
     #[inline]
     pub(super) fn payer<'a>(&self, plans: &'a KeyPlans, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Refusal> {
         let key = self.found.key.ok_or_else(Refusal::internal)?;
@@ -132,8 +132,8 @@ impl Request {
     }
 }
 
-/// Tokens that the answer to a request for `model` may take; of several, all of them. `beside`: what targets are sent
-/// beside what the scan has found.
+/// Tokens that the answer to a request for `model` may take; for several answers, all of them. `beside`: bytes that
+/// targets get in addition to those that the scan has found.
 #[inline]
 pub(super) fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Beside>) -> u64 {
     let (most, made) = (model.reserve_tokens, fields.made());

@@ -9,7 +9,7 @@ use crate::policy::refusal::Refusal;
 /// The next step of a request.
 #[derive(Debug)]
 pub(super) enum NextStep {
-    /// The request is in this state, and this is left to the driver.
+    /// The request is in this state, and the driver performs this effect.
     Enter(State, Effect),
     /// Its body is written: charge it, and reserve what it may use. `others_counted`: the requests of its key that were
     /// admitted by a bound have counted what they may use.
@@ -24,11 +24,11 @@ pub(super) enum NextStep {
     Failed(Outgoing, Box<Fault>),
     /// Choose another target after this failure.
     Another(Outgoing, Box<Fault>),
-    /// No other target is free: wait for one that is worth it.
+    /// No other target is free: wait for one, if that can help.
     Wait(Outgoing, Box<Fault>),
     /// No other target is left.
     LastResort(Outgoing, Box<Fault>),
-    /// End the request, which another target does not help.
+    /// End the request: another target would not help.
     GiveUp(Outgoing, Box<Fault>),
     /// End the request in this state.
     End(State, Box<Fault>),

@@ -1,4 +1,4 @@
-//! Turns the errors of providers into faults: what they say is masked, since clients may see it.
+//! Turns the errors of providers into faults. Their messages are masked, since clients may see them.
 
 use super::fault::{Fault, FaultKind, status_within};
 use super::job::RequestJob;
@@ -33,7 +33,7 @@ impl RequestJob {
     /// The failure that an answer with an error status and this body means.
     pub(super) fn status_fault(&self, body: &[u8], status: u16, retry_after: Option<NonZeroU32>) -> Fault {
         let text = read_error(body).unwrap_or_default();
-        // Some refuse a request that is too large for a token rate with 413.
+        // Some providers refuse a request that exceeds a token rate with 413.
         let shown = if status == 413 && is_rate(&text) { 429 } else { status };
         let kind = match matches!(shown, 401..=403 | 429) && self.takes_clients() {
             true => FaultKind::ClientCredential(shown),

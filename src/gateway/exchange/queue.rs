@@ -19,7 +19,7 @@ use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
 impl Request {
-    /// Milliseconds for which it has waited for places.
+    /// Milliseconds for which it has waited for slots.
     pub(crate) fn queued_ms(&self) -> u64 {
         u64::from(self.queued / 1000)
     }
@@ -31,7 +31,7 @@ impl Request {
 }
 
 impl Queued {
-    /// The first attempt of an admitted request whose model has a queue, or its place in that.
+    /// Begins the first attempt of an admitted request whose model has a queue, or adds it to the queue.
     pub(super) fn first(
         job: &mut RequestJob,
         queue: QueueLimits,
@@ -61,7 +61,7 @@ impl Queued {
         }
     }
 
-    /// After a failed attempt no other target is free: waits for one that is worth it.
+    /// After a failed attempt no other target is free: waits for one, if that can help.
     pub(super) fn again(
         job: &mut RequestJob,
         draft: Outgoing,
@@ -86,7 +86,7 @@ impl Queued {
         }
     }
 
-    /// Waits for its turn. What was written for a target is not kept.
+    /// Adds the request to the queue. A body that was written for a target is dropped.
     fn begin(
         job: &mut RequestJob,
         queue: QueueLimits,
@@ -104,7 +104,7 @@ impl Queued {
             cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
         }
         let by = now.after(job.request.may_wait(queue.wait));
-        // What an attempt took that has failed is a part of getting the request to a provider.
+        // The time of a failed attempt counts as part of sending the request.
         (job.attempt.sent, job.attempt.first) = (Mono::NEVER, Mono::NEVER);
         NextStep::Enter(State::Queued(Queued { draft, own, since: now, by }), Effect::Wait)
     }
@@ -128,13 +128,14 @@ impl Queued {
         sent_to(job, draft, by, message, cx)
     }
 
-    /// Failure of a request that has waited as long as it may.
+    /// Failure of a request that has waited for `wait`.
     pub(super) fn in_vain(job: &RequestJob, cx: &mut Cx) -> Fault {
         let now = cx.now.mono;
         let Some((queue, model)) = job.request.model().and_then(|model| Some((model.queue?, model))) else {
             return Fault::from(FaultKind::Internal);
         };
-        // The end of the first rest where all of them rest, else when those who wait will have been served.
+        // The end of the first cool-down if all targets cool down, otherwise the time until the waiting requests are
+        // served.
         let again = cx.breakers.there_again(job.request.targets(), 0, &job.request.needs(), now);
         let again = match again {
             Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
@@ -143,7 +144,7 @@ impl Queued {
         Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }
     }
 
-    /// True if it can be served, of those who wait.
+    /// Checks whether this waiting request can be served.
     pub(super) fn look_for_place(&self, job: &RequestJob, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
         let Some(targets) = job.request.present_targets(setup) else { return Look::NotThis };
         match breakers.seek(targets, &job.attempt.choice(&job.request, &self.draft, now), Stage::Waits, self.by) {
@@ -157,7 +158,7 @@ impl Queued {
     pub(super) fn note_waited(&mut self, request: &mut Request, now: Mono) {
         let waited = u32::try_from(now.micros_since(self.since)).unwrap_or(u32::MAX);
         self.since = now;
-        // One that has waited for no time has waited all the same.
+        // At least 1, so that a wait of no time is still reported as one.
         request.queued = request.queued.saturating_add(waited).max(1);
     }
 
@@ -209,8 +210,8 @@ impl Attempt {
         is_there
     }
 
-    /// The target that the body is written for before admission. Where the request will wait it is the first of the
-    /// list, which may not be the one that it is sent to.
+    /// The target that the body is written for before admission. If the request will wait, that is the first in the
+    /// list; it may be sent to another one later.
     pub(super) fn first_target(
         &mut self,
         request: &Request,
@@ -251,7 +252,7 @@ impl Request {
         self.targets_with(|target| target.context < largest && with_quarter(target.context) < prompt)
     }
 
-    /// A target for a request that does not wait yet. Nobody passes those who do.
+    /// A target for a request that does not wait yet. It never overtakes waiting requests.
     fn seek(&self, queue: &QueueLimits, choice: &Choice, stage: Stage, cx: &mut Cx) -> Seek {
         let Some(model) = self.model() else { return Seek::None };
         if stage == Stage::New && cx.queues.len(&model.id) > 0 {
@@ -261,8 +262,8 @@ impl Request {
         cx.breakers.seek(self.targets(), choice, stage, until)
     }
 
-    /// Reason that the request cannot wait: the queue is full, or half of it has been taken by its key and there are
-    /// others. There is room when the next that waits has got its place.
+    /// Reason that the request cannot wait: the queue is full, or its key uses half of it and other keys exist. A place
+    /// becomes free when the next waiting request gets its slot.
     fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(FaultKind, Refusal)> {
         let (model, key) = (self.model()?, self.found.key?);
         let share = match cx.keys.live(cx.now.unix) {
@@ -277,8 +278,8 @@ impl Request {
         has_share.then(|| (FaultKind::QueueShare(share), Refusal::queue_share(share, again)))
     }
 
-    /// The targets of its model, with the places that the present configuration gives them where it has the same ones:
-    /// who waits gets the places that there are.
+    /// The targets of its model, with the slots of the present configuration if it has the same targets: waiting
+    /// requests use the slots that exist now.
     fn present_targets<'a>(&'a self, present: &'a Setup) -> Option<&'a [Target]> {
         let model = self.model()?;
         let catalog = &present.config.catalog;
@@ -288,7 +289,7 @@ impl Request {
         Some(now.filter(same).unwrap_or(own))
     }
 
-    /// When time alone may bring it a place.
+    /// When it may get a slot without an event: at the end of a cool-down.
     pub(crate) fn next_change(&self, breakers: &mut Breakers, now: Mono) -> Mono {
         breakers.next_change(self.targets(), now)
     }

@@ -1,4 +1,4 @@
-//! A body as it arrives, and what follows once it is complete: the model that it names, and the body for its first
+//! Reads a body as it arrives. Once it is complete, finds the model that it names, and writes the body for the first
 //! target.
 
 use super::authorize::Endpoint;
@@ -21,10 +21,10 @@ use crate::wire::{ModelEndpoint, Operation};
 use std::io::Write;
 use std::time::Duration;
 
-/// The whole body has come: what is asked for must be there, and be the key's.
+/// The body is complete: checks that the requested model exists and that the key may use it.
 pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
     match job.request.scan(&mut draft, true, message, cx).and_then(|()| job.read(&mut draft, message, cx)) {
-        // The body for its provider before admission: what cannot be sent is not charged.
+        // Writes the body for its provider before admission: a request that cannot be sent is not charged.
         Ok(None) => write_first(job, draft, message, cx),
         Ok(Some(effect)) => NextStep::Enter(State::Reading { draft }, effect),
         Err(refusal) => NextStep::refuse(draft, refusal),
@@ -32,7 +32,7 @@ pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, message: &Clie
 }
 
 impl RequestJob {
-    /// Reads what the body asks for. An effect is the whole answer.
+    /// Reads what the body requests. An effect is the complete response.
     fn read(
         &mut self,
         draft: &mut OutgoingRequest,
@@ -47,7 +47,7 @@ impl RequestJob {
         if !cx.clock_is_right() {
             return Err(Refusal::clock());
         }
-        // A count is of the prompt alone; but a model that is named must be there, and be the key's.
+        // A count needs only the prompt; but a named model must exist, and the key must be allowed to use it.
         if counts.is_none() || draft.scan.fields().model.is_some() {
             self.choose_model(draft, message, cx)?;
         }
@@ -153,7 +153,7 @@ impl Request {
         if complete {
             cx.requests.keep_work(&mut draft.scan);
         }
-        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        // Reported when the body is complete: the response must not depend on how its bytes arrived.
         if let Err(Invalid(why)) = scanned {
             draft.invalid = Some(why);
         }
@@ -199,7 +199,7 @@ impl Request {
         if !model.priced {
             return Err(Refusal::unpriced(&model.id));
         }
-        // A count is sent to nobody.
+        // A count is not sent to a provider.
         let sends = |endpoint: &ModelEndpoint| endpoint.operation != Operation::CountTokens;
         let Some(endpoint) = self.endpoint().filter(sends) else { return Ok(()) };
         let found = self.takers(index, model).find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to));
@@ -220,19 +220,19 @@ fn not_served(model: &Model, asked: Option<ModelEndpoint>) -> Refusal {
     Refusal::not_served(&model.id, asked.map_or("", ModelEndpoint::name), &model.serves_text())
 }
 
-/// True if so many bytes of a body, after so many microseconds, are too few to wait for the rest of it.
+/// True if `bytes` of a body are too few after this time to wait for the rest of it.
 #[inline]
 pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> bool {
     micros > body_timeout.as_micros() as u64 && length < (micros / 1_000_000).saturating_mul(BODY_RATE_MIN)
 }
 
-/// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
+/// Reserves memory for a body of `length` bytes and for the tables of its scan, which grow with its members.
 fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
     cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
     match draft.scan.storage() {
         0 => Ok(()),
         tables => {
-            // The budget has just taken it.
+            // The budget has just reserved it.
             let wanted = usize::try_from(length).unwrap_or(0) + tables + REQUEST_BYTES;
             let more = wanted.saturating_sub(draft.promise.total());
             cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;

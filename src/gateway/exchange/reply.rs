@@ -1,4 +1,4 @@
-//! Whole answers: collected, read here or by a helper thread, and passed on as one.
+//! Complete responses: collected, read here or by a helper thread, and passed on in one piece.
 
 use super::event::{AnswerStep, ClientMessage, Effect, Outcome, Over};
 use super::fault::{Fault, FaultKind};
@@ -14,7 +14,7 @@ use crate::policy::usage::Usage;
 use crate::wire::ModelEndpoint;
 
 impl Answering {
-    /// All of a whole answer has been collected: reads it. `stream`: the stream in which the client receives it.
+    /// A complete response has been collected: reads it. `stream`: the stream in which the client receives it.
     pub(super) fn collected(
         &mut self,
         job: &mut RequestJob,
@@ -32,12 +32,12 @@ impl Answering {
             return step;
         }
         let read = self.read_whole(job, buf.bytes(), message, cx);
-        // The output takes its place.
+        // The output replaces it.
         buf.release(&mut cx.pool);
         self.reply(job, read, message, cx)
     }
 
-    /// A whole answer has come.
+    /// A complete response has arrived.
     pub(super) fn whole(
         &mut self,
         job: &mut RequestJob,
@@ -54,7 +54,7 @@ impl Answering {
         self.reply(job, read, message, cx)
     }
 
-    /// A complete response has come in the place of a stream: it is written as one.
+    /// A complete response has arrived instead of a stream: it is written as a stream.
     #[cold]
     fn unstreamed(&mut self, job: &mut RequestJob, mut stream: Box<SseStream>, body: &[u8], cx: &mut Cx) -> AnswerStep {
         let Some((from, _)) = job.endpoints() else { return Err(Fault::from(FaultKind::Internal).into()) };
@@ -98,7 +98,7 @@ impl Answering {
         }
     }
 
-    /// Answers with what has been made of a whole answer.
+    /// Sends the output for a complete response.
     fn reply(
         &mut self,
         job: &mut RequestJob,
@@ -118,7 +118,7 @@ impl Answering {
         Err(Over::complete(last, FinalOutput::Whole, usage))
     }
 
-    /// Has a large answer read by a helper thread. Its connection has given all it had to give.
+    /// Has a large response read by a helper thread. Its connection has delivered all of it.
     fn offload_reply(
         &mut self,
         job: &RequestJob,
@@ -146,7 +146,7 @@ impl Answering {
         Ok(Effect::Wait)
     }
 
-    /// A helper thread has read a whole answer; `out` is what the client gets.
+    /// A helper thread has read a complete response; `out` is the output for the client.
     pub(super) fn whole_read(
         &mut self,
         job: &mut RequestJob,
@@ -165,7 +165,7 @@ impl Answering {
         }
     }
 
-    /// A whole answer has been read: what it costs, or what is wrong with it.
+    /// A complete response has been read: charges its usage, or returns its fault.
     fn whole_accepted(
         &mut self,
         job: &mut RequestJob,
@@ -189,15 +189,15 @@ impl Answering {
 }
 
 impl RequestJob {
-    /// The endpoint whose answers the present target gives, and the client's own; the same where the target has its API
-    /// format.
+    /// The endpoint whose responses the present target returns, and the client's own; the same if the target has its
+    /// API format.
     fn endpoints(&self) -> Option<(ModelEndpoint, ModelEndpoint)> {
         let to = self.request.endpoint()?;
         let from = self.target_provider().map_or(to.shape, |provider| provider.shape);
         Some((if from == to.shape { to } else { ModelEndpoint::generate(from) }, to))
     }
 
-    /// A whole answer cannot be passed on.
+    /// A complete response cannot be passed on.
     fn rejected(&self, Rejected { why, reported }: Rejected) -> Fault {
         let fault = match why {
             Broken::NotJson => Fault::from(FaultKind::BadBody(NOT_JSON)),
@@ -207,13 +207,13 @@ impl RequestJob {
     }
 }
 
-/// A piece of a whole answer: kept until all of it is there.
+/// A piece of a complete response: kept until all of it has arrived.
 pub(super) fn collect(buf: &mut Buf, job: &RequestJob, data: &[u8], pool: &mut Pool) -> AnswerStep {
     let limit = job.target().map_or(0, |target| target.limits.max_response);
     let length = buf.len() + data.len();
     let (bound, came) = match length {
         _ if length > limit => ("max_response", limit),
-        // It has been promised its room, or there never is so much.
+        // Its memory is reserved, or it exceeds all memory that exists.
         _ if length > buf.capacity() => ("max_buffered", buf.len()),
         _ => {
             buf.push(pool, data);
@@ -229,7 +229,7 @@ impl Draft {
         self.get().and_then(|draft| draft.state.as_ref())
     }
 
-    /// Tokens of the prompt in `body`, counted or to be.
+    /// Tokens of the prompt in `body`; counted now if they were not.
     fn prompt<'a>(&'a self, asked: &Asked, body: &'a [u8]) -> PromptTokens<'a> {
         match self.get() {
             Some(draft) if asked.prompt.is_none() => draft.scan.prompt_tokens(body),

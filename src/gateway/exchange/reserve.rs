@@ -1,6 +1,5 @@
-//! From a written body to an admitted request: a hold in the meter. With a shared ledger it is the ledger that admits,
-//! for all hosts at once; here the question is put, the answer taken, and done what the configuration says if there is
-//! none (`on_outage`).
+//! Admits a request whose body is written, with a reservation in the meter. A shared ledger admits for all hosts; then
+//! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
 
 use super::event::{ClientMessage, Effect};
 use super::job::{Admitted, Asked, Request, RequestJob};
@@ -18,8 +17,8 @@ use crate::policy::refusal::Refusal;
 use std::num::NonZeroU32;
 
 impl Reserving {
-    /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
-    /// `others_counted`: those of its key that were admitted by a bound have counted what they may use.
+    /// Charges the request to its window and reserves its maximum use, or asks a shared ledger to do so.
+    /// `others_counted`: the requests of its key that were admitted by a bound have counted their prompts.
     pub(super) fn begin(
         job: &mut RequestJob,
         draft: Outgoing,
@@ -47,7 +46,7 @@ impl Reserving {
         }
         match job.admit_alone(estimate, cx) {
             Ok(()) => NextStep::Serve(draft),
-            // They may have been given less than is kept for them.
+            // Their real reservations may be smaller than the bound that is kept for them.
             Err(_) if !others_counted && job.request.others_are_bounded(cx) => {
                 let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
                 let (draft, asked, by) = (Some(draft), cx.now.unix, Mono::NEVER);
@@ -57,7 +56,7 @@ impl Reserving {
         }
     }
 
-    /// Puts the question to the shared ledger; the exchange waits for the answer.
+    /// Asks the shared ledger; the exchange waits for the answer.
     fn ask(job: &RequestJob, draft: Outgoing, reserved: Amount, message: &ClientMessage, cx: &mut Cx) -> NextStep {
         let payer = job
             .request
@@ -97,7 +96,7 @@ impl Reserving {
             false => Box::default(),
         };
         let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
-        // Places at once are granted one by one.
+        // Concurrent requests are granted one by one.
         let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
         let wish = match is_granted {
             true => cx.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
@@ -138,7 +137,7 @@ impl Reserving {
         NextStep::refuse(draft, refusal)
     }
 
-    /// The shared ledger has not decided: what the configuration says for that.
+    /// The shared ledger has not decided: follows `on_outage`.
     pub(super) fn not_ruled(self, job: &mut RequestJob, cx: &mut Cx) -> NextStep {
         let alone = cx.goes_on_alone();
         let Some(draft) = self.draft else {
@@ -157,8 +156,8 @@ impl Reserving {
 }
 
 impl RequestJob {
-    /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
-    /// an answer that will say what was used. Its body stays until then, so that it can still be counted.
+    /// Admits a request without counting its prompt if the count cannot matter: far from all limits, and if the
+    /// response will report its usage. Its body is kept until then, so that it can still be counted.
     fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> bool {
         let is_whole = self.request.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
         if !is_whole || cx.is_shared() {
@@ -207,8 +206,8 @@ impl RequestJob {
         estimate
     }
 
-    /// Admits by this process's own counters: where no ledger is shared, or by the host's share of every limit while
-    /// the shared one cannot be reached.
+    /// Admits by this process's own counters if no ledger is shared, or by the host's share of every limit while the
+    /// shared ledger cannot be reached.
     fn admit_alone(&mut self, estimate: Amount, cx: &mut Cx) -> Result<(), Refusal> {
         let payer = self.request.payer(&cx.plans, &cx.keys, &cx.setup.config)?;
         let shared = cx.is_shared();
@@ -237,7 +236,7 @@ impl Request {
 }
 
 fn limits_of(plan: &Plan) -> Limits {
-    // Every field by name: a limit that the question leaves out would not be kept on a shared ledger.
+    // Every field by name: a limit that is missing in the question would not be enforced on a shared ledger.
     #[rustfmt::skip]
     let Plan {
         tokens, requests, tokens_per_window, concurrency, budget,

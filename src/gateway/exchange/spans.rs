@@ -119,8 +119,8 @@ fn name_of(provider: &Provider) -> &str {
 }
 
 impl RequestNotes {
-    /// The trace that the request is part of: the caller's, if its `head` names one, else one that begins here, where
-    /// spans are exported.
+    /// The trace that the request is part of: the caller's if its `head` names one, otherwise a new one if spans are
+    /// exported.
     #[cold]
     pub(crate) fn begin_trace(&mut self, request: &Request, head: Option<&[u8]>) {
         let (id, exports) = (request.id.raw(), request.setup.traces);
@@ -266,7 +266,7 @@ fn write_attempt(
     let Some(provider) = request.setup.config.providers.get(target.provider) else { return };
     let (operation, last) = (request.operation(), Some(attempt).filter(|at| at.attempts == tried.number));
     open(trace, tried.number, (trace.span(0), KNOWN), CLIENT, [operation, &target.model], out);
-    // One that has not failed has given its answer, or was given up.
+    // An attempt that has not failed has delivered its response, or was aborted.
     let answered = last.is_some_and(|at| at.first != Mono::NEVER);
     let (until, status, error) = match &tried.failed {
         Some((at, end, status)) => (*at, *status, end.to_string()),
@@ -325,7 +325,7 @@ fn ascii(text: &[u8]) -> &str {
     std::str::from_utf8(text).unwrap_or_default()
 }
 
-/// A moment in nanoseconds since 1970. Both clocks were read at once; the one for moments has milliseconds.
+/// A moment in nanoseconds since 1970. Both clocks were read at the same time; the wall clock has milliseconds.
 fn nanos(at: Mono, now: Now) -> u64 {
     (now.unix.0 * 1000).saturating_sub(now.mono.micros_since(at)) * 1000
 }
@@ -369,7 +369,7 @@ fn attributes(out: &mut Vec<u8>) {
     out.push(b'[');
 }
 
-/// Appends an attribute up to its value, of which `kind` is the type.
+/// Appends an attribute up to its value; `kind` is the type of the value.
 fn attribute(out: &mut Vec<u8>, name: &str, kind: &str) {
     item(out);
     for part in ["{\"key\":\"", name, "\",\"value\":{\"", kind, "\":"] {
@@ -377,7 +377,7 @@ fn attribute(out: &mut Vec<u8>, name: &str, kind: &str) {
     }
 }
 
-/// An attribute that is a text; none where that is empty.
+/// Appends a text attribute, unless it is empty.
 #[inline(never)] // compiled once: it is called from everywhere here
 fn text(out: &mut Vec<u8>, name: &str, value: &str) {
     if !value.is_empty() {

@@ -93,7 +93,7 @@ impl State {
         self.answering().is_some()
     }
 
-    /// True if the answer is an error, known by its status: what becomes of its body changes nothing but its words.
+    /// True if the response is an error by its status: its body only affects the message.
     pub(crate) fn reads_error(&self) -> bool {
         matches!(self, State::Answering(Answering { body: Body::Error { .. }, .. }))
     }
@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    /// Lets go of its connection in the middle of whatever that does.
+    /// Closes its connection, whatever it is doing.
     pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
         match self {
             State::Attempting(attempting) => attempting.drop_provider(cx),
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// Its own deadline, which no other clock shortens where the flag is set.
+    /// Its own deadline; if the flag is set, no other clock shortens it.
     #[inline]
     pub(super) fn due(&self) -> (Mono, bool) {
         match self {
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Gives everything back that the state holds. `key`: the key that the storage of a stream was charged to.
+    /// Releases everything that the state holds. `key`: the key that the storage of a stream was charged to.
     pub(super) fn release(self, key: Option<KeyIx>, cx: &mut Cx) {
         match self {
             State::Reading { draft }
@@ -232,13 +232,13 @@ pub(crate) struct Translating {
     pub(super) by: Mono,
 }
 
-/// A shared ledger is asked: for admission, or how the key stands.
+/// A shared ledger is asked: for admission, or for the state of the key.
 #[derive(Debug)]
 pub(crate) struct Reserving {
-    /// `None`: it is asked only how the key stands.
+    /// `None`: it is asked only for the state of the key.
     pub(super) draft: Option<Outgoing>,
     pub(super) lease: Box<Lease>,
-    /// When: an admission counts from there.
+    /// When it was asked: an admission counts from this moment.
     pub(super) asked: Unix,
     pub(super) by: Mono,
 }
@@ -310,7 +310,7 @@ pub(crate) struct Answering {
     pub(super) draft: Draft,
     /// The end of a stream, which waits for its usage record.
     pub(super) last: Buf,
-    /// When the provider is late.
+    /// When the provider counts as late.
     pub(super) by: Mono,
     /// Stream idle timeout in milliseconds, cached for the per-event path.
     pub(super) idle: u32,
@@ -323,14 +323,14 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    /// When the provider of a stream is late from here on: soon, once it has said that it has finished.
+    /// When the provider of a stream counts as late from now on: soon, once it has sent its final event.
     pub(super) fn late(&self, finish_seen: bool, now: Mono) -> Mono {
         const GRACE: u32 = DONE_GRACE.as_millis() as u32;
         now.after_ms(if finish_seen { GRACE.min(self.idle) } else { self.idle })
     }
 }
 
-/// The request that an answer is given to.
+/// The request of a response.
 #[derive(Debug)]
 pub(crate) enum Draft {
     /// Another attempt may follow.
@@ -342,7 +342,7 @@ pub(crate) enum Draft {
 }
 
 impl Draft {
-    /// The request, as long as it is there.
+    /// The request, until it is dropped.
     pub(super) fn get(&self) -> Option<&OutgoingRequest> {
         match self {
             Draft::Kept(draft) | Draft::Leaving(draft) => Some(draft),
@@ -351,7 +351,7 @@ impl Draft {
     }
 }
 
-/// The body of an answer as it comes.
+/// The body of a response as it arrives.
 #[derive(Debug)]
 pub(crate) enum Body {
     /// A stream.
@@ -387,7 +387,7 @@ pub(crate) enum FinalOutput {
     Events,
     /// A whole answer.
     Whole,
-    /// A whole answer that is sent from where it lies.
+    /// A complete response that is sent from its own storage.
     Bulk,
 }
 

@@ -1,5 +1,5 @@
-//! An answer as it comes: what its head says is done with its body, and the events of a stream on their way. Usage is
-//! observed as they pass.
+//! A response as it arrives: its body is read as its head requires, and the events of a stream are relayed. Usage is
+//! observed in passing.
 
 use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over};
 use super::fault::{Fault, FaultKind};
@@ -38,7 +38,7 @@ impl Body {
         }
     }
 
-    /// Takes the stream; what is left has no content.
+    /// Takes the stream and leaves one without content.
     fn take_stream(&mut self) -> Option<Box<SseStream>> {
         match std::mem::replace(self, Body::Collect { buf: Buf::default(), announced: None, stream: None }) {
             Body::Stream(stream) => Some(stream),
@@ -49,7 +49,7 @@ impl Body {
         }
     }
 
-    /// Gives its storage back.
+    /// Releases its storage.
     pub(super) fn release(self, cx: &mut Cx) {
         match self {
             Body::Stream(mut stream) => {
@@ -63,8 +63,8 @@ impl Body {
 }
 
 impl Exchange {
-    /// A piece of a stream that is nothing but an event like the one before: how it is sent, from `cx.out`. Else how
-    /// many of its bytes are such an event, which lies there; the rest is for [`Exchange::data`].
+    /// A piece of a stream that only contains an event like the one before: returns how it is sent, from `cx.out`.
+    /// Otherwise the number of bytes that are such an event, which is in `cx.out`; [`Exchange::data`] handles the rest.
     #[inline]
     pub(crate) fn pass_alike(&mut self, data: &[u8], cx: &mut Cx) -> Result<Forward, usize> {
         let Some(answering) = self.state.answering_mut() else { return Err(0) };
@@ -81,7 +81,7 @@ impl Exchange {
         Ok(Forward { opens, ..answering.relayed(&mut self.job, false, cx) })
     }
 
-    /// A piece of the answer's body, of which [`Exchange::pass_alike`] has taken so many bytes.
+    /// A piece of the response's body, of which [`Exchange::pass_alike`] has taken `alike` bytes.
     pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &ClientMessage, cx: &mut Cx) -> Effect {
         let taken = Step::of(self, &format_args!("Data"));
         let step = match self.state.answering_mut() {
@@ -109,8 +109,8 @@ impl Exchange {
 }
 
 impl State {
-    /// Writes a heartbeat. Returns what of a stream the client has got: another attempt may follow as long as no event
-    /// has come, and goes on from there.
+    /// Writes a heartbeat. Returns the events that the client has got: another attempt may follow as long as none has
+    /// arrived, and continues after them.
     fn write_heartbeat(&mut self, shape: Shape, told: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         match self {
             State::Answering(Answering { body: Body::Stream(stream), .. }) => stream.heartbeat(shape, identity, out),
@@ -175,13 +175,13 @@ impl Answering {
         self.fed(job, fed, cx)
     }
 
-    /// A piece of a stream has been read, its events lie in `cx.out`.
+    /// A piece of a stream has been read; its events are in `cx.out`.
     pub(super) fn fed(&mut self, job: &mut RequestJob, fed: Result<Fed, StreamFault>, cx: &mut Cx) -> AnswerStep {
         let fits = self.charge_events(job, cx);
         let end_at = if let Body::Stream(stream) = &self.body { stream.end_at() } else { None };
         let came = match &fed {
             Ok(fed) => fed.events > 0,
-            // What came before the fault is still the client's.
+            // The client still gets the events before the fault.
             Err(_) => !cx.out.is_empty(),
         };
         let mut forward = Forward::default();
@@ -210,19 +210,19 @@ impl Answering {
             return true;
         }
         self.charged = cx.budget.recharge(key, self.charged, storage);
-        // Part of a short event is soon gone.
+        // A part of a short event is soon released.
         let keeps = stream.waiting() > 0 || storage > REQUEST_BYTES;
         !(self.crowded && keeps && storage > before)
     }
 
-    /// Events of an answer are on their way: the commit point. From here on there is no other attempt, so the request
-    /// is let go as soon as all of it has been sent.
+    /// Events of a response are sent: the commit point. From here on there is no other attempt, so the request is
+    /// dropped as soon as all of it has been sent.
     #[inline]
     fn relayed(&mut self, job: &mut RequestJob, finish_seen: bool, cx: &mut Cx) -> Forward {
         let Some(admitted) = &mut job.admitted else { return Forward::default() };
         let now = cx.now.mono;
         let by = self.late(finish_seen, now);
-        // An event without output is no sign of life for the client.
+        // An event without output shows the client nothing.
         let beat = match cx.out.is_empty() {
             true => admitted.beat,
             false => now.after(job.request.setup.config.server.heartbeat_after),
@@ -294,7 +294,7 @@ impl Answering {
         Box::new(Over::Failed { fault, good })
     }
 
-    /// The stream has come to its proper end.
+    /// The stream has ended properly.
     fn stream_ends(&mut self, job: &mut RequestJob, forward: Forward, cx: &mut Cx) -> AnswerStep {
         self.let_go_complete(cx);
         job.target_succeeded(cx);
@@ -307,24 +307,24 @@ impl Answering {
         Ok(Effect::End(forward, Outcome { status: 200, error: None, usage }))
     }
 
-    /// The connection has given all that is needed of it.
+    /// Nothing more is needed from the connection.
     pub(super) fn let_go_complete(&mut self, cx: &mut Cx) {
         if let Some(provider) = self.provider.take() {
             cx.let_go(provider, true);
         }
     }
 
-    /// Lets go of the connection in the middle of whatever it does.
+    /// Closes the connection, whatever it is doing.
     pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
         if let Some(provider) = self.provider.take() {
             cx.let_go(provider, false);
         }
     }
 
-    /// The answer's body has ended as its framing promised.
+    /// The response's body has ended as its framing announced.
     pub(super) fn body_end(&mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> AnswerStep {
         match &mut self.body {
-            // Another attempt may need the very connection.
+            // Another attempt may need the same connection.
             Body::Error { .. } if self.provider.is_some() => {
                 self.let_go_complete(cx);
                 Ok(Effect::Again)
@@ -343,7 +343,7 @@ impl Answering {
                     self.collected(job, buf, stream, message, cx)
                 }
                 None if cx.is_long(stream.held()) => {
-                    // Nothing more is awaited from the provider.
+                    // The provider is not needed any more.
                     self.by = Mono::NEVER;
                     self.offload_events(job, None, message, cx)
                 }
@@ -369,7 +369,7 @@ impl Answering {
         }
     }
 
-    /// Has a large event read by a helper thread: what has come of it is `data`, or its stream has ended with it.
+    /// Has a large event read by a helper thread: `data` is its part so far, or the stream has ended with it.
     fn offload_events(
         &mut self,
         job: &RequestJob,
@@ -421,8 +421,8 @@ impl Answering {
         }
     }
 
-    /// The provider is late with its answer. It is not where it has not been read: that is its client's doing, or of
-    /// those who fill the buffers. What an error says beyond its status is not waited for.
+    /// The provider is late with its response. If it was not read, it is not to blame: its client did not read, or the
+    /// buffers were full. The body of an error is not waited for.
     pub(super) fn answer_late(
         &mut self,
         job: &mut RequestJob,
@@ -436,7 +436,7 @@ impl Answering {
                 return self.body_end(job, message, cx);
             }
             _ if unread => return Ok(self.drained(cx)),
-            // It lacks nothing but its terminator, or texts that its provider does not give.
+            // Only its terminator is missing, or texts that its provider does not send.
             Body::Stream(stream) if stream.finish_seen() || stream.may_be_done() => {
                 self.drop_provider(cx);
                 return self.body_end(job, message, cx);
@@ -461,7 +461,7 @@ impl Answering {
         }
     }
 
-    /// The client reads again: the provider of a stream has all its time again, from now on.
+    /// The client reads again: the timeout of the provider of a stream begins again.
     pub(super) fn drained(&mut self, cx: &Cx) -> Effect {
         let finish_seen = match &self.body {
             Body::Stream(stream) => stream.finish_seen(),

@@ -6,7 +6,7 @@ use crate::wire::ModelEndpoint;
 /// Streams kept for reuse.
 const SPARE_MAX: usize = 64;
 
-/// The streams that are not in use, of those that keep their shape: so a stream in the steady state allocates nothing.
+/// Unused streams that keep their API format, so that a stream in the steady state allocates nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     // Boxed as an exchange holds them: moving one moves a pointer.

@@ -25,7 +25,7 @@ impl Translating {
         let by = cx.now.mono.after(target.limits.request_timeout);
         let target = Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to }));
         if job.admitted.is_some() {
-            // Nobody may have the place meanwhile.
+            // No other request may get the slot meanwhile.
             job.attempt.take_place(&job.request, &draft, cx);
         }
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));

@@ -11,7 +11,7 @@ use crate::policy::cause::Cause;
 use crate::wire::head::ResponseHead;
 
 impl RequestJob {
-    /// The target of the present attempt has given its whole answer.
+    /// The target of the present attempt has sent its complete response.
     pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
         let begun = self.land(cx);
         if let Some(target) = self.target()
@@ -21,7 +21,7 @@ impl RequestJob {
         }
     }
 
-    /// The present attempt has ended: it is in flight no more. Returns how it began.
+    /// The present attempt has ended and is not in flight any more. Returns how it began.
     fn land(&mut self, cx: &mut Cx) -> Begun {
         let flight = self.attempt.flight.take().zip(self.target());
         flight.map_or(Begun::default(), |(flight, target)| {
@@ -41,7 +41,7 @@ impl RequestJob {
         let reads = head.has_allowances || cools_down;
         let refuses = refuses_credential(head.status);
         if (reads || refuses) && self.takes_clients() {
-            // It is of the client's account, of which another client's request says nothing.
+            // It concerns the client's account; requests of other clients tell nothing about it.
             if let Some(flight) = flight {
                 cx.breakers.answer_begins(target, flight, &self.request.needs(), None, cx.now.mono);
             }
@@ -63,7 +63,7 @@ impl RequestJob {
         if !refuses || self.has_newer_secret(cx) {
             return;
         }
-        // Any other status than 401 may be about the request.
+        // A status other than 401 may concern the request.
         let caller = (head.status != 401).then(|| self.request.whose(cx));
         if let Some(wait) = cx.breakers.refused(target, caller, rested, now) {
             cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));

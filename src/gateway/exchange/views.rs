@@ -1,6 +1,6 @@
-//! A text as somebody may read it who knows how it was encoded: percent-encoding, HTML entities and JSON escapes taken
-//! back, and hexadecimal digits and base64 as the bytes that they stand for. Each byte knows the place in the text that
-//! it comes from. Letters are small in all of it. Pure; called by `mask`.
+//! Decodes a text in every way in which a secret may be encoded: percent-encoding, HTML entities, JSON escapes,
+//! hexadecimal digits and base64. Each byte knows the place in the text that it comes from. All letters are lower case.
+//! Pure; called by `mask`.
 
 use crate::wire::Span;
 
@@ -10,7 +10,7 @@ const ENTITY_MAX: usize = 12;
 const HEX_MIN: usize = 16;
 const BASE64_MIN: usize = 11;
 
-/// Names of characters that may stand in a credential.
+/// Names of characters that may be in a credential.
 const ENTITIES: [(&[u8], u8); 30] = [
     (b"amp", b'&'),
     (b"apos", b'\''),
@@ -92,7 +92,7 @@ impl MappedText {
                 word if word.len() == prefix + 2 => {
                     (at + prefix..at + length).for_each(|digit| text.push(self.raw[digit], self.spans[digit]));
                 }
-                // A byte that is no digit: no secret goes on from one word to the next.
+                // A byte that is not a digit: no secret continues from one word to the next.
                 _ => text.push(0, self.spans[at]),
             }
             at += length.max(1);
@@ -100,7 +100,7 @@ impl MappedText {
         text
     }
 
-    /// All of it, in small letters.
+    /// The whole text in lower case.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -124,7 +124,7 @@ impl MappedText {
         runs
     }
 
-    /// Adds what digits of so many bits come to from their place on, the first digit being at `begin`.
+    /// Adds the bytes that digits of this many bits encode; the first digit is at `begin`.
     fn add(&mut self, of: &MappedText, begin: usize, digits: &[u8], bits: usize) {
         for at in 0..digits.len() * bits / 8 {
             let (first, last) = (at * 8 / bits, (at * 8 + 7) / bits);
@@ -132,7 +132,7 @@ impl MappedText {
             let byte = (whole >> ((last + 1) * bits - (at + 1) * 8)) as u8;
             self.push(byte, of.span(begin + first, begin + last + 1));
         }
-        // No secret goes on from one run to the next.
+        // No secret continues from one run to the next.
         self.push(0, of.span(begin, begin));
     }
 }
