@@ -138,8 +138,8 @@ impl Catalog {
 pub struct Model {
     /// Name that clients request. Value: 1 to 128 characters without spaces, invisible characters and `, ? # % " \ *`.
     pub id: Arc<str>,
-    /// Other names that clients may request; each may end in `*`. Scopes of keys, usage records and responses use the
-    /// id.
+    /// Other names that clients may request; each may end in `*`. If several aliases match, the longest wins. Scopes of
+    /// keys, usage records and responses use the id.
     pub aliases: Vec<String>,
     /// Display name. Default: the id.
     pub name: String,
@@ -192,9 +192,10 @@ pub struct Model {
     /// Bound on completion tokens for providers that require one (shape `messages`), if the client sends none. A client
     /// of the Responses format gets `max_output_tokens` of the capabilities instead, if that is set.
     pub default_max_tokens: u64,
-    /// Upper bound of the completion tokens that each answer reserves at admission.
+    /// Upper bound of the completion tokens that each response reserves at admission.
     pub reserve_tokens: u64,
-    /// Request fields that are removed before forwarding. Value: a list of names.
+    /// Request fields that are removed before forwarding. `model`, `messages`, `input`, `stream`, `prompt`, `query` and
+    /// `documents` cannot be removed. Value: a list of names.
     pub drop_params: Vec<String>,
     /// Request fields that replace the client's, by their names in the API format of the model's providers. Value: a
     /// table of up to 32 fields.
@@ -427,10 +428,11 @@ section! {
         /// The model accepts `temperature` and `top_p`. Default: true; false for models of OpenAI and Azure called
         /// `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model accepts system messages after the first user message. If false: shape `chat` gets those at the
-        /// beginning as one and later ones as user messages; shape `messages` gets them as user messages, or in the
-        /// system prompt if the client speaks Chat Completions. Shape `responses` always gets them as developer
-        /// messages. Default: true for shape `chat`, false for `messages`.
+        /// The model accepts system messages after the first user message. If true, shape `messages` keeps the place of
+        /// those that directly follow a user message and precede an assistant message or the end; others are sent as if
+        /// false. If false: shape `chat` gets those at the beginning as one and later ones as user messages; shape
+        /// `messages` gets them as user messages, or in the system prompt if the client speaks Chat Completions. Shape
+        /// `responses` always gets them as developer messages. Default: true for shape `chat`, false for `messages`.
         pub mid_conversation_system: Option<bool> = None, Or(Flag, "by the shape"), Live;
         /// Reasoning of earlier turns is sent back to the model.
         pub replay_reasoning: bool = false, Flag, Live;

@@ -31,8 +31,8 @@ section! {
         /// a second credential, a `queue` or a renewed credential allows another.
         pub attempts: u32 = 2, Whole(1..=10), Live;
         /// Consecutive failures after which a target cools down. A single client must not stop a target for others: if
-        /// the gateway has valid keys of two owners (a group, or a key without one), the failures must come from two
-        /// owners; otherwise, if it has two valid keys, from two keys. 0 turns this off.
+        /// the gateway has valid keys of two owners (an owner is a group, or a key without a group), the failures must
+        /// come from two owners; otherwise, if it has two valid keys, from two keys. 0 turns this off.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;

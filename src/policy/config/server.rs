@@ -85,9 +85,10 @@ section! {
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
         /// Size of a request's body. A larger one gets 413.
         pub max_body: u64 = 32 * MIB, Bytes(1024..=1024 * MIB), Live;
-        /// Memory of all buffers together; at least four times `max_body`. Requests beyond it get 503. One key can use
-        /// a quarter of this memory, and one request with its translation three quarters. An answer of up to an eighth
-        /// (a sixteenth if it is translated) always continues; a larger one may wait for others.
+        /// Memory of all buffers together; at least four times `max_body`. Requests beyond it get 503. The requests of
+        /// one key together can use a quarter of this memory, or up to three quarters while one large request is
+        /// translated. A response of up to an eighth (a sixteenth if it is translated) always continues; a larger one
+        /// may wait for others.
         pub max_buffered: usize = 512 << 20, Bytes(MIB..=1024 * 1024 * MIB), Live;
         /// Time from the first byte of a request's head to its last. It is also the time until the first byte on a new
         /// connection, including the TLS handshake, and on an idle connection that has shown no valid key.

@@ -78,9 +78,9 @@ section! {
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "forever"), Restart;
         /// Folder for usage records that the store does not accept before the process ends. The next start reads them.
-        /// With a shared store this folder also contains the mark, a file by which a gateway recognises the store at
-        /// its start. Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder
-        /// of the configuration.
+        /// With a shared store this folder also contains the epoch file, by which a gateway recognises the store at its
+        /// start. Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder of
+        /// the configuration.
         pub spill: Option<PathBuf> = None,
             Or(Folder, "beside the ledger's file; beside the configuration if the store is shared"), Restart;
     }
