@@ -1,35 +1,35 @@
-//! State of targets and the ledger at the last look, so that each trouble is reported once, and its end too.
+//! State of targets and the ledger at the last check, so that each problem is reported once, and its end, too.
 
 use crate::policy::alert::AlertNews;
 use std::sync::Arc;
 
-/// Findings of the last look.
+/// Results of the last check.
 #[derive(Debug, Default)]
 pub(crate) struct AlertWatch {
-    /// Number of looks so far.
+    /// Number of checks so far.
     pub(super) looks: u64,
-    /// Targets in the order in which they were first looked at.
+    /// Targets in the order of their first check.
     pub(super) targets: Vec<TargetWatch>,
     pub(super) ledger: TroubleState,
-    /// The counts of targets were a predecessor's: those of the next look are where counting begins.
+    /// The counts of targets include a predecessor's: counting begins with those of the next check.
     pub(super) inherited: bool,
-    /// Reports of this look.
+    /// Reports of this check.
     pub(super) news: Vec<AlertNews>,
 }
 
-/// A target at the last look.
+/// A target at the last check.
 #[derive(Debug)]
 pub(super) struct TargetWatch {
     pub(super) label: Arc<str>,
-    /// Answered and failed attempts.
+    /// Successful and failed attempts.
     pub(super) attempts: [u64; 2],
     pub(super) trouble: TroubleState,
-    /// Number of the last look at it.
+    /// Number of its last check.
     pub(super) look: u64,
 }
 
-/// Last report about a target or the ledger. An earlier process may have reported trouble, so the first success of this
-/// one is reported in any case.
+/// Last report about a target or the ledger. An earlier process may have reported a problem, so the first success of
+/// this one is reported in any case.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum TroubleState {
     #[default]
@@ -39,14 +39,14 @@ pub(super) enum TroubleState {
 }
 
 impl TroubleState {
-    /// True if `self` is news, which is then reported.
+    /// True if `self` is new; then it counts as reported.
     pub(super) fn becomes(&mut self, next: TroubleState) -> bool {
         std::mem::replace(self, next) != next
     }
 }
 
 impl AlertWatch {
-    /// Place of a target, which is `guess` unless targets were added or removed since the last look.
+    /// Index of a target: `guess` unless targets were added or removed since the last check.
     pub(super) fn place(&mut self, label: &Arc<str>, guess: usize) -> usize {
         if self.targets.get(guess).is_some_and(|known| known.label == *label) {
             return guess;

@@ -1,8 +1,8 @@
-//! Raises alerts. Budgets raise theirs where their thresholds are logged. Targets and the ledger are looked at when the
-//! helper thread that delivers alerts asks for it, every few seconds. Nothing here runs for a request, and without
-//! `[alerts]` nothing at all.
+//! Raises alerts. Alerts of budgets are raised with the log lines of their thresholds. Targets and the ledger are
+//! checked when the helper thread that delivers alerts requests it, every few seconds. Nothing here runs for a request,
+//! and without `[alerts]` nothing at all.
 //!
-//! An alert may be raised again after a restart or a reload: the file of alerts knows those that were raised before.
+//! An alert may be raised again after a restart or a reload: the file of alerts contains those that were raised before.
 
 use super::alert_watch::{AlertWatch, TroubleState};
 use super::cx::Cx;
@@ -65,7 +65,7 @@ impl Cx {
         Some(AlertNews::Raised(alert.identified(&self.hash_key)))
     }
 
-    /// Looks at the targets and the ledger.
+    /// Checks the targets and the ledger.
     #[cold]
     pub(super) fn look_for_trouble(&mut self) {
         let mut watch = std::mem::take(&mut self.alerts);
@@ -128,7 +128,7 @@ impl Cx {
         }
     }
 
-    /// The alert for trouble that began `ago` milliseconds before, if it lasts for `long`.
+    /// The alert for a problem that began `ago` milliseconds before, if it has lasted for `long`.
     fn trouble(&self, what: AlertKind, name: &str, ago: u64, long: Duration) -> AlertNews {
         let (name, subject) = (name.to_string(), format!("{}/{name}", what.name()));
         let now = self.now.unix.0;

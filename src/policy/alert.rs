@@ -61,7 +61,7 @@ pub struct Alert {
     pub what: AlertKind,
     /// Owner of the budget, the target, or the ledger.
     pub name: String,
-    /// What the alert is about, without the time: a budget by its owner's id and its threshold, or a target.
+    /// Subject of the alert, without the time: a budget by its owner's id and its threshold, or a target.
     pub subject: String,
     /// Start of the budget's period, or of the trouble, in milliseconds.
     pub since: u64,

@@ -76,7 +76,7 @@ pub struct Grant {
 pub enum Use {
     /// The grant with this number has admitted a request of this key. The row of the request returns the lease.
     Took(u64, KeyId, Lease),
-    /// A request of this key that the ledger has admitted goes on. Until that is reported, the request counts only as
+    /// A request of this key that the ledger has admitted continues. Until that is reported, the request counts only as
     /// long as its host's lease.
     Served(KeyId, Lease),
     /// The grant is not used any more.

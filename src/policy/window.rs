@@ -221,7 +221,7 @@ pub fn parse_http_date(text: &str) -> Option<Unix> {
     u64::try_from(since.as_millis()).ok().map(Unix)
 }
 
-/// The UTC date that `at` lies on.
+/// The UTC date of `at`.
 fn date_of(at: Unix) -> Date {
     let days = i64::try_from(at.0.min(LAST_MS) / DAY_MS).unwrap_or(0);
     EPOCH.saturating_add(jiff::SignedDuration::from_hours(days * 24))

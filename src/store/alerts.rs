@@ -1,9 +1,9 @@
-//! The file of alerts next to a ledger: those that wait for their time or their delivery, and the last one of each
-//! subject that needs none any more. A restart goes on from there, and so does a process that takes over. So an alert
-//! may be raised any number of times: the file knows whether it is news.
+//! The file of alerts next to a ledger: alerts that are not due or not delivered yet, and the last delivered one of
+//! each subject. A restart, and a successor, continue from there. So an alert may be raised any number of times: the
+//! file shows whether it is new.
 //!
-//! The file has a JSON line for each fact and only grows; [`AlertFile::open`] drops what no one needs any more. A
-//! process holds its lock while it delivers an alert, so that two of them do not deliver the same.
+//! The file has a JSON line for each fact and only grows; [`AlertFile::open`] drops lines that are not needed any more.
+//! A process holds its lock while it delivers an alert, so that two of them do not deliver the same.
 
 use super::spill::Place;
 use crate::base::limits::{ALERT_KEPT, ALERT_RETRIES_END, ALERTS_MAX, SPILL_LINE_MAX};
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 /// Bytes that are read of the file.
 const FILE_MAX: u64 = 64 << 20;
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Default)]
 pub struct AlertFacts {
     /// Alerts that wait, the oldest first.

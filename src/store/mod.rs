@@ -422,7 +422,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     }
 
     /// Takes the ledger back and appends those of `rows` that it does not have. Tries again until it succeeds or the
-    /// end has come.
+    /// process is to end.
     fn retake(&mut self, rows: Vec<Row>, told: &Sender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let mut end = End::default();
         loop {
@@ -462,7 +462,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Commits `rows` in groups. Tries again until it succeeds, until the end has come, or until a release of the
+    /// Commits `rows` in groups. Tries again until it succeeds, until the process is to end, or until a release of the
     /// ledger was refused. Returns the number of rows left, which are the last ones.
     fn commit_all(&mut self, rows: &[Row], turn: &mut Option<LedgerTransfer>, queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut end) = (rows, End::default());

@@ -281,7 +281,7 @@ pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Optio
     beside_credential(head, bytes, usual_key(head, bytes, endpoint, prefix))
 }
 
-/// The key in `x-tollgate-key`, where clients send it beside a credential of their own; otherwise `usual`.
+/// The key in `x-tollgate-key`, which clients send next to a credential of their own; otherwise `usual`.
 #[inline]
 fn beside_credential<'a>(head: &RequestHead, bytes: &'a [u8], usual: &'a [u8]) -> &'a [u8] {
     match head.names_key {

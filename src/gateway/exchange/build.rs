@@ -30,7 +30,7 @@ pub(super) enum Built {
     TooLong,
 }
 
-/// What the body for a target is written for.
+/// Target that a body is written for, and its endpoint.
 pub(super) struct Wanted<'a> {
     endpoint: ModelEndpoint,
     translated: bool,

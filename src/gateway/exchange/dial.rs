@@ -1,5 +1,5 @@
-//! The connection of an attempt: a kept one, or dials to the addresses of the provider's host. An address that does not
-//! answer soon goes on while the next ones are tried (RFC 8305); all of them share `connect_timeout`.
+//! The connection of an attempt: a kept one, or dials to the addresses of the provider's host. The dial to a slow
+//! address continues while the next ones are tried (RFC 8305); all of them share `connect_timeout`.
 
 use super::event::{AnswerStep, Dial, Effect, Over};
 use super::fault::{Fault, FaultKind};

@@ -157,7 +157,7 @@ impl State {
         own + self.draft().map_or(0, OutgoingRequest::storage)
     }
 
-    /// Reports that its message and its draft are lent to a helper thread, with so many bytes of storage.
+    /// Reports that its message and its draft are lent to a helper thread, with this many bytes of storage.
     pub(crate) fn lent(&mut self, storage: usize, cx: &mut Cx) {
         if let State::Translating(translating) = self {
             cx.budget.came(&mut translating.promise, storage, &mut cx.pool);
@@ -170,9 +170,9 @@ impl State {
 const ANSWER_MORE: usize = 4 * BLOCK;
 
 /// Storage for an answer of which `length` bytes have arrived. It is the announced length, if any. Otherwise it
-/// doubles, and grows by an eighth from the size of a step on. Growing a large block can cost a copy of all of it: a
-/// still longer answer gets so much that the system extends the block without copying. Memory that is not written to is
-/// not used.
+/// doubles, and grows by an eighth from the size of a step on. Growing a large block can cost a copy of all of it: an
+/// even longer response gets a block that the system extends without copying. Memory that is not written to is not
+/// used.
 fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
     let ahead = match announced {
         Some(announced) => announced,

@@ -33,7 +33,7 @@ impl Request {
         })
     }
 
-    /// Maximum usage of the request with a prompt of so many tokens; money only if it is limited, or may soon be.
+    /// Maximum usage of the request with a prompt of this many tokens; money only if it is limited, or may soon be.
     pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Amount {
         let payer = self.payer(&cx.plans, &cx.keys, &cx.setup.config).ok();
         self.amount_of(payer, prompt, draft, message)

@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// What an attempt waits for before it has a connection.
+    /// Events that an attempt waits for before it has a connection.
     pub(super) fn half(&self) -> Option<Half> {
         if let State::Attempting(attempting) = self { Some(attempting.half) } else { None }
     }

@@ -111,7 +111,7 @@ impl MappedText {
         Span { start: first.map_or(0, |span| span.start), end: last.map_or(0, |span| span.end) }
     }
 
-    /// Runs of bytes that have a value each, at least so many, with where each run begins.
+    /// Runs of at least this many bytes that each have a value, with the position of each run.
     fn runs(&self, min: usize, value: fn(u8) -> Option<u8>) -> Vec<(usize, Vec<u8>)> {
         let (mut runs, mut run) = (Vec::new(), Vec::new());
         for at in 0..=self.raw.len() {

@@ -202,7 +202,7 @@ impl Window {
         }
     }
 
-    /// The length of the shortest block that this and `other` lie in; `None` if there is none.
+    /// The length of the shortest block that contains this and `other`; `None` if there is none.
     fn block_with(&self, other: &Window) -> Option<u64> {
         let (start, end) = (self.bounds.0.min(other.bounds.0), self.bounds.1.max(other.bounds.1));
         BLOCKS_MS.into_iter().find(|block| start.0 / block == end.0.saturating_sub(1) / block)
