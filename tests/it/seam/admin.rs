@@ -197,7 +197,7 @@ fn unread_scrapes_leave_clients_a_small_budget() {
     let groups: Vec<String> = (0..400).map(|number| format!("group with-a-long-name-{number}")).collect();
     let lines: Vec<(&str, &str)> = groups.iter().map(|group| (group.as_str(), "budget = 5.0")).collect();
     let mut rig = Rig::with(1, &lines);
-    for number in 0..10 {
+    for number in 0..30 {
         let label = connect(&mut rig, number);
         rig.world.end(&label).unwrap().reads = false;
         rig.give(&label, "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n");
