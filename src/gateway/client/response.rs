@@ -160,18 +160,23 @@ macro_rules! name {
     };
 }
 
+/// The end of a status line and the name of the first field, as one text.
+macro_rules! reason {
+    ($phrase:literal) => {
+        concat!(" ", $phrase, "\r\ndate: ")
+    };
+}
+
 impl ClientResponseHead<'_> {
     /// Appends the head with its blank line.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.reserve(HEAD_ROOM);
         match self.status {
-            200 => out.extend_from_slice(b"HTTP/1.1 200 OK\r\ndate: "),
+            200 => out.extend_from_slice(concat!("HTTP/1.1 200", reason!("OK")).as_bytes()),
             status => {
                 out.extend_from_slice(b"HTTP/1.1 ");
                 text::push_number(out, u64::from(status));
-                out.push(b' ');
                 out.extend_from_slice(reason(status).as_bytes());
-                out.extend_from_slice(name!("date"));
             }
         }
         out.extend_from_slice(self.date);
@@ -253,28 +258,29 @@ fn number(out: &mut Vec<u8>, name: &[u8], value: u64) {
     text::push_number(out, value);
 }
 
+/// The reason phrase of a status, and the name of the field behind it.
 fn reason(status: u16) -> &'static str {
     match status {
-        200 => "OK",
-        204 => "No Content",
-        400 => "Bad Request",
-        401 => "Unauthorized",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        413 => "Content Too Large",
-        414 => "URI Too Long",
-        417 => "Expectation Failed",
-        426 => "Upgrade Required",
-        429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
-        500 => "Internal Server Error",
-        501 => "Not Implemented",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        505 => "HTTP Version Not Supported",
-        _ => "Unknown",
+        200 => reason!("OK"),
+        204 => reason!("No Content"),
+        400 => reason!("Bad Request"),
+        401 => reason!("Unauthorized"),
+        403 => reason!("Forbidden"),
+        404 => reason!("Not Found"),
+        405 => reason!("Method Not Allowed"),
+        408 => reason!("Request Timeout"),
+        413 => reason!("Content Too Large"),
+        414 => reason!("URI Too Long"),
+        417 => reason!("Expectation Failed"),
+        426 => reason!("Upgrade Required"),
+        429 => reason!("Too Many Requests"),
+        431 => reason!("Request Header Fields Too Large"),
+        500 => reason!("Internal Server Error"),
+        501 => reason!("Not Implemented"),
+        503 => reason!("Service Unavailable"),
+        504 => reason!("Gateway Timeout"),
+        505 => reason!("HTTP Version Not Supported"),
+        _ => reason!("Unknown"),
     }
 }
 
