@@ -270,6 +270,10 @@ pub const ASK_TIMEOUT: Duration = Duration::from_secs(4);
 pub const ASK_FRESH: Duration = Duration::from_millis(600);
 /// Time for which a limit counts as spent because a shared ledger said so. After that the ledger is asked again.
 pub const COUNTS_FRESH: Duration = Duration::from_secs(1);
+/// Keys whose sums of all hosts a shared ledger is asked for at once.
+pub const SUMS_AT_ONCE: usize = 128;
+/// Pause before it is asked for further ones.
+pub const SUMS_PAUSE: Duration = Duration::from_millis(250);
 /// Time for which a shared ledger must report less than a host knows before the host accepts it. Longer than it takes
 /// to report what was admitted.
 pub const COUNTS_SETTLE: Duration = Duration::from_secs(2);

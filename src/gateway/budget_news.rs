@@ -1,12 +1,32 @@
-//! Logs budget threshold crossings, and raises alerts for them.
+//! Logs budget threshold crossings, and raises alerts for them. Budgets that several hosts use are compared by their
+//! sum, which the shared ledger knows: it is asked when the use of a key has changed here, and for all keys at the
+//! start.
 
+use super::budget_sums::NO_EXCHANGE;
 use super::cx::Cx;
 use super::orders::Order;
 use crate::base::text::{push_dollars, push_number};
+use crate::policy::ask::{Ask, Limits, Wish};
 use crate::policy::keys::KeyIx;
-use crate::policy::meter::{BudgetNews, BudgetOf, LOGGED_PERCENT};
+use crate::policy::meter::{Amount, BudgetNews, BudgetOf, LOGGED_PERCENT};
 use crate::policy::window;
 use crate::wire::json::write_string;
+
+/// Asks the shared ledger for the sums of keys whose rows are committed.
+#[cold]
+pub(super) fn ask_for_sums(cx: &mut Cx) {
+    let is_safe = |row: u64| !cx.ledger.is_failed() && cx.ledger.is_safe(row);
+    for key in cx.lookups.sums.take(cx.now.mono, is_safe) {
+        let Ok(payer) = cx.plans.of(key, &cx.keys, &cx.setup.config) else { continue };
+        let groups: Box<[Limits]> = cx.meter.group_limits(payer.path).iter().map(Limits::of).collect();
+        let limits = Limits::of(payer.plan);
+        if limits.budget > 0 || groups.iter().any(|group| group.budget > 0) {
+            let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
+            let (number, key) = (NO_EXCHANGE, cx.keys.get(key).id());
+            cx.orders.ask(Ask { number, key, lease, limits, groups, admits: false, wish: Wish::default() });
+        }
+    }
+}
 
 impl Cx {
     /// Checks the budget of this key, which may have changed. [`Cx::tell_of_budgets`] logs the news.
@@ -20,6 +40,9 @@ impl Cx {
 
     /// Raises alerts for all shares of budgets that have been used in their periods.
     pub(super) fn report_passed(&mut self) {
+        if self.is_shared() {
+            (0..self.keys.len() as u32).for_each(|key| self.lookups.sums.add(KeyIx(key), 0, self.now.mono));
+        }
         for key in self.meter.counted() {
             if self.keys.get(key).is_live(self.now.unix)
                 && let Ok(payer) = self.plans.of(key, &self.keys, &self.setup.config)

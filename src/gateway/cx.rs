@@ -443,8 +443,17 @@ impl Cx {
             self.orders.not_running(&row.request);
         }
         self.clock.recorded(row.admitted);
+        // Only a shared ledger has leases.
+        let shared = row.lease.is_some().then_some(row.key);
         self.orders.row(row);
-        self.ledger.gave(self.now.mono)
+        let number = self.ledger.gave(self.now.mono);
+        if let Some(key) = shared.and_then(|id| self.keys.index_of(&id))
+            && let Ok(payer) = self.plans.of(key, &self.keys, &self.setup.config)
+            && (payer.plan.budget > 0 || payer.path.is_some())
+        {
+            self.lookups.sums.add(key, number, self.now.mono);
+        }
+        number
     }
 
     /// True if the wall clock is plausible; nothing is admitted otherwise.

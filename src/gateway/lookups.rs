@@ -2,6 +2,7 @@
 //! the ledger is asked before it is refused. Owns the requests that wait for a key, the time of the next request to the
 //! ledger, and the keys that do not exist. Must never know the content of a request. Called by `drive`.
 
+use super::budget_sums::BudgetSums;
 use super::ids::ExchangeId;
 use super::orders::{Order, OrderSink};
 use crate::base::limits::{IDS_PER_LOOKUP, LOOKUP_PAUSE, LOOKUPS_WAITING_MAX, UNKNOWN_KEPT, UNKNOWN_MAX};
@@ -14,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(crate) struct Lookups {
     /// Key of the last authorized request, if it is to be looked up.
     pub(crate) unknown: Option<KeyId>,
+    /// Keys whose sums the ledger is to be asked for.
+    pub(crate) sums: BudgetSums,
     /// Waiting requests by key.
     waiting: BTreeMap<KeyId, Vec<ExchangeId>>,
     /// Number of waiting requests.
@@ -34,6 +37,7 @@ impl Default for Lookups {
     fn default() -> Self {
         Lookups {
             unknown: None,
+            sums: BudgetSums::default(),
             waiting: BTreeMap::new(),
             requests: 0,
             next: VecDeque::new(),

@@ -17,6 +17,7 @@ mod alert_watch;
 mod alerts;
 mod budget;
 mod budget_news;
+mod budget_sums;
 mod client;
 mod clock;
 mod credential;
@@ -213,7 +214,7 @@ impl Gateway {
         let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
         let handover = lifecycle.handover.due().unwrap_or(never);
         let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(never));
-        let keys_and_clock = self.cx.lookups.due().min(self.cx.clock.due());
+        let keys_and_clock = self.cx.lookups.due().min(self.cx.clock.due()).min(self.cx.lookups.sums.due());
         let others = self.cx.queues.wake().min(self.cx.discovery.due()).min(self.cx.stranger_log.due());
         drain.min(others).min(keys_and_clock).min(self.cx.recorder.due())
     }
@@ -464,6 +465,9 @@ impl Core for Gateway {
         if self.own_due() <= now.mono {
             self.cx.queues.woken(now.mono);
             self.cx.lookups.ask(now.mono, &mut self.cx.orders);
+            if self.cx.lookups.sums.due() <= now.mono {
+                budget_news::ask_for_sums(&mut self.cx);
+            }
             if self.cx.clock.due() <= now.mono {
                 self.cx.look_at_clock();
             }

@@ -3,6 +3,7 @@
 
 use super::keys::KeyId;
 use super::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
+use super::plan::Plan;
 use crate::base::time::Mono;
 
 /// Limits of a plan or a group, 0 for none.
@@ -18,6 +19,19 @@ pub struct Limits {
     pub concurrency: u64,
     /// Nano-dollars per period.
     pub budget: u64,
+}
+
+impl Limits {
+    /// Limits of a plan or a group.
+    pub fn of(plan: &Plan) -> Limits {
+        // Every field by name: a limit that is missing in the question would not be enforced on a shared ledger.
+        #[rustfmt::skip]
+        let Plan {
+            tokens, requests, tokens_per_window, concurrency, budget,
+            name: _, period: _, window: _, share: _, unpriced: _, own_budget: _,
+        } = *plan;
+        Limits { tokens, requests, tokens_per_window, concurrency, budget }
+    }
 }
 
 /// A question.

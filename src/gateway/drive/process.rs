@@ -6,6 +6,7 @@ use crate::base::text::push_number;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::Gateway;
 use crate::gateway::budget::{Budget, Gate};
+use crate::gateway::budget_sums::NO_EXCHANGE;
 use crate::gateway::exchange::ExchangeEvent;
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::lifecycle::upgrade::Handover;
@@ -57,6 +58,12 @@ impl Gateway {
             self.cx.meter.learn_groups(&ask.lease, self.cx.now.unix, &answer.groups);
             self.cx.granted(key, answer);
             self.cx.tell_of_budgets();
+        }
+        if answer.ruling == Ruling::Unavailable
+            && ask.number == NO_EXCHANGE
+            && let Some(key) = self.cx.keys.index_of(&ask.key)
+        {
+            self.cx.lookups.sums.add(key, 0, self.cx.now.mono);
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
         let exchange = self.exchanges.get(id).filter(|one| one.state.is_reserving());

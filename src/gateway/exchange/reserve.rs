@@ -12,7 +12,6 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling, Use, Wish};
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
-use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
 use std::num::NonZeroU32;
 
@@ -67,7 +66,7 @@ impl Reserving {
             Err(refusal) => return NextStep::refuse(draft, refusal),
         };
         let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
-        let (key, limits) = (payer.key, limits_of(payer.plan));
+        let (key, limits) = (payer.key, Limits::of(payer.plan));
         let reserving = Reserving::put(key, Some(draft), lease, limits, message, cx);
         NextStep::Enter(State::Reserving(reserving), Effect::Wait)
     }
@@ -78,7 +77,7 @@ impl Reserving {
         let asks = job.request.meta.bodiless && cx.asks_ledger();
         let payer = job.request.payer(&cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks)?;
         let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
-        let (key, limits) = (payer.key, limits_of(payer.plan));
+        let (key, limits) = (payer.key, Limits::of(payer.plan));
         Some(Reserving::put(key, None, lease, limits, message, cx))
     }
 
@@ -92,7 +91,7 @@ impl Reserving {
     ) -> Reserving {
         let number = (message.exchange.slot, message.exchange.generation);
         let groups: Box<[Limits]> = match lease.path.is_some() {
-            true => cx.meter.group_limits(lease.path).iter().map(limits_of).collect(),
+            true => cx.meter.group_limits(lease.path).iter().map(Limits::of).collect(),
             false => Box::default(),
         };
         let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
@@ -213,9 +212,14 @@ impl RequestJob {
         let shared = cx.is_shared();
         let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
         let share = (hosts > 1).then(|| payer.plan.share(hosts));
+        let whole = payer;
         let payer = Payer { plan: share.as_ref().unwrap_or(payer.plan), hosts, ..payer };
         self.request.fits(payer, estimate, cx.now.unix, &mut cx.meter)?;
-        let hold = cx.meter.admit(payer, cx.now.unix, estimate).map_err(|limit| Refusal::limit(&limit))?;
+        let admitted = cx.meter.admit(payer, cx.now.unix, estimate);
+        if share.is_some() {
+            cx.meter.restore_budget(whole);
+        }
+        let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
         let lease = shared.then(|| cx.meter.lease(&hold));
         self.admitted(hold, lease, cx.now.unix);
         Ok(())
@@ -233,14 +237,4 @@ impl Request {
     fn others_are_bounded(&self, cx: &mut Cx) -> bool {
         self.payer(&cx.plans, &cx.keys, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
     }
-}
-
-fn limits_of(plan: &Plan) -> Limits {
-    // Every field by name: a limit that is missing in the question would not be enforced on a shared ledger.
-    #[rustfmt::skip]
-    let Plan {
-        tokens, requests, tokens_per_window, concurrency, budget,
-        name: _, period: _, window: _, share: _, unpriced: _, own_budget: _,
-    } = *plan;
-    Limits { tokens, requests, tokens_per_window, concurrency, budget }
 }

@@ -38,6 +38,11 @@ impl Meter {
         tell(accounts.entry(key.0 as usize), None, plan.budget, || BudgetOf::Key(key), thresholds, news);
     }
 
+    /// The key was admitted by a share of its limits: its use is reported by the whole budget.
+    pub fn restore_budget(&mut self, payer: Payer<'_>) {
+        self.accounts.entry(payer.key.0 as usize).budget = payer.plan.budget;
+    }
+
     /// Like [`Meter::report_passed`], for all groups.
     pub fn report_passed_groups(&mut self, now: Unix) {
         let Meter { tree, open, news, thresholds, .. } = self;

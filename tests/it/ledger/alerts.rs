@@ -105,3 +105,70 @@ fn each_host_names_itself_when_a_shared_ledger_is_gone() {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert_eq!(name, format!("the ledger (host {})", host.trim()));
 }
+
+/// Returns the budget alerts so far, each as its threshold, use and limit.
+fn budget_alerts(collector: &Collector) -> Vec<(u64, f64, f64)> {
+    let bodies = collector.asked().into_iter().map(|(_, body)| body).filter(|body| body["what"] == "budget");
+    let of = |body: &Value, name: &str| body[name].as_f64().unwrap();
+    bodies.map(|body| (of(&body, "threshold") as u64, of(&body, "used"), of(&body, "limit"))).collect()
+}
+
+#[test]
+fn threshold_that_only_the_sum_of_two_hosts_reaches_alerts_without_another_request() {
+    let Some(server) = Server::start() else { return };
+    let collector = Collector::start();
+    let host = |budget: &str| {
+        let more = format!(
+            "[[groups]]\nname = \"eng\"\nbudget = 0.0005\n[[plans]]\nname = \"tiny\"\nbudget = 0.0005\n\
+             [alerts]\nurl = \"http://{}/\"\nbudget = {budget}\n",
+            collector.at
+        );
+        Harness::start(&Setup { store: format!("url = \"{}\"", server.url()), more, ..Setup::default() })
+    };
+    let all = [host("[60, 100]"), host("[60, 100]")];
+    // Each host knows only its own 52 percent when its request ends.
+    let ask = with(chat("x\n#sim tokens=130 delay=700"), "max_tokens", 130);
+    for args in [["--group", "eng"], ["--plan", "tiny"]] {
+        let key = key_of(&all, &args);
+        let before = budget_alerts(&collector).len();
+        std::thread::scope(|scope| {
+            for h in &all {
+                scope.spawn(|| assert_eq!(h.chat(&key, &ask).status(), 200));
+            }
+        });
+        wait_at_most(Duration::from_secs(15), "the alerts of the sum", || {
+            (budget_alerts(&collector).len() >= before + 2).then_some(())
+        });
+        let mut shares: Vec<u64> = budget_alerts(&collector)[before..].iter().map(|alert| alert.0).collect();
+        shares.sort_unstable();
+        assert_eq!(shares, [60, 100], "{args:?}");
+    }
+    // A host that starts learns what others have used, with a threshold that is new.
+    let before = budget_alerts(&collector).len();
+    let _third = host("[30, 60, 100]");
+    wait_at_most(Duration::from_secs(15), "the alerts of the start", || {
+        (budget_alerts(&collector).len() >= before + 2).then_some(())
+    });
+    let more = budget_alerts(&collector).split_off(before);
+    assert!(more.iter().all(|alert| alert.0 == 30), "{more:?}");
+}
+
+#[test]
+fn host_that_goes_on_alone_compares_its_use_with_whole_budgets() {
+    let Some(mut server) = Server::start() else { return };
+    let collector = Collector::start();
+    let plan = "[[plans]]\nname = \"tiny\"\nbudget = 0.0016\n";
+    let more = format!("{plan}[alerts]\nurl = \"http://{}/\"\nbudget = [30]\n", collector.at);
+    let store = format!("url = \"{}\"\non_outage = \"local\"\nhosts = 2", server.url());
+    let h = Harness::start(&Setup { store, more, ..Setup::default() });
+    let key = h.key_with(&["--plan", "tiny"]);
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=1")).status(), 200);
+    server.kill();
+    // The first uses a third of this host's share, and a sixth of the budget.
+    let ask = with(chat("x\n#sim tokens=130"), "max_tokens", 130);
+    for _ in 0..2 {
+        wait_at_most(Duration::from_secs(20), "an answer", || (h.chat(&key, &ask).status() == 200).then_some(()));
+    }
+    let alert = wait_at_most(Duration::from_secs(20), "the alert", || budget_alerts(&collector).pop());
+    assert!(alert.1 > 0.0005 && alert.2 == 0.0016, "{alert:?}");
+}

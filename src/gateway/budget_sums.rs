@@ -1,0 +1,69 @@
+//! Keys for whose sums of all hosts the shared ledger is to be asked: a sum may reach a threshold of a budget although
+//! the use that each host knows does not. Decides when to ask, and for how many keys at once.
+
+use crate::base::limits::{COUNTS_FRESH, SUMS_AT_ONCE, SUMS_PAUSE};
+use crate::base::time::Mono;
+use crate::policy::keys::KeyIx;
+use std::collections::BTreeMap;
+
+/// Number of a question that belongs to no exchange.
+pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct BudgetSums {
+    /// Each with the number of its last row, which must be committed before.
+    keys: BTreeMap<u32, u64>,
+    /// Time of the next questions; `NEVER` if there are no keys.
+    due: Mono,
+}
+
+impl Default for BudgetSums {
+    fn default() -> Self {
+        BudgetSums { keys: BTreeMap::new(), due: Mono::NEVER }
+    }
+}
+
+impl BudgetSums {
+    /// Time of the next questions.
+    #[inline]
+    pub(crate) fn due(&self) -> Mono {
+        self.due
+    }
+
+    /// The row with this number changes the sums of its key; 0: they may have changed before.
+    pub(crate) fn add(&mut self, key: KeyIx, row: u64, now: Mono) {
+        self.keys.insert(key.0, row);
+        self.due = self.due.min(now.after(COUNTS_FRESH));
+    }
+
+    /// Takes the keys to ask for now, whose rows are committed by `is_safe`.
+    pub(crate) fn take(&mut self, now: Mono, is_safe: impl Fn(u64) -> bool) -> Vec<KeyIx> {
+        let ready = self.keys.iter().filter(|(_, row)| is_safe(**row)).map(|(key, _)| KeyIx(*key));
+        let ready: Vec<KeyIx> = ready.take(SUMS_AT_ONCE).collect();
+        ready.iter().for_each(|key| _ = self.keys.remove(&key.0));
+        let pause = if ready.len() == SUMS_AT_ONCE { SUMS_PAUSE } else { COUNTS_FRESH };
+        self.due = if self.keys.is_empty() { Mono::NEVER } else { now.after(pause) };
+        ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_asked_for_once_after_their_rows_and_in_pieces() {
+        let (mut sums, now) = (BudgetSums::default(), Mono(5_000_000));
+        assert_eq!(sums.due(), Mono::NEVER);
+        (0..SUMS_AT_ONCE as u32 + 1).for_each(|key| sums.add(KeyIx(key), 0, now));
+        sums.add(KeyIx(3), 7, now);
+        assert_eq!(sums.due(), now.after(COUNTS_FRESH));
+        let first = sums.take(sums.due(), |row| row < 7);
+        assert!(first.len() == SUMS_AT_ONCE && !first.contains(&KeyIx(3)));
+        assert_eq!(sums.due(), now.after(COUNTS_FRESH).after(SUMS_PAUSE));
+        assert_eq!(sums.take(sums.due(), |row| row < 7), []);
+        assert_eq!(sums.take(sums.due(), |_| true), [KeyIx(3)]);
+        assert_eq!(sums.due(), Mono::NEVER);
+    }
+}
