@@ -162,10 +162,11 @@ fn micro(usd: &Value, tokens: f64) -> Option<u64> {
 
 fn litellm_price(entry: &Value, name: &str) -> Option<Tiered> {
     let mut tiers = Tiered::from([(0, micro(entry.get(name)?, 1.0)?)]);
-    for (key, price) in entry.as_object()? {
+    for (key, price) in entry.as_object()?.iter().filter(|(_, price)| !price.is_null()) {
         let above = key.strip_prefix(name).and_then(|rest| rest.strip_prefix("_above_")?.strip_suffix("k_tokens"));
-        if let (Some(Ok(above)), Some(price)) = (above.map(str::parse::<u64>), micro(price, 1.0)) {
-            tiers.insert(above.saturating_mul(1000), price);
+        if let Some(Ok(above)) = above.map(str::parse::<u64>) {
+            // Without an invalid tier, long prompts would cost less than they do.
+            tiers.insert(Some(above.saturating_mul(1000)).filter(|above| *above > 0)?, micro(price, 1.0)?);
         }
     }
     Some(tiers)
@@ -175,13 +176,13 @@ fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
     let price = |of: &Value| micro(of.get(name)?, 1e6);
     let mut tiers = Tiered::from([(0, price(cost)?)]);
     let written = cost["tiers"].as_array();
-    for tier in written.into_iter().flatten().filter(|tier| tier["tier"]["type"] == "context") {
-        if let (Some(above), Some(price)) = (tier["tier"]["size"].as_u64(), price(tier)) {
-            tiers.insert(above, price);
-        }
+    let has = |of: &Value| of.get(name).is_some_and(|price| !price.is_null());
+    for tier in written.into_iter().flatten().filter(|tier| tier["tier"]["type"] == "context" && has(tier)) {
+        tiers.insert(tier["tier"]["size"].as_u64().filter(|above| *above > 0)?, price(tier)?);
     }
-    if let (None, Some(price)) = (written, price(&cost["context_over_200k"])) {
-        tiers.insert(200_000, price);
+    let over = &cost["context_over_200k"];
+    if written.is_none() && has(over) {
+        tiers.insert(200_000, price(over)?);
     }
     Some(tiers)
 }
@@ -308,14 +309,20 @@ fn edited(text: &str, id: &str, differences: &[PriceChange]) -> Result<String, S
     let after_id = table.get("id").map(|value| value.span().end).unwrap_or_default();
     let is_inline = text[..after_id].rsplit('\n').next().is_some_and(|line| line.contains('{'));
     let line_end = text[after_id..].find('\n').map_or(text.len(), |length| after_id + length);
+    let (line_end, newline) = match text[..line_end].ends_with('\r') {
+        true => (line_end - 1, "\r\n"),
+        false => (line_end, "\n"),
+    };
     let mut edits = Vec::new();
     for PriceChange { key, listed, .. } in differences {
         let value = toml_text(listed);
         match table.get(*key) {
-            Some(old) if text[old.span()].starts_with(['[', '"']) => return Err(by_hand("has its prices in a table")),
+            Some(old) if matches!(old.get_ref(), DeValue::Table(_)) && !text[old.span()].starts_with('{') => {
+                return Err(by_hand("has its prices in a table"));
+            }
             Some(old) => edits.push((old.span(), value)),
             None if is_inline => edits.push((after_id..after_id, format!(", {key} = {value}"))),
-            None => edits.push((line_end..line_end, format!("\n{key} = {value}"))),
+            None => edits.push((line_end..line_end, format!("{newline}{key} = {value}"))),
         }
     }
     order::by_key(&mut edits, |(span, _)| (span.start as u64, 0));
@@ -449,6 +456,25 @@ mod tests {
     }
 
     #[test]
+    fn price_with_an_invalid_tier_is_unusable() {
+        let tier = "\"input_cost_per_token_above_272k_tokens\": 1e-05";
+        for odd in ["272k_tokens\": \"NaN\"", "272k_tokens\": -1", "0k_tokens\": 1e-06"] {
+            let list = LITELLM.replace(tier, &format!("\"input_cost_per_token_above_{odd}"));
+            let list: Value = serde_json::from_str(&list).unwrap();
+            let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());
+            let (_, prices) = list.entry(&config, &config.catalog.models()[0]).unwrap();
+            assert!(prices[0].is_none() && prices[1].is_some(), "{odd}");
+        }
+        for odd in ["\"10\"", "-1"] {
+            let list = MODELS_DEV.replace("[{\"input\": 10", &format!("[{{\"input\": {odd}"));
+            let list: Value = serde_json::from_str(&list).unwrap();
+            let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());
+            let (_, prices) = list.entry(&config, &config.catalog.models()[0]).unwrap();
+            assert!(prices[0].is_none() && prices[1].is_some(), "{odd}");
+        }
+    }
+
+    #[test]
     fn models_in_other_forms_are_changed_or_named() {
         let listed =
             || vec![PriceChange { key: "input_price", configured: None, listed: Tiered::from([(0, 1_500_000)]) }];
@@ -457,6 +483,11 @@ mod tests {
         assert_eq!(edited(inline, "m", &listed()).as_deref(), Ok(expected));
         let literal = "[[models]]\nid = 'm'";
         assert_eq!(edited(literal, "m", &listed()).as_deref(), Ok("[[models]]\nid = 'm'\ninput_price = 1.50"));
+        let windows = "[[models]]\r\nid = 'm'\r\ncontext = \"1M\"\r\n";
+        let expected = "[[models]]\r\nid = 'm'\r\ninput_price = 1.50\r\ncontext = \"1M\"\r\n";
+        assert_eq!(edited(windows, "m", &listed()).as_deref(), Ok(expected));
+        let dotted = "[[models]]\nid = \"m\"\ninput_price.\"0\" = 4\ninput_price.\"272K\" = 8\n";
+        assert!(edited(dotted, "m", &listed()).unwrap_err().contains("change its prices by hand"));
         let apart = "[[models]]\nid = \"m\"\n[models.input_price]\n\"0\" = 1\n";
         assert!(edited(apart, "m", &listed()).unwrap_err().contains("change its prices by hand"));
         assert!(edited(apart, "other", &listed()).unwrap_err().contains("is not in this file"));
