@@ -152,11 +152,12 @@ pub const ALERTS_MAX: usize = 1000;
 /// Pause of the busy thread that delivers alerts.
 pub const ALERTS_TICK: Duration = Duration::from_millis(20);
 /// Interval at which targets and the ledger are looked at for alerts.
-pub const ALERTS_LOOK: Duration = Duration::from_secs(5);
-/// Interval of the same look while a target fails or the ledger is late. It is shorter, so that a kill does not lose
-/// the end of the failure.
-pub const ALERTS_LOOK_TROUBLE: Duration = Duration::from_secs(1);
-/// Time at the end that the present attempt to deliver an alert is waited for.
+pub const ALERTS_LOOK: Duration = Duration::from_secs(1);
+/// Attempts to deliver alerts that may be made at once.
+pub const ALERTS_AT_ONCE: usize = 8;
+/// Bytes of facts about alerts that are kept in memory, before those that no one needs any more are dropped.
+pub const ALERTS_UNWRITTEN: usize = 64 << 10;
+/// Time at the end that the present attempts to deliver alerts are waited for.
 pub const ALERTS_PARTING: Duration = Duration::from_secs(2);
 /// Time for a connection to the webhook, and as long again for TLS.
 pub const ALERT_CONNECT: Duration = Duration::from_secs(5);

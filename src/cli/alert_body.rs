@@ -40,7 +40,7 @@ fn words(alert: &Alert) -> String {
     let (name, since) = (&alert.name, iso(Unix(alert.since)));
     let text = match (alert.what, &alert.budget) {
         (AlertKind::Budget, Some(BudgetUse { threshold, used, limit, period: [_, renews] })) => {
-            let (used, limit, until) = (dollars(*used), dollars(*limit), iso(Unix(*renews)));
+            let (used, limit, until) = (to_cents(*used), to_cents(*limit), iso(Unix(*renews)));
             format!("the budget of {name} has reached {threshold} %: ${used} of ${limit}; it renews at {until}")
         }
         (AlertKind::Target, _) => format!("target {name} has failed since {since} without a success"),
@@ -54,6 +54,11 @@ fn dollars(nano: u64) -> String {
     let mut text = Vec::new();
     push_cost(&mut text, nano);
     String::from_utf8(text).unwrap_or_default()
+}
+
+/// The same with at least two decimals.
+fn to_cents(nano: u64) -> String {
+    dollars(nano) + if nano.is_multiple_of(100_000_000) { "0" } else { "" }
 }
 
 #[cfg(test)]
@@ -104,7 +109,7 @@ mod tests {
         let text = body["text"].as_str().unwrap();
         assert_eq!(body.as_object().unwrap().len(), 1);
         assert!(
-            text.starts_with("Tollgate: the budget of group eng \"x\" has reached 80 %: $40.123 of $50.0;"),
+            text.starts_with("Tollgate: the budget of group eng \"x\" has reached 80 %: $40.123 of $50.00;"),
             "{text}"
         );
         assert!(text.ends_with(&format!("({})", alert().id)), "{text}");

@@ -4,7 +4,7 @@ use super::alert_body::body;
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Failure, print};
-use super::provider_client::{ANSWER, Asker, request, send};
+use super::provider_client::{ANSWER, Asker, request, send_for_status};
 use super::serve::setup;
 use crate::io::clock::unix;
 use crate::io::reactor::Security;
@@ -61,8 +61,8 @@ pub fn run(command: &AlertsCommand) -> Result<(), Failure> {
 
 /// Result of an attempt.
 pub(super) enum Delivery {
-    /// The webhook has accepted it.
-    Sent,
+    /// The webhook has accepted it. The reason why that could not be noted, if so.
+    Sent(Option<String>),
     /// An alert about the same event was delivered before.
     Before,
     /// Another host is delivering it.
@@ -77,15 +77,15 @@ pub(super) fn deliver(
     config: &Config,
     security: &Security,
     alert: &Alert,
-    file: Option<&AlertFile>,
+    file: &AlertFile,
     place: &Place,
 ) -> Delivery {
     // Without the lock another process might deliver it, too: an alert twice is better than none.
-    let _lock = file.and_then(|file| file.lock().ok());
-    if file.and_then(|file| file.read(unix()).ok()).is_some_and(|facts| facts.is_done(alert)) {
+    let _lock = file.lock().ok();
+    if file.facts(unix()).is_done(alert) {
         return Delivery::Before;
     }
-    let done = || file.map(|file| file.done(alert, unix()));
+    let done = || file.done(alert, unix());
     let mut hosts = match OtherHosts::claim(config, alert, place) {
         Ok(hosts) => hosts,
         Err(Delivery::Before) => {
@@ -99,10 +99,7 @@ pub(super) fn deliver(
         Ok(_) => {
             let kept = done();
             hosts.sent(alert);
-            match kept {
-                Some(Err(error)) => Delivery::Failed(format!("delivered, but that cannot be noted: {error}")),
-                _ => Delivery::Sent,
-            }
+            Delivery::Sent(kept.err().map(|error| error.to_string()))
         }
         Err(why) => {
             hosts.unclaim(alert);
@@ -124,9 +121,9 @@ fn post(config: &Config, security: &Security, alert: &Alert) -> Result<u16, Stri
     let Some(collector) = &config.alerts.collector else { return Err("alerts.url is not set".to_string()) };
     let body = body(alert, config.alerts.form);
     let request = request(collector, "POST", &collector.path, &[], body.as_bytes());
-    match send(collector, &Asker::within(security, ANSWER), &request) {
-        Ok(answer) if (200..300).contains(&answer.status) => Ok(answer.status),
-        Ok(answer) => Err(format!("status {}", answer.status)),
+    match send_for_status(collector, &Asker::within(security, ANSWER), &request) {
+        Ok(status) if (200..300).contains(&status) => Ok(status),
+        Ok(status) => Err(format!("status {status}")),
         Err(why) => Err(why.words().to_string()),
     }
 }

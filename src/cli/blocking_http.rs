@@ -98,6 +98,11 @@ pub fn ask(place: &ServerAddress<'_>, request: &[u8]) -> Result<HttpResponse, No
     Ok(answer)
 }
 
+/// Sends `request` and reads the head of the answer.
+pub fn status(place: &ServerAddress<'_>, request: &[u8]) -> Result<u16, NoAnswer> {
+    begin(place, request).map(|(_, answer, _)| answer.status)
+}
+
 /// Sends `request` and passes the answer's body to `see` as it arrives, until it ends or `see` returns false; returns
 /// the status.
 pub fn follow(place: &ServerAddress<'_>, request: &[u8], see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {

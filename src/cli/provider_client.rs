@@ -1,7 +1,7 @@
 //! HTTP client for requests to a provider as the gateway would send them, for commands and helper threads: with its
 //! credential, headers, certificates and proxy, and with a deadline.
 
-use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask, follow};
+use super::blocking_http::{HttpResponse, NoAnswer, ServerAddress, ask, follow, status};
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
 use crate::io::tls::Security;
@@ -79,6 +79,11 @@ pub(super) fn request(provider: &Provider, method: &str, path: &str, more: &[(&s
 
 pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<HttpResponse, NoAnswer> {
     ask(&address(provider, asker)?, request)
+}
+
+/// Sends a request, and does not wait for the body of the answer.
+pub(super) fn send_for_status(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<u16, NoAnswer> {
+    status(&address(provider, asker)?, request)
 }
 
 fn address<'a>(provider: &'a Provider, asker: &Asker<'a>) -> Result<ServerAddress<'a>, NoAnswer> {

@@ -1,5 +1,5 @@
 //! Raises alerts. Alerts of budgets are raised with the log lines of their thresholds. Targets and the ledger are
-//! checked when the helper thread that delivers alerts requests it, every few seconds. Nothing here runs for a request,
+//! checked when the helper thread that delivers alerts requests it, every second. Nothing here runs for a request,
 //! and without `[alerts]` nothing at all.
 //!
 //! An alert may be raised again after a restart or a reload: the file of alerts contains those that were raised before.
@@ -131,9 +131,8 @@ impl Cx {
     /// The alert for a problem that began `ago` milliseconds before, if it has lasted for `long`.
     fn trouble(&self, what: AlertKind, name: &str, ago: u64, long: Duration) -> AlertNews {
         let (name, subject) = (name.to_string(), format!("{}/{name}", what.name()));
-        let now = self.now.unix.0;
-        let since = now.saturating_sub(ago);
-        let at = now.max(since.saturating_add(long.as_millis() as u64));
+        let since = self.now.unix.0.saturating_sub(ago);
+        let at = since.saturating_add(long.as_millis() as u64);
         let alert = Alert { id: String::new(), what, name, subject, since, at, budget: None };
         AlertNews::Raised(alert.identified(&self.hash_key))
     }

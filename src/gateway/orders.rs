@@ -22,7 +22,7 @@ pub enum Order {
     /// Spans in JSON, one per line, for the collector of this configuration. [`Notice::Spans`] reports lost ones.
     Spans(Arc<Config>, Vec<u8>),
     /// News for alerts, which are delivered as the present configuration says, or only that configuration. The thread
-    /// that delivers them sends [`Notice::LookForTrouble`] every few seconds.
+    /// that delivers them sends [`Notice::LookForTrouble`] every second.
     Alerts(Arc<Config>, Vec<AlertNews>),
     /// Questions for the shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over are
     /// written first.

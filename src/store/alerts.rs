@@ -2,11 +2,12 @@
 //! each subject. A restart, and a successor, continue from there. So an alert may be raised any number of times: the
 //! file shows whether it is new.
 //!
-//! The file has a JSON line for each fact and only grows; [`AlertFile::open`] drops lines that are not needed any more.
-//! A process holds its lock while it delivers an alert, so that two of them do not deliver the same.
+//! The file has a JSON line for each fact and only grows; [`AlertFile::shrink`] drops lines that are not needed any
+//! more. A process holds its lock while it delivers alerts, so that two of them do not deliver the same. Facts that
+//! cannot be written are kept in memory, and are written with the next ones.
 
 use super::spill::Place;
-use crate::base::limits::{ALERT_KEPT, ALERT_RETRIES_END, ALERTS_MAX, SPILL_LINE_MAX};
+use crate::base::limits::{ALERT_KEPT, ALERT_RETRIES_END, ALERTS_MAX, ALERTS_UNWRITTEN, SPILL_LINE_MAX};
 use crate::base::time::Unix;
 use crate::policy::alert::{Alert, AlertKind, BudgetUse};
 use rustix::fs::FlockOperation;
@@ -16,11 +17,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes that are read of the file.
 const FILE_MAX: u64 = 64 << 20;
 
-/// Contents of the file.
+/// Contents of the file and the memory.
 #[derive(Default)]
 pub struct AlertFacts {
     /// Alerts that wait, the oldest first.
@@ -66,17 +68,44 @@ impl AlertFacts {
         done.is_some_and(is_after) || self.due.iter().any(|due| due.subject == subject && is_after(due.since))
     }
 
-    /// True if any trouble was reported, and not its end.
-    pub fn has_trouble(&self) -> bool {
-        let lasts = |subject: &&String| ["target/", "ledger/"].iter().any(|kind| subject.starts_with(kind));
-        self.due.iter().any(|due| due.what.lasts())
-            || self.subjects.keys().filter(lasts).any(|subject| self.is_open(subject))
-    }
-
     /// The trouble of this subject is over since `at`: an alert whose time has not come is not delivered.
     pub fn over(&mut self, subject: &str, at: u64) {
         self.due.retain(|due| due.subject != subject || due.at <= at);
         self.subjects.entry(subject.to_string()).or_default().over = at;
+    }
+
+    /// Takes lines. Those that are none are passed over.
+    fn take_all(&mut self, lines: impl Read) {
+        let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
+        while (&mut lines).take(SPILL_LINE_MAX as u64).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let _ = self.take(&line);
+            line.clear();
+        }
+    }
+
+    /// Drops what is too old to matter, and alerts that are done.
+    fn tidy(&mut self, now: Unix) {
+        let is_recent = |at: u64| u128::from(now.0.saturating_sub(at)) <= ALERT_KEPT.as_millis();
+        self.subjects.retain(|_, known| is_recent(known.at.max(known.over)));
+        let mut due = std::mem::take(&mut self.due);
+        due.retain(|alert| !self.is_done(alert) && may_wait(alert, now));
+        due.truncate(ALERTS_MAX);
+        self.due = due;
+    }
+
+    /// The same facts in as few lines as possible.
+    fn lines(&self) -> AlertLines {
+        let mut lines = AlertLines::default();
+        for (subject, Subject { done, at, over }) in &self.subjects {
+            if *over > 0 {
+                lines.over(subject, *over);
+            }
+            if let Some(since) = done {
+                lines.add_done(subject, *since, *at);
+            }
+        }
+        self.due.iter().for_each(|alert| lines.due(alert));
+        lines
     }
 
     /// Takes a line of the file; `None` if it is not one.
@@ -131,52 +160,68 @@ impl AlertLines {
     }
 }
 
-/// The file. It is opened for each use: it is used rarely, and may have been replaced.
+/// The file. It is opened for each use: it is used rarely, and may have been replaced. Clones share their memory.
 #[derive(Clone, Debug)]
-pub struct AlertFile(PathBuf);
+pub struct AlertFile {
+    path: PathBuf,
+    /// Lines that could not be written.
+    unwritten: Arc<Mutex<String>>,
+    /// The lock, while this process has it.
+    held: Arc<Mutex<Weak<File>>>,
+}
 
 impl AlertFile {
-    /// The file at `place`. Drops lines about alerts that are too old to matter.
-    pub fn open(place: &Place, now: Unix) -> io::Result<AlertFile> {
-        let file = AlertFile(place.alerts());
-        if let Ok(found) = std::fs::metadata(&file.0)
-            && found.len() > 0
-        {
-            let _lock = file.lock()?;
-            let (facts, mut lines) = (file.read(now)?, AlertLines::default());
-            for (subject, Subject { done, at, over }) in &facts.subjects {
-                if *over > 0 {
-                    lines.over(subject, *over);
-                }
-                if let Some(since) = done {
-                    lines.add_done(subject, *since, *at);
-                }
-            }
-            facts.due.iter().for_each(|alert| lines.due(alert));
-            let draft = file.0.with_extension("alerts-part");
-            // A killed process may have left one.
-            let _ = std::fs::remove_file(&draft);
-            let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-            out.write_all(lines.0.as_bytes())?;
-            out.sync_all()?;
-            std::fs::rename(&draft, &file.0)?;
+    /// The file at `place`.
+    pub fn new(place: &Place) -> AlertFile {
+        AlertFile { path: place.alerts(), unwritten: Arc::default(), held: Arc::default() }
+    }
+
+    /// Drops lines about alerts that are too old to matter.
+    pub fn shrink(&self, now: Unix) -> io::Result<()> {
+        if self.size() == 0 {
+            return Ok(());
         }
-        Ok(file)
+        let _lock = self.lock()?;
+        let mut facts = self.read()?;
+        facts.tidy(now);
+        let draft = self.path.with_extension("alerts-part");
+        // A killed process may have left one.
+        let _ = std::fs::remove_file(&draft);
+        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        out.write_all(facts.lines().0.as_bytes())?;
+        out.sync_all()?;
+        std::fs::rename(&draft, &self.path)
     }
 
     /// Bytes of the file. It grows with each fact.
     pub fn size(&self) -> u64 {
-        std::fs::metadata(&self.0).map_or(0, |found| found.len())
+        std::fs::metadata(&self.path).map_or(0, |found| found.len())
     }
 
-    /// Adds lines to the file.
+    /// Adds lines to the file, after those that could not be written before. If they cannot be written either, they are
+    /// kept in memory.
     pub fn add(&self, lines: &AlertLines) -> io::Result<()> {
-        if lines.0.is_empty() {
+        let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        unwritten.push_str(&lines.0);
+        if unwritten.is_empty() {
             return Ok(());
         }
-        let mut file = self.writer()?;
-        file.write_all(lines.0.as_bytes())?;
-        file.sync_data()
+        match self.writer().and_then(|mut file| file.write_all(unwritten.as_bytes()).map(|()| file)) {
+            Ok(file) => {
+                unwritten.clear();
+                // What other attempts write need not wait for the disk.
+                drop(unwritten);
+                file.sync_data()
+            }
+            Err(error) => {
+                if unwritten.len() > ALERTS_UNWRITTEN {
+                    let mut facts = AlertFacts::default();
+                    facts.take_all(unwritten.as_bytes());
+                    *unwritten = facts.lines().0;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Notes that the alert was delivered or given up.
@@ -186,44 +231,46 @@ impl AlertFile {
         self.add(&lines)
     }
 
-    /// Waits until no other process delivers alerts, and keeps them from it until the result is dropped.
-    pub fn lock(&self) -> io::Result<File> {
+    /// Waits until no other process delivers alerts, and keeps them from it until the last result is dropped.
+    pub fn lock(&self) -> io::Result<Arc<File>> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = held.upgrade() {
+            return Ok(file);
+        }
         loop {
             let file = self.writer()?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
             // Another process may have replaced the file meanwhile.
-            if std::fs::metadata(&self.0).is_ok_and(|at| Some(at.ino()) == file.metadata().ok().map(|own| own.ino())) {
+            if std::fs::metadata(&self.path).is_ok_and(|at| Some(at.ino()) == file.metadata().ok().map(|own| own.ino()))
+            {
+                let file = Arc::new(file);
+                *held = Arc::downgrade(&file);
                 return Ok(file);
             }
         }
     }
 
-    /// Reads the file. Lines that cannot be read are passed over.
-    pub fn read(&self, now: Unix) -> io::Result<AlertFacts> {
+    /// What the file says, as far as it can be read, and the memory.
+    pub fn facts(&self, now: Unix) -> AlertFacts {
+        let mut facts = self.read().unwrap_or_default();
+        facts.take_all(self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).as_bytes());
+        facts.tidy(now);
+        facts
+    }
+
+    fn read(&self) -> io::Result<AlertFacts> {
         let mut facts = AlertFacts::default();
-        let file = match super::spill::open(&self.0) {
-            Ok(file) => file,
-            Err(_) if !self.0.exists() => return Ok(facts),
+        match super::spill::open(&self.path) {
+            Ok(file) => facts.take_all(file.take(FILE_MAX)),
+            Err(_) if !self.path.exists() => {}
             Err(why) => return Err(io::Error::other(why)),
-        };
-        let mut lines = BufReader::new(file.take(FILE_MAX));
-        let mut line = Vec::new();
-        while (&mut lines).take(SPILL_LINE_MAX as u64).read_until(b'\n', &mut line)? > 0 {
-            let _ = facts.take(&line);
-            line.clear();
         }
-        let is_recent = |at: u64| u128::from(now.0.saturating_sub(at)) <= ALERT_KEPT.as_millis();
-        facts.subjects.retain(|_, known| is_recent(known.at.max(known.over)));
-        let mut due = std::mem::take(&mut facts.due);
-        due.retain(|alert| !facts.is_done(alert) && may_wait(alert, now));
-        due.truncate(ALERTS_MAX);
-        facts.due = due;
         Ok(facts)
     }
 
     fn writer(&self) -> io::Result<File> {
         let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(&self.0)
+        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(&self.path)
     }
 }
 
@@ -312,6 +359,12 @@ mod tests {
         Alert { id, what, name, subject, since, at, budget: None }
     }
 
+    fn opened(place: &Place, now: Unix) -> AlertFile {
+        let file = AlertFile::new(place);
+        file.shrink(now).unwrap();
+        file
+    }
+
     fn note(file: &AlertFile, fill: impl FnOnce(&mut AlertLines)) {
         let mut lines = AlertLines::default();
         fill(&mut lines);
@@ -323,44 +376,43 @@ mod tests {
         let folder = ScratchFolder::new("due");
         let place = Place::new(folder.0.clone(), "ledger.db".to_string());
         let now = Unix(10_000_000_000);
-        let file = AlertFile::open(&place, now).unwrap();
-        assert!(file.read(now).unwrap().due.is_empty());
+        let file = opened(&place, now);
+        assert!(file.facts(now).due.is_empty());
         let [one, two, three] =
             ["key/a", "key/b", "key/c"].map(|subject| alert(AlertKind::Budget, subject, now.0 - 5, now.0));
         note(&file, |lines| [&one, &two, &three].into_iter().for_each(|one| lines.due(one)));
         file.done(&one, Unix(now.0 + 1)).unwrap();
         file.done(&two, Unix(now.0 + 1)).unwrap();
-        std::fs::OpenOptions::new().append(true).open(&file.0).unwrap().write_all(b"{\"done\":[\"half").unwrap();
+        std::fs::OpenOptions::new().append(true).open(&file.path).unwrap().write_all(b"{\"done\":[\"half").unwrap();
         note(&file, |lines| lines.due(&three));
         for _ in 0..2 {
-            let facts = file.read(now).unwrap();
+            let facts = file.facts(now);
             assert_eq!(facts.due, std::slice::from_ref(&three));
             assert!(facts.is_done(&one) && !facts.is_done(&three) && facts.knows(&three) && facts.knows(&two));
             // The next period of the same budget is another event.
             assert!(!facts.knows(&alert(AlertKind::Budget, "key/a", now.0 - 4, now.0 + 3)));
-            assert!(!facts.has_trouble());
-            AlertFile::open(&place, now).unwrap();
+            opened(&place, now);
         }
         let later = Unix(now.0 + 3_600_001);
-        assert!(file.read(later).unwrap().due.is_empty());
-        assert!(file.read(later).unwrap().is_done(&one));
+        assert!(file.facts(later).due.is_empty());
+        assert!(file.facts(later).is_done(&one));
     }
 
     #[test]
     fn trouble_is_known_until_it_is_over() {
         let folder = ScratchFolder::new("over");
         let place = Place::new(folder.0.clone(), "ledger.db".to_string());
-        let file = AlertFile::open(&place, Unix(1)).unwrap();
+        let file = opened(&place, Unix(1));
         let (now, of) = (Unix(10_000_000_000), |since: u64| alert(AlertKind::Target, "target/a", since, since + 60));
-        let read = || AlertFile::open(&place, now).unwrap().read(now).unwrap();
+        let read = || opened(&place, now).facts(now);
         let first = of(now.0);
         note(&file, |lines| lines.due(&first));
         // A restart sees it begin again, before and after the delivery.
-        assert!(read().knows(&of(now.0 + 100)) && read().has_trouble());
+        assert!(read().knows(&of(now.0 + 100)) && read().is_open("target/a"));
         file.done(&first, now).unwrap();
-        assert!(read().knows(&of(now.0 + 100)) && read().has_trouble() && read().due.is_empty());
+        assert!(read().knows(&of(now.0 + 100)) && read().is_open("target/a") && read().due.is_empty());
         note(&file, |lines| lines.over("target/a", now.0 + 200));
-        assert!(read().is_done(&first) && !read().has_trouble() && !read().knows(&of(now.0 + 200)));
+        assert!(read().is_done(&first) && !read().is_open("target/a") && !read().knows(&of(now.0 + 200)));
         // Trouble that is over before its time raises nothing; an alert that is late is delivered.
         let (early, late) = (of(now.0 + 300), of(now.0 + 400));
         note(&file, |lines| lines.due(&early));
@@ -379,13 +431,51 @@ mod tests {
     fn only_one_process_delivers_at_a_time() {
         let folder = ScratchFolder::new("lock");
         let place = Place::new(folder.0.clone(), "l".to_string());
-        let file = AlertFile::open(&place, Unix(1)).unwrap();
+        let file = opened(&place, Unix(1));
         let held = file.lock().unwrap();
-        let other = file.clone();
+        // A process may make several attempts at once.
+        let also_held = file.lock().unwrap();
+        let other = AlertFile::new(&place);
         let waits = std::thread::spawn(move || other.lock().map(drop));
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!waits.is_finished());
         drop(held);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        drop(also_held);
         waits.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn facts_that_cannot_be_written_are_remembered_and_written_later() {
+        let folder = ScratchFolder::new("unwritten");
+        let place = Place::new(folder.0.clone(), "l".to_string());
+        let (file, now) = (AlertFile::new(&place), Unix(10_000_000_000));
+        let of = |since: u64| alert(AlertKind::Ledger, "ledger/l", since, since);
+        let (first, second) = (of(now.0), of(now.0 + 200));
+        note(&file, |lines| lines.due(&first));
+        let text = std::fs::read(&file.path).unwrap();
+        std::fs::remove_file(&file.path).unwrap();
+        std::fs::create_dir(&file.path).unwrap();
+        assert!(file.done(&first, now).is_err());
+        assert!(file.facts(now).is_done(&first) && file.facts(now).is_open("ledger/l"));
+        let mut over = AlertLines::default();
+        over.over("ledger/l", now.0 + 100);
+        assert!(file.add(&over).is_err());
+        assert!(!file.facts(now).is_open("ledger/l") && !file.facts(now).knows(&second));
+        // However often it fails, the memory does not grow without bound.
+        for at in 0..10_000 {
+            over = AlertLines::default();
+            over.over("ledger/l", now.0 + 100 + at % 50);
+            assert!(file.add(&over).is_err());
+        }
+        assert!(file.unwritten.lock().unwrap().len() <= ALERTS_UNWRITTEN);
+        assert!(file.facts(now).is_done(&first) && !file.facts(now).knows(&second));
+        std::fs::remove_dir(&file.path).unwrap();
+        std::fs::write(&file.path, text).unwrap();
+        file.add(&AlertLines::default()).unwrap();
+        let other = opened(&place, now);
+        assert!(other.facts(now).is_done(&first) && !other.facts(now).knows(&second));
+        assert!(other.facts(now).due.is_empty());
     }
 }

@@ -4,7 +4,7 @@
 #[cfg(feature = "redis")]
 use super::exporter::host_name;
 use crate::base::limits::{
-    ALERT_RETRIES_END, ALERT_RETRY, ALERT_RETRY_MAX, ALERTS_LOOK, ALERTS_LOOK_TROUBLE, ALERTS_MAX, ALERTS_PARTING,
+    ALERT_RETRIES_END, ALERT_RETRY, ALERT_RETRY_MAX, ALERTS_AT_ONCE, ALERTS_LOOK, ALERTS_MAX, ALERTS_PARTING,
     ALERTS_ROUND, ALERTS_TICK,
 };
 use crate::base::time::{Mono, Unix};
@@ -64,14 +64,12 @@ struct DueAlert {
 struct Courier {
     needs: AlertNeeds,
     config: Arc<Config>,
-    file: Option<AlertFile>,
+    file: AlertFile,
     /// Bytes of the file when it was read last.
     size: u64,
     waiting: Vec<DueAlert>,
-    /// The alert that an attempt is made for, and where its result comes from.
-    trying: Option<(DueAlert, Receiver<Delivery>)>,
-    /// A target or the ledger is in trouble.
-    troubled: bool,
+    /// Alerts that an attempt is made for, and where its result comes from.
+    trying: Vec<(DueAlert, Receiver<Delivery>)>,
     /// Time of the next look for alerts that others have left.
     round: Mono,
     #[cfg(feature = "redis")]
@@ -112,8 +110,8 @@ impl AlertSender {
         });
     }
 
-    /// Closes the queue and waits for the end of the present attempt, but not for long: what is not delivered is in the
-    /// file.
+    /// Closes the queue and waits for the end of the present attempts, but not for long: the file has what is not
+    /// delivered.
     pub(super) fn finish(&self) {
         self.queue.close();
         let _ = self.ended.recv_timeout(ALERTS_PARTING);
@@ -125,21 +123,19 @@ impl Courier {
         let clock = Clock::new();
         let round = clock.mono().after(ALERTS_ROUND);
         let mut courier = Courier {
+            file: AlertFile::new(&needs.place),
             needs,
             config,
-            file: None,
             size: 0,
             waiting: Vec::new(),
-            trying: None,
-            troubled: false,
+            trying: Vec::new(),
             round,
             #[cfg(feature = "redis")]
             hosts: SharedAlerts::default(),
             clock,
         };
-        match AlertFile::open(&courier.needs.place, unix()) {
-            Ok(file) => courier.file = Some(file),
-            Err(error) => courier.say_error("kept in memory only", &error.to_string()),
+        if let Err(error) = courier.file.shrink(unix()) {
+            courier.say_error("kept in memory only", &error.to_string());
         }
         courier.look_into_file();
         courier
@@ -151,7 +147,7 @@ impl Courier {
         loop {
             let now = self.clock.mono();
             if look <= now {
-                look = now.after(if self.troubled { ALERTS_LOOK_TROUBLE } else { ALERTS_LOOK });
+                look = now.after(ALERTS_LOOK);
                 if self.config.alerts.collector.is_some() {
                     // A full box means that the loop is gone.
                     let _ = self.needs.mailbox.send(ReactorMessage::Notice(Notice::LookForTrouble));
@@ -159,6 +155,8 @@ impl Courier {
             }
             if self.round <= now {
                 self.round = now.after(ALERTS_ROUND);
+                // What could not be written before: it was reported then.
+                let _ = self.file.add(&AlertLines::default());
                 self.look_into_file();
                 #[cfg(feature = "redis")]
                 self.ask_hosts();
@@ -166,20 +164,16 @@ impl Courier {
             self.begin_next(now);
             let next = self.waiting.iter().map(|waiting| waiting.next).min().unwrap_or(Mono::NEVER);
             let next = next.min(look).min(self.round);
-            let wait = match self.trying {
-                Some(_) => ALERTS_TICK,
-                None => Duration::from_micros(next.micros_since(now)).max(ALERTS_TICK),
+            let wait = match self.trying.is_empty() {
+                true => Duration::from_micros(next.micros_since(now)).max(ALERTS_TICK),
+                false => ALERTS_TICK,
             };
             match queue.poll(&mut given, &mut idle, wait, Vec::is_empty) {
                 Polled::Found => self.take(&mut given),
                 Polled::Nothing => {}
                 Polled::Closed => return self.part(),
             }
-            if let Some((_, result)) = &self.trying
-                && let Ok(delivery) = result.recv_timeout(Duration::ZERO)
-            {
-                self.ended(delivery);
-            }
+            self.hear(Duration::ZERO);
             #[cfg(feature = "redis")]
             self.hear_hosts();
         }
@@ -187,34 +181,31 @@ impl Courier {
 
     /// Reads the facts from the file again, because another process may have written to it.
     fn facts(&self) -> AlertFacts {
-        self.file.as_ref().and_then(|file| file.read(unix()).ok()).unwrap_or_default()
+        self.file.facts(unix())
     }
 
     fn write(&self, lines: &AlertLines) {
-        if let Some(Err(error)) = self.file.as_ref().map(|file| file.add(lines)) {
+        if let Err(error) = self.file.add(lines) {
             self.say_error("kept in memory only", &error.to_string());
         }
     }
 
     /// Takes the alerts of the file: at the start, and those that a predecessor has left.
     fn look_into_file(&mut self) {
-        let size = self.file.as_ref().map_or(0, AlertFile::size);
+        let size = self.file.size();
         if size == self.size {
             return;
         }
         self.size = size;
-        let mut facts = self.facts();
-        for alert in std::mem::take(&mut facts.due) {
-            self.troubled |= alert.what.lasts();
+        for alert in self.facts().due {
             if !self.is_waiting(&alert) {
                 self.wait_for(alert);
             }
         }
-        self.troubled |= facts.has_trouble();
     }
 
     fn is_waiting(&self, alert: &Alert) -> bool {
-        let trying = self.trying.as_ref().map(|(waiting, _)| waiting);
+        let trying = self.trying.iter().map(|(waiting, _)| waiting);
         self.waiting.iter().chain(trying).any(|waiting| waiting.alert.id == alert.id)
     }
 
@@ -243,7 +234,6 @@ impl Courier {
         }
         if is_news {
             self.write(&lines);
-            self.troubled = facts.has_trouble() || self.waiting.iter().any(|waiting| waiting.alert.what.lasts());
         }
     }
 
@@ -251,7 +241,7 @@ impl Courier {
         if facts.knows(&alert) || self.is_waiting(&alert) {
             return;
         }
-        if self.waiting.len() >= ALERTS_MAX {
+        if self.waiting.len() + self.trying.len() >= ALERTS_MAX {
             return self.say(&alert, "dropped", Some("too many alerts wait"));
         }
         lines.due(&alert);
@@ -271,39 +261,60 @@ impl Courier {
         self.tell_hosts(subject);
     }
 
-    /// Begins an attempt for the alert that is due first, if there is none at present.
+    /// Begins attempts for alerts that are due, up to a number at once: first alerts about targets and the ledger, then
+    /// alerts that were not tried yet.
     fn begin_next(&mut self, now: Mono) {
-        if self.trying.is_some() || self.config.alerts.collector.is_none() {
-            return;
+        while self.trying.len() < ALERTS_AT_ONCE && self.config.alerts.collector.is_some() {
+            let is_free = |alert: &Alert| self.trying.iter().all(|(other, _)| other.alert.subject != alert.subject);
+            let due = self.waiting.iter().enumerate();
+            let due = due.filter(|(_, waiting)| waiting.next <= now && is_free(&waiting.alert));
+            let first = due.min_by_key(|(_, one)| (!one.alert.what.lasts(), one.tries > 0, one.next));
+            let Some(at) = first.map(|(at, _)| at) else { return };
+            let waiting = self.waiting.remove(at);
+            let (result, comes) = channel();
+            let (config, alert, file) = (self.config.clone(), waiting.alert.clone(), self.file.clone());
+            let security = self.needs.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let place = self.needs.place.clone();
+            let attempt = move || {
+                // The thread may have ended meanwhile.
+                let _ = result.send(deliver(&config, &security, &alert, &file, &place));
+            };
+            match start_thread("alert", Box::new(attempt)) {
+                Ok(_) => self.trying.push((waiting, comes)),
+                Err(error) => self.failed(waiting, &error.to_string()),
+            }
         }
-        let due = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.next <= now);
-        let Some(at) = due.min_by_key(|(_, waiting)| waiting.next).map(|(at, _)| at) else { return };
-        let waiting = self.waiting.remove(at);
-        let (result, comes) = channel();
-        let (config, alert, file) = (self.config.clone(), waiting.alert.clone(), self.file.clone());
-        let security = self.needs.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let place = self.needs.place.clone();
-        let attempt = move || {
-            // The thread may have ended meanwhile.
-            let _ = result.send(deliver(&config, &security, &alert, file.as_ref(), &place));
-        };
-        match start_thread("alert", Box::new(attempt)) {
-            Ok(_) => self.trying = Some((waiting, comes)),
-            Err(error) => self.failed(waiting, &error.to_string()),
+    }
+
+    /// Takes the results of attempts that end within `wait`.
+    fn hear(&mut self, wait: Duration) {
+        let until = self.clock.mono().after(wait);
+        for at in (0..self.trying.len()).rev() {
+            let left = Duration::from_micros(until.micros_since(self.clock.mono()));
+            if let Ok(delivery) = self.trying[at].1.recv_timeout(left) {
+                let (waiting, _) = self.trying.swap_remove(at);
+                self.ended(waiting, delivery);
+            }
         }
     }
 
     /// An attempt has ended.
-    fn ended(&mut self, delivery: Delivery) {
-        let Some((waiting, _)) = self.trying.take() else { return };
+    fn ended(&mut self, waiting: DueAlert, delivery: Delivery) {
         match delivery {
-            Delivery::Sent => {
+            Delivery::Sent(unnoted) => {
                 self.say(&waiting.alert, "sent", None);
+                if let Some(error) = unnoted {
+                    self.say_error("kept in memory only", &error);
+                }
                 // The trouble may have ended before its alert was delivered.
                 #[cfg(feature = "redis")]
                 if waiting.alert.what.lasts() && !self.facts().is_open(&waiting.alert.subject) {
                     self.tell_hosts(waiting.alert.subject);
                 }
+            }
+            // It was logged as failing.
+            Delivery::Before if waiting.tries > 0 => {
+                self.say(&waiting.alert, "dropped", Some("this alert, or a newer one of the same kind, was delivered"));
             }
             Delivery::Before => {}
             #[cfg(feature = "redis")]
@@ -333,13 +344,9 @@ impl Courier {
         self.waiting.push(waiting);
     }
 
-    /// Waits for the present attempt.
+    /// Waits for the present attempts.
     fn part(&mut self) {
-        if let Some((_, result)) = &self.trying
-            && let Ok(delivery) = result.recv_timeout(ALERTS_PARTING)
-        {
-            self.ended(delivery);
-        }
+        self.hear(ALERTS_PARTING);
     }
 
     fn say(&self, alert: &Alert, outcome: &str, error: Option<&str>) {

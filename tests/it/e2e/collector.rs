@@ -46,7 +46,8 @@ impl Span {
     }
 }
 
-/// Returns the collector's answer to the request with this number; `None` for no answer.
+/// Returns the collector's answer to the request with this number; `None` for no answer. After an answer whose last
+/// byte is 0 the connection stays open.
 pub type Answer = Arc<dyn Fn(usize) -> Option<String> + Send + Sync>;
 
 /// A running collector.
@@ -146,9 +147,14 @@ fn serve(socket: impl Read + Write, kept: &Mutex<Vec<(String, Value)>>, says: &A
         kept.push((head, body));
         kept.len() - 1
     };
-    match says(number) {
-        Some(answer) => drop(reader.get_mut().write_all(answer.as_bytes())),
-        None => drop(mpsc::channel::<()>().1.recv_timeout(std::time::Duration::from_secs(600))),
+    let answer = says(number);
+    let whole = answer.as_deref().filter(|answer| !answer.ends_with('\0'));
+    let sent = whole.or(answer.as_deref().map(|answer| &answer[..answer.len() - 1]));
+    drop(reader.get_mut().write_all(sent.unwrap_or_default().as_bytes()));
+    if whole.is_none() {
+        // The sender must stay: otherwise the wait ends at once.
+        let (_open, never) = mpsc::channel::<()>();
+        let _ = never.recv_timeout(std::time::Duration::from_secs(600));
     }
 }
 
