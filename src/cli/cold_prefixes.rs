@@ -73,12 +73,15 @@ pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Resul
     Ok(followed.lines())
 }
 
+/// Columns that are omitted, in this order, if the terminal is too narrow.
+const SPARE: [&str; 4] = ["CACHE WRITE", "CACHE READ", "PROMPT", "REQUESTS"];
+
 /// The lines as a table.
-pub(super) fn table(lines: &[ConversationLine]) -> String {
+pub(super) fn table(lines: &[ConversationLine], wide: bool) -> String {
     let heads =
         ["REQUESTS", "PROMPT", "CACHE READ", "CACHE WRITE", "CHANGED", "EXPIRED", "MOVED", "FAILED OVER", "PAID $"];
     let heads: Vec<_> = [("SESSION", Align::Left)].into_iter().chain(heads.map(|head| (head, Align::Right))).collect();
-    let mut table = Table::new(&heads);
+    let mut table = Table::new(&heads).fit(wide, &SPARE);
     for line in lines {
         let mut counts = vec![line.requests, line.input_tokens, line.cache_read_tokens, line.cache_write_tokens];
         counts.extend(line.clone().cold().map(|tokens| *tokens));

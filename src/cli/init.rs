@@ -231,7 +231,9 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     if let Some(variable) = load::hiding(&path) {
         warn(&format!("${variable} is set, so commands ignore this file: unset it, or use --config"));
     }
-    print(&format!("wrote {}\n", clean(&path.to_string_lossy())))
+    print(&format!("wrote {}\n", clean(&path.to_string_lossy())))?;
+    remark("next:\n  tollgate check --connect\n  tollgate keys issue --name NAME\n  tollgate serve");
+    Ok(())
 }
 
 /// Requests the models from a port of this host.

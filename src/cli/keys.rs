@@ -29,7 +29,7 @@ use crate::policy::plan::LimitOverrides;
 use crate::policy::window::iso;
 use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
-pub(super) use listing::{KeyLine, cut, listed, shown};
+pub(super) use listing::{KeyLine, NO_KEYS, cut, listed, shown};
 pub(super) use lookup::unknown;
 use lookup::{find, is_no_id};
 use used::Used;

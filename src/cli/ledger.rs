@@ -6,7 +6,7 @@ mod file;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, clean, grouped, print, print_json};
+use super::output::{Align, Failure, Table, clean, fitted, grouped, print, print_json};
 use super::store;
 use crate::base::digest::hex;
 use crate::base::time::Unix;
@@ -197,7 +197,7 @@ fn audit(args: &AuditArgs) -> Result<(), Failure> {
         let (who, what, key) = (line.who.clone(), line.what.clone(), line.key.clone());
         table.row(vec![window::iso(line.at), who, what, key, name, changed(line).join(", ")]);
     }
-    print(&table.text())
+    print(&fitted(table.text()))
 }
 
 /// The last lines of the audit, newest first, starting after the first `from`, up to the one after `bytes` bytes.

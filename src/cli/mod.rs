@@ -33,7 +33,7 @@ pub mod serve;
 pub mod store;
 pub mod usage;
 
-use crate::io::{machine, signals};
+use crate::io::signals;
 use args::{CheckArgs, ConfigArg, DemoArgs, ModelsArgs, ServeArgs};
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Failure;
@@ -205,7 +205,7 @@ fn misunderstood(error: &clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(output::MISUSED);
     let text = error.render().to_string();
     if code == 0 {
-        let text = machine::terminal_width().map_or(text.clone(), |width| output::wrapped(&text, width));
+        let text = output::fitted(text);
         return output::print(&text).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
     }
     output::remark(text.trim_end());

@@ -184,6 +184,11 @@ pub fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
+/// `text` wrapped to the width of the terminal, if there is one.
+pub fn fitted(text: String) -> String {
+    terminal_width().map_or(text.clone(), |width| wrapped(&text, width))
+}
+
 /// Alignment of a value in its column.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Align {

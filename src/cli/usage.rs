@@ -6,7 +6,7 @@ mod report;
 use super::args::ConfigArg;
 use super::cold_prefixes;
 use super::connect::distance;
-use super::keys::budgets;
+use super::keys::{NO_KEYS, budgets};
 use super::load::{self, Secrets};
 use super::output::{Failure, print, print_json, remark};
 use super::store;
@@ -15,7 +15,7 @@ use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
 use crate::policy::window::{iso, parse_moment};
-use crate::store::api::{By, Page, Query, StoreError, UsageLine};
+use crate::store::api::{By, Names, Page, Query, StoreError, UsageLine};
 use crate::store::ledger::Ledger;
 use clap::Args;
 use clap::builder::ArgPredicate;
@@ -114,7 +114,7 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
                 if lines.is_empty() {
                     remark(NOTHING);
                 }
-                print(&cold_prefixes::table(&lines))
+                print(&cold_prefixes::table(&lines, args.wide))
             }
         };
     }
@@ -137,11 +137,18 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         (_, true) => print(&report.csv()),
         _ => {
             if lines.is_empty() {
-                remark(NOTHING);
+                remark(if has_keys(&high)? { NOTHING } else { NO_KEYS });
             }
             print(&report.table(args.wide))
         }
     }
+}
+
+/// True if the ledger has a key.
+fn has_keys(high: &Config) -> Result<bool, Failure> {
+    let Some(mut ledger) = store::open_existing(high)? else { return Ok(false) };
+    let page = ledger.keys_page(None, Names::default(), (1, 1)).map_err(Failure::failed)?;
+    Ok(page.is_some_and(|keys| !keys.is_empty()))
 }
 
 /// Remark on an empty report.

@@ -156,9 +156,12 @@ pub(crate) fn step(
             return AdminStep::Answer(Answer { more, ..Answer::new(200, HTML) });
         }
         _ => {
-            out.extend_from_slice(
-                b"unknown path; see /, /healthz, /readyz, /metrics, /openapi.json and /admin/openapi.json\n",
-            );
+            out.extend_from_slice(b"unknown path; ");
+            if path.starts_with("/v1") {
+                let origins = origins(&cx.setup.config.server, host);
+                out.extend_from_slice(["clients use", &origins, "; "].concat().as_bytes());
+            }
+            out.extend_from_slice(b"see /, /healthz, /readyz, /metrics, /openapi.json and /admin/openapi.json\n");
             return Answer::text(404);
         }
     }

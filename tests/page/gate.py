@@ -125,6 +125,13 @@ class Incident(Gate):
     def run(self, *args, check=True):
         return subprocess.run([BINARY, *args], cwd=self.folder, capture_output=True, text=True, check=check)
 
+    def with_token(self, variable):
+        """A configuration whose token is in a variable that is not set."""
+        config = pathlib.Path(self.folder, "tollgate.toml").read_text(encoding="utf-8")
+        config = re.sub(r"admin_token = {.*}", f'admin_token = {{ env = "{variable}" }}', config)
+        pathlib.Path(self.folder, "unset.toml").write_text(config, encoding="utf-8")
+        return "unset.toml"
+
     def issue(self, name, *more):
         return self.run("keys", "issue", "--name", name, *more).stdout.strip().splitlines()[-1].split()[-1]
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import threading
 import time
 import traceback
 
-from gate import BINARY, Gate, Incident, Page, browser
+from gate import BINARY, Gate, Incident, Page, browser, free_port
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -46,6 +47,24 @@ def on_terminal(gate, *args, columns=80):
         said += piece
     os.close(ours)
     process.wait()
+    return said.decode().replace("\r\n", "\n")
+
+
+def begins_on_terminal(args, folder):
+    """The first two lines that a command which goes on prints on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    process = subprocess.Popen(args, cwd=folder, stdout=theirs, stderr=theirs, stdin=theirs, env={**os.environ, "OPENAI_API_KEY": "sk-x"})
+    os.close(theirs)
+    said = b""
+    try:
+        while said.count(b"\n") < 2:
+            said += os.read(ours, 65536)
+    except OSError:
+        pass
+    process.terminate()
+    process.wait(10)
+    os.close(ours)
     return said.decode().replace("\r\n", "\n")
 
 
@@ -518,9 +537,16 @@ def tables_and_help_fit_eighty_columns(_, driver):
         gate.say("x", key)
         gate.say("#sim status=500", key)
         gate.say("x", model="gpt-5-mini", key=key)
-        commands = ["serve", "demo", "check", "ready", "keys", "models", "usage", "requests", "ledger"]
+        def commands(*path):
+            """A command and the commands below it, by its own help."""
+            listed = re.search(r"^Commands:\n((?:  .*\n)+)", on_terminal(gate, *path, "--help"), re.M)
+            names = re.findall(r"^  (\S+)", listed[1], re.M) if listed else []
+            return [list(path)] + [below for name in names if name != "help" for below in commands(*path, name)]
         asked = [["keys", "list"], ["usage", "--budgets"], ["requests", "--limit", "50"], ["usage"], ["usage", "--by", "model,day"], ["usage", "--by", "session"]]
-        for args in asked + [[name, "--help"] for name in commands]:
+        every = commands()
+        assert ["keys", "issue"] in every and len(every) > 20, every
+        asked += [["models"], ["keys", "show", NAME], ["ledger", "audit"], ["usage", "--by", "session", "--cache"], ["check"]]
+        for args in asked + [[*path, "--help"] for path in every]:
             said = on_terminal(gate, *args)
             long = [line for line in said.splitlines() if len(line) > 80]
             assert not long, (args, long)
@@ -549,9 +575,60 @@ def the_command_line_says_what_to_do(_, driver):
         gone = gate.run("usage", "--config", "gone.toml", check=False)
         assert gone.returncode == 1 and "there is no ledger at " in gone.stderr, gone
         pathlib.Path(gate.folder, "new.toml").write_text(config.replace("sqlite:t.db", "sqlite:new.db"), encoding="utf-8")
-        assert "No keys: tollgate keys issue --name NAME" in gate.run("keys", "list", "--config", "new.toml").stderr
+        for empty in [["keys", "list"], ["usage"]]:
+            assert "No keys yet: tollgate keys issue --name NAME" in gate.run(*empty, "--config", "new.toml").stderr, empty
+        # In the manual's words, on a terminal.
+        assert "set $TG_READ (server.admin_token)" in on_terminal(gate, "requests", "--config", gate.with_token("TG_READ"))
+        for listens, key in [("client", "listen"), ("admin", "admin_listen")]:
+            other = config.replace(f':{gate.ports["admin" if key == "listen" else "client"]}"', f':{free_port()}"').replace("t.db", "other.db")
+            pathlib.Path(gate.folder, "taken.toml").write_text(other, encoding="utf-8")
+            said = gate.run("serve", "--config", "taken.toml", check=False).stderr
+            assert f"127.0.0.1:{gate.ports[listens]}: it is in use; is another gateway running? See `{key}` in [server]" in said, said
+        pathlib.Path(gate.folder, "shape.toml").write_text(config.replace('shape = "chat"', 'shape = "message"'), encoding="utf-8")
+        assert '(did you mean "messages"?), found "message"' in on_terminal(gate, "check", "--config", "shape.toml")
+        assert "2 models, 2 plans" in on_terminal(gate, "check")
+        if os.geteuid() == 0:
+            # A folder and a program that others may use, and a ledger that they may not.
+            os.chmod(gate.folder, 0o755)
+            program = shutil.copy(BINARY, gate.folder)
+            said = subprocess.run([program, "usage"], cwd=gate.folder, capture_output=True, text=True, check=False, user=65534, group=65534, extra_groups=[])
+            assert "cannot read the ledger t.db: permission denied (owner root, mode 600)" in said.stderr, said
     finally:
         gate.end()
+
+
+def each_listener_names_the_other_and_the_log_the_cause(_, driver):
+    gate = Incident(server="record_requests = true")
+    try:
+        assert gate.say("x", "sk-proj-of-another-service")[0] == 401
+        assert "health and metrics are on the gateway's `admin_listen` address" in gate.ask(gate.client + "/healthz")[1]
+        assert f"clients use {gate.client}; " in gate.ask(gate.admin + "/v1/models")[1]
+        assert gate.say("#sim status=400 code=bad_value param=temperature")[0] == 400
+        line = gate.wait(lambda: next((one for one in gate.api("requests")["data"] if one.get("upstream_code")), None))
+        assert line["reason"].startswith("status 400: "), line
+        malformed = next(one for one in gate.api("requests")["data"] if one["status"] == 401)
+        assert malformed["cause"] == "key: malformed", malformed
+    finally:
+        gate.end()
+
+
+def commands_that_begin_say_where_to_go(page, _):
+    folder = page.gate.folder
+    said = subprocess.run([BINARY, "init", "--config", "first.toml"], cwd=folder, capture_output=True, text=True, check=True,
+                          env={**os.environ, "OPENAI_API_KEY": "sk-x"})
+    assert said.stdout == "wrote first.toml\n", said
+    for command in ["tollgate check --connect", "tollgate keys issue --name NAME", "tollgate serve"]:
+        assert command in said.stderr, said
+    written = pathlib.Path(folder, "first.toml").read_text(encoding="utf-8")
+    assert re.search(r"admin_listen = .*# dashboard, admin API, health, metrics", written), written
+    lines = page.gate.printed().splitlines()
+    assert any("Dashboard: " in line and "#token=" in line for line in lines[:4]), lines[:6]
+    ports = [free_port(), free_port()]
+    config = written.replace("8080", str(ports[0])).replace("8081", str(ports[0])).replace("9090", str(ports[1])).replace("9091", str(ports[1]))
+    pathlib.Path(folder, "first.toml").write_text(config, encoding="utf-8")
+    said = begins_on_terminal([BINARY, "serve", "--config", "first.toml"], folder)
+    first, second = said.splitlines()[:2]
+    assert re.match(r"serving http://127\.0\.0\.1:\d+, dashboard http://127\.0\.0\.1:\d+/$", first) and second.startswith("{"), said
 
 
 def charts_have_axes_words_by_the_keyboard_and_a_table(page, _):
@@ -708,6 +785,8 @@ CASES = [
     it_asks_nobody_else_and_hostile_names_stay_text,
     tables_and_help_fit_eighty_columns,
     the_command_line_says_what_to_do,
+    each_listener_names_the_other_and_the_log_the_cause,
+    commands_that_begin_say_where_to_go,
     charts_have_axes_words_by_the_keyboard_and_a_table,
     its_numbers_are_those_of_the_report_and_the_metrics,
     the_playground_speaks_both_formats_streamed_and_whole,

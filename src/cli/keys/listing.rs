@@ -7,7 +7,9 @@ use crate::base::time::Unix;
 use crate::base::{limits, order};
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
-use crate::cli::output::{Align, Failure, Table, dollars, grouped, json_text, print, print_json, print_on, remark};
+use crate::cli::output::{
+    Align, Failure, Table, dollars, fitted, grouped, json_text, print, print_json, print_on, remark,
+};
 use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
@@ -47,6 +49,9 @@ pub struct ListArgs {
 fn parse_after(text: &str) -> Result<KeyId, String> {
     KeyId::parse(text).ok_or_else(|| "expected the id of a key: twelve letters and digits".to_string())
 }
+
+/// Remark on a ledger without keys.
+pub(in crate::cli) const NO_KEYS: &str = "No keys yet: tollgate keys issue --name NAME";
 
 /// A key as JSON.
 #[derive(Serialize)]
@@ -328,7 +333,7 @@ impl Out {
                 match (&args.name, args.after) {
                     (Some(name), _) => remark(&format!("No keys match --name {name}")),
                     (None, Some(_)) => remark("No further keys"),
-                    (None, None) => remark("No keys: tollgate keys issue --name NAME"),
+                    (None, None) => remark(NO_KEYS),
                 }
                 print(&table.take_text())
             }
@@ -392,7 +397,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
     let (plan, used, money, limits) = (line.plan_text(), line.used_text(), line.money_text(), line.limits.text());
     let (labels, none) = (line.labels_text(), || "none".to_string());
-    let (endpoints, models) = (line.endpoints_text(), line.models_text());
+    let [endpoints, models] = [line.endpoints_text(), line.models_text()].map(|names| names.replace(',', ", "));
     for (field, value) in [
         ("id", line.id),
         ("name", line.name),
@@ -415,7 +420,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     ] {
         table.row(vec![field.to_string(), value]);
     }
-    print(&table.text())
+    print(&fitted(table.text()))
 }
 
 #[cfg(test)]

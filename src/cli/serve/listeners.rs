@@ -61,24 +61,24 @@ impl ServeListeners {
 
     /// Binds the configured addresses.
     pub(crate) fn bind(config: &Config) -> Result<ServeListeners, String> {
-        let bind = |addr: &SocketAddr| {
+        let bind = |addr: &SocketAddr, key: &str| {
             let bound = listen::bind(*addr, config.server.reuse_port);
             bound.map_err(|error| match error.kind() {
                 ErrorKind::AddrInUse => {
                     format!(
-                        "cannot listen on {addr}: it is in use; is another gateway running? See `listen` in [server]"
+                        "cannot listen on {addr}: it is in use; is another gateway running? See `{key}` in [server]"
                     )
                 }
                 _ => format!("cannot listen on {addr}: {}", explained(&error)),
             })
         };
         let admin = |place: &AdminListen| match place {
-            AdminListen::Address(addr) => bind(addr),
+            AdminListen::Address(addr) => bind(addr, "admin_listen"),
             AdminListen::Unix(path) => {
                 listen::bind_unix(path).map_err(|error| format!("cannot listen on {place}: {}", explained(&error)))
             }
         };
-        let clients = config.server.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        let clients = config.server.listen.iter().map(|addr| bind(addr, "listen")).collect::<Result<_, _>>()?;
         let admin = config.server.admin_listen.as_ref().map(admin).transpose()?;
         ServeListeners::new(clients, admin, None, config)
     }

@@ -106,6 +106,9 @@ impl Identified {
     }
 }
 
+/// Answer to requests for the paths of the admin listener.
+const ON_ADMIN: &str = "health and metrics are on the gateway's `admin_listen` address";
+
 /// Checks the head of a request. `found` gets the facts known so far, also on refusal.
 pub(crate) fn authorize(
     head: &RequestHead,
@@ -134,6 +137,7 @@ pub(crate) fn authorize(
             found.endpoint = Some(Endpoint::Root);
             return method_allowed(head, Endpoint::Root);
         }
+        b"/healthz" | b"/readyz" | b"/metrics" => return Err(Refusal::of_status(404, ON_ADMIN)),
         _ => return Err(Refusal::no_path()),
     };
     let asked = exact.or_else(|| endpoint_of(inside, head, bytes));

@@ -192,6 +192,12 @@ fn all_errors_are_reported_together_in_line_order() {
 fn unknown_keys_are_errors_with_a_hint_if_a_known_key_is_similar() {
     one_error(&with("defaultmodel = \"m\""), 1, "defaultmodel", "did you mean `default_model`?");
     one_error(&with("[servers]"), 1, "servers", "did you mean `server`?");
+    one_error(
+        &with("[store]\ndurability = \"write-behnd\""),
+        2,
+        "store.durability",
+        "(did you mean \"write-behind\"?)",
+    );
     one_error(&with("[server]\nlistn = \"127.0.0.1:1\""), 2, "server.listn", "did you mean `listen`?");
     one_error(&with("[server]\nbanana = 1"), 2, "server.banana", "unknown key");
     one_error(&with("[store]\npath = 1"), 2, "store.path", "unknown key");

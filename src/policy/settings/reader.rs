@@ -524,7 +524,9 @@ impl<'a> Reader<'a> {
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         if found.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            self.wrong(field, format!("expected one of {}", names.join(", ")));
+            let near = names.iter().find(|name| is_near(name, &text));
+            let near = near.map_or(String::new(), |near| format!(" (did you mean \"{near}\"?)"));
+            self.wrong(field, format!("expected one of {}{near}", names.join(", ")));
         }
         found
     }
