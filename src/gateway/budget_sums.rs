@@ -14,7 +14,7 @@ pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
 pub(crate) struct BudgetSums {
     /// Each with the number of its last row, which must be committed before.
     keys: BTreeMap<u32, u64>,
-    /// Time of the next questions; `NEVER` if there are no keys.
+    /// Time of the next questions; `NEVER` if there are no keys, or none with a committed row.
     due: Mono,
 }
 
@@ -37,13 +37,20 @@ impl BudgetSums {
         self.due = self.due.min(now.after(COUNTS_FRESH));
     }
 
+    /// Rows are committed, perhaps those of keys that wait.
+    pub(crate) fn committed(&mut self, now: Mono) {
+        if !self.keys.is_empty() {
+            self.due = self.due.min(now.after(COUNTS_FRESH));
+        }
+    }
+
     /// Takes the keys to ask for now, whose rows are committed by `is_safe`.
     pub(crate) fn take(&mut self, now: Mono, is_safe: impl Fn(u64) -> bool) -> Vec<KeyIx> {
         let ready = self.keys.iter().filter(|(_, row)| is_safe(**row)).map(|(key, _)| KeyIx(*key));
         let ready: Vec<KeyIx> = ready.take(SUMS_AT_ONCE).collect();
         ready.iter().for_each(|key| _ = self.keys.remove(&key.0));
-        let pause = if ready.len() == SUMS_AT_ONCE { SUMS_PAUSE } else { COUNTS_FRESH };
-        self.due = if self.keys.is_empty() { Mono::NEVER } else { now.after(pause) };
+        let is_full = ready.len() == SUMS_AT_ONCE && !self.keys.is_empty();
+        self.due = if is_full { now.after(SUMS_PAUSE) } else { Mono::NEVER };
         ready
     }
 }
@@ -63,6 +70,10 @@ mod tests {
         assert!(first.len() == SUMS_AT_ONCE && !first.contains(&KeyIx(3)));
         assert_eq!(sums.due(), now.after(COUNTS_FRESH).after(SUMS_PAUSE));
         assert_eq!(sums.take(sums.due(), |row| row < 7), []);
+        // Nothing is asked before the row of the last key is committed.
+        assert_eq!(sums.due(), Mono::NEVER);
+        sums.committed(now);
+        assert_eq!(sums.due(), now.after(COUNTS_FRESH));
         assert_eq!(sums.take(sums.due(), |_| true), [KeyIx(3)]);
         assert_eq!(sums.due(), Mono::NEVER);
     }

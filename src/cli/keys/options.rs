@@ -30,8 +30,8 @@ pub struct KeyOptions {
     /// Models the key may use: comma-separated ids, or all
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, models, quota, or all; the
-    /// first six include models and quota
+    /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, models, quota, or all;
+    /// the first six include models and quota
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// Expiry: a duration (30d), a date (2027-01-31), or never

@@ -80,6 +80,7 @@ impl Gateway {
     /// Records that `rows` more rows are committed, and sends the answers that waited for them.
     pub(crate) fn committed(&mut self, rows: u64) {
         self.cx.ledger.committed(rows);
+        self.cx.lookups.sums.committed(self.cx.now.mono);
         while let Some(id) = self.cx.ledger.next_safe() {
             self.tell(id, ExchangeEvent::Committed);
         }
