@@ -21,8 +21,8 @@ const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 /// Headers of Anthropic's API that are written one by one.
 const WRITTEN: [&str; 2] = ["anthropic-version", "anthropic-beta"];
 
-/// Beginnings of betas that belong to members on the deny list: skills (`container`) and `mcp_servers`. A provider
-/// refuses a beta that needs a member, or a member without its beta.
+/// Parts of the names of betas that belong to members on the deny list: skills (`container`) and `mcp_servers`. A
+/// provider refuses a beta that needs a member, or a member without its beta.
 const DENIED_BETAS: [&[u8]; 2] = [b"skills-", b"mcp-client-"];
 
 /// Prefixes of OpenAI's own reasoning models: they accept an effort and no sampling.
@@ -237,7 +237,9 @@ impl Template {
     fn write_betas(&self, client_head: &[u8], out: &mut Vec<u8>) {
         let allowed = |name: &[u8]| match &self.betas {
             Some(list) => list.iter().any(|known| known.as_bytes() == name),
-            None => !DENIED_BETAS.iter().any(|denied| name.starts_with(denied)),
+            None => !DENIED_BETAS
+                .iter()
+                .any(|denied| name.windows(denied.len()).any(|part| part.eq_ignore_ascii_case(denied))),
         };
         let mut first = true;
         let names = values(client_head, "anthropic-beta").flat_map(|value| value.split(|byte| *byte == b','));

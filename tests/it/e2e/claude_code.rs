@@ -129,7 +129,7 @@ const SYSTEM: &str = r#""system": [ {"type":"text","text":"x-anthropic-billing-h
  {"type":"text","text":"You are Claude Code\u2026","cache_control":{"type":"ephemeral"}},  {"text":"3","type":"text"} ]"#;
 
 /// Members that reach no provider, and betas that go with them.
-const DENIED: [(&str, &str, &str); 9] = [
+const DENIED: [(&str, &str, &str); 14] = [
     ("container and skills", r#""container":{"skills":[{"skill_id":"s-1"}]}"#, "skills-2025-10-02"),
     ("servers of tools", r#""mcp_servers":[{"url":"https://elsewhere.test"}]"#, "mcp-client-2025-04-04"),
     ("a newer beta of those", r#""mcp_servers":[]"#, "mcp-client-2025-11-20"),
@@ -137,6 +137,11 @@ const DENIED: [(&str, &str, &str); 9] = [
     ("other models", r#""fallbacks":["elsewhere"]"#, ""),
     ("a list of models", r#""models":["elsewhere"]"#, ""),
     ("diagnostics", r#""diagnostics":{"previous_message_id":"elsewhere"}"#, ""),
+    ("a beta in capitals", r#""container":"c-1""#, "SKILLS-2025-10-02"),
+    ("a beta in quotes", r#""container":"c-1""#, "\"skills-2025-10-02\""),
+    ("betas in the body", r#""anthropic_beta":["skills-2025-10-02"]"#, ""),
+    ("a router of a gateway", r#""user_config":{"model_list":[]}"#, ""),
+    ("another tenant", r#""tenant_id":"t-1""#, ""),
     ("another address", r#""base_url":"https://elsewhere.test""#, ""),
     ("a credential", r#""api-key":"elsewhere""#, ""),
 ];
