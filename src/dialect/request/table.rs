@@ -68,7 +68,6 @@ const ELSEWHERE: &[&str] = &[
     "organization",
     "organizationid",
     "orgid",
-    "plugins",
     "project",
     "projectid",
     "provider",
