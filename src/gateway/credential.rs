@@ -28,7 +28,8 @@ impl ClientCredential {
         if let Some(at) = values.iter().position(|value| stands_in(value, prefix)) {
             return Err(CredentialError::GatewayKey(HEADERS[at].0));
         }
-        if values.iter().all(|value| value.is_empty()) {
+        // A scheme alone is no credential.
+        if values.iter().all(|value| value.is_empty() || value.eq_ignore_ascii_case("bearer")) {
             return Err(CredentialError::Missing);
         }
         Ok(ClientCredential(values.map(Box::from)))

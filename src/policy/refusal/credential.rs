@@ -16,7 +16,12 @@ pub enum CredentialError {
 
 impl From<CredentialError> for Refusal {
     fn from(error: CredentialError) -> Refusal {
-        let refusal = |text| Refusal::new(RefusalKind::Authentication, 401, text);
+        // Without this header Claude Code repeats a 401 for minutes. A provider's 401 lacks it, since the client may
+        // repeat the request with a renewed credential.
+        let refusal = |text| {
+            let refusal = Refusal::new(RefusalKind::Authentication, 401, text);
+            Refusal { should_retry: Some(false), ..refusal }
+        };
         match error {
             CredentialError::Missing => {
                 let text = "this model needs a credential of your own for its provider: send it in `authorization`, \

@@ -85,11 +85,13 @@ fn missing_credential_and_gateway_key_in_its_place_are_refused_before_anything_i
     let (key, own) = (h.key(), bearer(OWN));
     let as_bearer = bearer(&key);
     let none: &[(&str, &str)] = &[("x-tollgate-key", &key)];
+    let empty: &[(&str, &str)] = &[("authorization", "Bearer"), ("x-tollgate-key", &key)];
     let usual: &[(&str, &str)] = &[("authorization", &as_bearer)];
     let both: &[(&str, &str)] = &[("authorization", &as_bearer), ("x-tollgate-key", &key)];
     let beside: &[(&str, &str)] = &[("authorization", &own), ("x-api-key", &key)];
     for (fields, said) in [
         (none, "send it in `authorization`, and the gateway's key in `x-tollgate-key`"),
+        (empty, "send it in `authorization`, and the gateway's key in `x-tollgate-key`"),
         (usual, "gets `authorization`, which has the gateway's key"),
         (both, "gets `authorization`, which has the gateway's key"),
         (beside, "gets `x-api-key`, which has the gateway's key"),
@@ -100,6 +102,7 @@ fn missing_credential_and_gateway_key_in_its_place_are_refused_before_anything_i
         ] {
             let answer = ask(&h, path, fields, &body);
             assert_eq!((answer.status(), answer.text().contains(said)), (401, true), "{fields:?}: {}", answer.text());
+            assert_eq!(answer.head.get("x-should-retry"), Some("false"));
         }
     }
     assert!(chat_provider.taken().is_empty() && messages_provider.taken().is_empty());
