@@ -56,7 +56,7 @@ fn dollars(nano: u64) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// The same with at least two decimals.
+/// Nano-dollars as dollars, with at least two decimals.
 fn to_cents(nano: u64) -> String {
     dollars(nano) + if nano.is_multiple_of(100_000_000) { "0" } else { "" }
 }

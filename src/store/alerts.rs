@@ -93,7 +93,7 @@ impl AlertFacts {
         self.due = due;
     }
 
-    /// The same facts in as few lines as possible.
+    /// Writes these facts in as few lines as possible.
     fn lines(&self) -> AlertLines {
         let mut lines = AlertLines::default();
         for (subject, Subject { done, at, over }) in &self.subjects {
@@ -209,7 +209,7 @@ impl AlertFile {
         match self.writer().and_then(|mut file| file.write_all(unwritten.as_bytes()).map(|()| file)) {
             Ok(file) => {
                 unwritten.clear();
-                // What other attempts write need not wait for the disk.
+                // Other attempts can write their facts while this one waits for the disk.
                 drop(unwritten);
                 file.sync_data()
             }
@@ -250,7 +250,7 @@ impl AlertFile {
         }
     }
 
-    /// What the file says, as far as it can be read, and the memory.
+    /// The facts in the file, if it can be read, and those kept in memory.
     pub fn facts(&self, now: Unix) -> AlertFacts {
         let mut facts = self.read().unwrap_or_default();
         facts.take_all(self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).as_bytes());

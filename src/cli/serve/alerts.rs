@@ -155,7 +155,7 @@ impl Courier {
             }
             if self.round <= now {
                 self.round = now.after(ALERTS_ROUND);
-                // What could not be written before: it was reported then.
+                // Retries facts that could not be written; that failure was logged.
                 let _ = self.file.add(&AlertLines::default());
                 self.look_into_file();
                 #[cfg(feature = "redis")]
@@ -312,7 +312,7 @@ impl Courier {
                     self.tell_hosts(waiting.alert.subject);
                 }
             }
-            // It was logged as failing.
+            // The log has it as failing, so its end is logged, too.
             Delivery::Before if waiting.tries > 0 => {
                 self.say(&waiting.alert, "dropped", Some("this alert, or a newer one of the same kind, was delivered"));
             }

@@ -307,7 +307,7 @@ impl Answering {
         Ok(Effect::End(forward, Outcome { status: 200, error: None, usage }))
     }
 
-    /// Nothing more is needed from the connection.
+    /// Releases the connection, whose response is complete.
     pub(super) fn let_go_complete(&mut self, cx: &mut Cx) {
         if let Some(provider) = self.provider.take() {
             cx.let_go(provider, true);

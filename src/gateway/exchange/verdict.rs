@@ -41,7 +41,7 @@ impl RequestJob {
         let reads = head.has_allowances || cools_down;
         let refuses = refuses_credential(head.status);
         if (reads || refuses) && self.takes_clients() {
-            // It concerns the client's account; requests of other clients tell nothing about it.
+            // This status is about the client's own account, so it must not count against the target.
             if let Some(flight) = flight {
                 cx.breakers.answer_begins(target, flight, &self.request.needs(), None, cx.now.mono);
             }
