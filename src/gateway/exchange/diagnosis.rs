@@ -5,7 +5,7 @@
 use super::event::Outcome;
 use super::fault::Fault;
 use super::job::{Request, RequestJob, RequestNotes};
-use super::mask::mask;
+use super::mask::{mask, without_words};
 use super::state::Body;
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
@@ -178,7 +178,8 @@ impl RequestJob {
         let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
         let own = self.request.said.as_ref().and_then(|said| said.credential.as_ref());
         let told = told.chain(own.into_iter().flat_map(ClientCredential::parts));
-        Some(mask(message, &target.model, &model.id, told))
+        let short = own.and_then(|own| without_words(message, own.parts()));
+        Some(mask(short.as_deref().unwrap_or(message), &target.model, &model.id, told))
     }
 
     /// The present attempt has failed. It may not be the last one.

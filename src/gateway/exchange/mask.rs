@@ -42,6 +42,15 @@ pub(super) fn mask<'a>(
     text
 }
 
+/// A text without the words of a client's own credential that [`mask`] leaves since they are short, except the name of
+/// the scheme; `None` if there are none. Unlike an operator's headers, a credential is secret whatever its length.
+#[cold]
+pub(super) fn without_words<'a>(message: &str, own: impl Iterator<Item = &'a str>) -> Option<String> {
+    let words = own.flat_map(str::split_whitespace).filter(|word| word.len() < PART_MIN);
+    let secret = words.filter(|word| !word.eq_ignore_ascii_case("bearer"));
+    secret.fold(None, |text, word| Some(with_name(text.as_deref().unwrap_or(message), word, STARS)))
+}
+
 /// A text with `ours` in place of the provider's name of a model, unless a letter or digit before or after it makes it
 /// part of another word. Any other character may belong to a path, a version or a sentence around the name.
 fn with_name(text: &str, theirs: &str, ours: &str) -> String {

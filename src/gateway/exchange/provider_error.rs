@@ -35,7 +35,7 @@ impl RequestJob {
         let text = read_error(body).unwrap_or_default();
         // Some providers refuse a request that exceeds a token rate with 413.
         let shown = if status == 413 && is_rate(&text) { 429 } else { status };
-        let kind = match matches!(shown, 401..=403 | 429) && self.takes_clients() {
+        let kind = match matches!(shown, 401..=404 | 429) && self.takes_clients() {
             true => FaultKind::ClientCredential(shown),
             false => FaultKind::Status(shown),
         };

@@ -218,7 +218,8 @@ impl Template {
         }
     }
 
-    /// Writes the client's other headers of Anthropic's API as they are, except those that the configuration sets.
+    /// Writes the client's other headers of Anthropic's API as they are, except those that the configuration sets or
+    /// that `connection` names: they are for this hop alone (RFC 9110 section 7.6.1).
     #[cold]
     fn write_others(&self, client_head: &[u8], out: &mut Vec<u8>) {
         let fields = field_lines(client_head).filter_map(|line| {
@@ -227,7 +228,11 @@ impl Template {
         });
         for (name, value) in fields.filter(|(name, _)| is_anthropic(name)) {
             let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-            if !WRITTEN.iter().any(|known| is(known)) && !self.configured.iter().any(|known| is(known)) {
+            let mut hop = values(client_head, "connection").flat_map(|value| value.split(|byte| *byte == b','));
+            let skips = WRITTEN.iter().any(|known| is(known))
+                || self.configured.iter().any(|known| is(known))
+                || hop.any(|of_hop| of_hop.trim_ascii().eq_ignore_ascii_case(name));
+            if !skips {
                 line(out, &[name, b": ", value]);
             }
         }

@@ -444,12 +444,14 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth
     let Some(field) = s.take("auth") else { return usual };
     let Some(text) = reader.string(&field) else { return usual };
     let name = text.to_ascii_lowercase();
-    match name.as_str() {
+    match text.as_str() {
         "bearer" => return Auth::Bearer,
         "client" => return Auth::Client,
         _ => {}
     }
-    if !is_token(&name) || (RESERVED.contains(&name.as_str()) && !CREDENTIALS.contains(&name.as_str())) {
+    // Another spelling of these words is no header.
+    let is_word = matches!(name.as_str(), "bearer" | "client");
+    if is_word || !is_token(&name) || (RESERVED.contains(&name.as_str()) && !CREDENTIALS.contains(&name.as_str())) {
         reader.wrong(&field, "expected \"bearer\", \"x-api-key\", \"client\" or the name of a header");
     }
     Auth::Header(name)

@@ -38,6 +38,7 @@ impl From<CredentialError> for Refusal {
             CredentialError::Refused(status, message, retry_after) => {
                 let (kind, status, text) = match status {
                     401 => (RefusalKind::Authentication, 401, "the model's provider does not accept your credential"),
+                    404 => (RefusalKind::NotFound, 404, "the model's provider does not find this for your credential"),
                     429 => (RefusalKind::RateLimit, 429, "your credential has reached a limit of the model's provider"),
                     _ => (RefusalKind::Permission, 403, "the model's provider refuses this to your credential"),
                 };

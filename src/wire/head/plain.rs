@@ -144,8 +144,8 @@ impl RequestFields {
             14 if is(name, b"content-length") => return self.framing.length(&buf[value]),
             14 if is(name, b"anthropic-beta") => HeaderField::AnthropicBeta,
             14 if is(name, b"x-tollgate-key") => {
-                self.names_key = true;
-                return Some(());
+                // The strict parser refuses a second one.
+                return (!std::mem::replace(&mut self.names_key, true)).then_some(());
             }
             16 if is(name, b"content-encoding") => HeaderField::ContentEncoding,
             17 if is(name, b"transfer-encoding") => return None,

@@ -91,7 +91,9 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             wants_cost |= header.name.eq_ignore_ascii_case("x-tollgate-include-cost") && is_true(header.value);
             more_anthropic |= is_anthropic(header.name.as_bytes());
             names_agent |= is_agent(header.name.as_bytes());
-            names_key |= header.name.eq_ignore_ascii_case("x-tollgate-key");
+            if header.name.eq_ignore_ascii_case("x-tollgate-key") && std::mem::replace(&mut names_key, true) {
+                return Err(bad("x-tollgate-key is repeated"));
+            }
             let rank = session_rank(header.name.as_bytes());
             if rank > 0 && rank < session && !header.value.is_empty() {
                 (session, fields[HeaderField::Session as usize]) = (rank, span_of(head, header.value));

@@ -1,6 +1,7 @@
 //! A client's own credential: providers with `auth = "client"` get it, and nothing else ever does.
 
 use super::client::{Answer, post, request};
+use super::collector::Collector;
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, streamed, with};
 use super::process::run;
 use super::recorder::Recorder;
@@ -119,6 +120,7 @@ fn refused_client_credential_is_the_answer_and_no_target_cools_down() {
         (401, 401, "authentication_error"),
         (402, 403, "permission_error"),
         (403, 403, "permission_error"),
+        (404, 404, "not_found_error"),
         (429, 429, "rate_limit_error"),
     ] {
         provider.answer_with(status);
@@ -148,6 +150,10 @@ fn check_refuses_routes_that_mix_client_credentials_with_other_providers() {
             "has no effect with auth = \"client\"",
         ),
         (provider("p", "chat", h.upstream, "auth = \"client\"\ndiscover = {}"), "has no effect with auth = \"client\""),
+        (
+            provider("p", "chat", h.upstream, "auth = \"Client\""),
+            "expected \"bearer\", \"x-api-key\", \"client\" or the name of a header",
+        ),
     ] {
         fs::write(h.folder.path().join("other.toml"), format!("{good}\n{more}")).unwrap();
         let done = run(h.folder.path(), &["check", "--config", "other.toml"], &[CREDENTIAL]);
@@ -155,6 +161,51 @@ fn check_refuses_routes_that_mix_client_credentials_with_other_providers() {
     }
     let done = h.command(&["check", "--connect"]);
     assert!(!done.out.contains("wants a credential"), "{}{}", done.out, done.err);
+}
+
+/// The header is refused like a repeated `authorization`, even with one value: which one would count?
+#[test]
+fn repeated_gateway_key_is_refused() {
+    let (h, provider, _) = owned();
+    let (key, own) = (h.key(), bearer(OWN));
+    for second in [&*key, "tg_live_other"] {
+        let fields = [("authorization", &*own), ("x-tollgate-key", &*key), ("X-Tollgate-Key", second)];
+        let answer = ask(&h, "/v1/chat/completions", &fields, &with(chat("x"), "model", "mine"));
+        assert_eq!((answer.status(), answer.text().contains("x-tollgate-key is repeated")), (400, true));
+    }
+    assert!(provider.taken().is_empty());
+}
+
+#[test]
+fn short_credential_is_masked_as_a_word() {
+    let (h, provider, _) = owned();
+    let key = h.key();
+    provider.answer_with(403);
+    for own in ["zq7", "zq7-1", "zq7+1x"] {
+        let fields = [("authorization", &*bearer(own)), ("x-api-key", own), ("x-tollgate-key", &*key)];
+        let answer = ask(&h, "/v1/chat/completions", &fields, &with(chat("x"), "model", "mine"));
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(message.contains("authorization: Bearer ***") && !message.contains(own), "{message}");
+    }
+    assert!(!h.log().iter().any(|line| line.to_string().contains("zq7")));
+}
+
+/// A header that `connection` names is for the next hop alone (RFC 9110 section 7.6.1).
+#[test]
+fn headers_named_by_connection_reach_no_provider() {
+    let (h, _, provider) = owned();
+    let (key, own) = (h.key(), bearer(OWN));
+    let fields = [
+        ("authorization", &*own),
+        ("x-tollgate-key", &*key),
+        ("connection", "keep-alive, Anthropic-Foo"),
+        ("anthropic-foo", "1"),
+        ("anthropic-bar", "2"),
+    ];
+    let answer = ask(&h, "/v1/messages", &fields, &with(message("x"), "model", "claude-mine"));
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let received = provider.taken().remove(0);
+    assert!(lines(&received).contains(&"anthropic-bar: 2") && !received.contains("anthropic-foo"), "{received}");
 }
 
 /// 200 models of one to three targets each, with failover between those that may have several, and a request to each
@@ -205,6 +256,9 @@ fn canaries_in_client_headers_reach_no_provider_but_their_own() {
         more += &model(&format!("route-{number}"), &targets);
         routes.push(own.get(first).map(|_| first));
     }
+    let collector = Collector::start();
+    // Writing to a String cannot fail.
+    let _ = write!(more, "[telemetry]\notlp = \"http://{}\"\nsample = 1.0\n", collector.at);
     let mut h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key();
     let mut answers = String::new();
@@ -247,6 +301,8 @@ fn canaries_in_client_headers_reach_no_provider_but_their_own() {
     h.gateway.stop("TERM");
     let mut places =
         vec![("answer", answers), ("log", h.gateway.written()), ("metrics", admin), ("requests", requests)];
+    assert!(collector.spans().len() >= routes.len(), "{} spans", collector.spans().len());
+    places.push(("spans", format!("{:?}", collector.asked())));
     for entry in fs::read_dir(h.folder.path()).unwrap().flatten() {
         if entry.file_name().to_string_lossy().starts_with("tollgate.db") {
             places.push(("ledger", String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned()));
