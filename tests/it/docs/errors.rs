@@ -2,7 +2,7 @@
 //! its tables.
 
 use super::pages::{blessed, root};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 use tollgate::base::time::Unix;
@@ -173,23 +173,27 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
 /// Errors that are never sent: the connection closes without a response.
 const UNSENT: [&str; 1] = ["no_proxy_header"];
 
+/// Returns a section for each status. Its first line has the type and the usual code, so a row names only another code.
 fn table() -> String {
-    let mut errors = errors();
-    errors.sort_by_key(|(_, refusal, _)| refusal.status);
+    let mut sections: BTreeMap<u16, Vec<(Refusal, &str)>> = BTreeMap::new();
+    for (_, refusal, remedy) in errors() {
+        sections.entry(refusal.status).or_default().push((refusal, remedy));
+    }
     let mut out = String::new();
-    let mut last = 0;
-    for (_, refusal, remedy) in errors {
-        if refusal.status != last {
-            last = refusal.status;
-            let _ = writeln!(
-                out,
-                "\n## {last}\n\n| message | type | code on `/v1/responses` | what to do |\n|---|---|---|---|"
-            );
+    for (status, rows) in sections {
+        let kind = rows[0].0.kind.as_str();
+        assert!(rows.iter().all(|(refusal, _)| refusal.kind.as_str() == kind), "{status} has errors of two types");
+        let count = |word: &str| rows.iter().filter(|(refusal, _)| refusal.word() == word).count();
+        let usual = rows.iter().rev().map(|(refusal, _)| refusal.word()).max_by_key(|word| count(word)).unwrap();
+        let _ = writeln!(out, "\n## {status}\n\nType `{kind}`, code on `/v1/responses` `{usual}`.\n");
+        let _ = writeln!(out, "| message | what to do |\n|---|---|");
+        for (refusal, remedy) in &rows {
+            let retry = if refusal.should_retry == Some(false) { " `x-should-retry: false`." } else { "" };
+            let word = refusal.word();
+            let code = if word == usual { String::new() } else { format!(" Code `{word}`.") };
+            let message = refusal.message.replace('|', "\\|");
+            let _ = writeln!(out, "| {message} | {remedy}{retry}{code} |");
         }
-        let retry = if refusal.should_retry == Some(false) { " `x-should-retry: false`." } else { "" };
-        let (kind, word) = (refusal.kind.as_str(), refusal.word());
-        let message = refusal.message.replace('|', "\\|");
-        let _ = writeln!(out, "| {message} | `{kind}` | `{word}` | {remedy}{retry} |");
     }
     out
 }
