@@ -5,6 +5,7 @@ use super::pages::{blessed, root};
 use super::rig::Rig;
 use clap::{Arg, Command};
 use std::fmt::Write;
+use std::fs;
 
 /// Returns the commands without subcommands, with their full names.
 fn leaves() -> Vec<(String, Command)> {
@@ -28,6 +29,11 @@ fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
 }
 
+/// Returns the arguments in a command's table. The top of the page describes `--config`.
+fn rows(command: &Command) -> impl Iterator<Item = &Arg> {
+    arguments(command).filter(|arg| arg.get_id() != "config")
+}
+
 /// Returns a help text as a single line.
 fn line(text: Option<&clap::builder::StyledStr>) -> String {
     text.map(|text| text.to_string().split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
@@ -46,10 +52,10 @@ fn entry(name: &str, command: &Command) -> String {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").replace('\n', " ");
     let mut out = format!("## `{name}`\n\n{}.\n\n```text\n{usage}\n```\n\n", line(command.get_about()));
-    if arguments(command).next().is_some() {
+    if rows(command).next().is_some() {
         out += "| argument | meaning |\n|---|---|\n";
     }
-    for arg in arguments(command) {
+    for arg in rows(command) {
         let value = arg.get_value_names().map(|names| names[0].to_string());
         let shown = match (arg.get_long(), value.filter(|_| arg.get_action().takes_values())) {
             (Some(long), Some(value)) => format!("--{long} {value}"),
@@ -57,10 +63,6 @@ fn entry(name: &str, command: &Command) -> String {
             (None, value) => value.unwrap_or_default(),
         };
         let mut meaning = line(arg.get_help());
-        // The top of the page links where the file is looked for.
-        if arg.get_id() == "config" {
-            meaning.truncate(meaning.find(" [default").unwrap_or(meaning.len()));
-        }
         let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let choices: Vec<_> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         if !choices.is_empty() && arg.get_action().takes_values() {
@@ -72,13 +74,19 @@ fn entry(name: &str, command: &Command) -> String {
         let _ = writeln!(out, "| `{}` | {} |", shown.replace('|', "\\|"), meaning.replace('|', "\\|"));
     }
     let _ = write!(out, "\n```sh\n{}\n```\n\n", example(name, command));
-    out
+    out.replace("\n\n\n", "\n\n")
 }
 
 #[test]
 fn cli_page_has_every_command_and_option() {
     let made: String = leaves().iter().map(|(name, command)| entry(name, command)).collect();
-    blessed(&root().join("src/docs/reference/cli.md"), &[("commands".to_owned(), made)]);
+    let page = root().join("src/docs/reference/cli.md");
+    blessed(&page, &[("commands".to_owned(), made)]);
+    let has_config = |command: &Command| arguments(command).any(|arg| arg.get_id() == "config");
+    let without = leaves().into_iter().filter(|(_, command)| !has_config(command)).map(|(name, _)| name);
+    let names: Vec<_> = without.map(|name| name.trim_start_matches("tollgate ").to_owned()).collect();
+    assert_eq!(names, ["demo", "provider", "completions"]);
+    assert!(fs::read_to_string(page).unwrap().contains("except `demo`, `provider` and `completions`"));
 }
 
 #[test]
