@@ -117,6 +117,22 @@ fn no_page_is_too_long() {
     }
 }
 
+/// Returns the lines of code in which a backslash that continues a command is not the last character.
+fn broken_continuations(text: &str) -> Vec<&str> {
+    let code = text.split("```").skip(1).step_by(2);
+    code.flat_map(str::lines).filter(|line| line.contains(" \\ ")).collect()
+}
+
+#[test]
+fn commands_continue_only_at_the_end_of_a_line() {
+    assert_eq!(broken_continuations("a \\ b\n```sh\ncurl \\ -H x\ncurl \\\n  -H y\n```\n"), ["curl \\ -H x"]);
+    for page in pages(&root().join("src/docs")) {
+        let text = fs::read_to_string(&page).unwrap();
+        let broken = broken_continuations(&text);
+        assert!(broken.is_empty(), "{}: {broken:?}", page.display());
+    }
+}
+
 /// How-to pages that list symptoms with their fixes, without steps of their own.
 const SYMPTOMS: [&str; 2] = ["alerts.md", "troubleshooting.md"];
 
