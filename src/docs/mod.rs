@@ -16,6 +16,12 @@ pub mod api {
 
     #[doc = include_str!("api/responses.md")]
     pub mod responses {}
+
+    #[doc = include_str!("api/translated-responses.md")]
+    pub mod translated_responses {}
+
+    #[doc = include_str!("api/translation.md")]
+    pub mod translation {}
 }
 
 #[doc = include_str!("configuration.md")]
