@@ -177,12 +177,12 @@ pub struct Model {
     ///
     /// Part of `targets`.
     pub relayed: Vec<Target>,
-    /// Which requests use the same target, among targets of equal priority and their credentials: `"session"` sends all
-    /// turns of a conversation to one target, so that its prompt cache works; `"key"` sends all requests of a key to
-    /// one target; `"off"` uses the targets in turn. All three follow the weights.
+    /// Requests that stay together, among targets of equal priority and their credentials: `"session"` sends all turns
+    /// of a conversation to one target, so that its prompt cache works; `"key"` sends all requests of a key to one
+    /// target; `"off"` uses the targets in turn. All three follow the weights.
     pub affinity: Affinity,
-    /// How Tollgate chooses among targets of equal priority: by `"affinity"`, or `"least_busy"`: the target with the
-    /// fewest running requests for its weight, for replicas of a local server.
+    /// Choice among targets of equal priority: by `"affinity"`, or `"least_busy"`: the target with the fewest running
+    /// requests for its weight, for replicas of a local server.
     pub balance: Balance,
     /// If no slot is free, requests wait for one; keys take turns. `{}` uses the defaults of the keys below. Value: a
     /// table. Default: no queue; such requests get 503.
@@ -267,7 +267,7 @@ pub struct Target {
     pub weight: u32,
     /// Part of that share for this credential: in [`SHARE`] parts of a weight of 1.
     pub share: u64,
-    /// A number of its own, by its label: what a session is weighed with.
+    /// Number derived from the label, by which sessions are distributed.
     pub seed: u64,
     /// Running requests at this target, over all credentials. With a shared ledger each host has its share of them, at
     /// least 1. 0 means no limit.
@@ -442,14 +442,14 @@ section! {
         /// The model accepts messages of the role `developer` (shape `chat`). If false, Tollgate sends those of a chat
         /// client as `system`. Default: true for OpenAI and Azure, otherwise false.
         pub developer_role: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// How Tollgate requests JSON that fits a schema: `"native"` by the field of the API, `"tool"` by a tool that
+        /// Form of a request for JSON that fits a schema: `"native"` by the field of the API, `"tool"` by a tool that
         /// the model must call, `"instruction"` in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
         /// The model accepts a reasoning effort. Default: false; true for models of OpenAI and Azure called `gpt-5…`,
         /// `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// How a responses client's request for reasoning is translated (shape `messages`): `"adaptive"` lets the model
+        /// Translation of a responses client's request for reasoning (shape `messages`): `"adaptive"` lets the model
         /// decide; `"budget"` sends 2,048 tokens for low effort, 8,192 for medium and 16,384 for more, at most half of
         /// the bound on completion tokens, but at least 1,024; `"none"` sends nothing. The `reasoning_effort` of a chat
         /// client needs `effort` instead.
@@ -465,10 +465,10 @@ section! {
         pub thought_signatures: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// The model accepts `strict` in a tool's definition.
         pub strict_tools: bool = false, Flag, Live;
-        /// How a translated request uses the provider's prompt cache, besides the client's own marks, which are always
-        /// forwarded. `"marks"` sets `cache_control` on the last block of the system prompt and of the last two user
-        /// turns, unless the client has set its own (shape `messages`). `"key"` sends the client's `prompt_cache_key`,
-        /// or one made from its session (shapes `chat` and `responses`).
+        /// Use of the provider's prompt cache by a translated request, in addition to the client's own marks, which are
+        /// always forwarded. `"marks"` sets `cache_control` on the last block of the system prompt and of the last two
+        /// user turns, unless the client has set its own (shape `messages`). `"key"` sends the client's
+        /// `prompt_cache_key`, or one made from its session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
         /// Maximum number of completion tokens of the model. In a translated request, Tollgate lowers a larger bound to
         /// this number.

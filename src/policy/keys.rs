@@ -23,8 +23,8 @@ const CHECK_LEN: usize = 6;
 /// Characters of a key after its prefix.
 const TAIL_LEN: usize = LIVE.len() + ID_LEN + SECRET_LEN + CHECK_LEN;
 
-/// True if a text contains a key with this prefix, also within a longer word. A truncated key counts if its id and the
-/// first characters of its secret are there.
+/// True if a text contains a key with this prefix, also within a longer word. A truncated key counts if it has its id
+/// and the first characters of its secret.
 pub fn stands_in(text: &str, prefix: &str) -> bool {
     let begins = |at: usize| text.as_bytes()[at + prefix.len()..].strip_prefix(LIVE);
     let length = |tail: &[u8]| tail.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
@@ -46,7 +46,7 @@ impl KeyId {
 
     /// Like [`KeyId::parse`], from bytes.
     pub fn from_bytes(text: &[u8]) -> Option<KeyId> {
-        // One table look-up per character takes a third of the steps that comparisons take.
+        // A table look-up per character takes a third of the steps of comparisons.
         const FITS: [bool; 256] = {
             let (mut fits, mut byte) = ([false; 256], 0u8);
             while byte < 128 {

@@ -176,7 +176,7 @@ impl Meter {
     /// Fails if a limit of the key or of a group above it is already spent, so that the head of a request can be
     /// refused. Nothing is counted.
     pub fn spent(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
-        // A bound refuses no request: tokens are counted when the body is there.
+        // A bound refuses no request: tokens are counted when the body is complete.
         self.check(payer, now, Counted::Exact)
     }
 

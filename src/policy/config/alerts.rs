@@ -141,7 +141,7 @@ impl Kind<Vec<u8>> for Percents {
     }
 
     fn shown(&self, value: &Vec<u8>) -> Shown {
-        // As TOML writes it.
+        // The syntax is also TOML's.
         Shown::Value(format!("{value:?}"))
     }
 }

@@ -21,7 +21,7 @@ struct ConfigText {
     text: String,
 }
 
-// Nothing here is inlined: one line of it would take a hundred bytes of code.
+// Not inlined: each inlined line would take a hundred bytes of code.
 impl ConfigText {
     #[inline(never)]
     fn line(&mut self, line: impl Display) {

@@ -118,10 +118,10 @@ pub struct Credential {
     /// Credential for the provider: `{ env = "NAME" }`, `{ file = "path" }`, or the output of a program: `{ command =
     /// ["path", "argument"], refresh = "45m" }`. Value: a reference to a secret.
     ///
-    /// Without what its header says beside it.
+    /// The value without the scheme in its header.
     #[doc(alias = "api_key")]
     pub secret: Secret,
-    /// Share among those of its provider.
+    /// Share among the credentials of the provider.
     pub weight: u32,
 }
 
@@ -165,7 +165,7 @@ pub struct Provider {
     /// Several credentials in place of `api_key`. Each request uses one, chosen by weight. Value: a list of up to 32
     /// references to secrets.
     ///
-    /// None are sent where there is none.
+    /// Requests have no credential if this is empty.
     #[doc(alias = "api_keys")]
     pub credentials: Vec<Credential>,
     /// Further headers for every request to the provider. Value: a table of up to 32 strings.
@@ -181,7 +181,7 @@ pub struct Provider {
     pub ca_file: Option<PathBuf>,
     /// Index into `Config.authorities`; `None` for plain TCP.
     pub authority: Option<u32>,
-    /// How Tollgate treats undocumented request fields: `"drop"`, `"forward"`, or `"auto"`, which forwards the
+    /// Treatment of undocumented request fields: `"drop"`, `"forward"`, or `"auto"`, which forwards the
     /// documented fields of local servers to providers on the local network, and new fields of the Messages format to
     /// providers of the shape `messages`.
     pub unknown_fields: UnknownFields,
@@ -457,7 +457,7 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth
     Auth::Header(name)
 }
 
-/// A provider that takes the credentials of clients has none of its own, and so cannot be asked for its list.
+/// A provider that takes the credentials of clients has none of its own, so its list cannot be requested.
 fn check_auth(reader: &mut Reader<'_>, s: &Section<'_>, auth: &Auth) {
     for key in ["api_key", "api_keys", "discover"] {
         if let Some(at) = s.place(key).filter(|_| *auth == Auth::Client) {

@@ -114,9 +114,9 @@ section! {
         /// that needed a second attempt, are always logged. Requests without a valid key are logged at most 100 times a
         /// second.
         pub log: RequestLog = RequestLog::All, Logged, Live;
-        /// How Tollgate records the users and conversations that clients name: `"hash"` keeps users as keyed hashes,
-        /// `"plain"` keeps the first 64 printable characters of a user's name, `"off"` keeps neither these nor the kind
-        /// of client.
+        /// Form in which usage records keep the users and conversations that clients name: `"hash"` keeps users as
+        /// keyed hashes, `"plain"` keeps the first 64 printable characters of a user's name, `"off"` keeps neither
+        /// these nor the kind of client.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
         /// Silence after which Tollgate sends the head of a stream, with status 200; later it is the time between
         /// heartbeats. A failure after the head is an error event.

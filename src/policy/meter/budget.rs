@@ -31,8 +31,7 @@ pub(super) const NO_BUDGET: BudgetStatus = BudgetStatus { used: 0, total: 0 };
 /// Shares of a budget in percent that are logged when they have been used.
 pub const LOGGED_PERCENT: [u8; 2] = [80, 100];
 
-/// Shares of a budget in percent that are reported when they have been used: those that are logged, and those of
-/// alerts.
+/// Shares of a budget in percent that are logged or raise an alert when they have been used.
 #[derive(Debug)]
 pub(super) struct Thresholds {
     first: u8,
@@ -46,7 +45,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Those that are logged, and `percents`.
+    /// Returns the logged percentages and `percents`.
     pub(super) fn with(percents: &[u8]) -> Thresholds {
         let is_one = |percent: &u8| percents.contains(percent) || LOGGED_PERCENT.contains(percent);
         let all: Vec<u8> = (1..=100).filter(is_one).collect();
