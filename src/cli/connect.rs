@@ -41,7 +41,7 @@ impl Found {
     }
 }
 
-/// Asks the shared ledger, if there is one, and all providers at the same time, and prints the results in the order of
+/// Queries the shared ledger, if there is one, and all providers concurrently, and prints the results in the order of
 /// the configuration. Fails if a request would fail.
 pub fn run(config: &Config, security: &Security) -> Result<(), Failure> {
     let ledger = ledger(config);
@@ -203,7 +203,7 @@ fn judge_list(provider: &Provider, asker: &Asker<'_>, value: &Value, list: &mut 
     found
 }
 
-/// Tells what to do about the status of a rejected credential.
+/// Returns the remedy for the status of a rejected credential.
 fn rejected(provider: &Provider, status: u16) -> String {
     match status {
         402 => "402: the account has no credit left: add credit at the provider".to_string(),

@@ -116,7 +116,7 @@ const FAILURES: [DemoRequest; 9] = [
     DemoRequest::chat(KEYS.len(), "heron-small", "").whole(),
 ];
 
-/// One request in this number is a failure.
+/// One of this number of requests fails.
 const FAILS: usize = 4;
 
 /// Pieces of a response after which a client leaves.

@@ -300,7 +300,7 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &Actor<'_>, now: Un
         match key.rotate(issued.digest, until, now) {
             true => Ok(()),
             false => Err(Failure::Refused(format!(
-                "{FORMER_MAX} former secrets of key {id} are valid, and it has no more: a grace of 0s ends them"
+                "key {id} already has {FORMER_MAX} former secrets; a grace of 0s ends them"
             ))),
         }
     });

@@ -190,7 +190,7 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     if args.live { live(args, &session_hash, &listener) } else { Ok(()) }
 }
 
-/// Says from when on requests are kept. `counts`: the number of those that are kept, and of those that were printed.
+/// Prints the time since which requests are kept. `counts`: the numbers of kept and of printed requests.
 /// Returns an error if the requested id is not among them.
 fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, counts: (usize, usize)) -> Result<(), Failure> {
     let member = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default();

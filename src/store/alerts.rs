@@ -42,8 +42,8 @@ struct Subject {
 }
 
 impl AlertFacts {
-    /// Start of the oldest event that is the same as that of `alert`. Trouble lasts over restarts, which see it begin
-    /// at another time.
+    /// Start of the oldest event that `alert` is about. Trouble lasts over restarts, and each process sees it begin at
+    /// another time.
     fn first(&self, alert: &Alert) -> u64 {
         let over = self.subjects.get(&alert.subject).map_or(0, |known| known.over);
         if alert.what.lasts() { alert.since.min(over) } else { alert.since }
@@ -74,7 +74,7 @@ impl AlertFacts {
         self.subjects.entry(subject.to_string()).or_default().over = at;
     }
 
-    /// Takes lines. Those that are none are passed over.
+    /// Reads lines. Skips invalid ones.
     fn take_all(&mut self, lines: impl Read) {
         let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
         while (&mut lines).take(SPILL_LINE_MAX as u64).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
@@ -83,7 +83,7 @@ impl AlertFacts {
         }
     }
 
-    /// Drops what is too old to matter, and alerts that are done.
+    /// Drops old subjects, and alerts that are done or too old.
     fn tidy(&mut self, now: Unix) {
         let is_recent = |at: u64| u128::from(now.0.saturating_sub(at)) <= ALERT_KEPT.as_millis();
         self.subjects.retain(|_, known| is_recent(known.at.max(known.over)));
@@ -413,7 +413,7 @@ mod tests {
         assert!(read().knows(&of(now.0 + 100)) && read().is_open("target/a") && read().due.is_empty());
         note(&file, |lines| lines.over("target/a", now.0 + 200));
         assert!(read().is_done(&first) && !read().is_open("target/a") && !read().knows(&of(now.0 + 200)));
-        // Trouble that is over before its time raises nothing; an alert that is late is delivered.
+        // Trouble that ends early raises no alert; a late alert is delivered.
         let (early, late) = (of(now.0 + 300), of(now.0 + 400));
         note(&file, |lines| lines.due(&early));
         assert_eq!(read().due, [early]);

@@ -111,7 +111,7 @@ pub trait Store: Send + 'static {
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days. Returns their number.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
-    /// Returns what the ledger knows of the clocks of its writers.
+    /// Returns the ledger's knowledge about the clocks of its writers.
     fn moments(&mut self) -> Result<Moments, StoreError>;
     /// Stores [`Moments::held`] in the ledger.
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
@@ -132,7 +132,7 @@ pub struct Batch {
     pub sent: Option<(String, u64)>,
     /// Uses of grants of a shared ledger, before the rows.
     pub uses: Vec<Use>,
-    /// The rows, in the order in which they were given.
+    /// The rows, in their original order.
     pub rows: Vec<Row>,
 }
 
@@ -255,7 +255,7 @@ pub struct Query {
     pub by: Vec<By>,
     /// The first day is the day of this moment; `None`: the first day on record.
     pub since: Option<Unix>,
-    /// The last day is the last one that begins before this.
+    /// Exclusive end: the last day begins before this.
     pub until: Option<Unix>,
     /// Filters: each property with its permitted names. A group includes all groups below it, by its name or path.
     pub only: Vec<(By, Vec<String>)>,
@@ -512,7 +512,7 @@ pub struct Verdict {
     pub folded: u64,
     /// Counters compared.
     pub counters: u64,
-    /// Entries of the wrong type, which nothing can be counted in. Only a shared ledger can have any.
+    /// Entries of the wrong type, which cannot count anything. Only a shared ledger can have any.
     pub wrong: Vec<String>,
     /// Counters that differ; empty if all match. At most [`DIFFERENCES_MAX`] are listed.
     pub differences: Vec<Difference>,

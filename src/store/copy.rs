@@ -128,7 +128,7 @@ fn put(draft: &Path, to: &Path) -> io::Result<()> {
     File::open(folder_of(to))?.sync_all()
 }
 
-/// Where snapshots of a ledger are written, and how often.
+/// Destination and interval of a ledger's snapshots.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotPlan {
     /// The ledger's file.
@@ -140,7 +140,7 @@ pub struct SnapshotPlan {
 }
 
 impl SnapshotPlan {
-    /// True if the ledger has been written since the last snapshot, as far as the times of the files say.
+    /// True if the ledger has been written since the last snapshot, by the times of the files.
     fn is_behind(&self) -> bool {
         let modified = |path: &Path| std::fs::metadata(path).and_then(|found| Ok((found.modified()?, found.len())));
         let Ok((last, _)) = modified(&self.to) else { return true };

@@ -108,7 +108,7 @@ impl Ledger {
         }
     }
 
-    /// Returns what the ledger knows of the clocks of its writers.
+    /// Returns the ledger's knowledge about the clocks of its writers.
     pub fn moments(&mut self) -> Result<Moments, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.moments(),

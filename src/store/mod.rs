@@ -457,7 +457,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         let Some(before) = self.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
         match self.db.fold(before, limits::ROWS_PER_FOLD) {
             Ok(1..) => now.after(limits::FOLD_PAUSE),
-            // After a failure the next attempt may be as late as after success: nothing depends on it.
+            // After a failure the next attempt may be as late as after success, since no state depends on it.
             Ok(_) | Err(_) => now.after(limits::FOLD_REST),
         }
     }

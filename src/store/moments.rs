@@ -1,5 +1,5 @@
-//! Knowledge of a ledger about the clocks of its writers, and rules whether old rows may be folded by the present
-//! clock. Reads neither a ledger nor a clock.
+//! Knowledge of a ledger about the clocks of its writers, and the decision whether the present clock may fold old
+//! rows. Reads neither a ledger nor a clock.
 
 use crate::base::limits::FOLD_GAP;
 use crate::base::time::Unix;

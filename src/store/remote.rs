@@ -196,7 +196,7 @@ impl Remote {
         })
     }
 
-    /// Sets the bounds of its connections, also of a present one. Without this they are those of commands.
+    /// Sets the bounds of its connections, also of a present one. The default is the bounds of commands.
     pub fn within(mut self, bounds: Bounds) -> Remote {
         self.nodes.bounds = bounds;
         self.connection.iter_mut().for_each(|link| link.bounds = bounds);
@@ -351,8 +351,8 @@ impl Remote {
         unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
     }
 
-    /// Announces the host as `speaker.host` with what it holds. What it held under its names `old`, separated by
-    /// spaces, ends. See the script.
+    /// Announces the host as `speaker.host` with its reservations. Ends the reservations under its former names `old`,
+    /// which are separated by spaces. See the script.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         self.connect()?;
         self.spare(speaker)?;
@@ -381,7 +381,7 @@ impl Remote {
     }
 
     /// Sends commands in one pipeline and returns the outcome of each. After an error the outcomes are unknown: rows
-    /// are sent again under the same number; all other reservations end with the host's name, which is given up.
+    /// are sent again under the same number; all other reservations end with the host's name, which is not used again.
     pub fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         self.connect()?;
         let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);

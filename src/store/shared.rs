@@ -169,7 +169,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         }
     }
 
-    /// Sorts what was handed over: rows into numbered batches, questions apart.
+    /// Puts the rows of the tasks into numbered batches, and returns their questions.
     fn take(&mut self, tasks: &mut Vec<Task>) -> Vec<Ask> {
         let (mut asks, mut rows, mut uses) = (Vec::new(), Vec::new(), Vec::new());
         for task in tasks.drain(..) {
@@ -489,7 +489,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         if self.follower.number() != seen { self.look_at_moments() } else { Ok(()) }
     }
 
-    /// Reads what the ledger knows of the clocks of its writers.
+    /// Reads the ledger's knowledge about the clocks of its writers.
     fn look_at_moments(&mut self) -> Result<(), StoreError> {
         let (moments, known) = (self.remote.moments()?, self.folding.moments.newest);
         let accepted = self.folding.learn(moments);

@@ -556,7 +556,7 @@ fn note_odd(odd: &Odd, id: &[u8]) {
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
     let endpoints: String = row.get(4)?;
     let models: Option<String> = row.get(5)?;
-    // A list that cannot be read permits nothing, rather than everything.
+    // A list that cannot be read must not permit everything.
     let models_allowed = models.map(|models| serde_json::from_str(&models).unwrap_or_default());
     let scope = Scope::from_stored(&endpoints, models_allowed);
     let moment = |column| -> Fallible<Option<Unix>> {

@@ -71,8 +71,9 @@ impl BudgetLine {
         self.used as f64 / self.limit as f64
     }
 
-    /// Amount, time in which it was used, and the name of that time. Of a day: what has passed of it, from a tenth on.
-    /// Otherwise the whole days before today, from the first of them with any use; `None` if there is no such day.
+    /// Amount, time in which it was used, and the name of that time. For a day, the time is the elapsed part of it,
+    /// from a tenth on. Otherwise it is the whole days before today, from the first of them with any use; `None` if
+    /// there is no such day.
     fn pace(&self, now: Unix) -> Option<(u64, u64, String)> {
         if self.period == Period::Day {
             let passed = now.0 - self.period.bounds(now).0.0;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// `tollgate ledger backup`.
 #[derive(Args, Debug)]
 pub struct BackupArgs {
-    /// Which configuration.
+    /// The configuration.
     #[command(flatten)]
     pub config: ConfigArg,
     /// File for the copy; replaces an older copy, but no other file
@@ -24,7 +24,7 @@ pub struct BackupArgs {
 /// `tollgate ledger compact`.
 #[derive(Args, Debug)]
 pub struct CompactArgs {
-    /// Which configuration.
+    /// The configuration.
     #[command(flatten)]
     pub config: ConfigArg,
 }

@@ -138,7 +138,7 @@ impl Opened {
         opened.map_err(failed)
     }
 
-    /// Reads keys, periods and windows from the ledger. A shared one is asked for periods and windows each time.
+    /// Reads keys, periods and windows from the ledger. It queries a shared one for periods and windows each time.
     pub(super) fn start(&mut self, config: &Config, now: Now) -> Result<Start, String> {
         let mut seed = [0u8; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)

@@ -40,7 +40,7 @@ pub(super) struct Helpers {
     pub(super) alerts: OnceLock<Option<AlertSender>>,
     /// Location of the files next to the ledger.
     pub(super) place: OnceLock<Place>,
-    /// Answers what the admin listener is asked; there is none before it is.
+    /// Answers requests to the admin listener; started by the first of them.
     pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
     /// Reports to a predecessor how many of its rows are committed.

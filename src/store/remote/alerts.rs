@@ -10,14 +10,14 @@ use crate::policy::alert::Alert;
 use crate::store::alerts::{due_line, due_of, may_wait};
 use crate::store::api::StoreError;
 
-/// Who delivers an alert.
+/// State of an alert's delivery.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum AlertTurn {
-    /// This host.
+    /// This host delivers it.
     Ours,
-    /// Another host, at present.
+    /// Another host is delivering it.
     Others,
-    /// It was delivered.
+    /// The alert was delivered.
     Done,
 }
 

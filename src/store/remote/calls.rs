@@ -20,7 +20,7 @@ impl Calls {
     /// Passes the account of each call to `tell`, until `is_over`, which is checked a few times a second.
     pub fn listen(mut self, is_over: impl Fn() -> bool, tell: impl Fn(String)) {
         while !is_over() {
-            // An unreachable ledger grants nothing; its other connection reports the reason.
+            // An unreachable ledger makes no grants; its other connection reports the reason.
             let _ = self.listen_once(&is_over, &tell);
             self.0.go_on();
             std::thread::sleep(limits::COMMIT_RETRY);

@@ -30,7 +30,7 @@ use std::time::Duration;
 /// Time for a successor that has closed its end to exit, so that its exit status can be reported.
 const PARTING: Duration = Duration::from_millis(500);
 
-/// Pause between two checks whether the ledger is free for rows that no successor accepts any more.
+/// Pause between two checks of the ledger: it must be free for rows that no successor accepts any more.
 const OFFER_REST: Duration = Duration::from_millis(500);
 
 /// Command for the thread that hands over.
