@@ -31,7 +31,7 @@ pub(crate) struct ClientAttribution {
     /// The agent of the program, and the agent or session that started it, in the form that is stored.
     pub(crate) agent: Option<Arc<str>>,
     pub(crate) parent_agent: Option<Arc<str>>,
-    /// Its credential for its provider, which is never written.
+    /// The client's credential for its provider, which is never written.
     pub(crate) credential: Option<ClientCredential>,
 }
 

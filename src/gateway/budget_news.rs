@@ -1,6 +1,5 @@
-//! Logs budget threshold crossings, and raises alerts for them. Budgets that several hosts use are compared by their
-//! sum, which the shared ledger knows: it is asked when the use of a key has changed here, and for all keys at the
-//! start.
+//! Logs budget threshold crossings, and raises alerts for them. For budgets that several hosts use, the shared ledger
+//! has the sum: it is queried when the use of a key has changed here, and for all keys at the start.
 
 use super::budget_sums::NO_EXCHANGE;
 use super::cx::Cx;
@@ -12,7 +11,7 @@ use crate::policy::meter::{Amount, BudgetNews, BudgetOf, LOGGED_PERCENT};
 use crate::policy::window;
 use crate::wire::json::write_string;
 
-/// Asks the shared ledger for the sums of keys whose rows are committed.
+/// Queries the shared ledger for the sums of keys whose rows are committed.
 #[cold]
 pub(super) fn ask_for_sums(cx: &mut Cx) {
     let is_safe = |row: u64| !cx.ledger.is_failed() && cx.ledger.is_safe(row);

@@ -1,5 +1,5 @@
-//! Keys for whose sums of all hosts the shared ledger is to be asked: a sum may reach a threshold of a budget although
-//! the use that each host knows does not. Decides when to ask, and for how many keys at once.
+//! Keys whose sums over all hosts must be queried from the shared ledger: a sum may reach a threshold of a budget
+//! although the use that each host knows does not. Decides when to query, and for how many keys together.
 
 use crate::base::limits::{COUNTS_FRESH, SUMS_AT_ONCE, SUMS_PAUSE};
 use crate::base::time::Mono;
@@ -70,7 +70,7 @@ mod tests {
         assert!(first.len() == SUMS_AT_ONCE && !first.contains(&KeyIx(3)));
         assert_eq!(sums.due(), now.after(COUNTS_FRESH).after(SUMS_PAUSE));
         assert_eq!(sums.take(sums.due(), |row| row < 7), []);
-        // Nothing is asked before the row of the last key is committed.
+        // The query waits until the row of the last key is committed.
         assert_eq!(sums.due(), Mono::NEVER);
         sums.committed(now);
         assert_eq!(sums.due(), now.after(COUNTS_FRESH));

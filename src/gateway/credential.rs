@@ -1,5 +1,5 @@
 //! The credential that a client sends for its provider, see [`crate::policy::config::Auth::Client`]. Kept with its
-//! request, so that nothing else ever holds it. Must never be printed or sent to another provider.
+//! request, so that no other object contains it. Must never be printed or sent to another provider.
 
 use crate::policy::keys::stands_in;
 use crate::policy::refusal::CredentialError;
@@ -38,7 +38,7 @@ impl ClientCredential {
     /// Appends its headers to the complete head of a request.
     #[cold]
     pub(crate) fn write(&self, head: &mut Vec<u8>) {
-        // They go before the empty line.
+        // The empty line must stay the last one.
         head.truncate(head.len() - 2);
         for ((name, _), value) in HEADERS.iter().zip(&self.0).filter(|(_, value)| !value.is_empty()) {
             for part in [name, ": ", value, "\r\n"] {
@@ -48,7 +48,7 @@ impl ClientCredential {
         head.extend_from_slice(b"\r\n");
     }
 
-    /// Its parts, which no message may contain.
+    /// Parts of the credential, which no message may contain.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|value| &**value)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Such lines within the last second.
+/// Lines of requests without a valid key within the last second.
 #[derive(Debug, Default)]
 pub(crate) struct StrangerLog {
     /// Times of written lines, oldest first; at most [`STRANGER_LINES_PER_SECOND`].

@@ -215,7 +215,7 @@ fn bound(index: usize) -> u32 {
     }
 }
 
-/// The value below which this percentage of the times lies, evenly distributed within its bucket.
+/// The value below which this percentage of the times is, if times are evenly distributed within a bucket.
 fn quantile(counts: &BucketCounts, percent: u64) -> Option<u32> {
     let all: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     let rank = (all * percent).div_ceil(100);

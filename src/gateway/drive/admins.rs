@@ -80,7 +80,7 @@ impl Gateway {
         let clients = &self.clients;
         let unsent = |id| clients.get(id).map_or(0, |client| client.unsent_bytes());
         let server = &self.cx.setup.config.server;
-        // They count as buffered, and clients need most of that.
+        // Unsent answers count as buffered, and clients need most of that memory.
         let most = server.bounds.unread_bytes().min(server.max_buffered / UNREAD_SHARE);
         let has_room = self.cx.desk.has_room(known, self.cx.out.len(), most, unsent);
         if has_room {
@@ -295,7 +295,7 @@ impl Gateway {
     fn send_piece(&mut self, id: ClientId, meta: RequestMeta, complete: bool) {
         let piece = std::mem::take(&mut self.cx.out);
         self.send(id, |out| {
-            // As little as possible: it waits for a slow reader.
+            // Reserves as little as possible, since the piece waits for a slow reader.
             out.reserve_exact(piece.len() + CHUNK_FRAME);
             match meta.http11 {
                 true => write_chunk(out, &piece),

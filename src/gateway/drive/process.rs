@@ -38,7 +38,7 @@ impl Gateway {
                     client.put_back(body, &mut self.cx.pool);
                 }
                 self.tell(id, ExchangeEvent::Translated { draft, built });
-                // Its clocks may have started.
+                // The clocks of the exchange may have started.
                 self.arm(cid);
             }
             product => {
@@ -69,7 +69,7 @@ impl Gateway {
         let exchange = self.exchanges.get(id).filter(|one| one.state.is_reserving());
         if let Some(cid) = exchange.map(|one| one.job.request.client) {
             self.tell(id, ExchangeEvent::Ruled(ask, answer.ruling));
-            // Its clocks may have started.
+            // The clocks of the exchange may have started.
             self.arm(cid);
         } else if answer.ruling == Ruling::Admitted {
             // The request has ended or waited too long; its lease is returned.

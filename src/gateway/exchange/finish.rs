@@ -114,7 +114,7 @@ impl Exchange {
         }
     }
 
-    /// The end. What is left is the request for the head of its answer, and the cost for it; `None` without a price.
+    /// Ends the exchange. Returns the cost for the head of the answer; `None` without a price.
     pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) -> Option<u64> {
         let bill = match &mut self.state {
             State::Committing(committing) => Some(self.job.bill(&committing.usage)),
@@ -183,8 +183,8 @@ impl RequestJob {
         }
     }
 
-    /// An answer has failed before any of it was relayed. Its provider bills what it reports, and generated one that is
-    /// too large here.
+    /// Charges an answer that failed before any of it was relayed. The provider bills the usage that it reports, and
+    /// has also generated an answer that is too large here.
     pub(super) fn charge_failed(
         &mut self,
         body: &Body,
@@ -233,14 +233,13 @@ impl RequestJob {
         }
     }
 
-    /// The charge for this usage: as the ledger will keep it, so that what is counted now is what is counted after a
-    /// restart.
+    /// The charge for this usage, within the ledger's bounds, so that a restart counts the same.
     fn bill(&self, usage: &Usage) -> Bill {
         let usage = usage.bounded();
         Bill { usage, cost_nano: self.notes.cost_nano(&self.request, &usage) }
     }
 
-    /// Closes the hold with what was really used, once, and gives the row: its bill, and the number of the row.
+    /// Settles the reservation to the real use, once, and writes the row. Returns the bill, and the number of the row.
     fn settle(&mut self, usage: Usage, status: u16, cx: &mut Cx) -> Option<(Bill, Option<NonZeroU64>)> {
         let admitted = self.admitted.take()?;
         let bill = self.bill(&usage);

@@ -11,7 +11,7 @@ use crate::gateway::ids::ExchangeId;
 use crate::gateway::provider::request::OutgoingRequest;
 
 impl Exchange {
-    /// How many of the next `bytes` of the response to take at once; `None` if the provider is not read for now.
+    /// Number of the next `bytes` of the response to take together; `None` if the provider is not read for now.
     /// `unread`: true if the client has too much unread output, and the bytes charged to its key for that.
     #[inline]
     pub(crate) fn intake(

@@ -147,7 +147,7 @@ pub(crate) struct Attempt {
 const FRESH_ONLY: u8 = 1 << 7;
 
 impl Attempt {
-    /// How many of the attempts do not count for the configured number.
+    /// Number of attempts that do not count for the configured number.
     pub(super) fn free(&self) -> u8 {
         self.stale & !FRESH_ONLY
     }

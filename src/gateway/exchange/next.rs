@@ -11,8 +11,8 @@ use crate::policy::refusal::Refusal;
 pub(super) enum NextStep {
     /// The request is in this state, and the driver performs this effect.
     Enter(State, Effect),
-    /// Its body is written: charge it, and reserve what it may use. `others_counted`: the requests of its key that were
-    /// admitted by a bound have counted what they may use.
+    /// The body is written: charge the request, and reserve its maximum use. `others_counted`: the requests of its key
+    /// that were admitted by a bound have counted their maximum use.
     Reserve { draft: Outgoing, others_counted: bool },
     /// The request is admitted: start its clocks and its first attempt.
     Serve(Outgoing),

@@ -289,7 +289,7 @@ impl Request {
         Some(now.filter(same).unwrap_or(own))
     }
 
-    /// When it may get a slot without an event: at the end of a cool-down.
+    /// Time at which the request may get a slot without an event: the end of a cool-down.
     pub(crate) fn next_change(&self, breakers: &mut Breakers, now: Mono) -> Mono {
         breakers.next_change(self.targets(), now)
     }

@@ -32,7 +32,7 @@ pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, message: &Clie
 }
 
 impl RequestJob {
-    /// Reads what the body requests. An effect is the complete response.
+    /// Reads the request in the body. A returned effect is the complete response.
     fn read(
         &mut self,
         draft: &mut OutgoingRequest,

@@ -1,5 +1,5 @@
-//! The secret of an attempt, which can change without a restart: a request whose last provider refuses it waits until
-//! it has been read again, and is sent once more with it.
+//! Renewal of a secret without a restart: if the last provider of a request refuses the secret, the request waits until
+//! Tollgate has read the secret again, and is sent again with it.
 
 use super::job::RequestJob;
 use crate::gateway::cx::Cx;
@@ -26,8 +26,8 @@ impl RequestJob {
         used.zip(fresh).is_some_and(|(used, fresh)| used.secret.expose() != fresh.secret.expose())
     }
 
-    /// Goes on with the present configuration, if all that it has for this request that another one has not is the
-    /// secret of the present target.
+    /// Continues with the present configuration, if it differs for this request only in the secret of the present
+    /// target.
     pub(super) fn adopt_secret(&mut self, cx: &Cx) -> bool {
         let (own, present, model) = (&self.request.setup, &cx.setup, self.request.model());
         // Configurations of the same number differ only in secrets and lists of models, which may shift the model.

@@ -68,7 +68,7 @@ impl State {
         matches!(self, State::Identifying { .. })
     }
 
-    /// True if a shared ledger is asked.
+    /// True during a query to a shared ledger.
     pub(crate) fn is_reserving(&self) -> bool {
         matches!(self, State::Reserving(_))
     }
@@ -147,7 +147,7 @@ impl State {
         }
     }
 
-    /// Its own deadline; if the flag is set, no other clock shortens it.
+    /// Deadline of the state itself; if the flag is set, no other clock shortens it.
     #[inline]
     pub(super) fn due(&self) -> (Mono, bool) {
         match self {
@@ -232,13 +232,13 @@ pub(crate) struct Translating {
     pub(super) by: Mono,
 }
 
-/// A shared ledger is asked: for admission, or for the state of the key.
+/// A query to a shared ledger is under way: for admission, or for the state of the key.
 #[derive(Debug)]
 pub(crate) struct Reserving {
-    /// `None`: it is asked only for the state of the key.
+    /// `None`: the query is only for the state of the key.
     pub(super) draft: Option<Outgoing>,
     pub(super) lease: Box<Lease>,
-    /// When it was asked: an admission counts from this moment.
+    /// Time of the query: an admission counts from this moment.
     pub(super) asked: Unix,
     pub(super) by: Mono,
 }

@@ -201,8 +201,8 @@ impl Answering {
         }
     }
 
-    /// Charges the key for what the stream keeps. False: it has grown, and the share of its key has no room for it. It
-    /// cannot wait, since nothing of it is freed before its end.
+    /// Charges the key for the stream's memory. False if the memory has grown beyond the share of its key: the stream
+    /// cannot wait, since its memory is freed only at its end.
     fn charge_events(&mut self, job: &RequestJob, cx: &mut Cx) -> bool {
         let (Some(key), Body::Stream(stream)) = (job.request.found.key, &self.body) else { return true };
         let (before, storage) = (self.charged as usize, stream.capacity());

@@ -26,7 +26,7 @@ struct TargetState {
     label: Arc<str>,
     /// Results of attempts, for the metrics.
     counts: TargetCounts,
-    /// Its last failures, and its counts at the end of each of the last minutes.
+    /// The target's last failures, and its counts at the end of each of the last minutes.
     history: TargetHistory,
     /// Credit of the smooth weighted round-robin.
     credit: i64,

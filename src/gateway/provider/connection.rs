@@ -123,7 +123,7 @@ pub(crate) struct ProviderConnection {
     /// The connection's own deadline: the end of its idle time, or of the wait for its tail. Its exchange has deadlines
     /// of its own.
     pub(crate) wait: Mono,
-    /// How the provider ended it while its exchange did not take the received bytes.
+    /// End of the connection by the provider while its exchange did not take the received bytes.
     ended: Option<Ending>,
 }
 
@@ -321,7 +321,7 @@ impl ProviderConnection {
         }
     }
 
-    /// How the provider ended it while its exchange did not take the received bytes; returned once.
+    /// End of the connection by the provider while its exchange did not take the received bytes; returned once.
     pub(crate) fn ended_meanwhile(&mut self) -> Option<Ending> {
         self.ended.take_if(|_| self.received.is_empty())
     }

@@ -351,7 +351,7 @@ impl OutgoingRequest {
         self.rewind(pool);
         if self.beside.bytes() > 0 {
             self.beside.set(pool, 0);
-            // One request with thousands of members must not occupy memory permanently.
+            // A request with thousands of members must not occupy memory permanently.
             (self.scan, self.pieces) = Default::default();
         }
     }
@@ -374,7 +374,7 @@ impl OutgoingRequest {
         let fields = self.scan.fields();
         let state = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
         if self.text.capacity() > OutgoingRequest::room_for(body.len()) {
-            // It is longer than most, and its storage is up to twice as large.
+            // The translation is unusually long, and its storage is up to twice as large.
             self.text.shrink(pool);
         }
         self.state = Some(state);
@@ -472,7 +472,7 @@ impl OutgoingRequests {
     #[inline]
     pub(crate) fn keep_work(&mut self, scan: &mut RequestScan) {
         if let Some(work) = scan.take_work() {
-            // One request with thousands of members must not occupy memory permanently.
+            // A request with thousands of members must not occupy memory permanently.
             if self.works.len() < SPARE_MAX && work.storage() == 0 {
                 self.works.push(work);
             }

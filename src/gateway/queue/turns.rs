@@ -103,7 +103,7 @@ impl Turns {
     pub(crate) fn next(&mut self, mut look: impl FnMut(&Waiter) -> Look) -> Option<ExchangeId> {
         let first = (0..self.lines.len()).filter(|at| !self.lines[*at].waiting.is_empty());
         let first = first.min_by_key(|at| self.rank(*at))?;
-        // It is nearly always the first request of the first key.
+        // Nearly always, the first request of the first key can be served.
         let looked = look(&self.lines[first].waiting[0]);
         match looked {
             Look::Served => return Some(self.serve(first, 0)),

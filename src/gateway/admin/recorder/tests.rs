@@ -115,7 +115,7 @@ fn line_that_is_too_long_is_omitted_and_counted() {
     let mut recorder = recorder();
     recorder.start(Unix(0));
     ends(&mut recorder, &line(0, 10), None, 0);
-    // One more byte for its line feed.
+    // The line feed takes a further byte.
     ends(&mut recorder, &[b'x'; LINE_MAX + 2], None, 0);
     ends(&mut recorder, &line(2, 10), None, 0);
     assert_eq!((kept(&recorder), recorder.next()), (vec![0, 2], 4));

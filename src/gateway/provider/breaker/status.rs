@@ -37,7 +37,7 @@ impl TargetCondition {
 #[derive(Debug)]
 pub(crate) struct TargetStatus {
     pub(crate) condition: TargetCondition,
-    /// Its last failures.
+    /// The target's last failures.
     pub(crate) trouble: Option<TargetTrouble>,
     /// Answered and failed attempts of the last minutes.
     pub(crate) recent: [u64; 2],
