@@ -307,7 +307,7 @@ fn key_life_cycle_guide_works() {
     let [walk] = blocks(LIFE, "sh")[..] else { panic!("expected one block of commands") };
     let here = walk.replace("https://gateway.example", &format!("http://{}", gate.clients));
     assert_ne!(here, walk);
-    // As with systemd, only the file of secrets contains the provider's key.
+    // Only the file of secrets contains the provider's key, as under systemd.
     let secrets = rig.path("secrets.env");
     fs::write(&secrets, "OPENAI_API_KEY=sk-test\n").unwrap();
     let here = here.replace("/etc/tollgate/secrets.env", &secrets.display().to_string());

@@ -131,7 +131,7 @@ fn budgets_and_their_forecasts_are_the_same_everywhere() {
     }
     drop(db);
     h.start_again();
-    // What will have been used at the end depends on the present moment.
+    // The forecast of use at the end depends on the present moment.
     let lasting = |list: &Value| -> Vec<Value> {
         let mut list = list.as_array().unwrap().clone();
         list.iter_mut().for_each(|one| assert!(one.as_object_mut().unwrap().remove("at_renewal").is_some()));
@@ -262,7 +262,7 @@ fn failures_are_recorded_before_anybody_reads_and_successes_from_then_on() {
     let minutes = status["minutes"].as_array().unwrap().iter();
     let sums = minutes.map(|minute| ["requests", "refused", "failed"].map(|name| minute[name].as_u64().unwrap()));
     let sum = sums.fold([0; 3], |sum, one| [0, 1, 2].map(|at| sum[at] + one[at]));
-    // One more asked for the quota of the new key.
+    // The fifth request was for the quota of the new key.
     assert_eq!(sum, [5, 3, 0], "minutes are summed up from the start: {status}");
     let all = status["recorded_since"].as_str().unwrap();
     wait_for("the next second", || (*iso(unix()) > *all).then_some(()));

@@ -1,4 +1,4 @@
-//! What coding agents expect of a gateway beyond the API itself.
+//! Requirements of coding agents for a gateway, beyond the API itself.
 
 use super::client::{get, post, request};
 use super::harness::{Harness, Setup, chat, message};

@@ -319,7 +319,7 @@ fn hundred_alerts_at_once_survive_a_kill() {
             scope.spawn(|| assert_eq!(spend(&h, key), 200));
         }
     });
-    // As late as an alert may be.
+    // An alert may be this late.
     std::thread::sleep(Duration::from_secs(1));
     h.gateway.stop("KILL");
     works.store(true, Ordering::Relaxed);
@@ -350,7 +350,7 @@ fn alerts_beyond_a_thousand_are_dropped_and_logged() {
     }
     let dropped = wait_for("the bound", || Some(logged(&h, "dropped")).filter(|all| all.len() >= 39));
     std::thread::sleep(Duration::from_millis(500));
-    // One more than a thousand may be under way.
+    // One alert in addition to the thousand may be under way.
     assert!((39..=40).contains(&dropped.len()) && logged(&h, "dropped").len() == dropped.len(), "{}", dropped.len());
     assert_eq!(kept(&h, "\"due\"").len() + dropped.len(), 1040);
 }
@@ -401,7 +401,8 @@ fn delivery_is_given_up_after_an_hour_for_good() {
     assert_eq!((spend(&h, &key), spend(&h, &key)), (200, 200));
     let due = wait_for("the alert", || kept(&h, "\"due\"").pop());
     h.gateway.stop("KILL");
-    // As if the gateway had tried for an hour but five seconds: two further attempts, one and three seconds later.
+    // Simulates a gateway that has tried for an hour less five seconds: two further attempts, one and three seconds
+    // later.
     let at = due.split("\"at\":").nth(1).unwrap()[..13].to_string();
     let earlier = (tollgate::io::clock::unix().0 - 3_595_000).to_string();
     let text = std::fs::read_to_string(alert_file(&h)).unwrap();

@@ -1,6 +1,6 @@
-//! Provokes every cause of a failure once: what was done, what the operator reads in the log and the metrics, and what
-//! the client receives. No two causes may look alike to the operator, and none may reveal a secret. `cargo test --test
-//! it e2e::causes -- --nocapture` prints the table.
+//! Provokes every cause of a failure once, and checks the log and the metrics for the operator and the client's answer.
+//! No two causes may look alike to the operator, and none may reveal a secret. `cargo test --test it e2e::causes --
+//! --nocapture` prints the table.
 
 use super::client::{Answer, get, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, chat_request, streamed, with};

@@ -1,5 +1,5 @@
-//! Changes of keys by the admin API: what they accept, and that neither they nor the shutdown wait for clients that
-//! only read.
+//! Changes of keys by the admin API: accepted fields and values. Neither a change nor the shutdown waits for clients
+//! that only read.
 
 use super::client::{Client, get, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};

@@ -1,5 +1,5 @@
-//! What Claude Code expects of a gateway, case by case, from its published protocol: headers and members of the
-//! Messages API reach a provider of that API unchanged, and no other.
+//! Claude Code's published requirements for a gateway, case by case: headers and members of the Messages API reach a
+//! provider of that API unchanged, and no other provider.
 
 use super::client::post;
 use super::harness::{Harness, Setup, message, with};
@@ -34,7 +34,8 @@ impl Stand {
         Stand { h, key, recorders: started.map(|(recorder, _)| recorder) }
     }
 
-    /// What the provider gets of a request with these headers and this text of members: head and body. The status.
+    /// Sends a request with these headers and members. Returns the head and the body that the provider gets, and the
+    /// status.
     fn send(&self, to: usize, headers: &[(&str, &str)], members: &str) -> (String, String, u16) {
         let mut body = with(message("hi"), "model", format!("of-{}", SHAPES[to])).to_string();
         body.truncate(body.len() - 1);

@@ -1,4 +1,4 @@
-//! A client's own credential: providers with `auth = "client"` get it, and nothing else ever does.
+//! A client's own credential: only providers with `auth = "client"` get it.
 
 use super::client::{Answer, post, request};
 use super::collector::Collector;
@@ -61,7 +61,7 @@ fn client_credential_reaches_its_provider_and_the_gateway_key_does_not() {
         assert!(lines(&received).contains(&line), "{received}");
     }
     assert!(!received.contains(&key) && !received.contains("x-tollgate-key") && !received.contains("x-api-key"));
-    // The same to a provider of another format, and a request of some length, which a helper thread translates.
+    // A provider of another format gets it, too, also with a long request, which a helper thread translates.
     for text in ["x".to_string(), "long ".repeat(100_000)] {
         let body = with(message(&text), "model", "mine");
         let answer = ask(&h, "/v1/messages", &[("x-api-key", OWN_KEY), ("X-Tollgate-Key", &key)], &body);
@@ -110,7 +110,7 @@ fn missing_credential_and_gateway_key_in_its_place_are_refused_before_anything_i
     assert_eq!(h.ledger(0).requests, 0);
 }
 
-/// A 401 lets the client renew its credential, and says nothing of another client's.
+/// A 401 lets the client renew its credential, and does not affect other clients.
 #[test]
 fn refused_client_credential_is_the_answer_and_no_target_cools_down() {
     let (h, provider, _) = owned();

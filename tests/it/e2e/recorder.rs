@@ -1,4 +1,4 @@
-//! A provider that shows exactly what it was sent.
+//! A provider that returns exactly the bytes that it received.
 
 use serde_json::json;
 use std::io::{Read, Write};

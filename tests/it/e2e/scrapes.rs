@@ -13,7 +13,8 @@ const MODELS: usize = 600;
 /// Bytes of `memory`, from which the bound of unread responses is derived.
 const SERVER: &str =
     "memory = \"24MiB\"\nadmin_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]\nlog = \"failures\"";
-/// Documented memory of responses of the admin API: "lists" in the manual's table of the upper bound, a 32nd of `memory`.
+/// Documented memory of responses of the admin API: "lists" in the manual's table of the upper bound, a 32nd of
+/// `memory`.
 const LISTS: u64 = (24 << 20) / 32;
 
 fn name(number: usize) -> String {
@@ -55,7 +56,7 @@ fn unread(h: &Harness, request: &[u8]) -> TcpStream {
 fn many_models_and_unread_scrapes_stay_within_the_documented_memory() {
     let h = used_models();
     let mut client = Client::connect(h.admin);
-    // What the first answer allocates stays for the next one.
+    // The memory of the first answer stays allocated for the next one.
     client.ask(&request("GET", "/healthz", &[]));
     let [_, before] = reports::peak_and_now(&h);
     let text = client.ask(&scrape("GET", &[]));

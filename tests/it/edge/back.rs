@@ -308,7 +308,7 @@ fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
 
 const NOT_GIVEN: &str = "failed: the ledger cannot be given away: ";
 
-/// The ledger cannot be handed over, nor written to afterwards: TERM still ends the process.
+/// TERM ends the process even if the ledger can be neither handed over nor written to afterwards.
 fn ends_though_the_ledger_never_comes_back(name: &str, tell: impl FnOnce(&Linked)) {
     let mut linked = Linked::new(name);
     linked.turn_to_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");

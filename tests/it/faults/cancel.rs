@@ -61,7 +61,7 @@ fn watch_silently(mut wire: Wire, tell: &Sender<Seen>) {
     let _ = tell.send(Seen::Ended(Instant::now()));
 }
 
-/// How a client disconnects.
+/// Ways in which a client disconnects.
 #[derive(Copy, Clone, Debug)]
 enum Leaving {
     Fin,

@@ -316,7 +316,7 @@ impl Gauges<'_> {
 
 /// Runs the pressure on one side, and checks the peaks of buffered bytes and of resident memory since its start.
 fn look<T>(world: &World, announced: u64, (name, enough): (&str, usize), pressed: impl FnOnce() -> T) {
-    // Resets the peak, so that it is that of this side.
+    // Resets the peak, so that it belongs to this side.
     fs::write(format!("/proc/{}/clear_refs", world.gateway.id()), "5").unwrap();
     let gauges = Gauges { world, announced, over: AtomicBool::new(false), most: AtomicU64::new(0) };
     let begun = Instant::now();

@@ -39,7 +39,7 @@ struct Kind {
     path: &'static str,
     /// Returns a body of about this number of bytes.
     body: fn(usize) -> String,
-    /// How the request is sent.
+    /// Way of sending the request.
     how: How,
 }
 

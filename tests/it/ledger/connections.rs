@@ -1,5 +1,5 @@
-//! How commands and gateways connect to a shared ledger: with a password, over TLS, and to a server that answers late
-//! or never.
+//! Connections of commands and gateways to a shared ledger: with a password, over TLS, and to a server that answers
+//! late or never.
 
 use super::harness::{Harness, Setup, chat};
 use super::process::{Folder, free_port, run};

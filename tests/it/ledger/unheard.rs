@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::limits;
 
-/// Limit of each plan, and how much of it is used before the ledger fails.
+/// Limit of each plan, and the part that is used before the ledger fails.
 const LIMIT: usize = 60;
 const BEFORE: usize = 20;
 /// Time for which the server is paused; longer than the timeout for an answer of the ledger.
 const STOPPED: Duration = Duration::from_secs(3);
 
-/// One plan limits only requests, which hosts admit by grants. The other has a concurrency limit, so that each request
-/// is checked by the ledger, and limits of tokens and money that 60 requests do not reach.
+/// The first plan limits only requests, which hosts admit by grants. The other has a concurrency limit, so that each
+/// request is checked by the ledger, and limits of tokens and money that 60 requests do not reach.
 const PLANS: &str = r#"
 [[models]]
 id = "priced"

@@ -23,7 +23,7 @@ pub const END_OF_CHUNKS: &[u8] = b"\x01[the last chunk]\n";
 /// Maximum number of rounds until the gateway must be idle; more mean an endless loop.
 const ROUNDS_MAX: usize = 10_000_000;
 
-/// How bytes are split in transit.
+/// Split of bytes in transit.
 #[derive(Clone, Debug)]
 pub enum Cut {
     /// Not at all.
@@ -69,7 +69,7 @@ pub struct End {
     pub waiting: VecDeque<u8>,
     /// True if the gateway has stopped reading. A real event loop then reads only after new bytes or an order.
     pub stopped: bool,
-    /// How the connection ends after these bytes.
+    /// End of the connection after these bytes.
     pub ending: Option<Ending>,
     /// True if the gateway has announced that it writes nothing more.
     pub finished: bool,

@@ -71,7 +71,7 @@ fn unfinished_scrape_is_reset_at_the_end() {
     rig.world.signal(Signal::Terminate).unwrap();
     rig.wait(1000);
     assert_eq!(labels.map(|label| rig.world.ends[label].closed), [Some(Shut::Abort); 2]);
-    // The same at the end of the drain time, while a request still runs.
+    // They are also closed at the end of the drain time, while a request still runs.
     let (mut rig, labels) = with_scrapes();
     let (head, body) = request(&rig.keys.texts["k0"].clone(), 200, true);
     rig.send("c0", head + &body);

@@ -275,7 +275,7 @@ impl Client {
             Kind::BadJson | Kind::UnknownModel | Kind::Generate { .. } => self.post(&mut ask, key, close, rng),
         };
         if ask.kind == Kind::Mangled {
-            // Nobody knows what this request means, so the answer must only be valid HTTP.
+            // This request has no defined meaning, so the answer must only be valid HTTP.
             self.plan.clear();
             self.reading.lenient = true;
         }

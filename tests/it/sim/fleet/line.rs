@@ -40,18 +40,18 @@ pub struct Ledger {
     pub granted: BTreeMap<(String, u64), u64>,
     /// Number of reported admissions, by writer.
     pub told: BTreeMap<String, u64>,
-    /// How often a host was refused because of the epoch.
+    /// Number of refusals of a host because of the epoch.
     pub strange: u64,
-    /// How often an account was called in.
+    /// Number of recalls of grants.
     pub called: u64,
     names: u64,
 }
 
 /// The clocks of one host, and the fate of its current round.
 pub struct Line {
-    /// How far its monotonic clock is ahead, in microseconds.
+    /// Lead of the monotonic clock, in microseconds.
     pub ahead: u64,
-    /// Its wall clock at the true time 0, in milliseconds.
+    /// Wall clock at the true time 0, in milliseconds.
     pub wall: Cell<u64>,
     /// True times when the current round started and when its answer arrives.
     pub asked: Cell<u64>,
