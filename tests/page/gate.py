@@ -57,8 +57,8 @@ class Gate:
             time.sleep(0.05)
         raise AssertionError(f"not within {patience} s")
 
-    def ask(self, url, body=None, token=None, method=None):
-        headers = {"content-type": "application/json"}
+    def ask(self, url, body=None, token=None, method=None, headers=()):
+        headers = {"content-type": "application/json", **dict(headers)}
         if token:
             headers["authorization"] = f"Bearer {token}"
         data = None if body is None else json.dumps(body).encode()
@@ -115,6 +115,7 @@ class Incident(Gate):
                 f'{model("small", target("sim"))}{model("two", target("sim") + ", " + target("spare"))}'
                 '[[plans]]\nname = "open"\n[[plans]]\nname = "few"\nrequests = 1\nwindow = "24h"\n'
                 '[[groups]]\nname = "agents"\nbudget = 1.0\n[[groups]]\nname = "research"\nbudget = 1.0\n'
+                '[[groups]]\nname = "bots"\nparent = "agents"\n'
                 '[alerts]\nurl = "http://127.0.0.1:9/"\nbudget = [60, 90]\n')
         pathlib.Path(self.folder, "tollgate.toml").write_text(text, encoding="utf-8")
         self.key = self.issue("main")
@@ -156,9 +157,9 @@ class Incident(Gate):
         self.processes[name].terminate()
         self.processes.pop(name).wait(PATIENCE)
 
-    def say(self, words, key=None, model="small", **more):
+    def say(self, words, key=None, model="small", headers=(), **more):
         body = {"model": model, "messages": [{"role": "user", "content": words}], **more}
-        return self.ask(f"{self.client}/v1/chat/completions", body, key or self.key)
+        return self.ask(f"{self.client}/v1/chat/completions", body, key or self.key, headers=headers)
 
     def end(self):
         for name in list(self.processes):

@@ -247,6 +247,29 @@ def a_session_costs_what_the_report_says(_, driver):
         gate.end()
 
 
+def each_name_of_the_usage_lists_its_requests(_, driver):
+    gate = Incident(server="record_requests = true")
+    try:
+        agents, bots = gate.issue("agents-key", "--group", "agents"), gate.issue("bots-key", "--group", "bots")
+        assert gate.say("x", agents)[0] == 200 and gate.say("x")[0] == 200
+        assert gate.say("x", bots, user="ann", prompt_cache_key="s", headers={"x-claude-code-agent-id": "a1"})[0] == 200
+        page = Page(gate, driver)
+        page.open("spending")
+        for what in ["key", "group", "model", "target", "client", "user", "session", "agent", "endpoint"]:
+            page.go("spending")
+            Select(page.at("#by")).select_by_visible_text(what)
+            page.until(lambda: page.cells("#usage") and page.cells("#usage")[-1][1] == "3" and what in page.text("#usage th").lower(), 30)
+            for name, count in [(row[0], int(row[1])) for row in page.cells("#usage")[:-1] if row[0] != "(none)"]:
+                page.go("spending")
+                page.js("[...document.querySelectorAll('#usage a')].find(one => one.textContent === arguments[0]).click()", name)
+                below = int(what == "group" and name == "agents")
+                page.until(lambda: len(page.cells("#requestlist")) == count + below)
+        page.go("requests?group=agents")
+        page.until(lambda: "group: agents and below" in page.text("#f-more") and [row[2] for row in page.cells("#requestlist")] == ["bots-key", "agents-key"])
+    finally:
+        gate.end()
+
+
 def the_list_holds_still_while_it_is_read(page, _):
     going = threading.Event()
     def traffic():
@@ -774,6 +797,7 @@ CASES = [
     a_slow_target_is_shown_with_its_start_and_its_usual_time,
     budgets_warn_with_words_and_a_date,
     a_session_costs_what_the_report_says,
+    each_name_of_the_usage_lists_its_requests,
     the_list_holds_still_while_it_is_read,
     a_request_is_found_by_its_id,
     signing_in_is_the_only_card,
