@@ -422,9 +422,25 @@ fn random_characters(out: &mut [u8], fill: &mut impl FnMut(&mut [u8])) {
     }
 }
 
+/// CRC32 of each byte.
+static CRC32: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            crc = (crc >> 1) ^ ((crc & 1) * 0xedb8_8320);
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
 /// CRC32 (IEEE) of `bytes` as six base62 digits, most significant first: 62^6 exceeds 2^32.
 fn checksum(bytes: &[u8]) -> [u8; CHECK_LEN] {
-    let mut rest = crc32fast::hash(bytes);
+    let mut rest = !bytes.iter().fold(!0u32, |crc, byte| (crc >> 8) ^ CRC32[usize::from(crc.to_le_bytes()[0] ^ byte)]);
     let mut out = [b'0'; CHECK_LEN];
     for digit in out.iter_mut().rev() {
         *digit = ALPHABET[(rest % 62) as usize];

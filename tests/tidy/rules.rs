@@ -25,7 +25,7 @@ const LAYERS: [Layer; 9] = [
     Layer {
         name: "policy",
         layers: &["base", "wire"],
-        crates: &["ahash", "crc32fast", "httpdate", "jiff", "serde", "serde_json", "toml"],
+        crates: &["ahash", "httpdate", "jiff", "serde", "serde_json", "toml"],
     },
     Layer { name: "gateway", layers: &["base", "wire", "dialect", "policy"], crates: &["ahash", "slab"] },
     Layer { name: "simulator", layers: &["base", "wire", "dialect", "policy"], crates: &["serde", "serde_json"] },
