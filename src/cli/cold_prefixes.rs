@@ -110,21 +110,25 @@ pub(super) fn csv(lines: &[ConversationLine]) -> String {
     out
 }
 
-/// Tracks conversations, record by record.
+/// Tracks conversations by session, record by record.
 #[derive(Default)]
-struct Followed {
-    /// By session and model: a program's requests to another model have a prefix of their own.
-    seen: BTreeMap<(Arc<str>, Arc<str>), ConversationState>,
-    lines: BTreeMap<Arc<str>, ConversationLine>,
+struct Followed(BTreeMap<Arc<str>, Conversation>);
+
+#[derive(Default)]
+struct Conversation {
+    line: ConversationLine,
+    /// State by model: a program's requests to another model have a prefix of their own.
+    states: Vec<(Arc<str>, ConversationState)>,
 }
 
 impl Followed {
     fn row(&mut self, row: &Row, prices: Option<&ModelPrices>) {
         let Some(session) = &row.session else { return };
-        if self.lines.len() >= FOLLOWED_MAX && !self.lines.contains_key(session) {
-            self.forget();
+        if self.0.len() >= FOLLOWED_MAX && !self.0.contains_key(session) {
+            // An arbitrary one: names are hashes.
+            self.0.pop_first();
         }
-        let line = self.lines.entry(session.clone()).or_default();
+        let Conversation { line, states } = self.0.entry(session.clone()).or_default();
         let usage = &row.usage;
         line.requests += 1;
         line.input_tokens += usage.prompt();
@@ -139,7 +143,11 @@ impl Followed {
             target: row.target.clone(),
             cached: usage.cache_read.saturating_add(usage.cache_write),
         };
-        let Some(before) = self.seen.insert((session.clone(), row.model.clone()), now) else { return };
+        let Some((_, known)) = states.iter_mut().find(|(model, _)| *model == row.model) else {
+            states.push((row.model.clone(), now));
+            return;
+        };
+        let before = std::mem::replace(known, now);
         let unread = before.cached.min(usage.prompt()).saturating_sub(usage.cache_read);
         if unread <= before.cached / UNREAD_MAX {
             return;
@@ -158,17 +166,9 @@ impl Followed {
         line.cold_cost_nano_usd = line.cold_cost_nano_usd.saturating_add(prices.map_or(0, paid));
     }
 
-    /// Forgets a conversation, an arbitrary one: names are hashes.
-    fn forget(&mut self) {
-        let Some((session, _)) = self.lines.pop_first() else { return };
-        let models: Vec<_> =
-            self.seen.range((session.clone(), Arc::default())..).map(|(place, _)| place.clone()).collect();
-        models.into_iter().take_while(|(other, _)| *other == session).for_each(|place| drop(self.seen.remove(&place)));
-    }
-
     fn lines(self) -> Vec<ConversationLine> {
-        let named = |(name, line): (Arc<str>, ConversationLine)| ConversationLine { name: name.to_string(), ..line };
-        let mut lines: Vec<ConversationLine> = self.lines.into_iter().map(named).collect();
+        let named = |(name, one): (Arc<str>, Conversation)| ConversationLine { name: name.to_string(), ..one.line };
+        let mut lines: Vec<ConversationLine> = self.0.into_iter().map(named).collect();
         crate::base::order::by_key(&mut lines, |line| {
             let cold = line.clone().cold().into_iter().map(|tokens| *tokens).sum::<u64>();
             (u64::MAX - line.cold_cost_nano_usd, u128::from(u64::MAX - cold))
@@ -259,7 +259,7 @@ mod tests {
         for n in 0..FOLLOWED_MAX + 50 {
             followed.row(&row(&format!("{n:06}"), 0, "p/m", 1, [0, 0, 8]), None);
         }
-        assert_eq!((followed.lines.len(), followed.seen.len()), (FOLLOWED_MAX, FOLLOWED_MAX));
+        assert_eq!(followed.0.len(), FOLLOWED_MAX);
         assert_eq!(followed.lines().len(), LINES_MAX);
     }
 }

@@ -14,7 +14,6 @@ use crate::policy::config::Config;
 use crate::policy::prices::{KEYS, PriceTier, price_text};
 use clap::Args;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 use std::fs::{OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
@@ -58,8 +57,16 @@ const HOSTS: [(&str, &str, &str); 16] = [
     ("api.cerebras.ai", "cerebras", "cerebras"),
 ];
 
-/// One price by ascending thresholds of prompt tokens, the first 0; in micro-dollars per 1M tokens.
-type Tiered = BTreeMap<u64, u64>;
+/// Ascending thresholds of prompt tokens, the first 0, each with its price in micro-dollars per 1M tokens.
+type Tiered = Vec<(u64, u64)>;
+
+/// Sets the price above a threshold.
+fn set_price(tiers: &mut Tiered, above: u64, price: u64) {
+    match tiers.binary_search_by_key(&above, |(above, _)| *above) {
+        Ok(at) => tiers[at].1 = price,
+        Err(at) => tiers.insert(at, (above, price)),
+    }
+}
 
 /// Names of the prices in LiteLLM's list and in that of models.dev, in the order of [`KEYS`].
 const NAMES: [(&str, &str); 5] = [
@@ -166,7 +173,8 @@ fn litellm_price(entry: &Value, name: &str) -> Option<Tiered> {
         let above = key.strip_prefix(name).and_then(|rest| rest.strip_prefix("_above_")?.strip_suffix("k_tokens"));
         if let Some(Ok(above)) = above.map(str::parse::<u64>) {
             // Without an invalid tier, long prompts would cost less than they do.
-            tiers.insert(Some(above.saturating_mul(1000)).filter(|above| *above > 0)?, micro(price, 1.0)?);
+            let above = Some(above.saturating_mul(1000)).filter(|above| *above > 0)?;
+            set_price(&mut tiers, above, micro(price, 1.0)?);
         }
     }
     Some(tiers)
@@ -178,11 +186,12 @@ fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
     let written = cost["tiers"].as_array();
     let has = |of: &Value| of.get(name).is_some_and(|price| !price.is_null());
     for tier in written.into_iter().flatten().filter(|tier| tier["tier"]["type"] == "context" && has(tier)) {
-        tiers.insert(tier["tier"]["size"].as_u64().filter(|above| *above > 0)?, price(tier)?);
+        let above = tier["tier"]["size"].as_u64().filter(|above| *above > 0)?;
+        set_price(&mut tiers, above, price(tier)?);
     }
     let over = &cost["context_over_200k"];
     if written.is_none() && has(over) {
-        tiers.insert(200_000, price(over)?);
+        set_price(&mut tiers, 200_000, price(over)?);
     }
     Some(tiers)
 }
@@ -194,9 +203,9 @@ fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
         let mut listed = listed?;
         let configured = model.priced.then(|| {
             let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
-            order::gathered(std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)))
+            std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
         });
-        let configured: Option<Tiered> = configured.map(plain);
+        let configured = configured.map(plain);
         listed = plain(listed);
         (configured.as_ref() != Some(&listed)).then_some(PriceChange { key, configured, listed })
     });
@@ -204,16 +213,16 @@ fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
 }
 
 /// Removes tiers that cost the same as the tier below.
-fn plain(tiers: Tiered) -> Tiered {
-    let mut last = None;
-    order::gathered(tiers.into_iter().filter(|(_, price)| last.replace(*price) != Some(*price)))
+fn plain(mut tiers: Tiered) -> Tiered {
+    tiers.dedup_by_key(|(_, price)| *price);
+    tiers
 }
 
 /// A price in the notation of the configuration.
 fn toml_text(tiers: &Tiered) -> String {
-    let one = |(above, price): (&u64, &u64)| format!("\"{}\" = {}", context_text(*above), price_text(*price));
+    let one = |(above, price): &(u64, u64)| format!("\"{}\" = {}", context_text(*above), price_text(*price));
     match tiers.len() {
-        1 => tiers.values().map(|price| price_text(*price)).collect(),
+        1 => price_text(tiers[0].1),
         _ => format!("{{ {} }}", tiers.iter().map(one).collect::<Vec<_>>().join(", ")),
     }
 }

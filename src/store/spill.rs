@@ -32,10 +32,17 @@ pub struct Place {
 }
 
 /// Line of a file: a row, and for a shared ledger its number.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct SpillLine {
     #[serde(flatten)]
     row: Row,
+    #[serde(flatten)]
+    sent: SentRow,
+}
+
+/// What only the rows of a shared ledger have.
+#[derive(Serialize, Deserialize)]
+struct SentRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     batch: Option<(String, u64)>,
     /// Window, period, tokens reserved, and true if the ledger lent them.
@@ -58,7 +65,13 @@ impl SpillLine {
             (lease.reserved.nano, groups.collect())
         });
         let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved.tokens, lease.shared));
-        SpillLine { row: row.clone(), batch: batch.sent.clone(), lease, lent }
+        SpillLine { row: row.clone(), sent: SentRow { batch: batch.sent.clone(), lease, lent } }
+    }
+
+    /// Reads each part from the whole line: code that reads flattened members is large.
+    fn read(line: &[u8]) -> Option<SpillLine> {
+        let line = str::from_utf8(line).ok()?;
+        Some(SpillLine { row: serde_json::from_str(line).ok()?, sent: serde_json::from_str(line).ok()? })
     }
 
     /// True if a ledger can store the row. No gateway writes other rows, and a single one would make a whole ledger
@@ -66,15 +79,15 @@ impl SpillLine {
     fn is_possible(&self) -> bool {
         let is_moment = |at: &u64| *at <= limits::MOMENT_MAX;
         let are_moments = |moments: &[u64; 2]| moments.iter().all(is_moment);
-        let row = &self.row;
+        let (row, sent) = (&self.row, &self.sent);
         let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
         is_moment(&row.admitted.0)
             && row.bounded() == (row.usage, row.cost_nano)
-            && self.batch.iter().all(|(writer, number)| is_name(writer) && is_moment(number))
-            && self.lease.iter().all(|(window, period, tokens, _)| {
+            && sent.batch.iter().all(|(writer, number)| is_name(writer) && is_moment(number))
+            && sent.lease.iter().all(|(window, period, tokens, _)| {
                 are_moments(window) && are_moments(period) && *tokens <= limits::ROW_TOKENS_MAX
             })
-            && self.lent.iter().all(|(nano, groups)| {
+            && sent.lent.iter().all(|(nano, groups)| {
                 let fits = |(_, window, period): &LentBy| are_moments(window) && are_moments(period);
                 *nano <= limits::ROW_COST_MAX && groups.iter().all(fits)
             })
@@ -82,15 +95,15 @@ impl SpillLine {
 
     fn into_row(self) -> (Option<(String, u64)>, Row) {
         let pair = |[from, to]: [u64; 2]| (Unix(from), Unix(to));
-        let (nano, groups) = self.lent.unwrap_or_default();
+        let (nano, groups) = self.sent.lent.unwrap_or_default();
         let group = |(name, window, period)| GroupLease { name, window: pair(window), period: pair(period) };
         let groups: Box<[GroupLease]> = groups.into_iter().map(group).collect();
-        let lease = self.lease.map(|(window, period, tokens, shared)| {
+        let lease = self.sent.lease.map(|(window, period, tokens, shared)| {
             let reserved = Amount { tokens, nano };
             let (window, period, path) = (pair(window), pair(period), PathIx::NONE);
             Box::new(Lease { window, period, reserved, shared, path, groups })
         });
-        (self.batch, Row { lease, ..self.row })
+        (self.sent.batch, Row { lease, ..self.row })
     }
 }
 
@@ -279,7 +292,7 @@ fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError
     let mut lines =
         SpillLines { file: BufReader::new(file.take(limits::SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
     while let Some(line) = lines.next() {
-        let line = line.and_then(|line| serde_json::from_slice::<SpillLine>(line).ok());
+        let line = line.and_then(SpillLine::read);
         let Some(line) = line.filter(SpillLine::is_possible) else {
             strange += 1;
             continue;
@@ -436,7 +449,7 @@ mod tests {
         .iter()
         .map(|(from, to)| ROW.replace(from, to))
         .collect();
-        assert!(lines.iter().all(|line| line != ROW && serde_json::from_str::<SpillLine>(line).is_ok()));
+        assert!(lines.iter().all(|line| line != ROW && SpillLine::read(line.as_bytes()).is_some()));
         lines.push(" ".repeat(2 * limits::SPILL_LINE_MAX) + ROW);
         lines.push("\u{0}".repeat(limits::SPILL_LINE_MAX));
         let odd = lines.len();

@@ -225,7 +225,7 @@ fn compare_use(
     for (account, flat) in uses {
         for (day, stored) in pairs(flat) {
             let day: u64 = day.parse().unwrap_or(0);
-            let rows = left.remove(&(account.clone(), day)).map_or(0, of);
+            let rows = left.get_mut(&(account.clone(), day)).map_or(0, |used| of(std::mem::take(used)));
             if counts(account, day) {
                 verdict.compare(|| name(account, day), stored, rows);
             }
