@@ -91,7 +91,7 @@ def first_look_shows_everything_that_failed_before(_, driver):
         page.go("requests?status=5xx")
         page.until(lambda: len(page.cells("#requestlist")) == 20)
         assert all("status 500" in row[7] for row in page.cells("#requestlist"))
-        assert re.match(r"Kept: \d+ requests, all since [\d:]{8}, failures \(5xx\) since [\d:]{8}\.$", page.text("#since")), page.text("#since")
+        assert re.match(r"Kept: \d+ requests, all since [\d:]{8}(, failures \(5xx\) since [\d:]{8})?\. 20 of them match; they cost \$0\.0000\.$", page.text("#since")), page.text("#since")
         said = gate.run("requests", "--failed", "--limit", "100").stdout
         assert said.count("status 500") == 20 and "limit: requests of the key (x 10)" in said, said
         for _ in range(5000):
@@ -239,6 +239,8 @@ def a_session_costs_what_the_report_says(_, driver):
         page.until(lambda: len(page.cells("#requestlist")) == two["requests"])
         page.open("requests?session=one")
         page.until(lambda: len(page.cells("#requestlist")) == 1)
+        page.open("requests?session=two")
+        page.until(lambda: page.text("#since").endswith(f"2 of them match; they cost ${two['cost_usd']:.4f}."))
         page.go("requests")
         page.until(lambda: len(page.cells("#requestlist")) > 2)
         page.at("#q").send_keys("two")
