@@ -15,6 +15,7 @@ use crate::policy::window::iso;
 use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Maximum time to wait for an answer.
@@ -130,12 +131,24 @@ impl RequestsArgs {
 /// Prints the requests, the newest last; with `--live`, continues with those that end.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
+    if args.live { live(args, &listener) } else { list(args, &listener).map(drop) }
+}
+
+/// What the live feed needs to know about the recorded requests.
+struct Recorded {
+    /// Hash of the session whose requests are printed.
+    session_hash: String,
+    ids: HashSet<String>,
+}
+
+/// Prints the recorded requests.
+fn list(args: &RequestsArgs, listener: &Listener) -> Result<Recorded, Failure> {
     let begun = iso(unix());
     let asked = [("id", &args.id), ("session", &args.session)];
     let asked = asked.map(|(name, value)| value.as_ref().map(|value| format!("&{name}={}", encoded(value))));
     let path = ["/admin/v1/requests?limit=1000".to_string()].into_iter().chain(asked.into_iter().flatten());
     let path = path.collect::<String>();
-    let answer = listener.get(&path, TIMEOUT).map_err(|why| no_answer(&listener, &why))?;
+    let answer = listener.get(&path, TIMEOUT).map_err(|why| no_answer(listener, &why))?;
     json::check(&answer.body)
         .map_err(|_| Failure::failed(format!("{listener} returned a response that is not JSON")))?;
     let document = Raw::new(&answer.body);
@@ -146,7 +159,7 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
             return Err(Failure::failed(listener.is_for_clients()));
         }
         if answer.status == 401 && args.admin.at.admin.is_none() {
-            return Err(refused_token(&listener, &args.config));
+            return Err(refused_token(listener, &args.config));
         }
         let hint = match answer.status {
             401 if args.admin.at.admin.is_some() && !listener.shows_token() => {
@@ -187,7 +200,8 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
         keys::known(&high, key)?;
     }
     remark_on(args, document, &begun, (kept.len(), shown.len()))?;
-    if args.live { live(args, &session_hash, &listener) } else { Ok(()) }
+    let ids = kept.iter().filter_map(|request| request.get("id")?.text()).map(Cow::into_owned).collect();
+    Ok(Recorded { session_hash: session_hash.into_owned(), ids })
 }
 
 /// Prints the time since which requests are kept. `counts`: the numbers of kept and of printed requests.
@@ -243,11 +257,25 @@ fn print_one(args: &RequestsArgs, request: Raw<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Follows the gateway's event stream until standard output or the gateway is gone.
-fn live(args: &RequestsArgs, session_hash: &str, listener: &Listener) -> Result<(), Failure> {
-    let (mut held, mut printed, mut tries) = (Vec::new(), Ok(()), 0);
+/// Follows the gateway's event stream until standard output or the gateway is gone. The recorded requests are printed
+/// once the stream is open, so that none that ends in between is missed.
+fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
+    let (mut listed, mut held, mut printed, mut tries) = (None, Vec::new(), Ok(()), 0);
     loop {
         let ended = listener.follow("/admin/v1/requests/live", &mut |piece| {
+            if piece.is_empty() {
+                return true;
+            }
+            let listed = match &mut listed {
+                Some(listed) => listed,
+                none => match list(args, listener) {
+                    Ok(done) => none.insert(done),
+                    Err(why) => {
+                        printed = Err(why);
+                        return false;
+                    }
+                },
+            };
             tries = 0;
             held.extend_from_slice(piece);
             while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
@@ -256,15 +284,20 @@ fn live(args: &RequestsArgs, session_hash: &str, listener: &Listener) -> Result<
                     remark(&format!("Requests that ended too fast to be shown: {}", grouped(count)));
                 }
                 let Some(data) = event.strip_prefix(b"data: ") else { continue };
-                if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data), session_hash) {
-                    printed = print_one(args, Raw::new(data));
+                if json::check(data.trim_ascii()).is_err() {
+                    continue;
+                }
+                let request = Raw::new(data);
+                let is_new = request.get("id").and_then(Raw::text).is_none_or(|id| !listed.ids.remove(&*id));
+                if is_new && args.takes(request, &listed.session_hash) {
+                    printed = print_one(args, request);
                 }
             }
             printed.is_ok() && held.len() <= EVENT_MAX
         });
         printed?;
         // A new gateway may have replaced this one.
-        let ends = tries == TRIES || matches!(ended, Ok(201..));
+        let ends = listed.is_none() || tries == TRIES || matches!(ended, Ok(201..));
         let why = match ended {
             Ok(status) => Failure::failed(format!("{listener} ended the list ({status})")),
             Err(why) => no_answer(listener, &why),

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
-use std::time::Duration;
 use tollgate::io::clock::unix;
 use tollgate::policy::window::iso;
 
@@ -326,38 +325,6 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
         assert_eq!(requests.sum::<u64>(), 2, "one more asked for the quota; after {first}: {minutes}");
         assert_eq!(told(&h, "status")["recorded_since"], since);
     }
-}
-
-#[test]
-fn a_follower_receives_requests_as_they_end() {
-    let h = start();
-    let key = h.key();
-    let followed =
-        Process::start(h.folder.path(), "live", &["requests", "--live", "--json", "--limit", "1"], &[CREDENTIAL]);
-    wait_for("the last request", || followed.written().contains("quota").then_some(()));
-    let id = h.chat(&key, &chat("x\n#sim tokens=5")).id();
-    let line =
-        wait_for("the next one", || followed.written().lines().find(|line| line.contains(&id)).map(str::to_string));
-    let mut line: Value = serde_json::from_str(&line).unwrap();
-    line.as_object_mut().unwrap().remove("cost_usd");
-    assert_eq!(line, h.log_of(&id));
-}
-
-#[test]
-fn a_follower_continues_with_the_next_gateway() {
-    let mut h = start();
-    let key = h.key();
-    let followed =
-        Process::start(h.folder.path(), "live", &["requests", "--live", "--json", "--limit", "1"], &[CREDENTIAL]);
-    wait_for("the last request", || followed.written().contains("quota").then_some(()));
-    h.gateway.stop("TERM");
-    h.start_again();
-    wait_for("the next one", || {
-        let id = h.chat(&key, &chat("x\n#sim tokens=5")).id();
-        thread::sleep(Duration::from_millis(500));
-        followed.written().contains(&id).then_some(())
-    });
-    assert!(followed.written().contains("trying again"), "{}", followed.written());
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod endpoints;
 mod errors;
 mod fields;
 mod first;
+mod follow;
 pub mod harness;
 mod heads;
 mod leaving;
