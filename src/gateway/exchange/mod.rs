@@ -52,7 +52,7 @@ use super::cx::{Cx, Setup};
 use super::ids::ClientId;
 use super::provider::breaker::Breakers;
 use super::queue::Look;
-use crate::base::limits::ASK_TIMEOUT;
+use crate::base::limits::LOOKUP_TIMEOUT;
 use crate::base::time::Mono;
 use crate::policy::config::Origin;
 use crate::policy::refusal::Refusal;
@@ -90,7 +90,7 @@ impl Exchange {
 
     /// Starts the lookup of its key in the ledger; the checks that follow from the head wait for that.
     pub(crate) fn identify(&mut self, head: &RequestHead, now: Mono) {
-        self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_TIMEOUT) };
+        self.state = State::Identifying { head: Box::new(*head), by: now.after(LOOKUP_TIMEOUT) };
     }
 
     /// The head is accepted: memory for the body is reserved, and the body is read.

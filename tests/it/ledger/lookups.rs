@@ -1,7 +1,7 @@
 //! Newly issued keys work immediately, however many there are and however many clients with unknown keys send requests
 //! at the same time.
 
-use super::client::{Client, post, request};
+use super::client::{Answer, Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
 #[cfg(feature = "redis")]
 use super::shared::Server;
@@ -25,9 +25,9 @@ fn fresh() -> Issued {
     issue("tg_", |out| SystemRandom::new().fill(out).unwrap())
 }
 
-/// Returns the status of a request with this key.
-fn status(client: &mut Client, key: &str) -> u16 {
-    client.ask(&request("GET", "/v1/models", &[("authorization", &bearer(key))])).status()
+/// Returns the answer to a request with this key.
+fn ask(client: &mut Client, key: &str) -> Answer {
+    client.ask(&request("GET", "/v1/models", &[("authorization", &bearer(key))]))
 }
 
 /// Issues keys with `make` and uses each immediately at `at`, while clients with unknown keys send requests there, too.
@@ -42,18 +42,19 @@ fn burst(at: SocketAddr, make: impl Fn(usize) -> String + Sync) {
                 for n in 0..KEYS / THREADS {
                     let key = make(thread * KEYS + n);
                     let issued = Instant::now();
-                    let status = status(&mut client, &key);
+                    let answer = ask(&mut client, &key);
                     let mut slowest = slowest.lock().unwrap();
                     *slowest = issued.elapsed().max(*slowest);
-                    if status != 200 {
-                        wrong.lock().unwrap().push(status);
+                    if answer.status() != 200 {
+                        wrong.lock().unwrap().push(answer.text().to_owned());
                     }
                 }
             });
             scope.spawn(move || {
                 let mut client = Client::connect(at);
                 for _ in 0..STRANGERS / THREADS {
-                    assert_eq!(status(&mut client, &fresh().text), 401);
+                    let answer = ask(&mut client, &fresh().text);
+                    assert_eq!(answer.status(), 401, "{}", answer.text());
                 }
             });
         }
