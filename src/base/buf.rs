@@ -148,6 +148,7 @@ impl Pool {
         store
     }
 
+    #[inline]
     fn take_back(&mut self, mut store: Box<BufStorage>) {
         // Nearly all blocks are of this size, and the list has had as many of them before.
         if store.data.capacity() == BLOCK && self.free.len() < self.free.capacity() {
@@ -290,6 +291,7 @@ impl Buf {
     }
 
     /// Removes `count` bytes from the front. An empty buffer returns its storage to the pool.
+    #[inline]
     pub fn consume(&mut self, pool: &mut Pool, count: usize) {
         let Some(store) = &mut self.0 else { return debug_assert_eq!(count, 0) };
         store.front += count;

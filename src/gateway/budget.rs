@@ -296,6 +296,7 @@ impl Budget {
     }
 
     /// Changes the charge of `key` for an answer's storage from `before` to `bytes`; returns the new charge.
+    #[inline]
     pub(crate) fn recharge(&mut self, key: KeyIx, before: u32, bytes: usize) -> u32 {
         let total = u32::try_from(bytes).unwrap_or(u32::MAX);
         match total.cmp(&before) {

@@ -45,6 +45,7 @@ impl Peers {
     }
 
     /// Returns the caller's address.
+    #[inline]
     pub(crate) fn of(&self, client: ClientId) -> Ipv6Addr {
         self.told.get(&client.slot).copied().unwrap_or_else(|| self.socket(client))
     }

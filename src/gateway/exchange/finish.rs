@@ -234,6 +234,7 @@ impl RequestJob {
     }
 
     /// The charge for this usage, within the ledger's bounds, so that a restart counts the same.
+    #[inline]
     fn bill(&self, usage: &Usage) -> Bill {
         let usage = usage.bounded();
         Bill { usage, cost_nano: self.notes.cost_nano(&self.request, &usage) }

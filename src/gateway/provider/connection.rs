@@ -189,6 +189,7 @@ impl ProviderConnection {
     }
 
     /// Bytes to be written next.
+    #[inline]
     pub(crate) fn unsent(&self) -> &[u8] {
         self.queue.bytes()
     }

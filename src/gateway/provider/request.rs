@@ -347,6 +347,7 @@ impl OutgoingRequest {
     }
 
     /// Returns all storage.
+    #[inline]
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.rewind(pool);
         if self.beside.bytes() > 0 {
