@@ -124,6 +124,7 @@ impl Pool {
         !self.heavy.is_empty()
     }
 
+    #[inline]
     fn lend(&mut self) -> Box<BufStorage> {
         match self.free.pop() {
             Some(store) if store.data.capacity() > 0 => {

@@ -241,6 +241,7 @@ impl ClientConnection {
     }
 
     /// Bytes to be written next.
+    #[inline]
     pub(crate) fn unsent(&self) -> &[u8] {
         self.queue.bytes()
     }
