@@ -7,9 +7,9 @@ pub const ANSWER_MAX: usize = 8 * 1024;
 /// Reasons for the log that there is no tunnel, by status.
 const REFUSALS: [(u16, &str); 8] = [
     (400, "proxy: 400, it does not understand"),
-    // As tinyproxy answers.
+    // Tinyproxy answers 401 instead of 407.
     (401, "proxy: 401, it wants other credentials"),
-    (403, "proxy: 403, it does not let us through"),
+    (403, "proxy: 403, it forbids the tunnel"),
     (405, "proxy: 405, it makes no tunnels"),
     (407, "proxy: 407, it wants other credentials"),
     (502, "proxy: 502, it cannot reach the provider"),

@@ -331,7 +331,7 @@ impl Checks {
                 return self.refuse(format_args!("{name}"), &format!("none: {advice}"));
             }
             (Name::Background, Token::True) => {
-                return self.refuse(format_args!("background"), "false: responses are not stored here");
+                return self.refuse(format_args!("background"), "false: Tollgate stores no responses");
             }
             (Name::Background, _) => return Ok(()),
             (Name::Input, Token::String) => {

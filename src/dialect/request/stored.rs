@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::fmt::Arguments;
 
 /// Expected value instead of a file's id.
-const NO_FILE: &str = "the file itself: files are not stored here";
+const NO_FILE: &str = "the file itself: Tollgate stores no files";
 /// Expected value instead of another object's id.
 const NO_OBJECT: &str = "no object that is stored at the provider";
 

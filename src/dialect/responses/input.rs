@@ -13,9 +13,9 @@ use crate::wire::json::{Token, eq_unescaped};
 use std::fmt::Display;
 
 /// Refusal of a reference to a stored response.
-pub(in crate::dialect) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
+pub(in crate::dialect) const NOT_STORED: &str = "Tollgate stores no responses; send the whole conversation in input";
 /// Refusal of a reference to a stored prompt.
-pub(in crate::dialect) const NO_PROMPTS: &str = "prompts are not stored here; send the text of the prompt in input";
+pub(in crate::dialect) const NO_PROMPTS: &str = "Tollgate stores no prompts; send the text of the prompt in input";
 const ROLES: &str = "one of user, assistant, system, developer";
 
 /// Type of an item, as far as the checks distinguish types.

@@ -773,7 +773,7 @@ fn long_name_of_a_stored_object_is_cut_in_a_refusal() {
     let body =
         format!(r#"{{"messages":[{{"role":"user","content":[{{"{}":{{"file_id":"f"}}}}]}}]}}"#, "x".repeat(9000));
     let refused = case(Shape::Chat).try_run(&body).unwrap_err().0;
-    assert!(refused.len() < 200 && refused.ends_with("files are not stored here"), "{refused}");
+    assert!(refused.len() < 200 && refused.ends_with("Tollgate stores no files"), "{refused}");
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn refused_tunnel_is_reported_and_another_target_is_tried() {
             Does::Says("HTTP/1.1 407 P\r\ncontent-length: 4\r\n\r\nbody"),
             "connect: proxy: 407, it wants other credentials",
         ),
-        ("forbids", Does::Waits("HTTP/1.1 403 F\r\n\r\n"), "connect: proxy: 403, it does not let us through"),
+        ("forbids", Does::Waits("HTTP/1.1 403 F\r\n\r\n"), "connect: proxy: 403, it forbids the tunnel"),
         (
             "fails",
             Does::Says("HTTP/1.1 502 B\r\ncontent-length: 99\r\n\r\n"),
