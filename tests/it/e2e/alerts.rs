@@ -274,7 +274,7 @@ fn target_alert_survives_restarts_until_a_success() {
     let due = "\"subject\":\"target/flaky/flaky\"";
     assert_eq!(status(&h), 500);
     let line = wait_for("the trouble", || kept(&h, due).pop());
-    // Trouble that a killed process has seen begin is due at its time, in the next process, too.
+    // If a process is killed after trouble began, the next process raises the alert at the planned time.
     h.gateway.stop("KILL");
     let at = |name: &str| line.split(&format!("\"{name}\":")).nth(1).unwrap()[..13].parse::<u64>().unwrap();
     assert_eq!(at("at") - at("since"), 60_000, "{line}");
