@@ -87,7 +87,7 @@ mod tests {
                 "HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\n\r\nbody",
                 "proxy: 407, it wants",
             ),
-            ("HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nbody", "proxy: 403, it does not let"),
+            ("HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nbody", "proxy: 403, it forbids"),
             ("HTTP/1.1 302 Found\r\nlocation: x\r\n\r\n", "proxy: it refuses"),
             ("HTTP/1.1 101 Switching\r\n\r\n", "proxy: no answer in HTTP"),
             ("SSH-2.0-x\r\n", "proxy: no answer in HTTP"),
