@@ -31,12 +31,12 @@ def free_port():
 class Gate:
     """`tollgate demo`, as a stranger starts it."""
 
-    def __init__(self):
+    def __init__(self, *more):
         self.folder = tempfile.mkdtemp(prefix="tollgate-page-")
         self.out = open(os.path.join(self.folder, "out"), "w+", encoding="utf-8")
         listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.client, self.admin = f"http://{listen}", f"http://{admin}"
-        args = [BINARY, "demo", "--listen", listen, "--admin-listen", admin, "--pace", "300", "--examples"]
+        args = [BINARY, "demo", "--listen", listen, "--admin-listen", admin, "--pace", "300", "--examples", *more]
         environment = {**os.environ, "TMPDIR": self.folder}
         self.process = subprocess.Popen(args, stdout=self.out, stderr=subprocess.STDOUT, env=environment)
         text = self.wait(lambda: self.printed() if "/metrics" in self.printed() else None)

@@ -1,7 +1,7 @@
 """The dashboard in a real browser, and the tables of the command line in a terminal of 80 columns.
 
 Called by `scripts/test page`, which installs what it needs. TOLLGATE_BIN is the binary, PAGE_AXE the file of axe-core.
-With PAGE_SHOTS=FOLDER it also makes the pictures that the README shows, and pictures of each view.
+With PAGE_SHOTS=FOLDER it also makes the picture that the README shows, light and dark, and pictures of each view.
 """
 
 import fcntl
@@ -338,7 +338,9 @@ def signing_in_is_the_only_card(_, driver):
         shown = [one for one in driver.find_elements(By.CSS_SELECTOR, "main section, nav") if one.is_displayed()]
         assert [one.get_attribute("id") for one in shown] == ["v-sign"]
         assert page.js("return document.activeElement.id") == "token" and page.text("#wrong") == ""
-        assert page.faults() == [], page.faults()
+        for theme in ["dark", "light"]:
+            page.theme(theme)
+            assert page.faults() == [], (theme, page.faults())
         page.at("#token").send_keys("wrong", Keys.ENTER)
         page.until(lambda: page.text("#wrong") == "This token is not valid.")
         page.at("#token").clear()
@@ -751,45 +753,33 @@ def small(place):
     Image.open(place).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(place, optimize=True)
 
 
-def pictures(page, folder):
-    """The pictures of the README, as small as they may be and still be read, and each view in light, dark and phone."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    models = ["heron-large", "heron-small", "ibis-large", "ibis-small", "heron-nano", "no-such-model"]
-    until, turn = time.monotonic() + float(os.environ.get("PAGE_SECONDS", "200")), 0
-    while time.monotonic() < until:
-        turn += 1
-        page.gate.chat(model=models[5 if turn % 11 == 0 else turn * turn % 7])
-        time.sleep(0.1 + turn % 23 / 10)
-    views = pathlib.Path(folder) / "views"
-    views.mkdir(parents=True, exist_ok=True)
-    for theme, width, height in [("light", 1440, 900), ("dark", 1440, 900), ("phone", 390, 844)]:
-        page.theme("light" if theme == "phone" else theme)
-        page.size(width, height)
-        for view in VIEWS:
-            page.open(view)
+def pictures(driver, folder):
+    """The picture of the README, as small as it may be and still be read, and each view in light, dark and phone."""
+    gate = Gate("--traffic")
+    try:
+        time.sleep(float(os.environ.get("PAGE_SECONDS", "900")))
+        page, views = Page(gate, driver), pathlib.Path(folder) / "views"
+        views.mkdir(parents=True, exist_ok=True)
+        for theme, width, height in [("light", 1440, 900), ("dark", 1440, 900), ("phone", 390, 844)]:
+            page.theme("light" if theme == "phone" else theme)
+            page.size(width, height)
+            for view in VIEWS:
+                page.open(view)
+                time.sleep(2)
+                place = views / f"{view}-{theme}.png"
+                driver.save_screenshot(str(place))
+                small(place)
+        for theme in ["light", "dark"]:
+            page.theme(theme)
+            page.size(1100, 680)
+            page.open()
             time.sleep(2)
-            place = views / f"{view}-{theme}.png"
-            page.driver.save_screenshot(str(place))
+            place = pathlib.Path(folder) / f"page-{theme}.png"
+            driver.save_screenshot(str(place))
             small(place)
-    for theme in ["light", "dark"]:
-        page.theme(theme)
-        page.size(1100, 800)
-        page.open()
-        time.sleep(2)
-        place = pathlib.Path(folder) / f"page-{theme}.png"
-        page.driver.save_screenshot(str(place))
-        small(place)
-    args = [BINARY, "requests", "--admin", page.gate.admin.removeprefix("http://"), "--limit", "14"]
-    said = subprocess.run(args, capture_output=True, text=True, check=True)
-    lines = ["$ tollgate requests", *said.stdout.splitlines()]
-    font = ImageFont.truetype("/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf", 13)
-    width = int(max(font.getlength(line) for line in lines)) + 24
-    image = Image.new("RGB", (width, 20 * len(lines) + 20), "#15171a")
-    for at, line in enumerate(lines):
-        ImageDraw.Draw(image).text((12, 10 + 20 * at), line, "#e6e6e6", font)
-    image.quantize(16).save(pathlib.Path(folder) / "requests.png", optimize=True)
-    page.theme("light")
+        page.theme("light")
+    finally:
+        gate.end()
 
 
 CASES = [
@@ -839,7 +829,7 @@ def main():
                 failed += 1
                 print(f"FAIL {case.__name__}\n{traceback.format_exc()}", flush=True)
         if os.environ.get("PAGE_SHOTS"):
-            pictures(page, os.environ["PAGE_SHOTS"])
+            pictures(driver, os.environ["PAGE_SHOTS"])
     finally:
         driver.quit()
         gate.end()
