@@ -1,5 +1,6 @@
 //! OpenAI Chat Completions: its requests, streams and complete answers.
 
+pub(super) mod custom_tools;
 pub(super) mod request_reader;
 pub(super) mod request_writer;
 pub(super) mod signature;

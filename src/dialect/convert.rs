@@ -321,7 +321,7 @@ impl Convert {
             StreamReader::Responses(reader) => reader.waiting(),
         };
         let written = match &self.translation.writer {
-            StreamWriter::Chat(_) => 0,
+            StreamWriter::Chat(writer) => writer.waiting(),
             StreamWriter::Messages(writer) => writer.waiting(),
             StreamWriter::Responses(writer) => writer.waiting(),
         };

@@ -225,6 +225,11 @@ impl TranslationState {
         self.known(name).map_or(name, |called| &called.name)
     }
 
+    /// True if the client's tool takes free text.
+    pub(super) fn is_free(&self, name: &[u8]) -> bool {
+        self.known(name).is_some_and(|called| called.kind == ToolKind::Custom)
+    }
+
     /// The client's view of a tool that the upstream has called.
     pub(super) fn called(&self, name: &[u8]) -> Called {
         self.known(name).cloned().unwrap_or_else(|| Called { name: name.to_vec(), ..Called::default() })

@@ -35,11 +35,22 @@ pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
 #[derive(Debug, Default)]
 pub struct RequestScan {
     work: Option<Box<ScanWork>>,
-    /// The body is complete and the fields below are final.
-    done: bool,
+    phase: ScanPhase,
     fields: Fields,
     tokens: CountLater,
     unknown: u32,
+}
+
+/// How far a scan is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum ScanPhase {
+    /// The body is incomplete or refused.
+    #[default]
+    Open,
+    /// The body is complete and the fields are final.
+    Done,
+    /// The complete body of a chat request is one of the responses format, see [`RequestScan::has_input`].
+    HasInput,
 }
 
 /// The part of a scan that is needed only while a body arrives. Boxed, so that a request waiting for a target does not
@@ -74,7 +85,7 @@ impl RequestScan {
         let work = self.work.get_or_insert_default();
         work.scanner = Scanner::new();
         work.checks.reset(endpoint);
-        self.done = false;
+        self.phase = ScanPhase::Open;
     }
 
     /// Scans the bytes that have arrived. `body` is everything so far, from its first byte on.
@@ -92,10 +103,32 @@ impl RequestScan {
         let work = self.work.get_or_insert_default();
         let scanned = work.scanner.finish(body, &mut work.checks);
         work.verdict(scanned)?;
-        work.checks.finish()?;
+        if let Err(invalid) = work.checks.finish() {
+            if work.checks.has_input(body) {
+                self.phase = ScanPhase::HasInput;
+            }
+            return Err(invalid);
+        }
         std::mem::swap(&mut self.fields, &mut work.checks.fields);
         std::mem::swap(&mut self.tokens, &mut work.checks.tokens);
-        (self.unknown, self.done) = (work.checks.unknown, true);
+        (self.unknown, self.phase) = (work.checks.unknown, ScanPhase::Done);
+        Ok(())
+    }
+
+    /// True if [`RequestScan::finish`] has refused a chat request only because it has `input` in the place of
+    /// messages: Cursor sends responses requests to the chat endpoint.
+    pub fn has_input(&self) -> bool {
+        self.phase == ScanPhase::HasInput
+    }
+
+    /// Scans the complete body of such a request again, as a responses request. For a helper thread: it reads the whole
+    /// body.
+    pub fn reread(&mut self, body: &[u8]) -> Result<(), Invalid> {
+        self.reset(ModelEndpoint::RESPONSES);
+        self.finish(body)?;
+        let options = self.fields.members.iter().find(|member| member.name == Name::StreamOptions);
+        let wants = options.and_then(|options| Raw::new(options.value.of(body)).get("include_usage"));
+        self.fields.include_usage = wants.and_then(Raw::bool).unwrap_or(false);
         Ok(())
     }
 
@@ -103,7 +136,7 @@ impl RequestScan {
     #[inline]
     pub fn fields(&self) -> &Fields {
         match &self.work {
-            Some(work) if !self.done => &work.checks.fields,
+            Some(work) if self.phase != ScanPhase::Done => &work.checks.fields,
             _ => &self.fields,
         }
     }
@@ -111,7 +144,7 @@ impl RequestScan {
     #[inline]
     fn tokens(&self) -> &CountLater {
         match &self.work {
-            Some(work) if !self.done => &work.checks.tokens,
+            Some(work) if self.phase != ScanPhase::Done => &work.checks.tokens,
             _ => &self.tokens,
         }
     }

@@ -81,7 +81,7 @@ pub fn request(
     let ask = SourceRequest { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = match from {
-        Shape::Chat => chat::request_reader::read(&ask)?,
+        Shape::Chat => chat::request_reader::read(&ask, &mut state)?,
         Shape::Messages => messages::request_reader::read(&ask)?,
         Shape::Responses => responses::request_reader::read(&ask, &mut state)?,
     };

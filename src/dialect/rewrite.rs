@@ -12,7 +12,7 @@ use super::passthrough::Relayed;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
 use super::responses::hosted_tools;
-use crate::dialect::chat::signature;
+use crate::dialect::chat::{custom_tools, signature};
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
@@ -38,6 +38,8 @@ enum Fate {
     Bound,
     /// The `include` list, with the reasoning added.
     Include,
+    /// The tools, each with its members where OpenAI documents them.
+    Tools,
 }
 
 /// Value of `include` that makes a responses upstream return its reasoning.
@@ -84,6 +86,7 @@ struct Writer<'a> {
 /// - requests `stream_options.include_usage` if the target reports it;
 /// - sends the bound on completion tokens under the target's name for it;
 /// - replaces the role `developer` by `system` if the target does not accept it;
+/// - nests the members of custom tools;
 /// - adds the placeholder for missing thought signatures;
 /// - writes the members from the configuration;
 /// - omits provider-hosted tools of a responses request.
@@ -257,7 +260,10 @@ fn fate(
     }
     let of_response = endpoint.shape == Shape::Responses && member.name == Name::Include;
     let is_plain = !of_response
-        && !matches!(member.name, Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens);
+        && !matches!(
+            member.name,
+            Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens | Name::Tools
+        );
     if takes.drop_params.is_empty() && is_plain {
         return Fate::Keep;
     }
@@ -270,6 +276,7 @@ fn fate(
             bound_fate(endpoint, body, fields, member, with)
         }
         _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
+        Name::Tools if fields.has_custom => Fate::Tools,
         Name::N if endpoint == ModelEndpoint::CHAT && !value.is_null() && value.bytes() != b"1" => Fate::One,
         Name::StreamOptions if !takes.stream_usage && endpoint.shape == Shape::Chat => Fate::Drop,
         Name::StreamOptions if ask => {
@@ -414,6 +421,7 @@ impl Writer<'_> {
         let value = Raw::new(member.value.of(self.body));
         self.text(|text| match fate {
             Fate::Model => write_string(text, with.model),
+            Fate::Tools => custom_tools::write(value, text),
             Fate::Include => {
                 text.push(b'[');
                 for word in value.items() {

@@ -87,10 +87,10 @@ impl OwnedIdentity {
 pub(crate) enum OffloadTask {
     /// Large blocks of memory, to be given back to the system.
     Discard(Vec<Vec<u8>>),
-    /// Translate a complete answer of a provider's endpoint `from` for a client of `to`.
-    Reply { body: Buf, from: ModelEndpoint, to: ModelEndpoint, state: TranslationState, chunked: bool },
-    /// Translate a request of format `from` for a provider of another format.
-    Request { body: Lent, draft: Box<OutgoingRequest>, from: Shape, target: Box<OwnedTarget> },
+    /// Read a complete answer of a provider's endpoint `from` for a client of `to`; translate it if its request was.
+    Reply { body: Buf, from: ModelEndpoint, to: ModelEndpoint, state: Option<TranslationState>, chunked: bool },
+    /// Translate a request of format `from` for a provider of another format; without one, scan it again.
+    Request { body: Lent, draft: Box<OutgoingRequest>, from: Shape, target: Option<Box<OwnedTarget>> },
     /// Read a piece of a stream whose current event is large.
     Events { stream: Box<SseStream>, data: Buf },
     /// Read a complete response of a provider's endpoint `from` that arrived instead of a stream.
@@ -160,9 +160,9 @@ fn run(task: OffloadTask, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> O
         }
         OffloadTask::Reply { mut body, from, to, state, chunked } => {
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
-            let read = match from == to {
-                true => dialect::whole(to, body.bytes(), identity, &mut out),
-                false => dialect::reply((from.shape, to.shape), body.bytes(), &state, identity, &mut out),
+            let read = match state {
+                None => dialect::whole(to, body.bytes(), identity, &mut out),
+                Some(state) => dialect::reply((from.shape, to.shape), body.bytes(), &state, identity, &mut out),
             };
             let read = read.map_err(|why| dialect::rejected(from, body.bytes(), why));
             body.release(pool);
@@ -172,8 +172,13 @@ fn run(task: OffloadTask, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> O
             Product::Reply { read, out: Buf::adopt(pool, out) }
         }
         OffloadTask::Request { body, mut draft, from, target } => {
-            draft.make_most_room(body.payload(), pool);
-            let built = draft.translate(from, body.payload(), &target.borrowed(), pool);
+            let built = match target {
+                Some(target) => {
+                    draft.make_most_room(body.payload(), pool);
+                    draft.translate(from, body.payload(), &target.borrowed(), pool)
+                }
+                None => draft.scan.reread(body.payload()),
+            };
             Product::Request { body, draft, built }
         }
         OffloadTask::Events { mut stream, mut data } => {

@@ -1,6 +1,8 @@
 //! Reads a chat request: each message becomes a turn.
 
+use super::custom_tools::{self, free_text};
 use crate::base::limits::TOOLS_MAX;
+use crate::dialect::naming::{Called, ToolKind, TranslationState};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::Wishes;
@@ -17,9 +19,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// Reads the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
+pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
     let turns = ask.messages().map(|message| turn(ask, message)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Talk { turns, format: format(ask)?, offer: offer(ask)?, wishes: wishes(ask)? })
+    Ok(Talk { turns, format: format(ask)?, offer: offer(ask, state)?, wishes: wishes(ask)? })
 }
 
 fn turn<'a>(ask: &SourceRequest<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
@@ -72,13 +74,16 @@ fn assistant<'a>(ask: &SourceRequest<'a>, at: usize, message: Raw<'a>, content: 
     let mut blocks = ask.said(content);
     blocks.extend(refusal.map(text_block));
     for (index, call) in calls.unwrap_or(Raw::NULL).items().enumerate() {
-        let [id, function] = call.pick(["id", "function"]);
-        let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
+        let [id, function, custom] = call.pick(["id", "function", "custom"]);
+        let [name, arguments, input] = function.or(custom).unwrap_or(Raw::NULL).pick(["name", "arguments", "input"]);
         let Some(name) = name.and_then(Raw::string) else {
-            return refuse(format_args!("messages[{at}].tool_calls[{index}].type"), "function for this model");
+            return refuse(format_args!("messages[{at}].tool_calls[{index}].type"), "function or custom");
         };
         let id = id.and_then(Raw::string).unwrap_or_default();
-        let arguments = Arguments::of(arguments);
+        let arguments = match function {
+            Some(_) => Arguments::of(arguments),
+            None => Arguments::Free(input.and_then(Raw::string).unwrap_or_default()),
+        };
         blocks.push(Block::Call(ToolCall { id, name: Cow::Borrowed(name), arguments }));
     }
     Ok(Turn { role: Role::Assistant, blocks })
@@ -128,46 +133,59 @@ fn format<'a>(ask: &SourceRequest<'a>) -> Result<Format<'a>, Invalid> {
     })
 }
 
-fn offer<'a>(ask: &SourceRequest<'a>) -> Result<Offer<'a>, Invalid> {
+fn offer<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Offer<'a>, Invalid> {
     let mut tools = Vec::new();
     for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
         let [kind, function, control, breakpoint] = tool.pick(["type", "function", MARKS[0], MARKS[1]]);
         let kind = kind.unwrap_or(Raw::NULL);
-        if !kind.is_null() && !kind.is("function") {
-            return refuse(format_args!("tools[{at}].type"), "function for this model");
+        let free = kind.is("custom");
+        if !kind.is_null() && !kind.is("function") && !free {
+            return refuse(format_args!("tools[{at}].type"), "function or custom for this model");
         }
         let names = ["name", "description", "parameters", "strict", MARKS[0], MARKS[1]];
-        let [name, description, parameters, strict, inner_control, inner_breakpoint] =
-            function.unwrap_or(Raw::NULL).pick(names);
-        let Some(name) = name.and_then(Raw::string) else {
-            return refuse(format_args!("tools[{at}].function.name"), "a string");
-        };
-        tool_name_fits(name, || format!("tools[{at}].function.name"))?;
+        let inner = if free { custom_tools::inner(tool) } else { function.unwrap_or(Raw::NULL) };
+        let [name, description, parameters, strict, inner_control, inner_breakpoint] = inner.pick(names);
+        let path = || format!("tools[{at}].{}.name", if free { "custom" } else { "function" });
+        let Some(name) = name.and_then(Raw::string) else { return refuse(path(), "a string") };
+        tool_name_fits(name, path)?;
+        if free {
+            state.note(name.to_vec(), Called { name: name.to_vec(), kind: ToolKind::Custom, ..Called::default() });
+        }
+        let description = description.and_then(Raw::string);
         tools.push(Tool {
             name: Cow::Borrowed(name),
-            description: description.and_then(Raw::string).map(Cow::Borrowed),
-            schema: Schema::Given(parameters.unwrap_or(Raw::NULL)),
+            description: if free { Some(free_text(inner, description)) } else { description.map(Cow::Borrowed) },
+            schema: if free { Schema::Free } else { Schema::Given(parameters.unwrap_or(Raw::NULL)) },
             strict: strict.and_then(Raw::bool) == Some(true),
             mark: ask.mark([control.or(inner_control), breakpoint.or(inner_breakpoint)]),
         });
     }
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
-    let choice = if tools.is_empty() { ToolChoice::Absent } else { choice(ask, &mut tools)? };
+    let choice = if tools.is_empty() { ToolChoice::Absent } else { choice(ask, state, &mut tools)? };
     Ok(Offer { tools, choice, parallel, hosted: false })
 }
 
-fn choice<'a>(ask: &SourceRequest<'a>, tools: &mut Vec<Tool<'a>>) -> Result<ToolChoice<'a>, Invalid> {
+fn choice<'a>(
+    ask: &SourceRequest<'a>,
+    state: &TranslationState,
+    tools: &mut Vec<Tool<'a>>,
+) -> Result<ToolChoice<'a>, Invalid> {
     let Some(choice) = ask.get(Name::ToolChoice, "tool_choice") else { return Ok(ToolChoice::Absent) };
     let kind = choice.get("type").unwrap_or(choice);
-    let named = choice.get("function").and_then(|function| function.get("name")).and_then(Raw::string);
+    let name = |tool: Raw<'a>| {
+        let inner = tool.get("function").unwrap_or_else(|| custom_tools::inner(tool));
+        inner.get("name").and_then(Raw::string)
+    };
+    let named = name(choice);
     Ok(match named {
         _ if kind.is("auto") => ToolChoice::Auto,
         _ if kind.is("none") => ToolChoice::None,
         _ if kind.is("required") => ToolChoice::Any,
-        Some(name) if kind.is("function") => ToolChoice::One(Cow::Borrowed(name)),
+        Some(name) if kind.is("function") || (kind.is("custom") && state.is_free(name)) => {
+            ToolChoice::One(Cow::Borrowed(name))
+        }
         _ if kind.is("allowed_tools") => {
             let allowed = choice.get("allowed_tools").unwrap_or(choice);
-            let name = |tool: Raw<'a>| tool.get("function").unwrap_or(tool).get("name").and_then(Raw::string);
             keep(tools, allowed.get("tools").unwrap_or(Raw::NULL).items().filter_map(name).map(Cow::Borrowed))?;
             if allowed.get("mode").is_some_and(|mode| mode.is("required")) { ToolChoice::Any } else { ToolChoice::Auto }
         }

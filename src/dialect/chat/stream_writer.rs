@@ -2,7 +2,8 @@
 
 use crate::dialect::answer::{ResponseIdentity, StreamFault};
 use crate::dialect::naming::{TranslationState, made_id};
-use crate::dialect::neutral::delta::{Delta, StopReason};
+use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
+use crate::dialect::responses::response::free_input;
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{key, write_count, write_inside, write_string};
 
@@ -15,6 +16,8 @@ pub(in crate::dialect) struct ChatWriter {
     created: u64,
     /// For each call: true if some of its arguments have been written.
     calls: Vec<bool>,
+    /// Open calls of tools that take free text: its place in their arguments is known at their end.
+    free: Vec<(usize, Vec<u8>)>,
     /// Position of the last text written.
     text_at: usize,
 }
@@ -28,6 +31,12 @@ impl ChatWriter {
     /// Position in the output of the last text written.
     pub(in crate::dialect) fn text_at(&self) -> usize {
         self.text_at
+    }
+
+    /// Bytes of arguments that wait for their end.
+    #[inline]
+    pub(in crate::dialect) fn waiting(&self) -> usize {
+        self.free.iter().map(|(_, held)| held.len()).sum()
     }
 
     /// Writes the chunks for one delta.
@@ -47,13 +56,23 @@ impl ChatWriter {
             Delta::Refuse(text) => self.text("refusal", text, me, out),
             Delta::Think(text) => self.text("reasoning_content", text, me, out),
             Delta::Thought { .. } => {}
-            Delta::ToolOpen { slot, id, name } => self.open(slot, id, state.restore(name), me, out),
-            Delta::ToolArgs { slot, json } => self.arguments(slot, json, me, out),
+            Delta::ToolOpen { slot, id, name } => {
+                if state.is_free(name) {
+                    self.free.push((slot, Vec::new()));
+                }
+                self.open(slot, id, state.restore(name), me, out);
+            }
+            Delta::ToolArgs { slot, json } => match self.free.iter_mut().find(|(own, _)| *own == slot) {
+                Some((_, held)) if held.len() + json.len() > TOOL_HELD_MAX => return Err(StreamFault::TooLarge),
+                Some((_, held)) => held.extend_from_slice(json),
+                None => self.arguments(slot, json, me, out),
+            },
             Delta::ToolClose { slot } if self.calls.get(slot) == Some(&false) => {
                 self.arguments(slot, b"{}", me, out);
             }
-            Delta::ToolClose { .. } => {}
+            Delta::ToolClose { slot } => self.close_free(Some(slot), me, out),
             Delta::Stop { reason, explanation, .. } => {
+                self.close_free(None, me, out);
                 if let Some(text) = explanation.filter(|text| !text.is_empty()) {
                     self.text("refusal", text, me, out);
                 }
@@ -88,6 +107,10 @@ impl ChatWriter {
     fn open(&mut self, slot: usize, id: &[u8], name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         self.calls.resize(self.calls.len().max(slot + 1), false);
+        let is_free = self.free.last().is_some_and(|(own, _)| *own == slot);
+        // A text is written at its end.
+        self.calls[slot] = is_free;
+        let (kind, member) = if is_free { ("custom", "input") } else { ("function", "arguments") };
         self.chunk(me, None, out, |out| {
             out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
             write_count(out, slot as u64);
@@ -97,9 +120,13 @@ impl ChatWriter {
             } else {
                 out.extend_from_slice(id);
             }
-            out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":");
+            out.extend_from_slice(b"\",\"type\":");
+            write_string(out, kind);
+            key(out, kind);
+            out.extend_from_slice(b"{\"name\":");
             write_inside(out, name);
-            out.extend_from_slice(b",\"arguments\":\"\"}}]");
+            key(out, member);
+            out.extend_from_slice(b"\"\"}}]");
         });
     }
 
@@ -107,16 +134,41 @@ impl ChatWriter {
         if let Some(written) = self.calls.get_mut(slot) {
             *written = true;
         }
+        self.piece(slot, "function", "arguments", json, me, out);
+    }
+
+    /// Writes a piece of the arguments or of the text of a call.
+    fn piece(
+        &mut self,
+        slot: usize,
+        kind: &str,
+        member: &str,
+        inside: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
         let mut at = 0;
         self.chunk(me, None, out, |out| {
             out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
             write_count(out, slot as u64);
-            out.extend_from_slice(b",\"function\":{\"arguments\":");
+            key(out, kind);
+            out.push(b'{');
+            key(out, member);
             at = out.len() + 1;
-            write_inside(out, json);
+            write_inside(out, inside);
             out.extend_from_slice(b"}}]");
         });
         self.text_at = at;
+    }
+
+    /// Writes the texts of open calls of tools that take free text: of all, or of this one.
+    fn close_free(&mut self, only: Option<usize>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        for (slot, held) in std::mem::take(&mut self.free) {
+            match only.is_none_or(|only| only == slot) {
+                true => self.piece(slot, "custom", "input", &free_input(&held), me, out),
+                false => self.free.push((slot, held)),
+            }
+        }
     }
 
     fn stop(&mut self, reason: StopReason, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {

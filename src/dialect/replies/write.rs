@@ -11,6 +11,7 @@ use crate::dialect::chat::signature;
 use crate::dialect::messages::request_writer::write_called;
 use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::delta::{Delta, StopReason};
+use crate::dialect::responses::response::free_input;
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// Appends several strings as one.
@@ -64,30 +65,56 @@ pub(super) fn chat(
         .filter_map(|part| if let AnswerPart::Thought(_, kept) = part { kept.as_ref() } else { None });
     write_details(kept.map(|block| Raw::new(block)), out);
     if answer.calls() {
-        key(out, "tool_calls");
-        out.push(b'[');
-        let (mut at, mut signature) = (0, None);
-        for part in &answer.parts {
-            match part {
-                AnswerPart::Thought(_, Some(kept)) => signature = signature::carried(Raw::new(kept)),
-                AnswerPart::Call(id, name, arguments) => {
-                    let id = |out: &mut Vec<u8>| match id.is_empty() {
-                        true => made_id(me.id, at, out),
-                        false => out.extend_from_slice(id),
-                    };
-                    write_call(id, state.restore(name), *arguments, signature.take(), out);
-                    at += 1;
-                }
-                _ => {}
-            }
-        }
-        out.push(b']');
+        write_chat_calls(answer, state, me, out);
     }
     out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
     write_string(out, answer.reason.to_chat(answer.calls()));
     out.extend_from_slice(b"}],\"usage\":");
     write_chat_usage(observed, me, out);
     out.push(b'}');
+}
+
+/// Writes the calls of a chat answer.
+fn write_chat_calls(
+    answer: &NeutralAnswer<'_>,
+    state: &TranslationState,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    key(out, "tool_calls");
+    out.push(b'[');
+    let (mut at, mut signature) = (0, None);
+    for part in &answer.parts {
+        match part {
+            AnswerPart::Thought(_, Some(kept)) => signature = signature::carried(Raw::new(kept)),
+            AnswerPart::Call(id, name, arguments) => {
+                let id = |out: &mut Vec<u8>| match id.is_empty() {
+                    true => made_id(me.id, at, out),
+                    false => out.extend_from_slice(id),
+                };
+                match state.is_free(name) {
+                    true => write_free_call(id, state.restore(name), &free_input(&arguments.text()), out),
+                    false => write_call(id, state.restore(name), *arguments, signature.take(), out),
+                }
+                at += 1;
+            }
+            _ => {}
+        }
+    }
+    out.push(b']');
+}
+
+/// Writes a call of a tool that takes free text.
+#[cold]
+fn write_free_call(id: impl FnOnce(&mut Vec<u8>), name: &[u8], input: &[u8], out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"id\":\"");
+    id(out);
+    out.extend_from_slice(b"\",\"type\":\"custom\",\"custom\":{\"name\":");
+    write_inside(out, name);
+    key(out, "input");
+    write_inside(out, input);
+    out.extend_from_slice(b"}}");
 }
 
 /// `native`: the answer is of the same format, so that reasoning needs no carrier.

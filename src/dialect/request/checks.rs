@@ -132,6 +132,8 @@ pub(super) struct Checks {
     reading: Reading,
     plain_max: Option<NonZeroU64>,
     has_messages: bool,
+    /// The list of messages is empty.
+    has_no_items: bool,
     /// State of a relayed request: the required members seen, as bits, and the kind of the current list.
     found: u8,
     texts: ItemKind,
@@ -174,6 +176,7 @@ impl Checks {
             reading: Reading::default(),
             plain_max: None,
             has_messages: false,
+            has_no_items: false,
             found: 0,
             texts: ItemKind::Unknown,
             query: 0,
@@ -202,6 +205,7 @@ impl Checks {
             reading,
             plain_max,
             has_messages,
+            has_no_items,
             found,
             texts,
             query,
@@ -213,7 +217,8 @@ impl Checks {
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *reading) = (NO_MESSAGE, NO_BLOCK, Reading::default());
         (*unsigned, *input) = (Unsigned::default(), Input::default());
-        (*plain_max, *has_messages, *found, *texts, *query) = (None, false, 0, ItemKind::Unknown, 0);
+        (*plain_max, *has_messages, *has_no_items, *found, *texts, *query) =
+            (None, false, false, 0, ItemKind::Unknown, 0);
     }
 
     #[cold]
@@ -235,13 +240,21 @@ impl Checks {
             return Err(Invalid("input: required, expected a string or an array of at least one object".to_owned()));
         }
         if !self.has_messages {
-            return Err(Invalid("messages: required, expected an array of at least one object".to_owned()));
+            let required = if self.has_no_items { "" } else { "required, " };
+            return Err(Invalid(format!("messages: {required}expected an array of at least one object")));
         }
         if self.endpoint == ModelEndpoint::MESSAGES && self.plain_max.is_none() {
             return Err(Invalid("max_tokens: required, expected an integer of at least 1".to_owned()));
         }
         self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max.map(NonZeroU64::get));
         Ok(())
+    }
+
+    /// True if the body is a chat request without messages, but with `input`.
+    #[cold]
+    pub(super) fn has_input(&self, body: &[u8]) -> bool {
+        let is_input = |member: &Member| member.name == Name::Input && !Raw::new(member.value.of(body)).is_null();
+        self.endpoint == ModelEndpoint::CHAT && !self.has_messages && self.fields.members.iter().any(is_input)
     }
 
     fn refuse(&mut self, path: std::fmt::Arguments<'_>, expected: &str) -> Result<(), Stop> {
@@ -353,8 +366,9 @@ impl Checks {
                 self.fields.model = Some(Span { start: value.start + 1, end: value.end - 1 });
                 return Ok(());
             }
-            (Name::Messages, Token::ArrayClose) if self.items > 0 => {
-                self.has_messages = true;
+            // Instead of messages a chat request may have `input`.
+            (Name::Messages, Token::ArrayClose) if self.items > 0 || self.endpoint == ModelEndpoint::CHAT => {
+                (self.has_messages, self.has_no_items) = (self.items > 0, self.items == 0);
                 return Ok(());
             }
             (Name::Stream, Token::True | Token::False) => {

@@ -125,6 +125,8 @@ pub struct Fields {
     pub(in crate::dialect) predicts: bool,
     /// An item of the conversation adds tools (responses).
     pub(in crate::dialect) adds_tools: bool,
+    /// A tool takes free text (chat).
+    pub(in crate::dialect) has_custom: bool,
     /// Counted items that a translation has to build: messages, items of the input and blocks of the system prompt;
     /// parts, calls and results in them; and tools.
     pub(in crate::dialect) messages: u32,
@@ -201,6 +203,7 @@ impl Fields {
             may_cost_more,
             predicts,
             adds_tools,
+            has_custom,
             opening,
             members,
             has_odd,
@@ -214,7 +217,7 @@ impl Fields {
         (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);
-        (*may_cost_more, *predicts) = (false, false);
+        (*may_cost_more, *predicts, *has_custom) = (false, false, false);
         members.clear();
         cuts.clear();
     }

@@ -3,7 +3,7 @@
 //! Owns the renaming; [`TranslationState`] restores the client's names in the answer. Must never give two tools the
 //! same name.
 
-use super::super::naming::{Called, TranslationState, plain_name, takes_name, tool_name};
+use super::super::naming::{TranslationState, plain_name, takes_name, tool_name};
 use super::super::request::Invalid;
 use super::ask::refuse;
 use crate::dialect::neutral::JsonText;
@@ -95,7 +95,7 @@ pub(in crate::dialect) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut Tra
             let fitted: JsonText<'_> =
                 Cow::Owned(tool_name(b"", name, most, |other| taken.contains(other)).into_owned());
             taken.insert(fitted.clone());
-            state.note(fitted.to_vec(), Called { name: name.to_vec(), ..Called::default() });
+            state.note(fitted.to_vec(), state.called(name));
             fitted
         });
         *name = fitted.clone();

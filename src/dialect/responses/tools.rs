@@ -4,6 +4,7 @@
 //! Owns the names. Must never lose a client's name of a tool: the translation of the answer needs it.
 
 use crate::base::limits::TOOLS_MAX;
+use crate::dialect::chat::custom_tools::free_text;
 use crate::dialect::chat::request_reader::keep;
 use crate::dialect::naming::{Called, ToolKind, TranslationState, tool_name};
 use crate::dialect::neutral::JsonText;
@@ -12,7 +13,7 @@ use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
 use crate::dialect::requests::bounds::{too_many, tool_name_fits};
 use crate::dialect::requests::names::longest;
-use crate::wire::json::{Raw, write_escaped};
+use crate::wire::json::Raw;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -203,23 +204,6 @@ impl<'a> ToolReader<'_, 'a> {
         });
         Ok(())
     }
-}
-
-/// Description of a tool that takes free text, with its grammar in words.
-fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> JsonText<'static> {
-    let mut text = given.unwrap_or_default().to_vec();
-    if !text.is_empty() {
-        write_escaped(&mut text, b"\n\n");
-    }
-    text.extend_from_slice(b"The input is free text, not JSON.");
-    let format = tool.get("format").unwrap_or(Raw::NULL);
-    if let Some(definition) = format.get("definition").and_then(Raw::string) {
-        text.extend_from_slice(b" Its grammar (");
-        text.extend_from_slice(format.get("syntax").and_then(Raw::string).unwrap_or(b"lark"));
-        write_escaped(&mut text, b"):\n");
-        text.extend_from_slice(definition);
-    }
-    Cow::Owned(text)
 }
 
 fn choose<'a>(

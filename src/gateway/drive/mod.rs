@@ -79,7 +79,9 @@ impl Gateway {
                 draft.rewind(pool);
                 let body = client.lend_message(pool);
                 // Taken before the work begins, so that it cannot be missing later.
-                draft.make_room(body.payload().len(), pool);
+                if translate.target.is_some() {
+                    draft.make_room(body.payload().len(), pool);
+                }
                 let lent = body.capacity() + draft.storage();
                 exchange.state.lent(lent, &mut self.cx);
                 let task = OffloadTask::Request { body, draft, from: translate.from, target: translate.target };

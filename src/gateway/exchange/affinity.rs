@@ -17,7 +17,7 @@ impl Request {
     /// Number of the conversation or key that stays at one target; 0 if the model has no affinity.
     pub(super) fn kept_with(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> u64 {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
-        match (model.affinity, self.found.key, self.endpoint()) {
+        match (model.affinity, self.found.key, self.written_for()) {
             (Affinity::Off, ..) => 0,
             (Affinity::Key, Some(key), _) => mix_bytes(0, cx.keys.get(key).id().as_str().as_bytes()),
             (_, _, Some(endpoint)) => session(endpoint, draft, message),
@@ -30,7 +30,7 @@ impl Request {
     /// host computes the same one.
     pub(super) fn cache_key(&self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Option<CacheKey> {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
-        let (key, endpoint) = (self.found.key?, self.endpoint()?);
+        let (key, endpoint) = (self.found.key?, self.written_for()?);
         let mut text = [0; 40];
         text[..32].copy_from_slice(cx.keys.get(key).digest());
         text[32..].copy_from_slice(&session(endpoint, draft, message).to_be_bytes());

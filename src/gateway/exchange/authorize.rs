@@ -93,6 +93,8 @@ pub(crate) struct Identified {
     pub(crate) key: Option<KeyIx>,
     /// Codex asks, on its own endpoint.
     pub(crate) is_codex: bool,
+    /// The body of this chat request is one of the responses format, see [`crate::dialect::RequestScan::has_input`].
+    pub(super) has_input: bool,
 }
 
 impl Identified {

@@ -32,7 +32,7 @@ pub(super) enum Built {
 
 /// Target that a body is written for, and its endpoint.
 pub(super) struct Wanted<'a> {
-    endpoint: ModelEndpoint,
+    pub(super) endpoint: ModelEndpoint,
     translated: bool,
     pub(super) to: dialect::RequestTarget<'a>,
 }
@@ -164,13 +164,15 @@ impl Attempt {
     /// The body that the chosen target needs.
     #[inline]
     pub(super) fn wanted<'a>(&self, request: &'a Request) -> Option<Wanted<'a>> {
-        let (endpoint, target) = (request.endpoint()?, self.target(request)?);
+        let (endpoint, target) = (request.written_for()?, self.target(request)?);
         let provider = request.setup.config.providers.get(target.provider)?;
         let asked = request.asked.map_or(0, |asked| asked.model as usize);
         let before = if endpoint.is_relayed() { request.model()?.targets.len() } else { 0 };
         let capabilities = request.setup.requests.capabilities(asked, before + self.target as usize)?;
         let to = dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None };
-        Some(Wanted { endpoint, translated: provider.shape != endpoint.shape, to })
+        // An answer in the client's format needs a translation, too, if its request was of another.
+        let translated = provider.shape != endpoint.shape || request.found.has_input;
+        Some(Wanted { endpoint, translated, to })
     }
 }
 

@@ -201,12 +201,12 @@ pub(crate) struct Dial {
     pub(crate) until: Mono,
 }
 
-/// A request to be translated.
+/// A request to be translated, or to be read again as one of format `from` if it has no target yet.
 #[derive(Debug)]
 pub(crate) struct Translate {
     pub(crate) draft: Box<OutgoingRequest>,
     pub(crate) from: Shape,
-    pub(crate) target: Box<OwnedTarget>,
+    pub(crate) target: Option<Box<OwnedTarget>>,
     pub(crate) serial: NonZeroU64,
 }
 

@@ -320,6 +320,12 @@ impl Request {
         self.setup.requests.capabilities(model.into(), 0).map_or(&[], |takes| &takes.params)
     }
 
+    /// The endpoint that the body was written for.
+    #[inline]
+    pub(super) fn written_for(&self) -> Option<ModelEndpoint> {
+        if self.found.has_input { Some(ModelEndpoint::RESPONSES) } else { self.endpoint() }
+    }
+
     /// The requested model, once known.
     pub(super) fn model(&self) -> Option<&Model> {
         self.asked.and_then(|asked| self.setup.config.catalog.get(asked.model as usize))

@@ -106,7 +106,7 @@ impl Request {
     /// Bytes that a target gets in addition to those that the scan has found; the maximum over all targets.
     #[cold]
     fn beside(&self, model: &Model, fields: &Fields, message: &ClientMessage) -> Beside {
-        let (Some(endpoint), Some(asked)) = (self.endpoint(), self.asked) else { return Beside::default() };
+        let (Some(endpoint), Some(asked)) = (self.written_for(), self.asked) else { return Beside::default() };
         let of_each = self.takers(asked.model.into(), model);
         of_each.map(|to| dialect::beside(endpoint, message.body, fields, &to)).fold(Beside::default(), Beside::max)
     }

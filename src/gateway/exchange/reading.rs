@@ -7,7 +7,7 @@ use super::event::{ClientMessage, Effect, Outcome};
 use super::job::{Asked, Request, RequestJob};
 use super::need::answer_tokens;
 use super::next::NextStep;
-use super::state::{Outgoing, State};
+use super::state::{Outgoing, State, Translating};
 use crate::base::limits::BODY_RATE_MIN;
 use crate::dialect::{self, Fields, Invalid, Surcharge};
 use crate::gateway::budget::REQUEST_BYTES;
@@ -27,6 +27,28 @@ pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, message: &Clie
         // Writes the body for its provider before admission: a request that cannot be sent is not charged.
         Ok(None) => write_first(job, draft, message, cx),
         Ok(Some(effect)) => NextStep::Enter(State::Reading { draft }, effect),
+        // A lack of memory was found before the body was judged.
+        Err(_) if draft.scan.has_input() && draft.invalid.is_none() => Translating::reread(job, draft, cx),
+        Err(refusal) => NextStep::refuse(draft, refusal),
+    }
+}
+
+/// A helper thread has read the body again, see [`Translating::reread`].
+#[cold]
+pub(super) fn reread(
+    job: &mut RequestJob,
+    mut draft: Outgoing,
+    scanned: Result<(), Invalid>,
+    message: &ClientMessage,
+    cx: &mut Cx,
+) -> NextStep {
+    cx.requests.keep_work(&mut draft.scan);
+    job.request.read = cx.now.mono;
+    let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
+    // Its tables are others than those of the first scan.
+    let read = read.and_then(|()| job.request.keep(&mut draft, message, cx));
+    match read.and_then(|()| job.read(&mut draft, message, cx)) {
+        Ok(_) => write_first(job, draft, message, cx),
         Err(refusal) => NextStep::refuse(draft, refusal),
     }
 }
@@ -201,7 +223,7 @@ impl Request {
         }
         // A count is not sent to a provider.
         let sends = |endpoint: &ModelEndpoint| endpoint.operation != Operation::CountTokens;
-        let Some(endpoint) = self.endpoint().filter(sends) else { return Ok(()) };
+        let Some(endpoint) = self.written_for().filter(sends) else { return Ok(()) };
         let found = self.takers(index, model).find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to));
         match found {
             Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),

@@ -133,7 +133,7 @@ impl Answering {
             return Err(Fault::from(FaultKind::Internal).into());
         };
         let (serial, chunked) = (cx.next_offload(), job.request.meta.http11);
-        let state = self.draft.translation().cloned().unwrap_or_default();
+        let state = self.draft.translation().cloned();
         let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix).into();
         self.body = Body::Offloaded { serial, observed: Box::default() };
         let lent = body.capacity();

@@ -5,10 +5,12 @@ use super::event::{ClientMessage, Effect, Translate};
 use super::fault::Fault;
 use super::job::RequestJob;
 use super::next::NextStep;
+use super::reading::reread;
 use super::state::{Outgoing, State, Translating};
 use crate::dialect::{Invalid, OwnedTarget, RequestTarget};
 use crate::gateway::cx::Cx;
 use crate::policy::refusal::Refusal;
+use crate::wire::Shape;
 
 impl Translating {
     /// Has a large request translated by a helper thread.
@@ -18,12 +20,13 @@ impl Translating {
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> NextStep {
-        let (Some((endpoint, target, _)), Some(Wanted { to, .. })) = (job.route(), job.attempt.wanted(&job.request))
+        let (Some(limits), Some(Wanted { endpoint, to, .. })) =
+            (job.target().map(|target| &target.limits), job.attempt.wanted(&job.request))
         else {
             return NextStep::refuse(draft, Refusal::internal());
         };
-        let by = cx.now.mono.after(target.limits.request_timeout);
-        let target = Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to }));
+        let by = cx.now.mono.after(limits.request_timeout);
+        let target = Some(Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to })));
         if job.admitted.is_some() {
             // No other request may get the slot meanwhile.
             job.attempt.take_place(&job.request, &draft, cx);
@@ -33,7 +36,17 @@ impl Translating {
         NextStep::Enter(State::Translating(Translating { serial, promise, failed, by }), effect)
     }
 
-    /// A helper thread has translated the request.
+    /// Has the complete body of a chat request read again, as a responses request.
+    #[cold]
+    pub(super) fn reread(job: &mut RequestJob, mut draft: Outgoing, cx: &mut Cx) -> NextStep {
+        job.request.found.has_input = true;
+        let by = cx.now.mono.after(job.request.setup.config.server.body_timeout);
+        let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
+        let effect = Effect::Translate(Box::new(Translate { draft, from: Shape::Responses, target: None, serial }));
+        NextStep::Enter(State::Translating(Translating { serial, promise, failed: None, by }), effect)
+    }
+
+    /// A helper thread has translated the request, or read it again.
     pub(super) fn translated(
         self,
         job: &mut RequestJob,
@@ -43,6 +56,9 @@ impl Translating {
         cx: &mut Cx,
     ) -> NextStep {
         draft.promise = self.promise;
+        if job.request.asked.is_none() {
+            return reread(job, draft, built, message, cx);
+        }
         if let Some(wanted) = job.attempt.wanted(&job.request) {
             job.notes.note_dropped(&job.request, &draft, &wanted, message);
         }

@@ -16,6 +16,7 @@ pub mod commands;
 mod connect;
 mod costs;
 mod credential;
+mod cursor;
 mod demo;
 mod discovery;
 mod drip;

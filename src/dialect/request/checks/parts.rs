@@ -7,9 +7,6 @@ use super::{
 use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Shape, Span};
 
-/// Types of tools that always run at the client, in any format and with any other members.
-const OWN_TOOLS: [&[u8]; 2] = [b"function", b"custom"];
-
 impl Checks {
     /// Checks an item of a top-level array.
     pub(super) fn item(&mut self, token: Token) -> Result<(), Stop> {
@@ -90,19 +87,32 @@ impl Checks {
             (_, Token::String) if self.message.stored.is_named() => self.stored_in_tool(buf),
             (3, _) if self.block.is_text => {
                 self.block.has_text = token == Token::String;
-                self.fields.may_cost_more |= !OWN_TOOLS.contains(&span.of(buf));
-                if self.endpoint.shape == Shape::Messages
-                    && self.block.has_text
-                    && eq_unescaped(span.of(buf), "mcp_toolset")
-                {
-                    // A toolset of an MCP server that is configured in the provider's account.
-                    self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
+                if span.of(buf) != b"function" {
+                    self.other_tool(span.of(buf));
                 }
             }
             (4.., _) if self.endpoint.shape == Shape::Responses => self.in_item(token, depth),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Notes a tool of another type than `function`. Both that and `custom` always run at the client, in any format and
+    /// with any other members.
+    #[cold]
+    fn other_tool(&mut self, kind: &[u8]) {
+        match kind {
+            // It is rewritten if its members are not where the target expects them.
+            b"custom" if self.endpoint.shape == Shape::Chat => {
+                (self.fields.has_custom, self.fields.has_odd) = (true, true);
+            }
+            b"custom" => {}
+            _ => self.fields.may_cost_more = true,
+        }
+        if self.endpoint.shape == Shape::Messages && self.block.has_text && eq_unescaped(kind, "mcp_toolset") {
+            // A toolset of an MCP server that is configured in the provider's account.
+            self.fields.names_stored(format_args!("tools[{}].type", self.items - 1), "mcp_toolset");
+        }
     }
 
     /// Notes a string inside a tool that names an object of the provider's account.

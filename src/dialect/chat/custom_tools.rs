@@ -1,0 +1,109 @@
+//! Custom tools, which take free text, in chat requests.
+//!
+//! Owns both places of their members. OpenAI documents `{"type":"custom","custom":{"name":…}}`, with a grammar as
+//! `{"type":"grammar","grammar":{"definition":…,"syntax":…}}`. Cursor writes these members beside each `type`, as in the
+//! responses format.
+
+use crate::dialect::neutral::JsonText;
+use crate::wire::json::{Raw, eq_unescaped, item, write_escaped};
+use std::borrow::Cow;
+
+/// The members of a custom tool, or of a call of one.
+pub(in crate::dialect) fn inner(tool: Raw<'_>) -> Raw<'_> {
+    tool.get("custom").unwrap_or(tool)
+}
+
+/// The members of the grammar in a custom tool's `format`.
+fn grammar(format: Raw<'_>) -> Raw<'_> {
+    format.get("grammar").unwrap_or(format)
+}
+
+/// Description of a tool that takes free text, with its grammar in words.
+pub(in crate::dialect) fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> JsonText<'static> {
+    let mut text = given.unwrap_or_default().to_vec();
+    if !text.is_empty() {
+        write_escaped(&mut text, b"\n\n");
+    }
+    text.extend_from_slice(b"The input is free text, not JSON.");
+    let format = grammar(tool.get("format").unwrap_or(Raw::NULL));
+    if let Some(definition) = format.get("definition").and_then(Raw::string) {
+        text.extend_from_slice(b" Its grammar (");
+        text.extend_from_slice(format.get("syntax").and_then(Raw::string).unwrap_or(b"lark"));
+        write_escaped(&mut text, b"):\n");
+        text.extend_from_slice(definition);
+    }
+    Cow::Owned(text)
+}
+
+/// Appends a list of tools with the members of custom ones where OpenAI documents them; others are unchanged.
+#[cold]
+pub(in crate::dialect) fn write(tools: Raw<'_>, out: &mut Vec<u8>) {
+    out.push(b'[');
+    for tool in tools.items() {
+        item(out);
+        match is_elsewhere(tool) {
+            true => write_nested(tool, "custom", write_custom, out),
+            false => out.extend_from_slice(tool.bytes()),
+        }
+    }
+    out.push(b']');
+}
+
+/// True if a custom tool has its members, or those of its grammar, in the other place.
+fn is_elsewhere(tool: Raw<'_>) -> bool {
+    let is = |object: Raw<'_>, kind| object.get("type").is_some_and(|own| own.is(kind));
+    let format = inner(tool).get("format").unwrap_or(Raw::NULL);
+    let flat_grammar = is(format, "grammar") && format.get("grammar").is_none();
+    is(tool, "custom") && (tool.get("custom").is_none() || flat_grammar)
+}
+
+/// Appends an object with its members inside its member `under`, which `write` appends; as it is otherwise if it has
+/// that member.
+fn write_nested(object: Raw<'_>, under: &str, write: impl Fn(Raw<'_>, &mut Vec<u8>), out: &mut Vec<u8>) {
+    let nested = object.get(under);
+    let outer = |name: &[u8]| nested.is_some() || eq_unescaped(name, "type");
+    out.push(b'{');
+    for (name, value) in object.members().filter(|(name, _)| outer(name)) {
+        write_name(name, out);
+        match eq_unescaped(name, under) {
+            true => write(value, out),
+            false => out.extend_from_slice(value.bytes()),
+        }
+    }
+    if nested.is_none() {
+        write_name(under.as_bytes(), out);
+        write(object, out);
+    }
+    out.push(b'}');
+}
+
+/// Appends the members of a custom tool.
+fn write_custom(tool: Raw<'_>, out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (name, value) in tool.members().filter(|(name, _)| !eq_unescaped(name, "type")) {
+        write_name(name, out);
+        let is_grammar = eq_unescaped(name, "format") && value.get("type").is_some_and(|kind| kind.is("grammar"));
+        match is_grammar {
+            true => write_nested(value, "grammar", write_grammar, out),
+            false => out.extend_from_slice(value.bytes()),
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_grammar(grammar: Raw<'_>, out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (name, value) in grammar.members().filter(|(name, _)| !eq_unescaped(name, "type")) {
+        write_name(name, out);
+        out.extend_from_slice(value.bytes());
+    }
+    out.push(b'}');
+}
+
+/// Appends the inside of a name, and its colon.
+fn write_name(name: &[u8], out: &mut Vec<u8>) {
+    item(out);
+    out.push(b'"');
+    out.extend_from_slice(name);
+    out.extend_from_slice(b"\":");
+}
