@@ -202,6 +202,58 @@ fn denied_members_are_left_out_with_their_betas() {
     }
 }
 
+/// Errors by whose words Claude Code repairs its request, as Anthropic writes them. In Tollgate's message only the name
+/// of the model differs.
+const REPAIRS: [&str; 8] = [
+    "\"thinking.type.enabled\" is not supported for this model. Use \"thinking.type.adaptive\" and \"output_config.effort\".",
+    "messages.1.content.0: Invalid `signature` in `thinking` block",
+    "messages.3.role: Input should be 'user' or 'assistant', role: system is not supported",
+    "output_config: Extra inputs are not permitted",
+    "context_management: Extra inputs are not permitted",
+    "tools.0.custom.strict: Extra inputs are not permitted",
+    "Unexpected value(s) `context-1m-2025-08-07` for the `anthropic-beta` header.",
+    "`m` does not support the effort parameter; m: structured outputs are not supported",
+];
+
+#[test]
+fn words_by_which_claude_code_repairs_its_request_reach_it() {
+    let stand = Stand::start("");
+    for (to, shape) in SHAPES.iter().enumerate() {
+        stand.recorders[to].answer_with(400);
+        for text in REPAIRS {
+            stand.recorders[to].say(text, "");
+            let (name, wanted) = (format!("of-{shape}"), text.replace("`m`", "`of-").replace(" m:", " of-"));
+            let wanted = wanted.replace("`of-", &format!("`{name}`")).replace(" of-", &format!(" {name}:"));
+            let body = with(message("hi"), "model", name);
+            for streams in [false, true] {
+                let body = with(body.clone(), "stream", streams).to_string();
+                let answer = stand.h.client().ask(&post("/v1/messages?beta=true", &[("x-api-key", &stand.key)], &body));
+                let error = answer.json()["error"].clone();
+                assert_eq!((answer.status(), error["type"].as_str()), (400, Some("invalid_request_error")), "{error}");
+                assert_eq!(error["message"].as_str(), Some(wanted.as_str()), "{shape}");
+                assert_eq!(answer.head.get("x-should-retry"), None, "it repeats the request with other members");
+            }
+        }
+    }
+}
+
+/// They are the limits of the provider account, which all keys share.
+#[test]
+fn limits_of_the_provider_account_reach_no_client() {
+    let stand = Stand::start("");
+    let lines = "anthropic-ratelimit-requests-remaining: 5\r\nanthropic-ratelimit-unified-status: allowed\r\n\
+                 anthropic-organization-id: kept\r\nrequest-id: kept\r\n";
+    for status in [200, 400, 429, 529] {
+        stand.recorders[0].answer_with(status);
+        stand.recorders[0].say("too much", lines);
+        let body = with(message("hi"), "model", "of-messages").to_string();
+        let answer = stand.h.client().ask(&post("/v1/messages", &[("x-api-key", &stand.key)], &body));
+        assert_eq!(answer.status(), if status > 400 { 500 } else { status }, "{}", answer.text());
+        let foreign = |(name, value): &(String, String)| name.starts_with("anthropic-") || value == "kept";
+        assert!(!answer.head.fields.iter().any(foreign), "{:?}", answer.head.fields);
+    }
+}
+
 #[test]
 fn operators_may_choose_betas_headers_and_unknown_fields() {
     let chosen = "betas = [\"a-1\", \"skills-2025-10-02\"]\nunknown_fields = \"drop\"\n\

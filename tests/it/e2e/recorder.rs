@@ -12,6 +12,8 @@ use std::thread;
 pub struct Recorder {
     received: Arc<Mutex<Vec<String>>>,
     status: Arc<Mutex<u16>>,
+    /// Message of errors, and further header lines; empty for those above.
+    said: Arc<Mutex<(String, String)>>,
 }
 
 impl Recorder {
@@ -35,6 +37,11 @@ impl Recorder {
         *self.status.lock().unwrap() = status;
     }
 
+    /// Sets the message of the next errors and further header lines, each with its end.
+    pub fn say(&self, message: &str, lines: &str) {
+        *self.said.lock().unwrap() = (message.to_owned(), lines.to_owned());
+    }
+
     /// Takes the requests that have come, with head and body.
     pub fn taken(&self) -> Vec<String> {
         std::mem::take(&mut self.received.lock().unwrap())
@@ -52,6 +59,7 @@ impl Recorder {
                 let of_messages = head.contains("/messages ");
                 self.received.lock().unwrap().push(text.clone());
                 let status = *self.status.lock().unwrap();
+                let (said, lines) = self.said.lock().unwrap().clone();
                 let body = match (status, of_messages) {
                     (200, true) => json!({"id": "m", "type": "message", "role": "assistant", "model": "m",
                         "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
@@ -59,11 +67,14 @@ impl Recorder {
                     (200, false) => json!({"id": "c", "object": "chat.completion", "created": 1, "model": "m",
                         "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"},
                         "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}),
+                    _ if !said.is_empty() => {
+                        json!({"type": "error", "error": {"type": "invalid_request_error", "message": said}})
+                    }
                     _ => json!({"type": "error", "error": {"type": "some_error", "message": head, "code": head}}),
                 };
                 let body = body.to_string();
                 let answer = format!(
-                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 7\r\ncontent-length: {}\r\n\
+                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 7\r\n{lines}content-length: {}\r\n\
                      \r\n{body}",
                     body.len()
                 );
