@@ -63,6 +63,9 @@ pub mod money {}
 #[doc = include_str!("agents.md")]
 pub mod agents {}
 
+#[doc = include_str!("editors.md")]
+pub mod editors {}
+
 #[doc = include_str!("compare.md")]
 pub mod compare {}
 
@@ -193,6 +196,9 @@ pub mod reference {
 
     #[doc = include_str!("reference/cli.md")]
     pub mod cli {}
+
+    #[doc = include_str!("reference/conformance.md")]
+    pub mod conformance {}
 
     #[doc = include_str!("reference/errors.md")]
     pub mod errors {}
