@@ -9,7 +9,7 @@ mod deferred;
 pub(super) use super::chat::stream_reader::{details_of, each_text, sequence_of, thought_block};
 pub(super) use super::chat::stream_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use super::messages::stream_reader::write_thinking;
-pub(super) use super::messages::stream_writer::write_usage as write_messages_usage;
+pub(super) use super::messages::stream_writer::{NO_DETAILS, write_usage as write_messages_usage};
 pub(super) use super::responses::stream_reader::{call_id, failed, kind_of, reason, thoughts, unfinished, write_kept};
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};

@@ -6,6 +6,8 @@ use super::script::{Finish, Script, ScriptPart};
 
 /// Explanation of a refusal.
 const EXPLANATION: &str = "The simulated provider was told to refuse.";
+/// The caller of a tool: the model, and no program of its own.
+const CALLER: &str = r#""caller":{"type":"direct"}"#;
 /// Signature of the reasoning.
 const SIGNATURE: &str = "c2ltdWxhdGVk";
 
@@ -27,29 +29,28 @@ fn usage_member(id: &AnswerIdentity, usage: AnswerUsage) -> String {
     let AnswerUsage { prompt, cached, written, completion, thought } = usage;
     let input = prompt - cached - written;
     let cache = format!(r#""cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached}"#);
-    let details = if thought > 0 {
-        format!(r#","output_tokens_details":{{"thinking_tokens":{thought}}}"#)
-    } else {
-        String::new()
-    };
-    format!(r#","usage":{{"input_tokens":{input},{cache},"output_tokens":{completion}{details}}}"#)
+    let details = if thought > 0 { format!(r#"{{"thinking_tokens":{thought}}}"#) } else { "null".to_owned() };
+    let more = r#""cache_creation":null,"inference_geo":null,"server_tool_use":null,"service_tier":"standard""#;
+    let output = format!(r#""output_tokens":{completion},"output_tokens_details":{details}"#);
+    format!(r#","usage":{{"input_tokens":{input},{cache},{output},{more}}}"#)
 }
 
 fn call_id(id: &AnswerIdentity, block: usize) -> String {
     format!("toolu_sim_{}_{block}", id.serial)
 }
 
-/// Returns `"stop_reason":…,"stop_sequence":…`, and the explanation of a refusal.
+/// Returns `"stop_reason":…,"stop_sequence":…`, with the explanation of a refusal.
 fn stop(finish: Finish, sequence: Option<&str>) -> String {
     let details = match finish {
         Finish::Refusal => {
             let explanation = quoted(EXPLANATION);
-            format!(r#","stop_details":{{"type":"refusal","category":null,"explanation":{explanation}}}"#)
+            format!(r#"{{"type":"refusal","category":null,"explanation":{explanation}}}"#)
         }
-        _ => String::new(),
+        _ => "null".to_owned(),
     };
     let sequence = sequence.map_or("null".to_owned(), quoted);
-    format!(r#""stop_reason":"{}","stop_sequence":{sequence}{details}"#, reason(finish))
+    let reason = reason(finish);
+    format!(r#""stop_reason":"{reason}","stop_sequence":{sequence},"stop_details":{details},"container":null"#)
 }
 
 fn message(id: &AnswerIdentity, content: &str, stop: &str, usage: AnswerUsage) -> String {
@@ -62,8 +63,8 @@ fn message(id: &AnswerIdentity, content: &str, stop: &str, usage: AnswerUsage) -
 pub fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
     let (name, rest) = match event {
         AnswerEvent::Start(usage) => {
-            let message =
-                message(id, "", r#""stop_reason":null,"stop_sequence":null"#, AnswerUsage { completion: 1, ..*usage });
+            let stop = r#""stop_reason":null,"stop_sequence":null,"stop_details":null,"container":null"#;
+            let message = message(id, "", stop, AnswerUsage { completion: 1, ..*usage });
             ("message_start", format!(r#","message":{message}"#))
         }
         AnswerEvent::OpenThought { block } => {
@@ -77,12 +78,13 @@ pub fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
             delta(*block, &format!(r#""signature_delta","signature":{}"#, quoted(SIGNATURE)))
         }
         AnswerEvent::OpenText { block } => {
-            ("content_block_start", format!(r#","index":{block},"content_block":{{"type":"text","text":""}}"#))
+            let content = r#"{"type":"text","text":"","citations":[]}"#;
+            ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
         }
         AnswerEvent::Text { block, piece } => delta(*block, &format!(r#""text_delta","text":{}"#, quoted(piece))),
         AnswerEvent::OpenCall { block, name, .. } => {
             let (call_id, name) = (call_id(id, *block), quoted(name));
-            let content = format!(r#"{{"type":"tool_use","id":"{call_id}","name":{name},"input":{{}}}}"#);
+            let content = format!(r#"{{"type":"tool_use",{CALLER},"id":"{call_id}","name":{name},"input":{{}}}}"#);
             ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
         }
         AnswerEvent::Args { block, piece, .. } => {
@@ -118,13 +120,13 @@ pub fn whole(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> String
             }
             ScriptPart::Text(text) => {
                 let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
-                format!(r#"{{"type":"text","text":{}}}"#, quoted(&joined))
+                format!(r#"{{"type":"text","text":{},"citations":[]}}"#, quoted(&joined))
             }
             ScriptPart::Call(call) => {
                 let args = call.args[..tokens as usize - 1].concat();
                 let object = serde_json::from_str::<serde_json::Value>(&args).is_ok_and(|value| value.is_object());
                 let (id, name, input) = (call_id(id, block), quoted(&call.name), if object { &*args } else { "{}" });
-                format!(r#"{{"type":"tool_use","id":"{id}","name":{name},"input":{input}}}"#)
+                format!(r#"{{"type":"tool_use",{CALLER},"id":"{id}","name":{name},"input":{input}}}"#)
             }
         });
     }

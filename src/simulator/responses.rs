@@ -8,6 +8,14 @@ use super::script::{Finish, Script, ScriptPart};
 /// Placeholder for reasoning that only this provider can read.
 const ENCRYPTED: &str = "c2ltdWxhdGVk";
 
+/// Members of a response that repeat its request, all with their defaults.
+const SETTINGS: &str = "\"background\":false,\"frequency_penalty\":0,\"instructions\":null,\"max_output_tokens\":null,\
+     \"max_tool_calls\":null,\"metadata\":{},\"parallel_tool_calls\":true,\"presence_penalty\":0,\
+     \"previous_response_id\":null,\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,\"summary\":\"auto\"},\
+     \"safety_identifier\":null,\"service_tier\":\"default\",\"store\":true,\"temperature\":1,\
+     \"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"auto\",\"tools\":[],\"top_logprobs\":0,\
+     \"top_p\":1,\"truncation\":\"disabled\"";
+
 /// State of a stream that later events repeat.
 #[derive(Debug, Default)]
 pub struct Spoken {
@@ -41,14 +49,15 @@ fn response(id: &AnswerIdentity, status: &str, items: &[String], usage: Option<A
     let head = format!(r#""id":"resp_sim_{serial}","object":"response","created_at":{created},"status":"{status}""#);
     let middle =
         format!(r#""error":{error},"incomplete_details":{lacks},"model":{model},"output":[{}]"#, items.join(","));
-    let rest = format!(r#""previous_response_id":null,"store":true,"tools":[],"usage":{usage}"#);
-    format!(r#"{{{head},{middle},"parallel_tool_calls":true,{rest}}}"#)
+    let completed = if status == "completed" { created.to_string() } else { "null".to_owned() };
+    let rest = format!(r#""completed_at":{completed},"usage":{usage}"#);
+    format!(r#"{{{head},{middle},{SETTINGS},{rest}}}"#)
 }
 
 fn part(id: &AnswerIdentity, text: &str) -> String {
     match id.refuses {
         true => format!(r#"{{"type":"refusal","refusal":{}}}"#, quoted(text)),
-        false => format!(r#"{{"type":"output_text","text":{},"annotations":[]}}"#, quoted(text)),
+        false => format!(r#"{{"type":"output_text","text":{},"annotations":[],"logprobs":[]}}"#, quoted(text)),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Custom tools, which take free text, in chat requests.
 //!
 //! Owns both places of their members. OpenAI documents `{"type":"custom","custom":{"name":…}}`, with a grammar as
-//! `{"type":"grammar","grammar":{"definition":…,"syntax":…}}`. Cursor writes these members beside each `type`, as in the
-//! responses format.
+//! `{"type":"grammar","grammar":{"definition":…,"syntax":…}}`. Cursor writes these members next to each `type`, as in
+//! the responses format.
 
 use crate::dialect::neutral::JsonText;
 use crate::wire::json::{Raw, eq_unescaped, item, write_escaped};

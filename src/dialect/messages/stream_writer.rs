@@ -116,12 +116,16 @@ impl MessagesWriter {
         write_inside(out, me.id);
         out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
         me.write_model(out);
-        out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{");
-        key(out, "input_tokens");
+        out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null");
+        out.extend_from_slice(NO_DETAILS);
+        out.extend_from_slice(b",\"usage\":{\"input_tokens\":");
         write_count(out, me.prompt.count().max(1));
         out.extend_from_slice(
-            b",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":0}}}\n\n",
+            b",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":0\
+              ,\"output_tokens_details\":null",
         );
+        out.extend_from_slice(NO_SERVICES);
+        out.extend_from_slice(b"}}\n\n");
     }
 
     /// Begins a block of text or reasoning, unless it is the current one.
@@ -135,7 +139,7 @@ impl MessagesWriter {
         let block: &[u8] = if kind == OpenBlock::Think {
             b"{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
         } else {
-            b"{\"type\":\"text\",\"text\":\"\"}"
+            b"{\"type\":\"text\",\"text\":\"\",\"citations\":[]}"
         };
         out.extend_from_slice(block);
         out.extend_from_slice(b"}\n\n");
@@ -197,7 +201,7 @@ impl MessagesWriter {
         write_inside(out, id);
         key(out, "name");
         write_inside(out, name);
-        out.extend_from_slice(b",\"input\":{}}}\n\n");
+        out.extend_from_slice(b",\"input\":{},\"caller\":{\"type\":\"direct\"}}}\n\n");
         self.calls[slot] = CallProgress::Open;
         self.open = OpenBlock::Tool(slot);
     }
@@ -287,6 +291,7 @@ impl MessagesWriter {
             Some(sequence) => write_inside(out, sequence),
             None => out.extend_from_slice(b"null"),
         }
+        out.extend_from_slice(NO_DETAILS);
         out.extend_from_slice(b"},\"usage\":");
         write_usage(observed, me, out);
         out.extend_from_slice(b"}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
@@ -314,11 +319,21 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
         key(out, name);
         write_count(out, count);
     }
-    if let Some(reasoning) = reported.reasoning {
-        key(out, "output_tokens_details");
-        out.extend_from_slice(b"{\"thinking_tokens\":");
-        write_count(out, reasoning.into());
-        out.push(b'}');
+    key(out, "output_tokens_details");
+    match reported.reasoning {
+        Some(reasoning) => {
+            out.extend_from_slice(b"{\"thinking_tokens\":");
+            write_count(out, reasoning.into());
+            out.push(b'}');
+        }
+        None => out.extend_from_slice(b"null"),
     }
-    out.push(b'}');
+    out.extend_from_slice(NO_SERVICES);
 }
+
+/// Members that Anthropic's published schema requires of each message, and of its usage up to its end, here without a
+/// value. Clients that are generated from the schema refuse a message without them. (A text has an empty list of
+/// citations and not `null`, which the schema also permits, since Vercel's AI SDK refuses `null`.)
+pub(in crate::dialect) const NO_DETAILS: &[u8] = b",\"stop_details\":null,\"container\":null";
+const NO_SERVICES: &[u8] =
+    b",\"cache_creation\":null,\"inference_geo\":null,\"server_tool_use\":null,\"service_tier\":null}";

@@ -2,7 +2,7 @@
 
 use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::carrier;
-use super::super::convert::{write_chat_usage, write_messages_usage, write_whole};
+use super::super::convert::{NO_DETAILS, write_chat_usage, write_messages_usage, write_whole};
 use super::super::naming::{TranslationState, made_id};
 use super::super::requests::write_details;
 use super::super::usage::ObservedUsage;
@@ -152,7 +152,7 @@ pub(super) fn messages(
             AnswerPart::Thought(texts, kept) => block("thinking", texts, kept.as_deref(), state, out),
             AnswerPart::Call(id, name, arguments) => {
                 item(out);
-                out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
+                out.extend_from_slice(b"{\"type\":\"tool_use\",\"caller\":{\"type\":\"direct\"},\"id\":\"");
                 state.fresh_id(id, ids.len(), me.id, &mut ids, out);
                 write_called(state.restore(name), *arguments, out);
             }
@@ -166,6 +166,7 @@ pub(super) fn messages(
         Some(sequence) => write_inside(out, sequence),
         None => out.extend_from_slice(b"null"),
     }
+    out.extend_from_slice(NO_DETAILS);
     key(out, "usage");
     write_messages_usage(observed, me, out);
     out.push(b'}');
@@ -188,6 +189,8 @@ fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationSt
             carrier::close(kept, &state.mark, out);
         }
         out.push(b'"');
+    } else {
+        out.extend_from_slice(b",\"citations\":[]");
     }
     out.push(b'}');
 }

@@ -360,7 +360,7 @@ fn usage_is_charged_and_shown_as_billed() {
 fn reasoning_keeps_its_signature_in_the_other_format() {
     let thinking = value!({"type": "thinking", "thinking": "A", "signature": "U2ln"});
     let redacted = value!({"type": "redacted_thinking", "data": "RGF0YQ=="});
-    let call = value!({"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1]}});
+    let call = value!({"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1]}, "caller": {"type": "direct"}});
     let message = value!({"id": "m", "type": "message", "role": "assistant", "model": "up", "stop_reason": "tool_use",
         "content": [thinking, redacted, call], "usage": {"input_tokens": 31, "output_tokens": 12}});
     let way = (Shape::Messages, Shape::Messages);

@@ -105,9 +105,10 @@ fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
                 out,
                 "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\
                  \"type\":\"message\",\"role\":\"assistant\",\"model\":\"{model}\",\"content\":[],\
-                 \"stop_reason\":null,\"stop_sequence\":null,\
+                 \"stop_reason\":null,\"stop_sequence\":null,\"stop_details\":null,\"container\":null,\
                  \"usage\":{{\"input_tokens\":7,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\
-                 \"output_tokens\":0}}}}}}\n\n"
+                 \"output_tokens\":0,\"output_tokens_details\":null,\"cache_creation\":null,\"inference_geo\":null,\
+                 \"server_tool_use\":null,\"service_tier\":null}}}}}}\n\n"
             )
             .unwrap(),
             (Shape::Messages, _) => {
