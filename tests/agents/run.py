@@ -227,16 +227,16 @@ class Runs:
         return good
 
     def spent(self):
-        """Codex with a spent period: it ends soon and shows the gateway's message."""
+        """Codex with too small an allowance: it ends soon and shows the gateway's message."""
         key = self.gateway.issue("--plan", "spent")
         began = None
         for _ in range(2):
             began = time.monotonic()
             code, said = codex(self.task("via-chat", key))
         seconds = time.monotonic() - began
-        print(f"Codex with a spent period: ended after {seconds:.1f} s")
-        good = code != 0 and "plan allowance reached: 1 token per period; renews at 2" in said and seconds < SPENT_SECONDS
-        self.note("Codex with a spent period", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
+        print(f"Codex with too small an allowance: ended after {seconds:.1f} s")
+        good = code != 0 and "of the allowance of this key, of which 1 of 1 are left" in said and seconds < SPENT_SECONDS
+        self.note("Codex with too small an allowance", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
 
     def stop(self):
         codes = self.gateway.stop()
