@@ -1,7 +1,6 @@
 //! `tollgate init`: writes a first configuration, from the usual environment variables of providers and from local
 //! servers on their usual ports. If neither is found, it writes an example to fill in. Never overwrites a file.
 
-use super::args::ConfigArg;
 use super::blocking_http::{ServerAddress, ask};
 use super::load;
 use super::output::{Failure, clean, models, print, remark, warn};
@@ -21,8 +20,8 @@ use std::time::Duration;
 #[derive(clap::Args, Debug)]
 pub struct InitArgs {
     /// File to write; it must not exist yet [default: tollgate.toml]
-    #[command(flatten)]
-    pub config: ConfigArg,
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 }
 
 /// Maximum time to connect to a local server.
@@ -204,7 +203,7 @@ impl Local {
 
 /// Searches for providers and writes the file.
 pub fn run(args: &InitArgs) -> Result<(), Failure> {
-    let path = args.config.config.clone().unwrap_or_else(|| PathBuf::from("tollgate.toml"));
+    let path = args.config.clone().unwrap_or_else(|| PathBuf::from("tollgate.toml"));
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
             Failure::failed(format!("{} already exists: remove it, or name another file with --config", path.display()))

@@ -34,7 +34,7 @@ pub mod store;
 pub mod usage;
 
 use crate::io::signals;
-use args::{CheckArgs, ConfigArg, DemoArgs, ModelsArgs, ServeArgs};
+use args::{CheckArgs, DemoArgs, ModelsArgs, ServeArgs};
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Failure;
 use std::ffi::OsString;
@@ -129,20 +129,20 @@ enum Command {
 }
 
 impl Command {
-    /// Configuration options of the command, if any.
-    fn config(&mut self) -> Option<&mut ConfigArg> {
+    /// The configuration file of the command; `None` if it uses none.
+    fn config(&mut self) -> Option<&mut Option<PathBuf>> {
         match self {
-            Command::Serve(args) => Some(&mut args.config),
+            Command::Serve(args) => Some(&mut args.config.config),
             Command::Init(args) => Some(&mut args.config),
-            Command::Check(args) => Some(&mut args.config),
-            Command::Ready(args) => Some(&mut args.config),
-            Command::Keys(command) => Some(command.config()),
-            Command::Models(args) => Some(&mut args.config),
-            Command::Prices(args) => Some(&mut args.config),
-            Command::Alerts(command) => Some(command.config()),
-            Command::Usage(args) => Some(&mut args.config),
-            Command::Requests(args) => Some(&mut args.config),
-            Command::Ledger(command) => Some(command.config()),
+            Command::Check(args) => Some(&mut args.config.config),
+            Command::Ready(args) => Some(&mut args.config.config),
+            Command::Keys(command) => Some(&mut command.config().config),
+            Command::Models(args) => Some(&mut args.config.config),
+            Command::Prices(args) => Some(&mut args.config.config),
+            Command::Alerts(command) => Some(&mut command.config().config),
+            Command::Usage(args) => Some(&mut args.config.config),
+            Command::Requests(args) => Some(&mut args.config.config),
+            Command::Ledger(command) => Some(&mut command.config().config),
             Command::Demo(_) | Command::Provider(_) | Command::Completions(_) => None,
         }
     }
@@ -156,7 +156,7 @@ impl Cli {
             .command
             .config()
             .ok_or_else(|| Failure::misused("this command does not use --config: leave it out"))?;
-        if place.config.replace(early).is_some() {
+        if place.replace(early).is_some() {
             return Err(Failure::misused("--config is given twice: leave out one"));
         }
         Ok(())

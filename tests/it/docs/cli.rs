@@ -29,9 +29,11 @@ fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
 }
 
-/// Returns the arguments in a command's table. The top of the page describes `--config`.
+/// Returns the arguments in a command's table. The top of the page describes `--config`, except that of `init`, which
+/// writes the file.
 fn rows(command: &Command) -> impl Iterator<Item = &Arg> {
-    arguments(command).filter(|arg| arg.get_id() != "config")
+    let writes = command.get_name() == "init";
+    arguments(command).filter(move |arg| writes || arg.get_id() != "config")
 }
 
 /// Returns a help text as a single line.
