@@ -89,8 +89,9 @@ pub fn run(args: &PricesArgs) -> Result<(), Failure> {
     let path = load::find(&args.config)?;
     let config = load::read(&path, Secrets::Optional).map_err(Failure::Config)?;
     let place = clean(&args.from.to_string_lossy());
-    let bytes = files::read_at_most(&args.from, LIST_MAX)
+    let mut bytes = files::read_at_most(&args.from, LIST_MAX)
         .map_err(|error| Failure::failed(format!("cannot read {place}: {error}")))?;
+    refuse_small(&mut bytes);
     let list: Value =
         serde_json::from_slice(&bytes).map_err(|error| Failure::failed(format!("{place} is not JSON: {error}")))?;
     let list = PriceList::of(&list).ok_or_else(|| {
@@ -112,6 +113,25 @@ pub fn run(args: &PricesArgs) -> Result<(), Failure> {
     }
     write(&path, &found)?;
     print(&format!("wrote {count} price{} to {}\n", plural(count as u64), clean(&path.to_string_lossy())))
+}
+
+/// Makes numbers invalid that would be read as 0 although they are not, such as 1e-400: a model must not become free by
+/// them.
+fn refuse_small(list: &mut [u8]) {
+    let mut from = 0;
+    while let Some(at) = list[from..].iter().position(|byte| *byte == b':') {
+        from += at + 1;
+        let number = list[from..].trim_ascii_start();
+        let start = list.len() - number.len();
+        let length = number.iter().take_while(|byte| b"0123456789.eE+-".contains(byte)).count();
+        from = start.max(from) + length;
+        let number = std::str::from_utf8(&list[start..start + length]).unwrap_or_default();
+        let is_written = number.bytes().take_while(|byte| !b"eE".contains(byte)).any(|byte| byte > b'0');
+        if is_written && number.parse() == Ok(0.0) {
+            list[start] = b'-';
+            list[start + 1..start + length].fill(b'1');
+        }
+    }
 }
 
 /// A published list.
@@ -198,14 +218,16 @@ fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
 
 /// Listed prices that differ from the model's. A price that is not listed stays unchanged.
 fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
-    let of_keys = KEYS.iter().zip(listed);
-    let differ = of_keys.filter_map(|(&(key, of), listed)| {
+    let of_keys = KEYS.iter().zip(listed).enumerate();
+    let differ = of_keys.filter_map(|(at, (&(key, of), listed))| {
         let mut listed = listed?;
-        let configured = model.priced.then(|| {
+        let configured: Tiered = if model.priced {
             let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
             std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
-        });
-        let configured = configured.map(plain);
+        } else {
+            model.unused_prices.get(at).cloned().unwrap_or_default()
+        };
+        let configured = Some(plain(configured)).filter(|prices| !prices.is_empty());
         listed = plain(listed);
         (configured.as_ref() != Some(&listed)).then_some(PriceChange { key, configured, listed })
     });
@@ -457,11 +479,32 @@ mod tests {
         for odd in ["1e-13", "1e-300", "-1e-6", "2", "1e300", "\"5e-6\"", "null"] {
             assert_eq!(price(odd), None, "{odd}");
         }
+        for (listed, read) in
+            [("1e-400", None), ("0.1E-999", None), ("0e-400", Some(0)), ("0.0", Some(0)), ("0", Some(0))]
+        {
+            let mut text = format!("{{\"note\": \"e: 1\", \"price\" : {listed}, \"next\": 5e-6}}").into_bytes();
+            refuse_small(&mut text);
+            let list: Value = serde_json::from_slice(&text).unwrap();
+            assert_eq!((micro(&list["price"], 1.0), micro(&list["next"], 1.0)), (read, Some(5_000_000)), "{listed}");
+            assert_eq!(list["note"], "e: 1");
+        }
         let list = LITELLM.replace("\"input_cost_per_token\": 5e-06", "\"input_cost_per_token\": 1e-300");
         let list: Value = serde_json::from_str(&list).unwrap();
         let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());
         let entry = list.entry(&config, &config.catalog.models()[0]);
         assert!(entry.is_some_and(|(name, prices)| name == "gpt-5.5" && prices[0].is_none()), "listed, but unusable");
+    }
+
+    #[test]
+    fn prices_of_a_model_that_lacks_one_are_compared() {
+        let one = CONFIG.replace("id = \"b\"", "id = \"b\"\ninput_price = { \"0\" = 1.25, \"200K\" = 2.5 }");
+        let expected = |lines: &[&str]| Some(lines.iter().map(ToString::to_string).collect());
+        let differ = |config: &str| compared(&parsed(config), MODELS_DEV).remove(1).1;
+        assert_eq!(differ(&one), expected(&["output_price: none -> { \"0\" = 10.00, \"200K\" = 15.00 }"]));
+        let other = one.replace("\"0\" = 1.25", "\"0\" = 1.0");
+        let input = "input_price: { \"0\" = 1.00, \"200K\" = 2.50 } -> { \"0\" = 1.25, \"200K\" = 2.50 }";
+        let output = "output_price: none -> { \"0\" = 10.00, \"200K\" = 15.00 }";
+        assert_eq!(differ(&other), expected(&[input, output]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::keys::is_unseen;
 use super::limits::{Timeouts, UpstreamLimits};
-use super::prices::ModelPrices;
+use super::prices::{ModelPrices, WrittenPrices};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
@@ -161,6 +161,8 @@ pub struct Model {
     /// True if it has a price: prices of input and output are written, even if they are 0; without output, a price of
     /// input is enough.
     pub priced: bool,
+    /// Prices that are written but not used, since the model is unpriced; in the order of [`super::prices::KEYS`].
+    pub unused_prices: Vec<WrittenPrices>,
     /// True if its provider takes the credentials of clients.
     pub client_credential: bool,
     /// True if its requests need a check of their own: it has no price, or takes the credentials of clients.

@@ -39,6 +39,9 @@ pub const KEYS: [(&str, PriceOf); 5] = [
     ("cache_write_1h_price", |prices| prices.hour_write),
 ];
 
+/// Prices that one key sets, by rising thresholds; the first is 0. Empty: the key is not set.
+pub type WrittenPrices = Vec<(u64, u64)>;
+
 /// Prices of whole requests whose prompts are longer than a threshold, as Google and OpenAI bill them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PriceTier {

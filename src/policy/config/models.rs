@@ -28,6 +28,7 @@ pub(super) const DEFAULT_TOKENS: u64 = 4096;
 const NEEDED: [&str; 7] = ["model", "messages", "input", "stream", "prompt", "query", "documents"];
 
 /// Reads `[[models]]`; at least one is needed. Also returns the ids of all models, valid or not.
+#[inline]
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
@@ -70,6 +71,7 @@ pub(super) fn read(
 }
 
 /// An alias must belong to only one model.
+#[inline]
 fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>, String)]) {
     for (index, (field, alias)) in aliases.iter().enumerate() {
         let name = alias.strip_suffix('*').unwrap_or(alias);
@@ -83,6 +85,7 @@ fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>,
     }
 }
 
+#[inline]
 fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     let id = reader.word(field, ID_MAX)?;
     if !is_id(&id) {
@@ -92,6 +95,7 @@ fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     Some(id)
 }
 
+#[inline]
 fn read_one(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -109,8 +113,7 @@ fn read_one(
     let reserve_tokens = integer(reader, s, "reserve_tokens", DEFAULT_TOKENS, 0..=TOKENS_MAX);
     let drop_params = read_dropped(reader, s);
     let (set_params, default_params) = params::read(reader, s);
-    let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
-    let hosted_tools = hosted.into_iter().map(|(_, name)| name).collect();
+    let hosted_tools = read_hosted(reader, s);
     let mut capabilities = Capabilities::default();
     if let Some(mut table) = reader.table(s, "capabilities") {
         capabilities.read_rows(reader, &mut table);
@@ -126,7 +129,7 @@ fn read_one(
     let targets = read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits);
     let client_credential = takes_clients(reader, s, &targets, providers);
     let (serves, relayed) = read_serves(reader, s, &targets, providers);
-    let (prices, priced) = prices::read(reader, s, &serves, client_credential);
+    let (prices, priced, unused_prices) = prices::read(reader, s, &serves, client_credential);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     let contexts = || targets.iter().map(|target| target.context);
@@ -142,6 +145,7 @@ fn read_one(
         context_text: context_text(context),
         prices,
         priced,
+        unused_prices,
         client_credential,
         checked: client_credential || !priced,
         timeouts,
@@ -164,6 +168,7 @@ fn read_one(
 }
 
 /// True if the provider of the targets takes the credentials of clients. It must then be the only one.
+#[inline]
 fn takes_clients(reader: &mut Reader<'_>, s: &Section<'_>, targets: &[Target], providers: &[Declared]) -> bool {
     let takes = |target: &Target| {
         let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
@@ -180,6 +185,7 @@ fn takes_clients(reader: &mut Reader<'_>, s: &Section<'_>, targets: &[Target], p
 
 /// Reads `serves`, and selects the targets for relayed requests. These have the chat shape and the same model as the
 /// first one, since vectors of two models must never mix.
+#[inline]
 fn read_serves(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -216,7 +222,14 @@ fn read_serves(
     (serves, relayed)
 }
 
+#[inline]
+fn read_hosted(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
+    let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
+    hosted.into_iter().map(|(_, name)| name).collect()
+}
+
 /// Reads `drop_params`.
+#[inline]
 fn read_dropped(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
     let mut dropped = Vec::new();
     for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
@@ -229,6 +242,7 @@ fn read_dropped(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
 }
 
 /// Reads `affinity` and `balance`.
+#[inline]
 fn read_balance(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Affinity, Balance) {
     let affinities = Affinity::ALL.map(|choice| (choice.as_str(), choice));
     let balances = Balance::ALL.map(|choice| (choice.as_str(), choice));
@@ -238,6 +252,7 @@ fn read_balance(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Affinity, Bala
 }
 
 /// Integer called `key`, or its default.
+#[inline]
 fn integer(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -248,6 +263,7 @@ fn integer(
     s.take(key).and_then(|field| reader.integer(&field, &range)).unwrap_or(default)
 }
 
+#[inline]
 fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
     let moment = field.moment_text().and_then(|text| parse_moment(&text));
     if moment.is_none() {
@@ -258,6 +274,7 @@ fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
 
 /// Targets sorted by priority. The default priority of a target is its index, so that targets are tried in the written
 /// order.
+#[inline]
 fn read_targets(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,

@@ -2,7 +2,7 @@
 
 use crate::base::order;
 use crate::policy::catalog::TOKENS_MAX;
-use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX};
+use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX, WrittenPrices};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units;
 use crate::wire::{ModelEndpoint, Passthrough};
@@ -10,17 +10,16 @@ use crate::wire::{ModelEndpoint, Passthrough};
 /// Rule of one price.
 const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decimals";
 
-/// Prices that one key sets, by rising thresholds; the first is 0.
-type WrittenPrices = Vec<(u64, u64)>;
-
 /// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
-/// `is_free`: without any price it costs nothing.
+/// If one of the two is missing, the others are returned apart, in the order of [`KEYS`]. `is_free`: without any price
+/// it costs nothing.
+#[inline]
 pub(super) fn read(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     serves: &[ModelEndpoint],
     is_free: bool,
-) -> (ModelPrices, bool) {
+) -> (ModelPrices, bool, Vec<WrittenPrices>) {
     let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
     // A model without completion tokens needs no output price.
     let answers = |endpoint: &ModelEndpoint| endpoint.passthrough().is_none_or(Passthrough::generates);
@@ -33,7 +32,8 @@ pub(super) fn read(
             let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
             reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
         }
-        return (ModelPrices::default(), is_free && !is_priced);
+        let unused = if is_priced { read.map(Option::unwrap_or_default).into() } else { Vec::new() };
+        return (ModelPrices::default(), is_free && !is_priced, unused);
     }
     let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
     order::by_key(&mut thresholds, |above| (*above, 0));
@@ -41,7 +41,7 @@ pub(super) fn read(
     let tiers = thresholds.into_iter().map(|above| PriceTier { above, prices: prices_at(&read, above) });
     let mut tiers: Vec<PriceTier> = tiers.collect();
     let base = tiers.remove(0).prices;
-    (ModelPrices { base, tiers: tiers.into() }, true)
+    (ModelPrices { base, tiers: tiers.into() }, true, Vec::new())
 }
 
 /// Prices of the tier that begins at `above`: of each key the highest tier up to there.
@@ -61,10 +61,12 @@ fn prices_at(read: &[Option<WrittenPrices>; 5], above: u64) -> Prices {
     }
 }
 
+#[inline]
 fn read_key(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices> {
     if field.is_table() { read_tiers(reader, field) } else { Some(vec![(0, read_price(reader, &field)?)]) }
 }
 
+#[inline]
 fn read_price(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<u64> {
     let price = field.decimal().and_then(units::price);
     if price.is_none() {
@@ -73,6 +75,7 @@ fn read_price(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<u64> {
     price
 }
 
+#[inline]
 fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices> {
     let (at, path) = (field.start(), field.path.clone());
     let entries = reader.as_table(field)?.take_rest();
