@@ -15,7 +15,7 @@ use crate::wire::json::write_string;
 #[cold]
 pub(super) fn ask_for_sums(cx: &mut Cx) {
     let is_safe = |row: u64| !cx.ledger.is_failed() && cx.ledger.is_safe(row);
-    for key in cx.lookups.sums.take(cx.now.mono, is_safe) {
+    for key in cx.lookups.sums.take(cx.now.mono, cx.keys.len() as u32, is_safe) {
         let Ok(payer) = cx.plans.of(key, &cx.keys, &cx.setup.config) else { continue };
         let groups: Box<[Limits]> = cx.meter.group_limits(payer.path).iter().map(Limits::of).collect();
         let limits = Limits::of(payer.plan);
@@ -40,7 +40,7 @@ impl Cx {
     /// Raises alerts for all shares of budgets that have been used in their periods.
     pub(super) fn report_passed(&mut self) {
         if self.is_shared() {
-            (0..self.keys.len() as u32).for_each(|key| self.lookups.sums.add(KeyIx(key), 0, self.now.mono));
+            self.lookups.sums.add_all(self.now.mono);
         }
         for key in self.meter.counted() {
             if self.keys.get(key).is_live(self.now.unix)

@@ -4,7 +4,6 @@
 use crate::base::limits::{COUNTS_FRESH, SUMS_AT_ONCE, SUMS_PAUSE};
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
-use std::collections::BTreeMap;
 
 /// Number of a question that belongs to no exchange.
 pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
@@ -12,15 +11,17 @@ pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct BudgetSums {
-    /// Each with the number of its last row, which must be committed before.
-    keys: BTreeMap<u32, u64>,
-    /// Time of the next questions; `NEVER` if there are no keys, or none with a committed row.
+    /// Keys in ascending order, each with the number of its last row, which must be committed before.
+    keys: Vec<(u32, u64)>,
+    /// First of the keys that are to be asked for whatever their rows; none from `u32::MAX` on.
+    rest: u32,
+    /// Time of the next questions; `NEVER` if there are none, or none for a committed row.
     due: Mono,
 }
 
 impl Default for BudgetSums {
     fn default() -> Self {
-        BudgetSums { keys: BTreeMap::new(), due: Mono::NEVER }
+        BudgetSums { keys: Vec::new(), rest: u32::MAX, due: Mono::NEVER }
     }
 }
 
@@ -32,24 +33,54 @@ impl BudgetSums {
     }
 
     /// The row with this number changes the sums of its key; 0: they may have changed before.
+    #[inline(never)]
     pub(crate) fn add(&mut self, key: KeyIx, row: u64, now: Mono) {
-        self.keys.insert(key.0, row);
+        let at = self.keys.partition_point(|(other, _)| *other < key.0);
+        match self.keys.get_mut(at).filter(|(other, _)| *other == key.0) {
+            Some(known) => known.1 = row,
+            None => self.keys.insert(at, (key.0, row)),
+        }
+        self.wake(now);
+    }
+
+    /// The sums of all keys may have changed before.
+    pub(crate) fn add_all(&mut self, now: Mono) {
+        self.rest = 0;
+        self.wake(now);
+    }
+
+    fn wake(&mut self, now: Mono) {
         self.due = self.due.min(now.after(COUNTS_FRESH));
     }
 
     /// Rows are committed, perhaps those of keys that wait.
     pub(crate) fn committed(&mut self, now: Mono) {
-        if !self.keys.is_empty() {
-            self.due = self.due.min(now.after(COUNTS_FRESH));
+        if !self.keys.is_empty() || self.rest < u32::MAX {
+            self.wake(now);
         }
     }
 
-    /// Takes the keys to ask for now, whose rows are committed by `is_safe`.
-    pub(crate) fn take(&mut self, now: Mono, is_safe: impl Fn(u64) -> bool) -> Vec<KeyIx> {
-        let ready = self.keys.iter().filter(|(_, row)| is_safe(**row)).map(|(key, _)| KeyIx(*key));
-        let ready: Vec<KeyIx> = ready.take(SUMS_AT_ONCE).collect();
-        ready.iter().for_each(|key| _ = self.keys.remove(&key.0));
-        let is_full = ready.len() == SUMS_AT_ONCE && !self.keys.is_empty();
+    /// Takes the keys to ask for now, of `count` in all, whose rows are committed by `is_safe`. While that is false for
+    /// 0, nothing is asked.
+    pub(crate) fn take(&mut self, now: Mono, count: u32, is_safe: impl Fn(u64) -> bool) -> Vec<KeyIx> {
+        let mut ready = Vec::new();
+        self.keys.retain(|(key, row)| {
+            let is_ready = ready.len() < SUMS_AT_ONCE && is_safe(*row);
+            if is_ready {
+                ready.push(KeyIx(*key));
+            }
+            !is_ready
+        });
+        if is_safe(0) {
+            while ready.len() < SUMS_AT_ONCE && self.rest < count {
+                ready.push(KeyIx(self.rest));
+                self.rest += 1;
+            }
+            if self.rest >= count {
+                self.rest = u32::MAX;
+            }
+        }
+        let is_full = ready.len() == SUMS_AT_ONCE && (!self.keys.is_empty() || self.rest < u32::MAX);
         self.due = if is_full { now.after(SUMS_PAUSE) } else { Mono::NEVER };
         ready
     }
@@ -61,20 +92,36 @@ mod tests {
 
     #[test]
     fn keys_are_asked_for_once_after_their_rows_and_in_pieces() {
-        let (mut sums, now) = (BudgetSums::default(), Mono(5_000_000));
+        let (mut sums, now, count) = (BudgetSums::default(), Mono(5_000_000), SUMS_AT_ONCE as u32 + 1);
         assert_eq!(sums.due(), Mono::NEVER);
-        (0..SUMS_AT_ONCE as u32 + 1).for_each(|key| sums.add(KeyIx(key), 0, now));
+        (0..count).for_each(|key| sums.add(KeyIx(key), 0, now));
         sums.add(KeyIx(3), 7, now);
         assert_eq!(sums.due(), now.after(COUNTS_FRESH));
-        let first = sums.take(sums.due(), |row| row < 7);
+        let first = sums.take(sums.due(), count, |row| row < 7);
         assert!(first.len() == SUMS_AT_ONCE && !first.contains(&KeyIx(3)));
         assert_eq!(sums.due(), now.after(COUNTS_FRESH).after(SUMS_PAUSE));
-        assert_eq!(sums.take(sums.due(), |row| row < 7), []);
+        assert_eq!(sums.take(sums.due(), count, |row| row < 7), []);
         // The query waits until the row of the last key is committed.
         assert_eq!(sums.due(), Mono::NEVER);
         sums.committed(now);
         assert_eq!(sums.due(), now.after(COUNTS_FRESH));
-        assert_eq!(sums.take(sums.due(), |_| true), [KeyIx(3)]);
+        assert_eq!(sums.take(sums.due(), count, |_| true), [KeyIx(3)]);
+        assert_eq!(sums.due(), Mono::NEVER);
+    }
+
+    #[test]
+    fn all_keys_are_asked_for_once_after_those_with_rows() {
+        let (mut sums, now, count) = (BudgetSums::default(), Mono(5_000_000), SUMS_AT_ONCE as u32 + 5);
+        sums.add_all(now);
+        sums.add(KeyIx(9), 7, now);
+        // Nothing is asked while the ledger has failed; its next commit wakes.
+        assert_eq!((sums.take(sums.due(), count, |_| false), sums.due()), (vec![], Mono::NEVER));
+        sums.committed(now);
+        let first = sums.take(sums.due(), count, |_| true);
+        assert_eq!((first.len(), first[0], first[1]), (SUMS_AT_ONCE, KeyIx(9), KeyIx(0)));
+        let rest = sums.take(sums.due(), count, |_| true);
+        assert_eq!((rest.len(), rest[5], sums.due()), (6, KeyIx(count - 1), Mono::NEVER));
+        sums.committed(now);
         assert_eq!(sums.due(), Mono::NEVER);
     }
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 impl Cx {
     /// Writes a line about the gateway itself. `write` appends members, each with a comma before it.
-    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn log_event(&mut self, mut write: impl FnMut(&mut Vec<u8>)) {
+        // Compiled once for all events, which are rare.
+        let write: &mut dyn FnMut(&mut Vec<u8>) = &mut write;
         let time = self.date.iso(self.now.unix);
         self.orders.log(|out| {
             access_log::open(time, out);

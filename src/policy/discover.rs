@@ -31,6 +31,7 @@ section! {
 struct Prefix;
 
 impl Kind<String> for Prefix {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
         let text = reader.string(&field)?;
         let is_good = text.is_empty() || is_id(&text);
@@ -40,6 +41,7 @@ impl Kind<String> for Prefix {
         is_good.then_some(text)
     }
 
+    #[inline]
     fn shown(&self, value: &String) -> Shown {
         Shown::Value(quoted(value))
     }
@@ -56,6 +58,7 @@ pub struct Listed {
 
 impl Discover {
     /// Takes `discover` of a provider.
+    #[inline]
     pub fn read(reader: &mut Reader<'_>, provider: &mut Section<'_>) -> Option<Discover> {
         let mut table = reader.table(provider, "discover")?;
         let mut discover = Discover::default();

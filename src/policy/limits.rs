@@ -54,12 +54,14 @@ const BESIDE: usize = 128 << 10;
 impl UpstreamLimits {
     /// The defaults, lowered if they do not fit buffers of `max_buffered` bytes. An answer that cannot be buffered
     /// would be paid for and lost.
+    #[inline]
     pub fn within(max_buffered: usize) -> UpstreamLimits {
         let (limits, most) = (UpstreamLimits::default(), largest(max_buffered));
         UpstreamLimits { max_event: limits.max_event.min(most), max_response: limits.max_response.min(most), ..limits }
     }
 
     /// Replaces what `section` sets, and reports what does not fit buffers of `max_buffered` bytes.
+    #[inline]
     pub fn read(&mut self, reader: &mut Reader<'_>, section: &mut Section<'_>, max_buffered: usize) {
         self.read_rows(reader, section);
         let most = largest(max_buffered);
@@ -78,6 +80,7 @@ impl UpstreamLimits {
 
 /// Bytes of the largest answer or event that fits buffers of `max_buffered` bytes once other requests have ended. It
 /// uses half of them, and needs its size twice if it is translated.
+#[inline]
 fn largest(max_buffered: usize) -> usize {
     (max_buffered / 4).saturating_sub(BESIDE)
 }
@@ -95,11 +98,13 @@ pub struct Timeouts {
 
 impl Timeouts {
     /// Rows that a model may set.
+    #[inline]
     pub fn rows() -> &'static [Setting<UpstreamLimits>] {
         &UpstreamLimits::ROWS[..IN_MODELS]
     }
 
     /// Reads the timeouts of `section`.
+    #[inline]
     pub fn read(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Timeouts {
         let mut own = Timeouts::default();
         for row in Timeouts::rows() {
@@ -111,6 +116,7 @@ impl Timeouts {
     }
 
     /// The values, if the model sets `row`.
+    #[inline]
     pub fn own(&self, row: &Setting<UpstreamLimits>) -> Option<&UpstreamLimits> {
         self.set.contains(&row.key).then_some(&self.values)
     }

@@ -96,6 +96,7 @@ pub struct Group {
 
 impl Group {
     /// Settings of a plan that a group also has: all except a key's share of slots.
+    #[inline]
     pub fn rows() -> impl Iterator<Item = &'static Setting<Plan>> {
         Plan::ROWS.iter().filter(|row| row.key != "share")
     }
@@ -133,6 +134,7 @@ impl LimitOverrides {
 struct Seconds(Time);
 
 impl Kind<Duration> for Seconds {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Duration> {
         let (at, path) = (field.start(), field.path.clone());
         let length = self.0.read(reader, field)?;
@@ -142,6 +144,7 @@ impl Kind<Duration> for Seconds {
         Some(length)
     }
 
+    #[inline]
     fn shown(&self, value: &Duration) -> Shown {
         self.0.shown(value)
     }

@@ -1,6 +1,9 @@
 //! Settings as tables. Each row has the field, its meaning, its type, its default, its format and range, and whether it
 //! can change at run time: see `section!`. Reading, printing, following and the manual are loops over the rows. The
 //! settings themselves are defined in `config` and other modules.
+//!
+//! Only commands read and print a configuration. The functions for that are `#[inline]`, so they are compiled in the
+//! crate `cold`, which calls them, for size. Compiled in `engine`, for speed, they would be a third larger.
 
 pub mod json;
 pub mod kinds;
@@ -40,6 +43,7 @@ pub struct Setting<T: 'static> {
 
 impl<T> Setting<T> {
     /// Reads the setting if `section` has it. Returns true if it has.
+    #[inline]
     pub fn read(&self, reader: &mut Reader<'_>, section: &mut Section<'_>, value: &mut T) -> bool {
         let field = reader.take_renamed(section, self.key, self.former);
         let is_there = field.is_some();
@@ -56,6 +60,7 @@ pub trait Settings: Sized + 'static {
     const ROWS: &'static [Setting<Self>];
 
     /// Replaces what `section` sets.
+    #[inline]
     fn read_rows(&mut self, reader: &mut Reader<'_>, section: &mut Section<'_>) {
         for row in Self::ROWS {
             row.read(reader, section, self);

@@ -185,11 +185,11 @@ impl Gateway {
         let Some(news) = news else { return };
         self.cx.log_event(|out| {
             out.extend_from_slice(b",\"event\":\"telemetry\",\"outcome\":");
-            match news {
+            match &news {
                 Ok(()) => out.extend_from_slice(b"\"recovered\""),
                 Err(why) => {
                     out.extend_from_slice(b"\"failed\",\"error\":");
-                    write_string(out, &why);
+                    write_string(out, why);
                 }
             }
         });

@@ -54,6 +54,7 @@ section! {
 
 impl Alerts {
     /// Reads `[alerts]`.
+    #[inline]
     pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Alerts {
         let mut alerts = Alerts::default();
         if let Some(mut section) = reader.table(top, "alerts") {
@@ -78,6 +79,7 @@ impl Alerts {
 }
 
 /// Scheme and authority of a URL; path and query.
+#[inline]
 fn parts(url: &str) -> (&str, &str) {
     let authority = url.find("://").map_or(0, |at| at + 3);
     url.split_at(url[authority..].find(['/', '?']).map_or(url.len(), |at| authority + at))
@@ -101,6 +103,7 @@ impl fmt::Debug for Webhook {
 struct WebhookUrl;
 
 impl Kind<Webhook> for WebhookUrl {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Webhook> {
         let (at, name) = (field.start(), field.path.clone());
         let (url, origin) = if field.is_text() {
@@ -120,6 +123,7 @@ impl Kind<Webhook> for WebhookUrl {
         Some(Webhook { url, shown })
     }
 
+    #[inline]
     fn shown(&self, value: &Webhook) -> Shown {
         Shown::Value(value.shown.clone())
     }
@@ -132,6 +136,7 @@ const EXPECTED: &str = "expected a URL such as \"https://hooks.example.com/servi
 struct Percents;
 
 impl Kind<Vec<u8>> for Percents {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<u8>> {
         let mut is_share = [false; 101];
         for item in reader.items(field, ALERT_THRESHOLDS_MAX) {
@@ -140,6 +145,7 @@ impl Kind<Vec<u8>> for Percents {
         Some((1..=100).filter(|share| is_share[usize::from(*share)]).collect())
     }
 
+    #[inline]
     fn shown(&self, value: &Vec<u8>) -> Shown {
         // The syntax is also TOML's.
         Shown::Value(format!("{value:?}"))

@@ -16,6 +16,7 @@ pub(super) struct Base {
 }
 
 /// Parses a `base_url`.
+#[inline]
 pub(super) fn parse_base(text: &str) -> Result<Base, &'static str> {
     const EXPECTED: &str = "expected a URL such as \"https://api.example.com/v1\"";
     let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {

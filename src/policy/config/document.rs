@@ -49,6 +49,7 @@ pub struct Config {
 
 impl Config {
     /// Reads and checks a configuration. `Err` has all errors, in the order of the lines.
+    #[inline]
     pub fn parse(source: &Source<'_>) -> Result<Config, Vec<ConfigError>> {
         let mut reader = Reader::new(source);
         let read = reader.document().map(|mut top| {
@@ -153,6 +154,7 @@ impl Config {
 }
 
 /// Size of the catalog according to the unread document; never smaller than it turns out.
+#[inline]
 fn peek_catalog(top: &Section<'_>) -> CatalogSize {
     let mut size = CatalogSize::default();
     let mut known = Vec::new();
@@ -181,6 +183,7 @@ fn peek_catalog(top: &Section<'_>) -> CatalogSize {
     size
 }
 
+#[inline]
 fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default_model = top.take("default_model");
     let (providers, spans) = (top.peek_length("providers") as u64, top.peek_member("telemetry", "otlp"));

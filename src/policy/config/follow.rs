@@ -14,6 +14,7 @@ impl Config {
     ///
     /// TLS peers keep their numbers, since exchanges that began under `before` still connect by them. New peers are
     /// appended. It is an error if that table would grow beyond [`ENTRIES_MAX`].
+    #[inline]
     pub fn follow(&mut self, before: &Config) -> Result<Vec<String>, String> {
         self.follow_peers(before);
         if self.authorities.len() > ENTRIES_MAX {
@@ -24,6 +25,7 @@ impl Config {
         Ok(server.chain(store).collect())
     }
 
+    #[inline]
     fn follow_peers(&mut self, before: &Config) {
         let mut table: Vec<AuthoritySpec> = before.authorities.clone();
         table.iter_mut().for_each(|spec| spec.retired = true);
@@ -47,12 +49,14 @@ impl Config {
 
 /// Paths of all settings that need a restart, also for the manual. Other sections have none: their values apply to all
 /// requests after a reload.
+#[inline]
 pub fn fixed() -> Vec<String> {
     let server = fixed_in::<Server>().map(|key| format!("server.{key}"));
     let store = fixed_in::<StoreConfig>().map(|key| format!("store.{key}"));
     server.chain(store).collect()
 }
 
+#[inline]
 fn fixed_in<T: Settings>() -> impl Iterator<Item = &'static str> {
     T::ROWS.iter().filter(|row| row.reload == Reload::Restart).map(|row| row.key)
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 const NAME_MAX: usize = 64;
 
 /// Reads `[[groups]]`, which are optional.
+#[inline]
 pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
     let mut places: BTreeMap<Arc<str>, usize> = BTreeMap::new();
@@ -37,6 +38,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
     groups
 }
 
+#[inline]
 fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<str>, usize>) -> Option<String> {
     let name = reader.word(field, NAME_MAX)?;
     if !is_group_name(&name) {

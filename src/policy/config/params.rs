@@ -42,6 +42,7 @@ const OWN: [&str; 24] = [
 const BOUNDS: [&str; 5] = ["max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"];
 
 /// Takes both tables; no name may be in both.
+#[inline]
 pub(super) fn read(reader: &mut Reader<'_>, model: &mut Section<'_>) -> (Vec<ModelParam>, Vec<ModelParam>) {
     let set = read_table(reader, model, "set_params", &[]);
     let default = read_table(reader, model, "default_params", &set);
@@ -49,6 +50,7 @@ pub(super) fn read(reader: &mut Reader<'_>, model: &mut Section<'_>) -> (Vec<Mod
 }
 
 /// Takes the table `key`, in the order it is written in; a name among `others` is an error.
+#[inline]
 fn read_table(
     reader: &mut Reader<'_>,
     model: &mut Section<'_>,
@@ -80,6 +82,7 @@ fn read_table(
     params
 }
 
+#[inline]
 fn may_be_named(reader: &mut Reader<'_>, field: &Field<'_>, name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_plain) {

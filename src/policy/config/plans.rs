@@ -5,6 +5,7 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::reader::{ENTRIES_MAX, Reader, Section};
 
 /// Reads `[[plans]]`; without any there is one unlimited plan called `default`.
+#[inline]
 pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Plan> {
     let mut plans: Vec<Plan> = Vec::new();
     for mut section in reader.tables(top, "plans", ENTRIES_MAX) {

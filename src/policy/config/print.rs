@@ -65,6 +65,7 @@ impl ConfigText {
 }
 
 /// The effective configuration, ready for standard output.
+#[inline]
 pub fn effective(config: &Config) -> String {
     let mut page = ConfigText { text: String::new() };
     if let Some(model) = config.catalog.default_model().and_then(|index| config.catalog.get(index)) {
@@ -111,6 +112,7 @@ pub fn effective(config: &Config) -> String {
     page.text
 }
 
+#[inline]
 fn provider(page: &mut ConfigText, provider: &Provider) {
     page.table("[[providers]]");
     page.string("name", &provider.name);
@@ -164,6 +166,7 @@ fn provider(page: &mut ConfigText, provider: &Provider) {
     page.rows(&provider.limits);
 }
 
+#[inline]
 fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     page.table("[[models]]");
     page.string("id", &model.id);
@@ -223,12 +226,14 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
 }
 
 /// Members of requests as a table on one line.
+#[inline]
 fn inline(params: &[ModelParam]) -> String {
     let members: Vec<String> = params.iter().map(|param| format!("{} = {}", param.name, param.toml)).collect();
     if members.is_empty() { "{}".to_string() } else { format!("{{ {} }}", members.join(", ")) }
 }
 
 /// Settings of a table on one line, except those without a value.
+#[inline]
 fn members<T>(rows: &[Setting<T>], section: &T) -> String {
     let parts = rows.iter().filter_map(|row| match (row.get)(section) {
         Shown::Value(value) => Some(format!("{} = {value}", row.key)),

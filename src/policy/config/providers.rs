@@ -296,6 +296,7 @@ impl Declared {
 }
 
 /// Reads `[[providers]]`.
+#[inline]
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
@@ -338,6 +339,7 @@ pub(super) fn authorities(providers: &mut [Provider], collectors: [Option<&mut P
     table
 }
 
+#[inline]
 fn provider_name(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     let name = reader.string(field)?;
     let good = (1..=64).contains(&name.len())
@@ -348,6 +350,7 @@ fn provider_name(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     good.then_some(name)
 }
 
+#[inline]
 fn read_one(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
@@ -417,6 +420,7 @@ fn read_one(
     })
 }
 
+#[inline]
 fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {
     let text = reader.string(field)?;
     match parse_base(&text) {
@@ -439,6 +443,7 @@ fn paths(shape: Shape, base: &Base) -> (String, String) {
     (format!("{scheme}://{}{path}", base.authority), format!("{path}{suffix}"))
 }
 
+#[inline]
 fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth {
     let usual = if shape.is_anthropic() { Auth::Header("x-api-key".to_string()) } else { Auth::Bearer };
     let Some(field) = s.take("auth") else { return usual };
@@ -458,6 +463,7 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth
 }
 
 /// A provider that takes the credentials of clients has none of its own, so its list cannot be requested.
+#[inline]
 fn check_auth(reader: &mut Reader<'_>, s: &Section<'_>, auth: &Auth) {
     for key in ["api_key", "api_keys", "discover"] {
         if let Some(at) = s.place(key).filter(|_| *auth == Auth::Client) {
@@ -467,6 +473,7 @@ fn check_auth(reader: &mut Reader<'_>, s: &Section<'_>, auth: &Auth) {
 }
 
 /// Reads `api_key` or `api_keys`.
+#[inline]
 fn read_credentials(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<Credential> {
     let (one, several) = (s.take("api_key"), s.take("api_keys"));
     if let (Some(_), Some(list)) = (&one, &several) {
@@ -485,6 +492,7 @@ fn read_credentials(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<Credent
     read.map(|(secret, weight)| Credential { secret, weight }).collect()
 }
 
+#[inline]
 fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Vec<(String, String)> {
     let Some(mut table) = reader.table(s, "headers") else { return Vec::new() };
     let mut headers: Vec<(String, String)> = Vec::new();
@@ -516,6 +524,7 @@ pub(super) fn is_token(name: &str) -> bool {
 }
 
 /// Reads `addresses`, each with or without a port. A host that is an address is the only one.
+#[inline]
 fn read_addresses(reader: &mut Reader<'_>, s: &mut Section<'_>, base: Option<&Base>) -> Vec<SocketAddr> {
     let port = base.map_or(443, |base| base.port);
     let Some(written) = s.take("addresses").map(|field| reader.strings(field)) else {

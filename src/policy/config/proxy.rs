@@ -47,6 +47,7 @@ impl fmt::Debug for Proxy {
 }
 
 /// Reads the setting: a URL, or a reference to one. An error must never repeat it, since it can contain a password.
+#[inline]
 pub(super) fn read(reader: &mut Reader<'_>, field: Field<'_>, to: &Base) -> Option<Proxy> {
     let (at, path) = (field.start(), field.path.clone());
     let found = if field.is_text() {
@@ -58,6 +59,7 @@ pub(super) fn read(reader: &mut Reader<'_>, field: Field<'_>, to: &Base) -> Opti
     parse(&found.0, found.1.as_ref(), to).map_err(|why| reader.report(at, path, why)).ok()
 }
 
+#[inline]
 fn parse(text: &str, origin: Option<&Origin>, to: &Base) -> Result<Proxy, &'static str> {
     const EXPECTED: &str = "expected a URL such as \"http://user:password@proxy.example:3128\"";
     if text.starts_with("https://") || text.starts_with("socks") {

@@ -178,6 +178,7 @@ pub(super) struct SettingPositions {
 
 impl Server {
     /// Reads `[server]`. `known`: facts of other sections that the memory depends on.
+    #[inline]
     pub(super) fn read(
         reader: &mut Reader<'_>,
         top: &mut Section<'_>,
@@ -213,6 +214,7 @@ impl Server {
     }
 
     /// Derives the limits that `memory` allows.
+    #[inline]
     fn share_memory(&mut self, reader: &mut Reader<'_>, section: &Section<'_>, known: ConfigFacts) {
         let Some((memory, at)) = self.memory.zip(section.place("memory")) else { return };
         for key in DERIVED {
@@ -238,6 +240,7 @@ impl Server {
         }
     }
 
+    #[inline]
     fn check_admin(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
         let secret = |token: &Option<Secret>| token.as_ref().map(|token| token.expose().to_string());
         let (reads, writes) = (secret(&self.admin_token), secret(&self.admin_write_token));
@@ -310,6 +313,7 @@ impl RequestLog {
 struct Logged;
 
 impl Kind<RequestLog> for Logged {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<RequestLog> {
         let read = match field.number() {
             Some(share) => (0.0..=1.0).contains(&share).then_some(RequestLog::Share(share)),
@@ -325,6 +329,7 @@ impl Kind<RequestLog> for Logged {
         read
     }
 
+    #[inline]
     fn shown(&self, value: &RequestLog) -> Shown {
         Shown::Value(match value {
             RequestLog::All => quoted("all"),
@@ -338,6 +343,7 @@ impl Kind<RequestLog> for Logged {
 struct Networks;
 
 impl Kind<Vec<Network>> for Networks {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<Network>> {
         let mut networks = Vec::new();
         for (field, text) in reader.strings(field) {
@@ -349,6 +355,7 @@ impl Kind<Vec<Network>> for Networks {
         Some(networks)
     }
 
+    #[inline]
     fn shown(&self, value: &Vec<Network>) -> Shown {
         Shown::Value(quoted_list(value.iter().map(ToString::to_string)))
     }
@@ -358,6 +365,7 @@ impl Kind<Vec<Network>> for Networks {
 struct Address;
 
 impl Kind<SocketAddr> for Address {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<SocketAddr> {
         let text = reader.string(&field)?;
         let address = units::address(&text);
@@ -370,6 +378,7 @@ impl Kind<SocketAddr> for Address {
         address
     }
 
+    #[inline]
     fn shown(&self, value: &SocketAddr) -> Shown {
         Shown::Value(quoted(&value.to_string()))
     }
@@ -379,6 +388,7 @@ impl Kind<SocketAddr> for Address {
 struct AdminPlace;
 
 impl Kind<AdminListen> for AdminPlace {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<AdminListen> {
         let path = field.text().and_then(|text| text.strip_prefix("unix:")).map(str::to_string);
         match path {
@@ -391,6 +401,7 @@ impl Kind<AdminListen> for AdminPlace {
         }
     }
 
+    #[inline]
     fn shown(&self, value: &AdminListen) -> Shown {
         Shown::Value(quoted(&value.to_string()))
     }
@@ -400,6 +411,7 @@ impl Kind<AdminListen> for AdminPlace {
 struct Hosts;
 
 impl Kind<Vec<Arc<str>>> for Hosts {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<Arc<str>>> {
         let mut hosts = Vec::new();
         for (field, host) in reader.strings(field) {
@@ -411,6 +423,7 @@ impl Kind<Vec<Arc<str>>> for Hosts {
         Some(hosts)
     }
 
+    #[inline]
     fn shown(&self, value: &Vec<Arc<str>>) -> Shown {
         Shown::Value(quoted_list(value))
     }
@@ -420,6 +433,7 @@ impl Kind<Vec<Arc<str>>> for Hosts {
 struct Addresses;
 
 impl Kind<Vec<SocketAddr>> for Addresses {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<SocketAddr>> {
         let (at, path) = (field.start(), field.path.clone());
         let fields = if field.is_array() { reader.items(field, LISTENERS_MAX) } else { vec![field] };
@@ -438,6 +452,7 @@ impl Kind<Vec<SocketAddr>> for Addresses {
         Some(addresses)
     }
 
+    #[inline]
     fn shown(&self, value: &Vec<SocketAddr>) -> Shown {
         Shown::Value(quoted_list(value.iter().map(ToString::to_string)))
     }
@@ -447,6 +462,7 @@ impl Kind<Vec<SocketAddr>> for Addresses {
 struct KeyPrefix;
 
 impl Kind<String> for KeyPrefix {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
         let prefix = reader.string(&field)?;
         let fits = (1..=32).contains(&prefix.len());
@@ -457,6 +473,7 @@ impl Kind<String> for KeyPrefix {
         None
     }
 
+    #[inline]
     fn shown(&self, value: &String) -> Shown {
         Shown::Value(quoted(value))
     }
@@ -466,6 +483,7 @@ impl Kind<String> for KeyPrefix {
 struct Certificate;
 
 impl Kind<TlsFiles> for Certificate {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<TlsFiles> {
         let mut table = reader.as_table(field)?;
         let cert = reader.required(&mut table, "cert");
@@ -476,6 +494,7 @@ impl Kind<TlsFiles> for Certificate {
         cert.zip(key).map(|(cert, key)| TlsFiles { cert, key })
     }
 
+    #[inline]
     fn shown(&self, value: &TlsFiles) -> Shown {
         let (cert, key) = (value.cert.to_string_lossy(), value.key.to_string_lossy());
         Shown::Value(format!("{{ cert = {}, key = {} }}", quoted(&cert), quoted(&key)))
@@ -486,6 +505,7 @@ impl Kind<TlsFiles> for Certificate {
 struct Origins;
 
 impl Kind<Vec<Arc<str>>> for Origins {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<Arc<str>>> {
         let mut origins = Vec::new();
         for (field, origin) in reader.strings(field) {
@@ -502,6 +522,7 @@ impl Kind<Vec<Arc<str>>> for Origins {
         Some(origins)
     }
 
+    #[inline]
     fn shown(&self, value: &Vec<Arc<str>>) -> Shown {
         Shown::Value(quoted_list(value))
     }

@@ -88,6 +88,7 @@ section! {
 
 impl StoreConfig {
     /// Reads `[store]`.
+    #[inline]
     pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> StoreConfig {
         let mut store = StoreConfig::default();
         if let StoreUrl::Sqlite(path) = &mut store.url {
@@ -110,6 +111,7 @@ impl StoreConfig {
 
 impl StoreConfig {
     /// Warns about settings of the other kind of store, unless they have their defaults.
+    #[inline]
     fn warn_of_ignored(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
         let usual = StoreConfig::default();
         let shared = [
@@ -134,6 +136,7 @@ impl StoreConfig {
     }
 
     /// Reports settings of a ledger in a file that contradict others.
+    #[inline]
     fn check_flash(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
         let durable = self.durability == Durability::BeforeReply;
         let late = section.place("commit_every").filter(|_| durable && self.commit_every > COMMIT_TICK);
@@ -166,6 +169,7 @@ pub struct Snapshot {
 struct SnapshotTo;
 
 impl Kind<Snapshot> for SnapshotTo {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Snapshot> {
         let mut table = reader.as_table(field)?;
         let to = reader.required(&mut table, "to").and_then(|to| Folder.read(reader, to));
@@ -174,6 +178,7 @@ impl Kind<Snapshot> for SnapshotTo {
         to.zip(every).map(|(to, every)| Snapshot { to, every })
     }
 
+    #[inline]
     fn shown(&self, value: &Snapshot) -> Shown {
         let (to, every) = (quoted(&value.to.to_string_lossy()), quoted(&duration_text(value.every)));
         Shown::Value(format!("{{ to = {to}, every = {every} }}"))
@@ -184,6 +189,7 @@ impl Kind<Snapshot> for SnapshotTo {
 struct PageSize;
 
 impl Kind<u32> for PageSize {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u32> {
         let size = reader.integer(&field, &(PAGES[0]..=PAGES[3]))?;
         if !PAGES.contains(&size) {
@@ -193,6 +199,7 @@ impl Kind<u32> for PageSize {
         u32::try_from(size).ok()
     }
 
+    #[inline]
     fn shown(&self, value: &u32) -> Shown {
         Shown::Value(value.to_string())
     }
@@ -288,6 +295,7 @@ fn masked_place(url: &str) -> String {
 struct Url;
 
 impl Kind<StoreUrl> for Url {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<StoreUrl> {
         let (text, field) = match field.is_array() {
             true => joined(reader, field)?,
@@ -308,6 +316,7 @@ impl Kind<StoreUrl> for Url {
         None
     }
 
+    #[inline]
     fn shown(&self, value: &StoreUrl) -> Shown {
         Shown::Value(quoted(&value.to_string()))
     }
@@ -315,6 +324,7 @@ impl Kind<StoreUrl> for Url {
 
 /// A URL written in parts, `["redis://:", { env = "REDIS_PASSWORD" }, "@cache:6379/0"]`: a secret part comes from a
 /// variable or a file, and is percent-encoded.
+#[inline]
 fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Field<'d>)> {
     let mut items = reader.items(field, PARTS_MAX).into_iter();
     let first = items.next()?;

@@ -46,6 +46,7 @@ pub struct CollectorHeader {
 
 impl Telemetry {
     /// Reads `[telemetry]`.
+    #[inline]
     pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Telemetry {
         let mut telemetry = Telemetry::default();
         if let Some(mut section) = reader.table(top, "telemetry") {
@@ -79,6 +80,7 @@ impl Telemetry {
 struct Fraction;
 
 impl Kind<f64> for Fraction {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<f64> {
         let share = field.number().filter(|share| (0.0..=1.0).contains(share));
         if share.is_none() {
@@ -87,6 +89,7 @@ impl Kind<f64> for Fraction {
         share
     }
 
+    #[inline]
     fn shown(&self, value: &f64) -> Shown {
         Shown::Value(format!("{value:?}"))
     }
@@ -96,6 +99,7 @@ impl Kind<f64> for Fraction {
 struct CollectorUrl;
 
 impl Kind<String> for CollectorUrl {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
         let text = reader.string(&field)?;
         let wrong = match parse_base(&text) {
@@ -107,6 +111,7 @@ impl Kind<String> for CollectorUrl {
         None
     }
 
+    #[inline]
     fn shown(&self, value: &String) -> Shown {
         Shown::Value(quoted(value))
     }
@@ -116,6 +121,7 @@ impl Kind<String> for CollectorUrl {
 struct Headers;
 
 impl Kind<Vec<CollectorHeader>> for Headers {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<CollectorHeader>> {
         let (at, path) = (field.start(), field.path.clone());
         let entries = reader.as_table(field)?.take_rest();
@@ -146,6 +152,7 @@ impl Kind<Vec<CollectorHeader>> for Headers {
         Some(headers)
     }
 
+    #[inline]
     fn shown(&self, value: &Vec<CollectorHeader>) -> Shown {
         let mut text = String::from("{");
         for header in value {

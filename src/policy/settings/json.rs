@@ -23,6 +23,7 @@ type Wrong = (usize, String);
 impl Reader<'_> {
     /// Value of `field` as JSON, and as TOML on one line. Numbers keep their digits, and tables keep their order. JSON
     /// has no dates, infinities or NaN; TOML has no `null`.
+    #[inline]
     pub fn json(&mut self, field: &Field<'_>) -> Option<(String, String)> {
         let (mut json, mut toml) = (String::new(), String::new());
         let place = field.start();
@@ -38,6 +39,7 @@ impl Reader<'_> {
     }
 }
 
+#[inline]
 fn write(value: &DeValue<'_>, at: usize, depth: usize, form: Form, out: &mut String) -> Result<(), Wrong> {
     if depth > DEPTH_MAX {
         return Err((at, format!("more than {DEPTH_MAX} arrays and tables within each other")));
@@ -72,6 +74,7 @@ fn write(value: &DeValue<'_>, at: usize, depth: usize, form: Form, out: &mut Str
     Ok(())
 }
 
+#[inline]
 fn write_table(table: &DeTable<'_>, depth: usize, form: Form, out: &mut String) -> Result<(), Wrong> {
     let mut entries: Vec<_> = table.iter().collect();
     order::by_key(&mut entries, |(key, _)| (key.span().start as u64, 0));
@@ -89,6 +92,7 @@ fn write_table(table: &DeTable<'_>, depth: usize, form: Form, out: &mut String) 
     Ok(())
 }
 
+#[inline]
 fn separate(index: usize, form: Form, out: &mut String) {
     out.push_str(match form {
         _ if index == 0 => "",

@@ -29,10 +29,12 @@ pub trait Kind<V> {
 pub struct Flag;
 
 impl Kind<bool> for Flag {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<bool> {
         reader.boolean(&field)
     }
 
+    #[inline]
     fn shown(&self, value: &bool) -> Shown {
         Shown::Value(value.to_string())
     }
@@ -42,11 +44,13 @@ impl Kind<bool> for Flag {
 pub struct Whole(pub RangeInclusive<u64>);
 
 impl<V: Copy + ToString + TryFrom<u64>> Kind<V> for Whole {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V> {
         let number = reader.integer(&field, &self.0)?;
         fitting(reader, &field, number)
     }
 
+    #[inline]
     fn shown(&self, value: &V) -> Shown {
         Shown::Value(value.to_string())
     }
@@ -56,6 +60,7 @@ impl<V: Copy + ToString + TryFrom<u64>> Kind<V> for Whole {
 pub struct Count(pub RangeInclusive<u64>);
 
 impl Kind<u64> for Count {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u64> {
         if !field.is_text() {
             return reader.integer(&field, &self.0);
@@ -68,6 +73,7 @@ impl Kind<u64> for Count {
         count
     }
 
+    #[inline]
     fn shown(&self, value: &u64) -> Shown {
         Shown::Value(value.to_string())
     }
@@ -77,6 +83,7 @@ impl Kind<u64> for Count {
 pub struct Dollars(pub RangeInclusive<u64>);
 
 impl Kind<u64> for Dollars {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u64> {
         let nano = field.decimal().and_then(super::units::dollars).filter(|nano| self.0.contains(nano));
         if nano.is_none() {
@@ -88,6 +95,7 @@ impl Kind<u64> for Dollars {
         nano
     }
 
+    #[inline]
     fn shown(&self, value: &u64) -> Shown {
         Shown::Value(dollars_text(*value))
     }
@@ -97,11 +105,13 @@ impl Kind<u64> for Dollars {
 pub struct Bytes(pub RangeInclusive<u64>);
 
 impl<V: Copy + TryFrom<u64> + TryInto<u64>> Kind<V> for Bytes {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V> {
         let number = reader.size(&field, &self.0)?;
         fitting(reader, &field, number)
     }
 
+    #[inline]
     fn shown(&self, value: &V) -> Shown {
         let bytes = (*value).try_into().unwrap_or(u64::MAX);
         Shown::Value(quoted(&size_text(bytes)))
@@ -109,6 +119,7 @@ impl<V: Copy + TryFrom<u64> + TryInto<u64>> Kind<V> for Bytes {
 }
 
 /// Converts `number` to the type of the setting. On a small machine it can be too large for that type.
+#[inline]
 fn fitting<V: TryFrom<u64>>(reader: &mut Reader<'_>, field: &Field<'_>, number: u64) -> Option<V> {
     let value = V::try_from(number).ok();
     if value.is_none() {
@@ -121,10 +132,12 @@ fn fitting<V: TryFrom<u64>>(reader: &mut Reader<'_>, field: &Field<'_>, number: 
 pub struct Time(pub RangeInclusive<Duration>);
 
 impl Kind<Duration> for Time {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Duration> {
         reader.duration(&field, &self.0)
     }
 
+    #[inline]
     fn shown(&self, value: &Duration) -> Shown {
         Shown::Value(quoted(&duration_text(*value)))
     }
@@ -134,11 +147,13 @@ impl Kind<Duration> for Time {
 pub struct OneOf<V: 'static>(pub &'static [V], pub fn(V) -> &'static str);
 
 impl<V: Copy> Kind<V> for OneOf<V> {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V> {
         let choices: Vec<(&str, V)> = self.0.iter().map(|value| ((self.1)(*value), *value)).collect();
         reader.choice(&field, &choices)
     }
 
+    #[inline]
     fn shown(&self, value: &V) -> Shown {
         Shown::Value(quoted((self.1)(*value)))
     }
@@ -148,10 +163,12 @@ impl<V: Copy> Kind<V> for OneOf<V> {
 pub struct Pem(pub &'static str);
 
 impl Kind<PathBuf> for Pem {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<PathBuf> {
         reader.pem_file(&field, self.0)
     }
 
+    #[inline]
     fn shown(&self, value: &PathBuf) -> Shown {
         Shown::Value(quoted(&value.to_string_lossy()))
     }
@@ -161,6 +178,7 @@ impl Kind<PathBuf> for Pem {
 pub struct Folder;
 
 impl Kind<PathBuf> for Folder {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<PathBuf> {
         let text = reader.string(&field)?;
         if text.is_empty() {
@@ -170,6 +188,7 @@ impl Kind<PathBuf> for Folder {
         Some(reader.resolve(text))
     }
 
+    #[inline]
     fn shown(&self, value: &PathBuf) -> Shown {
         Shown::Value(quoted(&value.to_string_lossy()))
     }
@@ -179,10 +198,12 @@ impl Kind<PathBuf> for Folder {
 pub struct Reference;
 
 impl Kind<Secret> for Reference {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Secret> {
         reader.secret(field)
     }
 
+    #[inline]
     fn shown(&self, value: &Secret) -> Shown {
         Shown::Value(value.origin().to_string())
     }
@@ -192,10 +213,12 @@ impl Kind<Secret> for Reference {
 pub struct Or<K>(pub K, pub &'static str);
 
 impl<V, K: Kind<V>> Kind<Option<V>> for Or<K> {
+    #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Option<V>> {
         self.0.read(reader, field).map(Some)
     }
 
+    #[inline]
     fn shown(&self, value: &Option<V>) -> Shown {
         value.as_ref().map_or(Shown::Words(self.1), |value| self.0.shown(value))
     }

@@ -44,6 +44,7 @@ pub struct ConfigError {
 }
 
 impl fmt::Display for ConfigError {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file)?;
         if let Some(line) = self.line {
@@ -120,6 +121,7 @@ impl<'d> Section<'d> {
     }
 
     /// Takes every field that is left, by name.
+    #[inline]
     pub fn take_rest(&mut self) -> Vec<(String, Field<'d>)> {
         let mut rest = Vec::new();
         for (key, value) in std::mem::take(&mut self.entries) {
@@ -131,6 +133,7 @@ impl<'d> Section<'d> {
     }
 
     /// Reports the fields that were not requested, with the known keys.
+    #[inline]
     pub fn finish(&mut self, reader: &mut Reader<'_>) {
         for (key, _) in std::mem::take(&mut self.entries) {
             let name = key.get_ref();
@@ -242,6 +245,7 @@ impl Field<'_> {
     }
 
     /// The value as an error shows it: a scalar as written, cut to [`FOUND_MAX`] characters, otherwise its type.
+    #[inline]
     fn found(&self) -> String {
         match &self.value {
             DeValue::String(text) => units::quoted(&text.chars().take(FOUND_MAX).collect::<String>()),
@@ -264,6 +268,7 @@ impl Field<'_> {
 }
 
 /// True if one inserted, missing, changed or swapped character turns one word into the other.
+#[inline]
 fn is_near(known: &str, written: &str) -> bool {
     let (mut a, mut b): (&[u8], &[u8]) = (known.as_bytes(), written.as_bytes());
     while let (Some((x, rest_a)), Some((y, rest_b))) = (a.split_first(), b.split_first()) {
@@ -289,6 +294,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The document's top table; `None` after a syntax error, which is reported.
+    #[inline]
     pub fn document(&mut self) -> Option<Section<'a>> {
         match DeTable::parse(self.source.text) {
             Ok(table) => Some(section(String::new(), table.span(), table.into_inner())),
@@ -314,6 +320,7 @@ impl<'a> Reader<'a> {
     }
 
     /// All errors and all warnings, each in the order of the document.
+    #[inline]
     pub fn finish(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
         let sorted = |mut list: Vec<(usize, ConfigError)>| {
             order::by_key(&mut list, |(at, _)| (*at as u64, 0));
@@ -357,6 +364,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes `key` or reports that it is missing.
+    #[inline]
     pub fn required<'d>(&mut self, section: &mut Section<'d>, key: &'static str) -> Option<Field<'d>> {
         let field = section.take(key);
         if field.is_none() {
@@ -366,6 +374,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes `key`, or the field with one of its `former` names, with a warning.
+    #[inline]
     pub fn take_renamed<'d>(
         &mut self,
         section: &mut Section<'d>,
@@ -391,6 +400,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The table that `field` must be.
+    #[inline]
     pub fn as_table<'d>(&mut self, field: Field<'d>) -> Option<Section<'d>> {
         match field.value {
             DeValue::Table(entries) => Some(self::section(field.path, field.span, entries)),
@@ -402,6 +412,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes `key` as an array of tables: `[[key]]`. An absent key is an empty array.
+    #[inline]
     pub fn tables<'d>(&mut self, section: &mut Section<'d>, key: &'static str, most: usize) -> Vec<Section<'d>> {
         let Some(field) = section.take(key) else { return Vec::new() };
         if matches!(field.value, DeValue::Table(_)) {
@@ -412,6 +423,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The elements of an array.
+    #[inline]
     pub fn items<'d>(&mut self, field: Field<'d>, most: usize) -> Vec<Field<'d>> {
         let DeValue::Array(array) = field.value else {
             self.error(&field, expected("an array", &field.value));
@@ -433,6 +445,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The string that `field` must be.
+    #[inline]
     pub fn string(&mut self, field: &Field<'_>) -> Option<String> {
         match &field.value {
             DeValue::String(text) => Some(text.to_string()),
@@ -444,6 +457,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A string of 1 to `most` characters, none of them a control character.
+    #[inline]
     pub fn word(&mut self, field: &Field<'_>, most: usize) -> Option<String> {
         let text = self.string(field)?;
         if text.is_empty() || text.chars().count() > most || text.chars().any(char::is_control) {
@@ -454,6 +468,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The strings in the array that `field` must be, each with its own field.
+    #[inline]
     pub fn strings<'d>(&mut self, field: Field<'d>) -> Vec<(Field<'d>, String)> {
         let mut strings = Vec::new();
         for item in self.items(field, ENTRIES_MAX) {
@@ -465,6 +480,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The boolean that `field` must be.
+    #[inline]
     pub fn boolean(&mut self, field: &Field<'_>) -> Option<bool> {
         match &field.value {
             DeValue::Boolean(value) => Some(*value),
@@ -476,6 +492,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The integer within `range` that `field` must be.
+    #[inline]
     pub fn integer(&mut self, field: &Field<'_>, range: &RangeInclusive<u64>) -> Option<u64> {
         let DeValue::Integer(number) = &field.value else {
             self.wrong(field, "expected an integer");
@@ -489,6 +506,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The duration within `range` that `field` must be.
+    #[inline]
     pub fn duration(&mut self, field: &Field<'_>, range: &RangeInclusive<Duration>) -> Option<Duration> {
         let value = match &field.value {
             DeValue::String(text) => units::duration(text).filter(|value| range.contains(value)),
@@ -502,6 +520,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The size in bytes within `range` that `field` must be.
+    #[inline]
     pub fn size(&mut self, field: &Field<'_>, range: &RangeInclusive<u64>) -> Option<u64> {
         let value = match &field.value {
             DeValue::String(text) => units::size(text).filter(|value| range.contains(value)),
@@ -519,6 +538,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The value of the choice that `field` must name.
+    #[inline]
     pub fn choice<T: Copy>(&mut self, field: &Field<'_>, choices: &[(&str, T)]) -> Option<T> {
         let text = self.string(field)?;
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
@@ -532,6 +552,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The readable file, relative to the configuration, that `field` must name; its text contains `marker`.
+    #[inline]
     pub fn pem_file(&mut self, field: &Field<'_>, marker: &str) -> Option<PathBuf> {
         let written = self.string(field)?;
         let path = self.resolve(&written);

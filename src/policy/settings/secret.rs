@@ -41,6 +41,7 @@ pub enum Origin {
 
 impl fmt::Display for Origin {
     /// Writes the reference as in the configuration.
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{ {} }}", self.members())
     }
@@ -48,6 +49,7 @@ impl fmt::Display for Origin {
 
 impl Origin {
     /// Members of the table that refers to it.
+    #[inline]
     pub fn members(&self) -> String {
         match self {
             Origin::Env(name) => format!("env = {}", quoted(name)),
@@ -68,21 +70,25 @@ pub struct Secret {
 
 impl Secret {
     /// Hides `value`.
+    #[inline]
     pub fn new(value: String, origin: Origin) -> Secret {
         Secret { value, origin }
     }
 
     /// The value itself. Only for the wire and for comparisons.
+    #[inline]
     pub fn expose(&self) -> &str {
         &self.value
     }
 
     /// Source of the secret.
+    #[inline]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
     /// Replaces the value by a new one. Returns false if it is the same, or if no header can carry it.
+    #[inline]
     pub fn renew(&mut self, value: &str) -> bool {
         let Some(value) = fit(value).filter(|value| *value != self.value) else { return false };
         self.value = value.to_string();
@@ -91,18 +97,21 @@ impl Secret {
 }
 
 impl fmt::Debug for Secret {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
 }
 
 impl fmt::Display for Secret {
+    #[inline]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
 }
 
 /// A secret without the blanks around it, if a header can carry it.
+#[inline]
 pub fn fit(value: &str) -> Option<&str> {
     let value = value.trim();
     let sent = value.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
@@ -111,7 +120,9 @@ pub fn fit(value: &str) -> Option<&str> {
 
 /// Environment variables that a configuration names as secrets, in order, each once. A program that prints one secret
 /// does not get the others.
+#[inline]
 pub fn variables(text: &str) -> Vec<String> {
+    #[inline]
     fn collect(value: &DeValue<'_>, names: &mut BTreeSet<String>) {
         match value {
             DeValue::Array(items) => items.iter().for_each(|item| collect(item.get_ref(), names)),
@@ -119,6 +130,7 @@ pub fn variables(text: &str) -> Vec<String> {
             _ => {}
         }
     }
+    #[inline]
     fn collect_in(table: &DeTable<'_>, names: &mut BTreeSet<String>) {
         for (key, value) in table {
             match value.get_ref() {
@@ -138,6 +150,7 @@ pub fn variables(text: &str) -> Vec<String> {
 impl Reader<'_> {
     /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused, and
     /// errors must never repeat it.
+    #[inline]
     pub fn secret(&mut self, field: Field<'_>) -> Option<Secret> {
         let (at, path) = (field.start(), field.path.clone());
         let mut table = self.reference(field, "")?;
@@ -156,6 +169,7 @@ impl Reader<'_> {
 
     /// A provider's credential, which a program may also print: `{ command = ["path", "argument"], refresh = "45m" }`.
     /// Returns it with its weight, which only a credential in a list has.
+    #[inline]
     pub fn credential(&mut self, field: Field<'_>, listed: bool) -> Option<(Secret, u32)> {
         let (at, path) = (field.start(), field.path.clone());
         let mistakes = self.mistakes();
@@ -183,6 +197,7 @@ impl Reader<'_> {
     }
 
     /// Table that refers to a secret. `more`: additional text for the error if the secret itself is written there.
+    #[inline]
     fn reference<'d>(&mut self, field: Field<'d>, more: &str) -> Option<Section<'d>> {
         if field.is_text() {
             let text = "a secret is never written here; use { env = \"NAME\" } or { file = \"path\" }";
@@ -192,6 +207,7 @@ impl Reader<'_> {
         self.as_table(field)
     }
 
+    #[inline]
     fn variable(&mut self, env: &Field<'_>) -> Option<(String, Origin)> {
         let name = self.string(env)?;
         let Some(value) = (self.source().env)(&name) else {
@@ -205,6 +221,7 @@ impl Reader<'_> {
         Some((value, Origin::Env(name)))
     }
 
+    #[inline]
     fn content(&mut self, file: &Field<'_>) -> Option<(String, Origin)> {
         let written = self.string(file)?;
         let resolved = self.resolve(&written);
@@ -220,6 +237,7 @@ impl Reader<'_> {
 
     /// Output of a program. It is not run if its settings have an error. `mistakes`: number of errors that the reader
     /// had found before.
+    #[inline]
     fn printed(&mut self, command: Field<'_>, refresh: Option<Field<'_>>, mistakes: usize) -> Option<(String, Origin)> {
         let (at, path) = (command.start(), command.path.clone());
         let mut program: Vec<String> = self.strings(command).into_iter().map(|(_, word)| word).collect();
@@ -243,6 +261,7 @@ impl Reader<'_> {
         }
     }
 
+    #[inline]
     fn checked(&mut self, at: usize, path: String, (value, origin): (String, Origin)) -> Option<Secret> {
         let Some(value) = fit(&value) else {
             self.report(at, path, "the secret is empty, too long or has characters that a header cannot carry");
@@ -254,6 +273,7 @@ impl Reader<'_> {
 
 /// True if the text looks like the name of a variable. Anything else may be the secret itself, and must not be
 /// repeated.
+#[inline]
 fn is_variable(name: &str) -> bool {
     let digits = name.bytes().filter(u8::is_ascii_digit).count();
     let plain = name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
@@ -261,6 +281,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// True if the text looks like a path: it has a folder or an extension, or is a short word.
+#[inline]
 fn is_path(written: &str) -> bool {
     !looks_secret(written) && (written.contains(['/', '.']) || written.len() < SECRET_MIN)
 }

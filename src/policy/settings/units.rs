@@ -20,6 +20,7 @@ const CONTEXTS: [(&str, u64); 6] =
     [("", 1), ("K", 1000), ("k", 1000), ("M", 1_000_000), ("Ki", 1 << 10), ("Mi", 1 << 20)];
 
 /// The leading number of `text`, underscores allowed between digits, and what follows it.
+#[inline]
 fn number(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
@@ -30,6 +31,7 @@ fn number(text: &str) -> Option<(u64, &str)> {
 }
 
 /// A duration such as `5s`, `250ms`, `1h30m`, `30d`; units must become smaller. `None` for anything else.
+#[inline]
 pub fn duration(text: &str) -> Option<Duration> {
     let (mut rest, mut total, mut last) = (text, 0u64, u64::MAX);
     while !rest.is_empty() {
@@ -48,6 +50,7 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 /// A duration in its largest unit that is exact: `90s`, `2h`. Parts below a millisecond are cut.
+#[inline]
 pub fn duration_text(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis == 0 {
@@ -58,11 +61,13 @@ pub fn duration_text(duration: Duration) -> String {
 }
 
 /// A size in bytes such as `32MiB` (binary) or `5MB` (decimal). `None` for anything else.
+#[inline]
 pub fn size(text: &str) -> Option<u64> {
     scaled(text, &SIZES)
 }
 
 /// A size in its largest binary unit that is exact.
+#[inline]
 pub fn size_text(bytes: u64) -> String {
     let fit = SIZES[..4].iter().rev().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
     fit.map_or_else(|| "0B".to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
@@ -70,6 +75,7 @@ pub fn size_text(bytes: u64) -> String {
 
 /// An address with its port: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, or `:8080` for all addresses of the
 /// host.
+#[inline]
 pub fn address(text: &str) -> Option<SocketAddr> {
     let port = |text: &str| text.parse::<u16>().ok();
     if let Some(loopback) = text.strip_prefix("localhost:") {
@@ -82,10 +88,12 @@ pub fn address(text: &str) -> Option<SocketAddr> {
 }
 
 /// A token count such as `1M`, `256K` (decimal), `128Ki`, `1Mi` (binary) or plain digits.
+#[inline]
 pub fn context(text: &str) -> Option<u64> {
     scaled(text, &CONTEXTS)
 }
 
+#[inline]
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let (count, unit) = number(text)?;
     let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start_matches(' '))?;
@@ -94,17 +102,20 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 
 /// Dollars per 1M tokens as micro-dollars per 1M tokens, exactly. `None` if above a million dollars, or with more than
 /// six decimals: smaller amounts cannot be counted.
+#[inline]
 pub fn price(text: &str) -> Option<u64> {
     decimal(text, 6).filter(|micro| *micro <= 1_000_000_000_000)
 }
 
 /// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else, such as a minus
 /// sign or more than nine decimals.
+#[inline]
 pub fn dollars(text: &str) -> Option<u64> {
     decimal(text, 9)
 }
 
 /// A number in TOML syntax (`12.50`, `1_000`, `1e6`, `2.5e-3`), times ten to the power of `places`, if that is whole.
+#[inline]
 fn decimal(text: &str, places: i64) -> Option<u64> {
     let (number, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent = i64::from(exponent.parse::<i32>().ok()?);
@@ -128,6 +139,7 @@ fn decimal(text: &str, places: i64) -> Option<u64> {
 }
 
 /// Nano-dollars as dollars: exact, with two decimals at least unless there are none.
+#[inline]
 pub fn dollars_text(nano: u64) -> String {
     let (whole, decimals) = (nano / 1_000_000_000, nano % 1_000_000_000);
     if decimals == 0 {
@@ -142,6 +154,7 @@ pub fn dollars_text(nano: u64) -> String {
 }
 
 /// A TOML basic string.
+#[inline]
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -163,6 +176,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// A TOML array of basic strings.
+#[inline]
 pub fn quoted_list<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> String {
     let quoted: Vec<String> = texts.into_iter().map(|text| quoted(text.as_ref())).collect();
     format!("[{}]", quoted.join(", "))
