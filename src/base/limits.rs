@@ -157,6 +157,8 @@ pub const ALERTS_LOOK: Duration = Duration::from_secs(1);
 pub const ALERTS_AT_ONCE: usize = 8;
 /// Bytes of facts about alerts that are kept in memory, before those that no one needs any more are dropped.
 pub const ALERTS_UNWRITTEN: usize = 64 << 10;
+/// Bytes that the file of alerts may have without being shrunk.
+pub const ALERTS_FILE_SPARE: u64 = 256 << 10;
 /// Time at the end that the present attempts to deliver alerts are waited for.
 pub const ALERTS_PARTING: Duration = Duration::from_secs(2);
 /// Time for a connection to the webhook, and as long again for TLS.

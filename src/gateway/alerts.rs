@@ -11,6 +11,7 @@ use crate::base::limits::ALERT_TARGET_FAILS;
 use crate::policy::alert::{Alert, AlertKind, AlertNews, BudgetUse};
 use crate::policy::config::Alerts;
 use crate::policy::meter::{BudgetNews, BudgetOf};
+use crate::policy::window::DAY_MS;
 use std::time::Duration;
 
 impl Cx {
@@ -39,14 +40,16 @@ impl Cx {
                 let found = self.keys.get(*key);
                 let payer = self.plans.of(*key, &self.keys, &self.setup.config).ok();
                 let name = match payer.filter(|payer| !payer.plan.own_budget) {
-                    Some(payer) => format!("key {} (plan {})", found.name(), payer.plan.name),
-                    None => format!("key {}", found.name()),
+                    Some(payer) => ["key ", found.name(), " (plan ", &payer.plan.name, ")"].concat(),
+                    None => ["key ", found.name()].concat(),
                 };
-                (name, format!("key/{}", found.id()))
+                (name, ["key/", &found.id().to_string()].concat())
             }
-            BudgetOf::Group(group) => (format!("group {group}"), format!("group/{group}")),
+            BudgetOf::Group(group) => (["group ", group].concat(), ["group/", group].concat()),
         };
         let (begins, renews) = news.period;
+        // Another setting of the period makes other events.
+        let days = renews.0.saturating_sub(begins.0) / DAY_MS;
         let budget = BudgetUse {
             threshold: news.percent,
             used: news.status.used,
@@ -57,7 +60,7 @@ impl Cx {
             id: String::new(),
             what: AlertKind::Budget,
             name,
-            subject: format!("{owner}/{}", news.percent),
+            subject: format!("{owner}/{}/{days}", news.percent),
             since: begins.0,
             at: self.now.unix.0,
             budget: Some(budget),

@@ -61,7 +61,8 @@ pub struct Alert {
     pub what: AlertKind,
     /// Owner of the budget, the target, or the ledger.
     pub name: String,
-    /// Subject of the alert, without the time: a budget by its owner's id and its threshold, or a target.
+    /// Subject of the alert, without the time: a budget by its owner's id, its threshold and the length of its
+    /// period, or a target.
     pub subject: String,
     /// Start of the budget's period, or of the trouble, in milliseconds.
     pub since: u64,

@@ -124,16 +124,21 @@ impl Meter {
     /// Applies the configured groups and their limits. Returns false and changes nothing if there would be too many
     /// paths.
     pub fn configure(&mut self, groups: &[Group], now: Unix) -> bool {
-        let before = self.budgets(now);
+        let mut before = Vec::new();
+        self.tree.each_budget(&self.open, now, |node| {
+            let was = BudgetStatus { used: node.account.period_known().nano, total: node.limits.budget };
+            before.push((node.limits.name.clone(), was, node.limits.period));
+        });
         if !self.tree.configure(groups) {
             return false;
         }
         let (news, thresholds) = (&mut self.news, &self.thresholds);
         self.tree.each_budget(&self.open, now, |node| {
-            // A smaller budget, or a new one, may already be spent.
-            let was = before.iter().find(|(name, _)| *name == node.limits.name).map(|(_, was)| *was);
+            // A smaller budget, or a new one, may already be spent; of another period nothing was told.
+            let was = before.iter().find(|(name, ..)| *name == node.limits.name);
+            let was = was.map_or(Some(NO_BUDGET), |(_, was, period)| (*period == node.limits.period).then_some(*was));
             let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, Some(was.unwrap_or(NO_BUDGET)), node.limits.budget, of, thresholds, news);
+            tell(&node.account, was, node.limits.budget, of, thresholds, news);
         });
         true
     }
@@ -141,14 +146,18 @@ impl Meter {
     /// Applies the plan of a key, whose budget may have changed.
     pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
         let Payer { key, plan, .. } = payer;
-        let before = self.accounts.get(key.0 as usize).map_or(plan.budget, |account| account.budget);
-        if before == plan.budget {
+        let Some((total, period)) = self.accounts.get(key.0 as usize).map(|account| (account.budget, account.calendar))
+        else {
+            return;
+        };
+        if (total, period) == (plan.budget, plan.period) {
             return;
         }
         let used = self.at(key, plan, now).period_known().nano;
         let Meter { accounts, news, thresholds, .. } = self;
-        let was = BudgetStatus { used, total: before };
-        tell(accounts.entry(key.0 as usize), Some(was), plan.budget, || BudgetOf::Key(key), thresholds, news);
+        // Of another period nothing was told.
+        let was = (period == plan.period).then_some(BudgetStatus { used, total });
+        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
     }
 
     /// Keys with any counted use.

@@ -2,8 +2,8 @@
 //! each subject. A restart, and a successor, continue from there. So an alert may be raised any number of times: the
 //! file shows whether it is new.
 //!
-//! The file has a JSON line for each fact and only grows; [`AlertFile::shrink`] drops lines that are not needed any
-//! more. A process holds its lock while it delivers alerts, so that two of them do not deliver the same. Facts that
+//! The file has a JSON line for each fact; [`AlertFile::shrink`] drops lines that are not needed any more. A process
+//! holds its lock while it delivers alerts, so that two of them do not deliver the same. Facts that
 //! cannot be written are kept in memory, and are written with the next ones.
 
 use super::spill::Place;
@@ -19,9 +19,6 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-
-/// Bytes that are read of the file.
-const FILE_MAX: u64 = 64 << 20;
 
 /// Contents of the file and the memory.
 #[derive(Default)]
@@ -178,21 +175,29 @@ impl AlertFile {
         AlertFile { path: place.alerts(), unwritten: Arc::default(), held: Arc::default() }
     }
 
-    /// Drops lines about alerts that are too old to matter.
+    /// Drops lines about alerts that are too old to matter, unless another process delivers alerts at present.
     pub fn shrink(&self, now: Unix) -> io::Result<()> {
         if self.size() == 0 {
             return Ok(());
         }
-        let _lock = self.lock()?;
-        let mut facts = self.read()?;
+        let _lock = match self.locked(FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            lock => lock?,
+        };
+        // No attempt of this process writes to the file that is replaced.
+        let _unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut facts, mut old) = (AlertFacts::default(), super::spill::open(&self.path).map_err(io::Error::other)?);
+        facts.take_all(&mut old);
         facts.tidy(now);
         let draft = self.path.with_extension("alerts-part");
         // A killed process may have left one.
         let _ = std::fs::remove_file(&draft);
-        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        let mut out = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&draft)?;
         out.write_all(facts.lines().0.as_bytes())?;
         out.sync_all()?;
-        std::fs::rename(&draft, &self.path)
+        std::fs::rename(&draft, &self.path)?;
+        // Another process may have written meanwhile. What it writes to the former file from now on, it writes again.
+        io::copy(&mut old, &mut out).map(drop)
     }
 
     /// Bytes of the file. It grows with each fact.
@@ -208,7 +213,13 @@ impl AlertFile {
         if unwritten.is_empty() {
             return Ok(());
         }
-        match self.writer().and_then(|mut file| file.write_all(unwritten.as_bytes()).map(|()| file)) {
+        let written = loop {
+            match self.writer().and_then(|mut file| file.write_all(unwritten.as_bytes()).map(|()| file)) {
+                Ok(file) if !self.is_present(&file) => {}
+                written => break written,
+            }
+        };
+        match written {
             Ok(file) => {
                 unwritten.clear();
                 // Other attempts can write their facts while this one waits for the disk.
@@ -235,16 +246,18 @@ impl AlertFile {
 
     /// Waits until no other process delivers alerts, and keeps them from it until the last result is dropped.
     pub fn lock(&self) -> io::Result<Arc<File>> {
+        self.locked(FlockOperation::LockExclusive)
+    }
+
+    fn locked(&self, how: FlockOperation) -> io::Result<Arc<File>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = held.upgrade() {
             return Ok(file);
         }
         loop {
             let file = self.writer()?;
-            rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-            // Another process may have replaced the file meanwhile.
-            if std::fs::metadata(&self.path).is_ok_and(|at| Some(at.ino()) == file.metadata().ok().map(|own| own.ino()))
-            {
+            rustix::fs::flock(&file, how)?;
+            if self.is_present(&file) {
                 let file = Arc::new(file);
                 *held = Arc::downgrade(&file);
                 return Ok(file);
@@ -252,22 +265,21 @@ impl AlertFile {
         }
     }
 
+    /// False if another process has replaced the file meanwhile.
+    fn is_present(&self, file: &File) -> bool {
+        let present = std::fs::metadata(&self.path).ok();
+        present.is_some_and(|present| file.metadata().is_ok_and(|file| file.ino() == present.ino()))
+    }
+
     /// The facts in the file, if it can be read, and those kept in memory.
     pub fn facts(&self, now: Unix) -> AlertFacts {
-        let mut facts = self.read().unwrap_or_default();
+        let mut facts = AlertFacts::default();
+        if let Ok(file) = super::spill::open(&self.path) {
+            facts.take_all(file);
+        }
         facts.take_all(self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).as_bytes());
         facts.tidy(now);
         facts
-    }
-
-    fn read(&self) -> io::Result<AlertFacts> {
-        let mut facts = AlertFacts::default();
-        match super::spill::open(&self.path) {
-            Ok(file) => facts.take_all(file.take(FILE_MAX)),
-            Err(_) if !self.path.exists() => {}
-            Err(why) => return Err(io::Error::other(why)),
-        }
-        Ok(facts)
     }
 
     fn writer(&self) -> io::Result<File> {
@@ -446,6 +458,36 @@ mod tests {
         assert!(!waits.is_finished());
         drop(also_held);
         waits.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn shrinking_loses_no_line_of_another_process_and_waits_for_none() {
+        let folder = ScratchFolder::new("shrink");
+        let place = Place::new(folder.0.clone(), "l".to_string());
+        let (file, now) = (AlertFile::new(&place), Unix(10_000_000_000));
+        let of = move |subject: String| alert(AlertKind::Budget, &subject, now.0, now.0);
+        let other = AlertFile::new(&place);
+        let writes = std::thread::spawn(move || {
+            for number in 0..300 {
+                note(&other, |lines| lines.due(&of(format!("key/{number}"))));
+            }
+        });
+        while !writes.is_finished() {
+            file.shrink(now).unwrap();
+        }
+        writes.join().unwrap();
+        let facts = file.facts(now);
+        assert_eq!((0..300).find(|number| !facts.knows(&of(format!("key/{number}")))), None);
+        // While another process delivers, the file stays as it is.
+        (0..300).for_each(|number| file.done(&of(format!("key/{number}")), now).unwrap());
+        let (other, size) = (AlertFile::new(&place), file.size());
+        let held = other.lock().unwrap();
+        file.shrink(now).unwrap();
+        assert_eq!(file.size(), size);
+        drop(held);
+        file.shrink(now).unwrap();
+        assert!(file.size() < size / 3, "{} of {size}", file.size());
+        assert!((0..300).all(|number| file.facts(now).is_done(&of(format!("key/{number}")))));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 #[cfg(feature = "redis")]
 use super::exporter::host_name;
 use crate::base::limits::{
-    ALERT_RETRIES_END, ALERT_RETRY, ALERT_RETRY_MAX, ALERTS_AT_ONCE, ALERTS_LOOK, ALERTS_MAX, ALERTS_PARTING,
-    ALERTS_ROUND, ALERTS_TICK,
+    ALERT_RETRIES_END, ALERT_RETRY, ALERT_RETRY_MAX, ALERTS_AT_ONCE, ALERTS_FILE_SPARE, ALERTS_LOOK, ALERTS_MAX,
+    ALERTS_PARTING, ALERTS_ROUND, ALERTS_TICK,
 };
 use crate::base::time::{Mono, Unix};
 #[cfg(feature = "redis")]
@@ -65,8 +65,9 @@ struct Courier {
     needs: AlertNeeds,
     config: Arc<Config>,
     file: AlertFile,
-    /// Bytes of the file when it was read last.
+    /// Bytes of the file when it was read last, and when it was shrunk last.
     size: u64,
+    needed: u64,
     waiting: Vec<DueAlert>,
     /// Alerts that an attempt is made for, and where its result comes from.
     trying: Vec<(DueAlert, Receiver<Delivery>)>,
@@ -127,6 +128,7 @@ impl Courier {
             needs,
             config,
             size: 0,
+            needed: 0,
             waiting: Vec::new(),
             trying: Vec::new(),
             round,
@@ -134,11 +136,17 @@ impl Courier {
             hosts: SharedAlerts::default(),
             clock,
         };
-        if let Err(error) = courier.file.shrink(unix()) {
-            courier.say_error("kept in memory only", &error.to_string());
-        }
+        courier.shrink();
         courier.look_into_file();
         courier
+    }
+
+    /// Drops what the file need not contain any more.
+    fn shrink(&mut self) {
+        if let Err(error) = self.file.shrink(unix()) {
+            self.say_error("kept in memory only", &error.to_string());
+        }
+        self.needed = self.file.size();
     }
 
     fn serve(mut self, queue: &BatchQueue<Vec<NewAlerts>>) {
@@ -146,24 +154,27 @@ impl Courier {
         let mut look = self.clock.mono();
         loop {
             let now = self.clock.mono();
-            if look <= now {
-                look = now.after(ALERTS_LOOK);
-                if self.config.alerts.collector.is_some() {
-                    // A full box means that the loop is gone.
-                    let _ = self.needs.mailbox.send(ReactorMessage::Notice(Notice::LookForTrouble));
-                }
-            }
             if self.round <= now {
                 self.round = now.after(ALERTS_ROUND);
                 // Retries facts that could not be written; that failure was logged.
                 let _ = self.file.add(&AlertLines::default());
                 self.look_into_file();
+                if self.size > self.needed.max(ALERTS_FILE_SPARE) * 2 && self.trying.is_empty() {
+                    self.shrink();
+                }
                 #[cfg(feature = "redis")]
                 self.ask_hosts();
             }
             self.begin_next(now);
-            let next = self.waiting.iter().map(|waiting| waiting.next).min().unwrap_or(Mono::NEVER);
-            let next = next.min(look).min(self.round);
+            let mut next = self.round;
+            if self.config.alerts.collector.is_some() {
+                if look <= now {
+                    look = now.after(ALERTS_LOOK);
+                    // A full box means that the loop is gone.
+                    let _ = self.needs.mailbox.send(ReactorMessage::Notice(Notice::LookForTrouble));
+                }
+                next = self.waiting.iter().map(|waiting| waiting.next).fold(next.min(look), Mono::min);
+            }
             let wait = match self.trying.is_empty() {
                 true => Duration::from_micros(next.micros_since(now)).max(ALERTS_TICK),
                 false => ALERTS_TICK,
@@ -374,6 +385,18 @@ fn pause(tries: u32) -> Duration {
 }
 
 #[cfg(feature = "redis")]
+impl SharedAlerts {
+    /// Keeps the subject for the next question. However often its trouble ends while the ledger is gone, it is there
+    /// once, besides those in the present question.
+    fn is_over(&mut self, subject: String) {
+        let asked = self.asked.as_ref().map_or(0, |(count, _)| *count);
+        if !self.over[asked..].contains(&subject) {
+            self.over.push(subject);
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
 impl Courier {
     /// Hosts that have lost a shared ledger cannot agree on who sends, so each names itself.
     fn signed(&self, mut alert: Alert) -> Alert {
@@ -386,7 +409,7 @@ impl Courier {
     /// Has the other hosts learn that trouble is over.
     fn tell_hosts(&mut self, subject: String) {
         if let StoreUrl::Redis(_) = self.config.store.url {
-            self.hosts.over.push(subject);
+            self.hosts.is_over(subject);
             self.round = self.clock.mono();
         }
     }
@@ -434,5 +457,17 @@ mod tests {
         let seconds = [0, 1, 2, 8, 9, 99].map(|tries| pause(tries).as_secs());
         assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
         assert!(crate::base::limits::ALERT_TAKEOVER > ALERT_RETRY_MAX + Duration::from_secs(10));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn trouble_that_ends_often_while_the_ledger_is_gone_is_kept_once() {
+        let mut hosts = SharedAlerts::default();
+        (0..100).for_each(|_| hosts.is_over("target/a".to_string()));
+        assert_eq!(hosts.over, ["target/a"]);
+        // It ends again after the question was asked, so the next one contains it, too.
+        hosts.asked = Some((1, channel().1));
+        (0..100).for_each(|_| hosts.is_over("target/a".to_string()));
+        assert_eq!(hosts.over, ["target/a", "target/a"]);
     }
 }

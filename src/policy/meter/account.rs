@@ -244,7 +244,7 @@ pub(super) struct MeterAccount {
     /// of another length that contains them.
     left: Box<[Window]>,
     pub(super) period: Allowance,
-    calendar: Period,
+    pub(super) calendar: Period,
     /// Days since the epoch, in order, each with the use of the requests admitted on it.
     days: Box<[(u64, Amount)]>,
     pub(super) running: u32,
