@@ -16,13 +16,13 @@ pub use groups::GroupStatus;
 pub use limit::{Limit, LimitKind, LimitReason, Whose};
 
 use super::keys::KeyIx;
-use super::plan::{Group, Plan, shown};
+use super::plan::{Plan, shown};
 use super::window::window;
 use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::{MeterAccount, tokens_left};
-use budget::{NO_BUDGET, Thresholds, tell};
+use budget::{Thresholds, tell};
 use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached, share};
 use std::sync::Arc;
 use tree::Tree;
@@ -119,28 +119,6 @@ impl Meter {
     /// A meter without any use.
     pub fn new() -> Meter {
         Meter::default()
-    }
-
-    /// Applies the configured groups and their limits. Returns false and changes nothing if there would be too many
-    /// paths.
-    pub fn configure(&mut self, groups: &[Group], now: Unix) -> bool {
-        let mut before = Vec::new();
-        self.tree.each_budget(&self.open, now, |node| {
-            let was = BudgetStatus { used: node.account.period_known().nano, total: node.limits.budget };
-            before.push((node.limits.name.clone(), was, node.limits.period));
-        });
-        if !self.tree.configure(groups) {
-            return false;
-        }
-        let (news, thresholds) = (&mut self.news, &self.thresholds);
-        self.tree.each_budget(&self.open, now, |node| {
-            // A smaller budget, or a new one, may already be spent; of another period nothing was told.
-            let was = before.iter().find(|(name, ..)| *name == node.limits.name);
-            let was = was.map_or(Some(NO_BUDGET), |(_, was, period)| (*period == node.limits.period).then_some(*was));
-            let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, was, node.limits.budget, of, thresholds, news);
-        });
-        true
     }
 
     /// Applies the plan of a key, whose budget may have changed.

@@ -1,9 +1,9 @@
 //! State of all groups, and the thresholds of their budgets and of those of keys.
 
-use super::budget::{BudgetOf, Thresholds, tell};
+use super::budget::{BudgetOf, BudgetStatus, NO_BUDGET, Thresholds, tell};
 use super::{Amount, Meter, PathIx, Payer};
 use crate::base::time::Unix;
-use crate::policy::plan::Plan;
+use crate::policy::plan::{Group, Plan};
 
 /// State of one group: settled use and reservations.
 #[derive(Debug)]
@@ -25,6 +25,28 @@ pub struct GroupStatus<'a> {
 }
 
 impl Meter {
+    /// Applies the configured groups and their limits. Returns false and changes nothing if there would be too many
+    /// paths.
+    pub fn configure(&mut self, groups: &[Group], now: Unix) -> bool {
+        let mut before = Vec::new();
+        self.tree.each_budget(&self.open, now, |node| {
+            let was = BudgetStatus { used: node.account.period_known().nano, total: node.limits.budget };
+            before.push((node.limits.name.clone(), was, node.limits.period));
+        });
+        if !self.tree.configure(groups) {
+            return false;
+        }
+        let (news, thresholds) = (&mut self.news, &self.thresholds);
+        self.tree.each_budget(&self.open, now, |node| {
+            // A smaller budget, or a new one, may already be spent; of another period nothing was told.
+            let was = before.iter().find(|(name, ..)| *name == node.limits.name);
+            let was = was.map_or(Some(NO_BUDGET), |(_, was, period)| (*period == node.limits.period).then_some(*was));
+            let of = || BudgetOf::Group(node.limits.name.clone());
+            tell(&node.account, was, node.limits.budget, of, thresholds, news);
+        });
+        true
+    }
+
     /// Reports these shares of budgets in percent, too, when they have been used.
     pub fn set_thresholds(&mut self, percents: &[u8]) {
         self.thresholds = Thresholds::with(percents);

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use crate::base::rng::Rng;
-use crate::policy::plan::{LEVELS_MAX, Unpriced};
+use crate::policy::plan::{Group, LEVELS_MAX, Unpriced};
 use crate::policy::window::{DAY_MS, Period, parse_moment};
 use std::time::Duration;
 
