@@ -84,11 +84,16 @@ pub struct Client {
 impl Client {
     /// Opens a connection.
     pub fn connect(to: SocketAddr) -> Client {
-        let socket = TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
-        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
-        socket.set_nodelay(true).unwrap();
-        Client { socket, unread: Vec::new() }
+        Client::try_connect(to).unwrap()
+    }
+
+    /// Opens a connection, which a gateway that accepts no more may reset at once.
+    pub fn try_connect(to: SocketAddr) -> Result<Client> {
+        let socket = TcpStream::connect_timeout(&to, TIMEOUT)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
+        socket.set_nodelay(true)?;
+        Ok(Client { socket, unread: Vec::new() })
     }
 
     /// Sends these bytes unchanged.
@@ -241,8 +246,7 @@ pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
 
 /// Sends a GET on a new connection.
 pub fn get(to: SocketAddr, path: &str) -> Result<Answer> {
-    let mut client = Client { socket: TcpStream::connect_timeout(&to, TIMEOUT)?, unread: Vec::new() };
-    client.socket.set_read_timeout(Some(TIMEOUT))?;
+    let mut client = Client::try_connect(to)?;
     // The admin listener accepts this host name, too.
     let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     client.socket.write_all(ask.as_bytes())?;
