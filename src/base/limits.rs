@@ -267,8 +267,8 @@ pub const SHARED_COMMAND: Duration = Duration::from_secs(5);
 /// Time that a request waits for its admission by a shared ledger before the ledger counts as unreachable. Longer than
 /// the ledger's thread needs to find out.
 pub const ASK_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time that a request waits until its unknown key has been looked up. Longer than a look-up behind a commit takes that
-/// waits for another process ([`STORE_BUSY`]): a key that was just issued must not be refused because of a slow disk.
+/// Maximum time that a request waits for the look-up of its unknown key. The look-up may have to wait for a commit, and
+/// that for another process ([`STORE_BUSY`]).
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which a shared ledger must execute a question. A later one changes nothing and is asked again: a host
 /// may not have reported its use of grants that have ended since. With [`KEYS_LOOK`] and a commit it is less than

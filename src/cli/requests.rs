@@ -134,7 +134,7 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     if args.live { live(args, &listener) } else { list(args, &listener).map(drop) }
 }
 
-/// What the live feed needs to know about the recorded requests.
+/// Facts about the recorded requests that the live feed needs.
 struct Recorded {
     /// Hash of the session whose requests are printed.
     session_hash: String,

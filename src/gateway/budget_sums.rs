@@ -4,6 +4,7 @@
 use crate::base::limits::{COUNTS_FRESH, SUMS_AT_ONCE, SUMS_PAUSE};
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
+use std::collections::BTreeMap;
 
 /// Number of a question that belongs to no exchange.
 pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
@@ -11,9 +12,9 @@ pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct BudgetSums {
-    /// Keys in ascending order, each with the number of its last row, which must be committed before.
-    keys: Vec<(u32, u64)>,
-    /// First of the keys that are to be asked for whatever their rows; none from `u32::MAX` on.
+    /// Keys, each with the number of its last row, which must be committed before.
+    keys: BTreeMap<u32, u64>,
+    /// First of the keys that are to be queried whatever their rows; none from `u32::MAX` on.
     rest: u32,
     /// Time of the next questions; `NEVER` if there are none, or none for a committed row.
     due: Mono,
@@ -21,7 +22,7 @@ pub(crate) struct BudgetSums {
 
 impl Default for BudgetSums {
     fn default() -> Self {
-        BudgetSums { keys: Vec::new(), rest: u32::MAX, due: Mono::NEVER }
+        BudgetSums { keys: BTreeMap::new(), rest: u32::MAX, due: Mono::NEVER }
     }
 }
 
@@ -35,11 +36,7 @@ impl BudgetSums {
     /// The row with this number changes the sums of its key; 0: they may have changed before.
     #[inline(never)]
     pub(crate) fn add(&mut self, key: KeyIx, row: u64, now: Mono) {
-        let at = self.keys.partition_point(|(other, _)| *other < key.0);
-        match self.keys.get_mut(at).filter(|(other, _)| *other == key.0) {
-            Some(known) => known.1 = row,
-            None => self.keys.insert(at, (key.0, row)),
-        }
+        self.keys.insert(key.0, row);
         self.wake(now);
     }
 
@@ -60,17 +57,12 @@ impl BudgetSums {
         }
     }
 
-    /// Takes the keys to ask for now, of `count` in all, whose rows are committed by `is_safe`. While that is false for
-    /// 0, nothing is asked.
+    /// Takes the next keys to query, of `count` in all. `is_safe`: true if the row with this number is committed; false
+    /// for 0 if the ledger has failed.
     pub(crate) fn take(&mut self, now: Mono, count: u32, is_safe: impl Fn(u64) -> bool) -> Vec<KeyIx> {
-        let mut ready = Vec::new();
-        self.keys.retain(|(key, row)| {
-            let is_ready = ready.len() < SUMS_AT_ONCE && is_safe(*row);
-            if is_ready {
-                ready.push(KeyIx(*key));
-            }
-            !is_ready
-        });
+        let safe = self.keys.iter().filter(|(_, row)| is_safe(**row)).map(|(key, _)| KeyIx(*key));
+        let mut ready: Vec<KeyIx> = safe.take(SUMS_AT_ONCE).collect();
+        ready.iter().for_each(|key| _ = self.keys.remove(&key.0));
         if is_safe(0) {
             while ready.len() < SUMS_AT_ONCE && self.rest < count {
                 ready.push(KeyIx(self.rest));
@@ -114,7 +106,7 @@ mod tests {
         let (mut sums, now, count) = (BudgetSums::default(), Mono(5_000_000), SUMS_AT_ONCE as u32 + 5);
         sums.add_all(now);
         sums.add(KeyIx(9), 7, now);
-        // Nothing is asked while the ledger has failed; its next commit wakes.
+        // A failed ledger is not queried before its next commit.
         assert_eq!((sums.take(sums.due(), count, |_| false), sums.due()), (vec![], Mono::NEVER));
         sums.committed(now);
         let first = sums.take(sums.due(), count, |_| true);

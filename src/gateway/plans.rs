@@ -7,6 +7,7 @@ use crate::policy::keys::{KeyIx, KeyKind, Keys, KindIx};
 use crate::policy::meter::{Meter, PathIx, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Missing;
+use std::collections::BTreeMap;
 
 /// Plan and groups of each key, looked up by name once per kind of keys: when the kind is new, and when a configuration
 /// is loaded.
@@ -71,8 +72,8 @@ impl KeyPlans {
     }
 
     /// Plans and groups of keys that are not configured, each with the number of such keys.
-    pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> Vec<(Missing, String, usize)> {
-        let mut missing: Vec<(Missing, String, usize)> = Vec::new();
+    pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> BTreeMap<(Missing, String), usize> {
+        let mut missing = BTreeMap::new();
         if self.by_kind.iter().all(|place| place.plan < NO_GROUP) {
             return missing;
         }
@@ -80,16 +81,12 @@ impl KeyPlans {
             let found = keys.get(key);
             let place = keys.kind_of(key).and_then(|kind| self.by_kind.get(kind.0 as usize));
             let lacks = match place.map_or(NO_PLAN, |place| place.plan) {
-                NO_PLAN => (Missing::Plan, Some(&found.kind.plan)),
-                NO_GROUP => (Missing::Group, found.kind.group.as_ref()),
+                NO_PLAN => (Missing::Plan, found.kind.plan.clone()),
+                NO_GROUP => (Missing::Group, found.kind.group.clone().unwrap_or_default()),
                 _ => continue,
             };
-            let (what, Some(name)) = lacks else { continue };
             if found.is_live(now) {
-                match missing.iter_mut().find(|(other, named, _)| *other == what && named == name) {
-                    Some((.., count)) => *count += 1,
-                    None => missing.push((what, name.clone(), 1)),
-                }
+                *missing.entry(lacks).or_default() += 1;
             }
         }
         missing

@@ -133,7 +133,7 @@ impl Meter {
         }
         let used = self.at(key, plan, now).period_known().nano;
         let Meter { accounts, news, thresholds, .. } = self;
-        // Of another period nothing was told.
+        // Crossings in another period have not been reported.
         let was = (period == plan.period).then_some(BudgetStatus { used, total });
         tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
     }

@@ -6,7 +6,7 @@ use super::script::{Finish, Script, ScriptPart};
 
 /// Explanation of a refusal.
 const EXPLANATION: &str = "The simulated provider was told to refuse.";
-/// The caller of a tool: the model, and no program of its own.
+/// Caller of a tool: the model itself, not a program that the model wrote.
 const CALLER: &str = r#""caller":{"type":"direct"}"#;
 /// Signature of the reasoning.
 const SIGNATURE: &str = "c2ltdWxhdGVk";

@@ -196,7 +196,7 @@ impl AlertFile {
         out.write_all(facts.lines().0.as_bytes())?;
         out.sync_all()?;
         std::fs::rename(&draft, &self.path)?;
-        // Another process may have written meanwhile. What it writes to the former file from now on, it writes again.
+        // Another process may have written meanwhile. It repeats lines that it writes to the former file from now on.
         io::copy(&mut old, &mut out).map(drop)
     }
 

@@ -40,7 +40,7 @@ struct SpillLine {
     sent: SentRow,
 }
 
-/// What only the rows of a shared ledger have.
+/// Members that only rows of a shared ledger have.
 #[derive(Serialize, Deserialize)]
 struct SentRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
 """Public conformance tools against the gateway, before the simulated provider in each format: every combination.
 
-llm-comply validates complete responses with the schemas that the vendors publish, compatcanary and
-trustedrouter-provider-check are made for whoever chooses a provider. At the end the table of
-src/docs/reference/conformance.md is printed; the last line is `N passed, N failed, N skipped`.
+llm-comply validates complete responses with the schemas that the vendors publish. compatcanary and
+trustedrouter-provider-check check a provider before somebody chooses it. The script prints the table of
+src/docs/reference/conformance.md; the last line is `N passed, N failed, N skipped`.
 """
 
 import json

@@ -386,8 +386,8 @@ fn pause(tries: u32) -> Duration {
 
 #[cfg(feature = "redis")]
 impl SharedAlerts {
-    /// Keeps the subject for the next question. However often its trouble ends while the ledger is gone, it is there
-    /// once, besides those in the present question.
+    /// Keeps the subject for the next query, once, however often its trouble ends while the ledger is unreachable.
+    /// Subjects in the present query do not count.
     fn is_over(&mut self, subject: String) {
         let asked = self.asked.as_ref().map_or(0, |(count, _)| *count);
         if !self.over[asked..].contains(&subject) {
@@ -465,7 +465,7 @@ mod tests {
         let mut hosts = SharedAlerts::default();
         (0..100).for_each(|_| hosts.is_over("target/a".to_string()));
         assert_eq!(hosts.over, ["target/a"]);
-        // It ends again after the question was asked, so the next one contains it, too.
+        // The trouble ends again after the query was sent, so the next query contains it, too.
         hosts.asked = Some((1, channel().1));
         (0..100).for_each(|_| hosts.is_over("target/a".to_string()));
         assert_eq!(hosts.over, ["target/a", "target/a"]);

@@ -57,8 +57,8 @@ fn is_elsewhere(tool: Raw<'_>) -> bool {
     is(tool, "custom") && (tool.get("custom").is_none() || flat_grammar)
 }
 
-/// Appends an object with its members inside its member `under`, which `write` appends; as it is otherwise if it has
-/// that member.
+/// Appends an object whose members belong inside its member `under`. `write` appends the value of that member. If the
+/// object already has it, all other members stay in their place.
 fn write_nested(object: Raw<'_>, under: &str, write: impl Fn(Raw<'_>, &mut Vec<u8>), out: &mut Vec<u8>) {
     let nested = object.get(under);
     let outer = |name: &[u8]| nested.is_some() || eq_unescaped(name, "type");

@@ -45,7 +45,7 @@ pub(super) fn reread(
     cx.requests.keep_work(&mut draft.scan);
     job.request.read = cx.now.mono;
     let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
-    // Its tables are others than those of the first scan.
+    // The second scan has tables of its own.
     let read = read.and_then(|()| job.request.keep(&mut draft, message, cx));
     match read.and_then(|()| job.read(&mut draft, message, cx)) {
         Ok(_) => write_first(job, draft, message, cx),

@@ -11,8 +11,8 @@ use crate::wire::{ModelEndpoint, Passthrough};
 const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decimals";
 
 /// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
-/// If one of the two is missing, the others are returned apart, in the order of [`KEYS`]. `is_free`: without any price
-/// it costs nothing.
+/// If one of the two is missing, the model is unpriced, and the third value has the written prices in the order of
+/// [`KEYS`]. `is_free`: a model without any price costs nothing.
 #[inline]
 pub(super) fn read(
     reader: &mut Reader<'_>,

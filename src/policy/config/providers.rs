@@ -454,7 +454,7 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth
         "client" => return Auth::Client,
         _ => {}
     }
-    // Another spelling of these words is no header.
+    // These words in another spelling are mistakes, not names of headers.
     let is_word = matches!(name.as_str(), "bearer" | "client");
     if is_word || !is_token(&name) || (RESERVED.contains(&name.as_str()) && !CREDENTIALS.contains(&name.as_str())) {
         reader.wrong(&field, "expected \"bearer\", \"x-api-key\", \"client\" or the name of a header");

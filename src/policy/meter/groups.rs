@@ -38,7 +38,7 @@ impl Meter {
         }
         let (news, thresholds) = (&mut self.news, &self.thresholds);
         self.tree.each_budget(&self.open, now, |node| {
-            // A smaller budget, or a new one, may already be spent; of another period nothing was told.
+            // A smaller or new budget may already be spent. Crossings in another period have not been reported.
             let was = before.iter().find(|(name, ..)| *name == node.limits.name);
             let was = was.map_or(Some(NO_BUDGET), |(_, was, period)| (*period == node.limits.period).then_some(*was));
             let of = || BudgetOf::Group(node.limits.name.clone());

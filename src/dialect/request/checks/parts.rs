@@ -102,7 +102,7 @@ impl Checks {
     #[cold]
     fn other_tool(&mut self, kind: &[u8]) {
         match kind {
-            // It is rewritten if its members are not where the target expects them.
+            // The rewriter moves its members to the place where the target expects them.
             b"custom" if self.endpoint.shape == Shape::Chat => {
                 (self.fields.has_custom, self.fields.has_odd) = (true, true);
             }
