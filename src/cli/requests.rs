@@ -188,7 +188,7 @@ fn list(args: &RequestsArgs, listener: &Listener) -> Result<Recorded, Failure> {
     if args.id.is_some() && !args.json {
         shown.iter().try_for_each(|request| print(&details(*request)))?;
     } else {
-        if !args.json && !shown.is_empty() {
+        if !args.json && (args.live || !shown.is_empty()) {
             print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide))?;
         }
         shown.iter().try_for_each(|request| print_one(args, *request))?;
