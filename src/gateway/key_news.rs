@@ -75,7 +75,7 @@ impl Cx {
 
     /// Warns of keys whose plan or group is not configured: they are refused.
     pub(crate) fn warn_of_missing(&mut self) {
-        for ((what, name), keys) in self.plans.missing(&self.keys, self.now.unix) {
+        for (what, name, keys) in self.plans.missing(&self.keys, self.now.unix) {
             let text = what.message(&name, keys);
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"warning\",\"message\":");

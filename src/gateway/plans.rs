@@ -72,23 +72,26 @@ impl KeyPlans {
     }
 
     /// Plans and groups of keys that are not configured, each with the number of such keys.
-    pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> BTreeMap<(Missing, String), usize> {
-        let mut missing = BTreeMap::new();
+    pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> Vec<(Missing, String, usize)> {
         if self.by_kind.iter().all(|place| place.plan < NO_GROUP) {
-            return missing;
+            return Vec::new();
         }
+        let (mut plans, mut groups) = (BTreeMap::<&str, usize>::new(), BTreeMap::new());
         for key in (0..keys.len() as u32).map(KeyIx) {
             let found = keys.get(key);
             let place = keys.kind_of(key).and_then(|kind| self.by_kind.get(kind.0 as usize));
-            let lacks = match place.map_or(NO_PLAN, |place| place.plan) {
-                NO_PLAN => (Missing::Plan, found.kind.plan.clone()),
-                NO_GROUP => (Missing::Group, found.kind.group.clone().unwrap_or_default()),
+            let (counts, name) = match place.map_or(NO_PLAN, |place| place.plan) {
+                NO_PLAN => (&mut plans, &*found.kind.plan),
+                NO_GROUP => (&mut groups, found.kind.group.as_deref().unwrap_or_default()),
                 _ => continue,
             };
             if found.is_live(now) {
-                *missing.entry(lacks).or_default() += 1;
+                *counts.entry(name).or_default() += 1;
             }
         }
-        missing
+        let of = |what, counts: BTreeMap<&str, usize>| -> Vec<_> {
+            counts.into_iter().map(|(name, count)| (what, name.to_owned(), count)).collect()
+        };
+        [of(Missing::Plan, plans), of(Missing::Group, groups)].concat()
     }
 }
