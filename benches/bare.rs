@@ -1,7 +1,7 @@
 //! The minimum cost of a relay on this event loop: `scripts/bench` compares the gateway with it to determine the
 //! kernel's share. It makes the same four system calls per request, and parses only enough to find the end of a
-//! message. Requests and answers have a `content-length`, upstream connections are kept, nothing is refused, and there
-//! are no timeouts. `bare --listen ADDR --upstream ADDR`
+//! message. Requests and responses have a `content-length`, upstream connections are kept open, no request is rejected,
+//! and there are no timeouts. `bare --listen ADDR --upstream ADDR`
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -65,9 +65,9 @@ impl Bare {
         self.add(TcpStream::from_std(socket), true)
     }
 
-    fn readable(&mut self, name: usize, room: &mut [u8]) -> io::Result<()> {
+    fn readable(&mut self, name: usize, buffer: &mut [u8]) -> io::Result<()> {
         let Some(conn) = self.conns.get_mut(name).and_then(Option::as_mut) else { return Ok(()) };
-        let count = match conn.socket.read(room) {
+        let count = match conn.socket.read(buffer) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Ok(0) | Err(_) => {
                 self.conns[name] = None;
@@ -77,16 +77,16 @@ impl Bare {
             Ok(count) => count,
         };
         let mut rx = std::mem::take(&mut conn.rx);
-        let is_split = !rx.is_empty() || !is_whole(&room[..count]);
+        let is_split = !rx.is_empty() || !is_whole(&buffer[..count]);
         if is_split {
-            rx.extend_from_slice(&room[..count]);
+            rx.extend_from_slice(&buffer[..count]);
             if !is_whole(&rx) {
                 conn.rx = rx;
                 return Ok(());
             }
         }
         let (is_upstream, peer) = (conn.is_upstream, conn.peer.take());
-        let message = if is_split { &rx[..] } else { &room[..count] };
+        let message = if is_split { &rx[..] } else { &buffer[..count] };
         let to = match is_upstream {
             true => peer,
             false => Some(self.lend()?),
@@ -108,12 +108,12 @@ fn main() -> io::Result<()> {
     let poll = Poll::new()?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
     let mut bare = Bare { poll, conns: Vec::new(), idle: Vec::new(), upstream: option("--upstream") };
-    let (mut events, mut room) = (Events::with_capacity(1024), vec![0; READ]);
+    let (mut events, mut buffer) = (Events::with_capacity(1024), vec![0; READ]);
     loop {
         bare.poll.poll(&mut events, None)?;
         for event in &events {
             if event.token() != LISTENER {
-                bare.readable(event.token().0, &mut room)?;
+                bare.readable(event.token().0, &mut buffer)?;
                 continue;
             }
             while let Ok((socket, _)) = listener.accept() {

@@ -1,8 +1,8 @@
 //! The load generator of `scripts/bench`: N keep-alive connections, an exact number of requests, latency percentiles.
-//! It opens and warms up its connections, prints `ready`, waits for a line on standard input, runs, and prints one JSON
-//! line; so a script can read the counters of a process between `ready` and the line, and after the result. It checks
-//! the status and length of every answer, and counts events. With `--delays` it reports the age of stamped events on
-//! arrival, measured while all streams run.
+//! It opens and warms up its connections, prints `ready`, waits for a line on standard input, sends the requests, and
+//! prints one JSON line. So a script can read the counters of a process before and after the requests. The generator
+//! checks the status and length of every response, and counts events. With `--delays` it reports the age of stamped
+//! events on arrival, measured while all streams run.
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 #[path = "common/stamp.rs"]
 mod stamp;
 
-/// Time until the last request has settled.
+/// Wait until the last request is settled.
 const SETTLED: Duration = Duration::from_millis(500);
 
 struct Args {
@@ -104,8 +104,8 @@ fn body(args: &Args, stream: bool) -> String {
     if args.path.ends_with("/embeddings") {
         let frame = format!("{{\"model\":\"{}\",\"input\":\"\"}}", args.model);
         let text = "The heron waits in the shallow water and stands. ".repeat(1 + args.body_bytes / 49);
-        let room = args.body_bytes.saturating_sub(frame.len());
-        return frame.replace("\"\"}", &format!("\"{}\"}}", &text[..room]));
+        let space = args.body_bytes.saturating_sub(frame.len());
+        return frame.replace("\"\"}", &format!("\"{}\"}}", &text[..space]));
     }
     let responses = args.path.ends_with("/responses");
     let (turns, bound) = if responses { ("input", "max_output_tokens") } else { ("messages", "max_tokens") };
@@ -123,12 +123,12 @@ fn body(args: &Args, stream: bool) -> String {
     let mut role = "user";
     loop {
         let frame = format!("{{\"role\":\"{role}\",\"content\":\"\"}}").len() + 1;
-        let room = args.body_bytes.saturating_sub(length + frame);
-        if room < code.len() && !turns.is_empty() {
+        let space = args.body_bytes.saturating_sub(length + frame);
+        if space < code.len() && !turns.is_empty() {
             break;
         }
         // A large body has turns of some kilobytes, a small one has turns of one piece of code.
-        let pieces = (room / code.len()).clamp(1, 16);
+        let pieces = (space / code.len()).clamp(1, 16);
         let text = code.repeat(pieces);
         length += frame + text.len();
         turns.push(format!("{{\"role\":\"{role}\",\"content\":\"{text}\"}}"));
@@ -222,7 +222,7 @@ impl Line {
         }
     }
 
-    /// Returns true if a short read means that the socket is empty.
+    /// Returns true if a read of fewer bytes than requested means that the socket is empty.
     fn short_is_empty(&self) -> bool {
         matches!(self, Line::Plain(_))
     }

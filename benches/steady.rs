@@ -1,6 +1,6 @@
-//! Runs the core in memory for a given number of requests or events and nothing else, for callgrind and perf. `steady
-//! [whole|event|kept] [count]`: whole requests; events of one stream; or a complete stream and, with a count, another
-//! one on the same connection, up to its first event.
+//! Runs only the core in memory, for callgrind and perf: `steady [whole|event|kept] [count]`. `whole` runs this number
+//! of complete requests, `event` this number of events of one stream. `kept` runs a complete stream and, with a count,
+//! another stream on the same connection up to its first event.
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Cost of a stream event: forwarded in the same API format with id and model replaced, and translated in both
-//! directions; the usage is observed.
+//! directions, including the reading of usage.
 
 mod common;
 

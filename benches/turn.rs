@@ -1,5 +1,5 @@
-//! Cost of a request through the whole core in memory, from the client's bytes to those of the answer, including the
-//! usage record and the log line; and cost of a stream event.
+//! Cost of a request in the complete core in memory, from the client's bytes to the bytes of the response, including
+//! the usage record and the log line; and cost of a stream event.
 
 mod common;
 

@@ -1,7 +1,7 @@
-//! The common upstream of `scripts/bench`: answers as fast as a single mio loop can, always the same. A request with
-//! `"stream":true` gets `--events` events, one every `--pace-ms`; any other request gets a fixed answer of 622 bytes.
-//! The API format depends on the path. With `--stamp yes` the text of a chat event is the time when it was sent. It
-//! parses as little as possible; no correctness test uses it (they use `tollgate provider`).
+//! The upstream of `scripts/bench`: sends the same response as fast as a single mio loop can. A request with
+//! `"stream":true` gets `--events` events, one every `--pace-ms`; any other request gets a fixed response of 622 bytes.
+//! The API format depends on the path. With `--stamp yes` the text of a chat event is the time when it was sent. The
+//! program parses as little as possible. Tests of correctness use `tollgate provider` instead.
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -127,7 +127,7 @@ fn plan(events: u32, pace: Duration, stamped: bool) -> Plan {
         + &event("response.content_part.done", 5, &format!("{place},\"part\":{}", part("patient")))
         + &event("response.output_item.done", 6, &format!("\"output_index\":0,\"item\":{said}"))
         + &event("response.completed", 7, &format!("\"response\":{}", response("completed", &said, usage)));
-    // A vector in base64 looks like this.
+    // A vector in base64.
     let vector = padded(|text| {
         let base64 = text.replace(|c: char| !c.is_ascii_alphanumeric(), "+");
         format!(

@@ -1,11 +1,11 @@
-//! Build information for the binary: commit, its date and the target; and the texts that it contains, packed: the
-//! dashboard and the OpenAPI documents without white space (in the package `engine`), the shell completions, and the
-//! scripts of a shared ledger without their comments (in the package `cold`).
+//! Build script of the packages `engine` and `cold`. Sets commit, build date and target, and compresses the texts in
+//! the binary: the dashboard and the OpenAPI documents without white space (`engine`), the shell completions, and the
+//! Lua scripts of a shared ledger without comments (`cold`).
 
 use std::process::Command;
 
 const LUA: &str = "../store/scripts";
-/// In the order of the numbers in `src/store/remote.rs`, followed by `remote/code.rs`.
+/// The scripts in the order of their numbers in `src/store/remote.rs` and `remote/code.rs`.
 const SCRIPTS: [&str; 10] =
     ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "begin", "epoch"];
 const COMPLETIONS: &str = "../cli/completions";
@@ -34,25 +34,28 @@ fn bare(text: &str, comment: &str) -> String {
     lines.collect::<Vec<&str>>().join("\n") + "\n"
 }
 
+/// Beginning of the year in which this program was written. A source archive has no commit, so this is its build date.
+const WRITTEN: u64 = 1_767_225_600;
+
 /// Returns the build date in seconds since 1970, the same for every build of the same source: `SOURCE_DATE_EPOCH` if
-/// set, otherwise the date of the commit. A source archive has no commit, so its binary has no date: 0.
+/// set, otherwise the date of the commit.
 fn built(own: bool) -> u64 {
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
     let of_commit = || git(&["log", "-1", "--format=%ct"]).filter(|_| own)?.parse().ok();
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text.trim().parse().expect("SOURCE_DATE_EPOCH is a number of seconds since 1970"),
-        Err(_) => of_commit().unwrap_or(0),
+        Err(_) => of_commit().unwrap_or(WRITTEN),
     }
 }
 
-/// Writes a text where the package's code includes it.
+/// Compresses a text into a file that the package's code includes.
 fn pack(to: &str, text: &str) {
-    let out = std::env::var("OUT_DIR").expect("cargo says where things are put");
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
-    std::fs::write(std::path::Path::new(&out).join(to), packed).expect("there is room for it");
+    std::fs::write(std::path::Path::new(&out).join(to), packed).expect("OUT_DIR is writable");
 }
 
-/// For the package `engine`, whose folder is `src`.
+/// Build script of the package `engine`, whose folder is `src`.
 fn engine() {
     println!("cargo:rerun-if-changed=../scripts/build.rs");
     for (from, to) in
@@ -60,24 +63,23 @@ fn engine() {
     {
         let from = format!("gateway/{from}");
         println!("cargo:rerun-if-changed={from}");
-        let text = std::fs::read_to_string(&from).expect("what is served is there");
+        let text = std::fs::read_to_string(&from).expect("the source of each document exists");
         pack(to, &if from.ends_with(".json") { dense(&text) } else { bare(&text, "//") });
     }
 }
 
-/// For the package `cold`, whose folder is `src/cold`.
+/// Build script of the package `cold`, whose folder is `src/cold`.
 fn cold() {
     println!("cargo:rerun-if-changed=../../scripts/build.rs");
     println!("cargo:rerun-if-changed={COMPLETIONS}");
     let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
     let completions = shells.map(|shell| std::fs::read_to_string(format!("{COMPLETIONS}/{shell}")));
-    pack("completions", &completions.map(|text| format!("\0{}", text.expect("each shell has its file"))).concat());
-    // The scripts of a ledger in Redis, without their comments.
+    pack("completions", &completions.map(|text| format!("\0{}", text.expect("each shell has a file"))).concat());
     println!("cargo:rerun-if-changed={LUA}");
     let scripts = SCRIPTS.map(|name| std::fs::read_to_string(format!("{LUA}/{name}.lua")));
-    let bared = scripts.map(|text| format!("{}\0", bare(&text.expect("each script has its file"), "--")));
+    let bared = scripts.map(|text| format!("{}\0", bare(&text.expect("each script has a file"), "--")));
     pack("scripts", &bared.concat());
-    // Development builds are not rebuilt for every commit.
+    // Only release builds are rebuilt after a commit.
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         for name in ["HEAD", "logs/HEAD"] {
             if let Some(path) =
@@ -87,8 +89,8 @@ fn cold() {
             }
         }
     }
-    // A source archive has no commit.
-    let own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
+    // Cargo runs this in the folder of the package. In a source archive, git finds no repository or a foreign one.
+    let own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix == "src/cold/");
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| own).unwrap_or_else(|| "no commit".to_owned());
     println!("cargo:rustc-env=TOLLGATE_COMMIT={commit}");
     println!("cargo:rustc-env=TOLLGATE_BUILT={}", built(own));

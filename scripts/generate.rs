@@ -37,7 +37,7 @@ fn shell(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes CycloneDX 1.5 with the crates linked into the binary, without those that only build or test it.
+/// Returns a CycloneDX 1.5 document of the crates linked into the binary, without crates that only build or test it.
 pub fn bill_of_materials(metadata: &Value) -> Result<Value, Box<dyn Error>> {
     let packages = by_id(&metadata["packages"], "id");
     let nodes = by_id(&metadata["resolve"]["nodes"], "id");
@@ -75,7 +75,7 @@ fn by_id<'a>(list: &'a Value, key: &str) -> BTreeMap<&'a str, &'a Value> {
     entries.filter_map(|entry| Some((entry[key].as_str()?, entry))).collect()
 }
 
-/// Returns the packages that a package links: its ordinary dependencies, without those that only the compiler runs.
+/// Returns the packages that a package links: its ordinary dependencies without procedural macros.
 fn linked_by<'a>(node: Option<&'a Value>, packages: &BTreeMap<&str, &Value>) -> Vec<&'a str> {
     let ordinary = |dep: &&Value| dep["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].is_null());
     let is_macro = |id: &&str| packages.get(id).is_some_and(|package| is_macro(package));
@@ -89,7 +89,7 @@ fn is_macro(package: &Value) -> bool {
     kinds.filter_map(Value::as_str).any(|kind| kind == "proc-macro")
 }
 
-/// Returns a package's public name: cargo's own id would reveal the path of the sources.
+/// Returns a package's public name. Cargo's own id contains the path of the sources.
 fn purl(package: &Value) -> String {
     let text = |field: &str| package[field].as_str().unwrap_or_default();
     format!("pkg:cargo/{}@{}", text("name"), text("version"))

@@ -1,7 +1,7 @@
-//! The gateway in memory, driven through the seam as the reactor drives it, without a socket: for the benches and for
-//! the test that counts allocations. Orders of the gateway are discarded, and their vectors are returned as the outbox
-//! returns them.
-#![allow(dead_code)] // each user needs only a part of it
+//! The gateway in memory, driven through the seam as the reactor drives it, but without sockets: for the benches and
+//! for the test that counts allocations. Commands of the gateway are discarded, and their vectors are returned as the
+//! outbox returns them.
+#![allow(dead_code)] // each program uses only a part of it
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
--- Chat requests for wrk, whole or streamed. Arguments after `--`: KEY MODEL [stream]. See README.md, "Measured".
+-- Chat requests for wrk, complete or streamed. Arguments after `--`: KEY MODEL [stream].
 --
--- wrk counts an answer when it is complete, a stream at its last event; what is no 200 it reports as "Non-2xx".
+-- wrk counts a response when it is complete, a stream after its last event. It reports other statuses than 2xx and 3xx
+-- as "Non-2xx".
 
 function init(args)
   local key, model, stream = args[1], args[2], args[3] == "stream"

@@ -1,18 +1,18 @@
 """Keeps the cores of this machine awake during a measurement. A virtual machine gives an idle core back to its host,
-and waking it can take milliseconds, which are the host's and not Tollgate's. The kernel is asked for a wake-up latency
-of zero, so that it spins on an idle core. If it cannot be asked, a process on each core counts in the scheduler's idle
-class, and any other ready process takes precedence; but other processes of that class then get half of their time, and
-the kernel's own work may be late.
+and waking it can take milliseconds, which are not Tollgate's. This module requests a wake-up latency of zero, so that
+the kernel spins on an idle core. If the kernel does not support that, a busy process runs on each core in the
+scheduler's idle class. Every other ready process has precedence; but other processes of that class get half of their
+time, and kernel threads may be late.
 
 python3 scripts/measure/awake.py COMMAND ...     runs the command with all cores awake"""
 import contextlib, os, struct, subprocess, sys
 from pathlib import Path
 
-# Seconds after which a process ends by itself if its parent is gone.
+# Maximum seconds that a busy process runs.
 ENDS_AFTER = 7200
 
 
-def count(core):
+def spin(core):
     os.sched_setaffinity(0, {core})
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     until = os.times().elapsed + ENDS_AFTER
@@ -22,9 +22,9 @@ def count(core):
             pass
 
 
-def asked():
-    """File that keeps the request active while it is open (Documentation/power/pm_qos_interface); `None` without a
-    driver that supports it."""
+def latency_request():
+    """Returns an open file that keeps the request active until it is closed (Documentation/power/pm_qos_interface), or
+    `None` without a driver that supports it."""
     driver = Path("/sys/devices/system/cpu/cpuidle/current_driver")
     if not driver.exists() or driver.read_text().strip() == "none":
         return None
@@ -38,7 +38,7 @@ def asked():
 
 @contextlib.contextmanager
 def awake():
-    latency, counting = asked(), []
+    latency, spinning = latency_request(), []
     if latency:
         with latency:
             yield
@@ -48,13 +48,13 @@ def awake():
             pid = os.fork()
             if pid == 0:
                 try:
-                    count(core)
+                    spin(core)
                 finally:
                     os._exit(0)
-            counting.append(pid)
+            spinning.append(pid)
         yield
     finally:
-        for pid in counting:
+        for pid in spinning:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
 

@@ -7,11 +7,11 @@ from .subjects import Subject
 
 
 def measure_cpu(subject, kind, connections, requests, **more):
-    run = Run(subject.port(), connections=connections, requests=requests, **subject.way(kind), **more)
+    run = Run(subject.port(), connections=connections, requests=requests, **subject.load_options(kind), **more)
     time.sleep(0.05)
     before = cpu(subject.pid)
     result = run.go()
-    # What helper threads still owe for these requests belongs to them.
+    # Helper threads still work for these requests, and that time counts.
     time.sleep(0.05)
     after = cpu(subject.pid)
     run.end()
@@ -24,7 +24,7 @@ def measure_cpu(subject, kind, connections, requests, **more):
 
 def count_syscalls(subject, kind, connections, requests, **more):
     """System calls of the first thread per request (per event of a stream), by name."""
-    run = Run(subject.port(), connections=connections, requests=requests, **subject.way(kind), **more)
+    run = Run(subject.port(), connections=connections, requests=requests, **subject.load_options(kind), **more)
     result, calls = traced(subject, run.go)
     run.end()
     units = result["events"] if more.get("stream") else requests
@@ -32,9 +32,9 @@ def count_syscalls(subject, kind, connections, requests, **more):
 
 
 def count_connections(subject, connections, **more):
-    """System calls by name, and bytes on the wire, of a connection from its beginning to its end, with one request."""
+    """System calls by name, and bytes on the wire, of a connection with one request, from connect to close."""
     def work():
-        run = Run(subject.port(), connections=connections, requests=0, warm=1, **subject.way("whole"), **more)
+        run = Run(subject.port(), connections=connections, requests=0, warm=1, **subject.load_options("whole"), **more)
         result = run.go()
         run.end()
         time.sleep(0.2)
@@ -45,7 +45,7 @@ def count_connections(subject, connections, **more):
 
 
 def traced(subject, work):
-    """What `work` answers, and the system calls that the subject's first thread makes meanwhile, by name."""
+    """Runs `work`; returns its result, and the system calls of the subject's first thread during it, by name."""
     out = WORK / "strace"
     out.unlink(missing_ok=True)
     tracer = subprocess.Popen(["strace", "-c", "-o", out, "-p", str(subject.pid)], stderr=subprocess.PIPE, text=True)
@@ -64,31 +64,31 @@ def traced(subject, work):
 
 
 class Instructions:
-    """A gateway under callgrind, whose counts are looked at before and after each run: so one start does for all."""
+    """A gateway under callgrind. Counts are read before and after each run, so one start serves all runs."""
 
     def __init__(self, name, config=None, port=None):
         for old in WORK.glob("callgrind.out*"):
             old.unlink()
-        self.parts = 0
+        self.dumps = 0
         self.subject = Subject(name, config, port).start(["valgrind", "--tool=callgrind", "--separate-threads=yes",
                                             f"--callgrind-out-file={WORK}/callgrind.out"], NAMED)
 
     def dump(self):
-        """What was counted since the last time: for each thread its instructions by function."""
-        self.parts += 1
+        """Instructions since the last dump by function, for each thread."""
+        self.dumps += 1
         subprocess.run(["callgrind_control", "--dump", str(self.subject.pid)], check=True, capture_output=True)
         files, until = [], time.time() + 20
         while not files:
-            files = sorted(WORK.glob(f"callgrind.out.{self.parts}-*"))
+            files = sorted(WORK.glob(f"callgrind.out.{self.dumps}-*"))
             if time.time() > until:
-                raise RuntimeError("callgrind has written nothing")
+                raise RuntimeError("callgrind did not write a dump")
             time.sleep(0.05)
         return {int(file.name.rsplit("-", 1)[1]): functions(file) for file in files}
 
     def count(self, kind, length, connections=1, **more):
-        """User instructions per request, per event of a stream: of the first thread by function, and of all others."""
+        """User instructions per request (per event of a stream): of the first thread by function, and of all others."""
         run = Run(self.subject.port(), connections=connections, requests=length, warm=20,
-                  **{**self.subject.way(kind), **more})
+                  **{**self.subject.load_options(kind), **more})
         results = []
         loop, others = self.around(lambda: results.append(run.go()))
         run.end()
@@ -96,7 +96,7 @@ class Instructions:
         return {name: count / units for name, count in loop.items()}, others / units
 
     def around(self, work):
-        """User instructions while something is done: of the first thread by function, and of all others."""
+        """User instructions while `work` runs: of the first thread by function, and of all others."""
         self.dump()
         work()
         found = self.dump()
@@ -107,7 +107,7 @@ class Instructions:
 
 
 def functions(file):
-    """Instructions of one dump by function, what each did itself."""
+    """Instructions of one dump by function, without those of its callees."""
     names, counts, current, called = {}, {}, None, False
     for line in file.read_text().splitlines():
         if line.startswith("fn="):
@@ -119,7 +119,7 @@ def functions(file):
                 number, _, name = line[4:].partition(" ")
                 names.setdefault(number, name or number)
         elif line.startswith("calls="):
-            # The line behind it is what the callee did.
+            # The next line has the instructions of the callee.
             called = True
         elif re.match(r"(\d|\+|-|\*)\S* \d", line):
             if not called and current is not None:
@@ -137,7 +137,8 @@ def instructions(name, kind, lengths, stream=False, connections=1):
         subject = Subject(name).start(["valgrind", "--tool=callgrind", "--separate-threads=yes",
                                        f"--callgrind-out-file={WORK}/callgrind.out"])
         more = {"stream": True} if stream else {}
-        run = Run(subject.port(), connections=connections, requests=length, warm=20, **subject.way(kind), **more)
+        options = subject.load_options(kind) | more
+        run = Run(subject.port(), connections=connections, requests=length, warm=20, **options)
         result = run.go()
         run.end()
         subject.stop()
@@ -170,22 +171,22 @@ def cold_start():
 
 
 def warm_up(subject, **more):
-    """The ledger's page cache and every pool have their size before memory is looked at, and every key that follows has
-    been used: what is counted of a key is not to be charged to connections."""
+    """Fills the ledger's page cache, the pools and the state of the 64 keys that follow, so that their memory is not
+    charged to connections. Returns the file with these keys."""
     few = WORK / "keys-few"
     few.write_text("".join((WORK / "keys").read_text().splitlines(True)[:64]))
-    warm = Run(subject.port(), connections=64, requests=20000, keys=few, **subject.way("whole"), **more)
+    warm = Run(subject.port(), connections=64, requests=20000, keys=few, **subject.load_options("whole"), **more)
     warm.go()
     warm.end()
     return few
 
 
 def idle_memory(subject, connections, **more):
-    """Bytes per connection that has had a request and is idle."""
+    """Bytes per connection that is idle after one request."""
     few = warm_up(subject, **more)
     before = rss(subject.pid)
     run = Run(subject.port(), connections=connections, requests=connections, warm=0, at_once=8, hold=True,
-              keys=few, **subject.way("whole"), **more)
+              keys=few, **subject.load_options("whole"), **more)
     run.go()
     time.sleep(0.2)
     grown = rss(subject.pid) - before
@@ -195,11 +196,11 @@ def idle_memory(subject, connections, **more):
 
 
 def stream_memory(subject, streams):
-    """Bytes per stream under way, its two connections included."""
+    """Bytes per active stream, including its two connections."""
     few = warm_up(subject)
     before = rss(subject.pid)
     run = Run(subject.port(), connections=streams, requests=streams, warm=0, gap_us=3000, stream=True, keys=few,
-              **subject.way("slow"))
+              **subject.load_options("slow"))
     run.go(wait=False)
     time.sleep(streams * 0.003 + 3)
     grown = rss(subject.pid) - before

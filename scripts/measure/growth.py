@@ -1,5 +1,5 @@
-"""Growth: the cost of one more of something, in instructions of the gateway's event loop. Client and provider are built
-in and send exact bytes, so that everything can be large and in any number."""
+"""Growth: instructions of the gateway's event loop for one more key, event, tool and so on, by their number. The
+built-in client and provider send exact bytes, so that sizes and numbers are not limited."""
 import json, re, socket, sqlite3, subprocess, threading, time
 
 from .counters import Instructions
@@ -7,27 +7,27 @@ from .rig import GATEWAY, WORK
 
 PORT, GATE_PORT, PROVIDER = 18070, 18071, 18072
 PROVIDERS, GROUPS = 90, 500
-# Unit and place of each curve.
+# Points of each curve, and the unit that is measured.
 POINTS = {
     "keys": ([1000, 20000, 200000], "one key changed, all threads"),
-    "events": ([1000, 20000], "an event of 90 bytes in a chunk of its own"),
-    "backlog": ([1000, 20000, 100000], "the same, while the client does not read"),
+    "events": ([1000, 20000], "an event of 90 bytes in a separate chunk"),
+    "backlog": ([1000, 20000, 100000], "such an event while the client does not read"),
     "tools": ([10, 210, 500], "a tool of a request"),
     "messages": ([10, 210, 1000], "a message of a request"),
-    "providers": ([1, PROVIDERS], "a request to the last of so many providers"),
-    "groups": ([1, GROUPS], "a request in the last of so many groups"),
-    "idle": ([1, 500, 2000], "a request beside so many idle connections"),
-    "body": ([64, 1024, 4096], "a kB of a body"),
-    "answer": ([64, 1024, 2048], "a kB of an answer"),
+    "providers": ([1, PROVIDERS], "a request to the last provider"),
+    "groups": ([1, GROUPS], "a request in the last group"),
+    "idle": ([1, 500, 2000], "a request with idle connections"),
+    "body": ([64, 1024, 4096], "a kB of a request body"),
+    "answer": ([64, 1024, 2048], "a kB of a response body"),
 }
-# Limits of the gate for each curve: two of its points, the factor by which the larger one may cost more than the
-# smaller one, and the maximum of either, if agreed.
-HELD = {"keys": (1000, 20000), "events": (1000, 20000), "backlog": (1000, 20000), "tools": (10, 210),
+# Curves of the gate: the two compared points; the maximum ratio of their costs (RISE_MAX); a maximum of both
+# (COST_MAX).
+GATED = {"keys": (1000, 20000), "events": (1000, 20000), "backlog": (1000, 20000), "tools": (10, 210),
         "messages": (10, 210), "providers": (1, PROVIDERS), "groups": (1, GROUPS), "idle": (1, 500), "body": (64, 1024),
         "answer": (64, 2048)}
 RISE_MAX = 1.1
 RISE_MAX_OF = {"messages": 1.7, "events": 1.3}
-MOST = {"backlog": 2000, "tools": 8000}
+COST_MAX = {"backlog": 2000, "tools": 8000}
 WARM, REQUESTS = 20, 100
 # Seconds within which a gateway under callgrind must start or log a changed key.
 LOG_WAIT = 60
@@ -45,7 +45,7 @@ def config(providers, groups):
 
 
 class Provider(threading.Thread):
-    """Answers every request with the current value of `answer`."""
+    """Sends the current value of `answer` as the response to every request."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -68,8 +68,8 @@ class Provider(threading.Thread):
             peer.sendall(self.answer)
 
 
-def whole(size):
-    """A complete answer of this number of kB."""
+def complete_response(size):
+    """A complete response of this number of kB."""
     body = json.dumps({"id": "x", "object": "chat.completion", "created": 1, "model": "up", "choices": [
         {"index": 0, "message": {"role": "assistant", "content": "heron " * (size * 1000 // 6)}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}).encode()
@@ -77,7 +77,7 @@ def whole(size):
 
 
 def events(count):
-    """A stream of this number of events, each in a chunk of its own."""
+    """A stream of this number of events, each in a separate chunk."""
     frame = lambda delta, finish: (b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"up","choices":'
                                    b'[{"index":0,"delta":%s,"finish_reason":%s}]}\n\n' % (delta, finish))
     chunk = lambda text: b"%x\r\n%s\r\n" % (len(text), text)
@@ -86,8 +86,8 @@ def events(count):
             + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
 
-def asked(key, model=0, messages=1, tools=0, size=0, stream=False):
-    """A request."""
+def chat_request(key, model=0, messages=1, tools=0, size=0, stream=False):
+    """A chat request of this number of messages and tools, with `size` kB of text in each message."""
     text = "The heron waits in the shallow water and stands. " * max(1, size * 1000 // 49)
     body = {"model": f"m{model}", "stream": stream, "max_tokens": 64,
             "messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n in range(messages)]}
@@ -101,12 +101,12 @@ def asked(key, model=0, messages=1, tools=0, size=0, stream=False):
 
 
 class Client:
-    """One connection that reads each answer to its end."""
+    """One connection that reads each response completely."""
 
     def __init__(self):
         self.socket = socket.create_connection(("127.0.0.1", PORT))
 
-    def ask(self, request, pause=0):
+    def send(self, request, pause=0):
         self.socket.sendall(request)
         time.sleep(pause)
         got, ends = b"", None
@@ -123,8 +123,8 @@ class Client:
                 return
 
 
-class Grown:
-    """A gateway under callgrind with a ledger of this number of keys, and its peers."""
+class GrownGateway:
+    """A gateway under callgrind with a ledger of this number of keys."""
 
     def __init__(self, provider, keys=1, providers=1, groups=1):
         (WORK / "growth.toml").write_text(config(providers, groups))
@@ -146,17 +146,17 @@ class Grown:
         # The port opens before the keys have been read, and an earlier change is not announced.
         self.wait_for_log("listening")
 
-    def per(self, units, request, answer, times=1, pause=0):
+    def cost(self, units, request, answer, times=1, pause=0):
         """Instructions of the event loop for each of `units` in each of this number of requests."""
         self.provider.answer = answer
         client = Client()
         for _ in range(2 if times == 1 else WARM):
-            client.ask(request, 0)
-        loop, _ = self.counted.around(lambda: [client.ask(request, pause) for _ in range(times)])
+            client.send(request, 0)
+        loop, _ = self.counted.around(lambda: [client.send(request, pause) for _ in range(times)])
         return sum(loop.values()) / times / units
 
-    def change(self, times=5):
-        """Instructions of all threads for one changed key, minus those of the same time without one."""
+    def cost_of_change(self, times=5):
+        """Instructions of all threads for one changed key, minus those of an idle gateway in the same time."""
         command = [GATEWAY, "keys", "set", self.key[8:20], "--config", WORK / "growth.toml", "--name"]
 
         def changed(times):
@@ -184,47 +184,48 @@ class Grown:
         self.counted.end()
 
 
-def points(provider, chosen):
-    """Every curve at the chosen points, by the growing number."""
+def measure(provider, chosen):
+    """Costs of every curve at the chosen points, by number."""
     found = {}
-    one = lambda grown, **more: asked(grown.key, grown.model, **more)
-    small = Grown(provider)
-    for name, of in (("events", lambda n: small.per(n, one(small, stream=True), events(n))),
-                     ("backlog", lambda n: small.per(n, one(small, stream=True), events(n), pause=2)),
-                     ("tools", lambda n: small.per(1, one(small, tools=n), whole(1), REQUESTS)),
-                     ("messages", lambda n: small.per(1, one(small, messages=n), whole(1), REQUESTS)),
-                     ("body", lambda n: small.per(n, one(small, size=n), whole(1), 10)),
-                     ("answer", lambda n: small.per(n, one(small), whole(n), 10))):
+    one = lambda grown, **more: chat_request(grown.key, grown.model, **more)
+    small = GrownGateway(provider)
+    for name, of in (("events", lambda n: small.cost(n, one(small, stream=True), events(n))),
+                     ("backlog", lambda n: small.cost(n, one(small, stream=True), events(n), pause=2)),
+                     ("tools", lambda n: small.cost(1, one(small, tools=n), complete_response(1), REQUESTS)),
+                     ("messages", lambda n: small.cost(1, one(small, messages=n), complete_response(1), REQUESTS)),
+                     ("body", lambda n: small.cost(n, one(small, size=n), complete_response(1), 10)),
+                     ("answer", lambda n: small.cost(n, one(small), complete_response(n), 10))):
         found[name] = {n: of(n) for n in chosen[name]}
-    # Cost of each of several parts in one request.
-    base = small.per(1, one(small), whole(1), REQUESTS)
+    # Cost of each tool and each message of a request.
+    base = small.cost(1, one(small), complete_response(1), REQUESTS)
     for name in ("tools", "messages"):
         found[name] = {n: (cost - base) / n for n, cost in found[name].items()}
     found["idle"] = {}
     idle = []
     for n in chosen["idle"]:
         idle += [Client() for _ in range(n - len(idle))]
-        found["idle"][n] = small.per(1, one(small), whole(1), REQUESTS)
+        found["idle"][n] = small.cost(1, one(small), complete_response(1), REQUESTS)
     idle.clear()
     small.end()
     found["providers"], found["groups"], found["keys"] = {1: base}, {1: base}, {}
     for n in chosen["keys"]:
-        # The second point of the keys also has all of the providers and groups.
+        # The gateway of the second point of `keys` also has all providers and groups.
         many = n == chosen["keys"][1]
-        grown = Grown(provider, n, PROVIDERS if many else 1, GROUPS if many else 1)
-        found["keys"][n] = grown.change()
+        grown = GrownGateway(provider, n, PROVIDERS if many else 1, GROUPS if many else 1)
+        found["keys"][n] = grown.cost_of_change()
         if many:
             client = Client()
             for model in range(PROVIDERS):
-                client.ask(asked(grown.key, model))
-            found["providers"][PROVIDERS] = found["groups"][GROUPS] = grown.per(1, one(grown), whole(1), REQUESTS)
+                client.send(chat_request(grown.key, model))
+            last = grown.cost(1, one(grown), complete_response(1), REQUESTS)
+            found["providers"][PROVIDERS] = found["groups"][GROUPS] = last
         grown.end()
     return found
 
 
 def growth():
     """`scripts/bench growth`."""
-    found = points(Provider(), {name: values for name, (values, _) in POINTS.items()})
+    found = measure(Provider(), {name: values for name, (values, _) in POINTS.items()})
     print("| what grows | instructions of | " + " | ".join(["at"] * 3) + " |\n|---|---|---|---|---|")
     for name, (_, what) in POINTS.items():
         cells = [f"{n}: {count:.0f}" for n, count in found[name].items()]
@@ -232,14 +233,13 @@ def growth():
     return 0
 
 
-
-def held():
+def check_growth():
     """Prints a line for each curve; returns the curves above their limits, and the number of curves."""
-    found, worse = points(Provider(), HELD), []
-    for name, (few, many) in HELD.items():
-        cost, most = found[name], MOST.get(name)
+    found, worse = measure(Provider(), GATED), []
+    for name, (few, many) in GATED.items():
+        cost, most = found[name], COST_MAX.get(name)
         is_worse = cost[many] > cost[few] * RISE_MAX_OF.get(name, RISE_MAX) or (most and max(cost.values()) > most)
         worse += [name] if is_worse else []
         print(f"gate: {POINTS[name][1]}: {cost[few]:.0f} at {few}, {cost[many]:.0f} at {many}"
-              f"{f', {most} at most' if most else ''}: {'grows' if is_worse else 'does not grow'}")
-    return worse, len(HELD)
+              f"{f', at most {most} allowed' if most else ''}: {'grows' if is_worse else 'does not grow'}")
+    return worse, len(GATED)

@@ -1,12 +1,12 @@
 """The order of functions in the release binary."""
 import bisect, re, subprocess, time, urllib.request
 
-from .rig import GATEWAY, NAMED, PORTS, ROOT, WORK, Run, say
+from .rig import GATEWAY, NAMED, PORTS, ROOT, WORK, Run, log
 from .subjects import Subject
 
 ORDER = ROOT / "scripts" / "order.txt"
-ORDER_HEAD = """# The functions that a start and ordinary requests run, by their sections' names; scripts/release has them put
-# side by side. Written by `scripts/bench order`.
+ORDER_HEAD = """# Sections of the functions that run at a start and for ordinary requests. scripts/release places them
+# next to each other. Written by `scripts/bench order`.
 """
 
 
@@ -18,7 +18,7 @@ def functions(binary):
 
 
 def executed(profile, binary):
-    """Addresses of what has run of one binary, by a callgrind profile with `--dump-instr=yes`."""
+    """Addresses of the executed instructions of one binary, from a callgrind profile with `--dump-instr=yes`."""
     names, inside, at, found = {}, False, 0, set()
     for line in profile.read_text().splitlines():
         if named := re.match(r"c?ob=\((\d+)\)(?: (.*))?", line):
@@ -32,48 +32,52 @@ def executed(profile, binary):
 
 
 def section(name):
-    """A function's section, without what changes from build to build: hashes of versions and types."""
+    """The section of a function, without the hashes and numbers that change from build to build."""
     name = re.sub(r"\.llvm\.\d+$", "", name)
     if name.startswith("_ZN"):
         return re.sub(r"17h[0-9a-f]{16}E$", "17h*", name)
-    return re.sub(r"Cs[0-9A-Za-z]+_(?=\d)", "Cs*_", name) + "*" if name.startswith("_R") else name
+    if name.startswith("_R"):
+        return re.sub(r"Cs[0-9A-Za-z]+_(?=\d)", "Cs*_", re.sub(r"\.\d+$", "", name)) + "*"
+    return name
 
 
-def first_asked(config):
-    """First requests after a start: is it ready, and what may the first key spend."""
-    ask = lambda port, path, more={}: urllib.request.urlopen(
+def first_requests(config):
+    """Sends the first requests after a start: readiness, and the quota of a new key."""
+    get = lambda port, path, more={}: urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{PORTS[port]}{path}", headers=more)).read()
-    ask("admin", "/readyz")
+    get("admin", "/readyz")
     key = subprocess.run([GATEWAY, "keys", "issue", "--config", WORK / config, "--name", "first", "--plan", "team"],
                          check=True, capture_output=True, text=True).stdout.strip()
-    ask("gateway", "/v1/quota", {"authorization": f"Bearer {key}"})
+    get("gateway", "/v1/quota", {"authorization": f"Bearer {key}"})
 
 
 def order():
-    """Which functions a start runs, and which ones whole answers and streams, plain, over TLS and translated."""
+    """Writes the functions that run at a start, and those that run for complete and streamed responses, plain, over TLS
+    and translated."""
     binary = NAMED
     known = functions(binary)
     addresses = sorted({address for address, _ in known})
-    # Functions of the same code are one, in the section of one of them: which one is not told.
+    # The linker merges identical functions into the section of one of them, which is unknown here.
     named = {}
     for address, name in known:
         named.setdefault(address, set()).add(section(name))
     runs = []
-    # Of whole answers so many that the ledger settles its sums and takes its log in.
+    # Enough complete responses for the ledger to write its sums and to checkpoint its log.
     for scenes in ((), (("whole", 10000, {}), ("tls", 200, {}), ("crossed", 200, {}), ("stream", 8, {"stream": True}),
                         ("crossed", 8, {"stream": True}))):
         profile = WORK / "order.out"
         subject = Subject("gateway")
         valgrind = ["valgrind", "--tool=callgrind", "--dump-instr=yes", f"--callgrind-out-file={profile}"]
-        # The first start is one that makes its ledger.
+        # The first start creates its ledger.
         subject.start(valgrind, binary, ledger=bool(scenes))
         if not scenes:
-            first_asked(subject.config)
+            first_requests(subject.config)
         for kind, count, more in scenes:
-            run = Run(subject.port(), connections=min(count, 64), requests=count, warm=1, **subject.way(kind), **more)
+            options = subject.load_options(kind) | more
+            run = Run(subject.port(), connections=min(count, 64), requests=count, warm=1, **options)
             run.go()
             run.end()
-        # Under valgrind the helper threads take their time, too.
+        # Helper threads are slow under valgrind.
         time.sleep(5)
         subject.stop()
         at = {addresses[bisect.bisect_right(addresses, step) - 1] for step in executed(profile, binary)}
@@ -81,5 +85,5 @@ def order():
     start, served = runs
     groups = (sorted(start - served), sorted(start & served), sorted(served - start))
     ORDER.write_text(ORDER_HEAD + "".join(f"{name}\n" for group in groups for name in group))
-    say(f"order: {len(start)} functions of a start, {len(served - start)} more of requests")
+    log(f"order: {len(start)} functions of a start, {len(served - start)} more of requests")
     return 0

@@ -2,12 +2,12 @@
 import re, subprocess
 from collections import Counter
 
-from .rig import ROOT, TARGET, WORK, say
+from .rig import ROOT, TARGET, WORK, log
 
-# Calls that the driver makes for every event, and those made once per iteration.
-ASKED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|next_deadline|stopping_due)$")
-# Work after an event is in its client's queue.
-AFTER = re.compile(r"::(settle_down|wrote|client_wrote)$")
+# Functions that the driver calls for every event or iteration. They are not counted.
+POLLED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|next_deadline|stopping_due)$")
+# Functions that run after an event is in the queue of its client.
+AFTERWARDS = re.compile(r"::(settle_down|wrote|client_wrote)$")
 DRIVER = re.compile(r"engine::gateway::Gateway(>| as |::)")
 
 
@@ -32,27 +32,27 @@ def calls(*arguments):
             counted[re.sub(r"(::h[0-9a-f]{16}|'\d+)$", "", callee)] += int(line[6:].split()[0])
     return Counter({name: count for name, count in counted.items()
                     if "engine::gateway::" in name and "closure" not in name and "drop_in_place" not in name
-                    and "as core::" not in name and not ASKED.search(name)})
+                    and "as core::" not in name and not POLLED.search(name)})
 
 
 def passed(less, more):
-    """Functions that `more` calls more often than `less`: those of the driver, and all."""
+    """Functions that `more` calls more often than `less`: the driver's, and all."""
     names = sorted(name for name in more if more[name] > less[name])
     return [name for name in names if DRIVER.search(name)], names
 
 
 def path():
-    say("building ...")
+    log("building ...")
     subprocess.run(["cargo", "build", "--example", "steady", "--quiet"], cwd=ROOT, check=True)
     WORK.mkdir(parents=True, exist_ok=True)
-    # A stream on a kept connection, up to its first event; and one more event.
+    # A stream on an open connection up to its first event, and one more event.
     runs = {what: calls(*what.split()) for what in ("kept 0", "kept 1", "event 1", "event 2")}
     for title, less, more in (("from the first byte of a request to its first event", "kept 0", "kept 1"),
                               ("for each further event", "event 1", "event 2")):
         driver, names = passed(runs[less], runs[more])
-        way = [name for name in driver if not AFTER.search(name)]
-        print(f"path: {title}: {len(way)} functions of the driver, {len(names)} of gateway/ in all")
-        for name in way:
+        before = [name for name in driver if not AFTERWARDS.search(name)]
+        print(f"path: {title}: {len(before)} functions of the driver, {len(names)} of gateway/ in all")
+        for name in before:
             print(f"    {name.split('::')[-1]}")
-        print("    afterwards:", *(name.split("::")[-1] for name in driver if AFTER.search(name)))
+        print("    afterwards:", *(name.split("::")[-1] for name in driver if AFTERWARDS.search(name)))
     return 0

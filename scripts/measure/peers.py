@@ -1,23 +1,23 @@
-"""Other gateways in the same alternation: LiteLLM (PyPI) and Portkey (npm), if they can be installed. Both have less to
-do: a fixed key or none, no limits, no ledger, since theirs require a database or another service."""
+"""Comparison with other gateways: LiteLLM (PyPI) and Portkey (npm), if they can be installed. Both run with less work:
+a fixed key or none, no limits and no ledger, since these require a database or another service."""
 import math, os, shutil, statistics, subprocess, sys
 
 from .counters import measure_cpu
 from .report import Rounds, spread
-from .rig import FIRST, PORTS, ROOT, TARGET, WORK, rss, say, start, stop, wait_for
+from .rig import FIRST, PORTS, TARGET, WORK, log, start, stop, wait_for
 from .subjects import Subject
 
 FOLDER = TARGET / "peers"
 KEY = "sk-bench-0123456789abcdef"
 LITELLM, PORTKEY = "litellm[proxy]==1.106.2", "@portkey-ai/gateway@1.15.2"
 CONNECTIONS = 32
-# Requests per round: as many as each answers in a second or a few.
+# Requests per round: each gateway needs about one second or a few.
 REQUESTS = {"gateway": 20000, "nginx": 20000, "litellm": 150, "portkey": 800}
 PORTS.update({"litellm": 18100, "portkey": 18101})
 
 
 class Peer:
-    """Another gateway: its installation, its start, and its paths."""
+    """Another gateway: installs and starts it."""
 
     name = pid = process = None
 
@@ -51,7 +51,7 @@ class LiteLlm(Peer):
         self.pid = self.process.pid
         return self
 
-    def way(self, kind):
+    def load_options(self, kind):
         return {"model": "bench", "keys": WORK / "litellm.keys"}
 
 
@@ -75,7 +75,7 @@ class Portkey(Peer):
         self.pid = self.process.pid
         return self
 
-    def way(self, kind):
+    def load_options(self, kind):
         return {"model": "bench", "header": ["x-portkey-provider: openai",
                                              f"x-portkey-custom-host: http://127.0.0.1:{PORTS['up']}/v1"]}
 
@@ -84,28 +84,28 @@ def installed():
     """The peers that can be installed here."""
     for peer in (LiteLlm(), Portkey()):
         try:
-            say(f"installing {peer.name} ...")
+            log(f"installing {peer.name} ...")
             peer.install()
             yield peer
         except (subprocess.CalledProcessError, OSError) as error:
-            say(f"{peer.name} is left out: {error}")
+            log(f"{peer.name} is skipped: {error}")
 
 
-def shown(name):
-    """The name of a gateway in tables and plots."""
+def display_name(name):
+    """Name of a gateway in tables and plots."""
     return "Tollgate" if name == "gateway" else name
 
 
 def peers(rounds_wanted):
-    """Requests per second on one core, CPU for each, and memory, of each gateway in turn, by name."""
+    """Measures all gateways alternately. Returns the table, and requests per second and memory by name."""
     subjects = [Subject("gateway"), Subject("nginx"), *installed()]
     rounds, memory = Rounds(), {}
     for subject in subjects:
         subject.start()
-        # The first requests to a peer still load parts of it.
+        # Peers load modules during their first requests.
         measure_cpu(subject, "whole", CONNECTIONS, CONNECTIONS, warm=1)
     for number in range(rounds_wanted):
-        say(f"round {number + 1} of {rounds_wanted}")
+        log(f"round {number + 1} of {rounds_wanted}")
         for subject in subjects:
             count = REQUESTS[subject.name]
             result = measure_cpu(subject, "whole", CONNECTIONS, count, warm=1)
@@ -116,7 +116,8 @@ def peers(rounds_wanted):
     for subject in subjects:
         subject.stop()
     names = [subject.name for subject in subjects]
-    lines = ["| on one core, 32 connections | " + " | ".join(map(shown, names)) + " |", "|" + "---|" * (1 + len(names))]
+    lines = ["| on one core, 32 connections | " + " | ".join(map(display_name, names)) + " |",
+             "|" + "---|" * (1 + len(names))]
     for head, what, digits in (("requests a second", "rate", 0), ("CPU per request, µs", "cpu", 1), ("p99, ms", "p99", 2)):
         lines.append(f"| {head} | " + " | ".join(spread(rounds.get(what, name), digits) for name in names) + " |")
     lines.append("| RSS, MB | " + " | ".join(f"{memory[name] / 1e6:.1f}" for name in names) + " |")
@@ -124,7 +125,7 @@ def peers(rounds_wanted):
 
 
 def plot(rates, memory, path):
-    """The two figures with the largest difference, as bars on logarithmic scales."""
+    """Draws the two figures with the largest differences as bars on logarithmic scales."""
     width, bar, label = 640, 22, 110
 
     def panel(top, title, values, unit, digits):
@@ -135,7 +136,7 @@ def plot(rates, memory, path):
             y = top + 12 + index * (bar + 6)
             length = (math.log10(value) - least) / (most - least) * (width - label - 120)
             colour = "#2a6f97" if name == "gateway" else "#a9b4bd"
-            parts.append(f'<text x="{label - 8}" y="{y + 16}" text-anchor="end">{shown(name)}</text>'
+            parts.append(f'<text x="{label - 8}" y="{y + 16}" text-anchor="end">{display_name(name)}</text>'
                          f'<rect x="{label}" y="{y}" width="{length:.0f}" height="{bar}" fill="{colour}"/>'
                          f'<text x="{label + length + 6:.0f}" y="{y + 16}">{value:,.{digits}f}{unit}</text>')
         return parts, top + 12 + len(values) * (bar + 6) + 30

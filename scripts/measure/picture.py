@@ -23,7 +23,7 @@ def box(left, top, width, height, title, lines):
 
 
 def picture():
-    """Writes the drawing."""
+    """Writes the SVG file."""
     arrows = [f'<path d="M{x} {y}L{to_x} {to_y}" marker-end="url(#tip)"/>' for (x, y), (to_x, to_y) in ARROWS]
     (ROOT / "src" / "docs" / "architecture.svg").write_text("\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '

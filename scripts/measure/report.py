@@ -1,16 +1,16 @@
-"""The printed table, and the values collected for it round by round."""
+"""The printed table, and its values by round."""
 import re, statistics
 
-from .rig import say
+from .rig import log
 
 
 END = "<!-- end -->"
 
 
-def put(page, begin, said):
-    """Puts a text between its marks on a page."""
+def replace_block(page, begin, text):
+    """Replaces the text between the marks `begin` and `END` in a file."""
     before, rest = page.read_text().split(begin, 1)
-    page.write_text(f"{before}{begin}\n{said}\n{END}{rest.split(END, 1)[1]}")
+    page.write_text(f"{before}{begin}\n{text}\n{END}{rest.split(END, 1)[1]}")
 
 
 def spread(values, digits=2):
@@ -27,7 +27,7 @@ class Table:
     def add(self, number, what, goal, gateway, nginx="", haproxy="", value=None, limit=None):
         met = "" if value is None or limit is None else ("yes" if value <= limit else "NO")
         self.rows.append((str(number), what, goal, gateway, nginx, haproxy, met))
-        say(f"  {number}: {what}: {gateway} | {nginx} | {haproxy} | {goal} {met}")
+        log(f"  {number}: {what}: {gateway} | {nginx} | {haproxy} | {goal} {met}")
 
     def text(self):
         """The rows in the order of their numbers."""
@@ -38,7 +38,7 @@ class Table:
 
 
 class Rounds:
-    """Values by metric and subject, round by round; ratios are within the same round."""
+    """Values by metric and subject, one per round. Ratios compare values of the same round."""
 
     def __init__(self):
         self.found = {}
@@ -65,12 +65,12 @@ def report(rounds, fresh, wanted, table):
 
     def bare_row(number, scene):
         found = f"{spread(rounds.ratios(scene, 'bare'))}; {median(rounds.get(scene, 'bare')):.1f} µs"
-        table.add(number, "a bare relay in the gateway's place, ratio to nginx", "", found)
+        table.add(number, "a bare relay instead of the gateway, ratio to nginx", "", found)
 
     if 1 in wanted:
         ratio_row("1", "CPU per request, 32 connections, ratio to nginx", "<= 0.75", "cpu32", 0.75)
         loop = [a / b for a, b in zip(rounds.get("cpu32-loop", "gateway"), rounds.get("cpu32", "nginx"))]
-        table.add("1b", "the same, loop thread alone", "", spread(loop))
+        table.add("1b", "the same, only the event loop", "", spread(loop))
         bare_row("1c", "cpu32")
     if 2 in wanted:
         ratio_row("2", "CPU per request, 256 connections, ratio to nginx", "<= 0.78", "cpu256", 0.78)
@@ -99,7 +99,7 @@ def report(rounds, fresh, wanted, table):
     if 11 in wanted:
         mb = lambda value: f"{value / 1e6:.1f}"
         loaded = {name: max(rounds.get("cpu256-rss", name)) for name in fresh}
-        table.add("11", "RSS fresh, 1,000 keys, MB", "<= 5", *(mb(v) for v in fresh.values()),
+        table.add("11", "RSS after the start, 1,000 keys, MB", "<= 5", *(mb(v) for v in fresh.values()),
                   value=fresh["gateway"], limit=5e6)
         table.add("11", "RSS under load of 256 connections, MB", "<= 8", *(mb(v) for v in loaded.values()),
                   value=loaded["gateway"], limit=8e6)

@@ -1,39 +1,39 @@
-"""The rig: folders, cores and ports; processes started and ended by their id; the load generator."""
+"""Test rig: folders, cores and ports; starts and stops processes; runs the load generator."""
 import json, os, re, signal, socket, subprocess, sys, time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "bench"
-# Path of the shipped binary; and of a copy, since other builds for a measurement overwrite the first.
+# Path of the shipped binary, and of a copy that the builds of other programs do not overwrite.
 BUILT = TARGET / "release" / "tollgate"
 GATEWAY = WORK / "gateway"
-# The same binary with its symbols.
+# The same binary with symbols.
 NAMED = TARGET / "release" / "tollgate.named"
-# The built programs around the gateway, by name.
+# Paths of the other programs, by name.
 PROGRAMS = {}
 CORES = sorted(os.sched_getaffinity(0))
 FIRST, SECOND = CORES[0], CORES[-1]
-NAMES = ("up", "slow", "near", "talk", "tls", "gateway", "admin", "ungoverned", "ungoverned_admin", "grouped", "grouped_admin", "nginx",
-         "nginx_tls", "haproxy", "bare")
+NAMES = ("up", "slow", "near", "paced", "tls", "gateway", "admin", "ungoverned", "ungoverned_admin", "grouped",
+         "grouped_admin", "nginx", "nginx_tls", "haproxy", "bare")
 
 
 def free_ports():
-    """A port for each name, all of five digits, since figures count their bytes, and below the range that clients get.
-    Two runs at once begin their search at different blocks."""
+    """Returns a free port for each name. All have five digits, since some figures count bytes, and are below the range
+    of client ports. Concurrent runs start their search at different blocks."""
     for block in range(400):
         first = 19000 + (os.getpid() + block) % 400 * 16
-        held = []
+        sockets = []
         try:
             for index in range(len(NAMES)):
-                held.append(socket.socket())
-                held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                held[-1].bind(("127.0.0.1", first + index))
+                sockets.append(socket.socket())
+                sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sockets[-1].bind(("127.0.0.1", first + index))
             return {name: first + index for index, name in enumerate(NAMES)}
         except OSError:
             continue
         finally:
-            for one in held:
+            for one in sockets:
                 one.close()
     sys.exit("no block of free ports between 19000 and 25400")
 
@@ -43,7 +43,7 @@ KEYS = 1000
 children = []
 
 
-def say(text):
+def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
@@ -83,15 +83,15 @@ def child_of(pid):
     """The worker of a master process, or the process itself if it has none."""
     until = time.time() + 5
     while time.time() < until:
-        kids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if kids:
-            return int(kids[0])
+        workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if workers:
+            return int(workers[0])
         time.sleep(0.01)
     return pid
 
 
 def cpu(pid):
-    """Nanoseconds on a core: of all threads, and of the first thread."""
+    """CPU time in nanoseconds: of all threads, and of the first thread."""
     threads = {int(task.name): int((task / "schedstat").read_text().split()[0])
                for task in Path(f"/proc/{pid}/task").iterdir()}
     return sum(threads.values()), threads[pid]
@@ -102,7 +102,7 @@ def rss(pid):
 
 
 class Run:
-    """One run of the load generator; its block runs between the warm-up and the requests."""
+    """One run of the load generator. The constructor returns after the warm-up; `go` sends the requests."""
 
     def __init__(self, port, core=None, **options):
         command = [PROGRAMS["load"], "--addr", f"127.0.0.1:{port}"]
@@ -112,7 +112,7 @@ class Run:
         self.process = start(command, SECOND if core is None else core, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
-            sys.exit(f"the load generator has failed on port {port}")
+            sys.exit(f"the load generator failed on port {port}")
 
     def go(self, wait=True):
         self.process.stdin.write("\n")
@@ -122,10 +122,10 @@ class Run:
     def result(self):
         line = self.process.stdout.readline()
         if not line:
-            sys.exit("the load generator has failed")
+            sys.exit("the load generator failed")
         found = json.loads(line)
         if found["failed"]:
-            sys.exit(f"{found['failed']} requests have failed")
+            sys.exit(f"{found['failed']} requests failed")
         return found
 
     def end(self):

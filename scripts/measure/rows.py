@@ -1,14 +1,14 @@
-"""The rows of the table in groups, each with its runs."""
+"""Measures the rows of the table, in groups."""
 import json, statistics, subprocess
 
 from .counters import count_connections, count_syscalls, idle_memory, instructions, measure_cpu, stream_memory
 from .report import Rounds, report, spread
-from .rig import FIRST, GATEWAY, PORTS, PROGRAMS, ROOT, TARGET, WORK, Run, rss, say
+from .rig import FIRST, GATEWAY, PORTS, PROGRAMS, ROOT, TARGET, WORK, Run, log, rss
 from .subjects import Subject
 
 
 def compare(rounds_wanted, wanted, table):
-    """Rows 1, 2, 3, 6, 8 and 9: all noisy metrics, in alternation."""
+    """Rows 1, 2, 3, 6, 8, 9 and 11: all noisy metrics, with alternating subjects."""
     rounds = Rounds()
     scenes = []
     if wanted & {1, 8}:
@@ -23,7 +23,7 @@ def compare(rounds_wanted, wanted, table):
     bare = Subject("bare").start()
     fresh = {subject.name: rss(subject.pid) for subject in subjects}
     for number in range(rounds_wanted):
-        say(f"round {number + 1} of {rounds_wanted}")
+        log(f"round {number + 1} of {rounds_wanted}")
         for what, kind, options in scenes:
             for subject in subjects:
                 if what == "tls" and subject.name == "haproxy":
@@ -44,26 +44,26 @@ def compare(rounds_wanted, wanted, table):
 
 
 def one_core(rounds, subjects, wanted):
-    """Latency over one connection where load, upstream and subject share the first core."""
-    ways = [("direct", PORTS["near"], {})] + [(s.name, s.port(), s) for s in subjects]
-    for name, port, subject in ways:
-        way = subject.way("near") if subject else {}
+    """Latency of one connection if load, upstream and subject share the first core."""
+    subjects_by_name = [("direct", PORTS["near"], {})] + [(s.name, s.port(), s) for s in subjects]
+    for name, port, subject in subjects_by_name:
+        options = subject.load_options("near") if subject else {}
         if wanted & {8}:
-            run = Run(port, core=FIRST, connections=1, requests=5000, **way)
+            run = Run(port, core=FIRST, connections=1, requests=5000, **options)
             result = run.go()
             run.end()
             rounds.add("one-p50", name, result["p50_us"])
             rounds.add("one-p99", name, result["p99_us"])
         if wanted & {9}:
-            way = subject.way("near-stream") if subject else {}
-            run = Run(port, core=FIRST, connections=1, requests=150, stream=True, **way)
+            options = subject.load_options("near-stream") if subject else {}
+            run = Run(port, core=FIRST, connections=1, requests=150, stream=True, **options)
             result = run.go()
             run.end()
             rounds.add("first", name, result["first_p50_us"])
 
 
 def exact(wanted, table):
-    """Rows 4 and 5, and the counted parts of 6 and 7."""
+    """Rows 4 and 5, and the system calls and instructions of row 6."""
     names = ("gateway", "nginx", "haproxy")
     total = lambda calls: sum(calls.values())
     if wanted & {4, 6}:
@@ -85,7 +85,7 @@ def exact(wanted, table):
             subject.stop()
     if 5 in wanted:
         found = {name: instructions(name, "whole", (300, 1300)) for name in names}
-        table.add("5", "user instructions per request, loop thread", "<= 25500",
+        table.add("5", "user instructions per request, event loop", "<= 25500",
                   *(f"{found[name][0]:.0f}" for name in names), value=found["gateway"][0], limit=25500)
         table.add("5b", "the same, helper threads (ledger, log)", "", f"{found['gateway'][1]:.0f}")
     if 6 in wanted:
@@ -100,7 +100,7 @@ def crossed(rounds_wanted, table):
                             "crossed", "--requests", "0", "--warm", "1"], stdin=subprocess.DEVNULL,
                            capture_output=True, text=True)
     if "HTTP/1.1" in probe.stderr:
-        table.add("7", "cross-shape", "<= 1.0 / <= 1.2", "not built yet")
+        table.add("7", "translated", "<= 1.0 / <= 1.2", "not supported")
     else:
         rounds = Rounds()
         for _ in range(rounds_wanted):
@@ -112,18 +112,19 @@ def crossed(rounds_wanted, table):
                     rounds.add(what, subject.name, measure_cpu(subject, kind, **options)["cpu_us"])
         for what, limit in (("event", 1.0), ("whole", 1.2)):
             own = rounds.ratios(what, "gateway")
-            table.add("7", f"cross-shape, CPU per {what}, ratio to nginx's blind relay", f"<= {limit}", spread(own), "1",
+            name = {"event": "event", "whole": "request"}[what]
+            table.add("7", f"translated, CPU per {name}, ratio to nginx's plain relay", f"<= {limit}", spread(own), "1",
                       value=statistics.median(own), limit=limit)
     for subject in subjects:
         subject.stop()
 
 
 def governed(rounds_wanted, table):
-    """Row 13: the gateway against itself with an unlimited plan and no store."""
+    """Row 13: compares the gateway with itself with an unlimited plan and without a ledger."""
     subjects = [Subject(name).start() for name in ("gateway", "ungoverned")]
     rounds = Rounds()
     for number in range(rounds_wanted):
-        # The first of one round is second in the next.
+        # The order alternates.
         for subject in subjects if number % 2 else subjects[::-1]:
             found = measure_cpu(subject, "whole", connections=32, requests=20000)
             rounds.add("cpu", subject.name, found["cpu_us"])
@@ -132,21 +133,21 @@ def governed(rounds_wanted, table):
         subject.stop()
     ratios = lambda scene: rounds.ratios(scene, "gateway", "ungoverned")
     middle = lambda name: statistics.median(rounds.get("cpu", name))
-    table.add("13", "CPU per request, governed against ungoverned", "<= 1.10",
+    table.add("13", "CPU per request, with limits and ledger against without", "<= 1.10",
               f"{spread(ratios('cpu'))}; {middle('gateway'):.1f} µs against {middle('ungoverned'):.1f}",
               value=statistics.median(ratios("cpu")), limit=1.10)
-    table.add("13b", "the same, loop thread alone", "", spread(ratios("loop")))
+    table.add("13b", "the same, only the event loop", "", spread(ratios("loop")))
 
 
 def variants(rounds_wanted, table):
-    """Rows 18 and 19: the gateway against itself with eight possible targets, with its key in a tree of groups, and
-    with responses events on both sides."""
+    """Rows 18 and 19: compares the gateway with itself with eight targets, with its key in a tree of groups, and with
+    the Responses format on both sides."""
     plain, grouped = [Subject(name).start() for name in ("gateway", "grouped")]
     scenes = {"plain": (plain, "whole", {}), "eight": (plain, "eight", {}),
               "tree": (grouped, "whole", {"keys": WORK / "keys-grouped"})}
     rounds = Rounds()
     for number in range(rounds_wanted):
-        # Each is first, second and last in turn.
+        # The order rotates.
         names = list(scenes)
         for name in names[number % 3:] + names[:number % 3]:
             subject, kind, more = scenes[name]
@@ -183,18 +184,18 @@ def memory(table):
 
 
 def inbound_tls(rounds_wanted, wanted, table):
-    """Rows 16 and 17: the gateway with TLS towards its clients against itself without, full handshakes."""
-    ways = {"plain": ("tollgate.toml", {}), "TLS": ("secured.toml", {"tls": WORK / "ca.pem"})}
-    rounds, found = Rounds(), {name: {} for name in ways}
+    """Rows 16 and 17: compares the gateway with itself without TLS for clients, with full handshakes."""
+    subjects_by_name = {"plain": ("tollgate.toml", {}), "TLS": ("secured.toml", {"tls": WORK / "ca.pem"})}
+    rounds, found = Rounds(), {name: {} for name in subjects_by_name}
     for number in range(rounds_wanted):
-        for name, (config, more) in ways.items():
+        for name, (config, more) in subjects_by_name.items():
             subject = Subject("gateway", config).start()
             if 16 in wanted:
                 rounds.add("cpu", name, measure_cpu(subject, "whole", 32, 20000, **more)["cpu_us"])
             if number == 0:
                 found[name] = counted_once(subject, wanted, more)
             subject.stop()
-    both = lambda what, digits: ", ".join(f"{found[name][what]:.{digits}f} {name}" for name in ways)
+    both = lambda what, digits: ", ".join(f"{found[name][what]:.{digits}f} {name}" for name in subjects_by_name)
     if 16 in wanted:
         table.add("16", "inbound TLS: CPU per request, 32 connections, ratio to plain", "",
                   spread(rounds.ratios("cpu", "TLS", "plain")))
@@ -208,7 +209,7 @@ def inbound_tls(rounds_wanted, wanted, table):
 
 
 def counted_once(subject, wanted, more):
-    """Properties of one subject that do not change from round to round."""
+    """Figures of one subject that are the same in every round."""
     found = {}
     if 16 in wanted:
         for connections, requests in ((1, 3000), (32, 20000)):
@@ -222,15 +223,16 @@ def counted_once(subject, wanted, more):
 
 
 def sizes(table):
-    """Row 12: the binary of a plain build, one without `redis`, and the static one if scripts/release has been run."""
-    say("building without `redis` ...")
+    """Row 12: sizes of the shipped binary, of a plain build without `redis`, and of the static one if scripts/release
+    was run."""
+    log("building without `redis` ...")
     slim = WORK / "slim"
     subprocess.run(["cargo", "build", "--release", "--bin", "tollgate", "--no-default-features", "--quiet",
                     "--target-dir", slim], cwd=ROOT, check=True)
     released = next((TARGET / "release-files").glob("*/bin"), WORK / "nowhere")
-    for what, path, limit in (("as it is shipped, with `redis`", GATEWAY, 5.5e6),
+    for what, path, limit in (("as shipped, with `redis`", GATEWAY, 5.5e6),
                               ("of a plain build without `redis`", slim / "release" / "tollgate", 4.8e6),
-                              ("fully static, with `redis`", released / "tollgate-static", 7.5e6)):
+                              ("static, with `redis`", released / "tollgate-static", 7.5e6)):
         if path.exists():
             size = path.stat().st_size
             table.add("12", f"stripped binary {what}, MB", f"<= {limit / 1e6}", f"{size / 1e6:.2f}", value=size,
@@ -238,7 +240,7 @@ def sizes(table):
 
 
 def large_body(table):
-    """Row 14: the criterion bench of the request scan over a 400 kB agent body."""
+    """Row 14: criterion's measurement of the request scan for a 400 kB agent body."""
     bench = ["cargo", "bench", "--features", "bench", "--bench", "parse", "--", "agent body 400 kB", "--noplot"]
     subprocess.run(["taskset", "-c", str(FIRST), *bench], cwd=ROOT, capture_output=True, check=True)
     for estimate in (TARGET / "criterion").glob("**/agent body 400 kB/new/estimates.json"):

@@ -1,7 +1,7 @@
-"""Preparation of a run: configurations of all subjects, certificates, and a ledger with its keys."""
+"""Prepares a run: configurations of all subjects, certificates, and a ledger with keys."""
 import shutil, subprocess
 
-from .rig import GATEWAY, KEYS, PORTS, WORK, say
+from .rig import GATEWAY, KEYS, PORTS, WORK, log
 
 
 def configure():
@@ -11,7 +11,7 @@ def configure():
     model = lambda name, target: (
         f'[[models]]\nid = "{name}"\ncontext = "1M"\ninput_price = 2.5\noutput_price = 10.0\n'
         f'targets = [{{ provider = "{target}", model = "upstream-model-2026-11-01" }}]\n\n')
-    # Eight equal targets; the turns of a conversation stay on one of them.
+    # Eight equal targets. Session affinity keeps a conversation on one of them.
     eight = ", ".join(f'{{ provider = "plain", model = "upstream-model-{n}", priority = 1 }}' for n in range(8))
     equals = f'[[models]]\nid = "eight"\ncontext = "1M"\ntargets = [{eight}]\n\n'
     vectors = ('[[models]]\nid = "vectors"\ncontext = "8K"\nserves = ["embeddings"]\ninput_price = 2.5\noutput_price = 0\n'
@@ -30,7 +30,7 @@ def configure():
         + provider("secure", "chat", f"https://localhost:{PORTS['tls']}/v1", tls)
         + model("bench", "plain") + model("slow", "slow") + model("near", "near") + model("crossed", "crossed")
         + model("answers", "answers") + model("secure", "secure") + equals + vectors + f'[[plans]]\nname = "team"\n{limits}'
-        # A gateway without limits, for comparison.
+        # The gateway without limits has only the plan `team`.
         + ('[[plans]]\nname = "spent"\ntokens = 1\n' if limits else ''))
     text = config("gateway", "admin", limits)
     (WORK / "tollgate.toml").write_text(text)
@@ -41,12 +41,12 @@ def configure():
     (WORK / "grouped.toml").write_text(config("grouped", "grouped_admin", limits, "grouped") + groups)
     secured = f'[server]\ntls = {{ cert = "{WORK}/cert.pem", key = "{WORK}/key.pem" }}\n'
     (WORK / "secured.toml").write_text(text.replace("[server]\n", secured))
-    # nginx as a plain relay with keep-alive on both sides. Every location repeats all headers, since one header of its
-    # own disables the inherited ones.
+    # nginx is a plain relay with keep-alive on both sides. Every location repeats all headers, since a location with
+    # one `proxy_set_header` inherits none.
     location = "proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_set_header Host $host;"
     pools = "".join(f"upstream {name} {{ server {local(name)}; keepalive 4096; keepalive_requests 100000000; }}\n"
                     for name in ("up", "slow", "near", "tls"))
-    # The upstream is chosen by the model's name at the end of the path: nginx reads no bodies.
+    # A prefix of the path selects the upstream, since nginx does not read bodies.
     servers = f"""
   server {{ listen {local('nginx')} backlog=4096;
     location /v1/ {{ proxy_pass http://up; {location} }}
@@ -98,7 +98,7 @@ def certificates():
 
 
 def issue_keys():
-    """A ledger with 1,000 keys, created once, and one with as many in a group; each run begins with a copy."""
+    """Creates, once, a ledger with 1,000 keys and one with 1,000 keys in a group. Each run starts with copies."""
     seed = WORK / "seed"
     ready = seed / "keys"
     names = ("keys", "keys-spent", "keys-unknown", "keys-grouped")
@@ -108,7 +108,7 @@ def issue_keys():
         return
     shutil.rmtree(seed, ignore_errors=True)
     seed.mkdir()
-    say(f"issuing {KEYS} keys ...")
+    log(f"issuing {KEYS} keys ...")
     for ledger in ledgers(WORK):
         ledger.unlink()
 
@@ -118,7 +118,7 @@ def issue_keys():
 
     keys = "".join(issue(f"k{number}", "team") for number in range(KEYS))
     (seed / "keys-spent").write_text(issue("spent", "spent"))
-    # Its checksum is wrong, so the ledger is not asked for it.
+    # The checksum is wrong, so the gateway does not look it up in the ledger.
     (seed / "keys-unknown").write_text("tg_live_" + "A" * 40 + "000000\n")
     grouped = (issue(f"k{number}", "team", "grouped.toml", "--group", "four") for number in range(KEYS))
     (seed / "keys-grouped").write_text("".join(grouped))
@@ -130,7 +130,7 @@ def issue_keys():
 
 
 def ledgers(folder, name="*"):
-    """Ledgers of the gateway and of the one with groups, with SQLite's additional files."""
+    """Files of the two ledgers, including SQLite's additional files."""
     return [file for one in ("ledger", "grouped") if name in ("*", one) for file in folder.glob(f"{one}.db*")]
 
 

@@ -1,8 +1,9 @@
-"""What several hosts pay for one ledger: the gateway on Redis beside the gateway on its own file. CPU of a request in the
-gateway and in the server, of two gateways on one Redis beside one, latency at one connection, and memory of the server.
+"""Cost of a shared ledger: compares a gateway that uses Redis with a gateway that uses a file. Measures CPU per request
+in the gateway and in the Redis server, CPU of two gateways compared with one, latency of one connection, and memory of
+the server.
 
-Gateway and server are on the first core, load and upstream on the second. Plans have limits of every kind but
-`concurrency`, for which each request asks. With many keys each is asked for seldom: the price is the highest there."""
+Gateway and server are on the first core, load and upstream on the second. Plans have limits of every kind except
+`concurrency`, which needs a call for each request. With many keys, each key is used rarely, and the cost is highest."""
 import subprocess, tempfile, time
 from pathlib import Path
 from statistics import median
@@ -33,7 +34,7 @@ def gateway(name):
 
 
 def issue(name, count):
-    """Keys in the ledger of a configuration, for the load generator."""
+    """Issues keys in the ledger of a configuration, and writes them for the load generator."""
     file = WORK / f"keys-{name}"
     command = [GATEWAY, "keys", "issue", "--config", WORK / f"{name}.toml", "--name", "bench", "--plan", "team"]
     file.write_text("".join(subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -43,8 +44,8 @@ def issue(name, count):
 
 
 def measure(names, pids, connections, keys, requests=REQUESTS):
-    """Microseconds of each process per request, and the median latency. Two gateways serve half of the requests each,
-    concurrently."""
+    """CPU microseconds of each process per request, and the result of the first run. Two gateways serve half of the
+    requests each, concurrently."""
     count = len(names)
     runs = [Run(PORTS[name], connections=connections // count, requests=requests // count, warm=200,
                 model="bench", keys=WORK / keys) for name in names]

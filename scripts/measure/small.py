@@ -1,12 +1,12 @@
-"""Metrics for a small host: memory, bytes written to the ledger's files and syncs by rate, wake-ups, start, sizes. A
-gateway and its simulated provider, both of the shipped binary (or TOLLGATE_BIN), one client, no other program."""
+"""Figures for a small host: memory, bytes written to the ledger's files and syncs by rate, wake-ups, start, sizes. Uses
+a gateway and a simulated provider, both of the shipped binary (or TOLLGATE_BIN), and one client."""
 import http.client, os, re, shutil, socket, statistics, subprocess, time
 from pathlib import Path
 
-from .rig import BUILT, TARGET, WORK, children, rss, say, stop
+from .rig import BUILT, TARGET, WORK, children, log, rss, stop
 
 FLASH = 'commit_every = "10s"\nsync_every = "1m"\npage_size = 1024\n'
-# Requests per second, and seconds.
+# Requests per second, and duration in seconds.
 RATES = [(1, 60), (10, 20), (500, 10)]
 IDLE = 20
 FOLDER = WORK / "small"
@@ -20,7 +20,7 @@ def free_port():
 
 
 class Host:
-    """A gateway with its provider, and a key."""
+    """A gateway with a simulated provider and a key."""
 
     def __init__(self, binary, store="", server="", wrapper=()):
         shutil.rmtree(FOLDER, ignore_errors=True)
@@ -34,9 +34,9 @@ class Host:
         self.binary = binary
         self.key = subprocess.run([binary, "keys", "issue", "--name", "small"], cwd=FOLDER, capture_output=True,
                                   text=True, check=True).stdout.strip()
-        self.provider = self.begin([binary, "provider", "--listen", f"127.0.0.1:{up}"], "provider")
+        self.provider = self.spawn([binary, "provider", "--listen", f"127.0.0.1:{up}"], "provider")
         began = time.monotonic()
-        self.gateway = self.begin([*wrapper, binary, "serve"], "gateway")
+        self.gateway = self.spawn([*wrapper, binary, "serve"], "gateway")
         while self.status("/readyz") != 200:
             if self.gateway.poll() is not None:
                 raise SystemExit((FOLDER / "gateway.log").read_text())
@@ -44,7 +44,7 @@ class Host:
         self.start_ms = (time.monotonic() - began) * 1000
         self.client = None
 
-    def begin(self, command, name):
+    def spawn(self, command, name):
         with open(FOLDER / f"{name}.log", "w") as log:
             process = subprocess.Popen([str(word) for word in command], cwd=FOLDER, stdout=log, stderr=log)
         children.append(process)
@@ -58,8 +58,8 @@ class Host:
         except OSError:
             return 0
 
-    def ask(self):
-        """One request on the kept connection; its status."""
+    def send_request(self):
+        """Sends one request on the open connection; returns the status."""
         if self.client is None:
             self.client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         headers = {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
@@ -69,17 +69,17 @@ class Host:
         return answer.status
 
     def load(self, rate, seconds):
-        """Requests at a rate; their number."""
+        """Sends requests at a rate; returns their number."""
         began, count = time.monotonic(), rate * seconds
         for number in range(count):
             time.sleep(max(0, began + number / rate - time.monotonic()))
-            if self.ask() != 200:
-                raise SystemExit("a request has failed")
+            if self.send_request() != 200:
+                raise SystemExit("a request failed")
         time.sleep(max(0, began + seconds - time.monotonic()))
         return count
 
     def wakeups(self):
-        """Voluntary context switches of all threads so far."""
+        """Voluntary context switches of all threads since the start."""
         found = 0
         for task in Path(f"/proc/{self.gateway.pid}/task").iterdir():
             found += int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M)[1])
@@ -88,16 +88,16 @@ class Host:
     def end(self):
         stop(self.gateway)
         stop(self.provider)
-        said = subprocess.run([self.binary, "ledger", "verify"], cwd=FOLDER, capture_output=True, text=True)
-        if said.returncode:
-            raise SystemExit(f"ledger verify: {said.stdout}{said.stderr}")
+        result = subprocess.run([self.binary, "ledger", "verify"], cwd=FOLDER, capture_output=True, text=True)
+        if result.returncode:
+            raise SystemExit(f"ledger verify: {result.stdout}{result.stderr}")
 
 
 def written(binary, store, rate, seconds):
     """Bytes and syncs of the ledger's files per request."""
     host = Host(binary, store, wrapper=("strace", "-f", "-y", "-o", FOLDER / "trace", "-e", "trace=pwrite64,fsync,fdatasync"))
     trace = FOLDER / "trace"
-    host.ask()
+    host.send_request()
     time.sleep(0.3)
     before = trace.stat().st_size
     count = host.load(rate, seconds)
@@ -132,11 +132,11 @@ def small():
         connection.close()
     host.end()
     for name, store in (("default", ""), ("flash", FLASH)):
-        say(f"{name}: wake-ups")
+        log(f"{name}: wake-ups")
         host = Host(binary, store)
-        host.ask()
-        # Threads that were busy keep polling for some seconds.
-        time.sleep(15)
+        host.send_request()
+        # Threads poll for some seconds after work, and the default settings sync its records after 30 s.
+        time.sleep(35)
         before = host.wakeups()
         time.sleep(IDLE)
         rows.append((f"wake-ups a second, idle, {name}", f"{(host.wakeups() - before) / IDLE:.2f}"))
@@ -145,7 +145,7 @@ def small():
         rows.append((f"wake-ups a second, 1 request a second, {name}", f"{(host.wakeups() - before) / IDLE:.2f}"))
         host.end()
         for rate, seconds in RATES:
-            say(f"{name}: {rate} requests a second for {seconds} s")
+            log(f"{name}: {rate} requests a second for {seconds} s")
             bytes_, syncs = written(binary, store, rate, seconds)
             rows.append((f"bytes written a request, {rate} a second, {name}", f"{bytes_:,.0f}"))
             rows.append((f"syncs a request, {rate} a second, {name}", f"{syncs:.4f}"))

@@ -7,7 +7,7 @@ CONFIGS = {"gateway": "tollgate.toml", "grouped": "grouped.toml", "ungoverned": 
 
 
 class Subject:
-    """A process between load and upstream: its start, and its paths."""
+    """A process between load generator and upstream."""
 
     def __init__(self, name, config=None, port=None):
         self.name, self.config, self.process, self.pid = name, config or CONFIGS.get(name), None, None
@@ -20,7 +20,7 @@ class Subject:
                 for path in ledgers(WORK, "ledger"):
                     path.unlink()
             command = [gateway or GATEWAY, "serve", "--config", WORK / self.config]
-            # The log goes to a file, as a service's does.
+            # The log is written to a file.
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log", "wb"))
         elif self.name == "grouped":
             fresh_ledger("grouped")
@@ -30,12 +30,12 @@ class Subject:
             command = [PROGRAMS["ungoverned"], "--config", WORK / self.config]
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log-ungoverned", "wb"))
         elif self.name == "nginx":
-            # Under a tool there is no master process, so that the tool observes only the worker.
+            # Under a tool nginx runs without a master process, so that the tool observes the worker.
             single = ["-g", "master_process off;"] if wrap else []
             self.process = start([*wrap, "nginx", "-c", WORK / self.config, "-e", WORK / "nginx" / "e", *single], FIRST)
         elif self.name == "bare":
-            ways = ["--listen", f"127.0.0.1:{PORTS['bare']}", "--upstream", f"127.0.0.1:{PORTS['up']}"]
-            self.process = start([*wrap, PROGRAMS["bare"], *ways], FIRST)
+            addresses = ["--listen", f"127.0.0.1:{PORTS['bare']}", "--upstream", f"127.0.0.1:{PORTS['up']}"]
+            self.process = start([*wrap, PROGRAMS["bare"], *addresses], FIRST)
         else:
             self.process = start([*wrap, "haproxy", "-db", "-f", WORK / "haproxy.cfg"], FIRST)
         wait_for(self.port())
@@ -47,7 +47,7 @@ class Subject:
     def port(self):
         return self.own_port or PORTS[self.name]
 
-    def way(self, kind):
+    def load_options(self, kind):
         """Options of the load generator to send a request through this subject to an upstream of this kind."""
         if self.name in ("gateway", "grouped", "ungoverned"):
             model = {"whole": "bench", "stream": "bench", "slow": "slow", "near": "near", "near-stream": "near",

@@ -1,6 +1,6 @@
-"""Writes a tiny model of the llama architecture with random weights, the same ones every time: `tiny.py FILE`. Its
-vocabulary is the printable ASCII characters and the tokens that chatml needs, so that a text has one token per
-character and an answer is read back as the tokens that were written. Runs in the environment of measure/llama.py."""
+"""Writes a tiny model of the llama architecture with fixed random weights: `tiny.py FILE`. The vocabulary is the
+printable ASCII characters and the tokens that chatml needs. So a text has one token per character, and a response has
+the same tokens when it is sent back in a prompt. Runs in the environment of measure/llama.py."""
 import sys
 
 import gguf
@@ -11,7 +11,7 @@ CONTROL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 
 
 def vocabulary():
-    """Each token with its type."""
+    """All tokens with their types."""
     kind = gguf.TokenType
     bytes_ = [(f"<0x{byte:02X}>", kind.BYTE) for byte in range(256)]
     printable = ["\u2581", *map(chr, range(33, 127))]
@@ -60,7 +60,7 @@ def write(path):
         tensor(of("ffn_up"), INNER, WIDTH)
         tensor(of("ffn_down"), WIDTH, INNER)
     ones("output_norm.weight")
-    # Answers consist of letters: other tokens have the logit 0, which is never the largest of so many.
+    # Responses consist of letters: all other tokens have the logit 0, which is never the maximum.
     letters = numpy.array([[len(text) == 1 and text.isascii() and text.isalpha()] for text, _ in tokens])
     output = draw.standard_normal((len(tokens), WIDTH)) / numpy.sqrt(WIDTH) * letters
     model.add_tensor("output.weight", output.astype(numpy.float32))
