@@ -79,7 +79,7 @@
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::stream::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::attempt::next_target` for another order of targets |
 //! | an event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format; the compiler names the matches); the same for complete answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
-//! | an API format | [`wire::Shape`] and its row in the table below it; a folder of [`dialect`] with its readers and writers; a column in `dialect::request::members`; the matches that the compiler names |
+//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names |
 //! | a state of a request | `exchange::state`, its arms in `Exchange::on`, and its rows in `exchange::transitions` |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |
@@ -97,9 +97,9 @@
 //! | no retry after the first relayed byte | `exchange::stream::commit`: the draft is released |
 //! | no memory before its bound is checked | `gateway::budget`, [`wire::inbound`] |
 //! | a stale handle reaches no object | [`base::slots`] |
-//! | a target's requests in flight never exceed its slots, and no request waits for a free slot | `provider::breaker`, `drive::places` |
+//! | a target's requests in flight never exceed its slots, and no request waits for a free slot | `provider::breaker`, `drive::waiting` |
 //! | waiting requests are served fairly by key | `gateway::queue` |
-//! | a slow client slows its provider | `drive::providers::provider_wants_read`, `Exchange::intake` |
+//! | a slow client slows its provider | `drive::responses::provider_wants_read`, `Exchange::intake` |
 //! | no request passes unmetered | `gateway::ledger`, `exchange::reserve` |
 //! | no answer is complete before its row is committed (`before-reply`) | `exchange::finish::await_row` |
 //! | a jump of the clock neither frees nor blocks a key | the accounts of [`policy::meter`] |

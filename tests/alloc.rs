@@ -53,7 +53,7 @@ fn stream_event_allocates_nothing() {
 }
 
 #[test]
-fn whole_stream_allocates_nothing() {
+fn complete_stream_allocates_nothing() {
     let mut world = World::new();
     let event = chunk(&event("{\"content\":\" patient\"}", "null"));
     let (request, end) = (world.request("bench", 1200, true), stream_end());
@@ -120,7 +120,7 @@ fn waiting_request_takes_at_most_two_kib_plus_its_body() {
         let counted = measure(|| (0..WAITERS).for_each(|_| world.another_sends(&request)));
         assert_eq!(world.queued(), WAITERS);
         let each = counted.bytes_current as usize / WAITERS + IN_TABLES;
-        println!("a waiter holds {} bytes beside its body of {body}", each - body);
+        println!("a waiting request uses {} bytes in addition to its body of {body}", each - body);
         assert!(each <= body + 2048, "{each} bytes with a body of {body}");
     }
 }
@@ -242,7 +242,7 @@ fn tiny_items() -> Vec<(Shape, &'static str, String)> {
             )),
         ),
         (
-            "outputs alone",
+            "only outputs",
             response(format!(
                 "\"input\":[{hi},{}]",
                 list(messages, &|n| {
@@ -285,7 +285,7 @@ fn translation_allocates_no_more_than_was_charged() {
                 out.len(),
                 body.len()
             );
-            assert!(made.is_ok() || what == "outputs alone", "{what}: {made:?}");
+            assert!(made.is_ok() || what == "only outputs", "{what}: {made:?}");
             assert!(out.capacity() == text && out.len() <= text, "{what}: {} of {text}", out.len());
             if counted.bytes_max > charged {
                 over.push((from, shape, what, counted.bytes_max, charged));

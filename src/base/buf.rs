@@ -34,8 +34,9 @@ const SMALL: usize = 256;
 const LARGE: usize = 8 * BLOCK;
 /// Smallest capacity in bytes of a block whose deallocation is deferred.
 const HEAVY: usize = 4 << 20;
-/// Maximum number of free blocks kept for reuse. Further blocks are deallocated.
-const FREE_MAX: usize = 64;
+/// Maximum number of free blocks kept for reuse: with fewer, a few hundred requests at once allocate for each request.
+/// Further blocks are deallocated.
+const FREE_MAX: usize = 256;
 
 impl Pool {
     /// Returns a pool with a budget of `budget` bytes.
@@ -281,16 +282,6 @@ impl Buf {
         self.edit(pool, write)
     }
 
-    /// Appends to a buffer that becomes large. If it must grow, it grows by `ahead` bytes more than needed now.
-    pub fn push_ahead(&mut self, pool: &mut Pool, bytes: &[u8], ahead: usize) {
-        self.edit(pool, |out| {
-            if out.capacity() - out.len() < bytes.len() {
-                out.reserve_exact(bytes.len().max(ahead));
-            }
-            out.extend_from_slice(bytes);
-        });
-    }
-
     /// Removes `count` bytes from the front. An empty buffer returns its storage to the pool.
     #[inline]
     pub fn consume(&mut self, pool: &mut Pool, count: usize) {
@@ -396,7 +387,7 @@ mod tests {
     fn bytes_of_a_pool_part_stay_counted_until_reunited() {
         let mut pool = Pool::new(1 << 20);
         let mut buf = Buf::default();
-        buf.push_ahead(&mut pool, &[7; 10_000], 1000);
+        buf.push(&mut pool, &[7; 10_000]);
         let lent = buf.capacity();
         let mut part = pool.part(lent);
         buf.release(&mut part);

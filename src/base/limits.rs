@@ -417,3 +417,7 @@ pub const WORK_THREADS: usize = 2;
 /// Time that one event-loop iteration spends on connections before it writes the results and polls again, so that many
 /// busy connections do not add up to a stall.
 pub const TURN_TIME: Duration = Duration::from_millis(2);
+/// Bytes of providers' events, with [`EVENT_WORK`] for each read, after which an iteration reads the clock again.
+pub const UNCLOCKED_MAX: usize = 4 * 1024;
+/// Work of a read besides its bytes, as a number of bytes.
+pub const EVENT_WORK: usize = 256;

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_name_never_reaches_the_next_tenant() {
+    fn stale_handle_never_reaches_the_next_occupant() {
         let mut slots: Slots<&str> = Slots::default();
         let a = slots.insert("a");
         assert_eq!(slots.remove(a), Some("a"));

@@ -42,10 +42,11 @@ fn parse(text: &str) -> Result<AdminListen, String> {
 }
 
 /// An admin listener.
+#[derive(Clone)]
 pub(super) struct Listener {
     place: AdminListen,
     /// The read token, if it is to be sent.
-    token: Option<String>,
+    pub(super) token: Option<String>,
 }
 
 impl fmt::Display for Listener {
@@ -82,11 +83,6 @@ impl Listener {
         let token = server.admin_token.as_ref().filter(|token| load::is_known(token));
         let token = token.map(|token| token.expose().to_string());
         Ok(Listener { place, token })
-    }
-
-    /// True if it is sent a token.
-    pub(super) fn shows_token(&self) -> bool {
-        self.token.is_some()
     }
 
     /// Replaces an unspecified address by the loopback address.

@@ -65,7 +65,7 @@ fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, Er
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             let more = keys::cut(&mut lines, most, bytes, AuditLine::text_bytes);
             let next = more.then(|| (from + lines.len() as u64).to_string());
-            Ok(list(&ledger::audit_json(&lines), next))
+            Ok(list(ledger::audit_json(&lines), next))
         }
         (_, [_, name @ ..]) => change(ask, high, name, now, issued),
         _ => Err(nothing()),
@@ -144,7 +144,7 @@ fn keys_page(ask: &DeskAsk, high: &Config, now: Unix) -> Result<String, ErrorAns
     let mut lines = page.lines;
     let (text, is_cut) = fitting(&mut lines, ask.part.bytes)?;
     let next = lines.last().filter(|_| page.more || is_cut).map(|line| line.id().to_string());
-    Ok(list(text.trim_end(), next))
+    Ok(list(text, next))
 }
 
 /// Options of a key, from a body with the members of `--json`.
@@ -284,7 +284,7 @@ fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Err
 fn part(ask: &DeskAsk, lines: &mut Vec<impl serde::Serialize>, more: bool) -> Result<String, ErrorAnswer> {
     let (text, is_cut) = fitting(lines, ask.part.bytes)?;
     let next = ask.part.bounds().0 + lines.len() as u64;
-    Ok(list(text.trim_end(), (more || is_cut).then(|| next.to_string())))
+    Ok(list(text, (more || is_cut).then(|| next.to_string())))
 }
 
 /// The requested page of a list.
@@ -311,10 +311,14 @@ fn fitting(lines: &mut Vec<impl serde::Serialize>, bytes: usize) -> Result<(Stri
     }
 }
 
-/// A list, and the position of its next page.
-fn list(items: &str, next: Option<String>) -> String {
-    let next = next.map_or("null".to_string(), |next| format!("\"{next}\""));
-    format!("{{\"data\": {items}, \"next\": {next}}}\n")
+/// A list with the text of its items, and the position of its next page. The text can be long, so it is not copied.
+fn list(mut items: String, next: Option<String>) -> String {
+    items.truncate(items.trim_end().len());
+    items.insert_str(0, "{\"data\": ");
+    items.push_str(", \"next\": ");
+    items.push_str(&next.map_or("null".to_string(), |next| format!("\"{next}\"")));
+    items.push_str("}\n");
+    items
 }
 
 fn plan(plan: &Plan) -> serde_json::Value {

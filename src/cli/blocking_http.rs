@@ -219,6 +219,8 @@ fn more(stream: &mut Blocking, got: &mut Vec<u8>) -> Result<(), NoAnswer> {
             got.extend_from_slice(&piece[..count]);
             Ok(())
         }
+        // As after a stop and continuation of this process.
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
         Err(error) => Err(failed(&error)),
     }
 }

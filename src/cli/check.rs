@@ -61,7 +61,8 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         lists => format!("{models} and those that {lists} providers list"),
     };
     let plans = count(config.plans.len(), "plan");
-    print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
+    let hint = if menu_is_empty(&config) { EMPTY_MENU } else { "" };
+    print(&format!("{}: ok ({providers}, {models}, {plans})\n{hint}", clean(&path.to_string_lossy())))
 }
 
 /// Everything that is allowed, but probably not meant.
@@ -142,6 +143,24 @@ fn money_remarks(config: &Config) -> Vec<String> {
     bare.map(remark).collect()
 }
 
+/// Not a warning: many operators have no user of Claude Code.
+const EMPTY_MENU: &str = "hint: Claude Code's model menu lists only names with `claude` or `anthropic`,\n\
+     and no model has one: an alias such as `claude-small` is enough\n";
+
+/// True if the model menu of Claude Code shows no model. The names that a provider lists are not known here.
+fn menu_is_empty(config: &Config) -> bool {
+    let is_shown = |name: &str| {
+        let has = |word: &[u8]| name.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word));
+        has(b"claude") || has(b"anthropic")
+    };
+    let mut models = config.catalog.models().iter();
+    // The list of models contains exact aliases only.
+    let is_listed = |alias: &&String| !alias.ends_with('*');
+    let shown =
+        models.any(|model| is_shown(&model.id) || model.aliases.iter().filter(is_listed).any(|alias| is_shown(alias)));
+    !shown && config.providers.iter().all(|provider| provider.discover.is_none())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +195,29 @@ mod tests {
         let group = "budget = 5.0\n[[groups]]\nname = \"team\"\nbudget = 1.0";
         let both = said("", group);
         assert!(both.len() == 1 && both[0].contains("of plan `team`, group `team` get 403"), "{both:?}");
+    }
+
+    #[test]
+    fn menu_of_claude_code_needs_a_name_with_its_word() {
+        let said = |model: &str| {
+            let text = format!(
+                "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n{model}\n\
+                 context = \"1K\"\ntargets = [{{ provider = \"p\" }}]\n[[plans]]\nname = \"team\"\n"
+            );
+            let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+            let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+            menu_is_empty(&Config::parse(&source).unwrap())
+        };
+        for empty in ["gpt-*", "claude-*"] {
+            assert!(said(&format!("[[models]]\nid = \"small\"\naliases = [\"{empty}\"]")), "{empty}");
+        }
+        for good in [
+            "[[models]]\nid = \"us.Anthropic.x\"",
+            "[[models]]\nid = \"small\"\naliases = [\"gpt-*\", \"Claude-1\"]",
+            "discover = {}\n[[models]]\nid = \"small\"",
+        ] {
+            assert!(!said(good), "{good}");
+        }
     }
 
     #[test]

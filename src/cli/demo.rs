@@ -141,7 +141,7 @@ fn start_traffic(gateway: SocketAddr, db: &Path, config: &Config) -> Result<(), 
     let issue = |(name, plan, group)| issue_key(db, config, (name, plan, Some(group)));
     let secrets = demo_traffic::KEYS.map(issue).into_iter().collect::<Result<Vec<String>, String>>()?;
     demo_traffic::start(gateway, &secrets).map_err(|error| format!("cannot start the traffic: {error}"))?;
-    println!("Traffic: requests of four more keys, a quarter of which fail, for nine reasons.\n");
+    println!("Traffic: requests of four more keys. About a quarter fail, for eleven reasons.\n");
     Ok(())
 }
 

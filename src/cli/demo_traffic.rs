@@ -29,11 +29,11 @@ pub const KEYS: [(&str, &str, &str); 4] = [
     ("agent-fleet", super::demo_config::PLAN, "product"),
 ];
 
-/// Name and settings of the plan and the groups of [`KEYS`]: a limit of requests and a budget that are exhausted within
-/// a minute, and a budget that lasts.
+/// Settings of the plan and the groups of [`KEYS`]: a limit of requests and a budget that are exhausted within a
+/// minute, and a budget that lasts longer than a day.
 const LIMITS: &str = "[[plans]]\nname = \"trial\"\nrequests = 10\n\n\
     [[groups]]\nname = \"research\"\nbudget = 0.004\nperiod = \"day\"\n\n\
-    [[groups]]\nname = \"product\"\nbudget = 5\nperiod = \"day\"\n\n";
+    [[groups]]\nname = \"product\"\nbudget = 250\nperiod = \"day\"\n\n";
 
 /// A target at which nothing listens: TCP port 1 is reserved for a service that no host offers.
 const DOWN: &str = "127.0.0.1:1";
@@ -87,33 +87,35 @@ impl DemoRequest {
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
 
-/// Requests that succeed while their key's limits last.
-const SUCCESSES: [DemoRequest; 12] = [
+/// Requests that succeed. The exception is the key with few requests per minute, so it has only one of them: its
+/// failures must not change the share of [`FAILS`] much.
+const SUCCESSES: [DemoRequest; 11] = [
     DemoRequest::chat(0, "heron-small", "tokens=40 cached=8"),
     DemoRequest::chat(3, "ibis-medium", "tokens=60").to(MESSAGES),
-    DemoRequest::chat(1, "heron-large", "tokens=30"),
+    DemoRequest::chat(3, "heron-large", "tokens=30"),
     DemoRequest::chat(0, "egret", "tokens=20"),
     DemoRequest::chat(3, "heron-large", "tokens=50 think=10").to(RESPONSES),
     DemoRequest::chat(2, "heron-nano", "tokens=10").whole(),
-    DemoRequest::chat(1, "heron-large", "tokens=40").whole(),
+    DemoRequest::chat(0, "heron-large", "tokens=40").whole(),
     DemoRequest::chat(3, "ibis-large", "tokens=30").to(MESSAGES),
-    DemoRequest::chat(2, "heron-nano", "tokens=10").whole(),
     DemoRequest::chat(0, "egret", "tokens=30").whole(),
-    DemoRequest::chat(1, "ibis-small", "tokens=20").to(MESSAGES),
+    DemoRequest::chat(0, "ibis-small", "tokens=20").to(MESSAGES),
     DemoRequest::chat(3, "heron-small", "tokens=60 cached=20"),
 ];
 
-/// Requests that fail, each for another reason.
-const FAILURES: [DemoRequest; 9] = [
+/// Requests that fail, each for another reason. The key with the small budget has no other requests: once the budget is
+/// exhausted, all of them fail.
+const FAILURES: [DemoRequest; 10] = [
     DemoRequest::chat(0, "egret-beta", "status=503 message=overloaded"),
     DemoRequest { wrong: Some(("temperature", "warm")), ..DemoRequest::chat(0, "heron-small", "").whole() },
     DemoRequest::chat(3, "egret-beta", "error_after=5 message=out_of_memory"),
     DemoRequest::chat(0, "gpt-5-mini", "").whole(),
-    DemoRequest { leaves: true, ..DemoRequest::chat(1, "heron-small", "tokens=60 pace=20") },
+    DemoRequest { leaves: true, ..DemoRequest::chat(0, "heron-small", "tokens=60 pace=20") },
     DemoRequest::chat(3, "egret-beta", "cut_after=4"),
     DemoRequest::chat(0, "heron-small", "").to("/v1/chatt").whole(),
     DemoRequest::chat(0, "egret-beta", "status=429 retry_after=1 message=slow_down").whole(),
     DemoRequest::chat(KEYS.len(), "heron-small", "").whole(),
+    DemoRequest::chat(1, "ibis-large", "tokens=60").to(MESSAGES),
 ];
 
 /// One of this number of requests fails.

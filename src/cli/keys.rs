@@ -249,7 +249,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     let now = args.options.present(&high)?;
     let record = set_in(&high, &find(&high, &args.key)?.id, args, &Actor::COMMAND, now)?;
     if args.json {
-        return print_json(&KeyLine::new(&record, &high, &Used::default(), now));
+        return print_json(&KeyLine::new(record, &high, &Used::default(), now));
     }
     remark(&format!("changed key {} for {}", record.id, clean(&record.name)));
     Ok(())
@@ -259,7 +259,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
 fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &Actor<'_>, now: Unix) -> Result<KeyRecord, Failure> {
     is_no_id(high, args.name.as_deref().unwrap_or_default())?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
-    let answer = |key: &KeyRecord| answer(&KeyLine::new(key, high, &Used::default(), now));
+    let answer = |key: &KeyRecord| answer(&KeyLine::new(key.clone(), high, &Used::default(), now));
     let edited = ledger.edit_key(id, &by.note("edit", (&audited(high, now), &answer), now), |key| {
         if key.revoked.is_some() {
             return Err(Failure::Refused(format!("key {id} is revoked; issue a new one")));
@@ -396,7 +396,7 @@ pub(super) struct Fresh {
 
 impl Fresh {
     fn new(secret: Option<String>, record: &KeyRecord, high: &Config, now: Unix) -> Fresh {
-        Fresh { secret, record: KeyLine::new(record, high, &Used::default(), now) }
+        Fresh { secret, record: KeyLine::new(record.clone(), high, &Used::default(), now) }
     }
 }
 

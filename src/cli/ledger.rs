@@ -207,7 +207,10 @@ pub(super) fn audited(high: &Config, from: u64, most: u64, bytes: usize) -> Resu
 
 /// Lines of the audit as JSON.
 pub(super) fn audit_json(lines: &[AuditLine]) -> String {
-    let mut out = b"[".to_vec();
+    // Of a line: its time, the names and the punctuation. A text that grows leaves blocks of memory behind.
+    const LINE_BYTES: usize = 100;
+    let mut out = Vec::with_capacity(lines.iter().map(|line| line.text_bytes() + LINE_BYTES).sum());
+    out.push(b'[');
     for line in lines {
         json::item(&mut out);
         out.push(b'{');
@@ -223,7 +226,7 @@ pub(super) fn audit_json(lines: &[AuditLine]) -> String {
         out.push(b'}');
     }
     out.push(b']');
-    String::from_utf8_lossy(&out).into_owned()
+    String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// The names of the changed members; none for a new key.

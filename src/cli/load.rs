@@ -2,7 +2,7 @@
 
 use super::args::ConfigArg;
 use super::output::Failure;
-use crate::io::{files, process, secrets};
+use crate::io::{files, secrets};
 use crate::policy::config::{Config, ConfigError, Source, StoreUrl};
 use crate::policy::settings::secret::Secret;
 use std::os::unix::fs::MetadataExt;
@@ -109,7 +109,7 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
 /// True if Tollgate runs the programs in the file at `path`. A file in the current folder may be anyone's, and it was
 /// found without being named, so root runs programs only from a file that only root can write.
 fn may_run(path: &Path) -> std::io::Result<()> {
-    if path != Path::new(USUAL[0]) || !process::is_root() {
+    if path != Path::new(USUAL[0]) || !std::fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0) {
         return Ok(());
     }
     let owner = std::fs::metadata(path)?.uid();

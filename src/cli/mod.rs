@@ -30,6 +30,7 @@ mod provider_client;
 pub mod ready;
 pub mod requests;
 pub mod serve;
+pub mod status;
 pub mod store;
 pub mod usage;
 
@@ -119,6 +120,9 @@ enum Command {
     /// Show the last requests of a running gateway
     #[command(after_help = "Example:\n  tollgate requests --live --failed")]
     Requests(requests::RequestsArgs),
+    /// Show whether a running gateway is healthy, and the state of its targets
+    #[command(after_help = "Example:\n  tollgate status --json")]
+    Status(status::StatusArgs),
     /// Verify, audit, export or adopt the ledger, and check its clock
     #[command(after_help = "Example:\n  tollgate ledger verify")]
     #[command(subcommand)]
@@ -142,6 +146,7 @@ impl Command {
             Command::Alerts(command) => Some(&mut command.config().config),
             Command::Usage(args) => Some(&mut args.config.config),
             Command::Requests(args) => Some(&mut args.config.config),
+            Command::Status(args) => Some(&mut args.config.config),
             Command::Ledger(command) => Some(&mut command.config().config),
             Command::Demo(_) | Command::Provider(_) | Command::Completions(_) => None,
         }
@@ -193,6 +198,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Alerts(command) => alerts::run(command),
         Command::Usage(args) => usage::run(args),
         Command::Requests(args) => requests::run(args),
+        Command::Status(args) => status::run(args),
         Command::Ledger(command) => ledger::run(command),
         Command::Completions(args) => completions::run(args),
     };

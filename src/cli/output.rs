@@ -7,7 +7,6 @@ use crate::io::machine::terminal_width;
 use crate::policy::config::ConfigError;
 use crate::policy::keys::is_unseen;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -149,14 +148,40 @@ pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_unseen(c) { '?' } else { c }).collect()
 }
 
-/// `text` without control characters, cut to at most `most` characters; the last one of a cut text is an ellipsis.
+/// Columns of a terminal that a text takes. Wide characters (East Asian ones, emoji) take two.
+fn columns(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
+fn columns_of(character: char) -> usize {
+    match u32::from(character) {
+        0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff | 0xfe30..=0xfe6f => 2,
+        0xff00..=0xff60 | 0xffe0..=0xffe6 | 0x1f300..=0x1faff | 0x20000..=0x3fffd => 2,
+        _ => 1,
+    }
+}
+
+/// `text` without control characters, cut to at most `most` columns; the last one of a cut text is an ellipsis.
 pub fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        None => clean(text),
-        Some(_) => {
-            let kept: String = text.chars().take(most.saturating_sub(1)).collect();
-            clean(&kept) + "…"
-        }
+    if columns(text) <= most {
+        return clean(text);
+    }
+    let mut left = most.saturating_sub(1);
+    let fits = |character: &char| {
+        let rest = left.checked_sub(columns_of(*character));
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let kept: String = text.chars().take_while(fits).collect();
+    clean(&kept) + "…"
+}
+
+/// A value in a column of this width, and the space after it.
+pub fn padded(value: &str, width: usize, align: Align) -> String {
+    let space = " ".repeat(width.saturating_sub(columns(value)));
+    match align {
+        Align::Left => [value, &space, "  "].concat(),
+        Align::Right => [&space, value, "  "].concat(),
     }
 }
 
@@ -198,6 +223,15 @@ pub enum Align {
     Right,
 }
 
+/// Minimum width of a column of words that is made narrower.
+const WORDS_MIN: usize = 12;
+
+/// Width of a line with columns of these widths; a width of 0 is no column.
+fn line_width(widths: &[usize]) -> usize {
+    let used: usize = widths.iter().filter(|width| **width > 0).map(|width| width + 2).sum();
+    used.saturating_sub(2)
+}
+
 /// A table: one line of headings, one line per row, two spaces between columns.
 #[derive(Debug)]
 pub struct Table<'a> {
@@ -215,7 +249,8 @@ impl<'a> Table<'a> {
         Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new(), fits: None }
     }
 
-    /// Omits columns until a line fits the terminal: first those with one value in all rows, then those in `spare`.
+    /// Omits columns until a line fits the terminal: first those without a value, then those with one value in all
+    /// rows, then those in `spare`. If that is not enough, the longest words are cut.
     pub fn fit(self, wide: bool, spare: &'static [&'static str]) -> Table<'a> {
         let fits = terminal_width().filter(|_| !wide).map(|width| (width, spare));
         Table { fits, ..self }
@@ -225,13 +260,26 @@ impl<'a> Table<'a> {
     fn narrow(&self, widths: &mut [usize]) {
         let Some((most, spare)) = self.fits else { return };
         let is_same = |at: usize| self.rows.len() > 1 && self.rows.iter().all(|row| row[at] == self.rows[0][at]);
+        let is_empty = |at: usize| self.rows.iter().all(|row| matches!(&*row[at], "" | "-"));
         let named = |name: &&str| self.heads.iter().position(|(head, _)| head == name);
-        let order = (1..self.heads.len()).filter(|at| is_same(*at)).chain(spare.iter().filter_map(named));
+        let all = 1..self.heads.len();
+        let order = all.clone().filter(|at| is_empty(*at)).chain(all.filter(|at| is_same(*at)));
+        let order = order.chain(spare.iter().filter_map(named));
         for at in order {
-            if widths.iter().filter(|width| **width > 0).map(|width| width + 2).sum::<usize>() <= most + 2 {
+            if line_width(widths) <= most {
                 return;
             }
             widths[at] = 0;
+        }
+    }
+
+    /// Makes the widest columns of words narrower until a line fits.
+    fn shrink(&self, widths: &mut [usize]) {
+        let Some((most, _)) = self.fits else { return };
+        while line_width(widths) > most {
+            let words = (0..widths.len()).filter(|at| self.heads[*at].1 == Align::Left && widths[*at] > WORDS_MIN);
+            let Some(widest) = words.max_by_key(|at| widths[*at]) else { return };
+            widths[widest] -= 1;
         }
     }
 
@@ -252,18 +300,19 @@ impl<'a> Table<'a> {
     /// narrower.
     pub fn take_text(&mut self) -> String {
         let is_first = self.widths.is_empty();
-        let of_heads = self.heads.iter().map(|(head, _)| head.chars().count());
+        let of_heads = self.heads.iter().map(|(head, _)| columns(head));
         let mut widths = if is_first { of_heads.collect() } else { std::mem::take(&mut self.widths) };
         for row in &self.rows {
             for (width, value) in widths.iter_mut().zip(row) {
                 if is_first || *width > 0 {
-                    *width = (*width).max(value.chars().count());
+                    *width = (*width).max(columns(value));
                 }
             }
         }
         if is_first {
             self.narrow(&mut widths);
         }
+        self.shrink(&mut widths);
         let mut text = String::new();
         let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_string()).collect();
         for row in Some(&heads).filter(|_| is_first).into_iter().chain(&self.rows) {
@@ -272,11 +321,8 @@ impl<'a> Table<'a> {
                 if *width == 0 {
                     continue;
                 }
-                // Writing to a String cannot fail.
-                let _ = match align {
-                    Align::Left => write!(line, "{value:<width$}  "),
-                    Align::Right => write!(line, "{value:>width$}  "),
-                };
+                let value = if *align == Align::Left { cut(value, *width) } else { value.clone() };
+                line += &padded(&value, *width, *align);
             }
             text.push_str(line.trim_end());
             text.push('\n');
@@ -328,6 +374,29 @@ mod tests {
         assert_eq!(table.take_text(), "NAME       TOKENS\na               1\nläng-er  12345678\n");
         table.row(vec!["b".to_string(), "123456789".to_string()]);
         assert_eq!(table.text(), "b        123456789\n", "a page further on");
+    }
+
+    #[test]
+    fn words_are_cut_if_omitted_columns_are_not_enough() {
+        let heads = [("USER", Align::Left), ("CAUSE", Align::Left), ("COST $", Align::Right)];
+        let mut table = Table { fits: Some((40, &[])), ..Table::new(&heads) };
+        table.row(["u".repeat(30), "short".to_string(), "0.0001".to_string()].to_vec());
+        table.row(["漢".repeat(30), "a long cause of a failure".to_string(), "12345.0001".to_string()].to_vec());
+        let text = table.text();
+        assert!(text.lines().all(|line| columns(line) <= 40) && text.contains("12345.0001"), "{text}");
+        assert!(text.contains("漢…  a long cause…"), "{text}");
+        assert_eq!([columns("漢a"), columns(&cut("漢漢漢", 4)), columns(&cut("漢漢漢", 5))], [3, 3, 5]);
+        assert_eq!(padded("漢", 4, Align::Right), "  漢  ");
+    }
+
+    #[test]
+    fn columns_without_a_value_are_left_out_first() {
+        let row = |cells: [&str; 3]| cells.map(str::to_string).to_vec();
+        let heads = [("NAME", Align::Left), ("STATE", Align::Left), ("SINCE", Align::Left)];
+        let mut table = Table { fits: Some((12, &["STATE"])), ..Table::new(&heads) };
+        table.row(row(["one", "ok", "-"]));
+        table.row(row(["two", "ok", "-"]));
+        assert_eq!(table.text(), "NAME  STATE\none   ok\ntwo   ok\n");
     }
 
     #[test]

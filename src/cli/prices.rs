@@ -298,8 +298,9 @@ fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<()
     let draft = PathBuf::from(draft);
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(failed)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    let checked = load::read(&draft, Secrets::Optional).map_err(Failure::Config).and_then(|config| {
+    let saved = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed);
+    let read = || load::read(&draft, Secrets::Optional).map_err(Failure::Config);
+    let checked = saved.and_then(|()| read()).and_then(|config| {
         let is_listed = found.iter().all(|(model, _, wanted)| has_prices(&config.catalog, &model.id, wanted));
         is_listed
             .then_some(())
@@ -350,6 +351,9 @@ fn edited(text: &str, id: &str, differences: &[PriceChange]) -> Result<String, S
         match table.get(*key) {
             Some(old) if matches!(old.get_ref(), DeValue::Table(_)) && !text[old.span()].starts_with('{') => {
                 return Err(by_hand("has its prices in a table"));
+            }
+            Some(old) if text[old.span()].contains('#') => {
+                return Err(by_hand("has a comment between its prices"));
             }
             Some(old) => edits.push((old.span(), value)),
             None if is_inline => edits.push((after_id..after_id, format!(", {key} = {value}"))),
@@ -540,6 +544,8 @@ mod tests {
         assert_eq!(edited(windows, "m", &listed()).as_deref(), Ok(expected));
         let dotted = "[[models]]\nid = \"m\"\ninput_price.\"0\" = 4\ninput_price.\"272K\" = 8\n";
         assert!(edited(dotted, "m", &listed()).unwrap_err().contains("change its prices by hand"));
+        let comment = "[[models]]\nid = \"m\"\ninput_price = {\n\"0\" = 1, # base\n\"272K\" = 2\n}\n";
+        assert!(edited(comment, "m", &listed()).unwrap_err().contains("change its prices by hand"));
         let apart = "[[models]]\nid = \"m\"\n[models.input_price]\n\"0\" = 1\n";
         assert!(edited(apart, "m", &listed()).unwrap_err().contains("change its prices by hand"));
         assert!(edited(apart, "other", &listed()).unwrap_err().contains("is not in this file"));

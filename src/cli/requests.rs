@@ -6,16 +6,18 @@ use super::args::ConfigArg;
 use super::blocking_http::NoAnswer;
 use super::keys;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, clean, cut, dollars, grouped, print, remark};
+use super::output::{Align, Failure, clean, cut, dollars, grouped, padded, print, remark};
 use super::provider_client::encoded;
+use crate::io::channel::{BoundedSender, bounded};
 use crate::io::clock::unix;
 use crate::io::machine::terminal_width;
+use crate::io::worker::start_thread;
 use crate::policy::settings::secret::{Origin, Secret};
 use crate::policy::window::iso;
 use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 /// Maximum time to wait for an answer.
@@ -25,6 +27,12 @@ const PAGES_MAX: usize = 1000;
 /// Number of attempts to reach a lost gateway again, and the pause between them.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_secs(1);
+/// Event that tells of another process, which serves new connections.
+const SUCCESSOR: &[u8] = b"event: successor\n";
+/// Maximum number of events that wait to be printed.
+const FEED_QUEUE: usize = 64;
+/// Maximum number of requests that are remembered, so that each is printed once.
+const SEEN_MAX: usize = 10_000;
 /// Maximum bytes of an incomplete event.
 const EVENT_MAX: usize = 1 << 20;
 
@@ -40,7 +48,7 @@ pub struct RequestsArgs {
     /// Keep running and print requests as they finish
     #[arg(long)]
     pub live: bool,
-    /// Only requests that failed, or that had a failed attempt
+    /// Only requests with a status of 400 or more, or with a failed attempt
     #[arg(long)]
     pub failed: bool,
     /// Only requests of this key, by id or name
@@ -52,7 +60,7 @@ pub struct RequestsArgs {
     /// Only requests for this model
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// Only requests with this status, or a class such as 5xx
+    /// Only requests with this status, or a class such as 5xx (4xx leaves out 499: the client left)
     #[arg(long, value_name = "STATUS", value_parser = parse_status)]
     pub status: Option<String>,
     /// Only requests of this session, by the client's name or the report's
@@ -95,20 +103,29 @@ const COLUMNS: [(&str, Align, usize); 11] = [
 /// Columns, and their widths, for a terminal that is too narrow for all.
 const NARROW: [(usize, usize); 6] = [(0, 9), (1, 6), (5, 12), (3, 12), (7, 7), (10, 0)];
 
-/// Printed columns, by index, with their widths; the last one takes the remaining width.
-fn columns(wide: bool) -> (Vec<(usize, usize)>, usize) {
+/// Printed columns, by index, with their widths; the last one takes the remaining width. If all `rows` are known, names
+/// and times take no more than they need.
+fn columns(wide: bool, rows: &[Vec<String>]) -> (Vec<(usize, usize)>, usize) {
     let all = COLUMNS.iter().enumerate().map(|(at, (.., width))| (at, *width));
     let room: usize = COLUMNS.iter().map(|(.., width)| width + 2).sum::<usize>() + 40;
     match terminal_width().filter(|width| !wide && *width < room) {
         None => (all.collect(), usize::MAX),
-        Some(width) => {
-            let used: usize = NARROW.iter().map(|(_, width)| width + 2).sum::<usize>() - 2;
-            // Long names get half of the width above 80 columns.
-            let more = width.saturating_sub(80) / 4;
-            let widths = NARROW.map(|(at, width)| (at, if matches!(at, 3 | 5) { width + more } else { width }));
-            (widths.to_vec(), width.saturating_sub(used + 2 * more).max(10))
-        }
+        Some(width) => narrow(width, rows),
     }
+}
+
+/// The columns of [`NARROW`] on a terminal of this width.
+fn narrow(width: usize, rows: &[Vec<String>]) -> (Vec<(usize, usize)>, usize) {
+    // Long names get half of the width above 80 columns.
+    let more = width.saturating_sub(80) / 4;
+    let needed = |at: usize| rows.iter().map(|row| row[at].chars().count().max(COLUMNS[at].0.len())).max();
+    let widths = NARROW.map(|(at, most)| match at {
+        3 | 5 => (at, needed(at).map_or(most + more, |needed| needed.min(most + more))),
+        7 => (at, needed(at).map_or(most, |needed| needed.min(most))),
+        _ => (at, most),
+    });
+    let used: usize = widths.iter().map(|(_, width)| width + 2).sum::<usize>() - 2;
+    (widths.to_vec(), width.saturating_sub(used).max(10))
 }
 
 impl RequestsArgs {
@@ -117,8 +134,9 @@ impl RequestsArgs {
         let has_failed = || request.get("failed").is_some() || request.get("status").and_then(Raw::count) >= Some(400);
         let is = |name: &str, text: &str| request.get(name).is_some_and(|value| value.is(text));
         let status = request.get("status").and_then(Raw::count).unwrap_or_default().to_string();
-        let has_status =
-            |wanted: &str| if wanted.ends_with("xx") { status.starts_with(&wanted[..1]) } else { status == wanted };
+        let has_status = |wanted: &str| {
+            if wanted.ends_with("xx") { status.starts_with(&wanted[..1]) && status != "499" } else { status == wanted }
+        };
         (!self.failed || has_failed())
             && self.key.as_deref().is_none_or(|key| is("key", key) || is("name", key))
             && self.id.as_deref().is_none_or(|id| is("id", id))
@@ -131,47 +149,76 @@ impl RequestsArgs {
 /// Prints the requests, the newest last; with `--live`, continues with those that end.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
-    if args.live { live(args, &listener) } else { list(args, &listener).map(drop) }
+    if args.live { live(args, &listener) } else { list(args, &listener, Recorded::default()).map(drop) }
 }
 
-/// Facts about the recorded requests that the live feed needs.
+/// Facts about the requests seen so far that the live feed needs.
+#[derive(Default)]
 struct Recorded {
+    /// True if the recorded requests have been printed.
+    is_listed: bool,
     /// Hash of the session whose requests are printed.
     session_hash: String,
+    /// Ids of the last requests, and the same in the order in which they were seen.
     ids: HashSet<String>,
+    order: VecDeque<String>,
 }
 
-/// Prints the recorded requests.
-fn list(args: &RequestsArgs, listener: &Listener) -> Result<Recorded, Failure> {
+/// Returns the JSON document at a path of the admin API.
+pub(super) fn read(listener: &Listener, path: &str, named: &AskArg, config: &ConfigArg) -> Result<Vec<u8>, Failure> {
+    let answer = listener.get(path, TIMEOUT).map_err(|why| no_answer(listener, &why))?;
+    json::check(&answer.body)
+        .map_err(|_| Failure::failed(format!("{listener} returned a response that is not JSON")))?;
+    if answer.status == 200 {
+        return Ok(answer.body);
+    }
+    let message = Raw::new(&answer.body).get("error").and_then(|error| error.get("message")?.text());
+    let message = clean(&message.unwrap_or_default());
+    if answer.status == 404 {
+        return Err(Failure::failed(listener.is_for_clients()));
+    }
+    if answer.status == 401 && named.at.admin.is_none() {
+        return Err(refused_token(listener, config));
+    }
+    let hint = match answer.status {
+        401 if named.at.admin.is_some() && listener.token.is_none() => {
+            " (--send-token sends the admin_token of the configuration there)"
+        }
+        _ => "",
+    };
+    Err(Failure::failed(format!("{listener} returned {}: {message}{hint}", answer.status)))
+}
+
+impl Recorded {
+    /// True for a request that was not seen before. It is remembered.
+    fn is_new(&mut self, request: Raw<'_>) -> bool {
+        let Some(id) = request.get("id").and_then(Raw::text) else { return true };
+        if !self.ids.insert(id.to_string()) {
+            return false;
+        }
+        self.order.push_back(id.into_owned());
+        if self.order.len() > SEEN_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// Prints the recorded requests: all that were not seen before if they have been listed before.
+fn list(args: &RequestsArgs, listener: &Listener, mut seen: Recorded) -> Result<Recorded, Failure> {
     let begun = iso(unix());
     let asked = [("id", &args.id), ("session", &args.session)];
     let asked = asked.map(|(name, value)| value.as_ref().map(|value| format!("&{name}={}", encoded(value))));
     let path = ["/admin/v1/requests?limit=1000".to_string()].into_iter().chain(asked.into_iter().flatten());
     let path = path.collect::<String>();
-    let answer = listener.get(&path, TIMEOUT).map_err(|why| no_answer(listener, &why))?;
-    json::check(&answer.body)
-        .map_err(|_| Failure::failed(format!("{listener} returned a response that is not JSON")))?;
-    let document = Raw::new(&answer.body);
-    if answer.status != 200 {
-        let message = document.get("error").and_then(|error| error.get("message")?.text());
-        let message = clean(&message.unwrap_or_default());
-        if answer.status == 404 {
-            return Err(Failure::failed(listener.is_for_clients()));
-        }
-        if answer.status == 401 && args.admin.at.admin.is_none() {
-            return Err(refused_token(listener, &args.config));
-        }
-        let hint = match answer.status {
-            401 if args.admin.at.admin.is_some() && !listener.shows_token() => {
-                " (--send-token sends the admin_token of the configuration there)"
-            }
-            _ => "",
-        };
-        return Err(Failure::failed(format!("{listener} returned {}: {message}{hint}", answer.status)));
-    }
-    // Older requests follow if the page was full.
+    let body = read(listener, &path, &args.admin, &args.config)?;
+    let document = Raw::new(&body);
+    // Older requests follow if the page was full. After a break, the last ones are enough.
     let (mut pages, mut next) = (Vec::new(), document.get("next").and_then(Raw::text).map(Cow::into_owned));
-    while let Some(older) = next.and_then(|next| listener.get(&format!("{path}&after={next}"), TIMEOUT).ok())
+    while !seen.is_listed
+        && let Some(older) = next.and_then(|next| listener.get(&format!("{path}&after={next}"), TIMEOUT).ok())
         && pages.len() < PAGES_MAX
         && older.status == 200
         && json::check(&older.body).is_ok()
@@ -182,16 +229,24 @@ fn list(args: &RequestsArgs, listener: &Listener) -> Result<Recorded, Failure> {
     let session_hash = document.get("session_hash").and_then(Raw::text).unwrap_or_default();
     let lists = std::iter::once(document).chain(pages.iter().map(|page| Raw::new(page)));
     let kept: Vec<Raw<'_>> = lists.filter_map(|list| list.get("data")).flat_map(Raw::items).collect();
+    let new: Vec<bool> = kept.iter().rev().map(|request| seen.is_new(*request)).collect();
+    if seen.is_listed {
+        let new = kept.iter().rev().zip(new).filter(|(one, new)| *new && args.takes(**one, &session_hash));
+        new.filter(|(one, _)| one.get("id").is_some()).try_for_each(|(one, _)| print_one(args, *one, &[]))?;
+        return Ok(seen);
+    }
     let taken = kept.iter().filter(|one| args.takes(**one, &session_hash));
     let mut shown: Vec<Raw<'_>> = taken.take(args.limit).copied().collect();
     shown.reverse();
     if args.id.is_some() && !args.json {
         shown.iter().try_for_each(|request| print(&details(*request)))?;
     } else {
+        // The widths of a live list cannot depend on its rows.
+        let known: Vec<_> = shown.iter().filter(|_| !args.live && !args.json).map(|one| row(*one)).collect();
         if !args.json && (args.live || !shown.is_empty()) {
-            print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide))?;
+            print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide, &known))?;
         }
-        shown.iter().try_for_each(|request| print_one(args, *request))?;
+        shown.iter().try_for_each(|request| print_one(args, *request, &known))?;
     }
     if shown.is_empty()
         && let (Some(key), None) = (&args.key, &args.admin.at.admin)
@@ -200,8 +255,8 @@ fn list(args: &RequestsArgs, listener: &Listener) -> Result<Recorded, Failure> {
         keys::known(&high, key)?;
     }
     remark_on(args, document, &begun, (kept.len(), shown.len()))?;
-    let ids = kept.iter().filter_map(|request| request.get("id")?.text()).map(Cow::into_owned).collect();
-    Ok(Recorded { session_hash: session_hash.into_owned(), ids })
+    (seen.is_listed, seen.session_hash) = (true, session_hash.into_owned());
+    Ok(seen)
 }
 
 /// Prints the time since which requests are kept. `counts`: the numbers of kept and of printed requests.
@@ -216,7 +271,7 @@ fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, counts: (usize
     match (&args.id, counts) {
         (Some(_), (_, 0)) => {
             let since = since.replace('\n', " ");
-            return Err(Failure::failed(format!("no such request; kept: {since}")));
+            return Err(Failure::failed(format!("no such request; kept: {since}; the log has older ones")));
         }
         _ if *all >= *begun => remark(&format!("Recording begins now; failures are kept since {failures}.")),
         (_, (_, 0)) => remark(&format!("No such request. Kept: {since}.")),
@@ -250,36 +305,65 @@ fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
     })
 }
 
-fn print_one(args: &RequestsArgs, request: Raw<'_>) -> Result<(), Failure> {
+fn print_one(args: &RequestsArgs, request: Raw<'_>, known: &[Vec<String>]) -> Result<(), Failure> {
     match args.json {
         true => print(&[&String::from_utf8_lossy(request.bytes()), "\n"].concat()),
-        false => print(&line(&row(request), args.wide)),
+        false => print(&line(&row(request), args.wide, known)),
     }
 }
 
-/// Follows the gateway's event stream until standard output or the gateway is gone. The recorded requests are printed
-/// once the stream is open, so that none that ends in between is missed.
-fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
-    let (mut listed, mut held, mut printed, mut tries) = (None, Vec::new(), Ok(()), 0);
-    loop {
+/// Part of a live feed, or its end.
+enum Feed {
+    /// The feed is open: every request that ends from now on will be in it.
+    Open,
+    /// A server-sent event.
+    Event(Vec<u8>),
+    /// Status of the response, or the reason for the lack of one.
+    Ended(Result<u16, NoAnswer>),
+}
+
+/// Reads a live feed on a thread of its own. Each message has the feed's `number`.
+fn read_feed(listener: &Listener, number: u64, feeds: &BoundedSender<(u64, Feed)>) {
+    let (listener, theirs) = (listener.clone(), feeds.clone());
+    let read = move || {
+        let (mut held, mut is_open) = (Vec::new(), false);
         let ended = listener.follow("/admin/v1/requests/live", &mut |piece| {
             if piece.is_empty() {
                 return true;
             }
-            let listed = match &mut listed {
-                Some(listed) => listed,
-                none => match list(args, listener) {
-                    Ok(done) => none.insert(done),
-                    Err(why) => {
-                        printed = Err(why);
-                        return false;
-                    }
-                },
-            };
-            tries = 0;
+            let mut goes_on = is_open || theirs.send((number, Feed::Open)).is_ok();
+            is_open = true;
             held.extend_from_slice(piece);
             while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
-                let event: Vec<u8> = held.drain(..end + 2).collect();
+                goes_on &= theirs.send((number, Feed::Event(held.drain(..end + 2).collect()))).is_ok();
+            }
+            goes_on && held.len() <= EVENT_MAX
+        });
+        // An error means that nobody listens any more.
+        let _ = theirs.send((number, Feed::Ended(ended)));
+    };
+    if let Err(why) = start_thread("feed", Box::new(read)) {
+        let _ = feeds.send((number, Feed::Ended(Err(NoAnswer::Broken(why.to_string())))));
+    }
+}
+
+/// Follows the gateway's live feed until standard output or the gateway is gone. The recorded requests are printed once
+/// the feed is open, so that none that ends in between is missed. During an upgrade two processes have a feed.
+fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
+    let (sender, feeds) = bounded(FEED_QUEUE);
+    let (mut recorded, mut newest, mut tries) = (Recorded::default(), 0, 0);
+    read_feed(listener, newest, &sender);
+    while let Ok((number, part)) = feeds.recv() {
+        match part {
+            Feed::Open => {
+                recorded = list(args, listener, recorded)?;
+                tries = 0;
+            }
+            Feed::Event(event) => {
+                if event.starts_with(SUCCESSOR) {
+                    newest += 1;
+                    read_feed(listener, newest, &sender);
+                }
                 if let Some(count) = missed(&event) {
                     remark(&format!("Requests that ended too fast to be shown: {}", grouped(count)));
                 }
@@ -288,28 +372,29 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
                     continue;
                 }
                 let request = Raw::new(data);
-                let is_new = request.get("id").and_then(Raw::text).is_none_or(|id| !listed.ids.remove(&*id));
-                if is_new && args.takes(request, &listed.session_hash) {
-                    printed = print_one(args, request);
+                if recorded.is_new(request) && args.takes(request, &recorded.session_hash) {
+                    print_one(args, request, &[])?;
                 }
             }
-            printed.is_ok() && held.len() <= EVENT_MAX
-        });
-        printed?;
-        // A new gateway may have replaced this one.
-        let ends = listed.is_none() || tries == TRIES || matches!(ended, Ok(201..));
-        let why = match ended {
-            Ok(status) => Failure::failed(format!("{listener} ended the list ({status})")),
-            Err(why) => no_answer(listener, &why),
-        };
-        if ends {
-            return Err(why);
+            Feed::Ended(_) if number < newest => {}
+            Feed::Ended(ended) => {
+                // A new gateway may have replaced this one.
+                let ends = !recorded.is_listed || tries == TRIES || matches!(ended, Ok(201..));
+                let why = match ended {
+                    Ok(status) => Failure::failed(format!("{listener} ended the list ({status})")),
+                    Err(why) => no_answer(listener, &why),
+                };
+                if ends {
+                    return Err(why);
+                }
+                remark(&format!("{}; trying again", why.text()));
+                (newest, tries) = (newest + 1, tries + 1);
+                std::thread::sleep(PAUSE);
+                read_feed(listener, newest, &sender);
+            }
         }
-        remark(&format!("{}; trying again", why.text()));
-        (printed, tries) = (Ok(()), tries + 1);
-        held.clear();
-        std::thread::sleep(PAUSE);
     }
+    Ok(())
 }
 
 /// Number of requests that an event reports as missed.
@@ -388,9 +473,9 @@ fn row(request: Raw<'_>) -> Vec<String> {
 }
 
 /// Formats a row with fixed column widths, so that later rows align with it.
-fn line(values: &[String], wide: bool) -> String {
+fn line(values: &[String], wide: bool, known: &[Vec<String>]) -> String {
     let mut line = String::new();
-    let (columns, rest) = columns(wide);
+    let (columns, rest) = columns(wide, known);
     let is_narrow = rest != usize::MAX;
     for (at, width) in columns {
         let value = match (at, is_narrow) {
@@ -399,10 +484,7 @@ fn line(values: &[String], wide: bool) -> String {
             (_, true) => cut(&values[at], if width == 0 { rest } else { width }),
             _ => clean(&values[at]),
         };
-        line += &match COLUMNS[at].1 {
-            Align::Left => format!("{value:<width$}  "),
-            Align::Right => format!("{value:>width$}  "),
-        };
+        line += &padded(&value, width, COLUMNS[at].1);
     }
     format!("{}\n", line.trim_end())
 }
@@ -450,12 +532,25 @@ mod tests {
     fn line_has_tokens_and_milliseconds_and_no_control_characters() {
         let request = br#"{"time":"2026-11-22T10:00:00Z","status":200,"endpoint":"chat","model":"m","target":"p/m",
             "name":"a\u001b[2J","input":3,"output":4,"us":{"total":12345,"wait":999},"cost_usd":0.0125,"reason":"why"}"#;
-        let line = line(&row(Raw::new(request)), true);
+        let line = line(&row(Raw::new(request)), true, &[]);
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(
             words,
             ["2026-11-22T10:00:00Z", "200", "chat", "m", "p/m", "a?[2J", "7", "12.3", "0.9", "0.0125", "why"]
         );
+    }
+
+    #[test]
+    fn known_rows_leave_their_blank_columns_to_the_reason() {
+        let row = |key: &str, model: &str| {
+            let mut row = vec![String::new(); COLUMNS.len()];
+            (row[3], row[5], row[7]) = (model.to_string(), key.to_string(), "12.3".to_string());
+            row
+        };
+        assert_eq!(narrow(80, &[]), (NARROW.to_vec(), 24));
+        let (widths, reason) = narrow(80, &[row("ann", "small"), row("b", "m")]);
+        assert_eq!((&widths[2..5], reason), (&[(5, 3), (3, 5), (7, 4)][..], 43));
+        assert_eq!(narrow(80, &[row(&"k".repeat(30), &"m".repeat(30))]).1, 27);
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(super) fn serve(
     for text in service.warnings {
         plan.log.write(warning(&text, unix()));
     }
-    crate::io::upgrade::notify_ready();
+    crate::io::upgrade::notify("READY=1\n");
     let ended = engine::serve(service.reactor).map_err(|error| format!("the loop failed: {error}"));
     secrets::end_programs();
     let (left, spans) = service.helpers.finish();

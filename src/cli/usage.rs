@@ -33,13 +33,14 @@ pub struct UsageArgs {
     /// two of them joined by a comma (user, session and agent only with day)
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     #[arg(default_value_if("user", ArgPredicate::IsPresent, "user"))]
+    #[arg(default_value_if("session", ArgPredicate::IsPresent, "session"))]
     pub by: Breakdown,
     /// With `--by session`: the cost of prefixes that had left the provider's cache, and the reason
     #[arg(long)]
     pub cache: bool,
     /// Instead of usage: budgets and token quotas of groups and keys, and how long they last
     #[arg(long, conflicts_with_all = ["by", "cache", "key", "group", "model"])]
-    #[arg(conflicts_with_all = ["user", "label", "since", "until", "csv"])]
+    #[arg(conflicts_with_all = ["user", "session", "label", "since", "until", "csv"])]
     pub budgets: bool,
     /// Only this key, by id or name
     #[arg(long, value_name = "KEY")]
@@ -50,9 +51,12 @@ pub struct UsageArgs {
     /// Only this model
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// Only this user, by the client's name or the report's; only with --since, --until and --by user, session or day
+    /// Only this user, by the client's name or the report's; only with --since, --until and --by user or day
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
+    /// Only this session, by the client's name or the report's; only with --since, --until and --by session or day
+    #[arg(long, value_name = "SESSION")]
+    pub session: Option<String>,
     /// Only keys with this label
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
     pub label: Option<(String, String)>,
@@ -168,6 +172,7 @@ pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {
             "key" => args.key = text(),
             "group" => args.group = text(),
             "model" => args.model = text(),
+            "session" => args.session = text(),
             _ => args.user = text(),
         }
     }
@@ -208,8 +213,8 @@ fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<Usag
 fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold_prefixes::ConversationLine>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
     let query = query(args, high, &mut ledger)?;
-    if query.by != [By::Session] || args.user.is_some() {
-        return Err(Failure::misused("--cache requires `--by session` and no --user"));
+    if query.by != [By::Session] || args.user.is_some() || args.session.is_some() {
+        return Err(Failure::misused("--cache requires `--by session`, and neither --user nor --session"));
     }
     cold_prefixes::report(&mut ledger, &query, high)
 }
@@ -250,9 +255,11 @@ fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger) -> Result<Query, 
     }
     only.extend(args.group.iter().map(|name| (By::Group, vec![name.clone()])));
     only.extend(args.model.iter().map(|name| (By::Model, vec![model(name, high)])));
-    if let Some(name) = &args.user {
-        let hash = ledger.hash_key().map_err(Failure::failed)?.user(name.as_bytes());
-        only.push((By::User, vec![name.clone(), hash.to_string()]));
+    for (by, name) in [(By::User, &args.user), (By::Session, &args.session)] {
+        let Some(name) = name else { continue };
+        let key = ledger.hash_key().map_err(Failure::failed)?;
+        let hash = if by == By::User { key.user(name.as_bytes()) } else { key.session(name.as_bytes()) };
+        only.push((by, vec![name.clone(), hash.to_string()]));
     }
     Ok(Query { by: args.by.sums(), since: args.since, until: args.until, only, page: None })
 }

@@ -4,7 +4,7 @@
 //! Used by [`super::tap`], [`super::convert`], [`super::replies`] and [`super::stream`].
 
 use super::capabilities::Param;
-use super::errors::ErrorText;
+use super::errors::{ErrorText, read_error};
 use super::tokens::PromptTokens;
 use super::usage::Reported;
 use crate::wire::json::write_inside;
@@ -64,6 +64,15 @@ pub enum StreamFault {
     Malformed,
     /// The stream was cut off before its end.
     Incomplete,
+}
+
+impl StreamFault {
+    /// The fault of an event that is not an object: Google wraps its errors in an array.
+    #[cold]
+    pub(super) fn of_other(data: &[u8]) -> StreamFault {
+        let error = read_error(data).filter(|_| data.trim_ascii_start().starts_with(b"["));
+        error.map_or(StreamFault::Malformed, StreamFault::Error)
+    }
 }
 
 impl From<ErrorText> for Broken {

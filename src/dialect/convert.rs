@@ -13,15 +13,11 @@ pub(super) use super::messages::stream_writer::{NO_DETAILS, write_usage as write
 pub(super) use super::responses::stream_reader::{call_id, failed, kind_of, reason, thoughts, unfinished, write_kept};
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::chat::stream_reader::ChatReader;
-use super::chat::stream_writer::ChatWriter;
 use super::errors::ErrorWords;
-use super::messages::stream_reader::MessagesReader;
-use super::messages::stream_writer::MessagesWriter;
+use super::format::{StreamReader, StreamWriter};
 use super::naming::{JSON_TOOL, TranslationState};
-use super::responses::stream_reader::ResponsesReader;
 use super::responses::stream_writer::ResponsesWriter;
-use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind};
+use super::template::EventTemplate;
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
@@ -30,48 +26,6 @@ use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
 use deferred::Deferred;
-
-#[derive(Debug)]
-enum StreamReader {
-    Chat(ChatReader),
-    Messages(MessagesReader),
-    Responses(ResponsesReader),
-}
-
-#[derive(Debug)]
-enum StreamWriter {
-    Chat(ChatWriter),
-    Messages(MessagesWriter),
-    Responses(Box<ResponsesWriter>),
-}
-
-impl StreamReader {
-    /// `keeps`: the client receives each piece of reasoning, to send it back.
-    fn new(from: Shape, keeps: bool) -> StreamReader {
-        match from {
-            Shape::Chat => StreamReader::Chat(ChatReader::new(keeps)),
-            Shape::Messages => StreamReader::Messages(MessagesReader::new(keeps)),
-            Shape::Responses => StreamReader::Responses(ResponsesReader::new(keeps)),
-        }
-    }
-
-    /// Reads an event with data; true if it counts as a sign of progress.
-    fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
-        match self {
-            StreamReader::Chat(reader) => reader.event(frame, sink),
-            StreamReader::Messages(reader) => reader.event(frame, sink),
-            StreamReader::Responses(reader) => reader.event(frame, sink),
-        }
-    }
-
-    /// Handles a stream that lacks only its formal end.
-    fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
-        match self {
-            StreamReader::Chat(reader) => reader.finish(sink),
-            StreamReader::Messages(_) | StreamReader::Responses(_) => sink.take(Delta::End),
-        }
-    }
-}
 
 /// Reads the events of a complete stream of format `from`, for a complete answer.
 pub(super) fn read_events(from: Shape, body: &[u8], keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
@@ -141,13 +95,8 @@ impl Convert {
         max_answer: usize,
     ) -> Convert {
         let reader = StreamReader::new(from, hands_back(from, to));
-        let writer = match to {
-            Shape::Chat => StreamWriter::Chat(ChatWriter::new(show_usage)),
-            Shape::Messages => StreamWriter::Messages(MessagesWriter::default()),
-            Shape::Responses => StreamWriter::Responses(Box::default()),
-        };
         let translation = Translation {
-            writer,
+            writer: StreamWriter::new(to, show_usage),
             state,
             reported: Reported::default(),
             relayed: Estimator::new(),
@@ -167,7 +116,7 @@ impl Convert {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool, StreamFault> {
-        if self.is_template(frame)
+        if self.reader.may_repeat(frame)
             && let Some(text) = self.template.text(frame.data).filter(|text| !text.is_empty())
             && self.goes_on(text)
         {
@@ -192,11 +141,7 @@ impl Convert {
     /// Translates an event at the front of `buf` that matches the template except for its text; returns its length.
     #[inline]
     pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-        let data = match &self.reader {
-            StreamReader::Chat(_) => behind(CHUNK_BEGIN, buf)?,
-            StreamReader::Messages(_) => behind(DELTA_BEGIN, buf)?,
-            StreamReader::Responses(_) => return None,
-        };
+        let data = self.reader.repeated(buf)?;
         let (text, len) = self.template.event(data).filter(|(text, _)| !text.is_empty())?;
         if !self.goes_on(text) {
             return None;
@@ -214,26 +159,13 @@ impl Convert {
         }
     }
 
-    /// True if the event has the name that the template's events have.
-    fn is_template(&self, frame: &Frame<'_>) -> bool {
-        match &self.reader {
-            StreamReader::Chat(_) => frame.name.is_empty(),
-            StreamReader::Messages(_) => frame.name == DELTA,
-            StreamReader::Responses(_) => false,
-        }
-    }
-
     /// Learns a template from an event. `piece` is its text by address; `sent`, at offset `before` of the output, is
     /// what the client gets. Only the second such event in a row becomes a template: the first may have begun a block.
     fn learn(&mut self, frame: &Frame<'_>, piece: Option<(TextKind, usize, usize)>, sent: &[u8], before: usize) {
         let last = self.alone.take();
         self.template.forget();
-        let at = match &self.translation.writer {
-            StreamWriter::Chat(writer) => writer.text_at(),
-            StreamWriter::Messages(writer) => writer.text_at(),
-            StreamWriter::Responses(_) => return,
-        };
-        let (Some((kind, address, len)), true) = (piece, self.is_template(frame)) else { return };
+        let Some(at) = self.translation.writer.text_at() else { return };
+        let (Some((kind, address, len)), true) = (piece, self.reader.may_repeat(frame)) else { return };
         let (start, at) = (address.wrapping_sub(frame.data.as_ptr() as usize), at.wrapping_sub(before));
         let part = |of, from: usize| <[u8]>::get(of, from..from.checked_add(len)?).filter(|text| !text.is_empty());
         // No template if the arguments were re-encoded, or if they wait and are not written yet.
@@ -315,36 +247,13 @@ impl Convert {
     /// for a responses client, everything that the last event repeats.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        let read = match &self.reader {
-            StreamReader::Chat(reader) => reader.waiting(),
-            StreamReader::Messages(reader) => reader.waiting(),
-            StreamReader::Responses(reader) => reader.waiting(),
-        };
-        let written = match &self.translation.writer {
-            StreamWriter::Chat(writer) => writer.waiting(),
-            StreamWriter::Messages(writer) => writer.waiting(),
-            StreamWriter::Responses(writer) => writer.waiting(),
-        };
-        read + written + self.translation.deferred.bytes()
+        self.reader.waiting() + self.translation.writer.waiting() + self.translation.deferred.bytes()
     }
 }
 
 /// True if clients of format `to` send reasoning back in a carrier. The chat format has no field for it.
 pub(super) fn hands_back(from: Shape, to: Shape) -> bool {
     to == Shape::Responses || (to == Shape::Messages && from != Shape::Chat)
-}
-
-/// Appends the complete answer made of the deltas that `answer` passes on, for a responses client.
-pub(super) fn write_whole(
-    observed: &ObservedUsage,
-    state: &TranslationState,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-    answer: impl FnOnce(&mut dyn FnMut(Delta<'_>) -> Result<(), StreamFault>) -> Result<(), StreamFault>,
-) -> Result<(), StreamFault> {
-    let mut writer = ResponsesWriter::quiet();
-    answer(&mut |delta| writer.take(delta, observed, state, me, out))?;
-    writer.finish(observed, state, me, out)
 }
 
 /// Appends the events that announce an answer to a responses client, numbered from `events` on; returns the number of
@@ -423,7 +332,9 @@ impl Take for Sink<'_> {
                 translation.relayed.cut();
                 translation.relayed.feed_json(name);
             }
-            Delta::Usage(reported) => translation.reported.merge(reported),
+            Delta::Usage(reported) => {
+                translation.reported.merge_at(reported, &translation.relayed);
+            }
             Delta::Stop { .. } => translation.stopped = true,
             Delta::End => translation.finished = true,
             Delta::Start | Delta::Thought { .. } | Delta::ToolClose { .. } | Delta::Ping => {}
@@ -433,11 +344,7 @@ impl Take for Sink<'_> {
         // Chunks say which call they belong to.
         let defers = !matches!(writer, StreamWriter::Chat(_)) && deferred.defers(&delta)?;
         let (me, out) = (self.me, &mut *self.out);
-        let mut write = |delta: Delta<'_>| match writer {
-            StreamWriter::Chat(writer) => writer.take(delta, &observed, state, me, out),
-            StreamWriter::Messages(writer) => writer.take(delta, &observed, state, me, out),
-            StreamWriter::Responses(writer) => writer.take(delta, &observed, state, me, out),
-        };
+        let mut write = |delta: Delta<'_>| writer.take(delta, &observed, state, me, out);
         match delta {
             Delta::Stop { .. } | Delta::End => {
                 deferred.release(true, &mut write)?;
@@ -455,7 +362,7 @@ impl Take for Sink<'_> {
 
 impl Translation {
     fn observed(&self) -> ObservedUsage {
-        ObservedUsage { reported: self.reported.believed(), relayed_tokens: self.relayed.tokens() }
+        ObservedUsage::of_stream(self.reported, &self.relayed)
     }
 
     /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer.

@@ -5,8 +5,9 @@
 //! events that end a stream, and for usages with a `cost` of the provider.
 
 use super::events::members;
-use super::usage::Reported;
-use crate::wire::json::{Raw, key};
+use super::format::with_format;
+use super::keys::{K, Walk};
+use crate::wire::json::{Raw, Scanner, Token, key};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
 
@@ -18,7 +19,7 @@ pub fn write_cost(shape: Shape, from: usize, cost: Option<&[u8]>, out: &mut Vec<
         let buf = &out[at..];
         let (name, data) = (event.name.of(buf), splitter.data(&event, buf));
         if let Some(usage) = usage_of(shape, data) {
-            last = Some((Span::new(at, at + event.len), written(name, data, usage, cost)));
+            last = Some((Span::new(at, at + event.len), written(name, &with_cost(data, usage, cost))));
         }
         splitter.done(&event);
         at += event.len;
@@ -33,25 +34,12 @@ pub fn write_cost(shape: Shape, from: usize, cost: Option<&[u8]>, out: &mut Vec<
 
 /// The final usage in an event's data.
 fn usage_of(shape: Shape, data: &[u8]) -> Option<Raw<'_>> {
-    let value = Raw::new(data);
-    let holder = match shape {
-        Shape::Chat => value,
-        Shape::Messages => {
-            let kind = value.get("type")?;
-            let starts = kind.is("message_start").then(|| value.get("message")).flatten();
-            starts.or_else(|| kind.is("message_delta").then_some(value))?
-        }
-        Shape::Responses => {
-            let kind = value.get("type")?;
-            let ends = kind.is("response.completed") || kind.is("response.incomplete");
-            ends.then(|| value.get("response")).flatten()?
-        }
-    };
+    let holder = with_format!(shape, format => format::usage_holder(Raw::new(data)))?;
     holder.get("usage").filter(|usage| usage.bytes().starts_with(b"{"))
 }
 
-/// An event whose `usage` has this cost.
-fn written(name: &[u8], data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec<u8> {
+/// An event.
+fn written(name: &[u8], data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(data.len() + 64);
     if !name.is_empty() {
         out.extend_from_slice(b"event: ");
@@ -60,7 +48,7 @@ fn written(name: &[u8], data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec
     }
     out.extend_from_slice(b"data: ");
     let begin = out.len();
-    push_with(data, usage, cost, &mut out);
+    out.extend_from_slice(data);
     // Data of several lines becomes one.
     for byte in out[begin..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
         *byte = b' ';
@@ -69,25 +57,55 @@ fn written(name: &[u8], data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec
     out
 }
 
-/// Removes the provider's cost from the usage among the events in `out` from `from` on, if `reported` was read from
-/// one with a cost.
-pub(super) fn remove_cost(reported: Option<Reported>, shape: Shape, from: usize, out: &mut Vec<u8>) {
-    if reported.is_some_and(|reported| reported.own_cost) {
-        write_cost(shape, from, None, out);
+/// Removes the provider's cost from every usage in the event in `out` from `from` on, if it has one.
+pub(super) fn remove_cost(is_there: bool, from: usize, out: &mut Vec<u8>) {
+    if !is_there {
+        return;
+    }
+    let mut splitter = Splitter::new();
+    if let Some(event) = splitter.next(&out[from..]) {
+        let buf = &out[from..];
+        let clean = written(event.name.of(buf), &without_cost(splitter.data(&event, buf)));
+        out.truncate(from);
+        out.extend_from_slice(&clean);
     }
 }
 
-/// A body whose `usage` has no cost.
-pub(super) fn without_cost(body: &[u8], usage: Raw<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(body.len());
-    push_with(body, usage, None, &mut out);
+/// An answer, or the data of an event, without the provider's cost in any usage.
+#[cold]
+pub(super) fn without_cost(json: &[u8]) -> Vec<u8> {
+    let (mut out, mut from) = (Vec::with_capacity(json.len()), 0);
+    let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
+        let is_usage = match path {
+            [K::Usage] | [K::Choices, K::Item, K::Usage] => true,
+            // `response`, `message`, or a server's own member, such as `x_groq`.
+            [K::Response | K::Message | K::Other, K::Usage] => true,
+            _ => false,
+        };
+        let usage = Raw::new(whole.of(buf));
+        if is_usage && token == Token::ObjectClose && usage.pick(["cost", "cost_details"]) != [None; 2] {
+            out.extend_from_slice(&buf[from..whole.start as usize]);
+            push_usage(usage, None, &mut out);
+            from = whole.end as usize;
+        }
+    });
+    // Cannot fail: the JSON was checked before.
+    let _ = Scanner::new().finish(json, &mut walk);
+    out.extend_from_slice(&json[from..]);
     out
 }
 
-/// Appends `data`, whose `usage` gets this cost in place of the provider's.
-fn push_with(data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>, out: &mut Vec<u8>) {
+/// `data` whose `usage` has this cost in place of the provider's.
+fn with_cost(data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec<u8> {
     let at = usage.bytes().as_ptr() as usize - data.as_ptr() as usize;
-    out.extend_from_slice(&data[..at]);
+    let mut out = data[..at].to_vec();
+    push_usage(usage, cost, &mut out);
+    out.extend_from_slice(&data[at + usage.bytes().len()..]);
+    out
+}
+
+/// Appends `usage` with this cost in place of the provider's.
+fn push_usage(usage: Raw<'_>, cost: Option<&[u8]>, out: &mut Vec<u8>) {
     out.push(b'{');
     members(usage, &["cost", "cost_details"], out);
     if let Some(cost) = cost {
@@ -95,7 +113,6 @@ fn push_with(data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>, out: &mut Vec<u8>
         out.extend_from_slice(cost);
     }
     out.push(b'}');
-    out.extend_from_slice(&data[at + usage.bytes().len()..]);
 }
 
 #[cfg(test)]

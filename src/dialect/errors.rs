@@ -58,8 +58,8 @@ impl ErrorText {
         let [message, metadata, prompt, context] = error.pick(["message", "metadata", "n_prompt_tokens", "n_ctx"]);
         let mut text = ErrorText::new(message, Some(error));
         // OpenRouter puts the provider's own error behind a general message.
-        let raw = metadata.and_then(|metadata| metadata.get("raw")?.text());
-        if let Some(inner) = raw.and_then(|raw| read_error(raw.as_bytes())).filter(|inner| !inner.message.is_empty()) {
+        let raw = metadata.and_then(|metadata| metadata.get("raw"));
+        if let Some(inner) = raw.and_then(raw_error).filter(|inner| !inner.message.is_empty()) {
             return ErrorText { kind: inner.kind.or(text.kind), code: inner.code.or(text.code), ..inner };
         }
         // llama.cpp: the two counts report an overflow whatever the message says.
@@ -67,6 +67,15 @@ impl ErrorText {
             text.message = format!("request ({prompt} tokens) exceeds the available context size ({context} tokens)");
         }
         text
+    }
+}
+
+/// The error that a provider of OpenRouter returned: an object, JSON in a string, or the message itself.
+fn raw_error(raw: Raw<'_>) -> Option<ErrorText> {
+    match raw.text() {
+        None => read_error(raw.bytes()),
+        Some(text) if json::check(text.as_bytes()).is_ok() => read_error(text.as_bytes()),
+        Some(_) => Some(ErrorText::new(Some(raw), None)),
     }
 }
 
@@ -80,9 +89,10 @@ fn is_object(value: Raw<'_>) -> bool {
 }
 
 /// Reads an upstream's error body of any format, also from servers that follow none exactly: `error` as a plain string,
-/// `message` or `detail` at the top. `None` for HTML, an empty body or anything else.
+/// `message` or `detail` at the top, or an event stream that begins with the error. `None` for HTML, an empty body or
+/// anything else.
 pub fn read_error(body: &[u8]) -> Option<ErrorText> {
-    json::check(body).ok()?;
+    let body = if json::check(body).is_ok() { body } else { first_event(body)? };
     // Google wraps the object in an array.
     let body = Raw::new(body);
     let body = body.items().next().unwrap_or(body);
@@ -91,6 +101,13 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
     }
     let message = body.get("message").or_else(|| body.get("detail")).filter(|message| message.string().is_some())?;
     Some(ErrorText::new(Some(message), Some(body)))
+}
+
+/// The JSON of the first event with data, if it is in one line.
+fn first_event(body: &[u8]) -> Option<&[u8]> {
+    let mut lines = body.split(|byte| matches!(byte, b'\r' | b'\n'));
+    let data = lines.find_map(|line| line.strip_prefix(b"data:"))?;
+    json::check(data).is_ok().then_some(data)
 }
 
 /// Content of a client's error.
@@ -205,10 +222,7 @@ pub fn error_body(endpoint: Option<ModelEndpoint>, words: &ErrorWords<'_>, out: 
 /// Appends the event that ends a broken stream: for chat without a `[DONE]` after it, for messages and responses as
 /// `event: error`.
 pub fn error_event(endpoint: ModelEndpoint, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
-    let head: &[u8] = match endpoint.shape {
-        Shape::Chat => b"data: ",
-        Shape::Messages | Shape::Responses => b"event: error\ndata: ",
-    };
+    let head: &[u8] = if endpoint.shape == Shape::Chat { b"data: " } else { b"event: error\ndata: " };
     out.extend_from_slice(head);
     error_body(Some(endpoint), words, out);
     out.extend_from_slice(b"\n\n");
@@ -241,6 +255,10 @@ mod tests {
         // Gitlawb/openclaude#583: the OpenAI-compatible endpoint of AI Studio.
         let google = r#"[{"error":{"code":400,"message":"Corrupted thought signature.","status":"INVALID_ARGUMENT"}}]"#;
         assert_eq!(read(google), some("Corrupted thought signature.", None));
+        // A server that answers a streamed request with an error status and an event stream.
+        let stream = format!(": comment\r\n\r\nevent: error\r\ndata: {chat}\r\n\r\ndata: [DONE]\r\n\r\n");
+        assert_eq!(read(&stream), some("no \"such\" model", Some("invalid_request_error")));
+        assert_eq!((read("data: {\"error\""), read("event: error\n\n")), (None, None));
     }
 
     #[test]

@@ -3,19 +3,19 @@
 //! Owns the order of the events. Must never interpret members beyond that order: the reader of the stream does. Called
 //! by `stream`.
 
+use super::format::with_format;
 use crate::dialect::neutral::arguments::Arguments;
+use crate::wire::ModelEndpoint;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_count, write_inside};
-use crate::wire::{ModelEndpoint, Shape};
 
 /// Appends the events of `body`, a complete response of `endpoint` that has been checked.
 pub(super) fn write(endpoint: ModelEndpoint, body: &[u8], out: &mut Vec<u8>) {
     // The data of an event must have no line ends. Valid JSON has them only between tokens.
     let line: Vec<u8> = body.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect();
     let body = Raw::new(&line);
-    match endpoint.shape {
-        Shape::Chat => chat(endpoint.is_relayed(), body, out),
-        Shape::Messages => messages(body, out),
-        Shape::Responses => Response { out, number: 0 }.write(body),
+    match endpoint.is_relayed() {
+        true => chunks(true, body, out),
+        false => with_format!(endpoint.shape, format => format::write_events(body, out)),
     }
 }
 
@@ -44,8 +44,12 @@ fn word<'a>(object: Raw<'a>, name: &str) -> Option<Raw<'a>> {
     object.get(name).filter(|word| word.string().is_some_and(|word| !word.is_empty() && word != b"null"))
 }
 
+pub(super) fn chat(body: Raw<'_>, out: &mut Vec<u8>) {
+    chunks(false, body, out);
+}
+
 /// Writes a chunk for each choice, one with the usage, and the end. `relayed`: of a completion.
-fn chat(relayed: bool, body: Raw<'_>, out: &mut Vec<u8>) {
+fn chunks(relayed: bool, body: Raw<'_>, out: &mut Vec<u8>) {
     let begin = |out: &mut Vec<u8>| {
         out.extend_from_slice(b"data: {");
         let but: &[&str] = if relayed { &["choices", "usage"] } else { &["choices", "usage", "object"] };
@@ -113,7 +117,7 @@ fn end(out: &mut Vec<u8>) {
     out.extend_from_slice(b"}\n\n");
 }
 
-fn messages(body: Raw<'_>, out: &mut Vec<u8>) {
+pub(super) fn messages(body: Raw<'_>, out: &mut Vec<u8>) {
     begin("message_start", out);
     key(out, "message");
     out.push(b'{');
@@ -207,6 +211,10 @@ struct Texts {
 
 const CONTENT: Texts = Texts { list: "content", index: "content_index", part: "content_part" };
 const SUMMARY: Texts = Texts { list: "summary", index: "summary_index", part: "reasoning_summary_part" };
+
+pub(super) fn responses(body: Raw<'_>, out: &mut Vec<u8>) {
+    Response { out, number: 0 }.write(body);
+}
 
 impl Response<'_> {
     fn write(&mut self, body: Raw<'_>) {

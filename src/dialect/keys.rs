@@ -48,6 +48,7 @@ mod table {
         Content = "content",
         ContentBlock = "content_block",
         Cost = "cost",
+        CostDetails = "cost_details",
         Created = "created",
         Data = "data",
         Embeddings = "embeddings",

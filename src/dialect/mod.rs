@@ -1,8 +1,9 @@
 //! The API formats: reading requests and responses, and translating between the formats. Pure: bytes in, bytes out; no
 //! policy, no sockets, no clock. Called only by `gateway`.
 //!
-//! `chat`, `messages` and `responses` know one format each, and `neutral` the forms between them. `requests`, `convert`
-//! and `replies` translate requests, streams and complete answers; `rewrite` and `tap` pass them on within one format.
+//! `chat`, `messages` and `responses` know one format each, `format` lists them, and `neutral` has the forms between
+//! them. `requests`, `convert` and `replies` translate requests, streams and complete answers; `rewrite` and `tap` pass
+//! them on within one format.
 
 mod answer;
 pub mod capabilities;
@@ -12,12 +13,14 @@ mod convert;
 mod cost;
 pub mod errors;
 mod events;
+mod format;
 mod keys;
 mod messages;
 mod naming;
 mod neutral;
 mod overflow;
 mod passthrough;
+mod reasons;
 pub mod replies;
 pub mod request;
 pub mod requests;
@@ -37,6 +40,7 @@ pub use cost::write_cost;
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use overflow::{Overflow, is_rate};
+pub use reasons::add_reasons;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan, ScanWork};
 pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, request as translate, structure};

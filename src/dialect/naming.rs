@@ -114,6 +114,12 @@ pub(super) fn made_id(request: &[u8], index: usize, out: &mut Vec<u8>) {
     hashed(&[request, format!(":{index}").as_bytes()].concat(), out);
 }
 
+/// True for an id in the form of [`made_id`].
+pub(super) fn is_made(id: &[u8]) -> bool {
+    let digits = id.strip_prefix(b"call_").unwrap_or_default();
+    digits.len() == 24 && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// True if a target accepts a tool with this name: `^[a-zA-Z0-9_-]+$`, at most `most` characters.
 pub(super) fn takes_name(name: &[u8], most: usize) -> bool {
     is_plain(name) && name.len() <= most

@@ -13,14 +13,32 @@ const CODES: [&str; 2] = [OVERFLOW, "exceed_context_size_error"];
 const TOO_LARGE: &str = "request_too_large";
 /// Codes and types of rate-limit errors.
 const RATES: [&str; 4] = ["rate_limit_exceeded", "rate_limit_error", "tokens", "requests"];
-/// Phrases in errors about a rate, or about one string.
-const OTHERS: [&str; 4] = ["per minute", "rate limit", "too many requests", "string too long"];
+/// Phrases in errors about a rate, about one string, or about a policy.
+const OTHERS: [&str; 6] =
+    ["per minute", "rate limit", "too many requests", "string too long", "policy_blocked", "dlp_request_denied"];
+/// Parts of the codes and types of errors about one value, a tool or a policy. Their messages may quote the request.
+const SPECIFIC: [&str; 9] = [
+    "invalid_value",
+    "invalid_type",
+    "invalid_function",
+    "above_max",
+    "below_min",
+    "unsupported_",
+    "missing_",
+    "policy",
+    "filter",
+];
+/// Occurrences of a phrase that are tried.
+const TRIES: usize = 16;
 
 /// Messages in lower case. `%n` matches the tokens of the prompt, `%m` the context, `%x` the completion tokens
 /// requested, `%t` the sum of both, `%e` the tokens above the context, `%_` another number and `%*` any words. More
 /// specific patterns come first.
-const PATTERNS: [&str; 35] = [
+const PATTERNS: [&str; 42] = [
     "maximum context length is %m tokens. however, you requested %_ tokens (%n in the messages, %x in the completion)",
+    "maximum context length is %m tokens. however, you requested %t tokens (%_ in the messages, %_ in the functions, \
+     and %x in the completion)",
+    "maximum context length is %m tokens, however you requested %_ tokens (%n in your prompt; %x for the completion)",
     "maximum context length is %m tokens. however, you requested about %t tokens (%_ of text input, %x in the output)",
     "maximum context length is %m tokens. however, you requested about %t tokens (%_ of text input, %_ of tool input, \
      %x in the output)",
@@ -29,6 +47,9 @@ const PATTERNS: [&str; 35] = [
     "maximum context length is %m tokens. however, you requested %n tokens",
     "is too large: %x. this model's maximum context length is %m tokens and your request has %n input tokens",
     "you passed %n input tokens and requested %x output tokens. however, the model's context length is only %m tokens",
+    "you passed %_ input characters and requested %_ output tokens. however, the model's context length is only %m \
+     tokens",
+    "prompt (length %n) is longer than the maximum model length of %m",
     "maximum context length of %m tokens. you requested a total of %_ tokens: %n tokens from the input messages and %x \
      tokens for the completion",
     "the input (%n tokens) is longer than the model's context length (%m tokens)",
@@ -36,6 +57,9 @@ const PATTERNS: [&str; 35] = [
     "prompt is too long: %n tokens > %m maximum",
     "exceed context limit: %n + %x > %m",
     "input token count (%n) exceeds the maximum number of tokens allowed (%m)",
+    "input token count exceeds the maximum number of tokens allowed (%m)",
+    "input token count exceeds the maximum number of tokens allowed %m",
+    "input token count is %n but model only supports up to %m",
     "prompt contains %n tokens%*too large for model with %m maximum context length",
     "must be <= %m. given: %n `inputs` tokens and %x `max_new_tokens`",
     "request (%n tokens) exceeds the available context size (%m tokens)",
@@ -87,15 +111,11 @@ impl Overflow {
     pub fn of(error: &ErrorText) -> Option<Overflow> {
         let names = || error.code.iter().chain(&error.kind).map(String::as_str);
         let message = error.message.to_ascii_lowercase();
-        if is_rate(error) || has_any(&message, &OTHERS) {
+        if is_rate(error) || has_any(&message, &OTHERS) || names().any(|name| has_any(name, &SPECIFIC)) {
             return None;
         }
-        // Text in quotation marks is quoted from the client.
-        let own = message.split('"').next().unwrap_or_default();
-        let found = PATTERNS.iter().find_map(|pattern| {
-            let text = if pattern.contains('%') { &*message } else { own };
-            fit(pattern, text)
-        });
+        let own = own_words(&message);
+        let found = PATTERNS.iter().find_map(|pattern| fit(pattern, &message, &own));
         let bytes = names().any(|name| name == TOO_LARGE);
         found.or_else(|| {
             (bytes || names().any(|name| CODES.contains(&name))).then_some(Overflow { bytes, ..Overflow::default() })
@@ -133,13 +153,40 @@ impl Overflow {
     }
 }
 
-/// The numbers in a lower-case message that matches the pattern.
-fn fit(pattern: &str, text: &str) -> Option<Overflow> {
-    let mut parts = pattern.split('%');
-    let head = parts.next()?;
-    let mut rest = &text[text.find(head)? + head.len()..];
+/// For each byte of a lower-case message: false if it is in quotation marks, since that is quoted from the request. The
+/// `message` of an error that a gateway passes on is not.
+fn own_words(text: &str) -> Vec<bool> {
+    let wrapped = ["exception", "error\"", "error'", "error\\"].iter().filter_map(|word| text.find(word)).min();
+    let is_passed_on = |before: &str| {
+        let key = before.trim_end().strip_suffix(':').and_then(|key| key.trim_end().strip_suffix(['"', '\'']));
+        let is_message = key.is_some_and(|key| key.trim_end_matches('\\').ends_with("message"));
+        is_message && wrapped.is_some_and(|start| start < before.len())
+    };
+    let (bytes, mut quote, mut passed_on) = (text.as_bytes(), None, false);
+    let is_word = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_alphanumeric);
+    let own = bytes.iter().enumerate().map(|(at, byte)| {
+        if quote == Some(*byte) && !is_word(at + 1) {
+            quote = None;
+        } else if quote.is_none() && matches!(byte, b'"' | b'\'' | b'`') && !is_word(at.wrapping_sub(1)) {
+            quote = Some(*byte);
+            passed_on = is_passed_on(text[..at].trim_end_matches('\\'));
+        }
+        quote.is_none() || passed_on
+    });
+    own.collect()
+}
+
+/// The numbers in a lower-case message that matches the pattern. `own`: the bytes at which the match may begin.
+fn fit(pattern: &str, text: &str, own: &[bool]) -> Option<Overflow> {
+    let (head, tail) = pattern.split_at(pattern.find('%').unwrap_or(pattern.len()));
+    let mut starts = text.match_indices(head).filter(|(at, _)| own[*at]).take(TRIES);
+    starts.find_map(|(at, _)| fit_numbers(tail, &text[at + head.len()..]))
+}
+
+/// The numbers in a text that begins like `pattern`.
+fn fit_numbers(pattern: &str, mut rest: &str) -> Option<Overflow> {
     let (mut found, mut total) = (Overflow::default(), None::<u64>);
-    for part in parts {
+    for part in pattern.split('%').skip(1) {
         let (kind, literal) = part.split_at(1);
         if kind == "*" {
             rest = &rest[rest.find(literal)?..];

@@ -106,7 +106,7 @@ impl Relayed {
         // Some servers report only the total.
         if told.prompt().is_none_or(|prompt| prompt == 0) {
             let input = count(usage, "total_tokens").or(told.input);
-            told = Reported { input, own_cost: told.own_cost, ..Reported::default() };
+            told = Reported { input, ..Reported::default() };
         }
         for counts in ["tokens", "billed_units"] {
             if told.input.is_none() {

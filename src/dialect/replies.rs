@@ -4,19 +4,20 @@
 //! Owns the mapping of the parts. Must never change a byte of text or a number. Called by the gateway for a route whose
 //! upstream has another format.
 
-mod read;
+pub(super) mod read;
 mod streamed;
-mod write;
+pub(super) mod write;
 
 pub(super) use streamed::{Collected, response as read_streamed};
 
-use super::answer::{Broken, ResponseIdentity, StreamFault};
+use super::answer::{Broken, ResponseIdentity};
 use super::convert::hands_back;
 use super::errors::{ErrorText, is_error, read_error};
+use super::format::with_format;
 use super::naming::TranslationState;
-use super::neutral::answer::NeutralAnswer;
+use super::neutral::answer::{AnswerMembers, NeutralAnswer};
 use super::usage::ObservedUsage;
-use crate::dialect::neutral::delta::{is_empty, lists_nothing};
+use crate::dialect::neutral::delta::lists_nothing;
 use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind};
 
@@ -29,12 +30,8 @@ pub fn reply(
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
-    let list = match from {
-        Shape::Chat => "choices",
-        Shape::Messages => "content",
-        Shape::Responses => "output",
-    };
-    let names = ["error", list, "usage", "stop_reason", "stop_sequence", "stop_details"];
+    let (list, ending) = with_format!(from, format => (format::LIST.0, format::ENDING.0));
+    let names = ["error", list, "usage", ending, "stop_sequence", "stop_details"];
     let collected;
     let mut answer = match json::check_and_pick(body, names) {
         Ok(picked) => read((from, to), body, picked)?,
@@ -46,6 +43,7 @@ pub fn reply(
             collected.answer()
         }
     };
+    answer.native = from == to;
     if state.json_tool {
         answer.unwrap_json();
     }
@@ -53,42 +51,30 @@ pub fn reply(
     let reported = answer.reported.believed();
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
     let observed = ObservedUsage { reported, relayed_tokens };
-    match to {
-        Shape::Chat => write::chat(&answer, state, &observed, me, out),
-        Shape::Messages => write::messages(&answer, from == to, state, &observed, me, out),
-        Shape::Responses => write::responses(&answer, state, &observed, me, out).map_err(|fault| match fault {
-            StreamFault::Error(text) => Broken::Error(text),
-            _ => Broken::NotJson,
-        })?,
-    }
+    with_format!(to, format => format::write_answer(&answer, state, &observed, me, out))?;
     Ok(observed)
 }
 
-/// Reads a complete answer. `picked`: its members `error`, the one with its content, `usage`, `stop_reason`,
-/// `stop_sequence` and `stop_details`.
+/// Reads a complete answer. `picked`: its members `error`, the one with its content, `usage`, the one with the reason
+/// for its end, `stop_sequence` and `stop_details`.
 fn read<'a>(
     (from, to): (Shape, Shape),
     body: &'a [u8],
     picked: [Option<Raw<'a>>; 6],
 ) -> Result<NeutralAnswer<'a>, Broken> {
-    let [error, list, usage, reason, sequence, details] = picked;
+    let [error, list, usage, ending, sequence, details] = picked;
     if let Some(error) = error.filter(|error| is_error(*error)) {
         return Err(Broken::Error(ErrorText::from_value(error)));
     }
     let Some(list) = list.filter(|list| list.kind() == ValueKind::Array) else {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     };
-    let usage = usage.unwrap_or(Raw::NULL);
-    let answer = match from {
-        Shape::Chat => read::chat(list, usage, hands_back(from, to))?.ok_or(Broken::NotJson)?,
-        Shape::Messages => read::messages(list, usage, [reason, sequence, details])?,
-        Shape::Responses => read::responses(Raw::new(body), list, usage)?,
-    };
-    if from != Shape::Chat && lists_nothing(list) {
-        let ending = if from == Shape::Responses { Raw::new(body).get("status") } else { reason };
-        if is_empty(from, list, ending.unwrap_or(Raw::NULL), || usage) {
-            return Err(Broken::NotJson);
-        }
-    }
-    Ok(answer)
+    let [usage, ending] = [usage, ending].map(|value| value.unwrap_or(Raw::NULL));
+    let (body, keeps) = (Raw::new(body), hands_back(from, to));
+    let members = AnswerMembers { body, list, ending, usage, sequence, details, keeps };
+    with_format!(from, format => {
+        let answer = format::read_answer(&members)?;
+        let is_empty = lists_nothing(list) && format::is_empty(list, ending, || usage);
+        if is_empty { Err(Broken::NotJson) } else { Ok(answer) }
+    })
 }

@@ -126,9 +126,23 @@ impl RequestScan {
     pub fn reread(&mut self, body: &[u8]) -> Result<(), Invalid> {
         self.reset(ModelEndpoint::RESPONSES);
         self.finish(body)?;
-        let options = self.fields.members.iter().find(|member| member.name == Name::StreamOptions);
-        let wants = options.and_then(|options| Raw::new(options.value.of(body)).get("include_usage"));
-        self.fields.include_usage = wants.and_then(Raw::bool).unwrap_or(false);
+        let members = &mut self.fields.members;
+        if let Some(at) = members.iter().position(|member| member.name == Name::StreamOptions) {
+            // Its meaning is that of a chat request, and no target is sent it.
+            let wants = Raw::new(members.remove(at).value.of(body)).get("include_usage");
+            self.fields.include_usage = wants.and_then(Raw::bool).unwrap_or(false);
+        }
+        // A bound under a name of the chat format is sent under that of a response.
+        let of_chat = |member: &&mut Member| {
+            let is_bound = matches!(member.name, Name::MaxTokens | Name::MaxCompletionTokens);
+            is_bound && bound_of(member.value.of(body)).is_some()
+        };
+        if self.fields.max_tokens.is_none()
+            && let Some(member) = members.iter_mut().find(of_chat)
+        {
+            member.name = Name::MaxOutputTokens;
+            self.fields.max_tokens = bound_of(member.value.of(body));
+        }
         Ok(())
     }
 
@@ -142,7 +156,7 @@ impl RequestScan {
     }
 
     #[inline]
-    fn tokens(&self) -> &CountLater {
+    pub(crate) fn tokens(&self) -> &CountLater {
         match &self.work {
             Some(work) if self.phase != ScanPhase::Done => &work.checks.tokens,
             _ => &self.tokens,
@@ -176,11 +190,6 @@ impl RequestScan {
     #[inline]
     pub fn tokens_fetched(&self) -> u64 {
         self.tokens().tokens_fetched()
-    }
-
-    /// Approximation of [`RequestScan::prompt_tokens`], known without reading the body again.
-    pub fn prompt_tokens_about(&self) -> u64 {
-        self.tokens().tokens_about()
     }
 }
 

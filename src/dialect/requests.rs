@@ -9,6 +9,7 @@ pub(super) mod bounds;
 pub(super) mod ids;
 pub(super) mod media;
 pub(super) mod names;
+pub(super) mod openai;
 pub(super) mod params;
 pub(super) mod schema;
 
@@ -19,10 +20,11 @@ pub use bounds::{most_text, structure};
 pub(super) use params::cut;
 
 use super::capabilities::Cache;
+use super::chat::request_writer::STOPS_MAX;
+use super::format::with_format;
 use super::naming::{TranslationState, hash};
 use super::neutral::conversation::Talk;
 use super::request::{Fields, Invalid, Name};
-use super::{chat, messages, responses};
 use crate::dialect::neutral::JsonText;
 use crate::wire::Shape;
 use crate::wire::json::Raw;
@@ -43,7 +45,7 @@ fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<JsonText<'a>> {
 fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
     let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
     let stops_max = match ask.target.shape {
-        Shape::Chat if !ask.drops("stop") => chat::request_writer::STOPS_MAX,
+        Shape::Chat if !ask.drops("stop") => STOPS_MAX,
         Shape::Messages if !ask.drops("stop_sequences") => usize::MAX,
         _ => 0,
     };
@@ -51,7 +53,7 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
     let verbosity_goes = match ask.target.shape {
         Shape::Chat => ask.target.capabilities.verbosity && !ask.drops("verbosity"),
         Shape::Responses => !ask.drops("text"),
-        Shape::Messages => false,
+        _ => false,
     };
     let of_chat = ask.from == Shape::Chat;
     let lacks_key = of_chat && ask.target.shape == Shape::Messages;
@@ -80,11 +82,7 @@ pub fn request(
     fields.may_name_stored(target.capabilities)?;
     let ask = SourceRequest { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
-    let mut talk = match from {
-        Shape::Chat => chat::request_reader::read(&ask, &mut state)?,
-        Shape::Messages => messages::request_reader::read(&ask)?,
-        Shape::Responses => responses::request_reader::read(&ask, &mut state)?,
-    };
+    let mut talk = with_format!(from, format => format::read_request(&ask, &mut state))?;
     if target.capabilities.cache == Cache::Key {
         talk.wishes.cache_key = cache_key(&ask);
     }
@@ -94,11 +92,7 @@ pub fn request(
     if from == Shape::Messages {
         state.ids = talk.call_ids().map(hash).collect();
     }
-    match target.shape {
-        Shape::Chat => chat::request_writer::write(&ask, talk, &mut state, out)?,
-        Shape::Messages => messages::request_writer::write(&ask, &talk, &mut state, out)?,
-        Shape::Responses => responses::request_writer::write(&ask, &talk, &mut state, out)?,
-    }
+    with_format!(target.shape, format => format::write_request(&ask, talk, &mut state, out))?;
     if !target.capabilities.params.is_empty() {
         // Prevents the storage from doubling for a few more bytes.
         out.reserve_exact(target.capabilities.params_room());

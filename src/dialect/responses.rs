@@ -10,3 +10,72 @@ pub(super) mod response;
 pub(super) mod stream_reader;
 pub(super) mod stream_writer;
 pub(super) mod tools;
+
+pub(super) use super::events::responses as write_events;
+pub(super) use super::replies::read::responses as read_answer;
+pub(super) use super::replies::write::responses as write_answer;
+pub(super) use hosted_tools::hosted;
+pub(super) use request_reader::read as read_request;
+pub(super) use request_writer::write as write_request;
+
+use super::convert::unfinished;
+use super::errors::ErrorText;
+use super::keys::K;
+use super::neutral::delta::lists_nothing;
+use super::reasons::{last, only, reason};
+use super::request::Name;
+use super::tap::StreamFormat;
+use super::tap::places::Edit;
+use super::usage::Reported;
+use crate::wire::json::Raw;
+
+pub(super) const OPENING: [Option<Name>; 2] = [Some(Name::Instructions), Some(Name::Input)];
+pub(super) const LIST: (&str, K) = ("output", K::Output);
+pub(super) const ENDING: (&str, K) = ("status", K::Status);
+pub(super) const REPLACED: &[(K, Edit)] = &[(K::Store, Edit::Store), (K::PreviousResponseId, Edit::Previous)];
+pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Model];
+pub(super) const STREAM: StreamFormat = StreamFormat::Responses { next: 0, inserted: 0, opened: false };
+pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
+
+pub(super) fn is_read_by_model(name: Name) -> bool {
+    name == Name::Text
+}
+
+pub(super) fn reported(usage: Raw<'_>) -> Reported {
+    Reported::from_responses(usage)
+}
+
+pub(super) fn check_end(_output: Raw<'_>, status: Raw<'_>) -> Result<(), ErrorText> {
+    unfinished(status).map_or(Ok(()), Err)
+}
+
+/// A response may be an empty turn that its provider has billed.
+pub(super) fn is_empty<'a>(output: Raw<'_>, status: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
+    lists_nothing(output) && !status.is("incomplete") && Reported::from_responses(usage()).output.is_none()
+}
+
+pub(super) fn is_text(path: &[K]) -> bool {
+    matches!(
+        path,
+        [K::Output, K::Item, K::Name | K::Arguments | K::Input]
+            // Content, or a summary.
+            | [K::Output, K::Item, K::Content | K::Other, K::Item, K::Text | K::Refusal]
+    )
+}
+
+pub(super) fn usage_holder(data: Raw<'_>) -> Option<Raw<'_>> {
+    let kind = data.get("type")?;
+    let ends = kind.is("response.completed") || kind.is("response.incomplete");
+    ends.then(|| data.get("response")).flatten()
+}
+
+pub(super) fn add_reasons(ends: bool, out: &[u8], reasons: &mut Vec<&'static str>) {
+    let incomplete = || {
+        let rest = last(out, b"\"incomplete_details\"")?;
+        let details = &rest[..rest.iter().position(|byte| *byte == b'}')?];
+        reason(last(details, b"\"reason\"")?)
+    };
+    if ends {
+        only(reasons, incomplete().or_else(|| reason(last(out, b"\"status\"")?)));
+    }
+}

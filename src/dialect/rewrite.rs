@@ -71,7 +71,8 @@ impl Fields {
 
 struct Writer<'a> {
     body: &'a [u8],
-    /// Spans that are omitted from the body, in order. An empty one marks a missing thought signature.
+    /// Spans that are omitted from the body, in order. An empty one marks a missing thought signature, `null` or an
+    /// object one without a value.
     cuts: &'a [Span],
     /// Replacement for each cut.
     instead: &'static str,
@@ -161,7 +162,7 @@ fn by_members(writer: &mut Writer<'_>, endpoint: ModelEndpoint, fields: &Fields,
         writer.body(from, to);
     }
     let of_response = endpoint.shape == Shape::Responses;
-    if !has_model {
+    if !has_model && Name::Model.is_read(endpoint) {
         writer.add(&mut wrote, "model", |text| write_string(text, with.model));
     }
     if of_response {
@@ -262,7 +263,12 @@ fn fate(
     let is_plain = !of_response
         && !matches!(
             member.name,
-            Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens | Name::Tools
+            Name::N
+                | Name::StreamOptions
+                | Name::MaxTokens
+                | Name::MaxCompletionTokens
+                | Name::MaxOutputTokens
+                | Name::Tools
         );
     if takes.drop_params.is_empty() && is_plain {
         return Fate::Keep;
@@ -293,6 +299,8 @@ fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -
     match name {
         _ if takes.drop_params.iter().any(|dropped| eq_unescaped(key, dropped)) => Fate::Drop,
         Name::Include if !value.items().any(|word| word.is(ENCRYPTED)) => Fate::Include,
+        Name::MaxOutputTokens if takes.drops(name.text()) => Fate::Drop,
+        Name::MaxOutputTokens if !eq_unescaped(key, name.text()) => Fate::Bound,
         _ => Fate::Keep,
     }
 }
@@ -331,7 +339,11 @@ fn bound_fate(
 /// Name of the bound on completion tokens. Completions only know the older name.
 #[inline]
 fn bound(endpoint: ModelEndpoint, takes: &Capabilities) -> &'static str {
-    if endpoint == ModelEndpoint::CHAT { takes.bound() } else { Name::MaxTokens.text() }
+    match endpoint.shape {
+        Shape::Chat if !endpoint.is_relayed() => takes.bound(),
+        Shape::Responses => Name::MaxOutputTokens.text(),
+        _ => Name::MaxTokens.text(),
+    }
 }
 
 impl Writer<'_> {
@@ -343,8 +355,11 @@ impl Writer<'_> {
         {
             if cut.start as usize >= start {
                 self.plain(start, cut.start as usize);
+                // Of the parts with a replacement, only a call's member without a signature is no string.
+                let is_member = !instead.is_empty() && matches!(self.body[cut.start as usize], b'n' | b'{');
                 self.text(|text| match cut.start == cut.end {
                     true => signature::write(Some(signature::SKIP), text),
+                    false if is_member => signature::write_value(signature::SKIP, text),
                     false => text.extend_from_slice(instead.as_bytes()),
                 });
                 start = cut.end as usize;

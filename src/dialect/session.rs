@@ -2,12 +2,13 @@
 //! conversation's beginning. Pure. Must never copy the body. Called by the gateway for every request that names a user,
 //! and for the conversation if a model has several targets.
 
+use super::format::with_format;
 use super::passthrough::Relayed;
 use super::request::{Fields, Name};
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::NAMED_BYTES_MAX;
+use crate::wire::ModelEndpoint;
 use crate::wire::json::Raw;
-use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
 
 /// Bytes hashed at either end of a long text.
@@ -32,11 +33,8 @@ pub fn conversation(endpoint: ModelEndpoint, body: &[u8], fields: &Fields) -> u6
         let first = Relayed::of(passthrough).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
         return mix_bytes(3, &first[..first.len().min(END)]);
     }
-    let (system, talk) = match endpoint.shape {
-        Shape::Chat => (Raw::NULL, member(Name::Messages)),
-        Shape::Messages => (member(Name::System), member(Name::Messages)),
-        Shape::Responses => (member(Name::Instructions), member(Name::Input)),
-    };
+    let opening = with_format!(endpoint.shape, format => format::OPENING);
+    let [system, talk] = opening.map(|name| name.map_or(Raw::NULL, member));
     let mut begun = texts(3, system);
     // The input of a response may be a single string.
     if talk.string().is_some() {

@@ -10,6 +10,7 @@ use super::answer::{Broken, Frame, Rejected, ResponseIdentity, StreamFault};
 use super::convert::{Convert, write_failure, write_opening};
 use super::errors::{ErrorWords, error_event};
 use super::events;
+use super::format::with_format;
 use super::naming::TranslationState;
 use super::tap::{Tap, rejected, whole};
 use super::usage::ObservedUsage;
@@ -464,10 +465,7 @@ impl EventHandler {
 
 /// Appends the heartbeat that every client of this format accepts at any time.
 pub fn heartbeat(shape: Shape, out: &mut Vec<u8>) {
-    out.extend_from_slice(match shape {
-        Shape::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
-        Shape::Chat | Shape::Responses => b": ping\n\n",
-    });
+    out.extend_from_slice(with_format!(shape, format => format::HEARTBEAT));
 }
 
 /// Appends a heartbeat before an answer has begun, for a client of format `shape`. `events` were sent before; returns
@@ -508,7 +506,7 @@ pub fn failure(
             };
             write_failure(events, words, &nothing, state, me, out);
         }
-        Shape::Chat | Shape::Messages => error_event(endpoint, words, out),
+        _ => error_event(endpoint, words, out),
     }
 }
 

@@ -8,7 +8,8 @@ pub(super) mod places;
 mod reply;
 
 pub use super::chat::templates::AnswerTemplates;
-pub(super) use event::Tap;
+pub(super) use event::{StreamFormat, Tap};
+pub(super) use reply::is_said;
 pub use reply::{rejected, whole};
 
 #[cfg(test)]

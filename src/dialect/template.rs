@@ -6,7 +6,8 @@
 //! of a parsed event, and the bytes between them are the inside of a JSON string. Called by `tap::event` and `convert`.
 
 use crate::wire::Span;
-use crate::wire::json::{is_string_inside, string_end};
+use crate::wire::json::string_end;
+use crate::wire::template::BytesTemplate;
 use lanes::skip::to_either;
 use std::ops::Range;
 
@@ -38,36 +39,25 @@ pub(super) enum Hole {
 }
 
 impl Hole {
-    const ALL: [Hole; 3] = [Hole::Text, Hole::Count, Hole::Padding];
+    /// Length of the value of this kind at the front of `bytes`.
+    #[inline(always)]
+    fn len(self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Hole::Count => count_end(bytes),
+            Hole::Text | Hole::Padding => string_end(bytes, 0),
+        }
+    }
 }
-
-/// Form of a stored event.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum EventForm {
-    /// The data has line ends outside the text, so it spans several lines and is compared after they are joined.
-    #[default]
-    Lines,
-    /// A single line in which only the text differs.
-    Line,
-    /// A single line with several holes. A table of them precedes the bytes: the kind of each, and the number of bytes
-    /// before it.
-    Holes,
-    /// Not a template: the bytes are the response that reported the failure of the stream.
-    Failed,
-}
-
-/// Bytes of one entry of that table.
-const ENTRY: usize = 3;
 
 /// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct EventTemplate {
-    /// Prefix and suffix of the event's data, then prefix and suffix of what the client was sent for it.
-    bytes: Vec<u8>,
-    prefix: u16,
-    suffix: u16,
+    /// The event, and what the client was sent for it, without the text.
+    template: BytesTemplate<Hole, { HOLES_MAX + 1 }>,
+    /// Bytes of the latter before the text.
     sent_prefix: u16,
-    form: EventForm,
+    /// The event is one line. Otherwise its data spans several lines and is compared after they are joined.
+    is_line: bool,
     /// Templates learned since the last match.
     misses: u8,
 }
@@ -75,76 +65,47 @@ pub(super) struct EventTemplate {
 impl EventTemplate {
     /// Forgets the template.
     pub(super) fn forget(&mut self) {
-        self.bytes.clear();
+        self.template.forget();
     }
 
     /// Resets it for another stream and keeps the storage.
     pub(super) fn reset(&mut self) {
-        drop(self.take_failed());
-        self.bytes.clear();
+        self.template.forget();
         self.misses = 0;
-    }
-
-    /// Stores the response that reported the failure of the stream, until it is sent to the client.
-    pub(super) fn hold_failed(&mut self, response: &[u8]) {
-        (self.bytes, self.form) = (response.to_vec(), EventForm::Failed);
-    }
-
-    /// Takes the stored response.
-    pub(super) fn take_failed(&mut self) -> Option<Vec<u8>> {
-        let held = self.form == EventForm::Failed && !self.bytes.is_empty();
-        held.then(|| std::mem::take(&mut self.bytes))
     }
 
     /// Learns an event: `text` is its text within `data`, which the client got at offset `at` of `sent`. For an event
     /// passed on unchanged, `sent` is only the text: nothing is rendered.
     pub(super) fn learn(&mut self, data: &[u8], text: Span, sent: &[u8], at: usize) {
-        self.bytes.clear();
-        let (start, end) = (text.start as usize, text.end as usize);
-        let worth = self.misses < MISSES_MAX && data.len() <= EVENT_MAX && sent.len() <= SENT_MAX;
-        if !worth || sent.get(at..at + text.len()) != data.get(start..end) {
-            return;
+        self.forget();
+        let is_same = sent.get(at..at + text.len()) == Some(text.of(data));
+        if is_same && sent.len() <= SENT_MAX && self.is_worth(data) {
+            self.template.learn(data, &[(text, Hole::Text)], [&sent[..at], &sent[at + text.len()..]]);
+            (self.sent_prefix, self.is_line) = (at as u16, !has_line_end(data));
         }
-        self.misses += 1;
-        // Exactly the needed bytes: every running stream holds one.
-        self.bytes.reserve_exact(data.len() + sent.len() - 2 * text.len());
-        for part in [&data[..start], &data[end..], &sent[..at], &sent[at + text.len()..]] {
-            self.bytes.extend_from_slice(part);
-        }
-        (self.prefix, self.suffix, self.sent_prefix) = (start as u16, (data.len() - end) as u16, at as u16);
-        self.form = if has_line_end(data) { EventForm::Lines } else { EventForm::Line };
     }
 
     /// Learns an event that is passed on unchanged: `event` is all of it except the empty line, `data` is its end, and
     /// `holes` are in order.
     pub(super) fn learn_passed(&mut self, event: &[u8], data: &[u8], holes: &[(Span, Hole)]) {
-        self.bytes.clear();
-        if self.misses == MISSES_MAX || event.len() > EVENT_MAX || holes.len() > HOLES_MAX || has_line_end(data) {
-            return;
+        self.forget();
+        if holes.len() <= HOLES_MAX && !has_line_end(data) && self.is_worth(event) {
+            self.template.learn(event, holes, [b"", b""]);
+            self.is_line = true;
         }
-        self.misses += 1;
-        let hollow: usize = holes.iter().map(|(span, _)| span.len()).sum();
-        self.bytes.reserve_exact(ENTRY * HOLES_MAX + event.len() - hollow);
-        self.bytes.resize(ENTRY * HOLES_MAX, u8::MAX);
-        let mut from = 0;
-        for (at, (span, hole)) in holes.iter().enumerate() {
-            let [low, high] = ((span.start as usize - from) as u16).to_le_bytes();
-            self.bytes[ENTRY * at..][..ENTRY].copy_from_slice(&[*hole as u8, low, high]);
-            self.bytes.extend_from_slice(&event[from..span.start as usize]);
-            from = span.end as usize;
-        }
-        self.bytes.extend_from_slice(&event[from..]);
-        self.form = EventForm::Holes;
+    }
+
+    /// True if an event should be learned.
+    fn is_worth(&mut self, event: &[u8]) -> bool {
+        let is_worth = self.misses < MISSES_MAX && event.len() <= EVENT_MAX;
+        self.misses += u8::from(is_worth);
+        is_worth
     }
 
     /// The text of an event that equals the template everywhere else.
     pub(super) fn text<'a>(&mut self, data: &'a [u8]) -> Option<&'a [u8]> {
-        if self.bytes.is_empty() {
-            return None;
-        }
-        let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
-        let text = data.strip_prefix(prefix)?.strip_suffix(&rest[..usize::from(self.suffix)])?;
-        if !is_string_inside(text) {
+        let (text, behind) = self.only_text(data)?;
+        if !behind.is_empty() {
             return None;
         }
         self.misses = 0;
@@ -155,36 +116,35 @@ impl EventTemplate {
     /// length of both.
     #[inline]
     pub(super) fn event<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
-        if self.bytes.is_empty() || self.form != EventForm::Line {
+        if !self.is_line {
             return None;
         }
-        let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
-        let data = buf.strip_prefix(prefix)?;
-        let end = string_end(data, 0)?;
-        let behind = data[end..].strip_prefix(&rest[..usize::from(self.suffix)])?.strip_prefix(b"\n\n")?;
+        let (text, behind) = self.only_text(buf)?;
+        let behind = behind.strip_prefix(b"\n\n")?;
         self.misses = 0;
-        Some((&data[..end], buf.len() - behind.len()))
+        Some((text, buf.len() - behind.len()))
+    }
+
+    /// The text of an event at the front of `buf` that differs in nothing else, and the bytes after the event.
+    #[inline(always)]
+    fn only_text<'a>(&self, buf: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let mut comparison = self.template.compare(buf)?;
+        let is_text = comparison.next_hole()? == Some(Hole::Text);
+        let text = comparison.fill(string_end(comparison.left, 0)?)?;
+        (is_text && comparison.next_hole()?.is_none()).then_some((text, comparison.left))
     }
 
     /// The text and length of an event that matches one passed on unchanged.
     #[inline]
     pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
-        if self.bytes.is_empty() || self.form != EventForm::Holes {
-            return None;
-        }
-        let (table, mut same) = self.bytes.split_at(ENTRY * HOLES_MAX);
-        let (mut left, mut text) = (buf, &b""[..]);
-        for entry in table.chunks_exact(ENTRY) {
-            let Some(hole) = Hole::ALL.get(usize::from(entry[0])) else { break };
-            let (before, rest) = same.split_at(usize::from(u16::from_le_bytes([entry[1], entry[2]])));
-            left = left.strip_prefix(before)?;
-            let end = if *hole == Hole::Count { count_end(left)? } else { string_end(left, 0)? };
-            if *hole == Hole::Text {
-                text = &left[..end];
+        let (mut text, mut comparison) = (&b""[..], self.template.compare(buf)?);
+        while let Some(hole) = comparison.next_hole()? {
+            let value = comparison.fill(hole.len(comparison.left)?)?;
+            if hole == Hole::Text {
+                text = value;
             }
-            (same, left) = (rest, &left[end..]);
         }
-        let behind = left.strip_prefix(same)?.strip_prefix(b"\n\n")?;
+        let behind = comparison.left.strip_prefix(b"\n\n")?;
         self.misses = 0;
         Some((text, buf.len() - behind.len()))
     }
@@ -192,23 +152,20 @@ impl EventTemplate {
     /// Position of such an event's number, if it has one.
     #[cold]
     pub(super) fn number(&self, event: &[u8]) -> Option<Range<usize>> {
-        let mut at = 0;
-        for entry in self.bytes.get(..ENTRY * HOLES_MAX)?.chunks_exact(ENTRY) {
-            let hole = Hole::ALL.get(usize::from(entry[0]))?;
-            at += usize::from(u16::from_le_bytes([entry[1], entry[2]]));
-            let left = event.get(at..)?;
-            if *hole == Hole::Count {
-                return Some(at..at + count_end(left)?);
+        let mut comparison = self.template.compare(event)?;
+        while let Some(hole) = comparison.next_hole()? {
+            let (at, len) = (event.len() - comparison.left.len(), hole.len(comparison.left)?);
+            if hole == Hole::Count {
+                return Some(at..at + len);
             }
-            at += string_end(left, 0)?;
+            comparison.fill(len)?;
         }
         None
     }
 
     /// Appends the client's event with this text.
     pub(super) fn render(&self, text: &[u8], out: &mut Vec<u8>) {
-        let sent = &self.bytes[usize::from(self.prefix) + usize::from(self.suffix)..];
-        let (before, after) = sent.split_at(usize::from(self.sent_prefix));
+        let (before, after) = self.template.kept().split_at(usize::from(self.sent_prefix));
         out.extend_from_slice(before);
         out.extend_from_slice(text);
         out.extend_from_slice(after);

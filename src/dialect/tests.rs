@@ -13,6 +13,7 @@ mod property;
 mod reports;
 mod responses;
 mod rows;
+mod schema;
 mod signatures;
 
 use super::*;
@@ -193,6 +194,9 @@ pub(super) fn stream_for_every_way(
 ) -> Outcome {
     let text = text.as_bytes();
     let whole = stream_for(way, state, show_usage, me, &[text]);
+    if way.1 == Shape::Messages && whole.result.is_ok() {
+        schema::events(&whole.out);
+    }
     for pieces in cut_everywhere(text) {
         let cut = stream_for(way, state, show_usage, me, &pieces);
         assert_eq!(cut, whole, "after {} bytes, then every {}", pieces[0].len(), pieces.get(1).map_or(0, |p| p.len()));

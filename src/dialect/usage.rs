@@ -4,6 +4,7 @@
 //! [`super::tap`], `super::convert` and [`super::replies`], which pass the result to `gateway` for settling.
 
 use super::keys::K;
+use super::tokens::Estimator;
 use crate::base::limits::ROW_TOKENS_MAX;
 use crate::wire::json::{Raw, ValueKind};
 
@@ -33,8 +34,8 @@ pub struct Reported {
     pub output: Option<u64>,
     /// Reasoning tokens among them. Only translated, never charged separately.
     pub reasoning: Option<u32>,
-    /// True if this report has a `cost` of the provider, which no client gets.
-    pub own_cost: bool,
+    /// During a stream, the estimated tokens of the text before the last count of the output.
+    pub(super) counted: u32,
 }
 
 /// Sum of the known counts; `None` if neither is known.
@@ -78,7 +79,6 @@ impl ChatUsage {
             K::CacheReadInputTokens => self.cached = self.cached.max(tokens(value)),
             K::CacheCreationInputTokens => self.written = tokens(value),
             K::PromptTokensDetails => [self.seen.cache_read, self.seen.cache_write] = cached_of(value),
-            K::Cost => self.seen.own_cost = true,
             K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(small_count),
             _ => {}
         }
@@ -114,15 +114,39 @@ pub struct ObservedUsage {
     pub relayed_tokens: u64,
 }
 
+impl ObservedUsage {
+    /// Usage of a stream with the text `relayed`. If part of it follows the last count of the output, that count does
+    /// not include the part: it is not believed if it is less than the estimate of the whole text.
+    pub(super) fn of_stream(reported: Reported, relayed: &Estimator) -> ObservedUsage {
+        let (mut reported, relayed_tokens) = (reported.believed(), relayed.tokens());
+        if relayed_tokens > reported.counted.into() {
+            reported.output = reported.output.filter(|output| *output >= relayed_tokens);
+        }
+        reported.counted = 0;
+        ObservedUsage { reported, relayed_tokens }
+    }
+}
+
 impl Reported {
+    /// Adds a report of a stream that follows the text `relayed`.
+    pub(super) fn merge_at(&mut self, later: Reported, relayed: &Estimator) {
+        self.merge(later);
+        if later.output.is_some() && later.output == self.output {
+            self.counted = u32::try_from(relayed.tokens()).unwrap_or(u32::MAX);
+        }
+    }
+
     /// Adds the counters of a later report. A known counter is replaced, never added to, never erased. Some servers
-    /// fill their last report with zeros: the zeros of a report with a smaller prompt replace nothing. Others omit the
-    /// cached tokens and report the whole prompt again.
+    /// fill their last report with zeros: the zeros of a report with a smaller prompt replace nothing, and its output
+    /// of 0 does not count as reported. Others omit the cached tokens and report the whole prompt again.
     pub fn merge(&mut self, mut later: Reported) {
         let parts = [self.input, self.cache_read, self.cache_write];
         let later_parts = [later.input, later.cache_read, later.cache_write];
         let sum = |parts: [Option<u64>; 3]| parts.into_iter().fold(None, sum_of);
         let zeros = sum(later_parts) >= sum(parts).max(Some(1));
+        if !zeros && sum(later_parts).is_some() && sum(parts).is_some() {
+            later.output = later.output.filter(|output| *output > 0);
+        }
         if later_parts == [sum(parts), None, None] {
             later.input = None;
         }
@@ -229,7 +253,7 @@ impl Reported {
                 K::OutputTokens => K::CompletionTokens,
                 K::InputTokensDetails => K::PromptTokensDetails,
                 K::OutputTokensDetails => K::CompletionTokensDetails,
-                own @ (K::TotalTokens | K::Cost) => own,
+                K::TotalTokens => K::TotalTokens,
                 _ => continue,
             };
             seen.member(chat, value);
@@ -249,7 +273,7 @@ impl Reported {
             // A later report of a stream may lack members of the first.
             let mut known = sum("message").unwrap_or_default();
             known.merge(all);
-            all = Reported { own_cost: all.own_cost, ..known.plus(compacted) };
+            all = known.plus(compacted);
         }
         all.or_renamed(usage)
     }
@@ -262,7 +286,7 @@ impl Reported {
 
     /// Reads the counters of one object in the messages format, and picks its `iterations`.
     fn of_message(usage: Raw<'_>) -> (Reported, Raw<'_>) {
-        let [input, output, read, write, of_output, writes, iterations, cost] = usage.pick([
+        let [input, output, read, write, of_output, writes, iterations] = usage.pick([
             "input_tokens",
             "output_tokens",
             "cache_read_input_tokens",
@@ -270,7 +294,6 @@ impl Reported {
             "output_tokens_details",
             "cache_creation",
             "iterations",
-            "cost",
         ]);
         let writes = writes.unwrap_or(Raw::NULL).pick(["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"]);
         let [minutes, hour] = writes.map(|count| count.and_then(tokens));
@@ -282,7 +305,7 @@ impl Reported {
             hour_write: hour.map_or(0, |hour| hour.min(cache_write.unwrap_or(0)).min(u32::MAX.into()) as u32),
             output: output.and_then(tokens),
             reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(small_count),
-            own_cost: cost.is_some(),
+            counted: 0,
         };
         (reported, iterations.unwrap_or(Raw::NULL))
     }
@@ -296,7 +319,7 @@ impl Reported {
             hour_write: self.hour_write.saturating_add(other.hour_write),
             output: sum_of(self.output, other.output),
             reasoning: self.reasoning.or(other.reasoning),
-            own_cost: self.own_cost || other.own_cost,
+            counted: 0,
         }
     }
 }

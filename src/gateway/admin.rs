@@ -9,11 +9,13 @@ mod minutes;
 mod paging;
 mod reason;
 mod recorder;
+mod refused;
 mod status;
 
 pub(crate) use access::{AdminRole, role};
 pub use desk::{ChangeAuthor, DeskAnswer, DeskAsk};
 pub(crate) use desk::{Desk, IncomingRequest, Load, Waiting, Waits};
+pub(crate) use first_bytes::FirstByte;
 pub use paging::{ListPart, UNKNOWN_AFTER};
 pub(crate) use recorder::{FailedRequest, Passed, Recorder};
 pub(crate) use status::{View, scrape};
@@ -27,7 +29,7 @@ use crate::base::limits::HIGH_WATER;
 use crate::base::packed::Packed;
 use crate::policy::config::Server;
 use crate::policy::refusal::Refusal;
-use crate::wire::head::{Framing, HeaderField, Method, RequestHead};
+use crate::wire::head::{HeaderField, Method, RequestHead};
 use access::{host, knows_host};
 use std::fmt::Write;
 
@@ -60,7 +62,7 @@ static ROUTES: [(&str, &str, &str); 13] = [
     ("plans", LOOK, LIST),
     ("models", LOOK, LIST),
     ("budgets", LOOK, LIST),
-    ("usage", LOOK, "limit after by since until key group model user label"),
+    ("usage", LOOK, "limit after by since until key group model user session label"),
     ("audit", LOOK, LIST),
 ];
 
@@ -111,13 +113,13 @@ pub(crate) fn step(
     head: &RequestHead,
     bytes: &[u8],
     role: AdminRole,
-    view: &View,
+    view: &View<'_>,
     cx: &mut Cx,
     out: &mut Vec<u8>,
 ) -> AdminStep {
     let path = std::str::from_utf8(head.path.of(bytes)).unwrap_or_default();
     let host = host(head, bytes);
-    if !answers_to_any_name(path, role) && !knows_host(host, cx.admin, &cx.setup.config.server) {
+    if !answers_to_any_name(path, role) && !knows_host(host, cx.connections.admin, &cx.setup.config.server) {
         return AdminStep::Refuse(Refusal::of_status(403, "the host name of the request is not in admin_hosts"));
     }
     if let Some(inside) = inside(path.as_bytes()) {
@@ -214,7 +216,7 @@ fn api(
     head: &RequestHead,
     bytes: &[u8],
     role: AdminRole,
-    view: &View,
+    view: &View<'_>,
     cx: &mut Cx,
     out: &mut Vec<u8>,
 ) -> Result<AdminStep, Refusal> {
@@ -253,7 +255,7 @@ fn api(
             let origins = origins(&cx.setup.config.server, host(head, bytes));
             status::status(view, &origins, cx, out);
         }
-        "targets" => status::targets(part, cx, out),
+        "targets" => status::targets(part, view, cx, out),
         "groups" => status::groups(part, cx, out),
         "requests" => status::requests(&part, cx, out),
         "requests/live" => return Ok(AdminStep::Live),
@@ -280,9 +282,4 @@ pub(crate) fn method(bytes: &[u8]) -> &[u8] {
 pub(crate) fn query<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     let target = std::str::from_utf8(head.target.of(bytes)).unwrap_or_default();
     target.split_once('?').map_or("", |(_, query)| query)
-}
-
-/// True if a body follows this head.
-pub(crate) fn has_body(head: &RequestHead) -> bool {
-    !matches!(head.framing, Framing::None | Framing::Length(0))
 }

@@ -24,7 +24,7 @@ impl Cx {
         }
         // A threshold may have been passed before it was configured, or just before the last process ended.
         let raises = had.is_none_or(|had| had.thresholds() != has.thresholds());
-        self.orders.push(Order::Alerts(self.setup.config.clone(), Vec::new()));
+        self.commands.orders.push(Order::Alerts(self.setup.config.clone(), Vec::new()));
         if raises {
             self.report_passed();
         }
@@ -37,8 +37,8 @@ impl Cx {
         }
         let (name, owner) = match &news.of {
             BudgetOf::Key(key) => {
-                let found = self.keys.get(*key);
-                let payer = self.plans.of(*key, &self.keys, &self.setup.config).ok();
+                let found = self.access.keys.get(*key);
+                let payer = self.access.payer(*key, &self.setup.config).ok();
                 let name = match payer.filter(|payer| !payer.plan.own_budget) {
                     Some(payer) => ["key ", found.name(), " (plan ", &payer.plan.name, ")"].concat(),
                     None => ["key ", found.name()].concat(),
@@ -65,22 +65,22 @@ impl Cx {
             at: self.now.unix.0,
             budget: Some(budget),
         };
-        Some(AlertNews::Raised(alert.identified(&self.hash_key)))
+        Some(AlertNews::Raised(alert.identified(&self.report.hash_key)))
     }
 
     /// Checks the targets and the ledger.
     #[cold]
     pub(super) fn look_for_trouble(&mut self) {
-        let mut watch = std::mem::take(&mut self.alerts);
+        let mut watch = std::mem::take(&mut self.report.alerts);
         if self.setup.config.alerts.collector.is_some() {
             self.look_at_targets(&mut watch);
             self.look_at_ledger(&mut watch);
             watch.inherited = false;
             let news = std::mem::take(&mut watch.news);
             if !news.is_empty() {
-                self.orders.push(Order::Alerts(self.setup.config.clone(), news));
+                self.commands.orders.push(Order::Alerts(self.setup.config.clone(), news));
             }
-            self.alerts = watch;
+            self.report.alerts = watch;
         }
     }
 
@@ -96,7 +96,7 @@ impl Cx {
                     continue;
                 }
                 next = place + 1;
-                let (attempts, in_a_row) = self.breakers.tried(target);
+                let (attempts, in_a_row) = self.upstreams.breakers.tried(target);
                 let [answered, failed] = std::mem::replace(&mut known.attempts, attempts);
                 known.look = watch.looks;
                 if watch.inherited {
@@ -118,13 +118,13 @@ impl Cx {
 
     fn look_at_ledger(&self, watch: &mut AlertWatch) {
         let most = self.setup.config.store.max_commit_lag;
-        let lag = self.ledger.lag(self.now.mono);
+        let lag = self.accounts.ledger.lag(self.now.mono);
         let (name, is_late) = ("the ledger", u128::from(lag) > most.as_micros());
-        if is_late || self.ledger.is_failed() {
+        if is_late || self.accounts.ledger.is_failed() {
             if watch.ledger.becomes(TroubleState::Trouble) {
                 watch.news.push(self.trouble(AlertKind::Ledger, name, lag / 1000, most));
             }
-        } else if (watch.ledger == TroubleState::Trouble || self.ledger.has_committed())
+        } else if (watch.ledger == TroubleState::Trouble || self.accounts.ledger.committed > 0)
             && watch.ledger.becomes(TroubleState::Fine)
         {
             watch.news.push(self.trouble_over(AlertKind::Ledger, name));
@@ -137,7 +137,7 @@ impl Cx {
         let since = self.now.unix.0.saturating_sub(ago);
         let at = since.saturating_add(long.as_millis() as u64);
         let alert = Alert { id: String::new(), what, name, subject, since, at, budget: None };
-        AlertNews::Raised(alert.identified(&self.hash_key))
+        AlertNews::Raised(alert.identified(&self.report.hash_key))
     }
 
     fn trouble_over(&self, what: AlertKind, name: &str) -> AlertNews {

@@ -1,5 +1,6 @@
 //! Keys whose sums over all hosts must be queried from the shared ledger: a sum may reach a threshold of a budget
-//! although the use that each host knows does not. Decides when to query, and for how many keys together.
+//! although the use that each host knows does not. Decides when to query, and for how many keys together. Groups are
+//! queried if somebody reads their use, which other hosts may have changed.
 
 use crate::base::limits::{COUNTS_FRESH, SUMS_AT_ONCE, SUMS_PAUSE};
 use crate::base::time::Mono;
@@ -16,13 +17,16 @@ pub(crate) struct BudgetSums {
     keys: BTreeMap<u32, u64>,
     /// First of the keys that are to be queried whatever their rows; none from `u32::MAX` on.
     rest: u32,
+    /// Somebody has read the use of groups, and the first of them to be queried now.
+    groups: bool,
+    next_group: usize,
     /// Time of the next questions; `NEVER` if there are none, or none for a committed row.
     due: Mono,
 }
 
 impl Default for BudgetSums {
     fn default() -> Self {
-        BudgetSums { keys: BTreeMap::new(), rest: u32::MAX, due: Mono::NEVER }
+        BudgetSums { keys: BTreeMap::new(), rest: u32::MAX, groups: false, next_group: 0, due: Mono::NEVER }
     }
 }
 
@@ -44,6 +48,20 @@ impl BudgetSums {
     pub(crate) fn add_all(&mut self, now: Mono) {
         self.rest = 0;
         self.wake(now);
+    }
+
+    /// The use of groups is being read.
+    pub(crate) fn add_groups(&mut self, now: Mono) {
+        self.groups = true;
+        self.wake(now);
+    }
+
+    /// Takes the next groups to query, of `count` in all; none if nobody has read any.
+    pub(crate) fn take_groups(&mut self, count: usize) -> impl ExactSizeIterator<Item = usize> + use<> {
+        let (first, most) =
+            (self.next_group, if std::mem::take(&mut self.groups) { count.min(SUMS_AT_ONCE) } else { 0 });
+        self.next_group = (first + most) % count.max(1);
+        (first..first + most).map(move |at| at % count)
     }
 
     fn wake(&mut self, now: Mono) {
@@ -83,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_asked_for_once_after_their_rows_and_in_pieces() {
+    fn keys_are_requested_once_after_their_rows_and_in_pieces() {
         let (mut sums, now, count) = (BudgetSums::default(), Mono(5_000_000), SUMS_AT_ONCE as u32 + 1);
         assert_eq!(sums.due(), Mono::NEVER);
         (0..count).for_each(|key| sums.add(KeyIx(key), 0, now));
@@ -102,7 +120,26 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_are_asked_for_once_after_those_with_rows() {
+    fn groups_are_requested_in_turn_when_they_are_read() {
+        let (mut sums, now) = (BudgetSums::default(), Mono(5_000_000));
+        let count = SUMS_AT_ONCE + 2;
+        assert_eq!(sums.take_groups(count).count(), 0);
+        sums.add_groups(now);
+        sums.add_groups(now);
+        assert_eq!(sums.due(), now.after(COUNTS_FRESH));
+        assert!(sums.take_groups(count).eq(0..SUMS_AT_ONCE));
+        assert_eq!(sums.take_groups(count).count(), 0);
+        sums.add_groups(now);
+        assert!(sums.take_groups(count).eq([count - 2, count - 1].into_iter().chain(0..SUMS_AT_ONCE - 2)));
+        // After a reload there are fewer groups, or none.
+        sums.add_groups(now);
+        assert!(sums.take_groups(2).eq([0, 1]));
+        sums.add_groups(now);
+        assert_eq!(sums.take_groups(0).count(), 0);
+    }
+
+    #[test]
+    fn all_keys_are_requested_once_after_those_with_rows() {
         let (mut sums, now, count) = (BudgetSums::default(), Mono(5_000_000), SUMS_AT_ONCE as u32 + 5);
         sums.add_all(now);
         sums.add(KeyIx(9), 7, now);

@@ -3,7 +3,7 @@
 
 use crate::policy::keys::stands_in;
 use crate::policy::refusal::CredentialError;
-use crate::wire::head::{HeaderField, RequestHead};
+use crate::wire::head::{HeaderField, RequestHead, is_of_hop};
 use std::fmt;
 
 /// Headers that a credential may be in.
@@ -24,7 +24,10 @@ impl ClientCredential {
     /// it; `prefix` is the beginning of such keys.
     #[cold]
     pub(crate) fn read(head: &RequestHead, bytes: &[u8], prefix: &str) -> Result<ClientCredential, CredentialError> {
-        let values = HEADERS.map(|(_, field)| std::str::from_utf8(head.field(field).of(bytes)).unwrap_or_default());
+        let values = HEADERS.map(|(name, field)| match is_of_hop(bytes, name.as_bytes()) {
+            true => "",
+            false => std::str::from_utf8(head.field(field).of(bytes)).unwrap_or_default(),
+        });
         if let Some(at) = values.iter().position(|value| stands_in(value, prefix)) {
             return Err(CredentialError::GatewayKey(HEADERS[at].0));
         }

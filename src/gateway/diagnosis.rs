@@ -17,8 +17,9 @@ use std::sync::Arc;
 pub(crate) struct Diagnosis {
     /// Failed attempts, except the one that failed the request.
     pub(crate) failed: Vec<Failed>,
-    /// Charge for those attempts.
+    /// Charge for those attempts, and its cost in nano-dollars: each is billed in the tier of its own prompt.
     pub(crate) spent: Usage,
+    pub(crate) spent_nano: u64,
     pub(crate) cause: Option<Cause>,
     pub(crate) upstream_status: Option<u16>,
     pub(crate) upstream_code: Box<[u8]>,

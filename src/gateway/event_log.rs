@@ -14,8 +14,8 @@ impl Cx {
     pub(crate) fn log_event(&mut self, mut write: impl FnMut(&mut Vec<u8>)) {
         // Compiled once for all events, which are rare.
         let write: &mut dyn FnMut(&mut Vec<u8>) = &mut write;
-        let time = self.date.iso(self.now.unix);
-        self.orders.log(|out| {
+        let time = self.report.date.iso(self.now.unix);
+        self.commands.orders.log(|out| {
             access_log::open(time, out);
             out.push(b'"');
             write(out);
@@ -57,7 +57,7 @@ impl Cx {
     #[inline(never)]
     pub(crate) fn look_at_clock(&mut self) -> bool {
         let (is_news, behind, [newest, built]) =
-            (self.clock.look(self.now), self.clock.is_behind(), self.clock.dates());
+            (self.accounts.clock.look(self.now), self.accounts.clock.is_behind(), self.accounts.clock.dates());
         if is_news {
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"clock\",\"outcome\":\"");
@@ -77,17 +77,17 @@ impl Cx {
 
     /// True if the log line of a request without a valid key is written.
     pub(crate) fn takes_stranger_line(&mut self) -> bool {
-        let takes = self.stranger_log.takes(self.now.mono);
-        self.stats.log_suppressed += u64::from(!takes);
+        let takes = self.report.stranger_log.takes(self.now.mono);
+        self.report.stats.log_suppressed += u64::from(!takes);
         takes
     }
 
     /// Logs the number of suppressed lines, if due or if the process is about to end.
     pub(crate) fn tell_of_suppressed(&mut self, ends: bool) {
-        if self.stranger_log.due() > self.now.mono && !ends {
+        if self.report.stranger_log.due() > self.now.mono && !ends {
             return;
         }
-        let lines = self.stranger_log.take_suppressed();
+        let lines = self.report.stranger_log.take_suppressed();
         if lines > 0 {
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"suppressed\",\"requests\":");

@@ -8,18 +8,18 @@ use crate::policy::meter::{Amount, Hold, Lease};
 impl Cx {
     /// Admits a request by this host's grant, if the grant suffices.
     pub(crate) fn admit_granted(&mut self, key: KeyIx, reserved: Amount) -> Option<(Hold, Lease)> {
-        let payer = self.plans.of(key, &self.keys, &self.setup.config).ok()?;
-        let (number, lease) = self.grants.take(&payer, self.now.unix, reserved)?;
-        let hold = self.meter.grant(payer, self.now.unix, &lease);
-        self.meter.learn_of_one(key, &lease);
-        self.orders.used(Use::Took(number, self.keys.get(key).id(), lease.clone()));
+        let payer = self.access.payer(key, &self.setup.config).ok()?;
+        let (number, lease) = self.accounts.grants.take(&payer, self.now.unix, reserved)?;
+        let hold = self.accounts.meter.grant(payer, self.now.unix, &lease);
+        self.accounts.meter.learn_of_one(key, &lease);
+        self.commands.orders.used(Use::Took(number, self.access.keys.get(key).id(), lease.clone()));
         Some((hold, lease))
     }
 
     /// Takes the grant that came with an answer of the ledger.
     pub(crate) fn granted(&mut self, key: KeyIx, answer: &AskAnswer) {
         if let Some(grant) = answer.grant {
-            let replaced = self.grants.put(key, &answer.ask.lease, grant);
+            let replaced = self.accounts.grants.put(key, &answer.ask.lease, grant);
             self.give_back_grants(replaced);
         }
     }
@@ -27,10 +27,10 @@ impl Cx {
     /// The ledger revokes this host's grants in an account, since other hosts need them.
     pub(crate) fn called_in(&mut self, account: &str) {
         let numbers = match account.strip_prefix('@') {
-            Some(name) => self.grants.give_up(|lease| lease.groups.iter().any(|group| *group.name == *name)),
+            Some(name) => self.accounts.grants.give_up(|lease| lease.groups.iter().any(|group| *group.name == *name)),
             None => {
-                let key = KeyId::parse(account).and_then(|id| self.keys.index_of(&id));
-                key.and_then(|key| self.grants.give_up_of(key)).into_iter().collect()
+                let key = KeyId::parse(account).and_then(|id| self.access.keys.index_of(&id));
+                key.and_then(|key| self.accounts.grants.give_up_of(key)).into_iter().collect()
             }
         };
         self.give_back_grants(numbers);
@@ -40,24 +40,18 @@ impl Cx {
     #[cold]
     pub(crate) fn reset_counts(&mut self) {
         self.forget_grants();
-        self.meter.reset_counts();
+        self.accounts.meter.reset_counts();
     }
 
     /// Returns all grants: the limits may have changed, or the ledger is another one.
     pub(crate) fn forget_grants(&mut self) {
-        let numbers = self.grants.give_up(|_| true);
+        let numbers = self.accounts.grants.give_up(|_| true);
         self.give_back_grants(numbers);
     }
 
-    /// Returns the grants of this key: its limits may have changed.
-    pub(crate) fn give_up_grants_of(&mut self, key: KeyIx) {
-        let number = self.grants.give_up_of(key);
-        self.give_back_grants(number);
-    }
-
-    fn give_back_grants(&mut self, numbers: impl IntoIterator<Item = u64>) {
+    pub(crate) fn give_back_grants(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
-            self.orders.used(Use::Returned(number));
+            self.commands.orders.used(Use::Returned(number));
         }
     }
 }

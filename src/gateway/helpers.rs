@@ -20,16 +20,24 @@ impl Cx {
     pub(crate) fn offload(&mut self, of: JobOwner, lent: usize, identity: OwnedIdentity, task: OffloadTask) {
         let alone = matches!(task, OffloadTask::Discard(_));
         self.away.pieces.push(RunningJob { serial: of.serial.get(), key: of.key, lent, alone });
-        let work = Work::new(of, (&mut self.pool, lent), identity, task);
-        self.orders.push(Order::Work(Box::new(work)));
+        let work = Work::new(of, (&mut self.memory.pool, lent), identity, task);
+        self.commands.orders.push(Order::Work(Box::new(work)));
+    }
+
+    /// Frees unused large blocks, after work for `key`.
+    #[inline]
+    pub(crate) fn free_heavy(&mut self, key: Option<KeyIx>) {
+        if self.memory.pool.has_heavy() {
+            self.discard_heavy(key);
+        }
     }
 
     /// Lets a helper thread return unused large blocks to the system. Nothing waits for that. Until it is done, the
     /// blocks are charged to `key`, their last user.
-    pub(crate) fn discard_heavy(&mut self, key: Option<KeyIx>) {
-        let (blocks, lent) = self.pool.heavy();
+    fn discard_heavy(&mut self, key: Option<KeyIx>) {
+        let (blocks, lent) = self.memory.pool.heavy();
         if let Some(key) = key {
-            self.budget.leaves(key, lent);
+            self.memory.budget.leaves(key, lent);
         }
         let of = JobOwner { exchange: ExchangeId::new(u32::MAX, 0), key, serial: self.next_offload() };
         self.offload(of, lent, OwnedIdentity::default(), OffloadTask::Discard(blocks));
@@ -40,7 +48,7 @@ impl Cx {
         let Some(piece) = self.away.pieces.iter_mut().find(|piece| piece.serial == serial.get()) else { return };
         piece.alone = true;
         if let Some(key) = piece.key {
-            self.budget.leaves(key, piece.lent);
+            self.memory.budget.leaves(key, piece.lent);
         }
     }
 
@@ -49,7 +57,7 @@ impl Cx {
         let Some(at) = self.away.pieces.iter().position(|piece| piece.serial == serial) else { return };
         let piece = self.away.pieces.swap_remove(at);
         if let Some(key) = piece.key.filter(|_| piece.alone) {
-            self.budget.left(key, piece.lent);
+            self.memory.budget.left(key, piece.lent);
         }
     }
 }

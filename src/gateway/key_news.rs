@@ -14,26 +14,26 @@ impl Cx {
             KeyNews::Changed(records, gone) => (records, gone, true, true),
             KeyNews::Piece { records, begins, ends } => {
                 if begins {
-                    self.keys.begin();
+                    self.access.keys.begin();
                 }
                 (records, Vec::new(), begins, ends)
             }
         };
         if begins {
-            self.keys_told = 0;
+            self.access.keys_told = 0;
         }
         for record in records {
             self.learn_key(record);
         }
-        gone.iter().for_each(|id| self.keys.forget(id));
+        gone.iter().for_each(|id| self.access.keys.forget(id));
         if !ends {
             return;
         }
         if is_full {
             // A key that was in no part of the list no longer exists.
-            self.keys.end();
+            self.access.keys.end();
         }
-        if let Some(more) = self.keys_told.checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
+        if let Some(more) = self.access.keys_told.checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"key\",\"outcome\":\"more\",\"keys\":");
                 push_number(out, more as u64);
@@ -56,26 +56,28 @@ impl Cx {
 
     /// Applies one key's record, known or new.
     pub(crate) fn learn_key(&mut self, record: KeyRecord) {
-        let news = self.keys.news(&record);
+        let news = self.access.keys.news(&record);
         if let Some(outcome) = news {
-            if self.keys_told < KEYS_TOLD_MAX {
+            if self.access.keys_told < KEYS_TOLD_MAX {
                 self.tell_of_key(outcome, &record.id, &record.name);
             }
-            self.keys_told += 1;
+            self.access.keys_told += 1;
         }
-        let (key, kind) = self.keys.learn(record);
+        let (key, kind) = self.access.keys.learn(record);
         if let Some(kind) = kind {
-            self.plans.add(kind, &self.keys, &self.setup.config, &self.meter);
+            self.access.plans.add(kind, &self.access.keys, &self.setup.config, &self.accounts.meter);
         }
         if news.is_some() {
-            self.give_up_grants_of(key);
+            // Its limits may have changed.
+            let number = self.accounts.grants.give_up_of(key);
+            self.give_back_grants(number);
             self.rebudget(key);
         }
     }
 
     /// Warns of keys whose plan or group is not configured: they are refused.
     pub(crate) fn warn_of_missing(&mut self) {
-        for (what, name, keys) in self.plans.missing(&self.keys, self.now.unix) {
+        for (what, name, keys) in self.access.plans.missing(&self.access.keys, self.now.unix) {
             let text = what.message(&name, keys);
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"warning\",\"message\":");

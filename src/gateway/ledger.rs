@@ -16,11 +16,11 @@ pub(crate) struct PendingRows {
     /// Microseconds for which rows wait for their commit by configuration.
     delay: u64,
     given: u64,
-    committed: u64,
+    pub(super) committed: u64,
     /// Batches, oldest first: (rows passed on up to and including this batch, due time of the commit of its first row).
     waiting: VecDeque<(u64, Mono)>,
     /// Exchanges whose answer's end waits for the row with this number, in the order of these numbers.
-    held: VecDeque<(u64, ExchangeId)>,
+    pub(super) held: VecDeque<(u64, ExchangeId)>,
     failed: bool,
 }
 
@@ -60,22 +60,12 @@ impl PendingRows {
         if *row <= self.committed { self.held.pop_front().map(|(_, xid)| xid) } else { None }
     }
 
-    /// Takes all exchanges that are held back, committed or not.
-    pub(crate) fn all_held(&mut self) -> VecDeque<(u64, ExchangeId)> {
-        std::mem::take(&mut self.held)
-    }
-
     /// Counts `rows` more as committed.
     pub(crate) fn committed(&mut self, rows: u64) {
         self.committed += rows;
         while self.waiting.front().is_some_and(|(upto, _)| *upto <= self.committed) {
             self.waiting.pop_front();
         }
-    }
-
-    /// True if rows were committed since the start.
-    pub(crate) fn has_committed(&self) -> bool {
-        self.committed > 0
     }
 
     /// The store reports that it cannot write, or that it can again.

@@ -29,7 +29,7 @@ pub(crate) fn body(
         out.extend_from_slice(b"{\"name\":\"tollgate\"}");
         return Ok(());
     };
-    let key_kind = cx.keys.get(key).kind;
+    let key_kind = cx.access.keys.get(key).kind;
     match endpoint {
         Endpoint::Models => {
             let visible = catalog.models().iter().filter(|model| key_kind.scope.allows_model(&model.id));
@@ -44,8 +44,8 @@ pub(crate) fn body(
             write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, None, anthropic, out);
         }
         _ => {
-            let payer = cx.plans.of(key, &cx.keys, &cx.setup.config)?;
-            let quota = cx.meter.standing(payer, cx.now.unix);
+            let payer = cx.access.payer(key, &cx.setup.config)?;
+            let quota = cx.accounts.meter.standing(payer, cx.now.unix);
             write_quota(&payer.plan.name, &quota, out);
         }
     }

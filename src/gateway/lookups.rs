@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_one_millisecond_share_a_look_up() {
+    fn ids_of_one_millisecond_share_a_lookup() {
         let (mut lookups, mut orders, now) = (Lookups::default(), OrderSink::default(), Mono(5_000_000));
         for n in 0..300 {
             assert!(lookups.may_wait(&id(n), now), "{n}");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_is_asked_a_thousand_times_a_second() {
+    fn ledger_gets_at_most_a_thousand_lookups_a_second() {
         let (mut lookups, mut orders) = (Lookups::default(), OrderSink::default());
         for n in 0..10_000 {
             let now = Mono(5_000_000 + 100 * n as u64);

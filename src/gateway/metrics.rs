@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_and_histograms_come_out_as_prometheus_text() {
+    fn counters_and_histograms_are_written_as_prometheus_text() {
         let mut stats = Stats::default();
         let model: Arc<str> = Arc::from("a\"b");
         stats.request("chat", Some(&model), 200);

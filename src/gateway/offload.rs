@@ -257,6 +257,8 @@ pub(super) struct RunningJob {
 /// Jobs in helper threads: at most one for each exchange, and blocks being freed.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
+    /// Size from which a piece is handled by a helper thread instead of the event loop.
+    pub(super) min: usize,
     pub(super) pieces: Vec<RunningJob>,
     /// Number of jobs given away so far.
     pub(super) given: u64,

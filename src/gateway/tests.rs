@@ -1,6 +1,7 @@
 //! Tests of the whole core that need its internals: panics, pipelined requests, shares of keys.
 
 use super::*;
+use crate::base::time::Unix;
 use crate::policy::config::Source;
 use crate::policy::keys::{Issued, KeyRecord, Scope, issue};
 
@@ -64,19 +65,19 @@ fn exchange_lost_in_a_panic_leaves_no_reservation_or_charge() {
     assert!(both > 1_900_000, "{both}");
     // As if the panic had occurred while the exchange and a buffer were being moved.
     let mut on_its_way = crate::base::buf::Buf::default();
-    on_its_way.push(&mut gateway.cx.pool, &[7; 10_000]);
+    on_its_way.push(&mut gateway.driver.cx.memory.pool, &[7; 10_000]);
     drop(on_its_way);
-    let lost = gateway.clients.get(client_id(conns[0])).and_then(|client| client.exchange).unwrap();
-    drop(gateway.exchanges.remove(lost));
+    let lost = gateway.driver.clients.table.get(client_id(conns[0])).and_then(|client| client.exchange).unwrap();
+    drop(gateway.driver.exchanges.remove(lost));
     gateway.panicked(Some(conns[0]), now());
     let one = gateway.vitals().promised;
     assert!(one > 900_000 && one < both / 2 + 10_000, "{one} of {both}");
     gateway.closed(conns[1], Ending::Broken, now());
     assert_eq!((gateway.vitals().promised, gateway.vitals().exchanges), (0, 0));
     assert_eq!(gateway.vitals().buffered, 0);
-    let share = gateway.cx.pool.budget() as u64 / 4;
-    let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.cx.pool);
-    let all = gateway.cx.budget.body(&mut budget::Promise::default(), key, share, pool);
+    let share = gateway.driver.cx.memory.pool.budget() as u64 / 4;
+    let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.driver.cx.memory.pool);
+    let all = gateway.driver.cx.memory.budget.body(&mut budget::Promise::default(), key, share, pool);
     assert!(all.is_ok(), "nothing of its share is missing");
 }
 
@@ -149,23 +150,26 @@ fn client_that_leaves_or_panics_leaves_no_pipelined_request() {
     let all = model_asked(&key, "nope-1").repeat(50);
     conns.iter().for_each(|conn| gateway.bytes(*conn, all.as_bytes(), now()));
     gateway.closed(conns[0], Ending::Broken, now());
-    assert_eq!(gateway.paused.iter().copied().collect::<Vec<_>>(), [client_id(conns[1])]);
+    assert_eq!(gateway.driver.clients.paused.iter().copied().collect::<Vec<_>>(), [client_id(conns[1])]);
     // As if the panic had occurred in the middle of its requests.
-    gateway.resumed = gateway.paused.pop_front();
+    gateway.driver.clients.resumed = gateway.driver.clients.paused.pop_front();
     gateway.panicked(None, now());
-    assert_eq!((gateway.vitals().clients, gateway.paused.len(), gateway.resumed), (0, 0, None));
+    assert_eq!(
+        (gateway.vitals().clients, gateway.driver.clients.paused.len(), gateway.driver.clients.resumed),
+        (0, 0, None)
+    );
     assert_eq!(gateway.vitals().buffered, 0);
 }
 
 #[test]
 fn number_of_rows_waiting_for_a_ledger_is_bounded() {
     let (mut gateway, _) = gateway();
-    (1..crate::base::limits::ROWS_WAITING_MAX).for_each(|_| _ = gateway.cx.ledger.gave(now().mono));
-    assert!(gateway.cx.takes_requests());
-    gateway.cx.ledger.gave(now().mono);
-    assert!(!gateway.cx.takes_requests());
-    gateway.cx.ledger.committed(1);
-    assert!(gateway.cx.takes_requests());
+    (1..crate::base::limits::ROWS_WAITING_MAX).for_each(|_| _ = gateway.driver.cx.accounts.ledger.gave(now().mono));
+    assert!(gateway.driver.cx.takes_requests());
+    gateway.driver.cx.accounts.ledger.gave(now().mono);
+    assert!(!gateway.driver.cx.takes_requests());
+    gateway.driver.cx.accounts.ledger.committed(1);
+    assert!(gateway.driver.cx.takes_requests());
 }
 
 #[test]

@@ -49,7 +49,18 @@ impl<T: Send + 'static> Sender<T> {
     }
 }
 
+impl<T> Clone for BoundedSender<T> {
+    fn clone(&self) -> Self {
+        BoundedSender(self.0.clone(), PhantomData)
+    }
+}
+
 impl<T: Send + 'static> BoundedSender<T> {
+    /// Sends; waits for room.
+    pub fn send(&self, message: T) -> Result<(), Gone> {
+        self.0.send(Box::new(message)).map_err(|_| Gone)
+    }
+
     /// Sends if there is room. False if not, or if the receiver is gone.
     pub fn try_send(&self, message: T) -> bool {
         self.0.try_send(Box::new(message)).is_ok()

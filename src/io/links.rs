@@ -278,12 +278,6 @@ pub fn token(id: Id<Link>) -> Token {
     Token(((id.generation & GENERATION_MASK) as usize) << SLOT_BITS | id.slot as usize)
 }
 
-/// True if an end after unwanted bytes means that the peer has left. A client that has ended its half has left; an
-/// upstream's bytes are an answer that must be read first.
-pub fn has_left(conn: Conn) -> bool {
-    conn.side == Side::Client
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_name_of_the_core_finds_no_link() {
+    fn stale_handle_finds_no_link() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let socket = || Transport::Plain(mio::net::TcpStream::connect(addr).unwrap());

@@ -5,7 +5,6 @@ use crate::base::seam::ProcessVitals;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 /// Ticks of `/proc/self/stat` in a second, on every architecture that Linux has today.
@@ -20,11 +19,6 @@ pub fn vitals() -> ProcessVitals {
         open_fds: open_fds(),
         started: started(),
     }
-}
-
-/// True if this process runs as root: its own folder in `/proc` belongs to its user.
-pub fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
 }
 
 /// Start time of the process. Call it first when the process begins.

@@ -21,30 +21,29 @@
 
 use super::clock::Clock;
 use super::links::{self, Flags, Link, Links, SPECIAL};
-use super::listen::{Arrival, Listeners};
+use super::listen::Listeners;
 use super::mailbox::{Inbox, Mailbox, inbox};
 use super::outcome::{Fill, Peek};
 use super::resolver::Resolver;
 use super::signals::{KINDS, Signals};
-use super::tls::Identity;
 use super::transport::{Scratch, Transport};
 use crate::base::limits;
-use crate::base::seam::{Action, Conn, Core, Ending, Reply, Tunnel};
+use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Tunnel};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use mio::event::Event;
-use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use queues::{RunQueue, Shakes, host, touch};
+use queues::{RunQueue, Shakes, touch};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 pub use super::tls::{Authority, Security};
 
+mod accept;
 mod dial;
 mod queues;
 
@@ -85,6 +84,8 @@ pub struct Reactor<C: Core> {
     poll: Poll,
     links: Links,
     run_queue: RunQueue,
+    /// Work since the clock was read, as a number of bytes.
+    unclocked: usize,
     /// Requests to the proxies of links that are being dialed.
     tunnels: Vec<(Id<Link>, Tunnel)>,
     /// Connections to be flushed: their socket takes bytes again, or their room in an iteration was used up.
@@ -145,6 +146,7 @@ impl<C: Core + 'static> Reactor<C> {
             poll,
             links: Links::default(),
             run_queue: RunQueue::default(),
+            unclocked: 0,
             tunnels: Vec::new(),
             touched: Vec::new(),
             parting: VecDeque::new(),
@@ -226,6 +228,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
         self.accept();
         let enough = self.now.mono.after(limits::TURN_TIME);
+        self.unclocked = 0;
         for count in 1..=self.run_queue.waiting() {
             let Some(id) = self.run_queue.next(count) else { break };
             self.run_link(id);
@@ -233,11 +236,16 @@ impl<C: Core + 'static> Reactor<C> {
             if count % limits::RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
             }
-            // Reading the clock costs as much as a short event, so it is skipped if no other connection waits.
-            if self.run_queue.waiting() > 0 && self.clock.mono() >= enough {
-                break;
+            // Reading the clock costs as much as a short event, so it is skipped after little work, and if no other
+            // connection waits.
+            if self.unclocked >= limits::UNCLOCKED_MAX && self.run_queue.waiting() > 0 {
+                if self.clock.mono() >= enough {
+                    break;
+                }
+                self.unclocked = 0;
             }
         }
+        self.run_queue.forget_served();
         self.shake_some();
         // Data that arrived in this iteration precedes deadlines: after a long iteration a connection must not fail for
         // its deadline although its data is there.
@@ -327,44 +335,6 @@ impl<C: Core + 'static> Reactor<C> {
         self.notes = notes;
     }
 
-    fn accept(&mut self) {
-        if !self.listeners.is_knocked() {
-            return;
-        }
-        for number in 0..self.listeners.len() {
-            for _ in 0..limits::ACCEPT_BATCH {
-                if !self.core.wants_clients(number) {
-                    break;
-                }
-                let Arrival::Guest(socket, peer) = self.listeners.accept(number, self.now.mono) else { break };
-                self.welcome(number, socket, peer);
-            }
-        }
-    }
-
-    fn welcome(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
-        // The core may reuse a slot whose old socket it has asked to close in this iteration.
-        while !self.core.actions().is_empty() {
-            self.perform_actions();
-        }
-        let now = self.now;
-        let Some(conn) = verb(&mut self.core, None, now, |core| core.accepted(listener, peer, now)) else { return };
-        let identity = self.security.identity.as_ref().filter(|_| listener < self.secured);
-        let (transport, flags) = match identity.map(Identity::session) {
-            None => (Transport::Plain(socket), Flags::WRITE),
-            Some(Some(session)) => (Transport::Tls(Box::new((socket, session))), Flags::WRITE.and(Flags::SHAKING)),
-            // rustls makes a session from every configuration that it has accepted; otherwise the connection would be
-            // closed.
-            Some(None) => return verb(&mut self.core, Some(conn), now, |core| core.closed(conn, Ending::Broken, now)),
-        };
-        let flags = if self.core.begins_with_proxy(conn) { flags.and(Flags::PREFACE) } else { flags };
-        if self.add(conn, transport, flags)
-            && let Some((_, link)) = self.links.find_mut(conn)
-        {
-            link.set_host(host(peer.ip()));
-        }
-    }
-
     /// Watches a socket, once and for all events. False if the poll refuses; the core then receives a broken end.
     fn add(&mut self, conn: Conn, transport: Transport, flags: Flags) -> bool {
         let id = self.links.insert(conn, transport, flags);
@@ -404,6 +374,7 @@ impl<C: Core + 'static> Reactor<C> {
         let Some(link) = self.links.get_mut(id) else { return };
         link.clear(Flags::QUEUED);
         if link.has_more_to_do() {
+            self.unclocked = limits::UNCLOCKED_MAX;
             return self.advance(id);
         }
         while link.may_read() {
@@ -417,6 +388,11 @@ impl<C: Core + 'static> Reactor<C> {
             match link.transport.fill(&mut self.scratch, room) {
                 Fill::Data { len, cost, drained } => {
                     room = room.saturating_sub(cost);
+                    // A client's few bytes may be a request that takes long; an event takes as long as it has bytes.
+                    self.unclocked += match conn.side {
+                        Side::Upstream => cost + limits::EVENT_WORK,
+                        Side::Client => limits::UNCLOCKED_MAX,
+                    };
                     if cost < limits::BULK {
                         link.clear(Flags::BULK);
                     } else {
@@ -448,7 +424,8 @@ impl<C: Core + 'static> Reactor<C> {
         }
         match link.transport.peek() {
             Peek::Ended(how) => self.ended(id, how),
-            Peek::Bytes(how) if links::has_left(link.conn()) => self.ended(id, how),
+            // A client that has ended its half has left; a provider's bytes are an answer that must be read first.
+            Peek::Bytes(how) if link.conn().side == Side::Client => self.ended(id, how),
             Peek::Nothing if link.has(Flags::ERROR) => self.ended(id, Ending::Broken),
             Peek::Bytes(_) | Peek::Nothing => {}
         }

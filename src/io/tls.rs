@@ -355,8 +355,10 @@ fn words(error: &rustls::Error) -> &'static str {
     match error {
         Error::InvalidCertificate(error) => match error {
             CertificateError::UnknownIssuer => "UnknownIssuer",
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => "Expired",
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "NotValidYet",
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => "Expired by this host's clock",
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "NotValidYet by this host's clock"
+            }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "NotValidForName",
             CertificateError::Revoked => "Revoked",
             CertificateError::BadSignature => "BadSignature",

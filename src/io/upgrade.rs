@@ -73,19 +73,8 @@ pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::
     Ok((command.spawn()?, ours))
 }
 
-/// Notifies the service manager that this process is ready. Does nothing without a manager.
-pub fn notify_ready() {
-    notify("READY=1\n");
-}
-
-/// Notifies the service manager that the process `pid` is the service from now on. Must be sent by us, and before we
-/// end: a manager ends the service with its main process, and the successor with it.
-pub fn notify_successor(pid: u32) {
-    notify(&format!("MAINPID={pid}\n"));
-}
-
-/// sd_notify(3).
-fn notify(text: &str) {
+/// sd_notify(3): notifies the service manager. Does nothing without a manager.
+pub fn notify(text: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {
         use std::os::linux::net::SocketAddrExt;

@@ -246,7 +246,7 @@ mod tests {
     type Matters = fn(u8) -> bool;
 
     #[test]
-    fn every_byte_is_found_at_every_place_or_passed_over() {
+    fn every_byte_is_found_at_every_position_or_skipped() {
         let skips: [(Skip, Matters); 6] = [
             (to_special, |b| matches!(b, b'"' | b'\\' | 0..0x20 | 0x80..)),
             (to_escaped, |b| b == b'"' || b == b'\\' || b < 0x20),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn short_escapes_are_passed_over_at_every_place_and_others_are_not() {
+    fn only_short_escapes_are_skipped_at_every_position() {
         for escape in [r"\n", r#"\""#, r"\\", r"\t", r"\\\n"] {
             for place in 0..40 {
                 for behind in 16..40 {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_to_be_escaped_is_seen_at_every_place_of_both_pieces() {
+    fn byte_that_needs_an_escape_is_found_at_every_position() {
         pieces_are_seen::<2>();
         pieces_are_seen::<4>();
         pieces_are_seen::<8>();
@@ -317,7 +317,7 @@ mod tests {
 
     /// Random bytes of every kind: the wide search finds the same as the narrow one.
     #[test]
-    fn the_wide_look_finds_what_the_narrow_one_finds() {
+    fn wide_and_narrow_search_agree() {
         const KINDS: &[u8] = b"aaaaaaaaaaaaaaaaaaaaaaaannt\\\\\\\\\\\"\"r\x1f\x80";
         let mut state = 1u32;
         let mut next = |most: usize| {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_string_is_found_past_every_escape_at_every_place() {
+    fn end_of_a_string_is_found_after_any_escape_at_any_position() {
         for escape in ["", r"\n", r#"\""#, r"\\", r#"\\\\\\\""#, r"\u0022", "\u{e9}"] {
             for place in 0..150 {
                 for behind in [0, 1, 15, 16, 63, 64, 70] {
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_several_is_found_and_the_end_of_nothing_is_its_end() {
+    fn first_of_several_is_found_otherwise_the_end_is_returned() {
         assert_eq!(to_special(b"aaaaaaaaaaaaaaaaaaa\xc3\xa9\"\n", 3), 19);
         assert_eq!(to_control(b"aaa\r\n\r\n", 0), 3);
         assert_eq!(to_either(b"", 0, 1, 2), 0);

@@ -41,7 +41,7 @@ const CLASSES: [&str; 28] = [
 ];
 
 /// Prefixes of `user-agent`, in lower case and alphabetical order, each with the index of its class.
-const BEGINNINGS: [(&str, u8); 52] = [
+const BEGINNINGS: [(&str, u8); 53] = [
     ("ai-sdk/", 18),
     ("ai/", 18),
     ("anthropic/go", 10),
@@ -60,6 +60,7 @@ const BEGINNINGS: [(&str, u8); 52] = [
     ("claude-cli/", 2),
     ("claude-code/", 2),
     ("cline/", 13),
+    ("codex ", 3),
     ("codex-", 3),
     ("codex/", 3),
     ("codex_", 3),
@@ -164,6 +165,8 @@ mod tests {
         for (agent, class) in [
             ("claude-cli/2.1.3 (external, cli)", "claude-code"),
             ("codex_cli_rs/0.104.0 (Debian 13.0.0; x86_64) xterm", "codex"),
+            // Its own programs begin like this, too: `is_first_party_originator` in login/src/auth/default_client.rs.
+            ("Codex Desktop/1.2026.300 (Mac OS 26.0.0; arm64)", "codex"),
             ("OpenAI/Python 2.8.1", "openai-python"),
             ("AsyncOpenAI/Python 2.8.1", "openai-python"),
             ("OpenAI/JS 6.9.0", "openai-node"),

@@ -138,8 +138,8 @@ impl Catalog {
 pub struct Model {
     /// Name that clients request. Value: 1 to 128 characters without spaces, invisible characters and `, ? # % " \ *`.
     pub id: Arc<str>,
-    /// Other names that clients may request; each may end in `*`. If several aliases match, the longest wins. Scopes of
-    /// keys, usage records and responses use the id.
+    /// Other names that clients may request; each may end in `*`. If several aliases match, Tollgate uses the longest.
+    /// Scopes of keys, usage records and responses use the id.
     pub aliases: Vec<String>,
     /// Display name. Default: the id.
     pub name: String,
@@ -179,35 +179,37 @@ pub struct Model {
     ///
     /// Part of `targets`.
     pub relayed: Vec<Target>,
-    /// Requests that stay together, among targets of equal priority and their credentials: `"session"` sends all turns
-    /// of a conversation to one target, so that its prompt cache works; `"key"` sends all requests of a key to one
-    /// target; `"off"` uses the targets in turn. All three follow the weights.
+    /// Choice among targets of equal priority and their credentials. `"session"` sends all turns of a conversation to
+    /// one target, so that its prompt cache works; `"key"` sends all requests of a key to one target; `"off"` uses the
+    /// targets in turn. The weights apply to all three.
     pub affinity: Affinity,
-    /// Choice among targets of equal priority: by `"affinity"`, or `"least_busy"`: the target with the fewest running
-    /// requests for its weight, for replicas of a local server.
+    /// Method for the choice among targets of equal priority. `"affinity"` follows the key `affinity`. `"least_busy"`
+    /// chooses the target with the fewest running requests relative to its weight, and ignores `affinity`; use it for
+    /// replicas of a local server without a prompt cache.
     pub balance: Balance,
-    /// If no slot is free, requests wait for one; keys take turns. `{}` uses the defaults of the keys below. Value: a
-    /// table. Default: no queue; such requests get 503.
+    /// If no slot is free, requests wait for a slot. Keys take turns. `{}` uses the defaults of the keys below. Value:
+    /// a table. Default: no queue; such requests get 503.
     pub queue: Option<QueueLimits>,
     /// Some of its targets, or their credentials, are of equal priority.
     pub shares: bool,
-    /// Bound on completion tokens for providers that require one (shape `messages`), if the client sends none. A client
-    /// of the Responses format gets `max_output_tokens` of the capabilities instead, if that is set.
+    /// Bound on completion tokens that Tollgate sends if the client sends none and the provider requires a bound (shape
+    /// `messages`). For a client of the Responses format, `max_output_tokens` of the capabilities is used instead, if
+    /// it is set.
     pub default_max_tokens: u64,
     /// Upper bound of the completion tokens that each response reserves at admission.
     pub reserve_tokens: u64,
-    /// Request fields that are removed before forwarding. `model`, `messages`, `input`, `stream`, `prompt`, `query` and
-    /// `documents` cannot be removed. Value: a list of names.
+    /// Request fields that Tollgate removes before it forwards a request. `model`, `messages`, `input`, `stream`,
+    /// `prompt`, `query` and `documents` cannot be removed. Value: a list of names.
     pub drop_params: Vec<String>,
-    /// Request fields that replace the client's, by their names in the API format of the model's providers. Value: a
-    /// table of up to 32 fields.
+    /// Request fields that replace the client's fields. Use their names in the API format of the model's providers.
+    /// Value: a table of up to 32 fields.
     pub set_params: Vec<ModelParam>,
-    /// Request fields that are added if the request lacks them. Value: a table of up to 32 fields.
+    /// Request fields that Tollgate adds if the request lacks them. Value: a table of up to 32 fields.
     pub default_params: Vec<ModelParam>,
-    /// Types of tools, such as `"web_search"`, that requests may use although a provider of the shape `responses` runs
-    /// and bills them. Tollgate removes all other tools that the client does not run itself. With `"file_search"` or
-    /// `"mcp"`, every key reaches all data that the provider's credential reaches. Value: a list of names. Default:
-    /// none.
+    /// Types of tools, such as `"web_search"`, that a provider of the shape `responses` runs and bills. Requests may
+    /// use only the types listed here. Tollgate removes all other tools that the client does not run itself. With
+    /// `"file_search"` or `"mcp"`, every key reaches all data that the provider's credential reaches. Value: a list of
+    /// names. Default: none.
     pub hosted_tools: Vec<String>,
     /// Properties of the model that translation needs. Value: a table with the keys of the page on capabilities.
     /// Default: the defaults there.
@@ -271,8 +273,8 @@ pub struct Target {
     pub share: u64,
     /// Number derived from the label, by which sessions are distributed.
     pub seed: u64,
-    /// Running requests at this target, over all credentials. With a shared ledger each host has its share of them, at
-    /// least 1. 0 means no limit.
+    /// Running requests at this target, over all credentials. With a shared ledger each host has its share of this
+    /// number, at least 1. 0 means no limit.
     pub concurrency: u32,
     /// Context size in tokens of the model at this provider, if it differs from the model's. Default: the model's
     /// `context`.
@@ -290,9 +292,9 @@ section! {
     /// Bounds of one model's queue.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct QueueLimits {
-        /// Requests that wait. One more gets 429 immediately.
+        /// Number of requests that can wait. A further request gets 429 immediately.
         pub max: u32 = 64, Whole(1..=QUEUED_MAX), Live;
-        /// Time that a request waits. Then it gets 429.
+        /// Time that a request waits. After this time it gets 429.
         pub wait: Duration = Duration::from_secs(120), Time(QUEUE_WAITS), Live;
     }
 }
@@ -430,22 +432,24 @@ section! {
         /// The model accepts `temperature` and `top_p`. Default: true; false for models of OpenAI and Azure called
         /// `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model accepts system messages after the first user message. If true, shape `messages` keeps the place of
-        /// those that directly follow a user message and precede an assistant message or the end; others are sent as if
-        /// false. If false: shape `chat` gets those at the beginning as one and later ones as user messages; shape
-        /// `messages` gets them as user messages, or in the system prompt if the client speaks Chat Completions. Shape
-        /// `responses` always gets them as developer messages. Default: true for shape `chat`, false for `messages`.
+        /// The model accepts system messages after the first user message. If true, a provider of the shape `messages`
+        /// gets a system message in its place if it directly follows a user message and precedes an assistant message
+        /// or the end; other system messages are sent as if false. If false, a provider of the shape `chat` gets the
+        /// system messages at the beginning as one message, and later system messages as user messages. A provider of
+        /// the shape `messages` gets later system messages as user messages, or in the system prompt if the client uses
+        /// Chat Completions. A provider of the shape `responses` always gets them as developer messages. Default: true
+        /// for shape `chat`, false for `messages`.
         pub mid_conversation_system: Option<bool> = None, Or(Flag, "by the shape"), Live;
-        /// Reasoning of earlier turns is sent back to the model.
+        /// Tollgate sends reasoning of earlier turns back to the model.
         pub replay_reasoning: bool = false, Flag, Live;
-        /// The bound on completion tokens is called `max_completion_tokens` (shape `chat`). This also applies to
-        /// requests that are not translated. Default: true for OpenAI and Azure, otherwise false.
+        /// The model's name for the bound on completion tokens is `max_completion_tokens` (shape `chat`). This also
+        /// applies to requests that are not translated. Default: true for OpenAI and Azure, otherwise false.
         pub max_completion_tokens: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// The model accepts messages of the role `developer` (shape `chat`). If false, Tollgate sends those of a chat
-        /// client as `system`. Default: true for OpenAI and Azure, otherwise false.
+        /// The model accepts messages of the role `developer` (shape `chat`). If false, Tollgate sends such messages of
+        /// a chat client with the role `system`. Default: true for OpenAI and Azure, otherwise false.
         pub developer_role: Option<bool> = None, Or(Flag, "by the provider"), Live;
-        /// Form of a request for JSON that fits a schema: `"native"` by the field of the API, `"tool"` by a tool that
-        /// the model must call, `"instruction"` in the prompt.
+        /// Form in which Tollgate requests JSON that fits a schema: `"native"` as the field of the API, `"tool"` as a
+        /// tool that the model must call, `"instruction"` as text in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
         /// The model accepts a reasoning effort. Default: false; true for models of OpenAI and Azure called `gpt-5…`,
@@ -453,24 +457,24 @@ section! {
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// Translation of a responses client's request for reasoning (shape `messages`): `"adaptive"` lets the model
         /// decide; `"budget"` sends 2,048 tokens for low effort, 8,192 for medium and 16,384 for more, at most half of
-        /// the bound on completion tokens, but at least 1,024; `"none"` sends nothing. The `reasoning_effort` of a chat
-        /// client needs `effort` instead.
+        /// the bound on completion tokens, but at least 1,024, or nothing if the bound is too small for that; `"none"`
+        /// sends nothing. The `reasoning_effort` of a chat client needs `effort` instead.
         pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
         /// The model accepts a verbosity (shape `chat`).
         pub verbosity: bool = false, Flag, Live;
         /// The model accepts an effort together with tools (shape `chat`). If false, a translated request with tools
         /// has the effort `none`. Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
-        /// The model refuses a tool call of the current turn without its thought signature (shape `chat`). If a client
-        /// sends none, Tollgate adds the word that the provider accepts in its place. Default: true for models called
+        /// The model rejects a tool call of the current turn without its thought signature (shape `chat`). If a client
+        /// sends none, Tollgate adds the placeholder that the provider accepts. Default: true for models called
         /// `gemini-3…` and later (`google/gemini-…` as well), but not for `…-image`.
         pub thought_signatures: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// The model accepts `strict` in a tool's definition.
         pub strict_tools: bool = false, Flag, Live;
-        /// Use of the provider's prompt cache by a translated request, in addition to the client's own marks, which are
-        /// always forwarded. `"marks"` sets `cache_control` on the last block of the system prompt and of the last two
-        /// user turns, unless the client has set its own (shape `messages`). `"key"` sends the client's
-        /// `prompt_cache_key`, or one made from its session (shapes `chat` and `responses`).
+        /// Use of the provider's prompt cache by a translated request. Tollgate always forwards the client's own marks.
+        /// `"marks"` also sets `cache_control` on the last block of the system prompt and of the last two user turns,
+        /// unless the client has set marks (shape `messages`). `"key"` sends the client's `prompt_cache_key`, otherwise
+        /// a key derived from the session (shapes `chat` and `responses`).
         pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
         /// Maximum number of completion tokens of the model. In a translated request, Tollgate lowers a larger bound to
         /// this number.

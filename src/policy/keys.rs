@@ -5,7 +5,7 @@ use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
 use crate::base::order;
 use crate::base::time::Unix;
-use crate::wire::Passthrough;
+use crate::wire::{Passthrough, Shape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::borrow::Cow;
 use std::fmt;
@@ -206,6 +206,16 @@ impl Scope {
             ScopeEndpoint::Passthrough(passthrough) => self.relays[passthrough as usize],
             ScopeEndpoint::Models => self.models,
             ScopeEndpoint::Quota => self.quota,
+        }
+    }
+
+    /// True if answers in this API format are permitted.
+    #[inline]
+    pub fn allows_shape(&self, shape: Shape) -> bool {
+        match shape {
+            Shape::Chat => self.chat,
+            Shape::Messages => self.messages,
+            Shape::Responses => self.responses,
         }
     }
 

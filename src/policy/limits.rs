@@ -19,20 +19,21 @@ section! {
     pub struct UpstreamLimits {
         /// Time for DNS, TCP and TLS of one attempt, over all addresses tried.
         pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// Time until the first event of a stream. When it is over, Tollgate tries the next target. If none is left,
-        /// the client gets 504, or an error event if the head of the stream has been sent (`heartbeat_after`).
+        /// Time until the first event of a stream. When it is over, Tollgate tries the next target. If no target is
+        /// left, the client gets 504, or an error event if the head of the stream has been sent (`heartbeat_after`).
         pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;
         /// Time between two data events of a stream. Comments and pings do not count.
         pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
-        /// Time for a response that is not streamed, over all attempts; for a stream, the whole time until its first
-        /// event. When it is over, the client gets 504, and no other target is tried.
+        /// Time of all attempts together: for a response that is not streamed, until its end; for a stream, until its
+        /// first event. When it is over, the client gets 504, and Tollgate tries no other target.
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
         /// Targets that are tried for one request, including the first. A model with one target has one attempt, unless
         /// a second credential, a `queue` or a renewed credential allows another.
         pub attempts: u32 = 2, Whole(1..=10), Live;
-        /// Consecutive failures after which a target cools down. A single client must not stop a target for others: if
-        /// the gateway has valid keys of two owners (an owner is a group, or a key without a group), the failures must
-        /// come from two owners; otherwise, if it has two valid keys, from two keys. 0 turns this off.
+        /// Consecutive failures after which a target cools down. A single client must not stop a target for others. So
+        /// if the gateway has valid keys of two owners (an owner is a group, or a key without a group), the failures
+        /// must come from two owners. Otherwise, if the gateway has two valid keys, they must come from two keys. 0
+        /// turns this off.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
@@ -40,10 +41,10 @@ section! {
         pub pool_max_idle: usize = 64, Whole(0..=100_000), Live;
         /// Time for which an idle connection is kept open.
         pub pool_idle_timeout: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
-        /// Size of one event of a stream; at most a quarter of `max_buffered` less 128 KiB. A default above that bound
-        /// is lowered to it.
+        /// Size of one event of a stream; at most (`max_buffered` / 4) - 128 KiB. If the default is larger than this
+        /// bound, the bound applies.
         pub max_event: usize = 8 << 20, Bytes(ANSWERS), Live;
-        /// Size of a whole response; it has the same upper bound as `max_event`.
+        /// Size of a whole response. It has the same upper bound as `max_event`.
         pub max_response: usize = 64 << 20, Bytes(ANSWERS), Live;
     }
 }

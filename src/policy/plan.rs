@@ -37,7 +37,7 @@ section! {
         pub period: Period = Period::Month, OneOf(&Period::ALL, Period::as_str), Live;
         /// Requests per window. 0 means no limit.
         pub requests: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// Length of the window in whole seconds. Windows begin at multiples of it, so that all hosts agree.
+        /// Length of the window in whole seconds. Windows begin at multiples of this length, so that all hosts agree.
         pub window: Duration = Duration::from_secs(60), Seconds(Time(WINDOWS)), Live;
         /// Tokens per window. 0 means no limit.
         pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
@@ -45,13 +45,13 @@ section! {
         pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
         /// US dollars per period, at the prices of the models. 0 means no limit.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
-        /// Use of models without `input_price` or `output_price`, and of request fields with another price
-        /// (`service_tier`, hosted tools), under a budget: `"refuse"` returns 403; with `"allow"` the model is free of
-        /// charge, and the field adds nothing to the cost of the tokens. Every budget on the path to the root group
-        /// must allow it.
+        /// Treatment of requests without a known price, if a budget applies: requests for a model without `input_price`
+        /// or `output_price`, and requests with a field that has another price (`service_tier`, hosted tools).
+        /// `"refuse"` returns 403. With `"allow"` the model is free of charge, and the field adds nothing to the cost
+        /// of the tokens. Every plan and group with a budget above the key must allow it.
         pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
-        /// If keys wait for a model's slots: the share of slots for each key of the plan, relative to keys of other
-        /// plans.
+        /// Share of a model's slots for each key of the plan, relative to keys of other plans, while keys wait for
+        /// slots.
         pub share: u32 = 1, Whole(1..=1000), Live;
         /// True if `budget` is the key's own, not its plan's.
         pub own_budget: bool = false;

@@ -6,10 +6,11 @@ pub const TIERS_MAX: usize = 8;
 /// Prices in micro-dollars per 1M tokens, which is pico-dollars per token: 0.25 USD is 250 000.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Prices {
-    /// US dollars per million prompt tokens. With the table `{ "0" = 1.25, "200K" = 2.5 }`, a request whose prompt has
-    /// more than 200,000 tokens, cached ones included, costs 2.5 for each million of them, as Google and OpenAI bill.
-    /// `"0"` is required. Every price may be such a table; a plain number applies to prompts of any length. If the
-    /// estimated prompt has more than 75 % of a threshold, the request reserves at the higher prices.
+    /// US dollars per million prompt tokens. Every price may be a table by length of the prompt, because Google and
+    /// OpenAI bill long prompts at higher prices. With `{ "0" = 1.25, "200K" = 2.5 }`, a request whose prompt has more
+    /// than 200,000 tokens, including cached tokens, costs 2.5 for each million prompt tokens. `"0"` is required. A
+    /// plain number applies to prompts of any length. If the estimated prompt has more than 75 % of a threshold, the
+    /// request reserves at the higher prices.
     #[doc(alias = "input_price")]
     pub input: u64,
     /// US dollars per million completion tokens.

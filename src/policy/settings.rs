@@ -45,12 +45,9 @@ impl<T> Setting<T> {
     /// Reads the setting if `section` has it. Returns true if it has.
     #[inline]
     pub fn read(&self, reader: &mut Reader<'_>, section: &mut Section<'_>, value: &mut T) -> bool {
-        let field = reader.take_renamed(section, self.key, self.former);
-        let is_there = field.is_some();
-        if let Some(field) = field {
-            (self.set)(reader, field, value);
-        }
-        is_there
+        let Some(field) = reader.take_renamed(section, self.key, self.former) else { return false };
+        (self.set)(reader, field, value);
+        true
     }
 }
 

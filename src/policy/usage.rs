@@ -82,6 +82,18 @@ impl Usage {
         }
     }
 
+    /// Returns `self` without `other`, which is a part of it.
+    pub fn minus(self, other: Usage) -> Usage {
+        Usage {
+            uncached_in: self.uncached_in.saturating_sub(other.uncached_in),
+            cache_read: self.cache_read.saturating_sub(other.cache_read),
+            cache_write: self.cache_write.saturating_sub(other.cache_write),
+            hour_write: self.hour_write.saturating_sub(other.hour_write),
+            out: self.out.saturating_sub(other.out),
+            ..self
+        }
+    }
+
     /// All prompt tokens, cached ones included: `prompt_tokens` of the chat shape.
     pub fn prompt(&self) -> u64 {
         self.uncached_in.saturating_add(self.cache_read).saturating_add(self.cache_write)

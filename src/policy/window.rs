@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_sixty_years_lies_in_exactly_one_period_of_each_kind() {
+    fn every_day_of_sixty_years_is_in_exactly_one_period_of_each_kind() {
         for period in [Period::Month, Period::Week, Period::Day] {
             let (mut start, mut renews) = period.bounds(Unix(0));
             for day in 0..60 * 365 {

@@ -87,7 +87,7 @@ pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Co
     let (shape, is_relayed) = (endpoint.shape, endpoint.is_relayed());
     let messages = match shape {
         Shape::Responses => &conversation(&root["input"]),
-        Shape::Chat | Shape::Messages => root["messages"].as_array().map_or(&[][..], Vec::as_slice),
+        _ => root["messages"].as_array().map_or(&[][..], Vec::as_slice),
     };
     if messages.is_empty() && !is_relayed {
         return Err(complain("messages: at least one message is required"));
@@ -390,8 +390,8 @@ fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives
     let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
     let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
     let single = match shape {
-        Shape::Chat | Shape::Responses => root["parallel_tool_calls"] == false,
         Shape::Messages => choice["disable_parallel_tool_use"] == true,
+        _ => root["parallel_tool_calls"] == false,
     };
     let count = if single { 1 } else { directives.calls.unwrap_or(1).clamp(1, CALLS_MAX) };
     let before = turns.min(TURNS_MAX) * count;

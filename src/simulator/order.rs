@@ -15,9 +15,9 @@ const NAME_MAX: [usize; 2] = [64, 128];
 pub(super) fn check(shape: Shape, root: &Value, messages: &[Value]) -> Result<(), String> {
     names(shape, root)?;
     match shape {
-        Shape::Chat => chat(messages),
         Shape::Messages => turns(messages, root["tools"].as_array().is_some_and(|tools| !tools.is_empty())),
         Shape::Responses => items(root, messages),
+        _ => chat(messages),
     }
 }
 
@@ -65,7 +65,7 @@ fn names(shape: Shape, root: &Value) -> Result<(), String> {
             (Shape::Chat, None) => continue,
             (Shape::Chat, Some(function)) => text(function, "name"),
             (Shape::Responses, _) if tool["type"] != "function" => continue,
-            (Shape::Messages | Shape::Responses, _) => text(tool, "name"),
+            _ => text(tool, "name"),
         };
         if !is_plain(name) || name.len() > most {
             return Err(format!("tools[{at}].name: should match '^[a-zA-Z0-9_-]{{1,{most}}}$'"));

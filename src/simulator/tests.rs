@@ -120,7 +120,7 @@ fn said(path: &str, body: &Value) -> String {
 }
 
 #[test]
-fn a_chat_stream_is_spelled_as_the_provider_does() {
+fn chat_stream_has_the_providers_format() {
     let chunk = |delta: &str, finish: &str, usage: &str| {
         format!(
             "data: {{\"id\":\"chatcmpl-sim-1\",\"object\":\"chat.completion.chunk\",\"created\":1795158000,\"model\":\"m\",\
@@ -147,7 +147,7 @@ fn a_chat_stream_is_spelled_as_the_provider_does() {
 }
 
 #[test]
-fn a_messages_stream_is_spelled_as_the_provider_does() {
+fn messages_stream_has_the_providers_format() {
     let expected = r#"event: message_start
 data: {"type":"message_start","message":{"id":"msg_sim_1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"stop_details":null,"container":null,"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":3,"output_tokens":1,"output_tokens_details":null,"cache_creation":null,"inference_geo":null,"server_tool_use":null,"service_tier":"standard"}}}
 

@@ -18,7 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Contents of the file and the memory.
 #[derive(Default)]
@@ -166,8 +166,12 @@ pub struct AlertFile {
     /// Lines that could not be written.
     unwritten: Arc<Mutex<String>>,
     /// The lock, while this process has it.
-    held: Arc<Mutex<Weak<File>>>,
+    held: Arc<Mutex<Weak<AlertLock>>>,
 }
+
+/// The lock of a file of alerts: of the file that replaced it, if it was shrunk meanwhile.
+#[derive(Debug)]
+pub struct AlertLock(Mutex<File>);
 
 impl AlertFile {
     /// The file at `place`.
@@ -180,7 +184,9 @@ impl AlertFile {
         if self.size() == 0 {
             return Ok(());
         }
-        let _lock = match self.locked(FlockOperation::NonBlockingLockExclusive) {
+        // An attempt may be waiting for another process.
+        let Ok(held) = self.held.try_lock() else { return Ok(()) };
+        let lock = match self.locked(held, FlockOperation::NonBlockingLockExclusive) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             lock => lock?,
         };
@@ -195,9 +201,13 @@ impl AlertFile {
         let mut out = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&draft)?;
         out.write_all(facts.lines().0.as_bytes())?;
         out.sync_all()?;
+        // Attempts that go on keep other processes from delivering alerts of this file, too.
+        rustix::fs::flock(&out, FlockOperation::NonBlockingLockExclusive)?;
         std::fs::rename(&draft, &self.path)?;
         // Another process may have written meanwhile. It repeats lines that it writes to the former file from now on.
-        io::copy(&mut old, &mut out).map(drop)
+        let copied = io::copy(&mut old, &mut out);
+        *lock.0.lock().unwrap_or_else(PoisonError::into_inner) = out;
+        copied.map(drop)
     }
 
     /// Bytes of the file. It grows with each fact.
@@ -245,22 +255,22 @@ impl AlertFile {
     }
 
     /// Waits until no other process delivers alerts, and keeps them from it until the last result is dropped.
-    pub fn lock(&self) -> io::Result<Arc<File>> {
-        self.locked(FlockOperation::LockExclusive)
+    pub fn lock(&self) -> io::Result<Arc<AlertLock>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        self.locked(held, FlockOperation::LockExclusive)
     }
 
-    fn locked(&self, how: FlockOperation) -> io::Result<Arc<File>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = held.upgrade() {
-            return Ok(file);
+    fn locked(&self, mut held: MutexGuard<'_, Weak<AlertLock>>, how: FlockOperation) -> io::Result<Arc<AlertLock>> {
+        if let Some(lock) = held.upgrade() {
+            return Ok(lock);
         }
         loop {
             let file = self.writer()?;
             rustix::fs::flock(&file, how)?;
             if self.is_present(&file) {
-                let file = Arc::new(file);
-                *held = Arc::downgrade(&file);
-                return Ok(file);
+                let lock = Arc::new(AlertLock(Mutex::new(file)));
+                *held = Arc::downgrade(&lock);
+                return Ok(lock);
             }
         }
     }
@@ -488,6 +498,40 @@ mod tests {
         file.shrink(now).unwrap();
         assert!(file.size() < size / 3, "{} of {size}", file.size());
         assert!((0..300).all(|number| file.facts(now).is_done(&of(format!("key/{number}")))));
+    }
+
+    #[test]
+    fn file_shrinks_during_attempts_which_keep_its_lock() {
+        let folder = ScratchFolder::new("busy");
+        let place = Place::new(folder.0.clone(), "l".to_string());
+        let (file, now) = (AlertFile::new(&place), Unix(10_000_000_000));
+        let waits = alert(AlertKind::Budget, "key/waits", now.0, now.0);
+        note(&file, |lines| lines.due(&waits));
+        let held = file.lock().unwrap();
+        for round in 0..3 {
+            for number in 0..100 {
+                let one = alert(AlertKind::Target, "target/a", now.0 + number, now.0 + number);
+                note(&file, |lines| lines.due(&one));
+                file.done(&one, now).unwrap();
+            }
+            let size = file.size();
+            file.shrink(now).unwrap();
+            assert!(file.size() < size / 3, "{round}: {} of {size}", file.size());
+            assert_eq!(file.facts(now).due, std::slice::from_ref(&waits));
+        }
+        // Another process waits for all attempts. Meanwhile it does not wait to shrink the file.
+        let (other, also_held) = (AlertFile::new(&place), file.lock().unwrap());
+        drop(held);
+        let theirs = other.clone();
+        let waits = std::thread::spawn(move || theirs.lock().map(drop));
+        let size = file.size();
+        while !waits.is_finished() && other.held.try_lock().is_ok() {
+            std::thread::yield_now();
+        }
+        other.shrink(now).unwrap();
+        assert!(!waits.is_finished() && file.size() == size);
+        drop(also_held);
+        waits.join().unwrap().unwrap();
     }
 
     #[test]

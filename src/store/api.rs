@@ -37,8 +37,8 @@ pub enum StoreError {
     TooManyLines,
     /// The shared store, named without its password, and the error there.
     Shared(String, String),
-    /// The shared store's answer was interrupted: this process was stopped and continued. The commands sent may have
-    /// been done.
+    /// The shared store did not answer in time, or this process was stopped and continued meanwhile. The commands sent
+    /// may have been done, and can be sent again at once.
     Interrupted(String),
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for StoreError {
                 write!(f, "the report has more than {most} lines: restrict it, or use `tollgate usage`")
             }
             StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
-            StoreError::Interrupted(server) => write!(f, "{server}: interrupted"),
+            StoreError::Interrupted(server) => write!(f, "{server}: no answer in time"),
         }
     }
 }
@@ -287,8 +287,8 @@ impl Query {
         let Some(who) = asked().find_map(By::who) else { return Ok(None) };
         let answers = asked().all(|by| by == By::Day || by.who() == Some(who));
         let kept = "reports by user, session or agent group only by day, as in `user`, `session,day` or `agent,day`, \
-                    with no filters except --user, --since and --until; for more, query the view `rows` with SQL, \
-                    or use `tollgate ledger export`";
+                    with no filters except its own name, --since and --until; for more, query the view `rows` with \
+                    SQL, or use `tollgate ledger export`";
         if answers { Ok(Some(who)) } else { Err(kept) }
     }
 

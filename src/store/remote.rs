@@ -123,6 +123,8 @@ pub enum Done {
     Unanswered(Ask),
     /// The ledger had these rows already, from an earlier attempt. Their leases have not been given back now.
     Before,
+    /// The server came to the question too late, and changed nothing. It can be asked again under a new name.
+    Late,
 }
 
 /// Running requests of one host, by account, window and period.
@@ -380,14 +382,16 @@ impl Remote {
         self.query(redis::cmd("DEL").arg(&name))
     }
 
-    /// Sends commands in one pipeline and returns the outcome of each. After an error the outcomes are unknown: rows
-    /// are sent again under the same number; all other reservations end with the host's name, which is not used again.
+    /// Sends commands in one pipeline and returns the outcome of each, of at least one not [`Done::Late`]. After an
+    /// error the outcomes are unknown: rows are sent again under the same number; all other reservations end with the
+    /// host's name, which is not used again.
     pub fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         self.connect()?;
         let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
+        let late = clock::unix().0.saturating_add(limits::ASK_FRESH.as_millis() as u64);
         for command in commands {
             pipe.add_command(match command {
-                RemoteCommand::Ask(ask) => self.ask_command(speaker, ask),
+                RemoteCommand::Ask(ask) => self.ask_command(speaker, ask, late),
                 RemoteCommand::Release(releases) => self.release_command(speaker, releases),
                 RemoteCommand::Rows(number, rows, uses) => {
                     let numbers = (*number, std::mem::replace(&mut before, *number));
@@ -406,9 +410,6 @@ impl Remote {
         let bytes = pipe.get_packed_pipeline();
         let asked = self.clock.mono();
         let mut answers = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, sent))?;
-        if answers.iter().any(is_late) {
-            return Err(self.stalled());
-        }
         if self.clock.mono().micros_since(asked) >= limits::ASK_FRESH.as_micros() as u64 {
             self.spared.stalled(self.clock.mono());
         }
@@ -422,18 +423,16 @@ impl Remote {
             return Err(self.nonsense());
         }
         self.judge_wait(have)?;
-        Ok(done)
-    }
-
-    /// The server took so long to execute a question that grants may have ended before their hosts could report their
-    /// use. They are spared as after an outage, and the question can be asked again.
-    fn stalled(&mut self) -> StoreError {
-        self.spared.broke(self.clock.mono());
-        // The clock may have been read incorrectly, too.
-        match self.ask_clock() {
-            Ok(()) => StoreError::Interrupted(self.name.clone()),
-            Err(error) => error,
+        // Grants may have ended before their hosts could report their use. They are spared as after an outage.
+        if done.contains(&Done::Late) {
+            self.spared.broke(self.clock.mono());
+            // The clock may have been read incorrectly, too.
+            self.ask_clock()?;
+            if done.iter().all(|done| *done == Done::Late) {
+                return Err(StoreError::Interrupted(self.name.clone()));
+            }
         }
+        Ok(done)
     }
 
     fn read_answer(&mut self, command: &RemoteCommand<'_>, answer: Value) -> Result<Done, StoreError> {
@@ -443,6 +442,7 @@ impl Remote {
                 Ok(Done::Unanswered((*ask).clone()))
             }
             (_, Value::ServerError(error)) => Err(self.failed(&error.into())),
+            (RemoteCommand::Ask(_), answer) if is_late(&answer) => Ok(Done::Late),
             (RemoteCommand::Ask(ask), answer) => {
                 read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense())
             }
@@ -461,7 +461,7 @@ impl Remote {
         StoreError::Shared(self.name.clone(), "an answer that makes no sense".to_string())
     }
 
-    fn ask_command(&mut self, speaker: &Speaker, ask: &Ask) -> Cmd {
+    fn ask_command(&mut self, speaker: &Speaker, ask: &Ask, late: u64) -> Cmd {
         let (prefix, mut keys) = (self.nodes.prefix(), vec![self.named("wins")]);
         for (account, window, _) in accounts(&ask.key, &ask.lease) {
             keys.extend(["live", "due", "use", "cost"].map(|what| format!("{prefix}{what}:{account}")));
@@ -475,7 +475,7 @@ impl Remote {
         let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
         cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
         cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(self.named(CALLS)).arg(u8::from(known));
-        cmd.arg(clock::unix().0.saturating_add(limits::ASK_FRESH.as_millis() as u64));
+        cmd.arg(late);
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);
         for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
             let first = period.0.0 / DAY_MS;

@@ -97,6 +97,8 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     went_on: bool,
     /// Grants to give back.
     returned: Vec<u64>,
+    /// Questions, or batches, sent at a time: fewer after a pipeline that the ledger could not execute in time.
+    room: usize,
     /// The ledger knows this host under its present name.
     announced: bool,
     /// Epoch of the ledger.
@@ -136,6 +138,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             waiting: Vec::new(),
             went_on: false,
             returned: Vec::new(),
+            room: limits::COMMANDS_PER_PIPELINE,
             announced: false,
             epoch: None,
             failed: false,
@@ -246,6 +249,8 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     /// Connects, and announces this host under a new name.
     fn come_back_at_once(&mut self) -> Result<(), StoreError> {
         self.announced = false;
+        // Leases that were given back meanwhile are not reserved any more.
+        self.drop_releases();
         // An earlier announcement may have arrived, although it was not answered.
         if self.formers.len() == limits::FORMER_NAMES_MAX {
             self.formers.remove(1);
@@ -274,8 +279,6 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             (self.tell)(SharedNotice::Store(StoreNotice::Warning(OLDER.to_string())));
             self.committed = None;
         }
-        // Leases given back while the ledger was unreachable are not among the reservations announced.
-        self.releases.clear();
         self.next.renew = self.remote.watch().after(limits::LEASE / 3);
         Ok(())
     }
@@ -290,19 +293,16 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         if !self.is_ready() {
             self.answer_none(asks);
             self.returned.clear();
-            // Released leases are no longer reserved, and will not be announced.
-            for release in std::mem::take(&mut self.releases) {
-                self.give_back(&release.key, &release.lease, release.unsent);
-            }
+            self.drop_releases();
             return Ok(());
         }
-        let (mut rest, mut first, mut interrupted) = (asks, true, false);
+        let (mut rest, mut first, mut interrupted, mut advances) = (asks, true, false, false);
         let until = self.remote.watch().after(limits::SHARED_ANSWER);
         while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
             first = false;
             let (releases, returned) = (std::mem::take(&mut self.releases), std::mem::take(&mut self.returned));
             // Order: amounts taken from grants, then the remainders of grants, then the leases given back.
-            let batches = self.batches.iter().take(limits::COMMANDS_PER_PIPELINE / 8);
+            let batches = self.batches.iter().take(self.room.min(limits::COMMANDS_PER_PIPELINE / 8));
             let mut commands: Vec<RemoteCommand<'_>> = Vec::new();
             commands.extend(
                 batches.filter_map(|batch| Some(RemoteCommand::Rows(batch.sent.as_ref()?.1, &batch.rows, &batch.uses))),
@@ -313,35 +313,58 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             }
             commands.extend(returned.iter().map(|number| RemoteCommand::Return(*number)));
             let room = limits::COMMANDS_PER_PIPELINE.saturating_sub(commands.len()).max(1);
-            let now = rest.len().min(room);
+            let now = rest.len().min(room).min(self.room);
             commands.extend(rest[..now].iter().map(RemoteCommand::Ask));
             if commands.is_empty() {
                 return Ok(());
             }
             let asked = self.remote.watch();
-            match self.remote.send(&self.speaker, &commands) {
+            let (late, error) = match self.remote.send(&self.speaker, &commands) {
                 Ok(done) => {
-                    rest = &mut rest[now..];
                     self.settle(sent, &done, asked);
-                    releases.iter().for_each(|one| self.give_back(&one.key, &one.lease, one.unsent));
+                    (done.iter().filter(|done| **done == Done::Late).count(), None)
                 }
                 Err(error) => {
                     // Grants in an answer that never arrived end by themselves.
                     self.lents.take();
-                    rest.iter_mut().for_each(|ask| ask.wish.part = 0);
-                    releases.iter().for_each(|one| self.give_back(&one.key, &one.lease, one.unsent));
-                    // Interrupted commands may have been done, so all of them are sent again under a new name.
-                    let again =
-                        matches!(error, StoreError::Interrupted(_)) && (!interrupted || self.remote.watch() < until);
-                    if !again || self.come_back_at_once().is_err() {
-                        self.answer_none(rest);
-                        return Err(error);
-                    }
-                    interrupted = true;
+                    (now, Some(error))
                 }
+            };
+            releases.iter().for_each(|one| self.give_back(&one.key, &one.lease, one.unsent));
+            // The server executes commands in this order, so that the last questions are late.
+            let answered = now - late;
+            (rest, advances) = (&mut rest[answered..], advances || error.is_none());
+            if error.is_none() && late == 0 {
+                let more = if answered.max(sent) == self.room { 1 + self.room / 8 } else { 0 };
+                self.room = (self.room + more).min(limits::COMMANDS_PER_PIPELINE);
+                continue;
             }
+            rest.iter_mut().for_each(|ask| ask.wish.part = 0);
+            // Interrupted commands may have been done, so all of them are sent again under a new name.
+            let is_lost = error.as_ref().is_some_and(|error| !matches!(error, StoreError::Interrupted(_)));
+            if !is_lost {
+                // If nothing was answered, the ledger or this process stood still for a moment, whatever the number.
+                self.room = (if answered > 0 { answered } else { self.room } / 2).max(1);
+            }
+            let again = !is_lost && (!interrupted || self.remote.watch() < until);
+            // A ledger that is only slow has not failed: the rest may be asked again.
+            let error = error.filter(|_| is_lost || !advances);
+            let back = if again { self.come_back_at_once() } else { error.map_or(Ok(()), Err) };
+            if !again || back.is_err() {
+                self.announced = false;
+                self.answer_none(rest);
+                return back;
+            }
+            interrupted = true;
         }
         Ok(())
+    }
+
+    /// Gives back leases under the host's former name: the next announcement does not contain them.
+    fn drop_releases(&mut self) {
+        for release in std::mem::take(&mut self.releases) {
+            self.give_back(&release.key, &release.lease, release.unsent);
+        }
     }
 
     /// Records the outcomes of the first `sent` batches, which come first, and of the questions, which were sent after
@@ -384,7 +407,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                 Done::Answer(answer) => self.heard(answer, asked),
                 Done::Ended => self.announced = false,
                 Done::Unanswered(ask) => self.answer_none(std::slice::from_ref(ask)),
-                Done::Done | Done::Before => {}
+                Done::Done | Done::Before | Done::Late => {}
             }
         }
     }

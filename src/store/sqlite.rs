@@ -205,7 +205,8 @@ impl Sqlite {
 
     /// See [`Moments`].
     pub fn moments(&self) -> Result<Moments, StoreError> {
-        moments::read(&self.connection).map_err(|error| self.tell(error))
+        let read = || moments::read(&*self.connection.unchecked_transaction()?);
+        read().map_err(|error| self.tell(error))
     }
 
     /// Stores [`Moments::held`] in the ledger.

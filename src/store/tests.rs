@@ -15,7 +15,7 @@ use crate::wire::ModelEndpoint;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -1103,9 +1103,31 @@ fn thread_reports_that_the_present_time_is_accepted() {
     place.owner().append(&[row(A, 900 * DAY, "m", 1)]).unwrap();
     let (_handle, told) = folding(&place, place.shared().moments().unwrap());
     place.shared().accept_clock(Unix(20 * DAY), &AuditLine::default()).unwrap();
-    // A look between the two writes of the command still reports the old record.
     let accepted = StoreNotice::Newest { at: Unix(20 * DAY), accepted: true };
     while next(&told) != accepted {}
+}
+
+#[test]
+fn moments_are_read_at_one_state_of_the_ledger() {
+    let place = Place::new("moments");
+    let (mut writer, reader) = (place.owner(), place.shared());
+    writer.set_durable(false).unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&ended);
+    let writing = std::thread::spawn(move || {
+        for number in 1..=300 {
+            writer.append(&[row(A, (900 + number) * DAY, "m", number)]).unwrap();
+            writer.accept_clock(Unix(number * DAY), &AuditLine::default()).unwrap();
+        }
+        ends.store(true, Ordering::Release);
+    });
+    while !ended.load(Ordering::Acquire) {
+        let Moments { newest, accepted, .. } = reader.moments().unwrap();
+        let accepted = accepted.unwrap_or_default();
+        let next = Unix(accepted.0 + 901 * DAY);
+        assert!(newest == accepted || newest == next, "{newest:?} is from before {accepted:?} was accepted");
+    }
+    writing.join().unwrap();
 }
 
 /// A ledger that counts the key records read from it.

@@ -21,6 +21,8 @@ pub enum Shape {
 /// Fixed properties of an API format.
 struct ShapeRow {
     name: &'static str,
+    /// Another name in the configuration; empty if there is none.
+    alias: &'static str,
     /// Path of the requests for answers.
     path: &'static str,
     /// Path of the requests for a number of tokens; empty if there are none.
@@ -30,10 +32,17 @@ struct ShapeRow {
 
 /// The formats in the order of [`Shape::ALL`].
 const SHAPES: [ShapeRow; Shape::ALL.len()] = [
-    ShapeRow { name: "chat", path: "/v1/chat/completions", count_path: "", is_anthropic: false },
-    ShapeRow { name: "messages", path: "/v1/messages", count_path: "/v1/messages/count_tokens", is_anthropic: true },
+    ShapeRow { name: "chat", alias: "openai", path: "/v1/chat/completions", count_path: "", is_anthropic: false },
+    ShapeRow {
+        name: "messages",
+        alias: "anthropic",
+        path: "/v1/messages",
+        count_path: "/v1/messages/count_tokens",
+        is_anthropic: true,
+    },
     ShapeRow {
         name: "responses",
+        alias: "",
         path: "/v1/responses",
         count_path: "/v1/responses/input_tokens",
         is_anthropic: false,
@@ -52,6 +61,13 @@ impl Shape {
     /// Returns its name in the configuration, in scopes and in rows.
     pub fn name(self) -> &'static str {
         self.row().name
+    }
+
+    /// Returns all names in the configuration.
+    pub fn names() -> Vec<(&'static str, Shape)> {
+        let names = Shape::ALL.map(|shape| (shape.name(), shape));
+        let aliases = Shape::ALL.map(|shape| (shape.row().alias, shape));
+        names.into_iter().chain(aliases).filter(|(name, _)| !name.is_empty()).collect()
     }
 
     /// Returns the path of its requests for answers below `/v1`.

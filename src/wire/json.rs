@@ -514,24 +514,6 @@ fn far_special(buf: &[u8], at: usize) -> usize {
     to_special_wide(buf, at)
 }
 
-/// True if `raw` is the inside of a JSON string: complete escapes, valid UTF-8, no quote and no control character.
-pub fn is_string_inside(raw: &[u8]) -> bool {
-    let mut at = 0;
-    loop {
-        at = to_special(raw, at);
-        let step = match raw.get(at) {
-            None => return true,
-            Some(b'\\') => escape(&raw[at..]),
-            Some(0x80..) => multibyte(&raw[at..]),
-            Some(_) => return false,
-        };
-        match step {
-            Ok(len) if len > 0 => at += len,
-            _ => return false,
-        }
-    }
-}
-
 /// Returns the length of the escape at the front, 0 if it is incomplete. A lone surrogate is refused, as serde_json
 /// does: it has no UTF-8, and parsers differ in its replacement.
 fn escape(bytes: &[u8]) -> Result<usize, &'static str> {

@@ -7,6 +7,7 @@ pub mod inbound;
 pub mod json;
 pub mod percent;
 pub mod sse;
+pub(crate) mod template;
 pub mod trace;
 
 pub use endpoint::{ModelEndpoint, Operation, Passthrough, Shape};
@@ -39,10 +40,5 @@ impl Span {
     /// True if the span is empty, like the default one.
     pub fn is_empty(self) -> bool {
         self.len() == 0
-    }
-
-    /// Returns the span moved `by` bytes to the right.
-    pub fn shift(self, by: usize) -> Span {
-        Span { start: self.start + by as u32, end: self.end + by as u32 }
     }
 }

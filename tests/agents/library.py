@@ -16,10 +16,10 @@ def write_file(path: str, content: str) -> str:
 
 
 def edit_file(path: str, old: str, new: str) -> str:
-    """Replace a text in a file, where it stands exactly once."""
+    """Replace a text that occurs exactly once in a file."""
     text = pathlib.Path(path).read_text()
     if text.count(old) != 1:
-        return "the text does not stand there exactly once"
+        return "the text does not occur exactly once"
     pathlib.Path(path).write_text(text.replace(old, new))
     return "replaced"
 

@@ -1,9 +1,9 @@
 """A scripted model in all three formats, complete and streamed: it writes a program, runs it, finds that it is wrong,
 fixes it in two steps, runs it again while reading the file, and reports the result.
 
-It is as strict as the providers that it imitates: a call without its result, a result without its call, reasoning that
-it never sent or a member that the format does not have is 400. Results must be the tools' real output, otherwise the
-script ends with a message that says so.
+It is as strict as the providers that it imitates. It returns 400 for a call without its result, a result without its
+call, reasoning that it did not send, or a member that is not part of the format. If a result is not the tools' real
+output, the script ends with a message about that.
 """
 
 import http.server
@@ -17,7 +17,7 @@ DONE = "It prints 42 now."
 THOUGHT = "Let me see."
 FOLDER = re.compile(r"in the folder (/[\w./-]+)")
 # Part of the prompt with which a client requests a summary of its conversation.
-COMPACTS = re.compile(r"create a detailed summary|CONTEXT CHECKPOINT COMPACTION")
+COMPACTS = re.compile(r"create a detailed summary|CONTEXT CHECKPOINT COMPACTION|Create a new anchored summary")
 # Errors of providers of each format for a prompt that is too long.
 TOO_LONG = {
     "chat": {"message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 8227 tokens.",
@@ -93,12 +93,14 @@ class Turn:
         if unknown:
             raise Wrong(f"unknown members: {sorted(unknown)}")
         self.calls, self.results, self.texts = [], {}, []
+        # What the model said, which after a compaction includes the task.
+        self.said = []
         # Reasoning of earlier turns that was sent back.
         self.kept = 0
         getattr(self, f"read_{shape}")(body)
         if set(self.results) != set(self.calls):
             raise Wrong(f"calls {self.calls} and results {sorted(self.results)}")
-        folder = FOLDER.search("\n".join(self.texts))
+        folder = FOLDER.search("\n".join(self.texts + self.said))
         self.folder = folder.group(1) if folder else ""
         self.compacts = bool(self.texts and COMPACTS.search(self.texts[-1]))
         self.answer(moves(self.tools, self.folder))
@@ -118,6 +120,8 @@ class Turn:
             calls = message.get("tool_calls") or []
             open_calls = [call["id"] for call in calls]
             self.calls += open_calls
+            if message["role"] == "assistant":
+                self.said.append(text_of(message.get("content")))
             if message["role"] == "user":
                 self.texts.append(text_of(message["content"]))
                 unsigned = []
@@ -149,8 +153,8 @@ class Turn:
                     if block["signature"] not in self.given:
                         raise Wrong("Invalid `signature` in `thinking` block")
                     self.kept += 1
-                elif block["type"] == "text" and message["role"] == "user":
-                    self.texts.append(block["text"])
+                elif block["type"] == "text":
+                    (self.texts if message["role"] == "user" else self.said).append(block["text"])
 
     def read_responses(self, body):
         self.tools = {tool["name"]: tool for tool in body.get("tools") or [] if "name" in tool}
@@ -168,8 +172,8 @@ class Turn:
                 if item["encrypted_content"] not in self.given:
                     raise Wrong("The encrypted content could not be verified")
                 self.kept += 1
-            elif kind == "message" and item["role"] == "user":
-                self.texts.append(text_of(item["content"]))
+            elif kind == "message" and item["role"] in ["user", "assistant"]:
+                (self.texts if item["role"] == "user" else self.said).append(text_of(item["content"]))
 
     def answer(self, steps):
         """The next step, by the results so far: calls, or the last message."""
@@ -324,7 +328,7 @@ SHAPES = {
 
 
 class Player:
-    """The provider on a port of its own. `refused` lists the requests that it refused."""
+    """The provider, on its own port. `refused` contains the requests that it refused."""
 
     def __init__(self):
         self.refused, self.given, self.failed = [], {}, set()
@@ -363,7 +367,7 @@ class Player:
         if turn.compacts and turn.folder in self.full:
             self.compacted.add(turn.folder)
         elif turn.folder in self.compacted:
-            # It has continued; nothing more is required.
+            # The client has continued, which is all that this step requires.
             turn.say, turn.next = DONE, []
         once = (body["model"], turn.folder)
         fails = turn.number == 1 and body["model"] in ["fails", "breaks"] and once not in self.failed

@@ -1,12 +1,11 @@
 """Real, unmodified clients at the gateway, with a scripted provider of each format: every combination of formats.
 
     AGENTS=codex,claude run.py     only these clients
-    AGENTS_TIMES=3 run.py          Codex this number of times at each provider, instead of 20
+    AGENTS_TIMES=3 run.py          the newest Codex this number of times at each provider, instead of 20
 
-Each runs in a folder of its own with its block of the guide, and can reach only 127.0.0.1. The files that it wrote and
-its last message are checked. At the end the table of src/docs/agents.md is printed; the last line is
-`N passed, N failed, N skipped`.
-"""
+Each client runs in a separate folder with its block of the guide, and can reach only 127.0.0.1. The script checks the
+files that the client wrote and its last message. At the end it prints the tables of src/docs/agents.md; the last line
+is `N passed, N failed, N skipped`. """
 
 import concurrent.futures
 import dataclasses
@@ -29,14 +28,16 @@ import play  # noqa: E402
 UPSTREAMS = ["chat", "messages", "responses"]
 TIMES = int(os.environ.get("AGENTS_TIMES", "20"))
 PATIENCE = 180
-# Time within which a client must end after an error for a spent allowance.
+# Maximum time until a client ends after an error for a spent quota.
 SPENT_SECONDS = 5
 MARKS = ("<!-- scripts/test agents -->\n", "\n<!-- end -->")
+# The sentence between the two tables of the guide.
+AFTER_OVERFLOW = "Agents whose provider refused a prompt as too long compacted the conversation and went on:"
 TOOLS = pathlib.Path(os.environ["AGENTS_TOOLS"])
 
 
 def block(title, language):
-    """The code of the guide for a client."""
+    """The code block of the guide for a client."""
     text = (ROOT / "src" / "docs" / "agents.md").read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
     return text.split(f"\n```{language}\n")[1].split("\n```\n")[0]
 
@@ -51,8 +52,14 @@ class Client:
     times: int = 1
     # The package with its version.
     version: str = ""
-    # Turns whose reasoning must be sent back with the last request, whatever format it had.
+    # Number of turns whose reasoning must be sent back with the last request, in every format.
     keeps: int = 0
+    # True if the client compacts after an overflow; False for libraries, which leave that to their user.
+    compacts: bool = False
+    # Exit code after an overflow, even if the client did the whole task.
+    code: int = 0
+    # Arguments that continue the conversation, if the client compacts at the beginning of the next turn.
+    resumes: tuple = ()
 
 
 @dataclasses.dataclass
@@ -91,13 +98,19 @@ def program(name):
     return str(TOOLS / "node" / "node_modules" / ".bin" / name)
 
 
-def codex(task, *command):
-    home = task.home / ".codex"
-    home.mkdir(exist_ok=True)
-    (home / "config.toml").write_text(task.filled("Codex", "toml"))
-    (home / "models.json").write_text(task.filled("Codex", "json"))
-    options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    return task.run([program("codex"), "exec", *command, *options, task.prompt], CODEX_HOME=str(home))
+def codex(package):
+    """Starts the Codex of a folder of packages: two versions cannot share a name in `.bin`."""
+
+    def start(task, *command):
+        home = task.home / ".codex"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(task.filled("Codex", "toml"))
+        (home / "models.json").write_text(task.filled("Codex", "json"))
+        options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        script = str(TOOLS / "node" / "node_modules" / package / "bin" / "codex.js")
+        return task.run(["node", script, "exec", *command, *options, task.prompt], CODEX_HOME=str(home))
+
+    return start
 
 
 def claude(task):
@@ -110,8 +123,8 @@ def opencode(package):
     def start(task):
         text = task.filled("opencode", "json").replace("@ai-sdk/openai-compatible", package)
         (task.folder / "opencode.json").write_text(text)
-        alone = ["AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS"]
-        environment = {f"OPENCODE_DISABLE_{name}": "1" for name in alone}
+        features = ["AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS"]
+        environment = {f"OPENCODE_DISABLE_{name}": "1" for name in features}
         return task.run([program("opencode"), "run", task.prompt], **environment)
 
     return start
@@ -128,7 +141,7 @@ def library(title, name, shape, venv="venv"):
 
 def vercel(shape):
     def start(task):
-        # Next to the packages, which are searched from the folder of a module.
+        # Next to the packages, since modules search them from their own folder.
         path = TOOLS / "node" / f"task-{task.folder.name}.mjs"
         path.write_text(task.filled("Vercel's AI SDK", "js") + "\n" + (HERE / "vercel.mjs").read_text())
         try:
@@ -139,12 +152,15 @@ def vercel(shape):
     return start
 
 
+# The newest three versions of Codex, the newest first.
+CODEX = ["@openai/codex", "codex-0.169", "codex-0.167"]
 CLIENTS = [
-    Client("Codex", "responses", codex, TIMES, "@openai/codex", 5),
-    Client("Claude Code", "messages", claude, 1, "@anthropic-ai/claude-code", 5),
-    Client("opencode", "chat", opencode("@ai-sdk/openai-compatible"), 1, "opencode-ai"),
-    Client("opencode", "messages", opencode("@ai-sdk/anthropic"), 1, "opencode-ai"),
-    Client("opencode", "responses", opencode("@ai-sdk/openai"), 1, "opencode-ai"),
+    *(Client("Codex", "responses", codex(package), times, package, 5, True, 0, ("resume", "--last"))
+      for package, times in zip(CODEX, [TIMES, 1, 1])),
+    Client("Claude Code", "messages", claude, 1, "@anthropic-ai/claude-code", 5, True),
+    Client("opencode", "chat", opencode("@ai-sdk/openai-compatible"), 1, "opencode-ai", 0, True, 1),
+    Client("opencode", "messages", opencode("@ai-sdk/anthropic"), 1, "opencode-ai", 0, True, 1),
+    Client("opencode", "responses", opencode("@ai-sdk/openai"), 1, "opencode-ai", 0, True, 1),
     *(Client("OpenAI Agents SDK", shape, library("OpenAI Agents SDK", "agents", shape), 1, "openai-agents")
       for shape in ["chat", "responses"]),
     *(Client("Pydantic AI", shape, library("Pydantic AI", "pydantic_ai", shape), 1, "pydantic-ai-slim")
@@ -157,7 +173,7 @@ CLIENTS = [
 
 
 def version(package):
-    """The version that the stage has pinned."""
+    """The version that the stage pins."""
     words = os.environ["AGENTS_VERSIONS"].split()
     return next(word.rpartition("@")[2].rpartition("==")[2] for word in words if re.split(r"\[|==|(?<=.)@", word)[0] == package)
 
@@ -179,7 +195,7 @@ class Runs:
         return Task(work, home, self.gateway.gateway, model, key or self.gateway.key)
 
     def note(self, name, why):
-        """Counts a check; `why` is empty if it holds."""
+        """Counts a check; `why` is empty if it passed."""
         if why:
             self.failed.append(name)
             print(f"FAIL: {name}: {why}", flush=True)
@@ -191,50 +207,59 @@ class Runs:
         task = self.task(model)
         try:
             code, said = client.start(task)
-            # Codex ends its turn after an overflow, and compacts at the beginning of the next one.
-            if model.startswith("full-") and client.start is codex:
-                code, said = codex(task, "resume", "--last")
+            if model.startswith("full-") and client.resumes:
+                code, said = client.start(task, *client.resumes)
         except subprocess.TimeoutExpired:
             return "took too long"
         wrote = task.folder / play.FILE
         wrote = wrote.read_text() if wrote.exists() else ""
         shutil.rmtree(task.folder.parent, ignore_errors=True)
         if model.startswith("full-"):
-            good = code == 0 and play.DONE in said and str(task.folder) in self.player.compacted
-            return "" if good else f"it did not compact and go on, exit code {code}, said:\n{said[-2000:]}"
+            good = code == client.code and play.DONE in said and str(task.folder) in self.player.compacted
+            return "" if good else f"it did not compact and continue, exit code {code}, output:\n{said[-2000:]}"
         if model.startswith("via-") and self.player.kept.get(str(task.folder), 0) < client.keeps:
-            return "its reasoning of earlier turns did not come back"
+            return "it did not send back its reasoning of earlier turns"
         if code == 0 and wrote.strip() == play.RIGHT and play.DONE in said:
             return ""
         return f"exit code {code}, wrote {wrote!r}, said:\n{said[-2000:]}"
 
     def rows(self, clients):
-        """All runs, two at a time; the rows of the table."""
+        """Runs the task with each client at each provider; returns the rows of the table."""
+        return self.each(clients, "via", lambda client: client.times)
+
+    def overflows(self, clients):
+        """Likewise with a provider that refuses one prompt as too long, so that the client compacts and continues."""
+        return self.each(clients, "full", lambda _: 1)
+
+    def each(self, clients, models, times):
+        """Runs everything, two clients at a time."""
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             cells = [
-                [[pool.submit(self.done, client, f"via-{upstream}") for _ in range(client.times)] for upstream in UPSTREAMS]
+                [[pool.submit(self.done, client, f"{models}-{upstream}") for _ in range(times(client))]
+                 for upstream in UPSTREAMS]
                 for client in clients
             ]
             return [[f"{client.name} {version(client.version)}", client.shape,
-                     *(self.cell(client, upstream, runs) for upstream, runs in zip(UPSTREAMS, row))]
+                     *(self.cell(client, f"{models}-{upstream}", runs) for upstream, runs in zip(UPSTREAMS, row))]
                     for client, row in zip(clients, cells)]
 
-    def cell(self, client, upstream, runs):
-        name, said = f"{client.name} ({client.shape}) at {upstream}", [run.result() for run in runs]
+    def cell(self, client, model, runs):
+        name = f"{client.name} {version(client.version)} ({client.shape}) at {model}"
+        said = [run.result() for run in runs]
         self.note(name, next((why for why in said if why), ""))
         good = f"{said.count('')} of {len(said)}"
         print(f"{name}: {good}", flush=True)
         return good
 
     def spent(self):
-        """Codex with too small an allowance: it ends soon and shows the gateway's message."""
+        """Codex with too small a quota: it ends soon and shows the gateway's message."""
         key = self.gateway.issue("--plan", "spent")
         began = None
         for _ in range(2):
             began = time.monotonic()
-            code, said = codex(self.task("via-chat", key))
+            code, said = CLIENTS[0].start(self.task("via-chat", key))
         seconds = time.monotonic() - began
-        print(f"Codex with too small an allowance: ended after {seconds:.1f} s")
+        print(f"Codex with too small a quota: ended after {seconds:.1f} s")
         good = code != 0 and "of the allowance of this key, of which 1 of 1 are left" in said and seconds < SPENT_SECONDS
         self.note("Codex with too small an allowance", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
 
@@ -258,23 +283,22 @@ def main():
         runs = Runs(pathlib.Path(folder))
         try:
             rows = runs.rows(clients)
+            overflows = runs.overflows([client for client in clients if client.compacts])
             for client in clients:
                 if client.keeps:
-                    runs.note(f"{client.name} at Gemini", runs.done(client, "via-gemini"))
-                    for upstream in UPSTREAMS:
-                        runs.note(f"{client.name} after an overflow at {upstream}", runs.done(client, f"full-{upstream}"))
-            if clients[0].start is codex:
+                    runs.note(f"{client.name} {version(client.version)} at Gemini", runs.done(client, "via-gemini"))
+            if clients[0] is CLIENTS[0]:
                 for model, what in [("fails", "whose provider fails once"), ("breaks", "whose provider breaks off once")]:
                     runs.note(f"Codex {what}", runs.done(clients[0], model))
                 runs.spent()
         finally:
             runs.stop()
-    text = table(rows)
+    text = f"{table(rows)}\n\n{AFTER_OVERFLOW}\n\n{table(overflows)}"
     print(text)
     if not wanted and TIMES == 20:
         _, _, rest = (ROOT / "src/docs/agents.md").read_text().partition(MARKS[0])
         same = rest.partition(MARKS[1])[0] == text
-        runs.note("the table of src/docs/agents.md", "" if same else "it is not the one above")
+        runs.note("the tables of src/docs/agents.md", "" if same else "they are not those above")
     print(f"{runs.passed} passed, {len(runs.failed)} failed, 0 skipped")
     return 1 if runs.failed else 0
 

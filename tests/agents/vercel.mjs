@@ -1,5 +1,5 @@
-// One task for Vercel's AI SDK; `run.py` puts the block of the guide in front of this and runs both together, in the
-// folder to work in: SHAPE PROMPT.
+// Runs one task with Vercel's AI SDK, in the working folder. Arguments: SHAPE PROMPT. `run.py` prepends the block of
+// the guide to this file.
 import { execSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { jsonSchema, stepCountIs, streamText, tool } from "ai";
@@ -19,11 +19,11 @@ const tools = {
     execute: async ({ path, content }) => (writeFileSync(path, content), "written"),
   }),
   edit_file: tool({
-    description: "Replace a text in a file, where it stands exactly once.",
+    description: "Replace a text that occurs exactly once in a file.",
     inputSchema: texts("path", "old", "new"),
     execute: async ({ path, old, new: text }) => {
       const parts = readFileSync(path, "utf8").split(old);
-      if (parts.length !== 2) return "the text does not stand there exactly once";
+      if (parts.length !== 2) return "the text does not occur exactly once";
       writeFileSync(path, parts.join(text));
       return "replaced";
     },

@@ -1,8 +1,8 @@
-"""Public conformance tools against the gateway, before the simulated provider in each format: every combination.
+"""Runs public conformance tools against the gateway with the simulated provider in each format: every combination.
 
 llm-comply validates complete responses with the schemas that the vendors publish. compatcanary and
-trustedrouter-provider-check check a provider before somebody chooses it. The script prints the table of
-src/docs/reference/conformance.md; the last line is `N passed, N failed, N skipped`.
+trustedrouter-provider-check evaluate providers. The script prints the table of src/docs/reference/conformance.md; the
+last line is `N passed, N failed, N skipped`.
 """
 
 import json
@@ -23,12 +23,12 @@ PAGE = ROOT / "src" / "docs" / "reference" / "conformance.md"
 MARKS = ("<!-- scripts/test conformance -->\n", "\n<!-- end -->")
 TOOLS = pathlib.Path(os.environ["CONFORMANCE_TOOLS"])
 
-# Checks that must not pass; the page gives the reasons. They do not count.
+# Checks that cannot pass, which are not counted; the page gives the reasons.
 EXCEPTIONS = {"chat-error-handling", "error-handling", "chat.pong"}
 
 
 def run(program, arguments, key):
-    """The report of a tool, which is JSON on its standard output."""
+    """Runs a tool; returns its report, which is JSON on standard output."""
     environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "OPENAI_API_KEY": key, "TR_PROVIDER_API_KEY": key}
     done = subprocess.run([str(TOOLS / program), *arguments], env=environment, capture_output=True, text=True,
                           timeout=PATIENCE, stdin=subprocess.DEVNULL)
@@ -66,7 +66,7 @@ ROWS = [
 
 
 def version(package):
-    """The version that the stage has pinned."""
+    """The version that the stage pins."""
     words = os.environ["CONFORMANCE_VERSIONS"].split()
     return next(word.replace("==", "@").split("@")[1] for word in words if word.startswith(package))
 
@@ -82,7 +82,7 @@ def main():
                 for check in checks(f"http://{started.gateway}/v1", started.key, upstream):
                     if check["id"] in EXCEPTIONS:
                         continue
-                    # A warning is about a quality, not about the format.
+                    # A warning is not about the format.
                     state = {"passed": "pass", "warn": "pass", "skipped": "skip"}.get(check["status"], check["status"])
                     counts["pass" if state == "pass" else "skip" if state == "skip" else "fail"] += 1
                     if state not in ["pass", "skip"]:
@@ -99,7 +99,7 @@ def main():
     text = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
     print(text)
     if PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0] != text:
-        print(f"FAIL: the table of {PAGE.relative_to(ROOT)} is not the one above")
+        print(f"FAIL: the table in {PAGE.relative_to(ROOT)} differs from the one above")
         failed += 1
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0

@@ -132,8 +132,8 @@ fn http_head(data: &[u8]) {
     }
 }
 
-/// Checks that a head gives the same result however it arrives. An invalid one must be rejected either way, though a
-/// part of it may show another of its errors.
+/// Checks that a head gives the same result however it arrives. An invalid one must be rejected either formats, though
+/// a part of it may show another of its errors.
 fn same_kind(at_once: &str, in_parts: &str) {
     if at_once.starts_with("Err") {
         assert!(in_parts.starts_with("Err"), "{at_once} but {in_parts}");
@@ -352,9 +352,9 @@ fn passed_on(endpoint: ModelEndpoint, show_usage: bool, data: &[u8], step: usize
     fed(SseStream::same(endpoint, show_usage, EVENT_MAX), data, step)
 }
 
-fn translated(way: (Shape, Shape), show_usage: bool, data: &[u8], step: usize) -> Outcome {
+fn translated(formats: (Shape, Shape), show_usage: bool, data: &[u8], step: usize) -> Outcome {
     let bounds = (EVENT_MAX, ANSWER_MAX);
-    fed(SseStream::translated(way, TranslationState::default(), show_usage, bounds), data, step)
+    fed(SseStream::translated(formats, TranslationState::default(), show_usage, bounds), data, step)
 }
 
 /// Returns the other API formats.

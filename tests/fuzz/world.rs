@@ -144,9 +144,9 @@ impl Peer {
 }
 
 /// The bytes of an input, consumed one after the other; zeros after its end.
-struct Programme<'a>(&'a [u8]);
+struct Program<'a>(&'a [u8]);
 
-impl Programme<'_> {
+impl Program<'_> {
     fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
@@ -169,7 +169,7 @@ struct World {
     dialing: Vec<Conn>,
     asked: Vec<(Arc<str>, u16)>,
     works: Vec<Work>,
-    looks: Vec<KeyId>,
+    lookups: Vec<KeyId>,
     uncommitted: u64,
     settled: BTreeSet<String>,
     reloading: bool,
@@ -201,16 +201,16 @@ pub fn run(data: &[u8]) {
         dialing: Vec::new(),
         asked: Vec::new(),
         works: Vec::new(),
-        looks: Vec::new(),
+        lookups: Vec::new(),
         uncommitted: 0,
         settled: BTreeSet::new(),
         reloading: false,
         succeeding: None,
         exit: false,
     };
-    let mut programme = Programme(rest);
-    while !programme.0.is_empty() && !world.exit {
-        world.step(&mut programme);
+    let mut program = Program(rest);
+    while !program.0.is_empty() && !world.exit {
+        world.step(&mut program);
         world.settle();
         vitals_hold(&world.gateway.vitals(), BUDGET).unwrap();
     }
@@ -218,28 +218,28 @@ pub fn run(data: &[u8]) {
 }
 
 impl World {
-    fn step(&mut self, programme: &mut Programme<'_>) {
-        let verb = programme.byte();
+    fn step(&mut self, program: &mut Program<'_>) {
+        let verb = program.byte();
         let which = usize::from(verb >> 4);
         match verb & 15 {
             0 => self.connect(),
-            1 | 2 => self.say(Side::Client, which, programme),
-            3 | 4 => self.say(Side::Upstream, which, programme),
-            5 => self.send(Side::Client, which, programme.byte()),
-            6 => self.send(Side::Upstream, which, programme.byte()),
-            7 => self.take(Side::Client, which, programme.byte()),
-            8 => self.take(Side::Upstream, which, programme.byte()),
-            9 => self.close(Side::Client, which, programme.byte()),
-            10 => self.close(Side::Upstream, which, programme.byte()),
-            11 => self.dialed(programme.byte()),
+            1 | 2 => self.say(Side::Client, which, program),
+            3 | 4 => self.say(Side::Upstream, which, program),
+            5 => self.send(Side::Client, which, program.byte()),
+            6 => self.send(Side::Upstream, which, program.byte()),
+            7 => self.take(Side::Client, which, program.byte()),
+            8 => self.take(Side::Upstream, which, program.byte()),
+            9 => self.close(Side::Client, which, program.byte()),
+            10 => self.close(Side::Upstream, which, program.byte()),
+            11 => self.dialed(program.byte()),
             12 => {
-                let byte = programme.byte();
+                let byte = program.byte();
                 // From a microsecond to an hour.
                 self.advance(u64::from(byte & 15) << (byte >> 4 << 1));
             }
-            13 => self.thread(programme.byte()),
+            13 => self.thread(program.byte()),
             14 => self.signal(which),
-            _ => self.stale(which, programme.byte()),
+            _ => self.stale(which, program.byte()),
         }
     }
 
@@ -262,14 +262,14 @@ impl World {
     }
 
     /// Appends a message from the list, or bytes of the program, to the outbox.
-    fn say(&mut self, side: Side, which: usize, programme: &mut Programme<'_>) {
+    fn say(&mut self, side: Side, which: usize, program: &mut Program<'_>) {
         let list = &FIXED.says[usize::from(side == Side::Upstream)];
-        let number = usize::from(programme.byte());
-        let bytes = list.get(number).cloned().unwrap_or_else(|| programme.bytes());
+        let number = usize::from(program.byte());
+        let bytes = list.get(number).cloned().unwrap_or_else(|| program.bytes());
         if let Some(peer) = self.peer(side, which).filter(|peer| peer.ended.is_none() && peer.outbox.len() < 1 << 16) {
             peer.outbox.extend(bytes);
         }
-        self.send(side, which, programme.byte());
+        self.send(side, which, program.byte());
     }
 
     /// Delivers this number of bytes of the outbox, or all.
@@ -343,7 +343,7 @@ impl World {
             }
             4 => Notice::StoreFailed(String::new()),
             5 if what >> 3 > 20 => {
-                let Some(id) = self.looks.pop() else { return };
+                let Some(id) = self.lookups.pop() else { return };
                 let answer = if what >> 3 > 26 { KeyAnswer::Absent } else { KeyAnswer::Unavailable };
                 Notice::LookedUp(vec![(id, answer)])
             }
@@ -421,7 +421,7 @@ impl World {
                     Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
-                    Order::LookUp(ids) => self.looks.extend(ids),
+                    Order::LookUp(ids) => self.lookups.extend(ids),
                     Order::LetServe(_)
                     | Order::Alerts(..)
                     | Order::Counted(_)

@@ -50,7 +50,7 @@ fn pipelined_requests_are_answered_over_one_socket() {
 }
 
 #[test]
-fn paced_stream_takes_its_time() {
+fn paced_stream_takes_the_requested_time() {
     let mut stream = connect(start(SimulatorSettings { pace: 50, ..SimulatorSettings::default() }));
     let mut times = [(); 5].map(|()| {
         let begun = Instant::now();

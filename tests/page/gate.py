@@ -1,4 +1,4 @@
-"""Gateways for the tests of the dashboard, and the dashboard in Chromium without a window, driven by Selenium."""
+"""Gateways for the tests of the dashboard, and the dashboard in headless Chromium, controlled by Selenium."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 BINARY = os.environ["TOLLGATE_BIN"]
 AXE = pathlib.Path(os.environ["PAGE_AXE"]).read_text(encoding="utf-8")
-PATIENCE = 10
+TIMEOUT = 10
 
 
 def free_port():
@@ -29,7 +29,7 @@ def free_port():
 
 
 class Gate:
-    """`tollgate demo`, as a stranger starts it."""
+    """`tollgate demo`, started without any set-up."""
 
     def __init__(self, *more):
         self.folder = tempfile.mkdtemp(prefix="tollgate-page-")
@@ -48,39 +48,39 @@ class Gate:
         self.out.flush()
         return pathlib.Path(self.out.name).read_text(encoding="utf-8")
 
-    def wait(self, look, patience=PATIENCE):
-        until = time.monotonic() + patience
+    def wait(self, condition, timeout=TIMEOUT):
+        until = time.monotonic() + timeout
         while time.monotonic() < until:
-            found = look()
+            found = condition()
             if found:
                 return found
             time.sleep(0.05)
-        raise AssertionError(f"not within {patience} s")
+        raise AssertionError(f"not within {timeout} s")
 
-    def ask(self, url, body=None, token=None, method=None, headers=()):
+    def request(self, url, body=None, token=None, method=None, headers=()):
         headers = {"content-type": "application/json", **dict(headers)}
         if token:
             headers["authorization"] = f"Bearer {token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
     def api(self, path, body=None, method=None):
-        status, text = self.ask(f"{self.admin}/admin/v1/{path}", body, self.token, method)
+        status, text = self.request(f"{self.admin}/admin/v1/{path}", body, self.token, method)
         assert status == 200, (path, status, text)
         return json.loads(text)
 
     def chat(self, key=None, model="heron-large", **more):
         body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], **more}
-        return self.ask(f"{self.client}/v1/chat/completions", body, key or self.key)
+        return self.request(f"{self.client}/v1/chat/completions", body, key or self.key)
 
     def end(self):
         self.process.terminate()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -119,15 +119,15 @@ class Incident(Gate):
                 '[alerts]\nurl = "http://127.0.0.1:9/"\nbudget = [60, 90]\n')
         pathlib.Path(self.folder, "tollgate.toml").write_text(text, encoding="utf-8")
         self.key = self.issue("main")
-        self.provide("sim")
-        self.provide("spare")
+        self.start_provider("sim")
+        self.start_provider("spare")
         self.serve()
 
     def run(self, *args, check=True):
         return subprocess.run([BINARY, *args], cwd=self.folder, capture_output=True, text=True, check=check)
 
-    def with_token(self, variable):
-        """A configuration whose token is in a variable that is not set."""
+    def with_unset_token(self, variable):
+        """Writes a configuration whose admin token is in an unset environment variable."""
         config = pathlib.Path(self.folder, "tollgate.toml").read_text(encoding="utf-8")
         config = re.sub(r"admin_token = {.*}", f'admin_token = {{ env = "{variable}" }}', config)
         pathlib.Path(self.folder, "unset.toml").write_text(config, encoding="utf-8")
@@ -140,7 +140,7 @@ class Incident(Gate):
         out = open(os.path.join(self.folder, name), "a", encoding="utf-8")
         self.processes[name] = subprocess.Popen([BINARY, *args], cwd=self.folder, stdout=out, stderr=out)
 
-    def provide(self, name):
+    def start_provider(self, name):
         self.start(name, "provider", "--listen", f"127.0.0.1:{self.ports[name]}", "--pace", "0")
         self.wait(lambda: self.is_open(self.ports[name]))
 
@@ -150,16 +150,16 @@ class Incident(Gate):
 
     @staticmethod
     def is_open(port):
-        with socket.socket() as asks:
-            return asks.connect_ex(("127.0.0.1", port)) == 0
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
 
     def stop(self, name):
         self.processes[name].terminate()
-        self.processes.pop(name).wait(PATIENCE)
+        self.processes.pop(name).wait(TIMEOUT)
 
-    def say(self, words, key=None, model="small", headers=(), **more):
+    def send(self, words, key=None, model="small", headers=(), **more):
         body = {"model": model, "messages": [{"role": "user", "content": words}], **more}
-        return self.ask(f"{self.client}/v1/chat/completions", body, key or self.key, headers=headers)
+        return self.request(f"{self.client}/v1/chat/completions", body, key or self.key, headers=headers)
 
     def end(self):
         for name in list(self.processes):
@@ -180,17 +180,17 @@ class Page:
     def text(self, selector):
         return self.at(selector).text
 
-    def until(self, look, patience=PATIENCE):
+    def until(self, condition, timeout=TIMEOUT):
         def safe(_):
             try:
-                return look()
+                return condition()
             except StaleElementReferenceException:
                 return False
         try:
-            return WebDriverWait(self.driver, patience, 0.05).until(safe)
+            return WebDriverWait(self.driver, timeout, 0.05).until(safe)
         except TimeoutException as late:
             seen = self.js("return document.body.innerText.slice(0, 3000)")
-            raise AssertionError(f"not within {patience} s; {self.said()}; the page shows: {seen}") from late
+            raise AssertionError(f"not within {timeout} s; {self.browser_log()}; the page shows: {seen}") from late
 
     def open(self, view="overview", signed=False):
         self.driver.get("about:blank")
@@ -205,7 +205,7 @@ class Page:
         self.until(lambda: self.at("#v-" + view.split("?")[0]).is_displayed())
 
     def tile(self, name):
-        # In one step: the page draws them again every other second.
+        # In a single script, since the page redraws the tiles every other second.
         tiles = "[...document.querySelectorAll('#tiles div')].map(one => [one.children[1].firstChild.textContent, one.children[0].innerText])"
         return dict(self.js(f"return {tiles}")).get(name, "")
 
@@ -217,7 +217,7 @@ class Page:
         return self.js(f"return {rows}")
 
     def act(self, name, key):
-        # In one step: the page draws its keys again now and then.
+        # In a single script, since the page redraws its keys from time to time.
         button = json.dumps(f'#keylist button[aria-label="Change {key}"]')
         press = f"const button = document.querySelector({button}); button?.click(); return !!button"
         self.until(lambda: self.js(press))
@@ -231,14 +231,14 @@ class Page:
         found.clear()
         found.send_keys(value)
 
-    def said(self):
+    def browser_log(self):
         wanted = ["SEVERE", "WARNING"]
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in wanted]
 
-    def faults(self):
+    def violations(self):
         self.driver.execute_script(AXE)
         found = self.driver.execute_async_script("axe.run(document, {}).then(arguments[arguments.length - 1])")
-        return [(fault["id"], [node["html"][:120] for node in fault["nodes"][:3]]) for fault in found["violations"]]
+        return [(violation["id"], [node["html"][:120] for node in violation["nodes"][:3]]) for violation in found["violations"]]
 
     def theme(self, name):
         features = [{"name": "prefers-color-scheme", "value": name}]

@@ -1,21 +1,21 @@
-//! Rules for large types: how many methods one has, how many of its files call each other in a circle, and how often
-//! the exchange looks at a state that its caller has looked at already. Bounds of types that exceed the rule may only
-//! fall: lower them with the code.
+//! Rules for large types: number of methods, number of files whose methods call each other in a cycle, and how often
+//! the exchange reads a state that its caller has already read. Types that exceed the rule have their own bounds, which
+//! may only fall: lower them with the code.
 
+use crate::dependencies::{groups, implementer};
 use crate::lexer::{find_word, is_word, matching_brace};
 use crate::paths::Tree;
-use crate::rooms::{groups, implementer};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of methods of a type, and of files with methods of one type that call each other in a circle.
+/// Maximum number of methods of a type, and of files with methods of one type that call each other in a cycle.
 pub const METHODS_MAX: usize = 60;
-const CIRCLE_MAX: usize = 3;
-/// Types that exceed these limits: their methods, and the files of their largest circle.
-pub const LARGE: [(&str, usize, usize); 3] = [("Gateway", 140, 8), ("Refusal", 62, 1), ("Remote", 90, 4)];
-/// Maximum number of fields of the gateway's shared data.
-pub const FIELDS_MAX: usize = 43;
-/// Looks at `self.state` in the exchange.
-pub const LOOKS_MAX: usize = 27;
+const CYCLE_MAX: usize = 3;
+/// Types that exceed these limits: their methods, and the files of their largest cycle.
+pub const LARGE: [(&str, usize, usize); 2] = [("Refusal", 62, 1), ("Remote", 86, 4)];
+/// Maximum number of fields of the gateway's shared data, and of each of its groups.
+pub const FIELDS_MAX: usize = 12;
+/// Maximum number of reads of `self.state` in the exchange.
+pub const STATE_READS_MAX: usize = 27;
 
 /// Methods of a type, by the files that define them, and what each file calls.
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Methods {
     called: BTreeMap<usize, BTreeSet<String>>,
 }
 
-/// Returns all types that have methods, with the number of these and of the files in the largest circle of calls.
+/// Returns all types that have methods, with the number of these and of the files in the largest cycle of calls.
 pub fn types(files: &[(String, String)]) -> Vec<(String, usize, usize)> {
     let tree = Tree::new(files);
     let mut all: BTreeMap<(String, String), Methods> = BTreeMap::new();
@@ -37,7 +37,7 @@ pub fn types(files: &[(String, String)]) -> Vec<(String, usize, usize)> {
             methods.called.entry(at).or_default().extend(called.into_iter().flatten());
         }
     }
-    let sizes = all.into_iter().map(|((_, name), methods)| (name, methods.defined.len(), circle(&methods)));
+    let sizes = all.into_iter().map(|((_, name), methods)| (name, methods.defined.len(), cycle(&methods)));
     sizes.collect()
 }
 
@@ -74,8 +74,8 @@ fn calls(body: &str, owner: &str) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Returns the number of files in the largest circle.
-fn circle(methods: &Methods) -> usize {
+/// Returns the number of files in the largest cycle.
+fn cycle(methods: &Methods) -> usize {
     let files: Vec<usize> = methods.called.keys().copied().collect();
     let place = |file: usize| files.binary_search(&file).ok();
     let edges: Vec<BTreeSet<usize>> = methods
@@ -90,11 +90,11 @@ fn circle(methods: &Methods) -> usize {
 }
 
 /// Returns the types that exceed their limit.
-pub fn complaints(files: &[(String, String)], large: &[(&str, usize, usize)]) -> Vec<String> {
+pub fn violations(files: &[(String, String)], large: &[(&str, usize, usize)]) -> Vec<String> {
     let mut found = Vec::new();
     for (name, methods, files) in types(files) {
         let known = large.iter().find(|(known, ..)| *known == name);
-        let (most, longest) = known.map_or((METHODS_MAX, CIRCLE_MAX), |(_, most, longest)| (*most, *longest));
+        let (most, longest) = known.map_or((METHODS_MAX, CYCLE_MAX), |(_, most, longest)| (*most, *longest));
         if methods > most {
             found.push(format!("{name} has {methods} methods, at most {most} are allowed"));
         }
@@ -120,17 +120,17 @@ pub fn fields(code: &str, name: &str) -> usize {
     body.lines().filter(|line| line.starts_with("    ") && line.contains(": ")).count()
 }
 
-/// Returns the looks at the state of an exchange, without assignments.
-pub fn looks(code: &str) -> usize {
+/// Returns the number of reads of an exchange's state, without assignments.
+pub fn state_reads(code: &str) -> usize {
     find_word(code, "self.state").filter(|at| !code[at + "self.state".len()..].starts_with(" =")).count()
 }
 
-/// Returns the ways out for a state that cannot be.
-pub fn ways_out(code: &str) -> usize {
+/// Returns the number of early returns for an impossible state.
+pub fn impossible_states(code: &str) -> usize {
     let words: Vec<&str> = code.split_whitespace().collect();
     let text = words.join(" ");
     ["else { return Effect::Nothing", "else { return Ok(Effect::Nothing"]
-        .map(|way| text.matches(way).count())
+        .map(|exit| text.matches(exit).count())
         .iter()
         .sum()
 }

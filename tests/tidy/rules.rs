@@ -85,7 +85,7 @@ pub fn crates() -> Vec<String> {
 }
 
 /// Returns crates that layers list, but no manifest.
-pub fn strangers() -> Vec<&'static str> {
+pub fn unlisted() -> Vec<&'static str> {
     let known = crates();
     let listed = LAYERS.iter().flat_map(|layer| layer.crates);
     listed.copied().filter(|name| !known.iter().any(|known| known == name)).collect()
@@ -136,7 +136,7 @@ const BANNED: [Banned; 26] = [
 /// Marks of unfinished work, which are not allowed anywhere, including comments and tests.
 const MARKERS: [&str; 4] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
 
-/// Returns all complaints about one file. `path` is relative to the repository, with forward slashes.
+/// Returns all violations in one file. `path` is relative to the repository, with forward slashes.
 pub fn check(path: &str, text: &str) -> Vec<String> {
     let code = code_only(text);
     let test_file = holds_tests(path);
@@ -340,7 +340,7 @@ pub fn orphans(files: &[(String, String)]) -> Vec<String> {
 
 /// Returns types at the top level of files below `src` whose name is defined in several files: a search for the name
 /// would find all of them.
-pub fn namesakes(files: &[(String, String)]) -> Vec<String> {
+pub fn duplicate_types(files: &[(String, String)]) -> Vec<String> {
     const KINDS: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
     let mut places: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for (path, text) in files.iter().filter(|(path, _)| path.starts_with("src/") && !holds_tests(path)) {
@@ -353,9 +353,9 @@ pub fn namesakes(files: &[(String, String)]) -> Vec<String> {
         }
     }
     let repeated = places.into_iter().filter(|(name, paths)| !name.is_empty() && paths.len() > 1);
-    let complaint = |(name, paths): (String, BTreeSet<&str>)| {
+    let violation = |(name, paths): (String, BTreeSet<&str>)| {
         let paths: Vec<&str> = paths.into_iter().collect();
         format!("{}: each defines a type {name}", paths.join(", "))
     };
-    repeated.map(complaint).collect()
+    repeated.map(violation).collect()
 }

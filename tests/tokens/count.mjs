@@ -1,5 +1,5 @@
-// Writes tests/fixtures/tokens/kinds.jsonl: each kind of text with what the tokenizers count. With `--check` it only
-// compares, and fails if a count on record is not what they count.
+// Writes tests/fixtures/tokens/kinds.jsonl: each kind of text with the counts of the tokenizers. With `--check` it only
+// compares them, and fails if a recorded count differs.
 //
 //   TOKENIZERS=FOLDER node tests/tokens/count.mjs [--check]
 import { readFileSync, writeFileSync } from 'node:fs';

@@ -1,6 +1,6 @@
-// Texts of each kind for the bound on estimates, made without a clock or a source of chance: the same at every run.
+// Texts of each kind for the bound on estimates. They are the same in every run.
 
-// Linear congruential numbers (Knuth, MMIX): good enough to mix texts, and alike on every machine.
+// A linear congruential generator (Knuth, MMIX): good enough to mix texts, and the same on every machine.
 export function numbers(seed) {
   let state = BigInt(seed);
   return (below) => {
@@ -70,7 +70,7 @@ const MADE = {
   'random accents': 'àáâãäåæçèéêëìíîïðñòóôõöøùúûüýþÿ', 'one and zero': '01',
 };
 
-// Characters of planes and blocks of which few are frequent.
+// Unicode blocks with few frequent characters.
 const RANGES = { ideographs: [0x4e00, 0x9fff], 'rare ideographs': [0x20000, 0x2a6df], syllables: [0xac00, 0xd7a3],
   pictures: [0x1f300, 0x1f64f], 'private use': [0xe000, 0xf8ff], phonetic: [0x250, 0x2af], cuneiform: [0x12000, 0x12399],
   arrows: [0x2190, 0x21ff], 'letters of mathematics': [0x1d400, 0x1d454] };

@@ -1,5 +1,5 @@
-// The tokenizers that estimates are held against: OpenAI's o200k_base and cl100k_base, and the one that Anthropic
-// has published. TOKENIZERS names a folder with the npm packages `tiktoken` and `@anthropic-ai/tokenizer`.
+// The tokenizers that estimates are compared with: OpenAI's o200k_base and cl100k_base, and the one that Anthropic has
+// published. TOKENIZERS is a folder with the npm packages `tiktoken` and `@anthropic-ai/tokenizer`.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 
@@ -14,7 +14,7 @@ const o200k = vocabulary(require('tiktoken/encoders/o200k_base.json'));
 const cl100k = vocabulary(require('tiktoken/encoders/cl100k_base.json'));
 const anthropic = vocabulary(require('@anthropic-ai/tokenizer/claude.json'));
 
-// How many tokens each of them counts.
+// Returns the number of tokens by tokenizer.
 export function counts(text) {
   return {
     o200k: o200k.encode_ordinary(text).length,

@@ -41,5 +41,5 @@ pub(super) fn answer(value: &impl Serialize) -> String {
 
 /// Audit text of a key, as in `--json`, on one line.
 pub(super) fn shown(high: &Config, now: Unix) -> impl Fn(&KeyRecord) -> String {
-    move |key| answer(&KeyLine::new(key, high, &Used::default(), now)).lines().map(str::trim_start).collect()
+    move |key| answer(&KeyLine::new(key.clone(), high, &Used::default(), now)).lines().map(str::trim_start).collect()
 }

@@ -41,7 +41,7 @@ pub(in crate::cli) fn changed(key: &str, args: &SetArgs, high: &Config, by: &Act
     }
     let now = args.options.present(high)?;
     let record = set_in(high, &find(high, key)?.id, args, by, now)?;
-    Ok(KeyLine::new(&record, high, &Used::default(), now))
+    Ok(KeyLine::new(record, high, &Used::default(), now))
 }
 
 /// Revokes a key.

@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 
 /// Number of days before today whose use is the pace of a month or a week.
 const PACE_DAYS: usize = 7;
+/// Time that a pace needs at least.
+const PACE_MIN_MS: u64 = 5 * 60_000;
 /// Maximum number of budgets in a report: those with the largest used shares.
 const BUDGETS_MAX: usize = 1000;
 
@@ -32,6 +34,10 @@ pub(in crate::cli) struct BudgetLine {
     period: Period,
     used: u64,
     limit: u64,
+    /// Creation of the key, or of the group's first key. Use cannot begin earlier.
+    begun: Unix,
+    /// Amount of today.
+    today: u64,
     /// Amounts of the days before today, the latest first.
     days: [u64; PACE_DAYS],
 }
@@ -49,7 +55,7 @@ struct Forecast {
 impl BudgetLine {
     /// The limits of a group or a key; 0 is no limit. `used`: tokens and nano-dollars.
     fn of(
-        (name, key): (&str, Option<KeyId>),
+        (name, key, begun): (&str, Option<KeyId>, Unix),
         limits: &Plan,
         used: [u64; 2],
     ) -> impl Iterator<Item = BudgetLine> + use<> {
@@ -63,6 +69,8 @@ impl BudgetLine {
             period,
             used,
             limit,
+            begun,
+            today: 0,
             days: [0; PACE_DAYS],
         })
     }
@@ -71,37 +79,61 @@ impl BudgetLine {
         self.used as f64 / self.limit as f64
     }
 
-    /// Amount, time in which it was used, and the name of that time. For a day, the time is the elapsed part of it,
-    /// from a tenth on. Otherwise it is the whole days before today, from the first of them with any use; `None` if
-    /// there is no such day.
+    /// Amount, time in which it was used, and the name of that time. For a key or group that began today, it is the
+    /// time since, from five minutes on. For a day, the time is the elapsed part of it, from a tenth on. Otherwise it
+    /// is the whole days before today, from the first of them with any use; `None` if there is no such day.
     fn pace(&self, now: Unix) -> Option<(u64, u64, String)> {
+        let midnight = Period::Day.bounds(now).0;
+        if self.begun >= midnight && self.days == [0; PACE_DAYS] {
+            let passed = now.0.saturating_sub(self.begun.0);
+            return (passed >= PACE_MIN_MS).then(|| (self.used, passed, format!("{} min", passed / 60_000)));
+        }
         if self.period == Period::Day {
-            let passed = now.0 - self.period.bounds(now).0.0;
+            let passed = now.0 - midnight.0;
             return (passed >= DAY_MS / 10).then(|| (self.used, passed, "today".to_string()));
         }
         let days = self.days.iter().rposition(|amount| *amount > 0)? as u64 + 1;
         Some((self.days.iter().sum(), days * DAY_MS, format!("{days} day{}", plural(days))))
     }
 
+    /// Today's amount and the time in which it was used, if it is more than that of an average day and its pace would
+    /// spend the budget today: the days before say nothing about that.
+    fn pace_of_today(&self, now: Unix) -> Option<(u64, u64)> {
+        let (midnight, next) = Period::Day.bounds(now);
+        let passed = now.0 - midnight.0;
+        let days = self.days.iter().rposition(|amount| *amount > 0).map_or(0, |at| at as u64 + 1);
+        let is_more = u128::from(self.today) * u128::from(days) > self.days.iter().map(|day| u128::from(*day)).sum();
+        // Keys and groups that began today have the pace since then.
+        let is_older = self.begun < midnight && self.period != Period::Day;
+        let is_known = is_older && passed >= PACE_MIN_MS && (days == 0 || is_more);
+        let is_spent = part(self.today, next.0 - now.0, passed) >= self.limit.saturating_sub(self.used);
+        (is_known && is_spent && self.today > 0).then_some((self.today, passed))
+    }
+
     fn forecast(&self, now: Unix) -> Forecast {
         let say = |text: &str| Forecast { text: text.to_string(), pace: None, spent_at: None, at_renewal: None };
         let Some(left) = self.limit.checked_sub(self.used).filter(|left| *left > 0) else { return say("spent") };
-        let Some((amount, time, pace)) = self.pace(now) else { return say("too early to say") };
+        let before = self.pace(now);
+        let today = self.pace_of_today(now);
+        let of_today = today.map(|(amount, passed)| (amount, passed, "today".to_string()));
+        let Some((amount, time, pace)) = of_today.or_else(|| before.clone()) else { return say("too early to say") };
         let end = self.period.bounds(now).1;
-        let part = |a: u64, b: u64, of: u64| u64::try_from(u128::from(a) * u128::from(b) / u128::from(of.max(1)));
-        let spent_at = Unix(now.0.saturating_add(part(left, time, amount).unwrap_or(u64::MAX)));
+        let spent_at = Unix(now.0.saturating_add(part(left, time, amount)));
         let spent_at = Some(spent_at).filter(|at| amount > 0 && *at < end);
         let text = spent_at.map_or("lasts".to_string(), |at| {
             let mut date = Vec::new();
             write_http_date(at, &mut date);
             let date = String::from_utf8(date).unwrap_or_default();
             // `Fri, 27 Nov 2026 14:05:00 GMT`
-            match self.period {
-                Period::Day => format!("spent {} UTC", &date[17..22]),
-                _ => format!("spent {}", date[5..11].trim_start_matches('0')),
+            match Period::Day.bounds(at) == Period::Day.bounds(now) {
+                true => format!("spent {} UTC", &date[17..22]),
+                false => format!("spent {}", date[5..11].trim_start_matches('0')),
             }
         });
-        let more = part(amount, end.0 - now.0, time).unwrap_or(u64::MAX);
+        // Today's pace is not that of the days to come.
+        let until = if today.is_some() { Period::Day.bounds(now).1.min(end) } else { end };
+        let later = before.map_or(0, |(amount, time, _)| part(amount, end.0 - until.0, time));
+        let more = part(amount, until.0 - now.0, time).saturating_add(later);
         Forecast { text, pace: Some(pace), spent_at, at_renewal: Some(self.used.saturating_add(more)) }
     }
 
@@ -144,6 +176,11 @@ impl BudgetLine {
     }
 }
 
+/// `a` times `b` divided by `of`, at most the largest number.
+fn part(a: u64, b: u64, of: u64) -> u64 {
+    u64::try_from(u128::from(a) * u128::from(b) / u128::from(of.max(1))).unwrap_or(u64::MAX)
+}
+
 /// The budgets of a key.
 pub(super) fn of_key(
     key: &KeyRecord,
@@ -159,7 +196,7 @@ pub(super) fn of_key(
 
 fn plain_of_key(key: &KeyRecord, high: &Config, used: &Used) -> impl Iterator<Item = BudgetLine> + use<> {
     let limits = high.plan(&key.plan).cloned().unwrap_or_default().with(&key.limits);
-    BudgetLine::of((&key.name, Some(key.id)), &limits, used.in_period(limits.period, &key.id))
+    BudgetLine::of((&key.name, Some(key.id), key.created), &limits, used.in_period(limits.period, &key.id))
 }
 
 /// The budgets of all groups and live keys, the largest used shares first.
@@ -178,12 +215,17 @@ pub(in crate::cli) fn report(high: &Config, now: Unix) -> Result<Vec<BudgetLine>
     let of = |name: &str| used.get(name).copied().unwrap_or_default();
     let groups = high.groups.iter().map(|group| &group.limits);
     let mut list: Vec<BudgetLine> =
-        groups.flat_map(|limits| BudgetLine::of((&limits.name, None), limits, of(&limits.name))).collect();
+        groups.flat_map(|limits| BudgetLine::of((&limits.name, None, now), limits, of(&limits.name))).collect();
     let mut after = None;
     loop {
         let page = ledger.keys_page(after.as_ref(), Names::default(), KEYS_PAGE).map_err(Failure::failed)?;
         let keys = page.unwrap_or_default();
         let used = Used::read(&mut ledger, high, Some(&keys), now)?;
+        for one in list.iter_mut().filter(|one| one.key.is_none()) {
+            let of = |key: &KeyRecord| high.group(key.group.as_deref()?).map(|group| is_in(&group.path, &one.name));
+            let own = keys.iter().filter(|key| of(key) == Some(true));
+            one.begun = own.map(|key| key.created).fold(one.begun, Unix::min);
+        }
         list.extend(keys.iter().filter(|key| key.is_live(now)).flat_map(|key| plain_of_key(key, high, &used)));
         order::by_key(&mut list, |one| (u64::MAX - (one.share() * 1e9) as u64, 0));
         list.truncate(BUDGETS_MAX);
@@ -234,22 +276,23 @@ fn add([tokens, nano]: &mut [u64; 2], line: &UsageLine) {
     *nano += line.cost_nano;
 }
 
-/// Reads what was used on the days before today.
+/// Reads what was used today and on the days before.
 fn read_days(ledger: &mut Ledger, list: &mut [BudgetLine], now: Unix) -> Result<(), Failure> {
     let (today, _) = Period::Day.bounds(now);
     let since = Unix(today.0.saturating_sub(PACE_DAYS as u64 * DAY_MS));
     let keys: Vec<String> = list.iter().filter_map(|one| Some(one.key?.to_string())).collect();
     for (by, only) in [(By::Key, vec![(By::Key, keys)]), (By::Group, Vec::new())] {
-        let query = Query { by: vec![by, By::Day], since: Some(since), until: Some(today), only, page: None };
+        let query = Query { by: vec![by, By::Day], since: Some(since), until: None, only, page: None };
         for line in ledger.usage(&query).map_err(Failure::failed)? {
             let Some(day) = line.second.as_deref().and_then(parse_moment) else { continue };
-            let ago = usize::try_from((today.0 - day.0) / DAY_MS - 1).unwrap_or(PACE_DAYS);
+            let ago = usize::try_from(today.0.saturating_sub(day.0) / DAY_MS).unwrap_or(usize::MAX);
             let mut sums = [0; 2];
             add(&mut sums, &line);
             for one in list.iter_mut() {
                 let is_own =
                     one.key.map_or(by == By::Group && is_in(&line.name, &one.name), |key| key.as_str() == line.name);
-                if let Some(amount) = one.days.get_mut(ago).filter(|_| is_own) {
+                let mut amounts = std::iter::once(&mut one.today).chain(&mut one.days);
+                if let Some(amount) = amounts.nth(ago).filter(|_| is_own) {
                     *amount += sums[usize::from(one.is_money)];
                 }
             }
@@ -268,7 +311,7 @@ mod tests {
 
     fn budget(period: Period, [used, limit]: [u64; 2], days: &[u64]) -> BudgetLine {
         let limits = Plan { budget: limit * DOLLAR, period, ..Plan::default() };
-        let mut budget = BudgetLine::of(("a", None), &limits, [0, used * DOLLAR]).next().unwrap();
+        let mut budget = BudgetLine::of(("a", None, Unix(0)), &limits, [0, used * DOLLAR]).next().unwrap();
         budget.days.iter_mut().zip(days).for_each(|(day, amount)| *day = amount * DOLLAR);
         budget
     }
@@ -295,6 +338,25 @@ mod tests {
     }
 
     #[test]
+    fn pace_of_today_decides_if_it_spends_the_budget_today() {
+        let text = |[used, limit]: [u64; 2], today: u64, days: &[u64]| {
+            BudgetLine { today: today * DOLLAR, ..budget(Period::Month, [used, limit], days) }.text(NOON)
+        };
+        let spent = "budget: spent 16:00 UTC, $16.0000 at renewal (pace: today)";
+        assert_eq!(text([3, 4], 3, &[]), spent.replace("$16", "$6"));
+        assert_eq!(text([3, 4], 3, &[1]), spent);
+        assert_eq!(text([3, 4], 3, &[0, 0, 3]), spent);
+        // Not more than on other days, and not enough to spend it today.
+        assert_eq!(text([3, 4], 3, &[3]), "budget: spent 20:00 UTC, $34.5000 at renewal (pace: 1 day)");
+        assert_eq!(text([3, 30], 3, &[1]), "budget: lasts, $13.5000 at renewal (pace: 1 day)");
+        assert_eq!(text([3, 7], 3, &[]), "budget: too early to say");
+        let early = BudgetLine { today: 3 * DOLLAR, ..budget(Period::Month, [3, 4], &[1]) };
+        let midnight = NOON.0 - DAY_MS / 2;
+        assert!(early.text(Unix(midnight + PACE_MIN_MS)).starts_with("budget: spent 00:06 UTC"));
+        assert!(early.text(Unix(midnight + PACE_MIN_MS - 1)).contains("(pace: 1 day)"));
+    }
+
+    #[test]
     fn day_has_the_pace_of_its_own_hours_from_a_tenth_on() {
         assert_eq!(text(Period::Day, [3, 4], &[9]), "budget: spent 16:00 UTC, $6.0000 at renewal (pace: today)");
         assert_eq!(text(Period::Day, [0, 4], &[9]), "budget: lasts, $0.0000 at renewal (pace: today)");
@@ -305,9 +367,24 @@ mod tests {
     }
 
     #[test]
+    fn pace_of_a_key_begins_with_its_creation() {
+        let created = |period: Period, minutes: u64| BudgetLine {
+            begun: Unix(NOON.0 - minutes * 60_000),
+            ..budget(period, [3, 4], &[])
+        };
+        let spent = "budget: spent 12:03 UTC, $219.0000 at renewal (pace: 10 min)";
+        assert_eq!(created(Period::Day, 10).text(NOON), spent);
+        assert_eq!(created(Period::Day, 4).text(NOON), "budget: too early to say");
+        assert!(created(Period::Month, 120).text(NOON).starts_with("budget: spent 12:40 UTC, "), "the first day, too");
+        let moved = BudgetLine { days: [1; PACE_DAYS], ..created(Period::Month, 120) };
+        assert!(moved.text(NOON).ends_with("(pace: 7 days)"), "another key of its group had used something before");
+        assert!(created(Period::Day, 13 * 60).text(NOON).ends_with("(pace: today)"), "it began yesterday");
+    }
+
+    #[test]
     fn quota_of_tokens_and_budget_have_one_rule() {
         let limits = Plan { budget: 4 * DOLLAR, tokens: 4000, ..Plan::default() };
-        let all: Vec<Value> = BudgetLine::of(("a", KeyId::parse("AAAAAAAAAAAA")), &limits, [3000, 3 * DOLLAR])
+        let all: Vec<Value> = BudgetLine::of(("a", KeyId::parse("AAAAAAAAAAAA"), Unix(0)), &limits, [3000, 3 * DOLLAR])
             .map(|one| BudgetLine { days: [if one.is_money { DOLLAR } else { 1000 }; PACE_DAYS], ..one }.json(NOON))
             .collect();
         for member in ["forecast", "pace", "spent_at", "renews", "key", "what"] {
@@ -326,7 +403,7 @@ mod tests {
             days: [u64::MAX / 7; 7],
             ..budget(Period::Month, [0, 1], &[])
         };
-        assert!(huge.text(NOON).starts_with("budget: spent 20 Nov"), "{}", huge.text(NOON));
+        assert!(huge.text(NOON).starts_with("budget: spent 12:00 UTC"), "{}", huge.text(NOON));
         let slow = BudgetLine { used: 0, limit: u64::MAX, days: [1, 0, 0, 0, 0, 0, 0], ..huge };
         assert!(slow.text(NOON).starts_with("budget: lasts"), "{}", slow.text(NOON));
     }

@@ -142,8 +142,8 @@ impl KeyLimits {
 }
 
 impl KeyLine {
-    pub(super) fn new(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> KeyLine {
-        let status = match key {
+    pub(super) fn new(key: KeyRecord, high: &Config, used: &Used, now: Unix) -> KeyLine {
+        let status = match &key {
             key if key.revoked.is_some() => "revoked",
             key if key.disabled => "disabled",
             key if !key.is_live(now) => "expired",
@@ -155,25 +155,25 @@ impl KeyLine {
         let [tokens, nano] = used.in_period(length, &key.id);
         KeyLine {
             id: key.id.to_string(),
-            name: key.name.clone(),
-            plan: key.plan.clone(),
-            plan_configured: plan.is_some(),
-            group: key.group.clone(),
-            labels: order::gathered(key.labels.iter().cloned()),
             status,
             endpoints: key.scope.endpoints_text().split(',').map(str::to_string).collect(),
-            models: key.scope.models_allowed.clone().unwrap_or_else(|| vec!["*".to_string()]),
+            plan_configured: plan.is_some(),
             created: iso(key.created),
             expires: key.expires.map(iso),
             revoked: key.revoked.map(iso),
             former_secrets_until: former.map(|former| iso(former.until)).collect(),
-            limits: KeyLimits::new(key, high),
+            limits: KeyLimits::new(&key, high),
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
             nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
             renews: iso(length.bounds(now).1),
             budgets: None,
             last_use: used.last(&key.id).map(date),
+            name: key.name,
+            plan: key.plan,
+            group: key.group,
+            labels: order::gathered(key.labels),
+            models: key.scope.models_allowed.unwrap_or_else(|| vec!["*".to_string()]),
         }
     }
 
@@ -256,7 +256,7 @@ fn page(
     let mut keys = page.map_err(Failure::failed)?.ok_or_else(|| unknown(after.map_or("", KeyId::as_str)))?;
     let more = cut(&mut keys, most, bytes, KeyRecord::text_bytes);
     let own = if used.is_none() { Some(Used::read(ledger, high, Some(&keys), now)?) } else { None };
-    let line = |used: &Used| keys.iter().map(|key| KeyLine::new(key, high, used, now)).collect();
+    let line = |used: &Used| keys.into_iter().map(|key| KeyLine::new(key, high, used, now)).collect();
     Ok(KeyPage { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
 }
 
@@ -293,7 +293,7 @@ fn with_budgets(high: &Config, name: &str, now: Unix) -> Result<(KeyLine, Vec<Bu
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;
     let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?;
     let budgets = budgets::of_key(&key, &mut ledger, high, &used, now)?;
-    Ok((KeyLine::new(&key, high, &used, now), budgets))
+    Ok((KeyLine::new(key, high, &used, now), budgets))
 }
 
 /// Output of the list, printed page by page.
@@ -344,19 +344,8 @@ impl Out {
 }
 
 /// Columns that are omitted, in this order, if the terminal is too narrow.
-const SPARE: [&str; 11] = [
-    "LABELS",
-    "ENDPOINTS",
-    "CREATED",
-    "EXPIRES",
-    "MODELS",
-    "LAST USE",
-    "USED / BUDGET",
-    "GROUP",
-    "PLAN",
-    "ID",
-    "STATUS",
-];
+const SPARE: [&str; 10] =
+    ["LABELS", "ENDPOINTS", "CREATED", "EXPIRES", "MODELS", "ID", "PLAN", "TOKENS USED / LIMIT", "GROUP", "STATUS"];
 
 fn table() -> Table<'static> {
     let heads =
@@ -465,7 +454,7 @@ mod tests {
         let high = parsed();
         let orphan = KeyRecord { plan: "gone".to_string(), ..key.clone() };
         let used = Used::default();
-        let lines = [key, revoked, expired, disabled, orphan].map(|key| KeyLine::new(&key, &high, &used, NOW));
+        let lines = [key, revoked, expired, disabled, orphan].map(|key| KeyLine::new(key, &high, &used, NOW));
         let states = lines.each_ref().map(|line| line.status);
         assert_eq!(states, ["live", "revoked", "expired", "disabled", "live"]);
         let text = text_of(&lines);
@@ -478,17 +467,17 @@ mod tests {
         let (high, id) = (parsed(), key().id);
         let mut used = Used::default();
         used.add(Period::Month, id, [4044, 1_250_000_000], Unix(1_795_132_800_000));
-        let text = text_of(&[KeyLine::new(&key(), &high, &used, NOW)]);
+        let text = text_of(&[KeyLine::new(key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
         let limits = LimitOverrides { tokens: Some(0), requests: Some(5), ..LimitOverrides::default() };
-        let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("4 044 / no limit"));
-        let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert_eq!(line.limits.text(), "tokens none (own), requests 5 (own), concurrency 100");
         assert_eq!((line.limits.own.as_slice(), line.money_text()), (&["tokens", "requests"][..], None));
         assert_eq!(line.cost_used, 1.25);
         let limits = LimitOverrides { budget: Some(12_500_000_000), ..LimitOverrides::default() };
-        let line = KeyLine::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("$1.2500 / $12.50"));
     }
 }

@@ -77,7 +77,11 @@ pub(super) fn clock(args: &ConfirmArgs) -> Result<(), Failure> {
             iso(build::date())
         )));
     }
-    let known = format!("the clock says {}, the newest usage record is from {}", iso(now), iso(moments.newest));
+    let record = match moments.newest {
+        Unix(0) => "there is no usage record".to_string(),
+        newest => format!("the newest usage record is from {}", iso(newest)),
+    };
+    let known = format!("the clock says {}, {record}", iso(now));
     match (is_behind(now, moments.newest), args.confirm) {
         (false, _) => print(&format!("ok: {known}\n")),
         (true, false) => Err(Failure::failed(format!(

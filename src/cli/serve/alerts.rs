@@ -14,7 +14,7 @@ use crate::cli::alerts::{Delivery, deliver};
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
-use crate::io::channel::{Receiver, channel};
+use crate::io::channel::{Receiver, RecvTimeoutError, channel};
 use crate::io::clock::{Clock, unix};
 use crate::io::log_writer::LogLines;
 use crate::io::mailbox::Mailbox;
@@ -73,6 +73,8 @@ struct Courier {
     trying: Vec<(DueAlert, Receiver<Delivery>)>,
     /// Time of the next look for alerts that others have left.
     round: Mono,
+    /// Time of the next attempt to write the file, which has failed; `NEVER` if it has not.
+    rewrite: Mono,
     #[cfg(feature = "redis")]
     hosts: SharedAlerts,
     clock: Clock,
@@ -132,6 +134,7 @@ impl Courier {
             waiting: Vec::new(),
             trying: Vec::new(),
             round,
+            rewrite: Mono::NEVER,
             #[cfg(feature = "redis")]
             hosts: SharedAlerts::default(),
             clock,
@@ -144,7 +147,7 @@ impl Courier {
     /// Drops what the file need not contain any more.
     fn shrink(&mut self) {
         if let Err(error) = self.file.shrink(unix()) {
-            self.say_error("kept in memory only", &error.to_string());
+            self.unwritten(&error.to_string());
         }
         self.needed = self.file.size();
     }
@@ -156,17 +159,18 @@ impl Courier {
             let now = self.clock.mono();
             if self.round <= now {
                 self.round = now.after(ALERTS_ROUND);
-                // Retries facts that could not be written; that failure was logged.
-                let _ = self.file.add(&AlertLines::default());
                 self.look_into_file();
-                if self.size > self.needed.max(ALERTS_FILE_SPARE) * 2 && self.trying.is_empty() {
+                if self.size > self.needed.max(ALERTS_FILE_SPARE) * 2 {
                     self.shrink();
                 }
                 #[cfg(feature = "redis")]
                 self.ask_hosts();
             }
+            if self.rewrite <= now {
+                self.write(&AlertLines::default());
+            }
             self.begin_next(now);
-            let mut next = self.round;
+            let mut next = self.round.min(self.rewrite);
             if self.config.alerts.collector.is_some() {
                 if look <= now {
                     look = now.after(ALERTS_LOOK);
@@ -195,10 +199,21 @@ impl Courier {
         self.file.facts(unix())
     }
 
-    fn write(&self, lines: &AlertLines) {
-        if let Err(error) = self.file.add(lines) {
-            self.say_error("kept in memory only", &error.to_string());
+    /// Writes facts, with those that could not be written before.
+    fn write(&mut self, lines: &AlertLines) {
+        match self.file.add(lines) {
+            Ok(()) => self.rewrite = Mono::NEVER,
+            Err(error) => self.unwritten(&error.to_string()),
         }
+    }
+
+    /// The file cannot be written: it is tried again soon, and logged once until it can be written.
+    fn unwritten(&mut self, error: &str) {
+        if self.rewrite == Mono::NEVER {
+            let error = serde_json::Value::from(error);
+            self.log(format!("\"event\":\"alert\",\"outcome\":\"kept in memory only\",\"error\":{error}"));
+        }
+        self.rewrite = self.clock.mono().after(ALERT_RETRY);
     }
 
     /// Takes the alerts of the file: at the start, and those that a predecessor has left.
@@ -302,9 +317,9 @@ impl Courier {
         let until = self.clock.mono().after(wait);
         for at in (0..self.trying.len()).rev() {
             let left = Duration::from_micros(until.micros_since(self.clock.mono()));
-            if let Ok(delivery) = self.trying[at].1.recv_timeout(left) {
+            if let Some(delivery) = result_of(&self.trying[at].1, left) {
                 let (waiting, _) = self.trying.swap_remove(at);
-                self.ended(waiting, delivery);
+                self.ended(waiting, delivery.unwrap_or_else(|| Delivery::Failed("the attempt panicked".to_string())));
             }
         }
     }
@@ -315,7 +330,7 @@ impl Courier {
             Delivery::Sent(unnoted) => {
                 self.say(&waiting.alert, "sent", None);
                 if let Some(error) = unnoted {
-                    self.say_error("kept in memory only", &error);
+                    self.unwritten(&error);
                 }
                 // The trouble may have ended before its alert was delivered.
                 #[cfg(feature = "redis")]
@@ -368,14 +383,17 @@ impl Courier {
         ));
     }
 
-    fn say_error(&self, outcome: &str, error: &str) {
-        let error = serde_json::Value::from(error);
-        self.log(format!("\"event\":\"alert\",\"outcome\":\"{outcome}\",\"error\":{error}"));
-    }
-
     fn log(&self, members: String) {
         let time: Unix = unix();
         drop(self.needs.log.write(format!("{{\"time\":\"{}\",{members}}}\n", window::iso(time)).into_bytes()));
+    }
+}
+
+/// Result of a thread that sends one, within `wait`; `Some(None)` if it has panicked.
+fn result_of<T: 'static>(comes: &Receiver<T>, wait: Duration) -> Option<Option<T>> {
+    match comes.recv_timeout(wait) {
+        Err(RecvTimeoutError::Timeout) => None,
+        result => Some(result.ok()),
     }
 }
 
@@ -434,11 +452,11 @@ impl Courier {
     /// Takes the alerts that other hosts have left.
     fn hear_hosts(&mut self) {
         let Some((count, comes)) = &self.hosts.asked else { return };
-        let Ok(left) = comes.recv_timeout(Duration::ZERO) else { return };
+        let Some(left) = result_of(comes, Duration::ZERO) else { return };
         let count = *count;
         self.hosts.asked = None;
         // If the ledger could not be reached, the next round repeats the question.
-        let Some(left) = left else { return };
+        let Some(left) = left.flatten() else { return };
         self.hosts.over.drain(..count);
         let (mut facts, mut lines) = (self.facts(), AlertLines::default());
         for alert in left {
@@ -457,6 +475,25 @@ mod tests {
         let seconds = [0, 1, 2, 8, 9, 99].map(|tries| pause(tries).as_secs());
         assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
         assert!(crate::base::limits::ALERT_TAKEOVER > ALERT_RETRY_MAX + Duration::from_secs(10));
+    }
+
+    #[test]
+    fn panic_of_an_attempt_is_its_result() {
+        let (result, comes) = channel::<u32>();
+        let (go, goes) = channel::<()>();
+        let attempt = move || {
+            let _result = result;
+            goes.recv().unwrap();
+            panic!("on purpose");
+        };
+        let thread = start_thread("alert", Box::new(attempt)).unwrap();
+        assert_eq!(result_of(&comes, Duration::ZERO), None);
+        go.send(()).unwrap();
+        assert!(thread.join().is_err());
+        assert_eq!(result_of(&comes, Duration::ZERO), Some(None));
+        let (result, comes) = channel();
+        result.send(7).unwrap();
+        assert_eq!(result_of(&comes, Duration::ZERO), Some(Some(7)));
     }
 
     #[cfg(feature = "redis")]

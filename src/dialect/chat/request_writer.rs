@@ -2,21 +2,20 @@
 //! the rest.
 
 use crate::dialect::capabilities::Structured;
-use crate::dialect::chat::signature;
+use crate::dialect::chat::signature::{self, Signatures};
 use crate::dialect::naming::{JSON_TOOL, TranslationState, chat_id};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolChoice, Turn, Wishes,
+    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn, Wishes,
 };
 use crate::dialect::request::Invalid;
-use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
-use crate::dialect::requests::schema::{is_strict, write_free, write_parameters};
+use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse};
+use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
+use crate::dialect::requests::schema::{is_strict, write_parameters};
 use crate::wire::json::{Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
 use std::borrow::Cow;
 
-/// Maximum length of a `user` that is passed on unchanged.
-const USER_MAX: usize = 64;
 /// Maximum number of stop sequences in the chat format.
 pub(in crate::dialect) const STOPS_MAX: usize = 4;
 /// Prefix of a failed tool's result: the chat format has no field for it.
@@ -229,10 +228,12 @@ fn write_moved(result: &Returned<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid
     Ok(())
 }
 
+/// Writes an assistant's message, unless nothing of it is left: providers refuse an empty one.
 fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
     let calls = || turn.blocks.iter().filter_map(|block| if let Block::Call(call) = block { Some(call) } else { None });
+    let (before, is_silent) = (out.len(), texts(turn).all(<[u8]>::is_empty));
     open_message("assistant", out);
-    if calls().next().is_some() && texts(turn).all(<[u8]>::is_empty) {
+    if calls().next().is_some() && is_silent {
         out.extend_from_slice(b"null");
     } else {
         out.push(b'"');
@@ -240,30 +241,44 @@ fn write_assistant(ask: &SourceRequest<'_>, turn: &Turn<'_>, checked: bool, out:
         out.push(b'"');
     }
     let replays = ask.target.capabilities.replay_reasoning;
-    if replays || turn.blocks.iter().any(|block| matches!(block, Block::Carried(_))) {
+    let content = out.len();
+    let carries = turn.blocks.iter().any(|block| matches!(block, Block::Carried(_)));
+    if replays || carries {
         write_reasoning(turn, replays, out);
     }
     if calls().next().is_some() {
         key(out, "tool_calls");
         out.push(b'[');
-        write_calls(turn, checked, out);
+        let signatures = if carries { Signatures::of(carried(turn)) } else { Signatures::default() };
+        write_calls(turn, signatures, checked, out);
         out.push(b']');
+    } else if is_silent && out.len() == content {
+        out.truncate(before);
+        return;
     }
     out.push(b'}');
 }
 
+/// The blocks of reasoning in the carriers of a turn.
+fn carried<'t>(turn: &'t Turn<'_>) -> impl Iterator<Item = Raw<'t>> {
+    let carriers =
+        turn.blocks.iter().filter_map(|block| if let Block::Carried(json) = block { Some(json) } else { None });
+    carriers.flat_map(|json| Raw::new(json).items())
+}
+
 /// Writes the calls of a turn, each with its signature.
-fn write_calls(turn: &Turn<'_>, checked: bool, out: &mut Vec<u8>) {
-    let (mut own, mut other) = (None, checked.then_some(signature::SKIP));
+fn write_calls<'t>(turn: &'t Turn<'_>, mut signatures: Signatures<'t>, checked: bool, out: &mut Vec<u8>) {
+    let mut other = checked.then_some(signature::SKIP);
     for block in &turn.blocks {
         match block {
             Block::Carried(json) => {
-                let blocks = Raw::new(json).items();
-                own = blocks.clone().find_map(signature::carried).or(own);
-                other = other.filter(|_| !blocks.clone().any(|block| block.get(signature::DETAILS).is_some()));
+                for block in Raw::new(json).items() {
+                    signatures.before(block);
+                    other = other.filter(|_| block.get(signature::DETAILS).is_none());
+                }
             }
             Block::Call(call) => {
-                let signature = own.take().or(other.take());
+                let signature = signatures.take(call.id).or(other.take());
                 write_call(|out| chat_id(call.id, out), &call.name, call.arguments, signature, out);
             }
             _ => {}
@@ -342,12 +357,7 @@ fn write_limits(
         key(out, bound);
         write_count(out, max);
     }
-    for (text, value) in [("temperature", wishes.temperature), ("top_p", wishes.top_p)] {
-        if let Some(value) = value.filter(|_| capabilities.sampling) {
-            key(out, text);
-            out.extend_from_slice(value.bytes());
-        }
-    }
+    write_sampling(ask, wishes, out);
     let stops = wishes.stops.iter().filter(|stop| !stop.is_empty() && !ask.drops("stop"));
     for (at, stop) in stops.clone().take(STOPS_MAX).enumerate() {
         if at == 0 {
@@ -359,14 +369,7 @@ fn write_limits(
     if stops.count() > 0 {
         out.push(b']');
     }
-    if let Some(user) = wishes.user.filter(|_| !ask.drops("user")) {
-        key(out, "user");
-        write_user(user, USER_MAX, out);
-    }
-    if let Some(cache_key) = wishes.cache_key.as_ref().filter(|_| !ask.drops("prompt_cache_key")) {
-        key(out, "prompt_cache_key");
-        write_user(cache_key, USER_MAX, out);
-    }
+    write_caller(ask, "user", wishes, out);
     let effort = effort(ask, wishes.effort, with_tools).filter(|_| !ask.drops("reasoning_effort"));
     if effort.is_none() || effort != wishes.effort {
         state.dropped.extend(&wishes.reasoning);
@@ -402,48 +405,20 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
         write_tool(tool, ask.target.capabilities.strict_tools, out);
     }
     out.push(b']');
-    let word = match &offer.choice {
-        ToolChoice::Absent => "",
-        ToolChoice::Auto => "auto",
-        ToolChoice::None => "none",
-        ToolChoice::Any => "required",
-        ToolChoice::One(name) => {
-            key(out, "tool_choice");
-            out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
-            out.extend_from_slice(name);
-            out.extend_from_slice(b"\"}}");
-            ""
-        }
-    };
-    if !word.is_empty() {
-        key(out, "tool_choice");
-        write_string(out, word);
-    }
-    if let Some(parallel) = offer.parallel.filter(|_| !ask.drops("parallel_tool_calls")) {
-        key(out, "parallel_tool_calls");
-        out.extend_from_slice(if parallel { b"true" } else { b"false" });
-    }
+    write_choice(ask, offer, (b"{\"type\":\"function\",\"function\":{\"name\":", b"}}"), out);
 }
 
 fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
-    out.extend_from_slice(&tool.name);
-    out.push(b'"');
-    if let Some(description) = &tool.description {
-        key(out, "description");
-        write_inside(out, description);
-    }
-    key(out, "parameters");
-    match tool.schema {
-        Schema::Free => write_free(out),
-        Schema::Given(schema) => {
-            write_parameters(schema, out);
-            if strict && tool.strict && is_strict(schema) {
-                key(out, "strict");
-                out.extend_from_slice(b"true");
-            }
-        }
+    out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":");
+    write_function(tool, out);
+    if let Schema::Given(schema) = tool.schema
+        && strict
+        && tool.strict
+        && is_strict(schema)
+    {
+        key(out, "strict");
+        out.extend_from_slice(b"true");
     }
     out.extend_from_slice(b"}}");
 }

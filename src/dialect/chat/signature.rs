@@ -4,15 +4,19 @@
 //! Owns the member's form and the list of models that check it. Translations carry a signature in a
 //! [`crate::dialect::carrier`], as the block of reasoning directly before its call.
 
+use crate::dialect::naming::{is_made, messages_id};
+use crate::dialect::neutral::delta::TOOL_CALLS_MAX;
 use crate::dialect::request::{Fields, Name};
 use crate::wire::Span;
-use crate::wire::json::{Raw, eq_unescaped, key, write_inside};
+use crate::wire::json::{Raw, ValueKind, eq_unescaped, key, write_inside};
 
 /// Placeholder that a provider accepts instead of a signature. It costs quality, so only a call that is checked gets
 /// it.
 pub(in crate::dialect) const SKIP: &[u8] = b"skip_thought_signature_validator";
 /// Name of a signature in a block of reasoning.
 const MEMBER: &str = "thought_signature";
+/// Name of the id of the signature's call in that block.
+const CALL: &str = "id";
 /// Member in which OpenRouter returns signatures, among other reasoning.
 pub(in crate::dialect) const DETAILS: &str = "reasoning_details";
 
@@ -27,38 +31,98 @@ pub fn is_required(model: &str) -> bool {
         && !rest.contains("-image")
 }
 
-/// The inside of a tool call's signature. One gateway calls the member `vertex`.
-fn of(call: Raw<'_>) -> Option<&[u8]> {
-    let [google, vertex] = call.get("extra_content")?.pick(["google", "vertex"]);
+/// The inside of the signature in a call's `extra_content`. One gateway calls the member `vertex`.
+fn of(extra: Raw<'_>) -> Option<&[u8]> {
+    let [google, vertex] = extra.pick(["google", "vertex"]);
     let signature = google.or(vertex)?.get(MEMBER)?.string()?;
     (!signature.is_empty()).then_some(signature)
 }
 
-/// The block of reasoning that carries the signature of an answer's first call.
-pub(in crate::dialect) fn block_of(calls: Raw<'_>) -> Option<Vec<u8>> {
-    let signature = of(calls.items().next()?)?;
+/// The block of reasoning that carries the signature in a call's `extra_content`, with the id of the call.
+pub(in crate::dialect) fn block_of(extra: Raw<'_>, id: &[u8]) -> Option<Vec<u8>> {
+    let signature = of(extra)?;
     let mut block = b"{".to_vec();
     key(&mut block, MEMBER);
     write_inside(&mut block, signature);
+    if !id.is_empty() {
+        key(&mut block, CALL);
+        write_inside(&mut block, id);
+    }
     block.push(b'}');
     Some(block)
 }
 
-/// The signature that a block of reasoning carries.
-pub(in crate::dialect) fn carried(block: Raw<'_>) -> Option<&[u8]> {
-    block.get(MEMBER).and_then(Raw::string)
+/// The signatures in one message's blocks of reasoning.
+#[derive(Default)]
+pub(in crate::dialect) struct Signatures<'a> {
+    /// Signatures with the id of their call, in the form that every client keeps.
+    bound: Vec<(Vec<u8>, &'a [u8])>,
+    /// The last block before the current call.
+    next: Option<Raw<'a>>,
+}
+
+impl<'a> Signatures<'a> {
+    /// The signatures in `blocks`.
+    pub(in crate::dialect) fn of(blocks: impl Iterator<Item = Raw<'a>>) -> Signatures<'a> {
+        let bound = blocks.filter_map(|block| {
+            let [signature, id] = block.pick([MEMBER, CALL]);
+            Some((kept_form(id?.string()?), signature?.string()?))
+        });
+        Signatures { bound: bound.take(TOOL_CALLS_MAX).collect(), next: None }
+    }
+
+    /// Notes a block directly before a call.
+    pub(in crate::dialect) fn before(&mut self, block: Raw<'a>) {
+        if block.get(MEMBER).is_some() {
+            self.next = Some(block);
+        }
+    }
+
+    /// The signature of the call with this id. A call whose id a client could not keep, and a block without an id, are
+    /// recognised by their order.
+    pub(in crate::dialect) fn take(&mut self, id: &[u8]) -> Option<&'a [u8]> {
+        let next = self.next.take();
+        if !self.bound.is_empty() {
+            let id = kept_form(id);
+            if let Some(at) = self.bound.iter().position(|(own, _)| *own == id) {
+                return Some(self.bound.swap_remove(at).1);
+            }
+        }
+        next.filter(|block| is_made(id) || block.get(CALL).is_none())?.get(MEMBER)?.string()
+    }
+}
+
+/// The signature in a block directly before the call with this id, if it is that call's.
+#[cold]
+pub(in crate::dialect) fn of_next<'a>(block: Raw<'a>, id: &[u8]) -> Option<&'a [u8]> {
+    let mut signatures = Signatures::of(std::iter::once(block));
+    signatures.before(block);
+    signatures.take(id)
+}
+
+/// An id as every client keeps it.
+fn kept_form(id: &[u8]) -> Vec<u8> {
+    let mut form = Vec::new();
+    messages_id(id, 0, &mut form);
+    form
 }
 
 /// Appends the member of a tool call that has a signature.
 pub(in crate::dialect) fn write(signature: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(signature) = signature else { return };
-    out.extend_from_slice(b",\"extra_content\":{\"google\":{\"thought_signature\":\"");
+    out.extend_from_slice(b",\"extra_content\":");
+    write_value(signature, out);
+}
+
+/// Appends the value of that member.
+pub(in crate::dialect) fn write_value(signature: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"google\":{\"thought_signature\":\"");
     out.extend_from_slice(signature);
     out.extend_from_slice(b"\"}}");
 }
 
-/// Ends of the calls in a chat request that lack a required signature. Only the first call of each message after the
-/// newest user message requires one.
+/// For each call in a chat request that lacks a required signature: its end, or its member without a value. Only the
+/// first call of each message after the newest user message requires one.
 pub(in crate::dialect) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
     let mut found = Vec::new();
     let list = fields.members.iter().find(|member| member.name == Name::Messages);
@@ -68,11 +132,27 @@ pub(in crate::dialect) fn missing(body: &[u8], fields: &Fields) -> Vec<Span> {
             found.clear();
         }
         let Some(call) = calls.and_then(|calls| calls.items().next()).filter(|_| details.is_none()) else { continue };
-        // A member with the value `null` is left to the client: the name must not occur twice.
-        if call.get("function").is_some() && !call.members().any(|(key, _)| eq_unescaped(key, "extra_content")) {
-            let end = call.bytes().as_ptr_range().end as usize - body.as_ptr() as usize - 1;
-            found.push(Span::new(end, end));
+        if call.get("function").is_none() {
+            continue;
+        }
+        let at = |pointer: *const u8| pointer as usize - body.as_ptr() as usize;
+        let mut extras = call.members().filter(|(key, _)| eq_unescaped(key, "extra_content"));
+        match (extras.next(), extras.next()) {
+            (None, _) => {
+                let end = at(call.bytes().as_ptr_range().end) - 1;
+                found.push(Span::new(end, end));
+            }
+            (Some((_, value)), None) if says_nothing(value) => {
+                let range = value.bytes().as_ptr_range();
+                found.push(Span::new(at(range.start), at(range.end)));
+            }
+            _ => {}
         }
     }
     found
+}
+
+/// True for `null`, and for an object with no other values.
+fn says_nothing(value: Raw<'_>) -> bool {
+    value.is_null() || (value.kind() == ValueKind::Object && value.members().all(|(_, inner)| inner.is_null()))
 }

@@ -11,7 +11,7 @@ use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, choice_word};
 use crate::dialect::neutral::pieces::ArgumentsSoFar;
 use crate::dialect::usage::Reported;
-use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, key, write_inside};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
 const SCRATCH_KEPT: usize = 4096;
@@ -33,6 +33,17 @@ struct IndexedCall {
     arguments: ArgumentsSoFar,
     /// Arguments that arrived before the name or after their own end, or [`PLACEHOLDER`].
     waiting: Vec<u8>,
+    /// The block with its signature, before it is opened.
+    signature: Vec<u8>,
+    /// Its signature has been passed on.
+    is_signed: bool,
+}
+
+impl IndexedCall {
+    /// True if its arguments are complete, but its end was not passed on.
+    fn has_ended(&self) -> bool {
+        self.arguments.is_complete() && !self.closed
+    }
 }
 
 /// The reader's state.
@@ -76,7 +87,7 @@ impl ChatReader {
         }
         let chunk = Raw::new(frame.data);
         if json::check(frame.data).is_err() || chunk.kind() != ValueKind::Object {
-            return Err(StreamFault::Malformed);
+            return Err(StreamFault::of_other(frame.data));
         }
         let (mut usage, mut choices) = (None, Raw::NULL);
         for (key, value) in chunk.members() {
@@ -93,13 +104,15 @@ impl ChatReader {
         if frame.name == b"error" {
             return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default()));
         }
-        if let Some(usage) = usage.filter(|usage| usage.kind() == ValueKind::Object) {
+        let choice = choices.items().find(|choice| !other_choice(*choice));
+        let read = choice.map_or(Ok(()), |choice| self.choice(choice, sink));
+        // The usage includes the text of this chunk. Some servers put the usage into the choice.
+        let is_object = |usage: &Raw<'_>| usage.kind() == ValueKind::Object;
+        let inside = || choice.and_then(|choice| choice.get("usage")).filter(is_object);
+        if let Some(usage) = usage.filter(is_object).or_else(inside) {
             sink.take(Delta::Usage(Reported::from_chat(usage)))?;
         }
-        if let Some(choice) = choices.items().find(|choice| !other_choice(*choice)) {
-            self.choice(choice, sink)?;
-        }
-        Ok(true)
+        read.map(|()| true)
     }
 
     /// Handles the end of the stream. A call that never got a name makes the answer incomplete.
@@ -114,13 +127,9 @@ impl ChatReader {
     fn choice(&mut self, choice: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let (mut content, mut refusal, mut thought) = (None, None, None);
         let [mut calls, mut details, mut older] = [Raw::NULL; 3];
-        let names = ["delta", "finish_reason", "stop_reason", "error", "usage", "message"];
-        let [delta, word, sequence, error, usage, message] = choice.pick(names);
+        let names = ["delta", "finish_reason", "stop_reason", "error", "message"];
+        let [delta, word, sequence, error, message] = choice.pick(names);
         let word = choice_word(word, error)?;
-        // Some servers put the usage into the choice.
-        if let Some(usage) = usage.filter(|usage| usage.kind() == ValueKind::Object) {
-            sink.take(Delta::Usage(Reported::from_chat(usage)))?;
-        }
         // Some servers write a chunk like a complete answer.
         for (key, value) in delta.or(message).unwrap_or(Raw::NULL).members() {
             let given = Some(value).filter(|value| holds_text(*value));
@@ -166,10 +175,7 @@ impl ChatReader {
             self.settle(sink)?;
             self.thought(true, sink)?;
             let sequence = sequence_of(choice, sequence);
-            let reason = match StopReason::from_chat(word) {
-                StopReason::End if sequence.is_some() => StopReason::Sequence,
-                reason => reason,
-            };
+            let reason = StopReason::from_chat(word, sequence.is_some());
             sink.take(Delta::Stop { reason, sequence, explanation: None })?;
         }
         Ok(())
@@ -197,12 +203,16 @@ impl ChatReader {
 
     /// Ends the calls with complete arguments, because text follows them. A line feed between two calls does not count.
     fn close(&mut self, text: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
-        let ended = |call: &IndexedCall| call.arguments.is_complete() && !call.closed;
-        if self.calls.iter().any(ended) && !is_blank(text) {
-            for (slot, call) in self.calls.iter_mut().enumerate().filter(|(_, call)| ended(call)) {
-                call.closed = true;
-                sink.take(Delta::ToolClose { slot })?;
-            }
+        if self.calls.iter().any(IndexedCall::has_ended) && !is_blank(text) {
+            self.close_ended(sink)?;
+        }
+        Ok(())
+    }
+
+    fn close_ended(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        for (slot, call) in self.calls.iter_mut().enumerate().filter(|(_, call)| call.has_ended()) {
+            call.closed = true;
+            sink.take(Delta::ToolClose { slot })?;
         }
         Ok(())
     }
@@ -230,10 +240,16 @@ impl ChatReader {
             return Ok(());
         }
         call.opened = true;
+        if !call.signature.is_empty() {
+            let block = std::mem::take(&mut call.signature);
+            call.is_signed = true;
+            self.waiting -= block.len();
+            self.signed(&block, sink)?;
+        }
+        let call = &mut self.calls[slot];
         sink.take(Delta::ToolOpen { slot, id: &call.id_text, name: &call.name })?;
         let early = std::mem::take(&mut call.waiting);
-        self.waiting -= early.len() + call.id_text.len();
-        call.id_text = Vec::new();
+        self.waiting -= early.len();
         call.arguments.feed(&early);
         if early.is_empty() { Ok(()) } else { sink.take(Delta::ToolArgs { slot, json: &early }) }
     }
@@ -253,7 +269,7 @@ impl ChatReader {
     fn thought(&mut self, ends: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = self.kept.as_mut().map(std::mem::take).unwrap_or_default();
         let all = ends || self.calls.is_empty() || !text.is_empty();
-        let details = if all { std::mem::take(&mut self.details) } else { Vec::new() };
+        let details = if all { joined(&std::mem::take(&mut self.details)) } else { Vec::new() };
         match thought_block(&text, &details) {
             Some(block) => sink.take(Delta::Thought { block: Some(&block) }),
             None => Ok(()),
@@ -266,29 +282,21 @@ impl ChatReader {
         let is_older = older.pick(["name", "arguments"]).iter().flatten().any(says);
         if calls.kind() == ValueKind::Array || is_older {
             self.thought(false, sink)?;
-            if self.calls.is_empty()
-                && let Some(block) = signature::block_of(calls)
-            {
-                // A signature gets a separate block, otherwise earlier reasoning would be sent back as its text.
-                sink.take(Delta::Thought { block: None })?;
-                sink.take(Delta::Thought { block: Some(&block) })?;
-            }
         }
         self.before = self.calls.len();
         for entry in calls.items() {
-            let [index, id, function] = entry.pick(["index", "id", "function"]);
-            self.entry(index, id, function.unwrap_or(Raw::NULL), sink)?;
+            let [index, id, function, extra] = entry.pick(["index", "id", "function", "extra_content"]);
+            self.entry([index, id, extra], function.unwrap_or(Raw::NULL), sink)?;
         }
         if is_older && calls.items().next().is_none() {
-            self.entry(None, None, older, sink)?;
+            self.entry([None; 3], older, sink)?;
         }
         Ok(())
     }
 
     fn entry(
         &mut self,
-        index: Option<Raw<'_>>,
-        id: Option<Raw<'_>>,
+        [index, id, extra]: [Option<Raw<'_>>; 3],
         function: Raw<'_>,
         sink: &mut impl Take,
     ) -> Result<(), StreamFault> {
@@ -313,19 +321,43 @@ impl ChatReader {
         let call = &mut self.calls[slot];
         if let Some(id) = id.filter(|_| call.id.is_none()) {
             call.id = Some(hash(id));
-            if !call.opened {
-                self.waiting += id.len();
-                call.id_text.extend_from_slice(id);
-            }
+            self.waiting += id.len();
+            call.id_text.extend_from_slice(id);
         }
         if let Some(name) = name {
             self.name(slot, name)?;
+        }
+        if let Some(extra) = extra {
+            self.sign(slot, extra, sink)?;
         }
         self.arguments(slot, json, sink)?;
         // One large event must not occupy memory until its stream ends.
         scratch.shrink_to(SCRATCH_KEPT);
         self.scratch = scratch;
         if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { Ok(()) }
+    }
+
+    /// Keeps the signature of a call until the call begins. A late one follows the call.
+    #[cold]
+    fn sign(&mut self, slot: usize, extra: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let call = &mut self.calls[slot];
+        // A server may repeat it in every chunk.
+        let block = signature::block_of(extra, &call.id_text).filter(|_| !call.is_signed);
+        let Some(block) = block else { return Ok(()) };
+        if call.opened {
+            call.is_signed = true;
+            return self.signed(&block, sink);
+        }
+        self.waiting = self.waiting + block.len() - call.signature.len();
+        call.signature = block;
+        Ok(())
+    }
+
+    /// Passes on a signature. It gets a separate block, otherwise earlier reasoning would be sent back as its text.
+    fn signed(&mut self, block: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+        self.close_ended(sink)?;
+        sink.take(Delta::Thought { block: None })?;
+        sink.take(Delta::Thought { block: Some(block) })
     }
 
     /// Reads the name of a call. Some servers send it in pieces, others repeat it in every chunk.
@@ -436,6 +468,59 @@ pub(in crate::dialect) fn details_of<'a>(details: Raw<'a>) -> impl Iterator<Item
         let [text, summary] = detail.pick(["text", "summary"]);
         (detail, text.or(summary).and_then(Raw::string).filter(|text| !text.is_empty()))
     })
+}
+
+/// `reasoning_details` of a stream: consecutive pieces of one text become one item with the signature, as OpenRouter's
+/// clients return them.
+fn joined(details: &[u8]) -> Vec<u8> {
+    if details.is_empty() {
+        return Vec::new();
+    }
+    let list = [b"[", details, b"]"].concat();
+    let items: Vec<Raw<'_>> = Raw::new(&list).items().collect();
+    let goes_on = |one: &Raw<'_>, next: &Raw<'_>| {
+        let [one, next] = [one, next].map(|item| item.pick(["type", "index", "id"]));
+        let is_same = one.iter().zip(next).all(|(one, next)| one.map(Raw::bytes) == next.map(Raw::bytes));
+        is_same && one[0].is_some_and(|kind| kind.is("reasoning.text"))
+    };
+    let mut out = Vec::with_capacity(details.len());
+    for pieces in items.chunk_by(goes_on) {
+        if out.last().is_some() {
+            out.push(b',');
+        }
+        match pieces {
+            [one] => out.extend_from_slice(one.bytes()),
+            pieces => write_joined_text(pieces, &mut out),
+        }
+    }
+    out
+}
+
+/// Writes the pieces of one text as one item.
+fn write_joined_text(pieces: &[Raw<'_>], out: &mut Vec<u8>) {
+    const JOINED: [&str; 3] = ["text", "signature", "format"];
+    out.push(b'{');
+    let others = pieces.iter().take(1).flat_map(|first| first.members());
+    for (name, value) in others.filter(|(name, _)| !JOINED.iter().any(|joined| eq_unescaped(name, joined))) {
+        item(out);
+        write_inside(out, name);
+        out.push(b':');
+        out.extend_from_slice(value.bytes());
+    }
+    key(out, JOINED[0]);
+    out.push(b'"');
+    for piece in pieces {
+        out.extend_from_slice(piece.get(JOINED[0]).and_then(Raw::string).unwrap_or_default());
+    }
+    out.push(b'"');
+    for name in &JOINED[1..] {
+        let mut values = pieces.iter().filter_map(|piece| piece.get(name));
+        if let Some(value) = values.find(|value| value.string().is_some_and(|text| !text.is_empty())) {
+            key(out, name);
+            out.extend_from_slice(value.bytes());
+        }
+    }
+    out.push(b'}');
 }
 
 /// Block of reasoning in the form that a chat provider requires: `details`, separated by commas, if there are any;

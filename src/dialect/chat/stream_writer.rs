@@ -1,11 +1,12 @@
 //! Writes a chat stream: deltas to chunks.
 
 use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::chat::signature;
 use crate::dialect::naming::{TranslationState, made_id};
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use crate::dialect::responses::response::free_input;
 use crate::dialect::usage::ObservedUsage;
-use crate::wire::json::{key, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, key, write_count, write_inside, write_string};
 
 /// The writer's state.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(in crate::dialect) struct ChatWriter {
     calls: Vec<bool>,
     /// Open calls of tools that take free text: its place in their arguments is known at their end.
     free: Vec<(usize, Vec<u8>)>,
+    /// Block with the signature of the next call.
+    signature: Vec<u8>,
     /// Position of the last text written.
     text_at: usize,
 }
@@ -36,7 +39,8 @@ impl ChatWriter {
     /// Bytes of arguments that wait for their end.
     #[inline]
     pub(in crate::dialect) fn waiting(&self) -> usize {
-        self.free.iter().map(|(_, held)| held.len()).sum()
+        let held: usize = self.free.iter().map(|(_, held)| held.len()).sum();
+        held + self.signature.len()
     }
 
     /// Writes the chunks for one delta.
@@ -55,7 +59,10 @@ impl ChatWriter {
             Delta::Text(text) => self.text("content", text, me, out),
             Delta::Refuse(text) => self.text("refusal", text, me, out),
             Delta::Think(text) => self.text("reasoning_content", text, me, out),
-            Delta::Thought { .. } => {}
+            Delta::Thought { block } => {
+                self.signature.clear();
+                self.signature.extend_from_slice(block.unwrap_or_default());
+            }
             Delta::ToolOpen { slot, id, name } => {
                 if state.is_free(name) {
                     self.free.push((slot, Vec::new()));
@@ -110,6 +117,8 @@ impl ChatWriter {
         let is_free = self.free.last().is_some_and(|(own, _)| *own == slot);
         // A text is written at its end.
         self.calls[slot] = is_free;
+        let block = std::mem::take(&mut self.signature);
+        let signature = if block.is_empty() { None } else { signature::of_next(Raw::new(&block), id) };
         let (kind, member) = if is_free { ("custom", "input") } else { ("function", "arguments") };
         self.chunk(me, None, out, |out| {
             out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
@@ -126,7 +135,9 @@ impl ChatWriter {
             out.extend_from_slice(b"{\"name\":");
             write_inside(out, name);
             key(out, member);
-            out.extend_from_slice(b"\"\"}}]");
+            out.extend_from_slice(b"\"\"}");
+            signature::write(signature, out);
+            out.extend_from_slice(b"}]");
         });
     }
 

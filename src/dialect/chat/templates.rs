@@ -15,6 +15,7 @@ use crate::dialect::tap::places::{Edit, Seen, is_word};
 use crate::dialect::usage::{ChatUsage, ObservedUsage};
 use crate::wire::Span;
 use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside};
+use crate::wire::template::{BytesTemplate, number};
 
 /// Number of templates; a new one replaces the oldest.
 const KEPT_MAX: usize = 4;
@@ -45,12 +46,7 @@ enum AnswerHole {
 
 #[derive(Debug)]
 struct AnswerTemplate {
-    /// Bytes outside the holes.
-    bytes: Vec<u8>,
-    /// The holes in order, each with the number of bytes before it.
-    holes: [(u32, AnswerHole); HOLES],
-    /// Bytes after the last hole.
-    behind: u32,
+    template: BytesTemplate<AnswerHole, { HOLES + 1 }>,
     /// Token counts of the learned answer.
     usage: ChatUsage,
 }
@@ -91,17 +87,9 @@ impl AnswerTemplates {
         if body.len() - hollow > BYTES_MAX {
             return;
         }
-        let new = || AnswerTemplate { bytes: Vec::new(), holes: [(0, AnswerHole::Text); HOLES], behind: 0, usage };
-        let template = self.0.place(KEPT_MAX, new);
-        template.bytes.clear();
-        template.bytes.reserve_exact(body.len() - hollow);
-        let mut from = 0;
-        for (slot, (span, hole)) in template.holes.iter_mut().zip(holes) {
-            template.bytes.extend_from_slice(&body[from..span.start as usize]);
-            (*slot, from) = ((span.start - from as u32, hole), span.end as usize);
-        }
-        template.bytes.extend_from_slice(&body[from..]);
-        (template.behind, template.usage) = ((body.len() - from) as u32, usage);
+        let place = self.0.place(KEPT_MAX, || AnswerTemplate { template: BytesTemplate::default(), usage });
+        place.template.learn(body, &holes, [b"", b""]);
+        place.usage = usage;
     }
 }
 
@@ -127,8 +115,8 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, AnswerHole); HOLES]> {
                 Span { start: span.start + 1, end: span.end - 1 }
             }
             _ => {
-                let (_, end) = number(body, span.start as usize)?;
-                (end == span.end as usize).then_some(span)?
+                let (_, len) = number(&body[span.start as usize..], DIGITS_MAX)?;
+                (len == span.len()).then_some(span)?
             }
         };
         *holes.get_mut(count)? = (inside, hole);
@@ -155,56 +143,35 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, AnswerHole); HOLES]> {
     Some(holes)
 }
 
-/// The whole number at `at`, without a leading zero, and its end.
-#[inline]
-fn number(body: &[u8], at: usize) -> Option<(u64, usize)> {
-    let (mut value, mut end) = (0u64, at);
-    while let Some(digit) = body.get(end).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9) {
-        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
-        end += 1;
-    }
-    (end > at && end - at <= DIGITS_MAX && body[at] != b'0').then_some((value, end))
-}
-
 impl AnswerTemplate {
     /// Compares `body` with the template. `text`: start and end of a text that has been scanned before.
     fn matches(&self, body: &[u8], text: &mut (usize, usize)) -> Option<HoleValues> {
-        // Most differences are at the end, and the text may be long.
-        if !body.ends_with(&self.bytes[self.bytes.len() - self.behind as usize..]) {
-            return None;
-        }
         let mut found = HoleValues { id: Span::default(), model: Span::default(), prompt: 0, completion: 0 };
-        let (mut bytes, mut at, mut total) = (self.bytes.as_slice(), 0, 0);
-        for (before, hole) in self.holes {
-            let (same, rest) = bytes.split_at(before as usize);
-            if !body.get(at..)?.starts_with(same) {
-                return None;
-            }
-            (bytes, at) = (rest, at + same.len());
-            let end = match hole {
-                AnswerHole::Text if text.0 == at => text.1,
-                AnswerHole::Id | AnswerHole::Model | AnswerHole::Text => string_end(body, at)?,
-                AnswerHole::Created | AnswerHole::Prompt | AnswerHole::Completion | AnswerHole::Total => {
-                    let (value, end) = number(body, at)?;
+        let (mut total, mut comparison) = (0, self.template.compare(body)?);
+        while let Some(hole) = comparison.next_hole()? {
+            let counter = match hole {
+                AnswerHole::Created => &mut 0,
+                AnswerHole::Prompt => &mut found.prompt,
+                AnswerHole::Completion => &mut found.completion,
+                AnswerHole::Total => &mut total,
+                AnswerHole::Id | AnswerHole::Model | AnswerHole::Text => {
+                    let at = body.len() - comparison.left.len();
+                    let scanned = hole == AnswerHole::Text && text.0 == at;
+                    let end = if scanned { text.1 } else { string_end(body, at)? };
                     match hole {
-                        AnswerHole::Prompt => found.prompt = value,
-                        AnswerHole::Completion => found.completion = value,
-                        AnswerHole::Total => total = value,
-                        _ => {}
+                        AnswerHole::Id => found.id = Span::new(at, end),
+                        AnswerHole::Model => found.model = Span::new(at, end),
+                        _ => *text = (at, end),
                     }
-                    end
+                    comparison.fill(end - at)?;
+                    continue;
                 }
             };
-            match hole {
-                AnswerHole::Id => found.id = Span::new(at, end),
-                AnswerHole::Model => found.model = Span::new(at, end),
-                AnswerHole::Text => *text = (at, end),
-                _ => {}
-            }
-            at = end;
+            let (value, len) = number(comparison.left, DIGITS_MAX)?;
+            *counter = value;
+            comparison.fill(len)?;
         }
-        // The bytes after the last hole have been compared already.
-        (body.len() - at == bytes.len() && found.prompt + found.completion == total).then_some(found)
+        (comparison.left.is_empty() && found.prompt + found.completion == total).then_some(found)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reads a messages request: consecutive messages of one side become one turn, as the format requires.
 
 use crate::dialect::carrier;
+use crate::dialect::naming::TranslationState;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::Wishes;
@@ -18,7 +19,7 @@ use std::borrow::Cow;
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// Reads the request; see [`crate::dialect::requests::request`].
-pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>) -> Result<Talk<'a>, Invalid> {
+pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, _: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
     // A client that asks for them, such as Claude Code in its auto mode, relies on their result.
     if ask.get(Name::Safeguards, "safeguards").is_some() {
         return refuse("safeguards", "none for this model: only a provider of the Messages API has them");

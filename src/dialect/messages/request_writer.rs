@@ -33,7 +33,7 @@ const BUDGET_HIGH: u64 = 16_384;
 /// Writes the request; see [`crate::dialect::requests::request`].
 pub(in crate::dialect) fn write(
     ask: &SourceRequest<'_>,
-    talk: &Talk<'_>,
+    talk: Talk<'_>,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
@@ -54,9 +54,9 @@ pub(in crate::dialect) fn write(
         Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
         _ => tools.write(ask, out),
     }
-    let thinks = write_thinking(ask, talk, &plan, bound, out);
+    let thinks = write_thinking(ask, &talk, &plan, bound, out);
     write_parameters(ask, &talk.wishes, thinks, out);
-    let takes_effort = write_config(ask, talk, out);
+    let takes_effort = write_config(ask, &talk, out);
     if !thinks && !takes_effort {
         state.dropped.extend(&talk.wishes.reasoning);
     }

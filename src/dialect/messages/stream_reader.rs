@@ -55,7 +55,7 @@ impl MessagesReader {
         let names = ["type", "index", "delta", "content_block", "message", "usage", "error", "stop_details"];
         let picked = json::check_and_pick(frame.data, names).map_err(|_| StreamFault::Malformed)?;
         if Raw::new(frame.data).kind() != ValueKind::Object {
-            return Err(StreamFault::Malformed);
+            return Err(StreamFault::of_other(frame.data));
         }
         let [kind, index, delta, block, message, usage, error, details] = picked;
         let (kind, index) = (kind.and_then(Raw::string).unwrap_or(frame.name), index.and_then(Raw::count).unwrap_or(0));
@@ -102,11 +102,7 @@ impl MessagesReader {
         }
         self.open.push((index, kind));
         match kind {
-            BlockKind::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
-            BlockKind::Think => {
-                self.keep(text("thinking"), text("signature"));
-                text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text)))
-            }
+            BlockKind::Text | BlockKind::Think => self.delta(index, block, sink),
             BlockKind::Redacted if self.kept.is_some() => {
                 let mut kept = b"{\"type\":\"redacted_thinking\",\"data\":".to_vec();
                 write_inside(&mut kept, text("data").unwrap_or_default());

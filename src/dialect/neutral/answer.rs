@@ -6,7 +6,20 @@ use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::StopReason;
 use crate::dialect::tokens::Estimator;
 use crate::dialect::usage::Reported;
-use crate::wire::json::eq_unescaped;
+use crate::wire::json::{Raw, eq_unescaped};
+
+/// Members of a complete answer, in any format.
+pub(in crate::dialect) struct AnswerMembers<'a> {
+    pub(in crate::dialect) body: Raw<'a>,
+    /// Its content, and the reason for its end.
+    pub(in crate::dialect) list: Raw<'a>,
+    pub(in crate::dialect) ending: Raw<'a>,
+    pub(in crate::dialect) usage: Raw<'a>,
+    pub(in crate::dialect) sequence: Option<Raw<'a>>,
+    pub(in crate::dialect) details: Option<Raw<'a>>,
+    /// The client receives the reasoning, to send it back.
+    pub(in crate::dialect) keeps: bool,
+}
 
 /// A complete answer in the neutral form.
 #[derive(Default)]
@@ -16,6 +29,8 @@ pub(in crate::dialect) struct NeutralAnswer<'a> {
     pub(in crate::dialect) sequence: Option<&'a [u8]>,
     pub(in crate::dialect) explanation: Option<&'a [u8]>,
     pub(in crate::dialect) reported: Reported,
+    /// The client has the same format, so that reasoning needs no carrier.
+    pub(in crate::dialect) native: bool,
 }
 
 /// A part of the answer.

@@ -7,8 +7,7 @@
 use crate::dialect::answer::StreamFault;
 use crate::dialect::errors::{ErrorText, is_error};
 use crate::dialect::usage::Reported;
-use crate::wire::Shape;
-use crate::wire::json::{Raw, ValueKind, has_escape};
+use crate::wire::json::{Raw, has_escape};
 
 /// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
 pub(in crate::dialect) const TOOL_CALLS_MAX: usize = 128;
@@ -62,23 +61,6 @@ pub(in crate::dialect) fn lists_nothing(list: Raw<'_>) -> bool {
     list.bytes().get(1..).is_some_and(|inside| inside.trim_ascii_start().starts_with(b"]"))
 }
 
-/// True if a complete answer has no content and gives no reason. `list`: its choices, content or output; `ending`: its
-/// `stop_reason` or `status`. A response may be an empty turn that its provider has billed.
-pub(in crate::dialect) fn is_empty<'a>(
-    shape: Shape,
-    list: Raw<'_>,
-    ending: Raw<'_>,
-    usage: impl FnOnce() -> Raw<'a>,
-) -> bool {
-    let is_message = |choice: Raw<'_>| choice.get("message").is_some_and(|message| message.kind() == ValueKind::Object);
-    match shape {
-        Shape::Chat => !list.items().any(is_message),
-        _ if !lists_nothing(list) => false,
-        Shape::Messages => !matches!(finish_word(Some(ending)), Ok(Some(_))),
-        Shape::Responses => !ending.is("incomplete") && Reported::from_responses(usage()).output.is_none(),
-    }
-}
-
 /// Number of choices that end with a chat event or answer. An error if one of them has failed.
 pub(in crate::dialect) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
     let (mut choices, mut count) = (choices.items(), 0);
@@ -118,9 +100,10 @@ pub(in crate::dialect) enum StopReason {
 }
 
 impl StopReason {
-    /// From a chat `finish_reason`.
-    pub(in crate::dialect) fn from_chat(word: &[u8]) -> StopReason {
+    /// From a chat `finish_reason`. `at_sequence`: the choice has a stop sequence.
+    pub(in crate::dialect) fn from_chat(word: &[u8], at_sequence: bool) -> StopReason {
         match word {
+            b"stop" if at_sequence => StopReason::Sequence,
             b"stop" => StopReason::End,
             b"length" => StopReason::Length,
             b"tool_calls" | b"function_call" => StopReason::Tools,

@@ -1,11 +1,12 @@
 //! Reads a complete answer of each format.
 
+use super::super::answer::Broken;
 use super::super::convert::{call_id, details_of, each_text, reason, sequence_of, thought_block, thoughts};
 use super::super::convert::{unfinished, write_kept, write_thinking};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
 use crate::dialect::chat::signature;
-use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
+use crate::dialect::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{StopReason, choice_word, finish_word};
 use crate::wire::json::{Raw, ValueKind, item, key, write_inside};
@@ -19,13 +20,12 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
     inside(object.get(name))
 }
 
-/// `keeps`: the client receives the reasoning, to send it back. `None`: no choice has a message. An error if a choice
-/// has failed.
-pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<Option<NeutralAnswer<'a>>, ErrorText> {
+pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<NeutralAnswer<'a>, Broken> {
+    let (choices, usage) = (answer.list, answer.usage);
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
-    let Some((choice, [message, sequence, word, error])) = picked else { return Ok(None) };
+    let (choice, [message, sequence, word, error]) = picked.ok_or(Broken::NotJson)?;
     let word = choice_word(word, error)?.unwrap_or_default();
-    let Some(message) = message.filter(|message| message.kind() == ValueKind::Object) else { return Ok(None) };
+    let message = message.filter(|message| message.kind() == ValueKind::Object).ok_or(Broken::NotJson)?;
     let names =
         ["content", "refusal", "reasoning_content", "reasoning", "tool_calls", "reasoning_details", "function_call"];
     let [content, refusal, thinking, reasoning, calls, details, older] = message.pick(names);
@@ -49,7 +49,7 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
     }
     let thoughts = [thought, other, nested, detailed];
     let thought = thoughts.into_iter().find(|texts| !texts.is_empty()).unwrap_or_default();
-    let text = if keeps { thought.concat() } else { Vec::new() };
+    let text = if answer.keeps { thought.concat() } else { Vec::new() };
     let block = thought_block(&text, &written);
     if !thought.is_empty() || block.is_some() {
         parts.push(AnswerPart::Thought(thought, block));
@@ -59,34 +59,25 @@ pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Result<
         parts.push(AnswerPart::Refusal(refused));
     }
     parts.extend(said.into_iter().map(|text| AnswerPart::Text(Cow::Borrowed(text))));
-    let signed = signature::block_of(calls.unwrap_or(Raw::NULL));
-    parts.extend(signed.map(|block| AnswerPart::Thought(Vec::new(), Some(block))));
-    let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function"]));
+    let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function", "extra_content"]));
     let mut calls = calls.peekable();
     let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());
-    for [id, function] in calls.chain(older.map(|call| [None, Some(call)])) {
+    for [id, function, extra] in calls.chain(older.map(|call| [None, Some(call), None])) {
+        let signed = extra.and_then(|extra| signature::block_of(extra, inside(id)));
+        parts.extend(signed.map(|block| AnswerPart::Thought(Vec::new(), Some(block))));
         let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
         parts.push(AnswerPart::Call(inside(id), inside(name), Arguments::of(arguments)));
     }
     let sequence = sequence_of(choice, sequence);
-    let reason = match StopReason::from_chat(word) {
-        StopReason::End if sequence.is_some() => StopReason::Sequence,
-        reason => reason,
-    };
+    let reason = StopReason::from_chat(word, sequence.is_some());
     let reported = if usage.is_null() { Reported::of_choices(choices) } else { Reported::from_chat(usage) };
-    Ok(Some(NeutralAnswer { parts, reason, sequence, explanation: None, reported }))
+    Ok(NeutralAnswer { parts, reason, sequence, reported, ..NeutralAnswer::default() })
 }
 
-/// `end`: the members `stop_reason`, `stop_sequence` and `stop_details`.
-pub(super) fn messages<'a>(
-    content: Raw<'a>,
-    usage: Raw<'a>,
-    end: [Option<Raw<'a>>; 3],
-) -> Result<NeutralAnswer<'a>, ErrorText> {
-    let [reason, sequence, details] = end;
-    let word = finish_word(reason)?.unwrap_or_default();
+pub(in crate::dialect) fn messages<'a>(answer: &AnswerMembers<'a>) -> Result<NeutralAnswer<'a>, Broken> {
+    let word = finish_word(Some(answer.ending))?.unwrap_or_default();
     let mut parts = Vec::new();
-    let mut blocks = content.items();
+    let mut blocks = answer.list.items();
     while let Some((block, [kind, text])) = blocks.pick(["type", "text"]) {
         match inside(kind) {
             b"text" => parts.push(AnswerPart::Text(Cow::Borrowed(inside(text)))),
@@ -113,18 +104,19 @@ pub(super) fn messages<'a>(
     Ok(NeutralAnswer {
         parts,
         reason: StopReason::from_messages(word),
-        sequence: sequence.and_then(Raw::string),
-        explanation: details.and_then(|details| details.get("explanation")).and_then(Raw::string),
-        reported: Reported::from_messages(usage),
+        sequence: answer.sequence.and_then(Raw::string),
+        explanation: answer.details.and_then(|details| details.get("explanation")).and_then(Raw::string),
+        reported: Reported::from_messages(answer.usage),
+        ..NeutralAnswer::default()
     })
 }
 
-pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) -> Result<NeutralAnswer<'a>, ErrorText> {
-    if let Some(text) = unfinished(answer.get("status").unwrap_or(Raw::NULL)) {
-        return Err(text);
+pub(in crate::dialect) fn responses<'a>(answer: &AnswerMembers<'a>) -> Result<NeutralAnswer<'a>, Broken> {
+    if let Some(text) = unfinished(answer.ending) {
+        return Err(Broken::Error(text));
     }
     let mut parts = Vec::new();
-    for item in output.items() {
+    for item in answer.list.items() {
         match string(item, "type") {
             b"message" => {
                 for part in item.get("content").unwrap_or(Raw::NULL).items() {
@@ -152,6 +144,6 @@ pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) ->
         }
     }
     let calls = parts.iter().any(|part| matches!(part, AnswerPart::Call(..)));
-    let reported = Reported::from_responses(usage);
-    Ok(NeutralAnswer { parts, reason: reason(answer, false, calls), reported, ..NeutralAnswer::default() })
+    let reported = Reported::from_responses(answer.usage);
+    Ok(NeutralAnswer { parts, reason: reason(answer.body, false, calls), reported, ..NeutralAnswer::default() })
 }

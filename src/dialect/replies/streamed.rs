@@ -113,10 +113,16 @@ pub(in crate::dialect) struct Collected {
     explanation: Option<Vec<u8>>,
     /// Usage that the events report.
     pub(in crate::dialect) reported: Reported,
+    /// Text or a call follows the last report.
+    goes_on: bool,
 }
 
 impl Take for Collected {
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
+        self.goes_on |= matches!(
+            delta,
+            Delta::Text(_) | Delta::Refuse(_) | Delta::Think(_) | Delta::ToolOpen { .. } | Delta::ToolArgs { .. }
+        );
         match (delta, self.pieces.last_mut()) {
             (Delta::Text(text), Some(CollectedPart::Text(said)))
             | (Delta::Refuse(text), Some(CollectedPart::Refusal(said))) => {
@@ -148,7 +154,10 @@ impl Take for Collected {
                 self.sequence = sequence.map(<[u8]>::to_vec);
                 self.explanation = explanation.map(<[u8]>::to_vec);
             }
-            (Delta::Usage(reported), _) => self.reported.merge(reported),
+            (Delta::Usage(reported), _) => {
+                self.reported.merge(reported);
+                self.goes_on = false;
+            }
             (Delta::Thought { block: None } | Delta::Start | Delta::ToolClose { .. } | Delta::Ping | Delta::End, _) => {
             }
         }
@@ -178,12 +187,18 @@ impl Collected {
                 CollectedPart::Call { id, name, json, .. } => AnswerPart::Call(id, name, Arguments::Json(json)),
             }
         }
-        NeutralAnswer {
+        let mut answer = NeutralAnswer {
             parts: self.pieces.iter().map(part).collect(),
             reason: self.reason,
             sequence: self.sequence.as_deref(),
             explanation: self.explanation.as_deref(),
             reported: self.reported,
+            native: false,
+        };
+        if self.goes_on && answer.reported.output < Some(answer.relayed()) {
+            // As in a stream, see `ObservedUsage::of_stream`.
+            answer.reported.output = None;
         }
+        answer
     }
 }

@@ -1,17 +1,18 @@
 //! Writes a complete answer of each format.
 
-use super::super::answer::{ResponseIdentity, StreamFault};
+use super::super::answer::{Broken, ResponseIdentity, StreamFault};
 use super::super::carrier;
-use super::super::convert::{NO_DETAILS, write_chat_usage, write_messages_usage, write_whole};
+use super::super::convert::{NO_DETAILS, write_chat_usage, write_messages_usage};
 use super::super::naming::{TranslationState, made_id};
 use super::super::requests::write_details;
 use super::super::usage::ObservedUsage;
 use crate::dialect::chat::request_writer::write_call;
-use crate::dialect::chat::signature;
+use crate::dialect::chat::signature::Signatures;
 use crate::dialect::messages::request_writer::write_called;
 use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::responses::response::free_input;
+use crate::dialect::responses::stream_writer::ResponsesWriter;
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// Appends several strings as one.
@@ -21,13 +22,13 @@ fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-pub(super) fn chat(
+pub(in crate::dialect) fn chat(
     answer: &NeutralAnswer<'_>,
     state: &TranslationState,
     observed: &ObservedUsage,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
-) {
+) -> Result<(), Broken> {
     let texts =
         || answer.parts.iter().filter_map(|part| if let AnswerPart::Text(text) = part { Some(&**text) } else { None });
     let refusals =
@@ -59,11 +60,7 @@ pub(super) fn chat(
         key(out, "reasoning_content");
         write_joined(thoughts, out);
     }
-    let kept = answer
-        .parts
-        .iter()
-        .filter_map(|part| if let AnswerPart::Thought(_, kept) = part { kept.as_ref() } else { None });
-    write_details(kept.map(|block| Raw::new(block)), out);
+    write_details(kept_blocks(answer), out);
     if answer.calls() {
         write_chat_calls(answer, state, me, out);
     }
@@ -72,6 +69,13 @@ pub(super) fn chat(
     out.extend_from_slice(b"}],\"usage\":");
     write_chat_usage(observed, me, out);
     out.push(b'}');
+    Ok(())
+}
+
+/// The blocks of reasoning that the provider requires back.
+fn kept_blocks<'t>(answer: &'t NeutralAnswer<'_>) -> impl Iterator<Item = Raw<'t>> {
+    let kept = answer.parts.iter();
+    kept.filter_map(|part| if let AnswerPart::Thought(_, Some(kept)) = part { Some(Raw::new(kept)) } else { None })
 }
 
 /// Writes the calls of a chat answer.
@@ -83,18 +87,20 @@ fn write_chat_calls(
 ) {
     key(out, "tool_calls");
     out.push(b'[');
-    let (mut at, mut signature) = (0, None);
+    let mut signatures = Signatures::of(kept_blocks(answer));
+    let mut at = 0;
     for part in &answer.parts {
         match part {
-            AnswerPart::Thought(_, Some(kept)) => signature = signature::carried(Raw::new(kept)),
+            AnswerPart::Thought(_, Some(kept)) => signatures.before(Raw::new(kept)),
             AnswerPart::Call(id, name, arguments) => {
+                let signature = signatures.take(id);
                 let id = |out: &mut Vec<u8>| match id.is_empty() {
                     true => made_id(me.id, at, out),
                     false => out.extend_from_slice(id),
                 };
                 match state.is_free(name) {
                     true => write_free_call(id, state.restore(name), &free_input(&arguments.text()), out),
-                    false => write_call(id, state.restore(name), *arguments, signature.take(), out),
+                    false => write_call(id, state.restore(name), *arguments, signature, out),
                 }
                 at += 1;
             }
@@ -117,15 +123,13 @@ fn write_free_call(id: impl FnOnce(&mut Vec<u8>), name: &[u8], input: &[u8], out
     out.extend_from_slice(b"}}");
 }
 
-/// `native`: the answer is of the same format, so that reasoning needs no carrier.
-pub(super) fn messages(
+pub(in crate::dialect) fn messages(
     answer: &NeutralAnswer<'_>,
-    native: bool,
     state: &TranslationState,
     observed: &ObservedUsage,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
-) {
+) -> Result<(), Broken> {
     out.extend_from_slice(b"{\"id\":");
     write_inside(out, me.id);
     out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
@@ -145,7 +149,7 @@ pub(super) fn messages(
                 block("text", &texts, None, state, out);
             }
             AnswerPart::Refusal(text) => block("text", &[text], None, state, out),
-            AnswerPart::Thought(_, Some(kept)) if native => {
+            AnswerPart::Thought(_, Some(kept)) if answer.native => {
                 item(out);
                 out.extend_from_slice(kept);
             }
@@ -170,6 +174,7 @@ pub(super) fn messages(
     key(out, "usage");
     write_messages_usage(observed, me, out);
     out.push(b'}');
+    Ok(())
 }
 
 /// Writes a text block or a reasoning block; nothing if it is empty. `kept`: data that its target must get back. For
@@ -196,34 +201,46 @@ fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationSt
 }
 
 /// Writes the answer in the format whose streams end with the complete answer.
-pub(super) fn responses(
+pub(in crate::dialect) fn responses(
     answer: &NeutralAnswer<'_>,
     state: &TranslationState,
     observed: &ObservedUsage,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
+) -> Result<(), Broken> {
+    let mut writer = ResponsesWriter::quiet();
+    each_delta(answer, &mut |delta| writer.take(delta, observed, state, me, out))
+        .and_then(|()| writer.finish(observed, state, me, out))
+        .map_err(|fault| match fault {
+            StreamFault::Error(text) => Broken::Error(text),
+            _ => Broken::NotJson,
+        })
+}
+
+/// Calls `take` with the deltas of an answer.
+fn each_delta(
+    answer: &NeutralAnswer<'_>,
+    take: &mut dyn FnMut(Delta<'_>) -> Result<(), StreamFault>,
 ) -> Result<(), StreamFault> {
     let NeutralAnswer { reason, sequence, explanation, .. } = *answer;
-    write_whole(observed, state, me, out, |take| {
-        let mut slot = 0;
-        for part in &answer.parts {
-            match part {
-                AnswerPart::Text(text) if text.is_empty() => {}
-                AnswerPart::Text(text) => take(Delta::Text(text))?,
-                AnswerPart::Refusal(text) => take(Delta::Refuse(text))?,
-                AnswerPart::Thought(texts, kept) => {
-                    texts.iter().filter(|text| !text.is_empty()).try_for_each(|text| take(Delta::Think(text)))?;
-                    take(Delta::Thought { block: kept.as_deref() })?;
-                }
-                AnswerPart::Call(id, name, arguments) => {
-                    take(Delta::ToolOpen { slot, id, name })?;
-                    take(Delta::ToolArgs { slot, json: &arguments.text() })?;
-                    take(Delta::ToolClose { slot })?;
-                    slot += 1;
-                }
+    let mut slot = 0;
+    for part in &answer.parts {
+        match part {
+            AnswerPart::Text(text) if text.is_empty() => {}
+            AnswerPart::Text(text) => take(Delta::Text(text))?,
+            AnswerPart::Refusal(text) => take(Delta::Refuse(text))?,
+            AnswerPart::Thought(texts, kept) => {
+                texts.iter().filter(|text| !text.is_empty()).try_for_each(|text| take(Delta::Think(text)))?;
+                take(Delta::Thought { block: kept.as_deref() })?;
+            }
+            AnswerPart::Call(id, name, arguments) => {
+                take(Delta::ToolOpen { slot, id, name })?;
+                take(Delta::ToolArgs { slot, json: &arguments.text() })?;
+                take(Delta::ToolClose { slot })?;
+                slot += 1;
             }
         }
-        let reason = if reason == StopReason::Unknown && slot > 0 { StopReason::Tools } else { reason };
-        take(Delta::Stop { reason, sequence, explanation })
-    })
+    }
+    let reason = if reason == StopReason::Unknown && slot > 0 { StopReason::Tools } else { reason };
+    take(Delta::Stop { reason, sequence, explanation })
 }

@@ -1,5 +1,6 @@
 //! Treatment of the members of requests: of those in the table, of relayed requests, and of unknown ones.
 
+use super::super::format::with_format;
 use super::super::passthrough::Relayed;
 use super::members::{Class, Name};
 use crate::base::limits::NAME_BYTES_MAX;
@@ -8,52 +9,32 @@ use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape};
 
 /// Names of members that refer to other places, in lower-case letters and digits.
 const ELSEWHERE: &[&str] = &[
-    "accesstoken",
     "account",
     "accountid",
     "anthropicbeta",
-    "apibase",
-    "apihost",
-    "apikey",
-    "apikeys",
-    "apitoken",
     "apitype",
-    "apiurl",
     "apiversion",
     "auth",
     "authorization",
-    "awsaccesskeyid",
     "awsregion",
     "awsregionname",
-    "awssecretaccesskey",
     "awssessiontoken",
     "azureadtoken",
-    "azureendpoint",
-    "baseuri",
-    "baseurl",
     "bearer",
     "betas",
-    "callbackurl",
     "container",
     "containerid",
     "containers",
-    "credential",
-    "credentials",
     "customllmprovider",
     "defaultheaders",
     "deployment",
     "deploymentid",
+    "destination",
     "diagnostics",
-    "endpoint",
     "extrabody",
     "extraheaders",
     "extraquery",
-    "fallback",
-    "fallbackmodels",
-    "fallbacks",
     "headers",
-    "host",
-    "httpproxy",
     "key",
     "litellmparams",
     "mcp",
@@ -63,43 +44,53 @@ const ELSEWHERE: &[&str] = &[
     "mockresponse",
     "mocks",
     "modellist",
+    "modelname",
     "models",
     "org",
-    "organization",
-    "organizationid",
     "orgid",
     "project",
     "projectid",
     "provider",
     "providers",
-    "proxy",
-    "proxyurl",
     "region",
     "route",
     "router",
     "routing",
-    "secret",
     "server",
     "skillids",
     "skills",
     "store",
-    "tenant",
-    "tenantid",
     "thread",
     "threadid",
     "token",
-    "uri",
-    "url",
     "userconfig",
     "userprofileid",
     "vault",
-    "vertexcredentials",
     "vertexproject",
-    "webhook",
-    "webhookurl",
-    "workspace",
-    "workspaceid",
 ];
+
+/// Parts of names of members that refer to other places, credentials, models or tenants.
+const ELSEWHERE_PARTS: &[&str] = &[
+    "accesskey",
+    "accesstoken",
+    "callback",
+    "credential",
+    "fallback",
+    "organisation",
+    "organization",
+    "password",
+    "privatekey",
+    "proxy",
+    "redirect",
+    "secret",
+    "tenant",
+    "webhook",
+    "workspace",
+];
+
+/// Ends of such names.
+const ELSEWHERE_ENDS: &[&str] =
+    &["apibase", "apikey", "apikeys", "apitoken", "baseuri", "endpoint", "host", "uri", "url"];
 
 /// Members that vLLM, llama.cpp, Ollama, SGLang, DeepSeek, Mistral or OpenRouter document for their chat endpoint, if
 /// they affect only the request: no template to run, no priority in a queue, no shared state or weights.
@@ -235,12 +226,7 @@ impl Name {
     /// True if a list or an object there becomes part of the prompt in addition to conversation and tools: providers
     /// bill schemas for the output, and settings that shorten a conversation, as prompt tokens.
     pub(in crate::dialect) fn is_read_by_model(self, shape: Shape) -> bool {
-        use Name::*;
-        match shape {
-            Shape::Chat => matches!(self, ResponseFormat | Functions | Prediction | WebSearchOptions),
-            Shape::Messages => matches!(self, OutputConfig | OutputFormat | ContextManagement | Compaction),
-            Shape::Responses => self == Text,
-        }
+        with_format!(shape, format => format::is_read_by_model(self))
     }
 
     /// True if the gateway reads or rewrites it on some route.
@@ -271,7 +257,10 @@ impl Name {
         if raw.len() > NAME_BYTES_MAX {
             return true;
         }
-        ELSEWHERE.contains(&&*letters(raw))
+        let name = &*letters(raw);
+        ELSEWHERE.contains(&name)
+            || ELSEWHERE_PARTS.iter().any(|part| name.contains(part))
+            || ELSEWHERE_ENDS.iter().any(|end| name.ends_with(end))
     }
 
     /// The member outside the table that may have a price of its own, in any spelling. Called only if unknown members

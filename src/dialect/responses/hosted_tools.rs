@@ -8,6 +8,7 @@ use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
 use crate::base::order;
 use crate::dialect::capabilities::Capabilities;
 use crate::dialect::chat::signature;
+use crate::dialect::messages::unsigned;
 use crate::dialect::request::{Fields, Invalid, Leave, Name};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::{ModelEndpoint, Shape, Span};
@@ -38,7 +39,7 @@ struct OmittedTools<'a> {
     seen: usize,
 }
 
-/// The parts of the body to omit, in order; an empty part marks a missing thought signature.
+/// The parts of the body to omit, in order. In a chat request, an empty part marks a missing thought signature.
 pub(in crate::dialect) fn cuts<'a>(
     endpoint: ModelEndpoint,
     body: &[u8],
@@ -47,6 +48,7 @@ pub(in crate::dialect) fn cuts<'a>(
 ) -> Result<Cow<'a, [Span]>, Invalid> {
     let others: &[Span] = if endpoint == ModelEndpoint::CHAT && takes.developer_role { &[] } else { &fields.cuts };
     let mut cuts = match endpoint.shape {
+        Shape::Messages if !others.is_empty() => return Ok(unsigned::cuts(body, fields)),
         Shape::Responses => refused(body, fields, takes)?,
         _ if endpoint == ModelEndpoint::CHAT && takes.thought_signatures => signature::missing(body, fields),
         _ => Vec::new(),

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 const NO_OUTPUT: &[u8] = b"[no output was recorded]";
 /// Reason to refuse a client's request for compaction.
 const NO_COMPACTION: &str =
-    "no compaction_trigger: this model does not compact; Codex: name the provider otherwise than OpenAI";
+    "no compaction_trigger: this model does not compact; Codex: name the provider neither OpenAI nor Azure";
 /// Prefix of an output without its call in the conversation.
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 

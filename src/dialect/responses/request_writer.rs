@@ -3,22 +3,20 @@
 use crate::dialect::chat::request_writer::FAILED;
 use crate::dialect::naming::{TranslationState, responses_id};
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, ToolChoice, Turn, Wishes,
+    Block, Effort, Format, Offer, Returned, Role, Talk, ToolCall, Turn, Wishes,
 };
 use crate::dialect::request::Invalid;
-use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse, write_user};
-use crate::dialect::requests::schema::{write_free, write_parameters};
+use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse};
+use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// Minimum bound on an answer in the responses format.
 pub const BOUND_MIN: u64 = 16;
-/// Maximum length of an end user's identifier, and of a prompt cache key.
-const USER_MAX: usize = 64;
 
 /// Writes the request; see [`crate::dialect::requests::request`].
 pub(in crate::dialect) fn write(
     ask: &SourceRequest<'_>,
-    talk: &Talk<'_>,
+    talk: Talk<'_>,
     state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
@@ -43,7 +41,7 @@ pub(in crate::dialect) fn write(
     if !write_wishes(ask, &talk.wishes, out) {
         state.dropped.extend(&talk.wishes.reasoning);
     }
-    write_text(ask, talk, out);
+    write_text(ask, &talk, out);
     if ask.fields.stream {
         key(out, "stream");
         out.extend_from_slice(b"true");
@@ -206,42 +204,13 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     for tool in &offer.tools {
         item(out);
         out.extend_from_slice(b"{\"type\":\"function\",\"name\":");
-        write_inside(out, &tool.name);
-        if let Some(description) = &tool.description {
-            key(out, "description");
-            write_inside(out, description);
-        }
-        key(out, "parameters");
-        match tool.schema {
-            Schema::Free => write_free(out),
-            Schema::Given(schema) => write_parameters(schema, out),
-        }
+        write_function(tool, out);
         // If omitted, it would mean true.
         key(out, "strict");
         out.extend_from_slice(if tool.strict { b"true}" } else { b"false}" });
     }
     out.push(b']');
-    let word = match &offer.choice {
-        ToolChoice::Absent => None,
-        ToolChoice::Auto => Some("auto"),
-        ToolChoice::None => Some("none"),
-        ToolChoice::Any => Some("required"),
-        ToolChoice::One(name) => {
-            key(out, "tool_choice");
-            out.extend_from_slice(b"{\"type\":\"function\",\"name\":");
-            write_inside(out, name);
-            out.push(b'}');
-            None
-        }
-    };
-    if let Some(word) = word {
-        key(out, "tool_choice");
-        write_string(out, word);
-    }
-    if let Some(parallel) = offer.parallel.filter(|_| !ask.drops("parallel_tool_calls")) {
-        key(out, "parallel_tool_calls");
-        out.extend_from_slice(if parallel { b"true" } else { b"false" });
-    }
+    write_choice(ask, offer, (b"{\"type\":\"function\",\"name\":", b"}"), out);
 }
 
 /// Writes the bound on tokens, sampling, the effort and the end user; true if the effort is written. The format has no
@@ -251,12 +220,7 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
         key(out, "max_output_tokens");
         write_count(out, max.max(BOUND_MIN));
     }
-    for (text, value) in [("temperature", wishes.temperature), ("top_p", wishes.top_p)] {
-        if let Some(value) = value.filter(|_| ask.target.capabilities.sampling) {
-            key(out, text);
-            out.extend_from_slice(value.bytes());
-        }
-    }
+    write_sampling(ask, wishes, out);
     let reasons = (wishes.effort.is_some() || wishes.reasons.is_some()) && !ask.drops("reasoning");
     if reasons {
         key(out, "reasoning");
@@ -271,14 +235,7 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
         }
         out.push(b'}');
     }
-    if let Some(user) = wishes.user.filter(|_| !ask.drops("safety_identifier")) {
-        key(out, "safety_identifier");
-        write_user(user, USER_MAX, out);
-    }
-    if let Some(cache_key) = wishes.cache_key.as_ref().filter(|_| !ask.drops("prompt_cache_key")) {
-        key(out, "prompt_cache_key");
-        write_user(cache_key, USER_MAX, out);
-    }
+    write_caller(ask, "safety_identifier", wishes, out);
     reasons
 }
 

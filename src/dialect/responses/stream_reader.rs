@@ -66,7 +66,7 @@ impl ResponsesReader {
         }
         let event = Raw::new(frame.data);
         if json::check(frame.data).is_err() || event.kind() != ValueKind::Object {
-            return Err(StreamFault::Malformed);
+            return Err(StreamFault::of_other(frame.data));
         }
         let kind = kind_of(event.get("type"), frame.name);
         let kind = &*kind;

@@ -5,6 +5,7 @@
 //! whose configuration changes requests.
 
 use super::super::capabilities::Capabilities;
+use super::super::format::with_format;
 use super::super::passthrough::Relayed;
 use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
 use super::super::requests::{BOUND_MIN, RequestTarget};
@@ -16,9 +17,6 @@ use std::borrow::Cow;
 
 /// Service tiers that cost no more than the price per token.
 const USUAL_TIERS: [&str; 7] = ["auto", "default", "standard", "standard_only", "on_demand", "flex", "batch"];
-/// Prefixes of the types of Anthropic's tools that the client runs, or that cost only their tokens.
-const CLIENTS_OWN: [&str; 6] =
-    ["bash_", "browser_toolset_", "computer_", "memory_", "text_editor_", "tool_search_tool_"];
 
 /// Data sent to a target in addition to the scanned parts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -66,9 +64,8 @@ pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &Requ
     let (takes, translated) = (with.capabilities, with.shape != endpoint.shape);
     let added = takes.params.iter().map(|param| (param.name.len() + param.json.len()) as u64).sum();
     let name = match with.shape {
-        Shape::Messages => Name::MaxTokens.text(),
-        Shape::Responses => Name::MaxOutputTokens.text(),
         Shape::Chat => bound(endpoint, takes),
+        other => bound(ModelEndpoint::generate(other), takes),
     };
     // The messages format requires a bound, so a translation always writes one.
     let is_unbounded = takes.drops(name) && !(translated && with.shape == Shape::Messages);
@@ -154,29 +151,12 @@ fn is_text_alone(kinds: Raw<'_>) -> bool {
 fn hosted<'a>(endpoint: ModelEndpoint, list: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
     let mut tools = list.items().enumerate();
     tools.find_map(|(at, tool)| {
-        let kind = match endpoint.shape {
-            _ if endpoint.is_relayed() => hosted_tools::hosted(tool, takes),
-            Shape::Chat => hosted_of_chat(tool),
-            Shape::Messages => tool.members().find_map(|(key, kind)| {
-                let is_clients = |kind: &str| {
-                    matches!(kind, "" | "custom") || CLIENTS_OWN.iter().any(|start| kind.starts_with(start))
-                };
-                let is_hosted = !kind.is_null() && !kind.text().is_some_and(|kind| is_clients(&kind));
-                (eq_unescaped(key, "type") && is_hosted).then_some(kind)
-            }),
-            Shape::Responses => hosted_tools::hosted(tool, takes),
+        let kind = match endpoint.is_relayed() {
+            true => hosted_tools::hosted(tool, takes),
+            false => with_format!(endpoint.shape, format => format::hosted(tool, takes)),
         };
         kind.map(|kind| Surcharge { path: format!("tools[{at}]").into(), word: kind.text() })
     })
-}
-
-/// A chat tool is the client's if it says so, or has a function.
-fn hosted_of_chat(tool: Raw<'_>) -> Option<Raw<'_>> {
-    let mut kinds = tool.members().filter(|(key, _)| eq_unescaped(key, "type")).map(|(_, kind)| kind).peekable();
-    if kinds.peek().is_none() {
-        return if tool.get("function").is_some() { None } else { Some(tool) };
-    }
-    kinds.find(|kind| !(kind.is("function") || kind.is("custom")))
 }
 
 /// Finds a billed tool in items of the conversation.

@@ -316,10 +316,14 @@ fn only_unsigned_reasoning_is_omitted() {
     let bare = r#"{"thinking":"b","type":"thinking","signature":""}"#;
     let none = r#"{ "type" : "thinking" , "thinking":"c" }"#;
     let text = r#"{"type":"text","text":"thinking","signature":""}"#;
+    let ours = r#"{"type":"redacted_thinking","data":"tg1.eyJ9"}"#;
     let body = |blocks: &str| {
-        let assistant = format!(r#"{{"role":"assistant","content":[{blocks}]}}"#);
+        let assistant = match blocks {
+            "" => String::new(),
+            blocks => format!(r#"{{"role":"assistant","content":[{blocks}]}},"#),
+        };
         let user = r#"{"role":"user","content":[{"type":"text","text":"x"}]}"#;
-        format!(r#"{{"model":"gpt-x","max_tokens":1,"messages":[{user},{assistant},{user}]}}"#)
+        format!(r#"{{"model":"gpt-x","max_tokens":1,"messages":[{user},{assistant}{user}]}}"#)
     };
     for (blocks, left) in [
         (format!("{signed},{text}"), format!("{signed},{text}")),
@@ -330,6 +334,9 @@ fn only_unsigned_reasoning_is_omitted() {
         (format!("{bare},{text},{none},{signed}"), format!("{text},{signed}")),
         (bare.to_owned(), String::new()),
         (format!("{bare},{none}"), String::new()),
+        (ours.to_owned(), String::new()),
+        (format!("{ours},{text}"), text.to_owned()),
+        (format!("{text},{}", ours.replace("data", "d\\u0061ta")), text.to_owned()),
     ] {
         assert_eq!(messages(&body(&blocks)), body(&left), "{blocks}");
     }

@@ -8,6 +8,7 @@ use super::super::convert::{CHUNK, write_failed, write_failure, write_messages_u
 use super::super::cost::remove_cost;
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::events::members;
+use super::super::format::with_format;
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind, has_line_end};
@@ -16,7 +17,7 @@ use super::super::usage::{ObservedUsage, Reported};
 use super::reply::is_said;
 use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::wire::json::{Raw, Scanner, Token, key};
-use crate::wire::{ModelEndpoint, Shape, Span};
+use crate::wire::{ModelEndpoint, Span};
 use seen::{EventScan, NAMES, Own, SPLICES_MAX};
 
 /// Relays each event of a stream within one format.
@@ -24,7 +25,10 @@ use seen::{EventScan, NAMES, Own, SPLICES_MAX};
 pub(in crate::dialect) struct Tap {
     reported: Reported,
     relayed: Estimator,
-    template: EventTemplate,
+    /// `None` until an event can be one.
+    template: Option<Box<EventTemplate>>,
+    /// The response that reported the failure of the stream.
+    failed: Option<Box<[u8]>>,
     /// Creation time in the chunks of a chat stream, in 32 bits; 0 until a chunk has one.
     created: u32,
     format: StreamFormat,
@@ -42,7 +46,7 @@ const MESSAGE_STOP: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_sto
 
 /// The format of a stream, with the state that only this format has.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum StreamFormat {
+pub(in crate::dialect) enum StreamFormat {
     /// `due`: finish reasons still expected.
     Chat {
         due: u32,
@@ -66,11 +70,9 @@ enum StreamFormat {
 
 impl StreamFormat {
     fn new(endpoint: ModelEndpoint) -> StreamFormat {
-        match endpoint.shape {
-            Shape::Chat if endpoint.is_relayed() => StreamFormat::Completion { due: 1, running: 0, ended: false },
-            Shape::Chat => StreamFormat::Chat { due: 1 },
-            Shape::Messages => StreamFormat::Messages,
-            Shape::Responses => StreamFormat::Responses { next: 0, inserted: 0, opened: false },
+        match endpoint.is_relayed() {
+            true => StreamFormat::Completion { due: 1, running: 0, ended: false },
+            false => with_format!(endpoint.shape, format => format::STREAM),
         }
     }
 
@@ -83,11 +85,11 @@ impl StreamFormat {
 impl Tap {
     /// Returns a tap at the start of a stream. `show_usage`: the client asked for the usage chunk (chat only).
     pub(in crate::dialect) fn new(endpoint: ModelEndpoint, show_usage: bool) -> Tap {
-        let (reported, relayed, template) = (Reported::default(), Estimator::new(), EventTemplate::default());
         Tap {
-            reported,
-            relayed,
-            template,
+            reported: Reported::default(),
+            relayed: Estimator::new(),
+            template: None,
+            failed: None,
             created: 0,
             format: StreamFormat::new(endpoint),
             usage_due: show_usage.then_some(true),
@@ -99,8 +101,10 @@ impl Tap {
 
     /// Resets it for another stream and keeps the storage.
     pub(in crate::dialect) fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool) {
-        let mut template = std::mem::take(&mut self.template);
-        template.reset();
+        let mut template = self.template.take();
+        if let Some(template) = &mut template {
+            template.reset();
+        }
         *self = Tap { template, ..Tap::new(endpoint, show_usage) };
     }
 
@@ -125,17 +129,18 @@ impl Tap {
     /// Relays an event at the front of `buf` that differs from the previous one only in its text; returns its length.
     #[inline]
     pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let template = self.template.as_mut()?;
         let (text, len) = match &mut self.format {
             StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => {
-                let (text, len) = self.template.event(behind(CHUNK_BEGIN, buf)?)?;
+                let (text, len) = template.event(behind(CHUNK_BEGIN, buf)?)?;
                 (text, CHUNK_BEGIN.len() + len)
             }
             StreamFormat::Messages => {
-                let (text, len) = self.template.event(behind(DELTA_BEGIN, buf)?)?;
+                let (text, len) = template.event(behind(DELTA_BEGIN, buf)?)?;
                 (text, DELTA_BEGIN.len() + len)
             }
             StreamFormat::Responses { next, inserted, .. } => {
-                let (text, len) = self.template.passed(buf)?;
+                let (text, len) = template.passed(buf)?;
                 if *inserted > 0 {
                     self.relayed.feed_json(text);
                     self.shifted(&buf[..len], out);
@@ -147,7 +152,7 @@ impl Tap {
         };
         self.relayed.feed_json(text);
         match self.format {
-            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.template.render(text, out),
+            StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => template.render(text, out),
             StreamFormat::Messages | StreamFormat::Responses { .. } => out.extend_from_slice(&buf[..len]),
         }
         Some(len)
@@ -176,7 +181,7 @@ impl Tap {
     ) -> bool {
         let StreamFormat::Responses { next, .. } = self.format else { return false };
         let events = u64::from(next);
-        match self.template.take_failed() {
+        match self.failed.take() {
             Some(response) => write_failed(events, words, Raw::new(&response), me, out),
             None => write_failure(events, words, &self.observed(), &TranslationState::default(), me, out),
         }
@@ -228,7 +233,7 @@ impl Tap {
 
     /// Usage observed so far.
     pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
-        ObservedUsage { reported: self.reported.believed(), relayed_tokens: self.relayed.tokens() }
+        ObservedUsage::of_stream(self.reported, &self.relayed)
     }
 
     fn chat(
@@ -250,18 +255,18 @@ impl Tap {
             out.extend_from_slice(b":\n\n");
             return Ok(false);
         }
-        if name.is_empty()
-            && let Some(text) = self.template.text(data)
+        if let Some(template) = self.template.as_mut().filter(|_| name.is_empty())
+            && let Some(text) = template.text(data)
         {
             self.relayed.feed_json(text);
-            self.template.render(text, out);
+            template.render(text, out);
             return Ok(true);
         }
         let value = if let StreamFormat::Completion { .. } = self.format { completion_value } else { chat_value };
         let mut seen = self.look(data, value)?;
         self.fail_on_error(&seen, data, name)?;
         let reported = seen.value(seen.usage.or(seen.choice_usage), data).map(Reported::from_chat);
-        reported.into_iter().for_each(|reported| self.reported.merge(reported));
+        reported.into_iter().for_each(|reported| self.reported.merge_at(reported, &self.relayed));
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         if seen.finishes > 0 {
             // An empty word ends nothing, and a later event that differs only in its text is treated the same.
@@ -285,7 +290,8 @@ impl Tap {
         if empty && seen.usage.is_some() && (self.usage_due.is_none() || !is_told) {
             return Ok(true);
         }
-        if seen.usage.is_some() && is_told {
+        // Clients look for the usage at the end, and the cost can only be there.
+        if seen.usage.is_some() && is_told && self.finish_seen {
             self.usage_due = self.usage_due.map(|_| false);
         }
         let (begin, from) = (out.len(), out.len() + b"data: ".len());
@@ -295,9 +301,9 @@ impl Tap {
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
         if name.is_empty() && seen.is_text_alone() {
-            self.template.learn(data, seen.text, &out[begin..], seen.text_at - begin);
+            self.template.get_or_insert_default().learn(data, seen.text, &out[begin..], seen.text_at - begin);
         }
-        remove_cost(reported, Shape::Chat, begin, out);
+        remove_cost(seen.own_cost, begin, out);
         Ok(true)
     }
 
@@ -344,7 +350,7 @@ impl Tap {
             return Ok(false);
         }
         let is_delta = name == DELTA;
-        if is_delta && let Some(text) = self.template.text(data) {
+        if is_delta && let Some(text) = self.template.as_mut().and_then(|template| template.text(data)) {
             self.relayed.feed_json(text);
             out.extend_from_slice(frame.raw);
             return Ok(true);
@@ -356,7 +362,9 @@ impl Tap {
         let begin = out.len();
         let reported = seen.value(seen.usage, data);
         let reported = reported.map(if starts { Reported::from_start } else { Reported::from_messages });
-        reported.into_iter().for_each(|reported| self.reported.merge(reported));
+        if let Some(reported) = reported {
+            self.reported.merge_at(reported, &self.relayed);
+        }
         if seen.finishes > 0 {
             let word = Raw::new(data).get("delta").and_then(|delta| delta.get("stop_reason"));
             self.finish_seen |= finish_word(word)?.is_some();
@@ -371,10 +379,10 @@ impl Tap {
             seen.write(data, NAMES, me, out);
             join_lines(&mut out[from..]);
             out.extend_from_slice(b"\n\n");
-            remove_cost(reported, Shape::Messages, begin, out);
+            remove_cost(seen.own_cost, begin, out);
             return Ok(true);
         }
-        if self.finish_seen && seen.finishes > 0 && self.reported.output.is_none() {
+        if self.finish_seen && seen.finishes > 0 && self.observed().reported.output.is_none() {
             // The SDKs read the member without checking that it exists.
             out.extend_from_slice(b"event: message_delta\ndata: {");
             let from = out.len();
@@ -392,9 +400,9 @@ impl Tap {
             out.push(b'\n');
         }
         out.extend_from_slice(frame.raw);
-        remove_cost(reported, Shape::Messages, begin, out);
+        remove_cost(seen.own_cost, begin, out);
         if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
-            self.template.learn(data, seen.text, seen.text.of(data), 0);
+            self.template.get_or_insert_default().learn(data, seen.text, seen.text.of(data), 0);
         }
         self.finished = kind.is("message_stop");
         Ok(name != b"ping" && !kind.is("ping"))
@@ -416,7 +424,7 @@ impl Tap {
         });
         let scanned = Scanner::new().finish(data, &mut walk);
         if scanned.is_err() || seen.count > SPLICES_MAX || !data.trim_ascii_start().starts_with(b"{") {
-            return Err(StreamFault::Malformed);
+            return Err(StreamFault::of_other(data));
         }
         Ok(seen)
     }
@@ -472,6 +480,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
         [K::Created] => seen.created = Some(whole),
         [K::Choices, K::Item, K::FinishReason | K::Error] => seen.finishes += u32::from(token != Token::Null),
         [K::Choices, K::Item, K::Delta, rest @ ..] => return is_said(rest),
+        [.., K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
         _ => {}
     }
     false
@@ -496,6 +505,7 @@ fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -
         [K::Usage] | [K::Message, K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
         [K::Error] => seen.error = Some(whole),
         [K::Type] => seen.kind = Some(whole),
+        [K::Usage, K::Cost | K::CostDetails] | [K::Message, K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
         [K::Delta, K::StopReason] => seen.finishes += u32::from(token == Token::String),
         [K::Delta, K::Text | K::Thinking | K::PartialJson] => return true,
         [K::ContentBlock, K::Text | K::Thinking | K::Name | K::Data] | [K::ContentBlock, K::Input, ..] => return true,

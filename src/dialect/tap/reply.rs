@@ -1,9 +1,10 @@
 //! Reads a complete answer within one format.
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
-use super::super::convert::{unfinished, write_chat_usage};
+use super::super::convert::write_chat_usage;
 use super::super::cost::without_cost;
 use super::super::errors::{ErrorText, is_error, read_error};
+use super::super::format::with_format;
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
 use super::super::passthrough::Relayed;
@@ -12,7 +13,7 @@ use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::places::{EDITS_MAX, Edit, Seen, is_word};
 use crate::dialect::chat::templates::AnswerTemplates;
-use crate::dialect::neutral::delta::{finish_word, finishes, is_empty, lists_nothing};
+use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{
     self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
@@ -31,12 +32,14 @@ struct Notes {
     starts: [u32; 3],
     /// The position of the current `usage` object.
     open: Option<usize>,
+    /// A member has the name of a provider's cost.
+    own_cost: bool,
 }
 
 impl Notes {
     fn new(endpoint: ModelEndpoint) -> Notes {
         let (seen, usage) = (Seen::new(), ChatUsage::default());
-        Notes { endpoint, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
+        Notes { endpoint, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None, own_cost: false }
     }
 
     /// Begins a `usage` with the members of a chat completion's. Its own position precedes those of its members; a
@@ -76,14 +79,17 @@ impl Notes {
                 seen.object_is_error = whole.of(buf) == b"\"error\"";
                 seen.place(whole, Edit::Object);
             }
-            (Shape::Chat, K::Created) => seen.place(whole, Edit::Created),
-            (Shape::Responses, K::Store) => seen.place(whole, Edit::Store),
-            (Shape::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
-            (Shape::Chat, K::Choices) | (Shape::Messages, K::Content) | (Shape::Responses, K::Output) => {
-                seen.list = (token == Token::ArrayClose).then_some(whole);
+            (shape, key) => {
+                let (list, ending, replaced) =
+                    with_format!(shape, format => (format::LIST.1, format::ENDING.1, format::REPLACED));
+                if key == list {
+                    seen.list = (token == Token::ArrayClose).then_some(whole);
+                } else if key == ending {
+                    seen.ending = Some(whole);
+                } else if let Some((_, edit)) = replaced.iter().find(|(name, _)| *name == key) {
+                    seen.place(whole, *edit);
+                }
             }
-            (Shape::Messages, K::StopReason) | (Shape::Responses, K::Status) => seen.ending = Some(whole),
-            _ => {}
         }
     }
 
@@ -107,6 +113,7 @@ impl Notes {
         if self.endpoint.is_relayed() && self.inner == K::TotalTokens {
             return;
         }
+        self.own_cost |= matches!(self.inner, K::Cost | K::CostDetails);
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
             _ if self.endpoint != ModelEndpoint::CHAT => {}
@@ -122,6 +129,7 @@ impl Visitor for Notes {
     #[inline(always)]
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         if depth > 2 || (depth == 2 && self.open.is_none()) {
+            self.own_cost |= token == Token::Key && is_cost(span.of(buf));
             return Ok(());
         }
         let whole = match token {
@@ -155,6 +163,12 @@ impl Visitor for Notes {
         }
         Ok(())
     }
+}
+
+/// True for the name of a provider's cost in a usage.
+#[inline(always)]
+fn is_cost(name: &[u8]) -> bool {
+    name == b"cost" || name == b"cost_details"
 }
 
 /// Passes on a complete answer: `id` and `model` are replaced; members that a chat upstream omitted (`object`,
@@ -210,8 +224,12 @@ fn read(
     if scanned.is_err() && !endpoint.is_relayed() {
         return reply((endpoint.shape, endpoint.shape), body, &TranslationState::default(), me, out);
     }
-    if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
+    if scanned.is_err() || seen.count > EDITS_MAX {
         return Err(Broken::NotJson);
+    }
+    if seen.body.is_empty() {
+        // Google wraps its errors in an array.
+        return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
     debug_assert!(seen.places().is_sorted_by_key(|(span, _)| span.start));
     let error = seen.error.map(|span| Raw::new(span.of(body))).filter(|error| is_error(*error));
@@ -228,11 +246,13 @@ fn read(
         (Some(passthrough), _) => Relayed::reported(passthrough, usage.reported(), value(seen.usage), value(seen.meta)),
         (None, Shape::Chat) if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
         (None, Shape::Chat) => usage.reported().or_renamed(value(seen.usage)),
-        (None, Shape::Messages) => Reported::from_messages(value(seen.usage)),
-        (None, Shape::Responses) => Reported::from_responses(value(seen.usage)),
+        (None, shape) => with_format!(shape, format => format::reported(value(seen.usage))),
     };
-    if let (true, Some(usage)) = (told.own_cost, seen.usage) {
-        return read(endpoint, &without_cost(body, Raw::new(usage.of(body))), me, out, None);
+    if notes.own_cost {
+        let clean = without_cost(body);
+        if clean.len() < body.len() {
+            return read(endpoint, &clean, me, out, None);
+        }
     }
     let reported = told.believed();
     // The estimate is made only on demand: nearly every answer reports its usage.
@@ -268,9 +288,7 @@ pub fn rejected(endpoint: ModelEndpoint, body: &[u8], why: Broken) -> Rejected {
         // Its counters are read as those of an answer that is passed on; without either member it reports none.
         (Some(_), _) if usage.is_null() && meta.is_null() => Reported::default(),
         (Some(passthrough), _) => Relayed::reported(passthrough, Reported::from_chat(usage), usage, meta),
-        (None, Shape::Chat) => Reported::from_chat(usage),
-        (None, Shape::Messages) => Reported::from_messages(usage),
-        (None, Shape::Responses) => Reported::from_responses(usage),
+        (None, shape) => with_format!(shape, format => format::reported(usage)),
     };
     Rejected { why, reported: Box::new(reported) }
 }
@@ -283,26 +301,21 @@ fn ends_well<'a>(
     ending: Raw<'_>,
     usage: impl FnOnce() -> Raw<'a>,
 ) -> Result<(), Broken> {
-    match endpoint.shape {
-        _ if endpoint.passthrough().is_some_and(|passthrough| !passthrough.generates()) => return Ok(()),
-        Shape::Chat => finishes(list).map(drop)?,
-        Shape::Messages => finish_word(Some(ending)).map(drop)?,
-        Shape::Responses => unfinished(ending).map_or(Ok(()), Err)?,
+    if endpoint.passthrough().is_some_and(|passthrough| !passthrough.generates()) {
+        return Ok(());
     }
-    let is_empty = match endpoint.passthrough() {
-        Some(_) => lists_nothing(list),
-        None => is_empty(endpoint.shape, list, ending, usage),
-    };
+    let is_empty = with_format!(endpoint.shape, format => {
+        format::check_end(list, ending)?;
+        if endpoint.is_relayed() { lists_nothing(list) } else { format::is_empty(list, ending, usage) }
+    });
     if is_empty { Err(Broken::NotJson) } else { Ok(()) }
 }
 
 /// Tokens of the text in an answer, by a second scan.
 pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
-    let is_text = match endpoint.shape {
-        _ if endpoint.is_relayed() => is_completed_text,
-        Shape::Chat => is_chat_text,
-        Shape::Messages => is_messages_text,
-        Shape::Responses => is_responses_text,
+    let is_text = match endpoint.is_relayed() {
+        true => is_completed_text,
+        false => with_format!(endpoint.shape, format => format::is_text),
     };
     let mut relayed = Estimator::new();
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
@@ -367,11 +380,9 @@ struct ReplyWriter<'a> {
 
 impl ReplyWriter<'_> {
     fn write(&mut self, endpoint: ModelEndpoint) {
-        let top: &[Edit] = match endpoint.shape {
-            // Missing members are not added.
-            _ if endpoint.is_relayed() => &[],
-            Shape::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
-            Shape::Messages | Shape::Responses => &[Edit::Id, Edit::Model],
+        let top = match endpoint.is_relayed() {
+            true => &[],
+            false => with_format!(endpoint.shape, format => format::ADDED),
         };
         let mut from = self.open(0, self.seen.body, top);
         let seen = self.seen;
@@ -449,16 +460,8 @@ impl ReplyWriter<'_> {
     }
 }
 
-/// True if the value at `path` is text that a chat completion relays: in one piece or in parts.
-fn is_chat_text(path: &[K]) -> bool {
-    match path {
-        [K::Choices, K::Item, K::Message, rest @ ..] => is_said(rest),
-        _ => false,
-    }
-}
-
 /// True if the value at `path`, in the message of a chat completion or the delta of a chunk, is such text.
-pub(super) fn is_said(path: &[K]) -> bool {
+pub(in crate::dialect) fn is_said(path: &[K]) -> bool {
     match path {
         [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, .., K::Type] => false,
         [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, ..] => true,
@@ -472,21 +475,6 @@ pub(super) fn is_said(path: &[K]) -> bool {
 /// True if the value at `path` is text that a completion relays.
 fn is_completed_text(path: &[K]) -> bool {
     matches!(path, [K::Choices, K::Item, K::Text])
-}
-
-/// True if the value at `path` is text that a response relays.
-fn is_responses_text(path: &[K]) -> bool {
-    matches!(
-        path,
-        [K::Output, K::Item, K::Name | K::Arguments | K::Input]
-            // Content, or a summary.
-            | [K::Output, K::Item, K::Content | K::Other, K::Item, K::Text | K::Refusal]
-    )
-}
-
-/// True if the value at `path` is text that a message relays, or reasoning that only its provider can read.
-fn is_messages_text(path: &[K]) -> bool {
-    matches!(path, [K::Content, K::Item, K::Text | K::Thinking | K::Name | K::Data])
 }
 
 /// Path of a tool call's arguments in a message, which are counted with their names and marks.

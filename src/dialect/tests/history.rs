@@ -29,6 +29,32 @@ fn called(from: Shape, arguments: &Value) -> String {
     .to_string()
 }
 
+#[test]
+fn message_of_dropped_reasoning_alone_is_omitted() {
+    // Anthropic refuses a message without content, Mistral one without content and tool calls.
+    let carrier = "tg1.eyJrIjoiMDAwMDAwMDAiLCJiIjpbXX0";
+    let talk = |from: Shape| match from {
+        Shape::Responses => value!({"model": "m", "input": [
+            {"role": "user", "content": "a"},
+            {"type": "reasoning", "summary": [], "encrypted_content": carrier},
+            {"role": "user", "content": "b"}]}),
+        _ => value!({"model": "m", "max_tokens": 9, "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": carrier}]},
+            {"role": "user", "content": "b"}]}),
+    };
+    for (from, shape) in [
+        (Shape::Messages, Shape::Chat),
+        (Shape::Messages, Shape::Responses),
+        (Shape::Responses, Shape::Chat),
+        (Shape::Responses, Shape::Messages),
+    ] {
+        let sent = asked(from, shape, &talk(from).to_string());
+        let list = &sent[if shape == Shape::Responses { "input" } else { "messages" }];
+        assert!(list.as_array().unwrap().iter().all(|item| item["role"] == "user"), "{from:?} to {shape:?}: {sent}");
+    }
+}
+
 /// The arguments of the call as the provider reads them.
 fn arguments(shape: Shape, request: &Value) -> &Value {
     match shape {

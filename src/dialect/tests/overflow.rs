@@ -1,8 +1,11 @@
 //! Answers of providers to a prompt that is too long, with the public source of each, and the error that clients of
 //! each format receive: it must match the patterns by which agents recognise that they have to compact.
 
+use super::endings::run_stream;
 use super::{ME, request_for};
-use crate::dialect::{Capabilities, ErrorWords, Overflow, error_body, is_rate, read_error, reply};
+use crate::dialect::answer::{Broken, StreamFault};
+use crate::dialect::naming::TranslationState;
+use crate::dialect::{Capabilities, ErrorWords, Overflow, error_body, is_rate, read_error, reply, whole};
 use crate::wire::{ModelEndpoint, Shape};
 use serde_json::Value;
 
@@ -14,7 +17,7 @@ const CONTEXT: u64 = 4096;
 /// completion if that does not fit.
 type Row = (&'static str, &'static str, &'static str, (u64, u64, Option<u64>));
 
-const ROWS: [Row; 34] = [
+const ROWS: [Row; 43] = [
     (
         "OpenAI",
         "crewAIInc/crewAI-examples#121",
@@ -38,6 +41,18 @@ const ROWS: [Row; 34] = [
         "openai/codex#20866, dyad-sh/dyad#1672",
         r#"{"error":{"message":"Your input exceeds the context window of this model. Please adjust your input and try again.","type":"invalid_request_error","param":"input","code":"context_length_exceeded"}}"#,
         (5000, 4096, None),
+    ),
+    (
+        "OpenAI, bound with tools",
+        "portkey.ai/error-library/context-length-error-10502",
+        r#"{"error":{"message":"This model's maximum context length is 4097 tokens. However, you requested 4927 tokens (3899 in the messages, 28 in the functions, and 1000 in the completion). Please reduce the length of the messages, functions, or completion.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#,
+        (3927, 4097, Some(1000)),
+    ),
+    (
+        "OpenAI, bound of a prompt",
+        "tatsu-lab/stanford_alpaca#47, OpenRouterTeam/openrouter-examples#10",
+        r#"{"error":{"message":"This model's maximum context length is 8192 tokens, however you requested 8977 tokens (7977 in your prompt; 1000 for the completion). Please reduce your prompt; or completion length.","type":"invalid_request_error","param":null,"code":null}}"#,
+        (7977, 8192, Some(1000)),
     ),
     (
         "Azure",
@@ -68,6 +83,24 @@ const ROWS: [Row; 34] = [
         "Gitlawb/openclaude#583 for the array",
         r#"[{"error":{"code":400,"message":"The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}]"#,
         (1_200_293, 1_048_576, None),
+    ),
+    (
+        "Gemini, no number of the prompt",
+        "google-gemini/gemini-cli#22609",
+        r#"[{"error":{"code":400,"message":"The input token count exceeds the maximum number of tokens allowed 1048576.","status":"INVALID_ARGUMENT"}}]"#,
+        (1_048_577, 1_048_576, None),
+    ),
+    (
+        "Gemini, limit in brackets",
+        "arkavo-org/arkavo-edge#371",
+        r#"{"error":{"code":400,"message":"The input token count exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}"#,
+        (1_048_577, 1_048_576, None),
+    ),
+    (
+        "Vertex",
+        "google-gemini/gemini-cli#19727",
+        r#"{"error":{"code":400,"message":"Unable to submit request because the input token count is 1251952 but model only supports up to 1048576. Reduce the input token count and try again. You can also use the CountTokens API to calculate prompt token count and billable characters.","status":"INVALID_ARGUMENT"}}"#,
+        (1_251_952, 1_048_576, None),
     ),
     (
         "Mistral",
@@ -112,6 +145,18 @@ const ROWS: [Row; 34] = [
         (200_251, 200_000, None),
     ),
     (
+        "OpenRouter, text of its provider",
+        "open-webui/computer#293 (429), NousResearch/hermes-agent#94199",
+        r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"prompt is too long: 200251 tokens > 200000 maximum","provider_name":"Anthropic"}}}"#,
+        (200_251, 200_000, None),
+    ),
+    (
+        "OpenRouter, error of its provider as an object",
+        "unconfirmed",
+        r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":{"error":{"message":"prompt is too long: 200251 tokens > 200000 maximum"}}}}}"#,
+        (200_251, 200_000, None),
+    ),
+    (
         "Bedrock",
         "aws-samples/bedrock-chat#95",
         r#"{"message":"Input is too long for requested model."}"#,
@@ -140,6 +185,18 @@ const ROWS: [Row; 34] = [
         "vllm-project/vllm renderers/params.py 017638d",
         r#"{"error":{"message":"You passed 3097 input tokens and requested 1000 output tokens. However, the model's context length is only 4096 tokens, resulting in a maximum input length of 3096 tokens. Please reduce the length of the input messages.","type":"BadRequestError","code":400}}"#,
         (3097, 4096, Some(1000)),
+    ),
+    (
+        "vLLM, characters",
+        "higress-group/hiclaw#346",
+        r#"{"error":{"message":"You passed 74655 input characters and requested 1000 output tokens. However, the model's context length is only 4096 tokens, resulting in a maximum input length of 3096 tokens (at most 12384 characters). Please reduce the length of the input prompt. (parameter=input_text, value=74655)","type":"BadRequestError","param":"input_text","code":400}}"#,
+        (5000, 4096, None),
+    ),
+    (
+        "vLLM, prompt of the decoder",
+        "unslothai/unsloth#2666, langchain-ai/deepagents#468",
+        r#"{"detail":"[address=0.0.0.0:43769, pid=1065] The decoder prompt (length 66501) is longer than the maximum model length of 65536. Make sure that `max_model_len` is no smaller than the number of text tokens."}"#,
+        (66_501, 65_536, None),
     ),
     (
         "SGLang, bound",
@@ -222,7 +279,7 @@ const ROWS: [Row; 34] = [
 ];
 
 /// Errors that are not overflows, with the sources.
-const OTHERS: [(&str, bool, &str); 6] = [
+const OTHERS: [(&str, bool, &str); 14] = [
     (
         "continuedev/continue#10218: Groq, 413",
         true,
@@ -249,6 +306,56 @@ const OTHERS: [(&str, bool, &str); 6] = [
         r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.","type":"invalid_request_error","param":"max_tokens","code":"invalid_value"}}"#,
     ),
     ("no words", false, r#"{"error":{"message":"","type":"invalid_request_error"}}"#),
+    // Errors that quote a request; the forms are OpenAI's and Anthropic's.
+    (
+        "quoted arguments",
+        false,
+        r#"{"error":{"message":"Could not parse tool arguments: {\"error\":\"prompt is too long: 200251 tokens > 200000 maximum\"}","type":"invalid_request_error","code":null}}"#,
+    ),
+    (
+        "a quoted tool name",
+        false,
+        r#"{"type":"error","error":{"type":"invalid_request_error","message":"tools.0.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$' (input: 'prompt is too long: 9 tokens > 3 maximum')"}}"#,
+    ),
+    (
+        "a quoted schema",
+        false,
+        r#"{"error":{"message":"Invalid schema for function 'f': 'This model's maximum context length is 8192 tokens' is not of type 'object'","type":"invalid_request_error","code":null}}"#,
+    ),
+    (
+        "code of a value",
+        false,
+        r#"{"error":{"message":"Invalid value: prompt is too long: 5 tokens > 3 maximum. Supported values are: 'a', 'b'.","type":"invalid_request_error","param":"messages[0].content","code":"invalid_value"}}"#,
+    ),
+    (
+        "code of a tool",
+        false,
+        r#"{"error":{"message":"Invalid schema for function f: This model's maximum context length is 8192 tokens","type":"invalid_request_error","param":"tools[0].function.parameters","code":"invalid_function_parameters"}}"#,
+    ),
+    (
+        "code of one string",
+        false,
+        r#"{"error":{"message":"The image prompt is too long. Max 4000 characters.","type":"invalid_request_error","code":"string_above_max_length","param":"prompt"}}"#,
+    ),
+    // @anthropic-ai/claude-code 2.1.331 does not compact after these two words.
+    ("a policy", false, r#"{"error":{"message":"prompt is too long for policy","type":"policy_blocked"}}"#),
+    ("a policy's name", false, r#"{"error":{"message":"dlp_request_denied: prompt is too long","code":"400"}}"#),
+];
+
+/// Overflows that a gateway passes on inside its own message.
+const WRAPPED: [(&str, &str); 3] = [
+    (
+        "BerriAI/litellm#6975",
+        r#"{"error":{"message":"litellm.BadRequestError: litellm.ContextWindowExceededError: AnthropicError - {\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt is too long: 209303 tokens > 200000 maximum\"}}\nReceived Model Group=claude","type":null,"param":null,"code":"400"}}"#,
+    ),
+    (
+        "BerriAI/litellm#6975, as Python writes it",
+        r#"{"error":{"message":"OpenAIException - Error code: 400 - {'error': {'message': \"This model's maximum context length is 200000 tokens. However, your messages resulted in 209303 tokens.\", 'type': None}}","code":"400"}}"#,
+    ),
+    (
+        "google-gemini/gemini-cli#4231",
+        r#"{"error":{"message":"{\n  \"error\": {\n    \"code\": 400,\n    \"message\": \"The input token count (209303) exceeds the maximum number of tokens allowed (200000).\",\n    \"status\": \"INVALID_ARGUMENT\"\n  }\n}\n","code":400,"status":"Bad Request"}}"#,
+    ),
 ];
 
 fn overflow(body: &str) -> Option<Overflow> {
@@ -303,6 +410,26 @@ fn overflows_of_all_providers_are_reported_with_their_numbers() {
 }
 
 #[test]
+fn error_in_an_array_is_read_with_status_200_and_in_a_stream() {
+    // Gitlawb/openclaude#583: Google's OpenAI-compatible endpoint wraps the object in an array.
+    let (.., array, _) = ROWS.iter().find(|(provider, ..)| *provider == "Gemini, array").unwrap();
+    let want = read_error(array.as_bytes()).unwrap();
+    for (from, to) in FORMATS.iter().flat_map(|from| FORMATS.iter().map(move |to| (*from, *to))) {
+        let (state, mut out) = (TranslationState::default(), Vec::new());
+        let read = match from == to {
+            true => whole(ModelEndpoint::generate(from), array.as_bytes(), &ME, &mut out),
+            false => reply((from, to), array.as_bytes(), &state, &ME, &mut out),
+        };
+        assert_eq!(read, Err(Broken::Error(want.clone())), "{from:?} to {to:?}");
+        let events = format!("data: {array}\n\ndata: [DONE]\n\n");
+        let read = run_stream((from, to), &state, &events).result;
+        assert_eq!(read, Err(StreamFault::Error(want.clone())), "{from:?} to {to:?}");
+        let other = run_stream((from, to), &state, "data: [{\"choices\":[]}]\n\n").result;
+        assert_eq!(other, Err(StreamFault::Malformed), "{from:?} to {to:?}");
+    }
+}
+
+#[test]
 fn body_with_too_many_bytes_keeps_its_message() {
     // earendil-works/pi utils/overflow.ts: Anthropic, 413.
     let body = r#"{"type":"error","error":{"type":"request_too_large","message":"Request exceeds the maximum size"}}"#;
@@ -317,6 +444,20 @@ fn rate_limits_and_other_errors_are_not_overflows() {
     for (what, rate, body) in OTHERS {
         assert_eq!((overflow(body), is_rate(&read_error(body.as_bytes()).unwrap())), (None, rate), "{what}");
     }
+}
+
+#[test]
+fn error_inside_a_gateways_message_is_an_overflow() {
+    for (source, body) in WRAPPED {
+        assert!(overflow(body).is_some(), "{source}");
+        assert_eq!(told(Shape::Messages, body).0, "prompt is too long: 209303 tokens > 200000 maximum", "{source}");
+    }
+}
+
+#[test]
+fn quotation_before_the_providers_own_words_is_skipped() {
+    let body = r#"{"error":{"message":"Model 'prompt is too long: 5 tokens > 3 maximum': prompt is too long: 9 tokens > 7 maximum"}}"#;
+    assert_eq!(told(Shape::Messages, body).0, "prompt is too long: 9 tokens > 7 maximum");
 }
 
 #[test]

@@ -190,6 +190,9 @@ fn complete((from, to): (Shape, Shape), body: &str) -> Value {
     };
     let Ok(observed) = read else { return value!({"fails": true}) };
     let answer: Value = serde_json::from_slice(&out).unwrap();
+    if from != to && to == Shape::Messages {
+        schema::message(&answer);
+    }
     gather_answer(to, &answer, &mut said);
     gather_calls(to, &answer, &mut calls);
     let tokens = charged(to, &observed, shown(to, &answer["usage"]), from == to);

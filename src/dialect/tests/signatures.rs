@@ -164,7 +164,7 @@ fn signature_is_directly_before_its_call() {
         assert_eq!(kinds.join(" "), want);
         let carrier = list[2].get("signature").or(list[2].get("encrypted_content")).unwrap().as_str().unwrap();
         let held = carrier::open(carrier.as_bytes(), b"0a1b2c3d").unwrap();
-        assert_eq!(String::from_utf8(held).unwrap(), r#"[{"thought_signature":"c2ln"}]"#);
+        assert_eq!(String::from_utf8(held).unwrap(), r#"[{"thought_signature":"c2ln","id":"call_1"}]"#);
     }
 }
 
@@ -232,6 +232,141 @@ fn carrier_of_another_target_is_dropped() {
     }
 }
 
+/// A carrier of a signature for the call with this id.
+fn of_call(mark: &carrier::TargetMark, id: &str, signature: &str) -> Option<String> {
+    carrier(mark, &value!({"thought_signature": signature, "id": id}).to_string())
+}
+
+#[test]
+fn signature_returns_only_to_its_own_call() {
+    // TS: "signatures must be returned exactly as received", each with its part.
+    let mark = *b"0a1b2c3d";
+    for from in [Shape::Messages, Shape::Responses] {
+        for (own, ids, want) in [
+            ("a", &["a", "b"][..], "a:sig b:-"),
+            // The client dropped call `a`.
+            ("a", &["b"], "b:skip"),
+            ("a", &["b", "c"], "b:skip c:-"),
+            // The client changed the order.
+            ("a", &["b", "a"], "b:skip a:sig"),
+            // An id that the client could keep only as a hash.
+            ("functions.f:0", &["call_d6bdd4de328a22edd610f954"], "call_d6bdd4de328a22edd610f954:sig"),
+            ("", &["a", "b"], "a:sig b:-"),
+        ] {
+            let carrier = match own {
+                "" => carrier(&mark, r#"{"thought_signature":"sig"}"#),
+                own => of_call(&mark, own, "sig"),
+            };
+            let steps = [User("now"), Calls(ids, carrier)];
+            assert_eq!(signed(from, &steps, &gemini(mark)), want, "{from:?} {own}");
+        }
+        // Carriers of two turns, exchanged.
+        let steps = [
+            User("now"),
+            Calls(&["a"], of_call(&mark, "b", "of b")),
+            Calls(&["b"], of_call(&mark, "a", "of a")),
+            Calls(&["c"], of_call(&mark, "c", "of c")),
+        ];
+        assert_eq!(signed(from, &steps, &gemini(mark)), "a:skip b:skip c:of c", "{from:?}");
+    }
+}
+
+#[test]
+fn signature_returns_to_a_call_whose_id_was_replaced() {
+    // A server that restarts its ids with every answer; a messages client accepts each id only once.
+    let call = value!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"},
+        "extra_content": {"google": {"thought_signature": "c2ln"}}});
+    let answer = value!({"choices": [{"index": 0, "finish_reason": "stop", "message": {
+        "role": "assistant", "content": null, "tool_calls": [call]}}]})
+    .to_string();
+    let takes = gemini(*b"0a1b2c3d");
+    let asked = history(Shape::Messages, &[User("a"), Calls(&["call_1"], None)]);
+    let (_, state) = request_for((Shape::Messages, Shape::Chat), &asked, "up", &takes).unwrap();
+    let mut out = Vec::new();
+    reply((Shape::Chat, Shape::Messages), answer.as_bytes(), &state, &ME, &mut out).unwrap();
+    let content = json(std::str::from_utf8(&out).unwrap())["content"].clone();
+    let id = content[1]["id"].as_str().unwrap();
+    assert_ne!(id, "call_1");
+    let results = value!([{"type": "tool_result", "tool_use_id": id, "content": "r"}]);
+    let body = value!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"},
+        {"role": "assistant", "content": content}, {"role": "user", "content": results}]});
+    let next = json(&sent(Shape::Messages, &body.to_string(), &takes));
+    assert_eq!(next["messages"][1]["tool_calls"][0]["extra_content"], call["extra_content"]);
+}
+
+/// A call of a chunk or a message, with its signature if it has one.
+fn chat_call(id: &str, arguments: &str, signature: Option<&str>) -> Value {
+    let mut call = value!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}});
+    if let Some(signature) = signature {
+        call["extra_content"] = value!({"google": {"thought_signature": signature}});
+    }
+    call
+}
+
+/// A stream of chunks with these entries of `tool_calls`.
+fn chunks(entries: &[Value]) -> String {
+    let chunk = |delta: Value, word: Value| {
+        format!("data: {}\n\n", value!({"choices": [{"index": 0, "delta": delta, "finish_reason": word}]}))
+    };
+    let calls: String = entries.iter().map(|entry| chunk(value!({"tool_calls": [entry]}), Value::Null)).collect();
+    calls + &chunk(value!({}), value!("stop")) + "data: [DONE]"
+}
+
+#[test]
+fn signature_on_any_call_and_after_a_call_returns() {
+    // Google documents neither: a server may do so all the same.
+    let both = [chat_call("a", "{}", Some("of a")), chat_call("b", "{\"q\":1}", Some("of b"))];
+    let late = |index: u32, signature: &str| {
+        let google = value!({"thought_signature": signature});
+        value!({"index": index, "extra_content": {"google": google}})
+    };
+    let with_index = |index: u32, id: &str| {
+        let mut call = chat_call(id, "{\"q\":1}", None);
+        call["index"] = value!(index);
+        call
+    };
+    let after = [with_index(0, "a"), late(0, "of a"), with_index(1, "b"), late(1, "of b")];
+    let at_end = [with_index(0, "a"), with_index(1, "b"), late(0, "of a"), late(1, "of b")];
+    let whole = value!({"choices": [{"index": 0, "finish_reason": "stop", "message": {
+        "role": "assistant", "content": null, "tool_calls": both}}]});
+    for to in [Shape::Messages, Shape::Responses] {
+        for (streams, answer) in
+            [(false, whole.to_string()), (true, chunks(&both)), (true, chunks(&after)), (true, chunks(&at_end))]
+        {
+            let back = replayed(to, streams, &answer, &gemini([0; 8]));
+            let calls = back["tool_calls"].as_array().unwrap().iter();
+            let of = |call: &Value| call["extra_content"]["google"]["thought_signature"].clone();
+            assert_eq!(calls.map(of).collect::<Vec<_>>(), ["of a", "of b"], "{to:?}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn signature_that_every_chunk_repeats_is_carried_once() {
+    let entry = |name: Value, arguments: &str| {
+        let google = value!({"thought_signature": "of a"});
+        value!({"index": 0, "id": "a", "function": {"name": name, "arguments": arguments},
+            "extra_content": {"google": google}})
+    };
+    let stream = chunks(&[entry(value!("f"), "{\"q\""), entry(Value::Null, ":1"), entry(Value::Null, "}")]);
+    let state = TranslationState { mark: *b"0a1b2c3d", ..TranslationState::default() };
+    let out = stream_for_every_way((Shape::Chat, Shape::Messages), &state, false, &ME, &format!("{stream}\n\n")).out;
+    assert_eq!(out.matches("signature_delta").count(), 1, "{out}");
+}
+
+#[test]
+fn streamed_call_has_its_signature_for_a_chat_client() {
+    // Cursor: requests of the responses format that are answered in chunks.
+    let stream = chunks(&[chat_call("a", "{\"q\":1}", Some("of a")), chat_call("b", "{\"q\":1}", None)]);
+    let state = TranslationState::default();
+    let out = stream_for_every_way((Shape::Chat, Shape::Chat), &state, false, &ME, &format!("{stream}\n\n")).out;
+    let chunks = out.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let calls: Vec<Value> = chunks.map(|chunk| chunk["choices"][0]["delta"]["tool_calls"][0].clone()).collect();
+    let signed = |id: &str| calls.iter().find(|call| call["id"] == id).unwrap()["extra_content"].clone();
+    assert_eq!(signed("a"), value!({"google": {"thought_signature": "of a"}}), "{out}");
+    assert_eq!(signed("b"), Value::Null, "{out}");
+}
+
 #[test]
 fn details_of_openrouter_are_returned_without_a_placeholder() {
     // @openrouter/ai-sdk-provider 3.1.0: `reasoning_details` with the signature as `data`, returned as received.
@@ -251,6 +386,50 @@ fn details_of_openrouter_are_returned_without_a_placeholder() {
 }
 
 #[test]
+fn streamed_details_return_joined_as_openrouters_clients_do() {
+    // @openrouter/ai-sdk-provider: consecutive `reasoning.text` are one item; its text is joined, its signature and
+    // format are the first; other items are kept as they came.
+    let piece = |more: Value| {
+        let mut detail = value!({"type": "reasoning.text", "index": 0});
+        detail.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        detail
+    };
+    let encrypted = value!({"type": "reasoning.encrypted", "data": "RA", "id": "x", "index": 1});
+    let streamed = [
+        piece(value!({"text": "thoughts \\\"", "format": "anthropic-claude-v1", "signature": null, "own": [1]})),
+        piece(value!({"text": "go here", "format": "anthropic-claude-v1"})),
+        piece(value!({"signature": "SIG", "format": "anthropic-claude-v1"})),
+        encrypted.clone(),
+        value!({"type": "reasoning.summary", "summary": "a", "index": 2}),
+        value!({"type": "reasoning.summary", "summary": "b", "index": 2}),
+        piece(value!({"text": "one more", "index": 3})),
+        piece(value!({"text": "another", "index": 4})),
+    ];
+    let mut stream = String::new();
+    for detail in &streamed {
+        let chunk = value!({"choices": [{"index": 0, "delta": {"reasoning_details": [detail]}}]});
+        stream += &format!("data: {chunk}\n\n");
+    }
+    stream += "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\n";
+    stream += "data: [DONE]";
+    let first = value!({"type": "reasoning.text", "index": 0, "own": [1], "text": "thoughts \\\"go here",
+        "signature": "SIG", "format": "anthropic-claude-v1"});
+    let mut want = vec![first];
+    want.extend_from_slice(&streamed[3..]);
+    for to in [Shape::Messages, Shape::Responses] {
+        let back = replayed(to, true, &stream, &Capabilities::default());
+        assert_eq!(back["reasoning_details"], Value::Array(want.clone()), "{to:?}");
+    }
+    // A complete answer returns unchanged.
+    let whole = value!({"choices": [{"index": 0, "finish_reason": "stop", "message": {
+        "role": "assistant", "content": "hi", "reasoning_details": streamed}}]});
+    for to in [Shape::Messages, Shape::Responses] {
+        let back = replayed(to, false, &whole.to_string(), &Capabilities::default());
+        assert_eq!(back["reasoning_details"], value!(streamed), "{to:?}");
+    }
+}
+
+#[test]
 fn chat_clients_own_signatures_are_unchanged() {
     let own = |member: &str| {
         format!(
@@ -265,9 +444,18 @@ fn chat_clients_own_signatures_are_unchanged() {
         r#"{"google": {"thought_signature": "c2\u006cn"} }"#,
         r#"{"vertex":{"thought_signature":"c2ln"}}"#,
         r#"{"google":{}}"#,
-        "null",
+        r#"{"other":1}"#,
+        r#"null,"extra_content":null"#,
     ] {
         assert_eq!(sent(Shape::Chat, &own(member), &gemini([0; 8])), own(member));
+    }
+    let skip = format!(r#"{{"google":{{"thought_signature":"{SKIP}"}}}}"#);
+    for member in ["null", "{}", "{ }", r#"{"google":null}"#] {
+        for takes in [gemini([0; 8]), Capabilities { developer_role: true, ..gemini([0; 8]) }] {
+            assert_eq!(sent(Shape::Chat, &own(member), &takes), own(&skip), "{member}");
+        }
+        let other = Capabilities { thought_signatures: false, ..gemini([0; 8]) };
+        assert_eq!(sent(Shape::Chat, &own(member), &other), own(member));
     }
 }
 

@@ -182,6 +182,12 @@ impl Desk {
         self.waiting.iter().any(|one| one.client == client && matches!(one.waits, Waits::Scrape(_)))
     }
 
+    /// Clients of the live feed that have not been sent all requests before the number `next`.
+    pub(crate) fn followers(&self, next: u64) -> Vec<ClientId> {
+        let is_behind = |one: &&Waiting| matches!(one.waits, Waits::Live(from) if from < next);
+        self.waiting.iter().filter(is_behind).map(|one| one.client).collect()
+    }
+
     /// Removes the request of a client that is answered or has left.
     pub(crate) fn gone(&mut self, client: ClientId) -> Option<Waiting> {
         let at = self.waiting.iter().position(|waiting| waiting.client == client)?;

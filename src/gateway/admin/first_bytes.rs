@@ -1,11 +1,12 @@
 //! Times from the sending of a request to the first byte of its response, by target: median and 95th percentile of the
-//! last five minutes, and whether the target has become slow. Recorded with all requests, so from the first reader on;
-//! its memory is bounded.
+//! last five minutes, and whether the target has become slow. Streams and complete responses are judged separately,
+//! since a complete one begins only when it is finished. Recorded with all requests, so from the first reader on; its
+//! memory is bounded.
 
 use crate::base::time::Unix;
 
-/// Maximum number of targets with times, about 2.5 KiB each. A further target has none, unless one has had no requests
-/// for an hour.
+/// Maximum number of targets with times, about 2.5 KiB each; a target with streams and complete responses counts twice.
+/// A further target has none, unless one has had no requests for an hour.
 const TARGETS_MAX: usize = 128;
 /// Minutes whose times count as recent, the current one included.
 const RECENT: u32 = 5;
@@ -57,6 +58,7 @@ struct PastMinute {
 #[derive(Debug)]
 struct TargetTimes {
     target: u64,
+    streams: bool,
     recent: [RecentMinute; RECENT as usize],
     past: [PastMinute; USUAL as usize],
     /// Minute of the last time.
@@ -64,14 +66,24 @@ struct TargetTimes {
     slow_since: Option<u32>,
 }
 
+/// Time of one response to its first byte.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct FirstByte {
+    /// Number of the target.
+    pub(crate) target: u64,
+    /// False for a complete response.
+    pub(crate) streams: bool,
+    pub(crate) micros: u64,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct FirstBytes(Vec<TargetTimes>);
 
 impl FirstBytes {
-    pub(super) fn push(&mut self, target: u64, micros: u64, now: Unix) {
+    pub(super) fn push(&mut self, FirstByte { target, streams, micros }: FirstByte, now: Unix) {
         let minute = minute_of(now);
-        let known = self.0.iter().position(|one| one.target == target);
+        let known = self.0.iter().position(|one| (one.target, one.streams) == (target, streams));
         if known.is_none() {
             if self.0.len() >= TARGETS_MAX {
                 self.0.retain(|one| one.last + USUAL > minute);
@@ -79,7 +91,7 @@ impl FirstBytes {
             if self.0.len() >= TARGETS_MAX {
                 return;
             }
-            self.0.push(TargetTimes::new(target));
+            self.0.push(TargetTimes::new(target, streams));
         }
         let at = known.unwrap_or(self.0.len() - 1);
         let one = &mut self.0[at];
@@ -94,15 +106,26 @@ impl FirstBytes {
         recent.counts[index] += 1;
     }
 
-    /// Returns the times of a target; `None` if it has none in the last five minutes.
-    pub(super) fn of(&mut self, target: u64, now: Unix) -> Option<FirstByteTimes> {
-        let (one, minute) = (self.0.iter_mut().find(|one| one.target == target)?, minute_of(now));
-        one.settle(minute);
-        one.judge(minute);
-        let counts = one.recent(minute);
-        let slow_since = one.slow_since.map(|minute| Unix(u64::from(minute) * MINUTE_MS));
-        let (median, p95) = (quantile(&counts, 50)?, quantile(&counts, 95)?);
-        Some(FirstByteTimes { median, p95, usual: one.usual(minute), slow_since })
+    /// Returns the times of a target, or of all; `None` if there are none in the last five minutes. If streams or
+    /// complete responses have become slow, the times are only of these.
+    pub(super) fn of(&mut self, target: Option<u64>, now: Unix) -> Option<FirstByteTimes> {
+        let (mut sum, mut most, mut usual) = ([0; BUCKETS], 0, None);
+        let minute = minute_of(now);
+        for one in self.0.iter_mut().filter(|one| target.is_none_or(|target| target == one.target)) {
+            one.settle(minute);
+            one.judge(minute);
+            let counts = one.recent(minute);
+            let (slow_since, own_usual) = (one.slow_since.filter(|_| target.is_some()), one.usual(minute));
+            if let Some(slow) = slow_since {
+                return times(&counts, own_usual, Some(Unix(u64::from(slow) * MINUTE_MS)));
+            }
+            let count: u32 = counts.iter().sum();
+            if count > most {
+                (most, usual) = (count, own_usual);
+            }
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        times(&sum, usual, None)
     }
 }
 
@@ -111,9 +134,10 @@ impl RecentMinute {
 }
 
 impl TargetTimes {
-    fn new(target: u64) -> TargetTimes {
+    fn new(target: u64, streams: bool) -> TargetTimes {
         TargetTimes {
             target,
+            streams,
             recent: [RecentMinute::EMPTY; RECENT as usize],
             past: [PastMinute::default(); USUAL as usize],
             last: 0,
@@ -154,6 +178,14 @@ impl TargetTimes {
         sum
     }
 
+    /// BucketCounts of the newest minutes that together have enough times: they show a recovery.
+    fn newest(&self, minute: u32) -> BucketCounts {
+        let from = (minute.saturating_sub(RECENT - 1)..=minute).rev();
+        let counts = from.map(|from| self.sum(|one| one >= from && one <= minute));
+        let mut enough = counts.filter(|counts| counts.iter().sum::<u32>() >= TIMES_MIN);
+        enough.next().unwrap_or([0; BUCKETS])
+    }
+
     /// Median of the hour before the recent minutes, or before the target became slow.
     fn usual(&self, minute: u32) -> Option<u32> {
         let end = self.slow_since.unwrap_or(minute.saturating_sub(RECENT - 1));
@@ -181,7 +213,7 @@ impl TargetTimes {
             let recent = quantile(counts, 50).zip(usual);
             recent.is_some_and(|(now, usual)| now > SLOW_MIN && u64::from(now) > SLOW_MULTIPLE * u64::from(usual))
         };
-        if !is_slow(&counts) {
+        if !is_slow(&counts) || !is_slow(&self.newest(minute)) {
             self.slow_since = None;
         } else if self.slow_since.is_none() {
             // Minutes without times are skipped.
@@ -231,17 +263,31 @@ fn quantile(counts: &BucketCounts, percent: u64) -> Option<u32> {
     None
 }
 
+fn times(counts: &BucketCounts, usual: Option<u32>, slow_since: Option<Unix>) -> Option<FirstByteTimes> {
+    Some(FirstByteTimes { median: quantile(counts, 50)?, p95: quantile(counts, 95)?, usual, slow_since })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    impl FirstBytes {
+        fn add(&mut self, target: u64, micros: u64, now: Unix) {
+            self.push(FirstByte { target, streams: true, micros }, now);
+        }
+
+        fn of_one(&mut self, target: u64, now: Unix) -> Option<FirstByteTimes> {
+            self.of(Some(target), now)
+        }
+    }
+
     /// Times with this median, `count` of them in a minute.
     fn minute(times: &mut FirstBytes, minute: u64, count: u64, ms: u64) {
-        (0..count).for_each(|at| times.push(1, ms * 1000, Unix(minute * MINUTE_MS + at)));
+        (0..count).for_each(|at| times.add(1, ms * 1000, Unix(minute * MINUTE_MS + at)));
     }
 
     fn slow_since(times: &mut FirstBytes, minute: u64) -> Option<u64> {
-        times.of(1, Unix((minute + 1) * MINUTE_MS - 1))?.slow_since.map(|at| at.0 / MINUTE_MS)
+        times.of_one(1, Unix((minute + 1) * MINUTE_MS - 1))?.slow_since.map(|at| at.0 / MINUTE_MS)
     }
 
     /// An hour of 10 times a minute that took 200 ms, up to minute 1060.
@@ -255,8 +301,8 @@ mod tests {
     fn quantiles_are_within_a_tenth() {
         for micros in [1100, 5_000, 99_999, 204_000, 2_300_000, 1_000_000_000] {
             let mut times = FirstBytes::default();
-            (0..100).for_each(|at| times.push(1, micros * (950 + at) / 1000, Unix(9_000_000)));
-            let found = times.of(1, Unix(9_000_000)).unwrap();
+            (0..100).for_each(|at| times.add(1, micros * (950 + at) / 1000, Unix(9_000_000)));
+            let found = times.of_one(1, Unix(9_000_000)).unwrap();
             for (value, exact) in [(found.median, micros), (found.p95, micros * 1045 / 1000)] {
                 assert!(u64::from(value).abs_diff(exact) * 10 <= exact, "{value} is not {exact}");
             }
@@ -278,14 +324,14 @@ mod tests {
         assert_eq!(slow_since(&mut times, 1061), None, "most of the last five minutes were not slow");
         minute(&mut times, 1062, 10, 900);
         assert_eq!(slow_since(&mut times, 1062), Some(1060));
-        let found = times.of(1, Unix(1062 * MINUTE_MS)).unwrap();
+        let found = times.of_one(1, Unix(1062 * MINUTE_MS)).unwrap();
         assert!(found.median > 800_000 && found.usual.unwrap() < 250_000, "{found:?}");
         // Slow minutes do not become usual within the hour; after it they do.
         (1063..1119).for_each(|at| minute(&mut times, at, 10, 900));
         assert_eq!(slow_since(&mut times, 1118), Some(1060));
         (1119..1130).for_each(|at| minute(&mut times, at, 10, 900));
         assert_eq!(slow_since(&mut times, 1129), None);
-        assert!(times.of(1, Unix(1129 * MINUTE_MS)).unwrap().usual.unwrap() > 800_000);
+        assert!(times.of_one(1, Unix(1129 * MINUTE_MS)).unwrap().usual.unwrap() > 800_000);
     }
 
     #[test]
@@ -298,6 +344,12 @@ mod tests {
         assert_eq!(slow_since(&mut times, 1067), Some(1063), "a minute without traffic ends nothing");
         (1068..1072).for_each(|at| minute(&mut times, at, 10, 200));
         assert_eq!(slow_since(&mut times, 1071), None);
+        let mut times = usual();
+        (1060..1064).for_each(|at| minute(&mut times, at, 10, 900));
+        minute(&mut times, 1064, 9, 200);
+        assert_eq!(slow_since(&mut times, 1064), Some(1060), "nine and the ten before them");
+        minute(&mut times, 1064, 11, 200);
+        assert_eq!(slow_since(&mut times, 1064), None, "the newest twenty are not slow");
     }
 
     #[test]
@@ -321,22 +373,49 @@ mod tests {
     }
 
     #[test]
+    fn complete_responses_after_streams_are_not_slow() {
+        let mut times = usual();
+        let push = |times: &mut FirstBytes, minute: u64, ms: u64| {
+            (0..30).for_each(|_| {
+                let one = FirstByte { target: 1, streams: false, micros: ms * 1000 };
+                times.push(one, Unix(minute * MINUTE_MS));
+            });
+        };
+        push(&mut times, 1065, 2000);
+        assert_eq!(slow_since(&mut times, 1065), None);
+        let found = times.of_one(1, Unix(1065 * MINUTE_MS)).unwrap();
+        assert!(found.usual.is_none() && found.median > 1_800_000, "{found:?}");
+        // They are slow compared with other complete responses.
+        push(&mut times, 1071, 9000);
+        assert_eq!(slow_since(&mut times, 1071), Some(1071));
+    }
+
+    #[test]
+    fn median_of_all_targets_counts_each_response_once() {
+        let mut times = FirstBytes::default();
+        (0..90).for_each(|at| times.add(at % 3, 4000, Unix(9_000_000)));
+        (0..30).for_each(|_| times.add(7, 6_000_000, Unix(9_000_000)));
+        let found = times.of(None, Unix(9_000_000)).unwrap();
+        assert!((3500..4500).contains(&found.median) && found.p95 > 5_000_000, "{found:?}");
+    }
+
+    #[test]
     fn many_times_in_a_minute_keep_their_shares() {
         let mut times = FirstBytes::default();
-        (0..400_000).for_each(|at| times.push(1, if at % 10 == 0 { 800_000 } else { 100_000 }, Unix(9_000_000)));
-        let found = times.of(1, Unix(9_000_000)).unwrap();
+        (0..400_000).for_each(|at| times.add(1, if at % 10 == 0 { 800_000 } else { 100_000 }, Unix(9_000_000)));
+        let found = times.of_one(1, Unix(9_000_000)).unwrap();
         assert!((90_000..110_000).contains(&found.median) && (700_000..900_000).contains(&found.p95), "{found:?}");
     }
 
     #[test]
     fn number_of_targets_is_bounded() {
         let mut times = FirstBytes::default();
-        (0..1000).for_each(|target| times.push(target, 1, Unix(9_000_000)));
+        (0..1000).for_each(|target| times.add(target, 1, Unix(9_000_000)));
         assert_eq!(times.0.len(), TARGETS_MAX);
-        assert!(times.of(0, Unix(9_000_000)).is_some() && times.of(999, Unix(9_000_000)).is_none());
+        assert!(times.of_one(0, Unix(9_000_000)).is_some() && times.of_one(999, Unix(9_000_000)).is_none());
         let later = Unix(9_000_000 + 61 * MINUTE_MS);
-        times.push(999, 1, later);
-        assert!(times.of(999, later).is_some() && times.0.len() == 1, "targets of an hour ago give way");
+        times.add(999, 1, later);
+        assert!(times.of_one(999, later).is_some() && times.0.len() == 1, "targets of an hour ago give way");
         assert!(size_of::<TargetTimes>() <= 2500, "{}", size_of::<TargetTimes>());
     }
 }

@@ -1,34 +1,54 @@
 //! Answers of the admin API about the process itself: its state, targets, groups and last requests. Answers that
 //! commands also give come from their code, on a helper thread.
 
+use super::super::budget_news::groups_read;
+use super::first_bytes::FirstByteTimes;
 use super::minutes::Minute;
 use super::paging::{ListPart, end};
 use super::recorder::{RecordedRow, Recorder};
+use crate::base::order;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Gauges, Scrape, Sources};
 use crate::gateway::provider::breaker::{TargetCondition, TargetStatus};
+use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
+use crate::policy::keys::LiveKeys;
 use crate::policy::meter::GroupStatus;
 use crate::policy::window;
 use crate::wire::json::{item, key, write_string};
 
 /// State of the gateway's connections and requests.
-pub(crate) struct View {
+pub(crate) struct View<'a> {
     /// Reason why no requests are accepted, if so: `stopping`, `clock` or `ledger`.
     pub(crate) unready: Option<&'static str>,
     pub(crate) gauges: Gauges,
     /// Number of requests that have a slot.
     pub(crate) exchanges: usize,
+    /// Attempts without an answer so far: the number of the target, and the beginning.
+    pub(crate) unanswered: &'a dyn Fn() -> Vec<(u64, Mono)>,
 }
+
+/// Microseconds after which an attempt without an answer may hang, if its target has not answered any for so long.
+const HUNG: u64 = 30_000_000;
+/// Maximum number of reported reasons why the gateway is not healthy.
+const REASONS_MAX: usize = 20;
+/// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded. A
+/// gateway without a failure for `RECOVERED_MS` has recovered.
+const FAILED_PERCENT: u64 = 5;
+const REQUESTS_MIN: u64 = 20;
+const RECOVERED_MS: u64 = 30_000;
+/// Lag of the ledger in microseconds from which the gateway is degraded.
+const LATE: u64 = 1_000_000;
 
 /// Appends more of the metrics, until there are more than `room` bytes. True if they are complete.
 pub(crate) fn scrape(cx: &mut Cx, scrape: &mut Scrape, room: usize, out: &mut Vec<u8>) -> bool {
     let Scrape { gauges, position } = scrape;
-    let budgets = cx.meter.budgets(cx.now.unix);
+    groups_read(cx);
+    let budgets = cx.accounts.meter.budgets(cx.now.unix);
     let models = cx.setup.config.catalog.models();
-    let (stats, breakers, queues, now) = (&cx.stats, &cx.breakers, &cx.queues, cx.now.mono);
+    let (stats, breakers, queues, now) = (&cx.report.stats, &cx.upstreams.breakers, &cx.upstreams.queues, cx.now.mono);
     Sources { stats, gauges, breakers, queues, models, budgets, now }.write(position, room, out)
 }
 
@@ -68,7 +88,7 @@ fn open(out: &mut Vec<u8>, name: &str, bracket: u8) {
 }
 
 /// `GET /admin/v1/status`. `origins`: origins of the client listeners, as seen by a browser.
-pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>) {
+pub(crate) fn status(view: &View<'_>, origins: &str, cx: &mut Cx, out: &mut Vec<u8>) {
     let (gauges, now) = (&view.gauges, cx.now);
     out.push(b'{');
     text(out, "version", env!("CARGO_PKG_VERSION"));
@@ -93,9 +113,9 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
     out.push(b'}');
     count(out, "exchanges", view.exchanges as u64);
     open(out, "ledger", b'{');
-    truth(out, "failed", cx.ledger.is_failed());
+    truth(out, "failed", cx.accounts.ledger.is_failed());
     count(out, "rows_waiting", gauges.uncommitted);
-    count(out, "lag_us", cx.ledger.lag(now.mono));
+    count(out, "lag_us", cx.accounts.ledger.lag(now.mono));
     out.push(b'}');
     open(out, "clients", b'[');
     for origin in origins.split_ascii_whitespace() {
@@ -116,15 +136,85 @@ pub(crate) fn status(view: &View, origins: &str, cx: &mut Cx, out: &mut Vec<u8>)
     }
     out.push(b']');
     // All requests are recorded from the first read on.
-    cx.recorder.start(now.unix);
-    recorded_since(&cx.recorder, out);
-    open(out, "minutes", b'[');
+    cx.report.recorder.start(now.unix);
+    recorded_since(&cx.report.recorder, out);
     cx.close_minute();
-    for sum in cx.recorder.minutes.iter().flat_map(|minutes| minutes.of_hour(&cx.stats, now.unix)) {
+    let (word, reasons) = health(view, cx);
+    text(out, "health", word);
+    open(out, "reasons", b'[');
+    for reason in &reasons {
+        item(out);
+        write_string(out, reason);
+    }
+    out.push(b']');
+    let times = cx.report.recorder.first_bytes(None, now.unix);
+    first_bytes(times, out);
+    refused(&cx.report.recorder, now.unix, out);
+    open(out, "minutes", b'[');
+    for sum in cx.report.recorder.minutes.iter().flat_map(|minutes| minutes.of_hour(&cx.report.stats, now.unix)) {
         item(out);
         minute(&sum, out);
     }
     out.extend_from_slice(b"]}");
+}
+
+/// Appends the keys and models most of whose requests are refused.
+fn refused(recorder: &Recorder, now: Unix, out: &mut Vec<u8>) {
+    open(out, "refused", b'[');
+    for one in recorder.refused(now) {
+        item(out);
+        out.push(b'{');
+        text(out, "what", one.what);
+        text(out, "id", one.id);
+        text(out, "name", one.name);
+        count(out, "requests", one.requests.into());
+        count(out, "refused", one.refused.into());
+        count(out, "status", one.status.into());
+        moment(out, "since", one.since);
+        out.push(b'}');
+    }
+    out.push(b']');
+}
+
+/// State of the gateway in one word, and the reasons if it is not healthy.
+fn health(view: &View<'_>, cx: &mut Cx) -> (&'static str, Vec<String>) {
+    let (setup, now) = (cx.setup.clone(), cx.now);
+    if cx.accounts.ledger.is_failed() {
+        return ("down", vec!["the ledger cannot be written".to_string()]);
+    }
+    if let Some(why) = view.unready {
+        return ("down", vec![format!("requests are refused: {why}")]);
+    }
+    let (mut sums, mut reasons) = ([0; 2], Vec::new());
+    for sum in cx.report.recorder.minutes.iter().flat_map(|minutes| minutes.of_hour(&cx.report.stats, now.unix)) {
+        if sum.minute + 5 > now.unix.0 / 60_000 {
+            sums = [sums[0] + sum.requests, sums[1] + sum.failed];
+        }
+    }
+    let ([requests, failed], lag) = (sums, cx.accounts.ledger.lag(now.mono));
+    let errors_last = cx.report.recorder.last_error().is_some_and(|last| now.unix.0 < last.0 + RECOVERED_MS);
+    if requests >= REQUESTS_MIN && failed * 100 >= requests * FAILED_PERCENT && errors_last {
+        reasons.push(format!("{failed} of {requests} requests failed (5xx) in 5 min"));
+    }
+    if lag > LATE {
+        reasons.push(format!("the ledger is late by {} ms", lag / 1000));
+    }
+    let unanswered = by_target(view);
+    for target in setup.config.catalog.models().iter().flat_map(|model| &model.targets) {
+        let state = state(target, &unanswered, cx);
+        // A target that nobody uses does no harm, and one that still answers works for others.
+        let is_used = state.standing.recent != [0; 3] || state.unanswered.is_some();
+        let counts = match state.word {
+            "cooling_down" | "slow" => true,
+            "failing" | "hung" | "partly_failing" => is_used && !(state.one_caller && state.standing.answers),
+            _ => false,
+        };
+        let reason = format!("target {}: {}", target.label, state.word.replace('_', " "));
+        if counts && reasons.len() < REASONS_MAX && !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    (if reasons.is_empty() { "healthy" } else { "degraded" }, reasons)
 }
 
 /// Appends the times from which all requests, and all failures, are kept.
@@ -147,11 +237,64 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+/// State of a target, which the list of targets shows and the health of the gateway follows from.
+struct JudgedTarget {
+    word: &'static str,
+    since: Option<Unix>,
+    standing: TargetStatus,
+    times: Option<FirstByteTimes>,
+    /// Its state follows from failures of one key or group alone, and others could use it.
+    one_caller: bool,
+    /// Attempts in flight without an answer: the number, and the beginning of the oldest.
+    unanswered: Option<(u64, Unix)>,
+}
+
+/// Attempts without an answer so far, in the order of targets and beginnings.
+fn by_target(view: &View<'_>) -> Vec<(u64, Mono)> {
+    let mut unanswered = (view.unanswered)();
+    order::by_key(&mut unanswered, |(target, begun)| (*target, begun.0.into()));
+    unanswered
+}
+
+#[inline(never)]
+fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarget {
+    let now = cx.now;
+    let standing = cx.upstreams.breakers.standing(target, now.mono, now.unix);
+    let times = cx.report.recorder.first_bytes(Some(target.seed), now.unix);
+    let from = unanswered.partition_point(|(number, _)| *number < target.seed);
+    let own = unanswered[from..].iter().take_while(|(number, _)| *number == target.seed);
+    let oldest = own.clone().next().map(|(_, begun)| now.mono.micros_since(*begun));
+    let oldest_at = oldest.map(|micros| Unix(now.unix.0.saturating_sub(micros / 1000)));
+    let most = times.map_or(HUNG, |times| HUNG.max(3 * u64::from(times.p95)));
+    let is_quiet = now.unix.0.saturating_sub(standing.quiet_since.0) > HUNG / 1000;
+    let hangs = is_quiet && oldest.is_some_and(|micros| micros > most);
+    let (began, slow) = (standing.trouble.map(|trouble| trouble.since), times.and_then(|times| times.slow_since));
+    let callers = standing.callers;
+    let is_one = match cx.access.keys.live(now.unix) {
+        LiveKeys::One => false,
+        LiveKeys::OneOwner => !callers.several_keys,
+        LiveKeys::SeveralOwners => !callers.several_owners,
+    };
+    use TargetCondition::{CoolingDown, Failing, Hung, PartlyFailing};
+    let one_caller = is_one && callers.first.is_some() && matches!(standing.condition, Failing | Hung | PartlyFailing);
+    let (word, since) = match standing.condition {
+        state @ (Failing | CoolingDown | Hung) => (state.name(), began),
+        _ if hangs => (Hung.name(), oldest_at),
+        state @ PartlyFailing => (state.name(), began),
+        _ if slow.is_some() => ("slow", slow),
+        _ if oldest.is_some() && standing.recent[..2] == [0; 2] => ("waiting", None),
+        state => (state.name(), None),
+    };
+    let unanswered = oldest_at.map(|at| (own.count() as u64, at));
+    JudgedTarget { word, since, standing, times, one_caller: one_caller && !hangs, unanswered }
+}
+
 /// `GET /admin/v1/targets`: the targets of all models.
-pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
+pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
+    let unanswered = by_target(view);
     // All requests are recorded from the first read on.
-    cx.recorder.start(now.unix);
+    cx.report.recorder.start(now.unix);
     cx.close_minute();
     out.extend_from_slice(b"{\"data\":[");
     for model in setup.config.catalog.models() {
@@ -159,7 +302,8 @@ pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
             if !part.takes(out.len()) {
                 continue;
             }
-            let standing = cx.breakers.standing(target, now.mono, now.unix);
+            let state = state(target, &unanswered, cx);
+            let standing = &state.standing;
             item(out);
             out.push(b'{');
             text(out, "target", &target.label);
@@ -169,32 +313,42 @@ pub(crate) fn targets(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
             count(out, "priority", target.priority.into());
             count(out, "in_flight", standing.busy.into());
             count(out, "places", target.places.into());
-            count(out, "queued", cx.queues.len(&model.id) as u64);
-            rest(&standing, now.mono, now.unix, out);
-            let times = cx.recorder.first_bytes(target.seed, now.unix);
-            condition(&standing, times.and_then(|times| times.slow_since), out);
-            count(out, "served", standing.served);
-            count(out, "failures", standing.failures);
-            count(out, "failures_in_a_row", standing.in_a_row.into());
-            key(out, "first_byte_us");
-            match times {
-                Some(times) => {
+            count(out, "queued", cx.upstreams.queues.len(&model.id) as u64);
+            rest(standing, now.mono, now.unix, out);
+            condition(&state, out);
+            key(out, "unanswered");
+            match state.unanswered {
+                Some((attempts, oldest)) => {
                     out.push(b'{');
-                    count(out, "median", times.median.into());
-                    count(out, "p95", times.p95.into());
-                    key(out, "usual");
-                    match times.usual {
-                        Some(usual) => push_number(out, usual.into()),
-                        None => out.extend_from_slice(b"null"),
-                    }
+                    count(out, "attempts", attempts);
+                    moment(out, "since", oldest);
                     out.push(b'}');
                 }
                 None => out.extend_from_slice(b"null"),
             }
+            count(out, "served", standing.served);
+            count(out, "failures", standing.failures);
+            count(out, "failures_in_a_row", standing.in_a_row.into());
+            first_bytes(state.times, out);
             out.push(b'}');
         }
     }
     part.end(out);
+}
+
+#[inline(never)]
+fn first_bytes(times: Option<FirstByteTimes>, out: &mut Vec<u8>) {
+    key(out, "first_byte_us");
+    let Some(times) = times else { return out.extend_from_slice(b"null") };
+    out.push(b'{');
+    count(out, "median", times.median.into());
+    count(out, "p95", times.p95.into());
+    key(out, "usual");
+    match times.usual {
+        Some(usual) => push_number(out, usual.into()),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.push(b'}');
 }
 
 /// Converts an end to wall-clock time, in whole seconds, rounded up: at the reported time it has been reached.
@@ -235,18 +389,11 @@ fn words(out: &mut Vec<u8>, name: &str, cause: &Cause) {
 }
 
 /// Appends the state of a target in one word, its start, the last failure, and the attempts of the last minutes.
-/// `slow`: the time from which it has been slow.
 #[inline(never)]
-fn condition(standing: &TargetStatus, slow: Option<Unix>, out: &mut Vec<u8>) {
-    let (state, since) = match (standing.condition, slow) {
-        (TargetCondition::Ok, Some(_)) => ("slow", slow),
-        (state @ (TargetCondition::Failing | TargetCondition::CoolingDown), _) => {
-            (state.name(), standing.trouble.map(|trouble| trouble.since))
-        }
-        (state, _) => (state.name(), None),
-    };
-    text(out, "state", state);
-    match since {
+fn condition(state: &JudgedTarget, out: &mut Vec<u8>) {
+    let standing = &state.standing;
+    text(out, "state", state.word);
+    match state.since {
         Some(since) => moment(out, "since", since),
         None => {
             key(out, "since");
@@ -266,25 +413,24 @@ fn condition(standing: &TargetStatus, slow: Option<Unix>, out: &mut Vec<u8>) {
     open(out, "minutes_5", b'{');
     count(out, "answered", standing.recent[0]);
     count(out, "failed", standing.recent[1]);
+    count(out, "unanswered", standing.recent[2]);
     out.push(b'}');
-    truth(out, "one_caller", standing.one_caller);
+    truth(out, "one_caller", state.one_caller);
 }
 
 /// `GET /admin/v1/groups`: amounts used, reserved and allowed.
 pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
-    let setup = cx.setup.clone();
     out.extend_from_slice(b"{\"data\":[");
     let mut each = |status: &GroupStatus<'_>| {
         if !part.takes(out.len()) {
             return;
         }
         let limits = status.limits;
-        let parent = setup.config.group(&limits.name).and_then(|group| group.parent.clone());
         item(out);
         out.push(b'{');
         text(out, "name", &limits.name);
         key(out, "parent");
-        match &parent {
+        match status.parent {
             Some(parent) => write_string(out, parent),
             None => out.extend_from_slice(b"null"),
         }
@@ -311,19 +457,20 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
         }
         out.extend_from_slice(b"}}");
     };
-    cx.meter.groups(cx.now.unix, &mut each);
+    groups_read(cx);
+    cx.accounts.meter.groups(cx.now.unix, &mut each);
     part.end(out);
 }
 
 /// `GET /admin/v1/requests`: the last requests, newest first; only those before `after` if given, and only those with
 /// the requested `id` or `session`, which may be the name that the client uses.
 pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
-    cx.recorder.open(cx.now.unix);
+    cx.report.recorder.open(cx.now.unix);
     out.push(b'{');
-    recorded_since(&cx.recorder, out);
+    recorded_since(&cx.report.recorder, out);
     let wanted = |name: &str| part.more.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
     let (id, session) = (wanted("id"), wanted("session"));
-    let hash = session.map(|name| cx.hash_key.session(name.as_bytes()));
+    let hash = session.map(|name| cx.report.hash_key.session(name.as_bytes()));
     if let Some(hash) = &hash {
         text(out, "session_hash", hash);
     }
@@ -331,7 +478,7 @@ pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let is_wanted = |row: &RecordedRow<'_>| session.is_none() || names().any(|name| row.is_of_session(name));
     let limit = usize::try_from(part.limit).unwrap_or(usize::MAX);
     open(out, "data", b'[');
-    let mut rows = cx.recorder.rows();
+    let mut rows = cx.report.recorder.rows();
     let before = part.after.unwrap_or(u64::MAX);
     rows.retain(|row| row.number() < before && id.is_none_or(|id| row.is(id)));
     rows.retain(is_wanted);

@@ -84,11 +84,6 @@ impl ConnectionLimits {
             && clients.held_by(host) < ConnectionLimits::share(bounds)
     }
 
-    /// Records that connections with a credential are closed to make room.
-    pub(crate) fn makes_room(&mut self, connections: usize) {
-        self.turned_away += connections as u64;
-    }
-
     /// Decides on a new connection from `host`. `has_room`: others will be closed for it in any case.
     pub(crate) fn welcome(&mut self, admin: bool, host: PeerKey, has_room: bool, bounds: &Server) -> Welcome {
         let welcome = match admin {

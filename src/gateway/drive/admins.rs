@@ -1,22 +1,22 @@
 //! Requests to the admin listener: answered immediately, passed to a helper thread, or kept for the live feed of
 //! requests.
 
-use super::WholeReply;
-use super::answers::CHUNK_FRAME;
+use super::clients::{CHUNK_FRAME, Clients, Next, WholeReply};
 use crate::base::limits::{ADMIN_BODY_MAX, HIGH_WATER};
-use crate::base::time::Mono;
+use crate::base::seam::Shut;
 use crate::dialect::errors;
 use crate::gateway::admin::{
     self, AdminRole, AdminStep, Answer, DeskAnswer, DeskAsk, IncomingRequest, Load, View, Waiting, Waits,
 };
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta, TEXT};
+use crate::gateway::cx::Cx;
 use crate::gateway::exchange::authorize::content_fits;
-use crate::gateway::exchange::{Endpoint, Exchange, is_too_slow};
-use crate::gateway::ids::ClientId;
+use crate::gateway::exchange::{Endpoint, Exchange, Exchanges, is_too_slow};
+use crate::gateway::ids::{ClientId, client_conn};
+use crate::gateway::local;
 use crate::gateway::metrics::{Gauges, Scrape};
 use crate::gateway::orders::Order;
-use crate::gateway::{Gateway, Next, local};
 use crate::policy::refusal::Refusal;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
 use crate::wire::head::{Framing, Method, RequestHead, values};
@@ -31,11 +31,17 @@ const LIVE_EVERY: Duration = Duration::from_millis(250);
 /// Number of intervals without requests after which a comment is sent.
 const LIVE_SILENCE: u64 = 60;
 
-impl Gateway {
+/// Handles requests to the admin listener, with access to what they need: connections of clients and shared data.
+pub(crate) struct AdminListener<'a> {
+    pub(super) clients: &'a mut Clients,
+    pub(super) cx: &'a mut Cx,
+}
+
+impl AdminListener<'_> {
     /// Handles a head on the admin listener.
     #[cold]
     #[inline(never)]
-    pub(crate) fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
+    pub(crate) fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead, exchanges: &Exchanges) {
         let lifecycle = &self.cx.lifecycle;
         let unready = match () {
             () if lifecycle.is_leaving() || lifecycle.has_handed_over() => Some("stopping"),
@@ -43,20 +49,29 @@ impl Gateway {
             () if !self.cx.takes_requests() => Some("ledger"),
             () => None,
         };
-        let view = View { unready, gauges: self.gauges(), exchanges: self.exchanges.len() };
-        let (keep, peer) = (self.cx.limits.keeps_admin(), self.cx.peers.socket(id));
-        let Some(client) = self.clients.get_mut(id) else { return };
+        let unanswered = || exchanges.iter().filter_map(|(_, exchange)| exchange.job.awaits_answer()).collect();
+        let gauges = Gauges {
+            clients: self.cx.connections.limits.clients(),
+            upstreams: self.cx.connections.limits.providers,
+            idle: self.cx.upstreams.idle.len(),
+            holds: self.cx.accounts.meter.open_holds(),
+            buffered: self.cx.memory.pool.lent(),
+            uncommitted: self.cx.accounts.ledger.uncommitted(),
+            turned_away: self.cx.connections.limits.turned_away,
+            process: self.cx.connections.process.map(|look| look()).unwrap_or_default(),
+        };
+        let view = View { unready, gauges, exchanges: exchanges.len(), unanswered: &unanswered };
+        let (keep, peer) = (self.cx.connections.limits.keeps_admin(), self.cx.connections.peers.socket(id));
+        let Some(client) = self.clients.table.get_mut(id) else { return };
         if !keep {
             client.end_after_answer();
         }
         let (bytes, _) = client.message();
-        let role = admin::role(head, bytes, self.cx.admin, &self.cx.setup.config.server);
-        let mut out = std::mem::take(&mut self.cx.out);
-        out.clear();
-        let step = admin::step(head, bytes, role, &view, &mut self.cx, &mut out);
-        self.cx.out = out;
+        let role = admin::role(head, bytes, self.cx.connections.admin, &self.cx.setup.config.server);
+        self.clients.out.bytes.clear();
+        let step = admin::step(head, bytes, role, &view, self.cx, &mut self.clients.out.bytes);
         let known = role > AdminRole::Guest;
-        self.acts(id, known);
+        self.clients.acts(id, known, self.cx);
         match step {
             AdminStep::Answer(answer) if self.has_room_for_answer(id, known) => self.reply_admin(id, meta, answer),
             AdminStep::Scrape(scrape) if self.has_room_for_answer(id, known) => self.begin_scrape(id, meta, scrape),
@@ -65,7 +80,7 @@ impl Gateway {
             AdminStep::Ask(part, writer) => {
                 let caller = (PeerKey::of(peer.into()), known);
                 let begun = IncomingRequest { head: *head, part, writer, caller };
-                if admin::has_body(head) {
+                if !matches!(head.framing, Framing::None | Framing::Length(0)) {
                     self.read_admin_body(id, meta, begun)
                 } else {
                     self.ask_desk(id, meta, begun)
@@ -75,49 +90,47 @@ impl Gateway {
         }
     }
 
-    /// True if `cx.out` may wait to be read by its caller, who has shown a token or not; records that it does.
+    /// True if the output may wait to be read by its caller, who has shown a token or not; records that it does.
     fn has_room_for_answer(&mut self, id: ClientId, known: bool) -> bool {
-        let clients = &self.clients;
+        let clients = &self.clients.table;
         let unsent = |id| clients.get(id).map_or(0, |client| client.unsent_bytes());
         let server = &self.cx.setup.config.server;
         // Unsent answers count as buffered, and clients need most of that memory.
         let most = server.bounds.unread_bytes().min(server.max_buffered / UNREAD_SHARE);
-        let has_room = self.cx.desk.has_room(known, self.cx.out.len(), most, unsent);
+        let has_room = self.cx.connections.desk.has_room(known, self.clients.out.bytes.len(), most, unsent);
         if has_room {
-            self.cx.desk.reads(id, known);
+            self.cx.connections.desk.reads(id, known);
         }
         has_room
     }
 
-    /// Answers with the contents of `cx.out`.
+    /// Answers with the output.
     #[cold]
     #[inline(never)]
     fn reply_admin(&mut self, id: ClientId, meta: RequestMeta, answer: Answer) {
-        let exchange = Exchange::new(id, meta, &mut self.cx);
+        let exchange = Exchange::new(id, meta, self.cx);
         let Answer { status, content_type, more } = answer;
-        let framing = Framing::Length(self.cx.out.len() as u64);
-        let reply = WholeReply { status, framing, content_type, refusal: None, cost: None, more: more.as_bytes() };
-        self.reply(&exchange.job.request, &reply);
+        let framing = Framing::Length(self.clients.out.bytes.len() as u64);
+        let reply = WholeReply { status, more: more.as_bytes(), ..WholeReply::ok(framing, content_type, None) };
+        self.clients.reply(&exchange.job.request, &reply, self.cx);
         // A page is not kept for the next response.
-        self.cx.out = Vec::new();
+        self.clients.out.bytes = Vec::new();
     }
 
     #[cold]
     #[inline(never)]
     fn refuse_admin(&mut self, id: ClientId, meta: RequestMeta, refusal: &Refusal) {
-        let exchange = Exchange::new(id, meta, &mut self.cx);
-        self.cx.out.clear();
-        errors::error_body(None, &local::words(refusal, exchange.job.request.id.as_str()), &mut self.cx.out);
-        let framing = Framing::Length(self.cx.out.len() as u64);
-        let (status, refusal) = (refusal.status, Some(refusal));
-        self.reply(
-            &exchange.job.request,
-            &WholeReply { status, framing, content_type: JSON, refusal, cost: None, more: b"" },
-        );
+        let exchange = Exchange::new(id, meta, self.cx);
+        self.clients.out.bytes.clear();
+        errors::error_body(None, &local::words(refusal, exchange.job.request.id.as_str()), &mut self.clients.out.bytes);
+        let framing = Framing::Length(self.clients.out.bytes.len() as u64);
+        let reply =
+            WholeReply { status: refusal.status, refusal: Some(refusal), ..WholeReply::ok(framing, JSON, None) };
+        self.clients.reply(&exchange.job.request, &reply, self.cx);
     }
 
     fn read_admin_body(&mut self, id: ClientId, meta: RequestMeta, begun: IncomingRequest) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+        let Some(client) = self.clients.table.get_mut(id) else { return };
         let head = begun.head;
         if let Err(refusal) = content_fits(&head, client.message().0, Endpoint::Root, ADMIN_BODY_MAX) {
             return self.refuse_admin(id, meta, &refusal);
@@ -126,9 +139,10 @@ impl Gateway {
             return self.refuse_admin(id, meta, &Refusal::too_large(ADMIN_BODY_MAX));
         }
         let awaits_continue = client.awaits_continue(&head);
-        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Body(Box::new(begun), self.cx.now.mono) });
+        let waits = Waits::Body(Box::new(begun), self.cx.now.mono);
+        self.cx.connections.desk.wait(Waiting { client: id, meta, waits });
         if awaits_continue {
-            self.send(id, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+            self.clients.send(id, self.cx, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
         }
     }
 
@@ -137,14 +151,14 @@ impl Gateway {
     #[inline(never)]
     pub(crate) fn admin_body(&mut self, id: ClientId, complete: bool) {
         if complete {
-            return match self.cx.desk.gone(id) {
+            return match self.cx.connections.desk.gone(id) {
                 Some(Waiting { meta, waits: Waits::Body(begun, _), .. }) => self.ask_desk(id, meta, *begun),
-                _ => self.drop_client(id),
+                _ => self.clients.close(id, Shut::Abort, self.cx),
             };
         }
-        let Some(Waiting { waits: Waits::Body(_, since), .. }) = self.cx.desk.of(id) else { return };
+        let Some(Waiting { waits: Waits::Body(_, since), .. }) = self.cx.connections.desk.of(id) else { return };
         let elapsed = self.cx.now.mono.micros_since(*since);
-        let length = self.clients.get(id).map_or(0, |client| client.message().1.len() as u64);
+        let length = self.clients.table.get(id).map_or(0, |client| client.message().1.len() as u64);
         let body_timeout = self.cx.setup.config.server.body_timeout;
         if is_too_slow(length, elapsed, body_timeout) {
             self.bad_admin_body(id, &Refusal::body_too_slow(body_timeout));
@@ -155,8 +169,10 @@ impl Gateway {
     #[cold]
     #[inline(never)]
     pub(crate) fn bad_admin_body(&mut self, id: ClientId, refusal: &Refusal) {
-        let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return self.drop_client(id) };
-        let Some(client) = self.clients.get_mut(id) else { return };
+        let Some(Waiting { meta, .. }) = self.cx.connections.desk.gone(id) else {
+            return self.clients.close(id, Shut::Abort, self.cx);
+        };
+        let Some(client) = self.clients.table.get_mut(id) else { return };
         client.end_after_answer();
         self.refuse_admin(id, meta, refusal);
     }
@@ -164,7 +180,7 @@ impl Gateway {
     #[cold]
     #[inline(never)]
     fn ask_desk(&mut self, id: ClientId, meta: RequestMeta, begun: IncomingRequest) {
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.clients.table.get(id) else { return };
         let (bytes, body) = client.message();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let IncomingRequest { head, part, writer, caller } = begun;
@@ -189,7 +205,7 @@ impl Gateway {
         };
         let refused = match load {
             _ if twice => Some(Refusal::of_status(400, "idempotency-key: given twice")),
-            _ if self.cx.desk.takes(load) => None,
+            _ if self.cx.connections.desk.takes(load) => None,
             Load::Change => Some(Refusal::of_status(503, "too many changes are being made; try again")),
             Load::List(_) | Load::Report(_) => {
                 Some(Refusal::of_status(503, "too many lists and reports are being written; try again"))
@@ -198,19 +214,19 @@ impl Gateway {
         if let Some(refusal) = refused {
             return self.refuse_admin(id, meta, &refusal);
         }
-        if let Some(client) = self.clients.get_mut(id) {
+        if let Some(client) = self.clients.table.get_mut(id) {
             client.begin_answer(None);
         }
         self.keep_while_waiting(id);
-        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Answer });
-        self.cx.orders.push(Order::Desk(Box::new(ask)));
+        self.cx.connections.desk.wait(Waiting { client: id, meta, waits: Waits::Answer });
+        self.cx.commands.orders.push(Order::Desk(Box::new(ask)));
     }
 
     /// Keeps the connection of a pending answer. Even without a token it keeps its slot, if there are enough slots.
     fn keep_while_waiting(&mut self, id: ClientId) {
-        let is_known = self.clients.get(id).is_some_and(|client| client.known);
-        if !is_known && self.cx.limits.may_wait() {
-            self.acts(id, true);
+        let is_known = self.clients.table.get(id).is_some_and(|client| client.known);
+        if !is_known && self.cx.connections.limits.may_wait() {
+            self.clients.acts(id, true, self.cx);
         }
     }
 
@@ -218,16 +234,16 @@ impl Gateway {
     #[cold]
     #[inline(never)]
     pub(crate) fn desk_answered(&mut self, answer: DeskAnswer) {
-        self.cx.desk.done(answer.load);
+        self.cx.connections.desk.done(answer.load);
         // A known record may have changed since.
-        if let Some(record) = answer.issued.filter(|record| !self.cx.keys.knows(&record.id)) {
+        if let Some(record) = answer.issued.filter(|record| !self.cx.access.keys.knows(&record.id)) {
             self.cx.learn_key(*record);
         }
         let id = answer.client;
-        let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return };
+        let Some(Waiting { meta, .. }) = self.cx.connections.desk.gone(id) else { return };
         match answer.body {
             Ok(body) => {
-                self.cx.out = body;
+                self.clients.out.bytes = body;
                 let caller = answer.load.caller();
                 // A change that was made is reported.
                 match self.has_room_for_answer(id, caller.is_none_or(|(_, known)| known)) || caller.is_none() {
@@ -240,61 +256,63 @@ impl Gateway {
             }
             Err(message) => self.refuse_admin(id, meta, &Refusal::of_status(answer.status, message)),
         }
-        self.queue.push_back(Next::Advance(id));
+        self.clients.queue.push_back(Next::Advance(id));
     }
 
     /// Writes the head of a response whose length is not known. False if no body follows it. `lasts`: the response ends
     /// with the connection.
     fn begin_pieces(&mut self, id: ClientId, meta: RequestMeta, content_type: &'static str, lasts: bool) -> bool {
-        let exchange = Exchange::new(id, meta, &mut self.cx);
+        let exchange = Exchange::new(id, meta, self.cx);
         let framing = if meta.http11 { Framing::Chunked } else { Framing::ToEnd };
-        let reply = WholeReply { status: 200, framing, content_type, refusal: None, cost: None, more: b"" };
+        let reply = WholeReply::ok(framing, content_type, None);
         if meta.method == Method::Head {
-            self.reply(&exchange.job.request, &reply);
+            self.clients.reply(&exchange.job.request, &reply, self.cx);
             return false;
         }
-        let Some(client) = self.clients.get_mut(id) else { return false };
+        let Some(client) = self.clients.table.get_mut(id) else { return false };
         if lasts || !meta.bodiless {
             client.end_after_answer();
         }
         client.begin_answer(None);
-        self.write_head(&exchange.job.request, &reply);
+        self.clients.write_head(&exchange.job.request, &reply, self.cx);
         true
     }
 
-    /// Starts to send the metrics: the first piece is in `cx.out`.
+    /// Starts to send the metrics: the first piece is in the output.
     fn begin_scrape(&mut self, id: ClientId, meta: RequestMeta, scrape: Box<Scrape>) {
         if self.begin_pieces(id, meta, TEXT, false) {
-            self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(scrape) });
+            self.cx.connections.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(scrape) });
             self.send_piece(id, meta, false);
         }
-        self.cx.out = Vec::new();
+        // A request for the head alone ends here, and keeps no output.
+        self.clients.out.bytes = Vec::new();
     }
 
     /// Sends more of the metrics to a client that has read most of what was sent.
     #[cold]
     #[inline(never)]
     pub(crate) fn continue_scrape(&mut self, id: ClientId) {
-        let unsent = self.clients.get(id).map_or(0, |client| client.unsent_bytes());
-        let Some(Waiting { waits: Waits::Scrape(_), .. }) = self.cx.desk.of(id) else { return };
-        let Some(Waiting { meta, waits: Waits::Scrape(mut scrape), .. }) = self.cx.desk.gone(id) else { return };
-        let mut out = Vec::new();
-        let complete = admin::scrape(&mut self.cx, &mut scrape, HIGH_WATER.saturating_sub(unsent), &mut out);
-        self.cx.out = out;
+        let unsent = self.clients.table.get(id).map_or(0, |client| client.unsent_bytes());
+        let Some(Waiting { waits: Waits::Scrape(_), .. }) = self.cx.connections.desk.of(id) else { return };
+        let Some(Waiting { meta, waits: Waits::Scrape(mut scrape), .. }) = self.cx.connections.desk.gone(id) else {
+            return;
+        };
+        self.clients.out.bytes.clear();
+        let room = HIGH_WATER.saturating_sub(unsent);
+        let complete = admin::scrape(self.cx, &mut scrape, room, &mut self.clients.out.bytes);
         self.send_piece(id, meta, complete);
-        self.cx.out = Vec::new();
         if !complete {
-            return self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(scrape) });
+            return self.cx.connections.desk.wait(Waiting { client: id, meta, waits: Waits::Scrape(scrape) });
         }
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.clients.table.get(id) else { return };
         let after = client.after_response(meta, !meta.http11 || self.cx.lifecycle.is_stopping());
-        self.answered(id, after);
+        self.clients.answered(id, after, self.cx);
     }
 
-    /// Sends the piece in `cx.out`.
+    /// Sends the piece in the output.
     fn send_piece(&mut self, id: ClientId, meta: RequestMeta, complete: bool) {
-        let piece = std::mem::take(&mut self.cx.out);
-        self.send(id, |out| {
+        let piece = std::mem::take(&mut self.clients.out.bytes);
+        self.clients.send(id, self.cx, |out| {
             // Reserves as little as possible, since the piece waits for a slow reader.
             out.reserve_exact(piece.len() + CHUNK_FRAME);
             match meta.http11 {
@@ -312,10 +330,10 @@ impl Gateway {
         if !self.begin_pieces(id, meta, EVENTS, true) {
             return;
         }
-        self.cx.recorder.open(self.cx.now.unix);
-        let from = self.cx.recorder.next();
+        self.cx.report.recorder.open(self.cx.now.unix);
+        let from = self.cx.report.recorder.next();
         self.keep_while_waiting(id);
-        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
+        self.cx.connections.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
         self.live(id, b": listening\n\n");
     }
 
@@ -323,12 +341,12 @@ impl Gateway {
     #[cold]
     #[inline(never)]
     pub(crate) fn live_due(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.clients.table.get(id) else { return };
         let is_full = client.is_full();
-        let Some(Waiting { waits: Waits::Live(next), .. }) = self.cx.desk.of(id) else { return };
+        let Some(Waiting { waits: Waits::Live(next), .. }) = self.cx.connections.desk.of(id) else { return };
         let mut events = Vec::new();
         if !is_full {
-            let (missed, rows) = self.cx.recorder.from(*next);
+            let (missed, rows) = self.cx.report.recorder.from(*next);
             if missed > 0 {
                 events.extend_from_slice(format!("event: missed\ndata: {{\"requests\":{missed}}}\n\n").as_bytes());
             }
@@ -337,7 +355,7 @@ impl Gateway {
                 row.write(&mut events);
                 events.extend_from_slice(b"\n\n");
             }
-            *next = self.cx.recorder.next();
+            *next = self.cx.report.recorder.next();
         }
         // Computed from the clock, so that no state is needed.
         let beat = LIVE_EVERY.as_micros() as u64 * LIVE_SILENCE;
@@ -348,35 +366,19 @@ impl Gateway {
         self.live(id, &events);
     }
 
-    fn live(&mut self, id: ClientId, events: &[u8]) {
-        let Some(Waiting { meta, .. }) = self.cx.desk.of(id) else { return };
+    /// Sends events to a client of the live feed.
+    pub(crate) fn live(&mut self, id: ClientId, events: &[u8]) {
+        let Some(Waiting { meta, .. }) = self.cx.connections.desk.of(id) else { return };
         let http11 = meta.http11;
         if !events.is_empty() {
-            self.send(id, |out| match http11 {
+            self.clients.send(id, self.cx, |out| match http11 {
                 true => write_chunk(out, events),
                 false => out.extend_from_slice(events),
             });
         }
-        let due = match self.cx.lifecycle.is_stopping() {
-            true => Mono::NEVER,
-            false => self.cx.now.mono.after(LIVE_EVERY),
-        };
-        if let Some(client) = self.clients.get_mut(id) {
-            client.wake_at(due);
-            self.arm(id);
-        }
-    }
-
-    fn gauges(&self) -> Gauges {
-        Gauges {
-            clients: self.cx.limits.clients(),
-            upstreams: self.providers.len(),
-            idle: self.cx.idle.len(),
-            holds: self.cx.meter.open_holds(),
-            buffered: self.cx.pool.lent(),
-            uncommitted: self.cx.ledger.uncommitted(),
-            turned_away: self.cx.limits.turned_away,
-            process: self.process.map(|look| look()).unwrap_or_default(),
+        if let Some(client) = self.clients.table.get_mut(id) {
+            client.wake_at(self.cx.now.mono.after(LIVE_EVERY));
+            self.cx.commands.timers.arm(client_conn(id), client.due());
         }
     }
 }

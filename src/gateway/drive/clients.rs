@@ -1,234 +1,335 @@
-//! Input from clients: bytes, deadlines, ends; from a head to a direct answer or an exchange.
+//! Connections of clients, and the output to them: events, complete answers, errors, each with its head.
 
-use super::WholeReply;
-use crate::base::buf::BLOCK;
-use crate::base::limits::ADMIN_BODY_MAX;
+use crate::base::buf::{BLOCK, Buf};
+use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
 use crate::base::order;
-use crate::base::seam::{Action, Ending, Shut, Stray};
+use crate::base::seam::{Action, Shut, Stray};
+use crate::base::slots::Slots;
+use crate::base::time::Mono;
 use crate::dialect::errors;
-use crate::gateway::budget::{Budget, Gate};
+use crate::gateway::budget::Budget;
 use crate::gateway::client::response::RequestMeta;
-use crate::gateway::client::{self, ClientEvent, Oddity, cors, response};
+use crate::gateway::client::{AfterResponse, ClientConnection, Oddity, cors, response};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::{ClientMessage, Endpoint, Exchange, ExchangeEvent, Outcome, Readiness};
-use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
-use crate::gateway::{Gateway, Next, earliest, local};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
+use crate::gateway::exchange::{Endpoint, Exchange, ExchangeEvent, Forward, Outcome, Output, Request};
+use crate::gateway::ids::{ClientId, ClientName, ExchangeId, client_conn};
+use crate::gateway::local;
+use crate::gateway::offload::LAST_OF_ONE;
 use crate::policy::refusal::Refusal;
-use crate::wire::head::{Framing, RequestHead};
-use crate::wire::inbound::BodyRefusal;
+use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
+use crate::wire::head::{Framing, HeadTemplates, Method, RequestHead};
+use std::collections::VecDeque;
 
-/// Result of a head.
-enum HeadOutcome {
-    /// The body must be read.
-    Body,
-    /// The key's quota status is requested.
-    Quota,
-    /// The ledger must look up its key.
-    Unknown(KeyId),
-    /// The request has been answered.
-    Answered,
-}
+/// Maximum bytes around a chunk.
+pub(super) const CHUNK_FRAME: usize = 24;
 
 /// The part of a key's idle connections that is closed at once to make room, as a divisor.
 const IDLE_CLOSED: usize = 64;
 
-/// Charges a key for the data that waits at its client.
-#[inline]
-pub(super) fn charge_unread(client: &mut client::ClientConnection, budget: &mut Budget) {
-    if let Some((key, due)) = client.unread() {
-        budget.charge(&mut client.unread, key, due);
+/// Beginning of an answer in one piece.
+pub(crate) struct WholeReply<'a> {
+    pub(super) status: u16,
+    pub(super) framing: Framing,
+    pub(super) content_type: &'static str,
+    pub(super) refusal: Option<&'a Refusal>,
+    /// Cost of the request in nano-dollars.
+    pub(super) cost: Option<u64>,
+    /// Further header fields.
+    pub(super) more: &'a [u8],
+}
+
+impl WholeReply<'_> {
+    /// An answer with status 200.
+    #[inline]
+    pub(super) fn ok(framing: Framing, content_type: &'static str, cost: Option<u64>) -> Self {
+        WholeReply { status: 200, framing, content_type, refusal: None, cost, more: b"" }
     }
 }
 
-impl Gateway {
-    /// Handles bytes from a client.
-    pub(crate) fn client_bytes(&mut self, id: ClientId, data: &[u8]) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        // The client was not to be read, or has sent more than announced.
-        if self.cx.gate != Gate::Open
-            && data.len() as u64 > client.takes_without_room()
-            && !self.cx.pool.has_room(2 * data.len())
-        {
-            return self.drop_client(id);
+/// Remaining work of the current call.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Process the input after an answered request.
+    Advance(ClientId),
+    /// Deliver this event to an exchange.
+    Tell(ExchangeId, ExchangeEvent<'static>),
+}
+
+/// The connections of clients, and what they are sent. Knows requests, but neither their states nor their providers.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    pub(crate) table: Slots<ClientConnection, ClientName>,
+    /// Lent to exchanges, see [`crate::gateway::exchange::DriverCall`]; never kept across a call.
+    pub(crate) out: Output,
+    pub(super) head_templates: HeadTemplates,
+    /// The worklist of the current call.
+    pub(crate) queue: VecDeque<Next>,
+    /// Clients whose pipelined requests wait until other connections have been served; each only once.
+    pub(crate) paused: VecDeque<ClientId>,
+    /// The one being served.
+    pub(crate) resumed: Option<ClientId>,
+    /// Number of walks over all clients, for [`crate::gateway::Vitals`]: the cost of an event must not grow with their
+    /// number.
+    pub(crate) walks: u64,
+}
+
+impl Clients {
+    /// Sends the events in the output.
+    pub(crate) fn forward(&mut self, request: &Request, forward: Forward, cx: &mut Cx) {
+        if forward.opens || forward.commits {
+            self.open_stream(request, forward, cx);
         }
-        if let Some(event) = client.push(data, &mut self.cx.pool) {
-            self.client_event(id, &event);
+        if let Some(client) = self.table.get_mut(request.client) {
+            pass_on(client, request, &self.out.bytes, cx);
         }
-        self.advance(id);
     }
 
-    /// Takes as many messages from a connection as can begin now. Each round consumes a message or stops.
-    pub(crate) fn advance(&mut self, id: ClientId) {
-        loop {
-            let Some(client) = self.clients.get_mut(id) else { return };
-            let server = &self.cx.setup.config.server;
-            let event = client.next(server, &mut self.cx.head_templates, &mut self.cx.pool, self.cx.now.mono);
-            // By reference, because moving a head costs a copy.
-            let Some(event) = &event else { break };
-            let is_part = matches!(event, ClientEvent::Body { complete: false });
-            self.client_event(id, event);
-            if is_part && self.clients.get(id).is_some_and(|client| client.exchange.is_some() || client.admin) {
-                break;
-            }
+    /// Sends one large event without a copy.
+    pub(crate) fn forward_bulk(&mut self, request: &Request, forward: Forward, mut bytes: Vec<u8>, cx: &mut Cx) {
+        self.open_stream(request, forward, cx);
+        let (cid, http11) = (request.client, request.meta.http11);
+        if http11 {
+            self.send(cid, cx, |out| write_chunk_size(out, bytes.len()));
+            bytes.reserve_exact(2);
+            bytes.extend_from_slice(b"\r\n");
         }
-        self.arm(id);
+        let bulk = Buf::adopt(&mut cx.memory.pool, bytes);
+        self.send_bulk(cid, bulk, cx);
     }
 
-    /// Continues with the pipelined requests of the connection that has waited longest for it. False if none waits.
-    pub(crate) fn resume_paused(&mut self) -> bool {
-        self.resumed = self.paused.pop_front();
-        let Some(id) = self.resumed else { return false };
-        if let Some(client) = self.clients.get_mut(id) {
-            client.resume();
-            self.advance(id);
-            // The connection may be read again.
-            self.dirty.push(client_conn(id));
+    /// Writes the head of a stream and releases its request, if not done yet.
+    fn open_stream(&mut self, request: &Request, forward: Forward, cx: &mut Cx) {
+        let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
+        let ends = forward.opens
+            && !self.write_head(request, &WholeReply::ok(framing, response::EVENTS, None), cx).keeps_alive();
+        let Some(client) = self.table.get_mut(request.client) else { return };
+        if ends {
+            // The head has announced whether the connection stays open, so the end of the stream must match it.
+            client.end_after_answer();
         }
-        self.settle_down();
-        self.resumed = None;
-        true
+        if forward.commits {
+            client.release_message(&mut cx.memory.pool);
+        }
     }
 
-    fn client_event(&mut self, id: ClientId, event: &ClientEvent) {
-        let exchange = self.clients.get(id).and_then(|client| client.exchange);
-        let server = &self.cx.setup.config.server;
-        match event {
-            ClientEvent::Head(head) => self.begin(id, head),
-            ClientEvent::Paused => self.paused.push_back(id),
-            ClientEvent::BadHead(error) => self.refuse_headless(id, &Refusal::bad_http(error.status, error.reason)),
-            ClientEvent::SlowHead => self.refuse_headless(id, &Refusal::head_too_slow(server.header_timeout)),
-            &ClientEvent::Body { complete } => {
-                let Some(client) = self.clients.get_mut(id) else { return };
-                let Some(exchange) = exchange else { return self.admin_body(id, complete) };
-                if complete {
-                    client.begin_answer(Some(exchange));
-                }
-                self.tell(exchange, ExchangeEvent::Body { complete });
+    /// Sends the last events, which are in the output, and ends the stream.
+    pub(crate) fn end_stream(&mut self, exchange: &mut Exchange, forward: Forward, outcome: Outcome, cx: &mut Cx) {
+        self.open_stream(&exchange.job.request, forward, cx);
+        exchange.finish(outcome, cx);
+        let request = &exchange.job.request;
+        let (cid, http11) = (request.client, request.meta.http11);
+        let bytes = std::mem::take(&mut self.out.bytes);
+        self.send(cid, cx, |out| match http11 {
+            true => {
+                write_chunk(out, &bytes);
+                out.extend_from_slice(LAST_CHUNK);
             }
-            ClientEvent::BadBody(_) | ClientEvent::SlowBody => {
-                let refusal = match event {
-                    ClientEvent::SlowBody => Refusal::body_too_slow(server.body_timeout),
-                    ClientEvent::BadBody(BodyRefusal::Bad(_)) => Refusal::bad_framing(),
-                    _ => Refusal::too_large(exchange.map_or(ADMIN_BODY_MAX, |_| server.max_body)),
-                };
-                match exchange {
-                    Some(exchange) => self.tell(exchange, ExchangeEvent::Refused(Box::new(refusal))),
-                    None => self.bad_admin_body(id, &refusal),
-                }
-            }
-            ClientEvent::Lost => self.drop_client(id),
-            ClientEvent::Done(shut) => self.close_client(id, *shut),
-            ClientEvent::Finished => self.cx.actions.push(Action::Finish(client_conn(id))),
-            ClientEvent::Drained => {
-                match exchange {
-                    Some(exchange) => {
-                        self.tell(exchange, ExchangeEvent::Drained);
-                        self.resume(exchange);
+            false => out.extend_from_slice(&bytes),
+        });
+        self.out.bytes = bytes;
+        let Some(client) = self.table.get_mut(cid) else { return };
+        let after = client.after_response(request.meta, !http11 || cx.lifecycle.is_over());
+        self.answered(cid, after, cx);
+    }
+
+    /// Sends the whole answer in the output: with its length if it fits one buffer, otherwise in chunks.
+    #[inline]
+    pub(crate) fn answer(&mut self, exchange: &mut Exchange, outcome: Outcome, cx: &mut Cx) {
+        let cost = exchange.finish(outcome, cx);
+        let request = &exchange.job.request;
+        let framing = match (self.out.bytes.len() <= HIGH_WATER, request.meta.http11) {
+            (true, _) => Framing::Length(self.out.bytes.len() as u64),
+            (false, true) => Framing::Chunked,
+            (false, false) => Framing::ToEnd,
+        };
+        self.reply(
+            request,
+            &WholeReply { status: outcome.status, ..WholeReply::ok(framing, response::JSON, cost) },
+            cx,
+        );
+    }
+
+    /// Sends a large whole answer without a copy: as one chunk, which includes its end, or to the end of the
+    /// connection.
+    pub(crate) fn answer_bulk(&mut self, exchange: &mut Exchange, outcome: Outcome, body: Buf, cx: &mut Cx) {
+        let cost = exchange.finish(outcome, cx);
+        let request = &exchange.job.request;
+        let (cid, http11) = (request.client, request.meta.http11);
+        let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
+        let reply = WholeReply { status: outcome.status, ..WholeReply::ok(framing, response::JSON, cost) };
+        let after = self.write_head(request, &reply, cx);
+        if http11 {
+            let length = body.len().saturating_sub(LAST_OF_ONE.len());
+            self.send(cid, cx, |out| write_chunk_size(out, length));
+        }
+        self.send_bulk(cid, body, cx);
+        self.answered(cid, after, cx);
+    }
+
+    /// Answers a request with the output.
+    pub(crate) fn reply(&mut self, request: &Request, reply: &WholeReply<'_>, cx: &mut Cx) {
+        let after = self.write_head(request, reply, cx);
+        if request.meta.method != Method::Head && !self.out.bytes.is_empty() {
+            let body = std::mem::take(&mut self.out.bytes);
+            self.send(request.client, cx, |out| match reply.framing {
+                Framing::Chunked => {
+                    out.reserve_exact(body.len() + (body.len() / HIGH_WATER + 2) * CHUNK_FRAME);
+                    for piece in body.chunks(HIGH_WATER) {
+                        write_chunk(out, piece);
                     }
-                    None => self.continue_scrape(id),
+                    out.extend_from_slice(LAST_CHUNK);
                 }
-                self.queue.push_back(Next::Advance(id));
-            }
+                _ => out.extend_from_slice(&body),
+            });
+            self.out.bytes = body;
+        }
+        self.answered(request.client, after, cx);
+    }
+
+    /// Appends the head of an answer to a client's unsent bytes. Returns what follows the answer.
+    #[inline]
+    pub(crate) fn write_head(&mut self, request: &Request, reply: &WholeReply<'_>, cx: &mut Cx) -> AfterResponse {
+        let Some(client) = self.table.get_mut(request.client) else { return AfterResponse::Close };
+        let asks_close = reply.framing == Framing::ToEnd || reply.refusal.is_some_and(|refusal| refusal.close);
+        let after = client.after_response(request.meta, asks_close || cx.lifecycle.is_stopping());
+        let quota = request.found.key.and_then(|key| cx.quota(key));
+        // The end of the limit that refused the request, otherwise of the key's window.
+        let of_limit = reply.refusal.and_then(|refusal| refusal.reset);
+        let reset = of_limit.or(quota.map(|quota| quota.reset_at)).unwrap_or(cx.now.unix);
+        let (date, reset) = cx.report.date.of_head(cx.now.unix, reset);
+        let head = response::ClientResponseHead {
+            status: reply.status,
+            id: &request.id,
+            date,
+            http11: request.meta.http11,
+            keep_alive: after.keeps_alive(),
+            framing: reply.framing,
+            content_type: reply.content_type,
+            quota,
+            reset,
+            refusal: reply.refusal,
+            queued_ms: (request.queued > 0).then(|| request.queued_ms()),
+            cost: reply.cost,
+            cors: request.cors,
+            origins: &request.setup.config.server.cors_origins,
+            more: reply.more,
+        };
+        client.send(&cx.setup.config.server, &mut cx.memory.pool, cx.now.mono, |out| head.write(out));
+        after
+    }
+
+    /// Continues after an answer was queued for a client.
+    pub(crate) fn answered(&mut self, id: ClientId, after: AfterResponse, cx: &mut Cx) {
+        let Some(client) = self.table.get_mut(id) else { return };
+        let (server, now) = (&cx.setup.config.server, cx.now.mono);
+        let idle = client.idle_timeout(server, cx.lifecycle.is_stopping());
+        let event = client.answered(after, server, idle, &mut cx.memory.pool, now);
+        cx.commands.dirty.push(client_conn(id));
+        match event {
+            Some(shut) => self.close(id, shut, cx),
+            // Its exchange is over.
+            None => cx.commands.timers.arm(client_conn(id), client.due()),
         }
     }
 
-    /// Records that `count` bytes were written to a client.
-    pub(crate) fn client_wrote(&mut self, id: ClientId, count: usize) -> bool {
-        let Some(client) = self.clients.get_mut(id) else { return false };
-        let server = &self.cx.setup.config.server;
-        let event = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono);
-        // Sending must not begin a charge.
-        if client.unread.total() > 0 {
-            charge_unread(client, &mut self.cx.budget);
+    /// Appends to a client's unsent bytes.
+    pub(crate) fn send(&mut self, id: ClientId, cx: &mut Cx, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(client) = self.table.get_mut(id) else { return };
+        let server = &cx.setup.config.server;
+        let stall = client.send(server, &mut cx.memory.pool, cx.now.mono, write);
+        sent(client, id, stall, cx);
+    }
+
+    fn send_bulk(&mut self, id: ClientId, mut bulk: Buf, cx: &mut Cx) {
+        let Some(client) = self.table.get_mut(id) else { return bulk.release(&mut cx.memory.pool) };
+        let server = &cx.setup.config.server;
+        let stall = client.send_bulk(server, &mut cx.memory.pool, cx.now.mono, bulk);
+        sent(client, id, stall, cx);
+    }
+
+    pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome, cx: &mut Cx) {
+        exchange.job.notes.explain(refusal, cx);
+        let endpoint = exchange.job.request.endpoint();
+        let cost = exchange.finish(outcome, cx);
+        let request = &exchange.job.request;
+        self.out.bytes.clear();
+        let (mut words, mut more) = (local::words(refusal, request.id.as_str()), Vec::new());
+        if request.found.is_codex {
+            local::tell_codex(refusal, &mut words, &mut more);
         }
-        let (drained, exchange, key) = (client.unsent_bytes() == 0, client.exchange, client.key());
-        self.free_heavy(key);
-        if let Some(event) = event {
-            self.client_event(id, &event);
-            return true;
+        errors::error_body(endpoint, &words, &mut self.out.bytes);
+        let framing = Framing::Length(self.out.bytes.len() as u64);
+        let (status, content_type) = (refusal.status, response::JSON);
+        self.reply(
+            request,
+            &WholeReply { status, framing, content_type, refusal: Some(refusal), cost, more: &more },
+            cx,
+        );
+    }
+
+    /// Refuses a head that is not HTTP, too large or too late.
+    pub(crate) fn refuse_headless(&mut self, id: ClientId, refusal: &Refusal, cx: &mut Cx) {
+        let Some(client) = self.table.get_mut(id) else { return };
+        client.end_after_answer();
+        let mut exchange = headless(id, cx);
+        self.refuse(&mut exchange, refusal, Outcome::refused(refusal), cx);
+    }
+
+    pub(crate) fn answer_local(&mut self, exchange: &mut Exchange, endpoint: Endpoint, cx: &mut Cx) {
+        let Some(client) = self.table.get(exchange.job.request.client) else { return };
+        let (head, _) = client.message();
+        self.out.bytes.clear();
+        let answered = local::body(&exchange.job.request, endpoint, head, cx, &mut self.out.bytes);
+        if let (Err(_), Endpoint::Model(id)) = (&answered, endpoint) {
+            exchange.job.notes.note_asked(&exchange.job.request, &local::model_asked(id, head));
         }
-        if drained
-            && (self.cx.gate != Gate::Open || self.cx.budget.is_any_over())
-            && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(|one| one.state.provider())
-        {
-            // The provider may have waited for the client.
-            self.dirty.push(provider_conn(provider));
+        match answered {
+            Ok(()) => self.answer(exchange, Outcome::ok(), cx),
+            Err(refusal) => self.refuse(exchange, &refusal, Outcome::refused(&refusal), cx),
         }
-        !drained
+    }
+
+    /// Answers a preflight: 204 for any origin; browsers decide by the fields.
+    pub(crate) fn answer_preflight(&mut self, exchange: &mut Exchange, cx: &mut Cx) {
+        let Some(client) = self.table.get(exchange.job.request.client) else { return };
+        let mut more = Vec::new();
+        if exchange.job.request.cors != cors::CorsPolicy::Refused {
+            cors::write_permission(client.message().0, &mut more);
+        }
+        self.out.bytes.clear();
+        exchange.finish(Outcome { status: 204, ..Outcome::ok() }, cx);
+        let reply = WholeReply { status: 204, more: &more, ..WholeReply::ok(Framing::None, "", None) };
+        self.reply(&exchange.job.request, &reply, cx);
     }
 
     /// Handles a client whose first bytes are not what its listener expects. A client that owes a PROXY header is not
     /// answered: its protocol is unknown.
-    pub(crate) fn client_strayed(&mut self, id: ClientId, how: Stray) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    pub(crate) fn strayed(&mut self, id: ClientId, how: Stray, cx: &mut Cx) {
+        let Some(client) = self.table.get_mut(id) else { return };
         match how {
             Stray::PlainHttp => client.oddity = Some(Oddity::Strayed),
             Stray::NoProxyHeader => {
-                let meta = RequestMeta::of(&RequestHead::unparsed());
-                let mut exchange = Exchange::new(id, meta, &mut self.cx);
-                exchange.job.notes.begin_trace(&exchange.job.request, None);
-                let refusal = Refusal::no_proxy_header();
-                exchange.job.notes.explain(&refusal, &mut self.cx);
-                exchange.finish(Outcome::refused(&refusal), &mut self.cx);
-                self.close_client(id, Shut::Abort);
+                let (mut exchange, refusal) = (headless(id, cx), Refusal::no_proxy_header());
+                exchange.job.notes.explain(&refusal, cx);
+                exchange.finish(Outcome::refused(&refusal), cx);
+                self.close(id, Shut::Abort, cx);
             }
         }
-    }
-
-    /// Handles the end of a client's side of the connection.
-    pub(crate) fn client_ended(&mut self, id: ClientId, how: Ending) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        if let Some(event) = client.ended(how, &mut self.cx.pool) {
-            self.client_event(id, &event);
-        }
-        self.arm(id);
-    }
-
-    /// Handles the earliest deadline of a client or its exchange.
-    pub(crate) fn client_expired(&mut self, id: ClientId) {
-        let now = self.cx.now.mono;
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let idle = client.idle_timeout(&self.cx.setup.config.server, self.cx.lifecycle.is_stopping());
-        let (drained, exchange) = (client.unsent_bytes() == 0, client.exchange);
-        let event = client.expired(idle, &mut self.cx.pool, now);
-        match (event, exchange) {
-            (Some(event), _) => self.client_event(id, &event),
-            (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
-                let unread = self.exchanges.get(exchange).and_then(|one| one.state.provider());
-                let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
-                self.tell(exchange, ExchangeEvent::Due { unread, drained });
-                self.resume(exchange);
-            }
-            (None, None) => self.live_due(id),
-            (None, _) => {}
-        }
-        self.arm(id);
     }
 
     /// Records a request on a connection. `known`: with a credential.
-    pub(crate) fn acts(&mut self, id: ClientId, known: bool) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    pub(crate) fn acts(&mut self, id: ClientId, known: bool, cx: &mut Cx) {
+        let Some(client) = self.table.get_mut(id) else { return };
         client.known = known;
-        self.cx.limits.acts(client.admin, id.slot, known);
-    }
-
-    /// Closes a connection without a credential to make space. Its received bytes are read first, unless the client
-    /// does not read its answer.
-    pub(crate) fn make_room(&mut self, slot: u32) {
-        let Some((id, client)) = self.clients.tenant(slot) else { return };
-        match client.unsent_bytes() {
-            0 => self.cx.actions.push(Action::Hear(client_conn(id))),
-            _ => self.turn_away(id),
-        }
+        cx.connections.limits.acts(client.admin, id.slot, known);
     }
 
     /// Connections to be closed if all have shown a credential: the ones idle longest, of the key that has most idle
     /// ones. Several at once, so that a flood of new connections does not walk over all of them each time.
     #[cold]
-    pub(crate) fn idlest_clients(&mut self) -> Vec<ClientId> {
+    pub(crate) fn idlest(&mut self) -> Vec<ClientId> {
         self.walks += 1;
-        let idle = self.clients.iter().filter(|(_, client)| !client.admin && client.is_idle());
+        let idle = self.table.iter().filter(|(_, client)| !client.admin && client.is_idle());
         let mut idle: Vec<_> = idle.map(|(id, client)| (client.key(), client.due(), id)).collect();
         order::by_key(&mut idle, |(key, due, _)| (key.map_or(u64::MAX, |key| key.0.into()), due.0.into()));
         let of_keys = idle.chunk_by(|one, next| one.0 == next.0);
@@ -236,242 +337,84 @@ impl Gateway {
         most[..most.len().div_ceil(IDLE_CLOSED)].iter().map(|(.., id)| *id).collect()
     }
 
-    /// Continues after all received bytes of a connection that is to be closed have been read.
-    pub(crate) fn client_heard(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        // The client has sent a valid credential in the meantime, or the ledger is looking up its key.
-        if client.known || client.exchange.is_some() {
-            return;
-        }
-        if client.close_when_written(&mut self.cx.pool).is_some() {
-            self.turn_away(id);
-        }
+    pub(crate) fn ids(&mut self) -> Vec<ClientId> {
+        self.walks += 1;
+        self.table.iter().map(|(id, _)| id).collect()
     }
 
-    fn turn_away(&mut self, id: ClientId) {
-        self.cx.limits.turned_away += 1;
-        self.drop_client(id);
-    }
-
-    /// Ends a connection that is of no further use, and its exchange.
-    pub(crate) fn drop_client(&mut self, id: ClientId) {
-        if let Some(exchange) = self.clients.get(id).and_then(|client| client.exchange) {
-            self.tell(exchange, ExchangeEvent::Left);
+    /// Closes idle connections. Connections whose clients still read their last answer are closed afterwards.
+    pub(crate) fn close_idle(&mut self, cx: &mut Cx) {
+        let by = cx.now.mono.after(DRAIN_IDLE_GRACE);
+        for id in self.ids() {
+            let Some(client) = self.table.get_mut(id).filter(|client| !client.admin) else { continue };
+            if client.is_idle() {
+                self.close(id, Shut::Clean, cx);
+            } else if client.hasten(by) {
+                cx.commands.timers.arm(client_conn(id), client.due());
+            }
         }
-        self.close_client(id, Shut::Abort);
     }
 
     /// Removes a client. Its exchange, if it had one, has been ended before.
-    pub(crate) fn close_client(&mut self, id: ClientId, shut: Shut) {
-        let Some(mut client) = self.clients.remove(id) else { return };
-        self.timers.forget(client_conn(id));
+    pub(crate) fn close(&mut self, id: ClientId, shut: Shut, cx: &mut Cx) {
+        let Some(mut client) = self.table.remove(id) else { return };
+        cx.commands.timers.forget(client_conn(id));
         if client.is_paused() {
             self.paused.retain(|paused| *paused != id);
         }
-        debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
-        self.cx.limits.leave(client.admin, id.slot);
+        cx.connections.limits.leave(client.admin, id.slot);
         if client.admin {
-            self.cx.desk.gone(id);
+            cx.connections.desk.gone(id);
         }
-        client.release(&mut self.cx.pool);
-        self.cx.budget.release(&mut client.unread, &mut self.cx.pool);
-        self.free_heavy(client.key());
-        self.cx.actions.push(Action::Close { conn: client_conn(id), shut });
-    }
-
-    /// Sets a client's one timer to its earliest deadline, those of its exchange included.
-    pub(crate) fn arm(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let due = earliest(client, &self.exchanges);
-        self.timers.arm(client_conn(id), due);
+        client.release(&mut cx.memory.pool);
+        cx.memory.release(&mut client.unread);
+        cx.free_heavy(client.key());
+        cx.commands.actions.push(Action::Close { conn: client_conn(id), shut });
     }
 }
 
-impl Gateway {
-    /// Handles a head: answers immediately, or reads the body.
-    fn begin(&mut self, id: ClientId, head: &RequestHead) {
-        let Some(client) = self.clients.get(id) else { return };
-        let meta = RequestMeta::of(head);
-        if client.admin {
-            return self.answer_admin(id, meta, head);
-        }
-        if client.oddity == Some(Oddity::Strayed) {
-            let (mut exchange, refusal) = (Exchange::new(id, meta, &mut self.cx), Refusal::plain_http());
-            return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
-        }
-        self.authorize(|cx| Exchange::new(id, meta, cx), head);
-    }
+/// The exchange of a head that cannot be read.
+fn headless(id: ClientId, cx: &mut Cx) -> Exchange {
+    let mut exchange = Exchange::new(id, RequestMeta::of(&RequestHead::unparsed()), cx);
+    exchange.job.notes.begin_trace(&exchange.job.request, None);
+    exchange
+}
 
-    /// Checks whether a request is permitted by its head, and continues with it. The exchange is made here, because
-    /// passing it copies it.
-    #[inline]
-    pub(super) fn authorize(&mut self, exchange: impl FnOnce(&mut Cx) -> Exchange, head: &RequestHead) {
-        let mut exchange = exchange(&mut self.cx);
-        match self.passes(&mut exchange, head) {
-            HeadOutcome::Body => {
-                let id = self.exchanges.insert(exchange);
-                self.read_body(id, head);
-            }
-            HeadOutcome::Quota => self.look(exchange),
-            HeadOutcome::Unknown(key) => self.identify(exchange, key, head),
-            HeadOutcome::Answered => {}
-        }
+/// Charges a key for the data that waits at its client.
+#[inline]
+pub(super) fn charge_unread(client: &mut ClientConnection, budget: &mut Budget) {
+    if let Some((key, due)) = client.unread() {
+        budget.charge(&mut client.unread, key, due);
     }
+}
 
-    /// Checks a request's head, and answers it if that is possible without a body.
-    fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> HeadOutcome {
-        let clock = self.cx.clock_is_right();
-        let Some(client) = self.clients.get(exchange.job.request.client) else { return HeadOutcome::Answered };
-        let ready = Readiness {
-            clock,
-            drained: self.cx.lifecycle.is_over(),
-            handed_over: self.cx.lifecycle.has_handed_over(),
-            crowded: client.oddity == Some(Oddity::Crowded),
-            buffers: self.cx.pool.has_room(BLOCK),
-            store: self.cx.takes_requests(),
-        };
-        let (bytes, _) = client.message();
-        let is_stranger = !client.known;
-        let passed = exchange.job.authorize(head, bytes, ready, &mut self.cx);
-        if is_stranger {
-            let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
-            self.acts(cid, key.is_some());
-            if let Some(client) = self.clients.get_mut(cid) {
-                client.is_of(key);
-            }
-        }
-        match passed {
-            Ok(Endpoint::Inference(_)) => return HeadOutcome::Body,
-            Ok(Endpoint::Quota) => return HeadOutcome::Quota,
-            Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
-            Ok(endpoint) => self.answer_local(exchange, endpoint),
-            Err(refusal) => match self.cx.lookups.unknown.take() {
-                Some(key) if self.cx.lookups.may_wait(&key, self.cx.now.mono) => return HeadOutcome::Unknown(key),
-                _ => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
-            },
-        }
-        HeadOutcome::Answered
+/// Records that more is unsent, with the deadline `stall`.
+#[inline(always)] // otherwise nearly every event takes one more call
+fn sent(client: &mut ClientConnection, id: ClientId, stall: Option<Mono>, cx: &mut Cx) {
+    charge_unread(client, &mut cx.memory.budget);
+    if let Some(stall) = stall {
+        cx.commands.timers.arm(client_conn(id), stall);
     }
+    // All events of one read need one entry only.
+    if cx.commands.dirty.last() != Some(&client_conn(id)) {
+        cx.commands.dirty.push(client_conn(id));
+    }
+}
 
-    /// Looks up an unknown key, which may have been issued a moment ago, in the ledger; the request waits.
-    fn identify(&mut self, mut exchange: Exchange, key: KeyId, head: &RequestHead) {
-        exchange.identify(head, self.cx.now.mono);
-        let cid = exchange.job.request.client;
-        let id = self.exchanges.insert(exchange);
-        if let Some(client) = self.clients.get_mut(cid) {
-            client.hold(id);
+/// Appends events.
+pub(super) fn pass_on(client: &mut ClientConnection, request: &Request, events: &[u8], cx: &mut Cx) {
+    let (id, http11) = (request.client, request.meta.http11);
+    let stall = client.send(&cx.setup.config.server, &mut cx.memory.pool, cx.now.mono, |out| {
+        // The buffer for a slow client grows by at least a block, so that small events do not move all of it each
+        // time, but not by half its size.
+        let more = events.len() + CHUNK_FRAME;
+        if out.len() >= HIGH_WATER / 4 && out.capacity() - out.len() < more {
+            out.reserve_exact(more.max(BLOCK));
         }
-        self.cx.lookups.wait(key, id, self.cx.now.mono, &mut self.cx.orders);
-    }
-
-    /// Handles the ledger's answer about a key, or its failure to answer.
-    pub(crate) fn looked_up(&mut self, key: KeyId, answer: KeyAnswer) {
-        let answered = answer != KeyAnswer::Unavailable;
-        match answer {
-            KeyAnswer::Known(record) => self.cx.keys_news(KeyNews::Changed(vec![*record], Vec::new())),
-            KeyAnswer::Absent => self.cx.lookups.is_absent(key, self.cx.now.mono),
-            KeyAnswer::Unavailable => {}
+        match http11 {
+            true => write_chunk(out, events),
+            false => out.extend_from_slice(events),
         }
-        for id in self.cx.lookups.answered(&key) {
-            if self.exchanges.get(id).is_some_and(|one| one.state.is_identifying()) {
-                self.tell(id, ExchangeEvent::LookedUp { answered });
-            }
-        }
-    }
-
-    fn read_body(&mut self, id: ExchangeId, head: &RequestHead) {
-        let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
-        let promised = exchange.read_body(head, declared, &mut self.cx);
-        let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
-        let max_body = exchange.job.request.setup.config.server.max_body;
-        if let Err(refusal) = promised {
-            let Some(mut exchange) = self.exchanges.remove(id) else { return };
-            return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
-        }
-        let Some(client) = self.clients.get_mut(cid) else { return };
-        let begun = client.begin_body(Some(id), key, head, max_body);
-        // Charged before its own body needs memory: pipelined requests count.
-        charge_unread(client, &mut self.cx.budget);
-        let awaits_continue = client.awaits_continue(head);
-        match begun {
-            Err(refusal) => self.client_event(cid, &ClientEvent::BadBody(refusal)),
-            Ok(()) if awaits_continue => {
-                self.send(cid, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
-            }
-            Ok(()) => {}
-        }
-    }
-
-    /// Answers with the caller's quota status; from the shared ledger if there is one.
-    fn look(&mut self, exchange: Exchange) {
-        let cid = exchange.job.request.client;
-        let id = self.exchanges.insert(exchange);
-        let (Some(exchange), Some(client)) = (self.exchanges.get_mut(id), self.clients.get_mut(cid)) else { return };
-        let (head, body) = client.message();
-        let message = ClientMessage { exchange: id, head, body, storage: 0 };
-        if exchange.look(&message, &mut self.cx) {
-            client.begin_answer(Some(id));
-        } else if let Some(mut exchange) = self.exchanges.remove(id) {
-            self.answer_local(&mut exchange, Endpoint::Quota);
-        }
-    }
-
-    /// Refuses a head that is not HTTP, too large or too late.
-    fn refuse_headless(&mut self, id: ClientId, refusal: &Refusal) {
-        let Some(client) = self.clients.get_mut(id) else { return };
-        client.end_after_answer();
-        let meta = RequestMeta::of(&RequestHead::unparsed());
-        let mut exchange = Exchange::new(id, meta, &mut self.cx);
-        exchange.job.notes.begin_trace(&exchange.job.request, None);
-        self.refuse(&mut exchange, refusal, Outcome::refused(refusal));
-    }
-
-    pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome) {
-        exchange.job.notes.explain(refusal, &mut self.cx);
-        let endpoint = exchange.job.request.endpoint();
-        let cost = exchange.finish(outcome, &mut self.cx);
-        let request = &exchange.job.request;
-        self.cx.out.clear();
-        let (mut words, mut more) = (local::words(refusal, request.id.as_str()), Vec::new());
-        if request.found.is_codex {
-            local::tell_codex(refusal, &mut words, &mut more);
-        }
-        errors::error_body(endpoint, &words, &mut self.cx.out);
-        let framing = Framing::Length(self.cx.out.len() as u64);
-        let (status, content_type) = (refusal.status, response::JSON);
-        self.reply(request, &WholeReply { status, framing, content_type, refusal: Some(refusal), cost, more: &more });
-    }
-
-    pub(crate) fn answer_local(&mut self, exchange: &mut Exchange, endpoint: Endpoint) {
-        let mut out = std::mem::take(&mut self.cx.out);
-        out.clear();
-        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
-        let (head, _) = client.message();
-        let answered = local::body(&exchange.job.request, endpoint, head, &mut self.cx, &mut out);
-        if let (Err(_), Endpoint::Model(id)) = (&answered, endpoint) {
-            exchange.job.notes.note_asked(&exchange.job.request, &local::model_asked(id, head));
-        }
-        self.cx.out = out;
-        match answered {
-            Ok(()) => self.answer(exchange, Outcome::ok()),
-            Err(refusal) => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
-        }
-    }
-
-    /// Answers a preflight: 204 for any origin; browsers decide by the fields.
-    fn answer_preflight(&mut self, exchange: &mut Exchange) {
-        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
-        let mut more = Vec::new();
-        if exchange.job.request.cors != cors::CorsPolicy::Refused {
-            cors::write_permission(client.message().0, &mut more);
-        }
-        self.cx.out.clear();
-        exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
-        let (framing, content_type) = (Framing::None, "");
-        self.reply(
-            &exchange.job.request,
-            &WholeReply { status: 204, framing, content_type, refusal: None, cost: None, more: &more },
-        );
-    }
+    });
+    sent(client, id, stall, cx);
 }

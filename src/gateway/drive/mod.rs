@@ -2,67 +2,79 @@
 //! effects; it decides nothing that a machine could. Borrows the three tables separately, so that an exchange and its
 //! two connections can be accessed at the same time.
 //!
-//! No machine calls another. Later effects of the same call are added to a worklist ([`Gateway::settle_down`]): so
-//! there is no recursion, however many requests are pipelined.
+//! No machine calls another. Later effects of the same call are added to a worklist ([`Next`]): so there is no
+//! recursion, however many requests are pipelined.
 
 mod admins;
-mod answers;
 mod clients;
-mod places;
 mod process;
 mod providers;
+mod requests;
+mod responses;
+mod waiting;
 
-use super::exchange::{ClientMessage, Effect, Endpoint, Exchange, ExchangeEvent};
-use super::ids::{ExchangeId, client_conn};
+use super::client::ClientConnection;
+use super::cx::Cx;
+use super::exchange::{ClientMessage, DriverCall, Effect, Endpoint, Exchange, ExchangeEvent, Exchanges};
+use super::ids::{ClientId, ExchangeId, client_conn};
 use super::offload::{JobOwner, OffloadTask};
-use super::{Gateway, Next};
+use crate::base::slots::Slots;
+use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
-use crate::policy::refusal::Refusal;
-use crate::wire::head::Framing;
+use admins::AdminListener;
+use clients::{Clients, Next};
+use providers::Providers;
 
-/// Beginning of an answer in one piece.
-pub(crate) struct WholeReply<'a> {
-    status: u16,
-    framing: Framing,
-    content_type: &'static str,
-    refusal: Option<&'a Refusal>,
-    /// Cost of the request in nano-dollars.
-    cost: Option<u64>,
-    /// Further header fields.
-    more: &'a [u8],
+/// All connections and requests. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) clients: Clients,
+    pub(crate) exchanges: Exchanges,
+    pub(crate) providers: Providers,
+    pub(crate) cx: Cx,
 }
 
-impl Gateway {
+/// Earliest deadline of a client, including its exchange.
+#[inline]
+pub(crate) fn earliest(client: &ClientConnection, exchanges: &Exchanges) -> Mono {
+    let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
+    exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
+}
+
+impl Driver {
+    /// Tables with room for `room` connections of each kind.
+    pub(crate) fn with_room(room: usize, cx: Cx) -> Driver {
+        let clients = Clients { table: Slots::with_room(room), ..Clients::default() };
+        let providers = Providers { table: Slots::with_room(room) };
+        Driver { clients, exchanges: Slots::with_room(room), providers, cx }
+    }
+
+    /// Access for a request to the admin listener.
+    pub(crate) fn admins(&mut self) -> AdminListener<'_> {
+        AdminListener { clients: &mut self.clients, cx: &mut self.cx }
+    }
+
     /// Passes an event to an exchange and performs the effects.
     fn tell(&mut self, id: ExchangeId, event: ExchangeEvent<'_>) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
+        let Some(client) = self.clients.table.get(exchange.job.request.client) else { return };
         let (head, body) = client.message();
         // The body's storage changes only while the body arrives.
         let storage = if matches!(event, ExchangeEvent::Body { .. }) { client.payload_storage() } else { 0 };
         let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.job.request.found.key);
-        let effect = exchange.on(event, &message, &mut self.cx);
+        let effect = exchange.on(event, &mut DriverCall { message, out: &mut self.clients.out }, &mut self.cx);
         self.done(id, effect);
-        self.free_heavy(key);
-    }
-
-    /// Frees unused large blocks, after work for `key`.
-    #[inline]
-    pub(crate) fn free_heavy(&mut self, key: Option<KeyIx>) {
-        if self.cx.pool.has_heavy() {
-            self.cx.discard_heavy(key);
-        }
+        self.cx.free_heavy(key);
     }
 
     /// Performs the effect of an event of an exchange.
     #[inline]
     fn done(&mut self, id: ExchangeId, effect: Effect) {
-        if self.cx.lets_go() {
-            self.cx.take_let_go().into_iter().flatten().for_each(|(id, complete)| self.part(id, complete));
+        while let Some((id, complete)) = self.clients.out.take_released() {
+            self.providers.part(id, complete, &mut self.cx);
         }
         match effect {
             Effect::Nothing => {}
-            Effect::Forward(forward) => self.forward(id, forward),
             other => self.follow(id, other),
         }
     }
@@ -74,8 +86,8 @@ impl Gateway {
             Effect::Nothing => {}
             Effect::Wait => self.arm(cid),
             Effect::Translate(translate) => {
-                let Some(client) = self.clients.get_mut(cid) else { return };
-                let (mut draft, pool) = (translate.draft, &mut self.cx.pool);
+                let Some(client) = self.clients.table.get_mut(cid) else { return };
+                let (mut draft, pool) = (translate.draft, &mut self.cx.memory.pool);
                 draft.rewind(pool);
                 let body = client.lend_message(pool);
                 // Taken before the work begins, so that it cannot be missing later.
@@ -90,33 +102,30 @@ impl Gateway {
                 self.arm(cid);
             }
             Effect::CountOthers => {
-                let payer = exchange
-                    .job
-                    .request
-                    .found
-                    .key
-                    .map(|key| self.cx.plans.of(key, &self.cx.keys, &self.cx.setup.config));
+                let payer = exchange.job.request.found.key.map(|key| self.cx.access.payer(key, &self.cx.setup.config));
                 // With a group, the requests may belong to any key.
                 let key = payer.and_then(|payer| payer.ok().filter(|payer| !payer.path.is_some()).map(|one| one.key));
                 self.count_bounded(key);
                 self.tell(id, ExchangeEvent::Counted);
             }
             Effect::Send(provider) => self.write_request(id, provider, true),
-            Effect::Begin => {
-                if let Some(provider) = exchange.state.provider() {
-                    self.write_request(id, provider, true);
-                }
-            }
             Effect::Dial(dial) => self.dial(id, dial),
             Effect::Release => {
-                if let Some(client) = self.clients.get_mut(cid) {
-                    client.release_message(&mut self.cx.pool);
+                if let Some(client) = self.clients.table.get_mut(cid) {
+                    client.release_message(&mut self.cx.memory.pool);
                 }
             }
-            Effect::Again => self.queue.push_back(Next::Tell(id, ExchangeEvent::BodyEnd)),
-            Effect::Forward(forward) => self.forward(id, forward),
-            Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
-            Effect::End(forward, outcome) => self.end_stream(id, forward, outcome),
+            Effect::Again => self.clients.queue.push_back(Next::Tell(id, ExchangeEvent::BodyEnd)),
+            Effect::Forward(forward) => {
+                self.clients.forward(&exchange.job.request, forward, &mut self.cx);
+                if forward.waits {
+                    self.arm(cid);
+                }
+            }
+            Effect::ForwardBulk(forward, bytes) => {
+                self.clients.forward_bulk(&exchange.job.request, forward, bytes, &mut self.cx);
+                self.arm(cid);
+            }
             effect => self.conclude(id, effect),
         }
     }
@@ -131,7 +140,7 @@ impl Gateway {
 
     /// Passes an event to all exchanges for which `wants` is true.
     #[inline(never)]
-    fn tell_all(&mut self, wants: &dyn Fn(&Exchange) -> bool, event: &dyn Fn() -> ExchangeEvent<'static>) {
+    pub(crate) fn tell_all(&mut self, wants: &dyn Fn(&Exchange) -> bool, event: &dyn Fn() -> ExchangeEvent<'static>) {
         let ids: Vec<ExchangeId> = self.exchanges.iter().filter(|(_, one)| wants(one)).map(|(id, _)| id).collect();
         for id in ids {
             if self.exchanges.get(id).is_some_and(wants) {
@@ -146,62 +155,34 @@ impl Gateway {
         let mut removed = self.exchanges.remove(id);
         let Some(exchange) = &mut removed else { return };
         let cid = exchange.job.request.client;
-        if let Some(client) = self.clients.get_mut(cid) {
+        if let Some(client) = self.clients.table.get_mut(cid) {
             client.exchange = None;
         }
         match effect {
-            Effect::Answer(outcome) => self.answer(exchange, outcome),
-            Effect::AnswerBulk(outcome, body) => self.answer_bulk(exchange, outcome, body),
-            Effect::Refuse(refusal, outcome) => self.refuse(exchange, &refusal, outcome),
-            Effect::Quota => self.answer_local(exchange, Endpoint::Quota),
+            Effect::End(forward, outcome) => self.clients.end_stream(exchange, forward, outcome, &mut self.cx),
+            Effect::Answer(outcome) => self.clients.answer(exchange, outcome, &mut self.cx),
+            Effect::AnswerBulk(outcome, body) => self.clients.answer_bulk(exchange, outcome, body, &mut self.cx),
+            Effect::Refuse(refusal, outcome) => self.clients.refuse(exchange, &refusal, outcome, &mut self.cx),
+            Effect::Quota => self.clients.answer_local(exchange, Endpoint::Quota, &mut self.cx),
             Effect::Authorize(head) => {
                 if let Some(exchange) = removed {
                     self.authorize(|_| exchange, &head);
                 }
                 // The client was hardly read while the request waited.
-                self.dirty.push(client_conn(cid));
+                self.cx.commands.dirty.push(client_conn(cid));
             }
             Effect::Gone(outcome) => {
                 exchange.finish(outcome, &mut self.cx);
             }
             _ => debug_assert!(false, "this effect ends nothing"),
         }
-        self.queue.push_back(Next::Advance(cid));
+        self.clients.queue.push_back(Next::Advance(cid));
     }
 
-    /// Does the remaining work of a call: pipelined requests, answers that wait for memory, and stopping. Most events
-    /// of a stream leave none.
-    #[inline]
-    pub(crate) fn settle_down(&mut self) {
-        let (lifecycle, cx) = (&self.cx.lifecycle, &self.cx);
-        let is_quiet = self.queue.is_empty() && !cx.may_have_room() && !cx.queues.is_any_waiting();
-        if !is_quiet || lifecycle.is_stopping() || lifecycle.handover.is_under_way() {
-            self.go_on();
-        }
-    }
-
-    #[inline(never)]
-    fn go_on(&mut self) {
-        loop {
-            while let Some(next) = self.queue.pop_front() {
-                match next {
-                    Next::Advance(id) => self.advance(id),
-                    Next::Tell(id, event) => self.tell(id, event),
-                }
-            }
-            if self.cx.may_have_room() {
-                self.look_at_room();
-            }
-            // A request that gets a slot may end immediately and free it for the next.
-            if !self.cx.queues.is_any_waiting() || !self.give_places() {
-                break;
-            }
-        }
-        if self.cx.lifecycle.handover.is_under_way() {
-            self.go_on_handing_over();
-        }
-        if self.cx.lifecycle.is_stopping() {
-            self.go_on_stopping();
-        }
+    /// Sets a client's one timer to its earliest deadline, those of its exchange included.
+    pub(crate) fn arm(&mut self, id: ClientId) {
+        let Some(client) = self.clients.table.get_mut(id) else { return };
+        let due = earliest(client, &self.exchanges);
+        self.cx.commands.timers.arm(client_conn(id), due);
     }
 }

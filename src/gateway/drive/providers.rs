@@ -1,385 +1,91 @@
-//! Input from and output to providers: connections, requests, the heads and bodies of answers.
+//! Connections to providers: kept for later requests, and closed.
 
-use super::answers::Sending;
-use crate::base::seam::{Action, DialError, Ending, NO_DESCRIPTOR, Shut};
+use crate::base::seam::{Action, Shut};
+use crate::base::slots::Slots;
 use crate::base::time::Mono;
-use crate::gateway::Gateway;
-use crate::gateway::budget::Gate;
-use crate::gateway::client;
-use crate::gateway::exchange::fault::FaultKind;
-use crate::gateway::exchange::{ClientMessage, Dial, Effect, Exchange, ExchangeEvent};
-use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
-use crate::gateway::provider::connection::{Ended, TAIL_WAIT};
-use crate::gateway::provider::{Parting, ProviderConnection, ProviderEvent};
-use crate::policy::config::Origin;
-use crate::policy::keys::LiveKeys;
-use crate::wire::head::ResponseHead;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use crate::gateway::cx::Cx;
+use crate::gateway::ids::{ProviderId, ProviderName, provider_conn};
+use crate::gateway::provider::connection::TAIL_WAIT;
+use crate::gateway::provider::{Parting, ProviderConnection};
 
-/// Error text for an answer whose body has invalid framing.
-const BAD_CHUNKS: &str = "the provider's answer was badly framed";
+/// The connections to providers. Knows no exchange.
+#[derive(Debug)]
+pub(crate) struct Providers {
+    pub(crate) table: Slots<ProviderConnection, ProviderName>,
+}
 
-impl Gateway {
-    pub(crate) fn dial(&mut self, id: ExchangeId, dial: Dial) {
-        let Dial { provider, addr, authority, present, until } = dial;
-        let most = self.cx.limits.providers_max();
-        let short = if self.cx.limits.providers < most / 2 { None } else { self.short_of_descriptors(id, most) };
-        self.cx.limits.providers += 1;
-        let epoch = self.cx.setup.epoch;
-        let epoch = if present { epoch } else { epoch.wrapping_sub(1) };
-        let pid = self.providers.insert(ProviderConnection::dialing(provider, epoch, id));
-        if until != Mono::NEVER {
-            self.arm_provider(pid, until);
-        }
-        if let Some(exchange) = self.exchanges.get_mut(id) {
-            exchange.state.dialing(pid);
-            let cid = exchange.job.request.client;
-            self.arm(cid);
-        }
-        if let Some(why) = short {
-            return self.dial_failed(pid, DialError::Local(why));
-        }
-        let config = self.exchanges.get(id).map(|exchange| &exchange.job.request.setup.config);
-        let proxy = config.and_then(|config| config.provider(provider)?.proxy.as_ref());
-        let tunnel = proxy.map(|proxy| proxy.tunnel.clone());
-        self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
-    }
-
-    /// Reason why an exchange must not open another connection, given `most` of them in total; an idle one is closed to
-    /// make space. If there are several keys, each may use half of the descriptors.
-    #[cold]
-    fn short_of_descriptors(&mut self, id: ExchangeId, most: usize) -> Option<&'static str> {
-        if self.cx.limits.providers >= most
-            && let Some(oldest) = self.cx.idle.oldest()
-        {
-            self.close_provider(oldest);
-        }
-        let key = |id| self.exchanges.get(id).and_then(|exchange| exchange.job.request.found.key);
-        let asked = self.providers.iter().filter_map(|(_, provider)| provider.exchange);
-        match self.cx.limits.providers < most {
-            false => Some(NO_DESCRIPTOR),
-            true if self.cx.keys.live(self.cx.now.unix) == LiveKeys::One => None,
-            true => (asked.filter(|other| key(*other) == key(id)).count() >= most.div_ceil(2))
-                .then_some("this key uses half of the descriptors for providers"),
-        }
-    }
-
-    /// Handles a successful dial.
-    pub(crate) fn dialed(&mut self, id: ProviderId) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        provider.dialed();
-        match self.awaiting_dial(id) {
-            Some(exchange) => self.tell(exchange, ExchangeEvent::Dialed(id)),
-            None => self.close_provider(id),
-        }
-    }
-
-    /// The exchange that still waits for this dial.
-    fn awaiting_dial(&self, id: ProviderId) -> Option<ExchangeId> {
-        let exchange = self.providers.get(id)?.exchange?;
-        self.exchanges.get(exchange)?.state.awaits_dial(id).then_some(exchange)
-    }
-
-    /// Handles a failed dial; the reactor has already removed the connection.
-    pub(crate) fn dial_failed(&mut self, id: ProviderId, why: DialError) {
-        let exchange = self.awaiting_dial(id);
-        let Some(mut provider) = self.providers.remove(id) else { return };
-        self.cx.limits.providers -= 1;
-        self.timers.forget(provider_conn(id));
-        provider.release(&mut self.cx.pool);
-        if let Some(exchange) = exchange {
-            self.tell(exchange, ExchangeEvent::DialFailed(id, why));
-        }
-    }
-
-    /// Handles the result of a host's look-up.
-    pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Result<Vec<SocketAddr>, &'static str>) {
-        let failed = addrs.as_ref().err().copied();
-        self.cx.names.learned(host, port, addrs, self.cx.now.mono);
-        self.tell_all(&|exchange| exchange.awaits_name(host, port), &|| ExchangeEvent::Named { failed });
-    }
-
-    /// Continues requests whose secret the provider had refused, after it was read again.
-    pub(crate) fn secret_asked(&mut self, origin: &Origin) {
-        self.cx.renewals.retain(|renewal| renewal != origin);
-        self.tell_all(&|exchange| exchange.awaits_secret(origin), &|| ExchangeEvent::Renewed);
-    }
-
-    /// Writes the request of an exchange to an open connection, including its head if it `begins`.
-    pub(crate) fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
-        let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else {
-            return;
-        };
-        let Some(client) = self.clients.get(exchange.job.request.client) else { return };
-        let (head, body) = client.message();
-        let message = ClientMessage { exchange: id, head, body, storage: 0 };
-        let room = self.cx.pool.room();
-        match begins {
-            true => provider.begin(id, &mut self.cx.pool, |out| exchange.write_request(true, &message, room, out)),
-            false => provider.refill(&mut self.cx.pool, |out| exchange.write_request(false, &message, room, out)),
-        }
-        self.dirty.push(provider_conn(pid));
-    }
-
-    /// Handles bytes written to a provider: writes more of the request, or begins to wait for the answer. True if more
-    /// may be unsent.
-    pub(crate) fn provider_wrote(&mut self, id: ProviderId, count: usize) -> bool {
-        let Some(provider) = self.providers.get_mut(id) else { return false };
-        let wrote = provider.wrote(count, &mut self.cx.pool);
-        match (wrote, provider.exchange) {
-            (Some(true), Some(exchange)) => self.tell(exchange, ExchangeEvent::Sent),
-            (Some(false), Some(exchange)) => self.write_request(exchange, id, false),
-            _ => {}
-        }
-        true
-    }
-
-    /// Handles bytes from a provider: those of an answer's body are passed on as far as they are currently accepted.
-    pub(crate) fn provider_bytes(&mut self, id: ProviderId, mut data: &[u8]) {
-        loop {
-            let Some(provider) = self.providers.get_mut(id) else { return };
-            if !provider.has_answer() {
-                return self.provider_else(id, data);
-            }
-            let Some(xid) = provider.exchange else { return self.provider_tail(id, data) };
-            let Some(exchange) = self.exchanges.get_mut(xid) else { return };
-            if provider.is_rest(data) && exchange.reads_at_once(data.len(), &mut self.cx) {
-                // Reads the body to its end.
-                let _ = provider.read(data);
-                return self.tell(xid, ExchangeEvent::Whole(data));
-            }
-            let client = self.clients.get_mut(exchange.job.request.client);
-            let unread = client.as_ref().map_or((false, 0), |client| (client.is_full(), client.unread.total()));
-            let Some(slice) = exchange.intake(xid, data.len(), unread, &mut self.cx) else {
-                return provider.hold(data, &mut self.cx.pool);
-            };
-            let Ok(piece) = provider.read(&data[..slice]) else {
-                return match exchange.state.reads_error() {
-                    true => self.tell(xid, ExchangeEvent::BodyEnd),
-                    false => self.provider_failed(id, FaultKind::BadBody(BAD_CHUNKS)),
-                };
-            };
-            let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
-            if let Some(client) = client.filter(|_| !payload.is_empty()) {
-                match exchange.pass_alike(payload, &mut self.cx) {
-                    // The common case: both connections are available.
-                    Ok(forward) if forward.is_mere_news() => {
-                        let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
-                        Sending { cx, timers, dirty }.pass_on(client, &exchange.job.request);
-                    }
-                    Ok(forward) => self.done(xid, Effect::Forward(forward)),
-                    Err(alike) => self.provider_data(xid, payload, alike),
+impl Providers {
+    /// Handles a connection that its exchange has released.
+    pub(crate) fn part(&mut self, id: ProviderId, complete: bool, cx: &mut Cx) {
+        let Some(provider) = self.table.get_mut(id) else { return };
+        match provider.let_go(complete) {
+            Parting::Keep => self.keep(id, cx),
+            Parting::Close => self.close(id, cx),
+            Parting::AwaitTail => {
+                let mut received = provider.take_received();
+                self.arm(id, cx.now.mono.after(TAIL_WAIT), cx);
+                if !received.is_empty() {
+                    self.tail(id, received.bytes(), cx);
                 }
-            }
-            data = rest;
-            if piece.done {
-                return self.provider_body_done(id, xid, data);
-            }
-            if data.is_empty() {
-                return;
+                received.release(&mut cx.memory.pool);
             }
         }
     }
 
-    /// Handles bytes from a provider that do not only belong to a body.
-    #[inline(never)]
-    fn provider_else(&mut self, id: ProviderId, data: &[u8]) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        match provider.push(data, &mut self.cx.pool) {
-            None => {}
-            Some(ProviderEvent::Head(head)) => self.provider_head(id, &head, data),
-            Some(ProviderEvent::Tail) => self.provider_tail(id, data),
-            Some(ProviderEvent::BadHead(why)) => self.provider_failed(id, FaultKind::BadHead(why)),
-            Some(ProviderEvent::Unasked) if data.is_empty() => {}
-            // A request that is about to be written uses a new connection.
-            Some(ProviderEvent::Unasked) => self.provider_failed(id, FaultKind::Closed(Ending::Broken)),
-        }
-    }
-
-    /// Handles a piece of a body, of which [`Exchange::pass_alike`] has taken `alike` bytes.
-    #[inline(never)]
-    fn provider_data(&mut self, xid: ExchangeId, payload: &[u8], alike: usize) {
-        let Some(exchange) = self.exchanges.get_mut(xid) else { return };
-        let Some(client) = self.clients.get_mut(exchange.job.request.client) else { return };
-        let (head, body) = client.message();
-        let message = ClientMessage { exchange: xid, head, body, storage: 0 };
-        let effect = exchange.data(payload, alike, &message, &mut self.cx);
-        if effect.is_mere_news() && !self.cx.lets_go() {
-            let (cx, timers, dirty) = (&mut self.cx, &mut self.timers, &mut self.dirty);
-            return Sending { cx, timers, dirty }.pass_on(client, &exchange.job.request);
-        }
-        self.done(xid, effect);
-    }
-
-    fn provider_head(&mut self, id: ProviderId, head: &ResponseHead, came: &[u8]) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        let Some(exchange) = provider.exchange else { return };
-        let mut received = provider.take_received();
-        if head.status != 200 {
-            // After an error the rest of the request is not needed.
-            provider.stop_writing();
-        }
-        let bytes = if received.is_empty() { came } else { received.bytes() };
-        self.tell(exchange, ExchangeEvent::Head(head, bytes));
-        self.provider_bytes(id, bytes.get(head.len as usize..).unwrap_or_default());
-        received.release(&mut self.cx.pool);
-    }
-
-    /// Handles the end of an answer's body. `rest` are the bytes after it.
-    fn provider_body_done(&mut self, id: ProviderId, xid: ExchangeId, rest: &[u8]) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        if provider.exchange != Some(xid) {
-            return self.provider_tail(id, rest);
-        }
-        if !rest.is_empty() {
-            // These bytes are not part of an answer, so the connection cannot be kept.
-            let _ = provider.read(rest);
-        }
-        self.tell(xid, ExchangeEvent::BodyEnd);
-    }
-
-    fn provider_tail(&mut self, id: ProviderId, data: &[u8]) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
+    pub(crate) fn tail(&mut self, id: ProviderId, data: &[u8], cx: &mut Cx) {
+        let Some(provider) = self.table.get_mut(id) else { return };
         if provider.is_idle() && data.is_empty() {
             return;
         }
         match provider.read_tail(data) {
-            Parting::Keep => self.keep_provider(id),
+            Parting::Keep => self.keep(id, cx),
             Parting::AwaitTail => {}
-            Parting::Close => self.close_provider(id),
-        }
-    }
-
-    fn provider_failed(&mut self, id: ProviderId, kind: FaultKind) {
-        let Some(provider) = self.providers.get(id) else { return };
-        let reused = provider.is_reused();
-        match provider.exchange {
-            Some(exchange) => self.tell(exchange, ExchangeEvent::Failed { kind, reused }),
-            None => self.close_provider(id),
-        }
-    }
-
-    /// Handles the end of a provider's connection.
-    pub(crate) fn provider_ended(&mut self, id: ProviderId, how: Ending) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        let exchange = provider.exchange.and_then(|exchange| Some((exchange, self.exchanges.get(exchange)?)));
-        let (paused, reads_error) =
-            exchange.map_or((false, false), |(_, exchange)| (exchange.state.is_paused(), exchange.state.reads_error()));
-        let xid = exchange.map(|(xid, _)| xid);
-        match (provider.ended(how, paused), xid) {
-            (Ended::Held, _) => {}
-            (Ended::AtEnd, Some(xid)) => self.tell(xid, ExchangeEvent::BodyEnd),
-            (Ended::InBody, Some(xid)) if reads_error => self.tell(xid, ExchangeEvent::BodyEnd),
-            (Ended::InBody, _) => self.provider_failed(id, FaultKind::Incomplete(how)),
-            (Ended::Silent, _) => self.provider_failed(id, FaultKind::Closed(how)),
-            (Ended::InHead(why), _) => self.provider_failed(id, FaultKind::BadHead(why)),
-            (Ended::Unused | Ended::AtEnd, _) => self.close_provider(id),
-        }
-    }
-
-    /// Resumes an answer after a wait, with the bytes received in the meantime.
-    pub(crate) fn resume(&mut self, id: ExchangeId) {
-        let Some(pid) = self.exchanges.get(id).and_then(|one| one.state.provider()) else { return };
-        let Some(provider) = self.providers.get_mut(pid).filter(|provider| !provider.is_dialing()) else { return };
-        if provider.has_answer() {
-            let mut received = provider.take_received();
-            self.provider_bytes(pid, received.bytes());
-            received.release(&mut self.cx.pool);
-        }
-        if let Some(how) = self.providers.get_mut(pid).and_then(ProviderConnection::ended_meanwhile) {
-            self.provider_ended(pid, how);
-        }
-        self.dirty.push(provider_conn(pid));
-    }
-
-    /// Handles a connection that its exchange has released.
-    pub(crate) fn part(&mut self, id: ProviderId, complete: bool) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        match provider.let_go(complete) {
-            Parting::Keep => self.keep_provider(id),
-            Parting::Close => self.close_provider(id),
-            Parting::AwaitTail => {
-                let mut received = provider.take_received();
-                self.arm_provider(id, self.cx.now.mono.after(TAIL_WAIT));
-                if !received.is_empty() {
-                    self.provider_tail(id, received.bytes());
-                }
-                received.release(&mut self.cx.pool);
-            }
+            Parting::Close => self.close(id, cx),
         }
     }
 
     /// Keeps the connection after a complete answer, if it may be kept.
-    fn keep_provider(&mut self, id: ProviderId) {
-        let Some(provider) = self.providers.get(id) else { return };
+    fn keep(&mut self, id: ProviderId, cx: &mut Cx) {
+        let Some(provider) = self.table.get(id) else { return };
         let index = provider.provider as usize;
-        let fits = provider.epoch == self.cx.setup.epoch && !self.cx.lifecycle.is_stopping();
-        let limits = self.cx.setup.config.providers.get(index).map(|provider| &provider.limits);
-        let Some(limits) = limits.filter(|_| fits) else { return self.close_provider(id) };
-        let due = self.cx.now.mono.after(limits.pool_idle_timeout);
-        let oldest = self.cx.idle.put(index, id, limits.pool_max_idle);
-        self.arm_provider(id, due);
+        let fits = provider.epoch == cx.setup.epoch && !cx.lifecycle.is_stopping();
+        let limits = cx.setup.config.providers.get(index).map(|provider| &provider.limits);
+        let Some(limits) = limits.filter(|_| fits) else { return self.close(id, cx) };
+        let due = cx.now.mono.after(limits.pool_idle_timeout);
+        let oldest = cx.upstreams.idle.put(index, id, limits.pool_max_idle);
+        self.arm(id, due, cx);
         if let Some(oldest) = oldest {
-            self.close_provider(oldest);
+            self.close(oldest, cx);
         }
     }
 
     /// Closes a connection to a provider, whatever its state.
-    pub(crate) fn close_provider(&mut self, id: ProviderId) {
-        let Some(mut provider) = self.providers.remove(id) else { return };
-        self.cx.limits.providers -= 1;
-        self.timers.forget(provider_conn(id));
+    pub(crate) fn close(&mut self, id: ProviderId, cx: &mut Cx) {
+        let Some(mut provider) = self.table.remove(id) else { return };
+        cx.connections.limits.providers -= 1;
+        cx.commands.timers.forget(provider_conn(id));
         let idle = provider.is_idle();
         if idle {
-            self.cx.idle.forget(provider.provider as usize, id);
+            cx.upstreams.idle.forget(provider.provider as usize, id);
         }
-        provider.release(&mut self.cx.pool);
+        provider.release(&mut cx.memory.pool);
         let shut = if idle { Shut::Clean } else { Shut::Abort };
-        self.cx.actions.push(Action::Close { conn: provider_conn(id), shut });
+        cx.commands.actions.push(Action::Close { conn: provider_conn(id), shut });
     }
 
     /// Sets the one deadline of a connection to a provider.
     #[inline]
-    fn arm_provider(&mut self, id: ProviderId, due: Mono) {
-        if let Some(provider) = self.providers.get_mut(id) {
+    pub(crate) fn arm(&mut self, id: ProviderId, due: Mono, cx: &mut Cx) {
+        if let Some(provider) = self.table.get_mut(id) {
             provider.wait = due;
-            self.timers.arm(provider_conn(id), due);
+            cx.commands.timers.arm(provider_conn(id), due);
         }
     }
 
-    /// True if bytes are currently read from a provider: not while its client is slow to read, nor without memory for
-    /// them.
-    pub(crate) fn provider_wants_read(&self, id: ProviderId) -> bool {
-        let Some(provider) = self.providers.get(id) else { return false };
-        let Some(id) = provider.exchange else { return true };
-        let Some(exchange) = self.exchanges.get(id) else { return true };
-        let client = self.clients.get(exchange.job.request.client);
-        if provider.holds_back() || exchange.state.is_paused() || client.is_some_and(|client| client.is_full()) {
-            return false;
+    /// Closes connections to providers that were kept for later requests.
+    pub(crate) fn close_idle(&mut self, cx: &mut Cx) {
+        for id in cx.upstreams.idle.drain() {
+            self.close(id, cx);
         }
-        // The usual case.
-        if self.cx.gate == Gate::Open && exchange.state.is_answering() && !self.cx.budget.is_any_over() {
-            return true;
-        }
-        provider.is_unasked() || self.has_turn(id, exchange, client)
-    }
-
-    /// True if this answer may be read although not all answers may.
-    #[cold]
-    fn has_turn(&self, id: ExchangeId, exchange: &Exchange, client: Option<&client::ClientConnection>) -> bool {
-        let drained = || client.is_none_or(|client| client.unsent_bytes() == 0);
-        let share = || match exchange.job.request.found.key {
-            Some(key) if exchange.state.is_answering() => drained() || !self.cx.budget.is_over(key),
-            // Another answer of its key waits, and has been read in part.
-            Some(key) => !self.cx.budget.is_waited_for(key),
-            None => true,
-        };
-        let reads = match self.cx.gate {
-            Gate::Open => share(),
-            Gate::Narrow => self.cx.turns.is_empty() && drained() && share(),
-            Gate::Shut => false,
-        };
-        reads || exchange.state.has_own_room(id, &self.cx)
     }
 }

@@ -19,7 +19,7 @@ impl Request {
         let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
         match (model.affinity, self.found.key, self.written_for()) {
             (Affinity::Off, ..) => 0,
-            (Affinity::Key, Some(key), _) => mix_bytes(0, cx.keys.get(key).id().as_str().as_bytes()),
+            (Affinity::Key, Some(key), _) => mix_bytes(0, cx.access.keys.get(key).id().as_str().as_bytes()),
             (_, _, Some(endpoint)) => session(endpoint, draft, message),
             _ => 0,
         }
@@ -32,7 +32,7 @@ impl Request {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
         let (key, endpoint) = (self.found.key?, self.written_for()?);
         let mut text = [0; 40];
-        text[..32].copy_from_slice(cx.keys.get(key).digest());
+        text[..32].copy_from_slice(cx.access.keys.get(key).digest());
         text[32..].copy_from_slice(&session(endpoint, draft, message).to_be_bytes());
         let mut digits = Vec::with_capacity(32);
         hex_into(&sha256(&text)[..16], &mut digits);

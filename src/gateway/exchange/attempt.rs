@@ -5,6 +5,7 @@ use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, Attempt, Request, RequestJob, TriedAddresses};
 use super::next::NextStep;
+use super::output::Output;
 use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT, SEND_SLICE, SEND_SLICE_MIN};
@@ -35,7 +36,7 @@ impl Attempting {
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
         let targets = job.request.targets();
         let target = job.target().filter(|target| targets.len() > 1 || target.places > 0);
-        if target.is_some_and(|target| !cx.breakers.is_free(target, &job.request.needs(), cx.now.mono)) {
+        if target.is_some_and(|target| !cx.upstreams.breakers.is_free(target, &job.request.needs(), cx.now.mono)) {
             let fresh = job.attempt.fresh();
             let full = std::mem::replace(&mut job.attempt, fresh);
             if !job.attempt.choose(&job.request, &draft, cx) {
@@ -75,10 +76,17 @@ impl Attempting {
 
 impl Attempting {
     /// Handles the head of a response: decides how its body is read.
-    pub(super) fn answered(mut self, job: &mut RequestJob, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) -> NextStep {
+    pub(super) fn answered(
+        mut self,
+        job: &mut RequestJob,
+        head: &ResponseHead,
+        bytes: &[u8],
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> NextStep {
         let body = match self.body_for(job, head, bytes, cx) {
             Ok(body) => body,
-            Err(kind) => return self.failed(job, Fault::from(kind), false, cx),
+            Err(kind) => return self.failed(job, Fault::from(kind), false, out, cx),
         };
         let (now, mut flight) = (cx.now.mono, job.attempt.flight.take());
         job.heard_head(&mut flight, head, bytes, cx);
@@ -148,7 +156,7 @@ impl Attempting {
         let from = job.target_provider().map_or(endpoint.shape, |provider| provider.shape);
         let draft = &mut self.draft;
         let mut stream = match draft.state.take() {
-            None => cx.streams.same(endpoint, asked.show_usage, max_event),
+            None => cx.upstreams.streams.same(endpoint, asked.show_usage, max_event),
             Some(state) => {
                 let bounds = (max_event, max_answer);
                 Box::new(SseStream::translated((from, endpoint.shape), state, asked.show_usage, bounds))
@@ -181,7 +189,7 @@ impl RequestJob {
         {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
             let relayed = self.request.endpoint().filter(|endpoint| endpoint.is_relayed());
-            template.write(target.credential, draft.length(), relayed, same_shape, out);
+            template.write(target, draft.length(), relayed, same_shape, out);
             if let Some(said) = &self.request.said
                 && let Some(credential) = &said.credential
                 && self.takes_clients()
@@ -218,7 +226,7 @@ impl Attempt {
     #[inline]
     pub(super) fn choose(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
         let choice = self.choice(request, draft, cx.now.mono);
-        let chosen = cx.breakers.choose(request.targets(), &choice);
+        let chosen = cx.upstreams.breakers.choose(request.targets(), &choice);
         chosen.is_some_and(|chosen| {
             self.aim(chosen);
             true
@@ -240,7 +248,7 @@ impl Attempt {
     pub(super) fn take_place(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
         if self.flight.is_none() {
             let choice = Choice { tried: self.tried & !self.bit(), ..self.choice(request, draft, cx.now.mono) };
-            self.flight = cx.breakers.begin(request.targets(), self.target as usize, &choice);
+            self.flight = cx.upstreams.breakers.begin(request.targets(), self.target as usize, &choice);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::agent::Client;
 use crate::policy::attribution::{Attribution, plain};
 use crate::policy::keys::stands_in;
-use crate::wire::head::{HeaderField, values};
+use crate::wire::head::{HeaderField, RequestHead, values};
 
 impl Request {
     /// Notes user, session and client, if the configuration keeps them.
@@ -25,22 +25,34 @@ impl Request {
         if header.is_empty() && user.is_none() && session.is_none() && !draft.head.names_agent {
             return;
         }
-        let hash = |name: &str| cx.hash_key.user(name.as_bytes());
+        let hash = |name: &str| cx.report.hash_key.user(name.as_bytes());
         let prefix = &self.setup.config.server.key_prefix;
         let user = user.and_then(|name| match kept {
             Attribution::Plain if !stands_in(&name, prefix) => plain(&name),
             _ => Some(hash(&name)),
         });
         let session = match header {
-            [] => session.map(|name| cx.hash_key.session(name.as_bytes())),
-            name => Some(cx.hash_key.session(name)),
+            [] => session.map(|name| cx.report.hash_key.session(name.as_bytes())),
+            name => Some(cx.report.hash_key.session(name)),
         };
         let said = self.said.get_or_insert_default();
         (said.user, said.session) = (user, session);
         if draft.head.names_agent {
             let [agent, parent] = agents(message.head, header);
-            let hash = |name: &[u8]| (!name.is_empty()).then(|| cx.hash_key.session(name));
+            let hash = |name: &[u8]| (!name.is_empty()).then(|| cx.report.hash_key.session(name));
             (said.agent, said.parent_agent) = (hash(agent), hash(parent));
+        }
+    }
+}
+
+impl Request {
+    /// Notes the session that a refused head names, since the body is not read.
+    #[cold]
+    pub(super) fn attribute_head(&mut self, head: &RequestHead, bytes: &[u8], cx: &Cx) {
+        let session = head.field(HeaderField::Session).of(bytes);
+        let is_kept = self.setup.config.server.attribution != Attribution::Off && self.found.key.is_some();
+        if is_kept && !session.is_empty() {
+            self.said.get_or_insert_default().session = Some(cx.report.hash_key.session(session));
         }
     }
 }
@@ -55,6 +67,7 @@ fn agents<'a>(head: &'a [u8], session: &'a [u8]) -> [&'a [u8]; 2] {
     match (agent.is_empty(), thread.is_empty()) {
         (false, _) => [agent, named("x-claude-code-parent-agent-id")],
         (true, false) => [named("thread-id"), thread],
+        (true, true) if parent.is_empty() => [b""; 2],
         (true, true) => [session, parent],
     }
 }

@@ -3,14 +3,13 @@
 
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
-use crate::gateway::cx::Setup;
-use crate::gateway::plans::KeyPlans;
+use crate::gateway::cx::{Access, Setup};
 use crate::policy::agent::Client;
-use crate::policy::keys::{KeyId, KeyIx, Keys};
+use crate::policy::keys::KeyIx;
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
-use crate::wire::{ModelEndpoint, Operation, Shape, Span};
+use crate::wire::{ModelEndpoint, Operation, Span};
 use std::borrow::Cow;
 
 /// Endpoint of a request.
@@ -71,10 +70,7 @@ pub(crate) struct Readiness {
 /// Everything that authorization may read.
 pub(crate) struct AuthContext<'a> {
     pub(crate) setup: &'a Setup,
-    pub(crate) plans: &'a KeyPlans,
-    pub(crate) keys: &'a mut Keys,
-    /// The id of an unknown key with a correct checksum.
-    pub(crate) unknown: &'a mut Option<KeyId>,
+    pub(crate) access: &'a mut Access,
     pub(crate) meter: &'a mut Meter,
     /// A shared ledger admits: limits that other hosts may release at any moment refuse nothing here.
     pub(crate) shared: bool,
@@ -152,7 +148,7 @@ pub(crate) fn authorize(
     };
     let key = authenticate(head, bytes, asked, context).map_err(|mut refusal| {
         // Without the header Claude Code repeats such a request for more than a minute.
-        let of_messages = found.of_model().is_some_and(|endpoint| endpoint.shape == Shape::Messages);
+        let of_messages = found.of_model().is_some_and(|endpoint| endpoint.shape.is_anthropic());
         refusal.should_retry = of_messages.then_some(false);
         refusal
     })?;
@@ -167,7 +163,7 @@ pub(crate) fn authorize(
     }
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
-    let payer = context.plans.of(key, context.keys, &context.setup.config)?;
+    let payer = context.access.payer(key, &context.setup.config)?;
     ready(context)?;
     if let Endpoint::Inference(ModelEndpoint { operation, .. }) = endpoint {
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
@@ -268,17 +264,17 @@ fn authenticate(
 ) -> Result<KeyIx, Refusal> {
     let prefix = context.setup.config.server.key_prefix.as_str();
     let mut presented = usual_key(head, bytes, endpoint, prefix);
-    let mut key = context.keys.identify(presented, prefix, context.now);
+    let mut key = context.access.keys.identify(presented, prefix, context.now);
     if key.is_none() && head.names_key {
         presented = beside_credential(head, bytes, presented);
-        key = context.keys.identify(presented, prefix, context.now);
+        key = context.access.keys.identify(presented, prefix, context.now);
     }
     key.ok_or_else(|| {
         if presented.is_empty() {
             return Refusal::no_key();
         }
-        *context.unknown = context.keys.unknown(presented, prefix);
-        Refusal::bad_key(context.keys.why_not(presented, prefix, context.now).0)
+        context.access.lookups.unknown = context.access.keys.unknown(presented, prefix);
+        Refusal::bad_key(context.access.keys.why_not(presented, prefix, context.now).0)
     })
 }
 
@@ -323,17 +319,13 @@ pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
 
 #[inline]
 fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Result<(), Refusal> {
-    let scope = &context.keys.get(key).kind.scope;
+    let scope = &context.access.keys.get(key).kind.scope;
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
         Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(relay), .. }) => {
             scope.relays[relay as usize]
         }
-        Endpoint::Inference(endpoint) => match endpoint.shape {
-            Shape::Chat => scope.chat,
-            Shape::Messages => scope.messages,
-            Shape::Responses => scope.responses,
-        },
+        Endpoint::Inference(endpoint) => scope.allows_shape(endpoint.shape),
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,
     };

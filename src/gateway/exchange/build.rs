@@ -109,7 +109,7 @@ impl Request {
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
         let &Wanted { endpoint, translated, ref to } = wanted;
-        draft.rewind(&mut cx.pool);
+        draft.rewind(&mut cx.memory.pool);
         let added = to.capabilities.params_room();
         let built = match translated {
             true => dialect::structure(endpoint.shape, draft.scan.fields())
@@ -124,7 +124,7 @@ impl Request {
             let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
             let wanted = length + room + built + added + draft.scan.storage();
             let more = wanted.saturating_sub(draft.promise.total());
-            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
+            cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool)?;
         }
         if translated && cx.is_long(message.body.len()) {
             return Ok(Built::TooLong);
@@ -132,10 +132,10 @@ impl Request {
         if translated {
             let to = dialect::RequestTarget { cache_key: draft.cache_key, ..*to };
             draft
-                .translate(endpoint.shape, message.body, &to, &mut cx.pool)
+                .translate(endpoint.shape, message.body, &to, &mut cx.memory.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
         } else {
-            splice(draft, endpoint, to, message.body, &mut cx.pool)?;
+            splice(draft, endpoint, to, message.body, &mut cx.memory.pool)?;
         }
         if translated || added > 0 || draft.text.capacity() > REQUEST_BYTES {
             self.keep(draft, message, cx)?;
@@ -154,7 +154,7 @@ impl Request {
     ) -> Result<(), Refusal> {
         let storage = message.storage.max(message.body.len()) + draft.storage();
         match self.found.key {
-            Some(key) => cx.budget.took(&mut draft.promise, key, storage, &mut cx.pool),
+            Some(key) => cx.memory.budget.took(&mut draft.promise, key, storage, &mut cx.memory.pool),
             None => Ok(()),
         }
     }
@@ -190,7 +190,7 @@ pub(super) fn promise_translation(
     let Some(key) = request.found.key else { return Ok(()) };
     let more = (length + OutgoingRequest::room_for(length)).saturating_sub(draft.promise.total());
     match more > 0 && is_translated(request, model, key, cx) {
-        true => cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool),
+        true => cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool),
         false => Ok(()),
     }
 }
@@ -228,7 +228,7 @@ fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) ->
     match model {
         Some(name) => config.catalog.asked(name).and_then(|at| config.catalog.get(at)).is_some_and(is_foreign),
         None => {
-            let scope = &cx.keys.get(key).kind.scope;
+            let scope = &cx.access.keys.get(key).kind.scope;
             let mut may_be = config.catalog.models().iter().filter(|model| scope.allows_model(&model.id)).peekable();
             may_be.peek().is_some() && may_be.all(is_foreign)
         }
@@ -245,6 +245,6 @@ fn splice(
 ) -> Result<(), Refusal> {
     let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
     let length = draft.text.edit_small(pool, |out| rewrite(endpoint, body, fields, to, out, pieces));
-    draft.set_length(length.map_err(|Invalid(why)| Refusal::invalid_body(why))?);
+    draft.length = length.map_err(|Invalid(why)| Refusal::invalid_body(why))?;
     Ok(())
 }

@@ -5,23 +5,24 @@ use super::job::{Request, RequestJob, RequestNotes};
 use crate::base::limits::ROW_COST_MAX;
 use crate::base::text::push_cost;
 use crate::dialect::{ObservedUsage, SseStream, write_cost};
-use crate::gateway::cx::Cx;
 use crate::policy::usage::Usage;
 
 impl RequestNotes {
-    /// Cost of the request, as its usage record contains it. Each attempt is billed in the tier of its own prompt: the
-    /// prompts of earlier attempts do not lift the last one into a higher tier.
+    /// Cost of the request, as its usage record contains it. Each attempt is billed in the tier of its own prompt.
     pub(super) fn cost_nano(&self, request: &Request, usage: &Usage) -> u64 {
-        let earlier = self.0.as_ref().map_or(0, |diagnosis| diagnosis.spent.prompt());
-        let prompt = usage.prompt().saturating_sub(earlier);
-        request.model().map_or(0, |model| usage.cost_nano(model.prices.of(prompt))).min(ROW_COST_MAX)
+        let Some(model) = request.model() else { return 0 };
+        let (own, earlier) = match &self.0 {
+            Some(diagnosis) => (usage.minus(diagnosis.spent), diagnosis.spent_nano),
+            None => (*usage, 0),
+        };
+        own.cost_nano(model.prices.of(own.prompt())).saturating_add(earlier).min(ROW_COST_MAX)
     }
 }
 
 impl RequestJob {
-    /// Writes the cost into the last usage of a stream, if that is among the events in `cx.out`.
+    /// Writes the cost into the last usage of a stream, if that is among the events in `out`.
     #[cold]
-    pub(super) fn write_cost(&self, stream: &SseStream, cx: &mut Cx) {
+    pub(super) fn write_cost(&self, stream: &SseStream, out: &mut Vec<u8>) {
         let (Some(endpoint), Some(from)) = (self.request.endpoint(), stream.end_at()) else { return };
         let is_priced = self.request.model().is_some_and(|model| model.priced);
         let mut cost = Vec::new();
@@ -29,7 +30,7 @@ impl RequestJob {
             let usage = self.charged(stream.observed()).bounded();
             push_cost(&mut cost, self.notes.cost_nano(&self.request, &usage));
         }
-        write_cost(endpoint.shape, from, is_priced.then_some(&*cost), &mut cx.out);
+        write_cost(endpoint.shape, from, is_priced.then_some(&*cost), out);
     }
 }
 

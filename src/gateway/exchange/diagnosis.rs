@@ -54,6 +54,12 @@ fn holds_key(text: &str, prefix: &str) -> bool {
     keys::stands_in(text, prefix) || holds_secret(text) || begins()
 }
 
+/// Cause of a body that is not JSON: the position that the client's message names.
+fn syntax_error(message: &str) -> Option<Cause> {
+    let (at, _) = message.strip_prefix("invalid JSON at byte ")?.split_once(':')?;
+    Some(Cause::new("invalid JSON", "").after(at.parse().ok()?, "bytes"))
+}
+
 /// The field that a message of Tollgate names: `messages[2].role: expected …`.
 fn field_of(message: &str) -> &str {
     let (name, _) = message.split_once(": ").unwrap_or_default();
@@ -87,12 +93,7 @@ impl RequestNotes {
     /// Address of the caller.
     pub(super) fn caller(&self, request: &Request, cx: &Cx) -> Ipv6Addr {
         let told = self.0.as_ref().and_then(|diagnosis| diagnosis.caller);
-        told.unwrap_or_else(|| cx.peers.of(request.client))
-    }
-
-    /// The client has left.
-    pub(super) fn note_left(&mut self) {
-        self.get_mut().cause = Some(Cause::new("client left", ""));
+        told.unwrap_or_else(|| cx.connections.peers.of(request.client))
     }
 
     /// True if the request has failed, or one of its attempts.
@@ -100,13 +101,17 @@ impl RequestNotes {
         self.0.as_ref().is_some_and(|diagnosis| outcome.status >= 400 || diagnosis.has_failures())
     }
 
-    /// The failed request for the recorder. Requests of one kind have one reason: key, status, limit, field, model.
+    /// The failed request for the recorder. Requests of one kind have one reason and one
+    /// session: key, status, limit, field, model.
     #[inline]
     pub(super) fn failure(&self, request: &Request, outcome: &Outcome) -> FailedRequest {
-        let key = request.found.key.map_or(u64::MAX, |key| key.0.into());
-        let mut kind = mix(key, outcome.status.into());
+        let key = request.found.key.map_or(u32::MAX, |key| key.0);
+        let mut kind = mix(key.into(), outcome.status.into());
         if request.asked.is_some() {
             kind = mix(kind, request.model().map_or(0, |model| model.id.as_ptr().addr() as u64));
+        }
+        if let Some(session) = request.said.as_ref().and_then(|said| said.session.as_ref()) {
+            kind = mix_bytes(kind, session.as_bytes());
         }
         if let Some(diagnosis) = &self.0 {
             let limit = diagnosis.limit.map_or(0, |limit| limit as u64 + 1);
@@ -119,7 +124,7 @@ impl RequestNotes {
                 kind = mix_bytes(kind, group.as_bytes());
             }
         }
-        FailedRequest { status: outcome.status, kind }
+        FailedRequest { status: outcome.status, key, kind }
     }
 
     /// Notes what the operator needs to know about a refused head. `spent`: the key that it presented, if known.
@@ -149,7 +154,7 @@ impl RequestNotes {
     /// Notes what `refusal` means for the operator.
     pub(crate) fn explain(&mut self, refusal: &Refusal, cx: &mut Cx) {
         if let Some(limit) = refusal.limit {
-            cx.stats.refused(limit);
+            cx.report.stats.refused(limit);
         }
         let fails_upstream = self.0.as_ref().is_some_and(|diagnosis| diagnosis.cause.is_some());
         if fails_upstream {
@@ -162,7 +167,7 @@ impl RequestNotes {
         if let Some(Whose::Group(name)) = refusal.whose.as_deref() {
             diagnosis.limit_group = Some(name.clone());
         }
-        diagnosis.cause = refusal.cause();
+        diagnosis.cause = refusal.cause().or_else(|| syntax_error(&refusal.message));
     }
 }
 
@@ -206,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_what_stands_before_the_colon_if_it_is_a_path() {
+    fn field_is_the_text_before_the_colon_if_it_is_a_path() {
         for (message, field) in [
             ("messages[2].role: expected one of system", "messages[2].role"),
             ("content-type: expected application/json", "content-type"),
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_word_is_cut_and_escaped_and_a_key_is_not_told() {
+    fn foreign_text_is_cut_and_escaped_and_a_key_is_masked() {
         assert_eq!(&*told(b"a\"b\n", "tg_"), b"a%22b%0a");
         assert_eq!(told(&[b'x'; 5000], "tg_").len(), TOLD_BYTES_MAX);
         let key = format!("tg_live_{}", "aB3".repeat(17));

@@ -4,6 +4,7 @@
 use super::event::{AnswerStep, Dial, Effect, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::{Attempt, Request, RequestJob};
+use super::output::Output;
 use super::state::{Attempting, Dials, Half};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
@@ -25,24 +26,24 @@ impl Attempting {
     }
 
     /// Closes its connection, or its dials.
-    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
+    pub(super) fn drop_provider(&mut self, out: &mut Output) {
         let slow = self.half.dials().earlier.map(|(slow, _)| slow);
         let other = slow.filter(|slow| self.half.provider() != Some(*slow));
         for provider in self.half.provider().into_iter().chain(other) {
-            cx.let_go(provider, false);
+            out.release(provider, false);
         }
         self.half = Half::Resolving;
     }
 
     /// This connection is established: closes the other dial, and remembers the address if it was not the first.
-    pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, cx: &mut Cx) -> Effect {
+    pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, out: &mut Output, cx: &mut Cx) -> Effect {
         let (Dials { newest, earlier }, tried) = (self.half.dials(), job.attempt.addresses);
         let (order, other) = match earlier {
             Some((earlier, order)) if earlier == provider => (order, newest),
             _ => (tried.order(), earlier.map(|(earlier, _)| earlier)),
         };
         if let Some(other) = other {
-            cx.let_go(other, false);
+            out.release(other, false);
         }
         (self.half, self.by) = (Half::Open(provider), Mono::NEVER);
         if order > 0
@@ -50,9 +51,9 @@ impl Attempting {
             && let Some(addr) = tried.address(order, addresses(provider, cx))
         {
             let (host, port) = provider.next_hop();
-            cx.names.has_answered(host, port, addr);
+            cx.upstreams.names.has_answered(host, port, addr);
         }
-        Effect::Begin
+        Effect::Send(provider)
     }
 
     /// A dial has failed: tries the next address of the host, or waits for the other dial, and otherwise fails the
@@ -81,7 +82,13 @@ impl Attempting {
     }
 
     /// The present step takes too long. `None`: the provider is not to blame.
-    pub(super) fn late(&mut self, job: &mut RequestJob, unread: bool, cx: &mut Cx) -> Option<AnswerStep> {
+    pub(super) fn late(
+        &mut self,
+        job: &mut RequestJob,
+        unread: bool,
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> Option<AnswerStep> {
         let kind = match self.half {
             Half::Open(_) if unread => {
                 let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
@@ -89,14 +96,14 @@ impl Attempting {
                 return None;
             }
             Half::Open(_) => FaultKind::FirstByteTimeout,
-            Half::Dialing(dials) => return Some(self.dial_late(dials, job, cx)),
+            Half::Dialing(dials) => return Some(self.dial_late(dials, job, out, cx)),
             Half::Resolving | Half::Renewing => FaultKind::ConnectTimeout,
         };
         Some(Err(Fault::from(kind).into()))
     }
 
     /// A dial takes long: the next address is tried while the slow dial continues.
-    fn dial_late(&mut self, dials: Dials, job: &mut RequestJob, cx: &mut Cx) -> AnswerStep {
+    fn dial_late(&mut self, dials: Dials, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> AnswerStep {
         let Dials { newest, earlier } = dials;
         let timeout = job.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
         let (order, until) = (job.attempt.addresses.order(), job.attempt.begun.after(timeout));
@@ -111,7 +118,7 @@ impl Attempting {
         let slow = earlier.or(newest.map(|newest| (newest, order)));
         self.half = Half::Dialing(Dials { newest: None, earlier: slow });
         if let (Some(_), Some(newest)) = (earlier, newest) {
-            cx.let_go(newest, false);
+            out.release(newest, false);
         }
         self.dial_again(job, cx)
     }
@@ -146,21 +153,21 @@ impl RequestJob {
         if present
             && again.is_none()
             && !self.attempt.needs_fresh()
-            && let Some(kept) = cx.idle.take(target.provider)
+            && let Some(kept) = cx.upstreams.idle.take(target.provider)
         {
             return Ok((Half::Open(kept), Mono::NEVER, Effect::Send(kept)));
         }
         let (timeout, now, mut tried) = (target.limits.connect_timeout, cx.now.mono, self.attempt.addresses);
         let until = self.attempt.begun.after(timeout);
         let (host, port) = provider.next_hop();
-        let answered = if tried.order() == 0 { cx.names.answered(host, port) } else { None };
+        let answered = if tried.order() == 0 { cx.upstreams.names.answered(host, port) } else { None };
         let known = addresses(provider, cx);
         if tried.order() == 0 {
             let lead = known.iter().position(|addr| Some(*addr) == answered).unwrap_or(0);
             tried.0 = u8::try_from(lead << 2).unwrap_or(0);
         }
         let Some(addr) = tried.address(tried.order(), known) else {
-            return match cx.names.is_asked(host, port) {
+            return match cx.upstreams.names.is_asked(host, port) {
                 Ok(()) => Ok((Half::Resolving, until, Effect::Wait)),
                 Err(why) => Err(Box::new(nameless(provider, why))),
             };
@@ -196,7 +203,7 @@ fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
         false => &provider.addresses,
         true => {
             let (host, port) = provider.next_hop();
-            cx.names.look_up(host, port, cx.now.mono, &mut cx.actions)
+            cx.upstreams.names.look_up(host, port, cx.now.mono, &mut cx.commands.actions)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Events and effects of an exchange: the boundary between the state machine and the driver.
 
 use super::fault::{Fault, FaultKind};
+use super::output::Output;
 use super::state::FinalOutput;
 use crate::base::buf::Buf;
 use crate::base::seam::DialError;
@@ -76,6 +77,13 @@ pub(crate) enum ExchangeEvent<'a> {
     Stopped,
 }
 
+/// Message and output, which the driver lends to an exchange that handles an event.
+#[derive(Debug)]
+pub(crate) struct DriverCall<'a> {
+    pub(crate) message: ClientMessage<'a>,
+    pub(crate) out: &'a mut Output,
+}
+
 /// The driver's next action.
 #[derive(Debug)]
 pub(crate) enum Effect {
@@ -87,23 +95,21 @@ pub(crate) enum Effect {
     Translate(Box<Translate>),
     /// Have the bounded requests of its key count their prompts, then report [`ExchangeEvent::Counted`] to this one.
     CountOthers,
-    /// Write the request on this kept connection.
+    /// Write the request on this connection.
     Send(ProviderId),
     /// Dial a connection for the request.
     Dial(Dial),
-    /// Write the request on the connection that was dialed.
-    Begin,
     /// The request's bytes are not needed any more.
     Release,
     /// The connection has been released and may serve again: report the end of the body once more.
     Again,
-    /// Send the events in `cx.out`.
+    /// Send the events in the output.
     Forward(Forward),
     /// Send this event, which is too large to be copied.
     ForwardBulk(Forward, Vec<u8>),
-    /// Send the events in `cx.out` and end the stream.
+    /// Send the events in the output and end the stream.
     End(Forward, Outcome),
-    /// Send the complete answer in `cx.out`.
+    /// Send the complete answer in the output.
     Answer(Outcome),
     /// Send this complete answer, which is too large to be copied; it includes the end of its one chunk.
     AnswerBulk(Outcome, Buf),
@@ -149,10 +155,10 @@ pub(super) type AnswerStep = Result<Effect, Box<Over>>;
 /// The end of an answer.
 #[derive(Debug)]
 pub(super) enum Over {
-    /// The attempt has failed. `good`: how the good part of a stream, in `cx.out`, is sent before the error.
+    /// The attempt has failed. `good`: how the good part of a stream, in the output, is sent before the error.
     Failed { fault: Fault, good: Option<Forward> },
-    /// The response is complete, and `last` waits for the usage record. `forward`: how the events in `cx.out` are sent
-    /// before it.
+    /// The response is complete, and `last` waits for the usage record. `forward`: how the events in the output are
+    /// sent before it.
     Complete { last: Buf, kind: FinalOutput, usage: Usage, forward: Forward },
 }
 

@@ -2,10 +2,11 @@
 //! is possible as long as the draft is kept: the exchange drops it once part of an answer has been relayed.
 
 use super::build::Built;
-use super::event::{ClientMessage, Effect};
+use super::event::{ClientMessage, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::{Attempt, Request, RequestJob};
 use super::next::NextStep;
+use super::output::Output;
 use super::state::{Answering, Attempting, Draft, Half, Outgoing, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
@@ -13,8 +14,15 @@ use crate::policy::catalog::Target;
 
 impl Attempting {
     /// The attempt has failed before an answer. `reused`: its connection had served before.
-    pub(super) fn failed(mut self, job: &mut RequestJob, fault: Fault, reused: bool, cx: &mut Cx) -> NextStep {
-        self.drop_provider(cx);
+    pub(super) fn failed(
+        mut self,
+        job: &mut RequestJob,
+        fault: Fault,
+        reused: bool,
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> NextStep {
+        self.drop_provider(out);
         after(job, self.draft, fault, reused, cx)
     }
 }
@@ -26,15 +34,15 @@ impl Answering {
         job: &mut RequestJob,
         mut fault: Fault,
         reused: bool,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> NextStep {
         (fault.answered, fault.came) = (true, self.body.came());
-        self.drop_provider(cx);
+        self.drop_provider(call.out);
         match std::mem::replace(&mut self.draft, Draft::Gone) {
             Draft::Kept(mut draft) => {
-                job.charge_failed(&self.body, &draft, &fault, message, cx);
-                cx.budget.release(&mut draft.answer, &mut cx.pool);
+                job.charge_failed(&self.body, &draft, &fault, &call.message, cx);
+                cx.memory.release(&mut draft.answer);
                 State::Answering(self).release(job.request.found.key, cx);
                 after(job, draft, fault, reused, cx)
             }
@@ -49,12 +57,12 @@ impl Answering {
 
 /// The step after a failed attempt: one on a kept connection that the provider had closed is repeated for free.
 fn after(job: &mut RequestJob, mut draft: Outgoing, fault: Fault, reused: bool, cx: &mut Cx) -> NextStep {
-    if fault.is_stale_connection() && reused && !job.attempt.needs_fresh() {
+    if matches!(fault.kind, FaultKind::Closed(_)) && reused && !job.attempt.needs_fresh() {
         job.attempt.was_stale();
         job.note_failed(&fault, cx.now.mono);
         job.no_verdict(cx);
         draft.restart();
-        cx.stats.stale_retries += 1;
+        cx.report.stats.stale_retries += 1;
         return NextStep::Attempt(draft);
     }
     NextStep::Failed(draft, Box::new(fault))
@@ -112,7 +120,7 @@ impl RequestJob {
             if self.adopt_secret(cx) {
                 return self.once_more(draft, fault, message, cx);
             }
-            if self.origin().is_some_and(|origin| cx.renewals.contains(origin)) {
+            if self.origin().is_some_and(|origin| cx.upstreams.renewals.contains(origin)) {
                 let timeout = self.target().map_or(Default::default(), |target| target.limits.connect_timeout);
                 let by = cx.now.mono.after(timeout);
                 return NextStep::Enter(
@@ -147,7 +155,8 @@ impl RequestJob {
     pub(super) fn give_up(&self, draft: Outgoing, mut fault: Box<Fault>, cx: &mut Cx) -> NextStep {
         if fault.asks_for_rest() || fault.retry_after.is_some() {
             let now = cx.now.mono;
-            let again = cx.breakers.there_again(self.request.targets(), self.attempt.tried, &self.request.needs(), now);
+            let (request, breakers) = (&self.request, &mut cx.upstreams.breakers);
+            let again = breakers.there_again(request.targets(), self.attempt.tried, &request.needs(), now);
             let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }

@@ -164,16 +164,10 @@ impl Fault {
         match self.kind {
             _ if self.overflow.is_some() => false,
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
-            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) | FaultKind::ClientCredential(_) => false,
-            FaultKind::NotRead | FaultKind::KeyBuffers => false,
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
-            FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
-            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
-                true
-            }
-            FaultKind::InStream(status) => status != REJECTED,
-            FaultKind::BadHead(_) | FaultKind::BadBody(_) => true,
+            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
+            FaultKind::RequestTimeout => true,
+            // A fault that another target may not have is this target's own.
+            _ => self.may_try_next(),
         }
     }
 
@@ -200,12 +194,6 @@ impl Fault {
             FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
-    }
-
-    /// True if the provider may have closed a kept connection while the request was under way: the request was not
-    /// served, and one attempt on a fresh connection is free (the stale-connection rule).
-    pub(crate) fn is_stale_connection(&self) -> bool {
-        matches!(self.kind, FaultKind::Closed(_))
     }
 
     /// The status of the provider's response, if one had begun.
@@ -313,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_another_target_may_mend_is_tried_again() {
+    fn only_failures_that_another_target_may_avoid_are_retried() {
         let next = |kind| Fault::from(kind).may_try_next();
         assert!(next(FaultKind::Status(529)) && next(FaultKind::Status(401)) && next(FaultKind::FirstByteTimeout));
         assert!([201, 204, 302, 304, 307].into_iter().all(|status| next(FaultKind::Status(status))));

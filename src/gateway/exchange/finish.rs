@@ -3,15 +3,17 @@
 //! finishing event on, or a whole answer, waits until it is in the ledger, so that a kill loses nothing that a client
 //! saw completed. A stream waits for a commit only at its own end.
 
-use super::event::{ClientMessage, Effect, Forward, Outcome};
+use super::event::{ClientMessage, DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
+use super::output::Output;
 use super::state::{Body, Committing, Exchange, FinalOutput, State};
+use crate::base::hash::mix_bytes;
 use crate::base::limits::BYTES_PER_TOKEN_MAX;
 use crate::base::time::Mono;
-use crate::dialect::{ObservedUsage, Reported};
+use crate::dialect::{self, Broken, ObservedUsage, Reported};
 use crate::gateway::access_log::{self, Times};
-use crate::gateway::admin::Passed;
+use crate::gateway::admin::{FirstByte, Passed};
 use crate::gateway::cx::Cx;
 use crate::gateway::local;
 use crate::gateway::metrics::{Taken, Timed};
@@ -38,8 +40,8 @@ pub(super) struct Bill {
 
 impl Exchange {
     /// No attempt is left: sends an error with its own status, or an error event if a head was sent.
-    pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
-        self.state.drop_provider(cx);
+    pub(super) fn end(&mut self, fault: Fault, out: &mut Output, cx: &Cx) -> Effect {
+        self.state.drop_provider(out);
         // A waiting request fails without an attempt.
         let last = if self.state.is_queued() { 0 } else { self.job.attempt.attempts.into() };
         self.job.notes.note_end(&self.job.request, &fault, last);
@@ -58,11 +60,11 @@ impl Exchange {
             return Effect::Refuse(Box::new(refusal), outcome);
         }
         let opens = self.job.open();
-        cx.out.clear();
+        out.bytes.clear();
         if let Some(endpoint) = self.job.request.endpoint() {
             let identity = self.job.request.counted_identity(cx.now.unix);
             let words = local::words(&refusal, self.job.request.id.as_str());
-            self.state.write_failure(endpoint, self.job.attempt.told, &words, &identity, &mut cx.out);
+            self.state.write_failure(endpoint, self.job.attempt.told, &words, &identity, &mut out.bytes);
         }
         Effect::End(Forward { opens, ..Forward::default() }, outcome)
     }
@@ -84,25 +86,25 @@ impl Exchange {
     }
 
     /// A complete answer: gives its row to the ledger and waits, at most for `max_commit_lag`. `forward`: how events in
-    /// `cx.out` are sent meanwhile.
+    /// `out` are sent meanwhile.
     pub(super) fn await_row(
         &mut self,
         mut committing: Committing,
         forward: Forward,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> Effect {
         let row = self.job.settle(committing.usage, 200, cx).and_then(|(_, row)| row);
         committing.by = cx.now.mono.after(self.job.request.setup.config.store.max_commit_lag);
         let is_stream = committing.kind == FinalOutput::Events;
         // Without an admission there is no usage record to wait for.
-        let effect = if row.is_none() { committing.committed(&mut self.job, cx) } else { Effect::Wait };
+        let effect = if row.is_none() { committing.committed(&mut self.job, call.out, cx) } else { Effect::Wait };
         let former = std::mem::replace(&mut self.state, State::Committing(committing));
         former.release(self.job.request.found.key, cx);
         let Some(row) = row else { return effect };
-        cx.ledger.hold_back(row.get(), message.exchange);
+        cx.accounts.ledger.hold_back(row.get(), call.message.exchange);
         match is_stream {
-            true => self.job.forward(Forward { waits: true, ..forward }, cx),
+            true => self.job.forward(Forward { waits: true, ..forward }, call.out, cx),
             false => Effect::Wait,
         }
     }
@@ -110,7 +112,7 @@ impl Exchange {
     /// Ends the attempt under way; its target is not to blame.
     pub(super) fn abandon(&self, cx: &mut Cx) {
         if let Some(target) = self.job.target().filter(|_| self.state.is_under_way()) {
-            cx.breakers.ended(target, AttemptEnd::Abandoned);
+            cx.upstreams.breakers.ended(target, AttemptEnd::Abandoned);
         }
     }
 
@@ -134,7 +136,7 @@ impl Exchange {
         if cx.lifecycle.handover.is_final() {
             // From now on the successor reports the totals.
             let counters = Box::new(cx.take_counters());
-            cx.orders.push(Order::Counted(counters));
+            cx.commands.orders.push(Order::Counted(counters));
         }
         let is_priced = self.job.request.model().is_some_and(|model| model.priced);
         is_priced.then(|| bill.map_or(0, |bill| bill.cost_nano))
@@ -143,15 +145,15 @@ impl Exchange {
 
 impl Committing {
     /// The usage record is committed: sends the end of the answer that was held back.
-    pub(super) fn committed(&mut self, job: &mut RequestJob, cx: &mut Cx) -> Effect {
+    pub(super) fn committed(&mut self, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> Effect {
         let outcome = Outcome { status: 200, error: None, usage: self.usage };
         let mut buf = std::mem::take(&mut self.last);
         if self.kind == FinalOutput::Bulk {
             return Effect::AnswerBulk(outcome, buf);
         }
-        cx.out.clear();
-        cx.out.extend_from_slice(buf.bytes());
-        buf.release(&mut cx.pool);
+        out.bytes.clear();
+        out.bytes.extend_from_slice(buf.bytes());
+        buf.release(&mut cx.memory.pool);
         match self.kind {
             FinalOutput::Events => Effect::End(Forward { opens: job.open(), ..Forward::default() }, outcome),
             _ => Effect::Answer(outcome),
@@ -163,15 +165,9 @@ impl RequestJob {
     /// Usage that a complete answer is charged: as reported, estimated if the provider reported none.
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
-        let usage = Usage {
-            uncached_in: known.input.unwrap_or_else(|| self.request.asked.map_or(0, |asked| asked.counted())),
-            cache_read: known.cache_read.unwrap_or(0),
-            cache_write: known.cache_write.unwrap_or(0),
-            hour_write: known.hour_write,
-            out: known.output.unwrap_or(observed.relayed_tokens),
-            source: if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated },
-        };
-        self.with_spent(usage)
+        let out = known.output.unwrap_or(observed.relayed_tokens);
+        let source = if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated };
+        self.with_spent(Usage { out, source, ..self.unfinished(observed) })
     }
 
     /// Adds the charge for earlier attempts.
@@ -203,8 +199,18 @@ impl RequestJob {
             let most = if generates { self.request.completion_max(draft, message) } else { 0 };
             let text = most.min(came as u64 / BYTES_PER_TOKEN_MAX);
             observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
-        } else if observed == ObservedUsage::default() {
-            return;
+        } else {
+            if let Body::Collect { buf, .. } = body
+                && let Some((from, _)) = self.endpoints()
+                && !buf.is_empty()
+                && !cx.is_long(buf.len())
+            {
+                // Events that were cut off may have reported it.
+                observed.reported = *dialect::rejected(from, buf.bytes(), Broken::NotJson).reported;
+            }
+            if observed == ObservedUsage::default() {
+                return;
+            }
         }
         if observed.reported.input.is_none() {
             self.count_prompt(draft, message, cx);
@@ -216,7 +222,9 @@ impl RequestJob {
             _ => UsageSource::Partial,
         };
         let usage = self.with_spent(Usage { source, ..self.unfinished(observed) });
-        self.notes.get_mut().spent = usage;
+        let spent_nano = self.notes.cost_nano(&self.request, &usage.bounded());
+        let notes = self.notes.get_mut();
+        (notes.spent, notes.spent_nano) = (usage, spent_nano);
     }
 
     /// The charge for an answer that was not completed.
@@ -245,9 +253,9 @@ impl RequestJob {
         let admitted = self.admitted.take()?;
         let bill = self.bill(&usage);
         let Bill { usage, cost_nano } = bill;
-        let group = cx.meter.path_text(&admitted.hold);
-        cx.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
-        if cx.meter.has_news() {
+        let group = cx.accounts.meter.path_text(&admitted.hold);
+        cx.accounts.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
+        if cx.accounts.meter.has_news() {
             cx.tell_of_budgets();
         }
         let (Some(model), Some(endpoint), Some(target)) =
@@ -258,7 +266,7 @@ impl RequestJob {
         let said = self.request.said.as_deref();
         let row = Row {
             request: self.request.id.raw(),
-            key: cx.keys.get(self.request.found.key?).id(),
+            key: cx.access.keys.get(self.request.found.key?).id(),
             admitted: admitted.at,
             model: model.id.clone(),
             // A request that only waited was not served by a target.
@@ -284,7 +292,7 @@ impl RequestJob {
     }
 
     fn count(&self, status: u16, bill: Option<Bill>, times: &Times, cx: &mut Cx) {
-        cx.stats.request(self.request.endpoint_name(), self.request.model().map(|model| &model.id), status);
+        cx.report.stats.request(self.request.endpoint_name(), self.request.model().map(|model| &model.id), status);
         if let (Some(Bill { usage, cost_nano }), Some(model)) = (bill, self.request.model()) {
             let now = cx.now.mono;
             let first = self.attempt.has_events.then_some(self.attempt.begun);
@@ -294,11 +302,11 @@ impl RequestJob {
                 micros: now.micros_since(self.request.received),
                 events: first.map(|first| (first.micros_since(self.request.read), now.micros_since(first))),
             };
-            cx.stats.taken(&model.id, &taken);
+            cx.report.stats.taken(&model.id, &taken);
         }
         for (timed, from, to) in times {
             if *from != Mono::NEVER && *to != Mono::NEVER {
-                cx.stats.phase(*timed, to.micros_since(*from));
+                cx.report.stats.phase(*timed, to.micros_since(*from));
             }
         }
     }
@@ -329,8 +337,8 @@ impl RequestJob {
         let is_wanted = logged == RequestLog::All || !went_well() || logged.keeps(&request.id.raw());
         let is_logged = is_wanted && (request.found.key.is_some() || cx.takes_stranger_line());
         let has_failed = self.notes.has_failed(outcome);
-        let keep = match has_failed || cx.recorder.records_all() {
-            true => cx.recorder.keeps(has_failed.then(|| self.notes.failure(request, outcome)), cx.now.unix),
+        let keep = match has_failed || cx.report.recorder.records_all() {
+            true => cx.report.recorder.keeps(has_failed.then(|| self.notes.failure(request, outcome)), cx.now.unix),
             false => None,
         };
         if !is_logged && keep.is_none() {
@@ -342,7 +350,7 @@ impl RequestJob {
             id: &request.id,
             endpoint: request.endpoint_name(),
             peer: self.notes.caller(request, cx).into(),
-            key: request.found.key.map(|key| cx.keys.get(key)),
+            key: request.found.key.map(|key| cx.access.keys.get(key)),
             said: request.said.as_deref(),
             client: request.meta.agent.name(),
             model: self.request.model().map(|model| &*model.id),
@@ -354,25 +362,34 @@ impl RequestJob {
             usage: bill.map(|bill| bill.usage),
             times,
         };
-        let time = cx.date.iso(cx.now.unix);
-        let Some(keep) = keep else { return cx.orders.log(|out| line.write(time, out)) };
+        let time = cx.report.date.iso(cx.now.unix);
+        let Some(keep) = keep else { return cx.commands.orders.log(|out| line.write(time, out)) };
         let first = target.filter(|_| at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
             cost_nano: bill.map(|bill| bill.cost_nano),
-            first: first.map(|target| (target.seed, at.first.micros_since(at.sent))),
+            first: first.map(|target| FirstByte {
+                target: target.seed,
+                streams: line.stream,
+                micros: at.first.micros_since(at.sent),
+            }),
+            callers: [
+                line.key.map(|key| mix_bytes(0, key.id().text())),
+                line.model.map(|model| mix_bytes(1, model.as_bytes())),
+            ],
+            status: outcome.status,
         };
-        let recorder = &mut cx.recorder;
+        let recorder = &mut cx.report.recorder;
         let mut record = |out: &mut Vec<u8>| {
             let from = out.len();
             line.write(time, out);
             recorder.push(keep, &out[from..], &passed, cx.now.unix);
         };
         if is_logged {
-            return cx.orders.log(record);
+            return cx.commands.orders.log(record);
         }
-        let mut scratch = std::mem::take(&mut cx.scratch);
+        let mut scratch = std::mem::take(&mut cx.report.scratch);
         scratch.clear();
         record(&mut scratch);
-        cx.scratch = scratch;
+        cx.report.scratch = scratch;
     }
 }

@@ -5,10 +5,11 @@ use super::job::RequestJob;
 use super::state::{Answering, Body, Draft, Exchange, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
-use crate::gateway::budget::{Budget, MemoryVerdict, Promise};
+use crate::gateway::budget::{Budget, Gate, MemoryVerdict, Promise};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ExchangeId;
 use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::keys::KeyIx;
 
 impl Exchange {
     /// Number of the next `bytes` of the response to take together; `None` if the provider is not read for now.
@@ -40,9 +41,12 @@ impl Exchange {
             return false;
         };
         let total = 2 * bytes + ANSWER_MORE;
-        let is_first = buf.is_empty() && promise.total() == 0 && !cx.may_have_room();
+        let is_first = buf.is_empty() && promise.total() == 0 && !cx.memory.may_have_room();
         let is_short = bytes <= target.limits.max_response && !cx.is_long(bytes);
-        is_first && is_short && cx.budget.share_allows(promise, key, total) && Budget::has_room(total, false, &cx.pool)
+        is_first
+            && is_short
+            && cx.memory.budget.share_allows(promise, key, total)
+            && Budget::has_room(total, false, &cx.memory.pool)
     }
 }
 
@@ -70,13 +74,13 @@ impl Answering {
             Body::Stream(stream) => (bytes, stream.growth(bytes)),
             Body::Error { .. } => (bytes, bytes),
         };
-        let verdict = cx.room_for_events(own, more);
+        let verdict = cx.memory.room_for_events(own, more);
         self.paused = verdict != MemoryVerdict::Now;
         if self.paused {
-            cx.wait_for(own, None, more, verdict);
+            cx.memory.wait_for(own, None, more, verdict);
         }
         let own = self.charged as usize + unread;
-        self.crowded = job.request.found.key.is_some_and(|key| cx.budget.is_crowded(key, own));
+        self.crowded = job.request.found.key.is_some_and(|key| cx.memory.budget.is_crowded(key, own));
         (!self.paused).then_some(slice)
     }
 
@@ -92,17 +96,17 @@ impl Answering {
         let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
         // The output replaces the input; a translation may be longer.
         let total = if is_rewritten { 2 * wanted } else { wanted } + ANSWER_MORE;
-        let verdict = cx.room_for_answer(own, key, promise, total);
+        let verdict = cx.memory.room_for_answer(own, key, promise, total);
         if verdict != MemoryVerdict::Now {
             let more = total - promise.total();
             self.paused = true;
-            cx.wait_for(own, Some(key), more, verdict);
+            cx.memory.wait_for(own, Some(key), more, verdict);
             return None;
         }
         if promise.total() > 0 && buf.capacity() < wanted {
             let missing = wanted - buf.len();
-            buf.reserve(&mut cx.pool, missing);
-            cx.budget.came(promise, buf.capacity(), &mut cx.pool);
+            buf.reserve(&mut cx.memory.pool, missing);
+            cx.memory.budget.came(promise, buf.capacity(), &mut cx.memory.pool);
         }
         Some(bytes)
     }
@@ -122,10 +126,22 @@ impl State {
         self.answering().is_some_and(is_paused)
     }
 
-    /// True if the pending input may be read without a check of the free memory: room is reserved for it, or this
-    /// exchange is the only one that may proceed.
-    pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
-        self.answering().is_some_and(Answering::has_promise) || cx.turns.alone == Some(own)
+    /// True if its provider may be read although not all may. `drained`: the client has read everything that was sent.
+    #[cold]
+    pub(crate) fn has_turn(&self, own: ExchangeId, key: Option<KeyIx>, drained: bool, cx: &Cx) -> bool {
+        let share = || match key {
+            Some(key) if self.is_answering() => drained || !cx.memory.budget.is_over(key),
+            // Another answer of its key waits, and has been read in part.
+            Some(key) => !cx.memory.budget.is_waited_for(key),
+            None => true,
+        };
+        let reads = match cx.memory.gate {
+            Gate::Open => share(),
+            Gate::Narrow => cx.memory.turns.is_empty() && drained && share(),
+            Gate::Shut => false,
+        };
+        // Room is reserved for it, or it is the only one that may proceed.
+        reads || self.answering().is_some_and(Answering::has_promise) || cx.memory.turns.alone == Some(own)
     }
 
     /// True if part of an event is buffered: the exchange must not be left without room for the rest of it.
@@ -160,7 +176,7 @@ impl State {
     /// Reports that its message and its draft are lent to a helper thread, with this many bytes of storage.
     pub(crate) fn lent(&mut self, storage: usize, cx: &mut Cx) {
         if let State::Translating(translating) = self {
-            cx.budget.came(&mut translating.promise, storage, &mut cx.pool);
+            cx.memory.budget.came(&mut translating.promise, storage, &mut cx.memory.pool);
         }
     }
 }

@@ -162,11 +162,6 @@ impl Attempt {
         self.stale = (self.stale + 1) | FRESH_ONLY;
     }
 
-    /// Another target follows, which may be tried on a kept connection.
-    pub(super) fn may_reuse(&mut self) {
-        self.stale &= !FRESH_ONLY;
-    }
-
     /// The target of the present attempt; `None` before the model is known.
     #[inline]
     pub(super) fn target<'a>(&self, request: &'a Request) -> Option<&'a Target> {
@@ -182,7 +177,8 @@ impl Attempt {
     pub(super) fn aim(&mut self, target: usize) {
         self.target = target as u32;
         self.tried |= self.bit();
-        self.may_reuse();
+        // The next attempt may use a kept connection.
+        self.stale &= !FRESH_ONLY;
     }
 
     /// The target, as a bit.

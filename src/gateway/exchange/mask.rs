@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_message_keeps_its_words_and_loses_names_and_keys() {
+    fn masked_message_keeps_its_text_without_names_and_keys() {
         let secrets = ["Bearer secretsecret"];
         let text = "prompt is too long for gpt-x-1 with key sk-abcdef123456 (secretsecret)";
         let text = mask(text, "gpt-x-1", "small", secrets.into_iter());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_wherever_they_stand() {
+    fn keys_are_found_at_any_position() {
         let cases = [
             ("{\"api_key\":\"sk-ant-abcdef\"}", "{\"api_key\":\"***\"}"),
             ("key=sk-proj-****abcd\nnext", "key=***\nnext"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_a_provider_was_told_is_taken_out_encoded_and_shortened_too() {
+    fn credentials_are_masked_also_encoded_and_shortened() {
         let secrets = ["Bearer top+secret/value=9", "tenant-0123456789"];
         for text in [
             "no top+secret/value=9",
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_the_cut_would_part_is_masked_before_it() {
+    fn key_is_masked_before_the_message_is_cut() {
         let text = format!("{}secretsecret", "x ".repeat(ERROR_MESSAGE_MAX / 2 - 2));
         let text = masked(&text, &["Bearer secretsecret"]);
         assert!(text.ends_with("x ***") && !text.contains("secr"), "{}", &text[text.len() - 20..]);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn no_run_of_a_secret_is_left_however_it_is_written_and_cut() {
+    fn no_part_of_a_secret_is_left_in_any_notation() {
         let mut rng = Rng::from_u64(41);
         for _ in 0..12 {
             let secret = secret(&mut rng);

@@ -22,6 +22,7 @@ mod job;
 mod mask;
 mod need;
 mod next;
+mod output;
 mod provider_error;
 mod queue;
 mod reading;
@@ -38,10 +39,14 @@ mod verdict;
 mod views;
 
 pub(crate) use authorize::{Endpoint, Readiness};
-pub(crate) use event::{ClientMessage, Dial, Effect, ExchangeEvent, Forward, Outcome};
+pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Forward, Outcome};
 pub(crate) use job::Request;
+pub(crate) use output::Output;
 pub(crate) use reading::is_too_slow;
 pub(crate) use state::Exchange;
+
+/// All requests.
+pub(crate) type Exchanges = Slots<Exchange, ExchangeName>;
 
 use super::budget::Promise;
 use super::client::cors::CorsPolicy;
@@ -49,11 +54,13 @@ use super::client::peer::caller;
 use super::client::response::RequestId;
 use super::client::response::RequestMeta;
 use super::cx::{Cx, Setup};
-use super::ids::ClientId;
+use super::ids::{ClientId, ExchangeName};
 use super::provider::breaker::Breakers;
 use super::queue::Look;
 use crate::base::limits::LOOKUP_TIMEOUT;
+use crate::base::slots::Slots;
 use crate::base::time::Mono;
+use crate::policy::cause::Cause;
 use crate::policy::config::Origin;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{HeaderField, RequestHead};
@@ -98,10 +105,10 @@ impl Exchange {
         let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.request.endpoint()) else {
             return Ok(());
         };
-        let mut draft = cx.requests.take();
+        let mut draft = cx.upstreams.requests.take();
         draft.scan.reset(endpoint);
         draft.head = *head;
-        let promised = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool);
+        let promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
         let promised = promised.and_then(|()| promise_translation(&self.job.request, &mut draft, declared, None, cx));
         self.state = State::Reading { draft };
         promised
@@ -110,52 +117,59 @@ impl Exchange {
     /// Handles an event in the present state. A combination that is not in the table of transitions is a bug: it ends
     /// this exchange, and a debug build panics.
     #[inline]
-    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         let step = Step::of(self, &event);
-        let effect = self.handle(event, message, cx);
+        let effect = self.handle(event, call, cx);
         step.leads(self, &effect);
         effect
     }
 
-    fn handle(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn handle(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         let job = &mut self.job;
         let step = match (&mut self.state, event) {
             (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
-                return job.request.scan(draft, false, message, cx).map_or_else(Effect::refuse, |()| Effect::Nothing);
+                return job
+                    .request
+                    .scan(draft, false, &call.message, cx)
+                    .map_or_else(Effect::refuse, |()| Effect::Nothing);
             }
             (State::Reading { .. }, ExchangeEvent::Refused(refusal)) => return Effect::refuse(*refusal),
             (state @ (State::Queued(_) | State::Attempting(_) | State::Answering(_)), ExchangeEvent::Count) => {
                 if let Some(draft) = state.draft() {
-                    job.count_now(draft, message, cx);
+                    job.count_now(draft, &call.message, cx);
                 }
                 return Effect::Nothing;
             }
             (State::Attempting(attempting), ExchangeEvent::Named { failed }) => attempting.resolved(job, failed, cx),
-            (State::Attempting(attempting), ExchangeEvent::Dialed(id)) => return attempting.dialed(job, id, cx),
+            (State::Attempting(attempting), ExchangeEvent::Dialed(id)) => {
+                return attempting.dialed(job, id, call.out, cx);
+            }
             (State::Attempting(attempting), ExchangeEvent::DialFailed(id, why)) => {
                 attempting.dial_failed(job, id, why, cx)
             }
             (State::Attempting(attempting), ExchangeEvent::Sent) => return attempting.sent(job, cx.now.mono),
             (State::Answering(answering), ExchangeEvent::Sent) => return answering.sent(cx),
-            (State::Answering(answering), ExchangeEvent::Whole(body)) => answering.whole(job, body, message, cx),
-            (State::Answering(answering), ExchangeEvent::BodyEnd) => answering.body_end(job, message, cx),
+            (State::Answering(answering), ExchangeEvent::Whole(body)) => answering.whole(job, body, call, cx),
+            (State::Answering(answering), ExchangeEvent::BodyEnd) => answering.body_end(job, call, cx),
             (State::Answering(answering), ExchangeEvent::Room) => {
                 answering.paused = false;
                 return answering.drained(cx);
             }
             (State::Answering(answering), ExchangeEvent::Drained) => return answering.drained(cx),
             (State::Answering(answering), ExchangeEvent::Offloaded(product)) => {
-                answering.offloaded(job, product.map(|product| *product), message, cx)
+                answering.offloaded(job, product.map(|product| *product), call, cx)
             }
             (State::Attempting(_) | State::Answering(_), ExchangeEvent::Failed { kind, reused }) => {
-                return self.attempt_failed(Fault::from(kind), reused, message, cx);
+                return self.attempt_failed(Fault::from(kind), reused, call, cx);
             }
             (State::Translating(_), ExchangeEvent::Offloaded(_)) => Err(Fault::from(FaultKind::Internal).into()),
             (
                 State::Translating(_) | State::Queued(_) | State::Attempting(_) | State::Answering(_),
                 ExchangeEvent::Due { unread, drained },
-            ) => return self.due_now(unread, drained, message, cx),
-            (State::Committing(committing), ExchangeEvent::Committed) => return committing.committed(job, cx),
+            ) => return self.due_now(unread, drained, call, cx),
+            (State::Committing(committing), ExchangeEvent::Committed) => {
+                return committing.committed(job, call.out, cx);
+            }
             (State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due { .. }) => {
                 Err(Fault::from(FaultKind::Store).into())
             }
@@ -166,18 +180,18 @@ impl Exchange {
                 State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
                 ExchangeEvent::Drained,
             ) => return Effect::Nothing,
-            (_, ExchangeEvent::Left) => return self.left(message, cx),
+            (_, ExchangeEvent::Left) => return self.left(call, cx),
             (_, ExchangeEvent::Stopped) => {
                 self.abandon(cx);
-                return self.end(Fault::from(FaultKind::Draining), cx);
+                return self.end(Fault::from(FaultKind::Draining), call.out, cx);
             }
-            (_, event) => return self.leave(event, message, cx),
+            (_, event) => return self.leave(event, call, cx),
         };
-        self.follow(step, message, cx)
+        self.follow(step, call, cx)
     }
 
     /// Handles an event that ends the present state: the handler gets the state itself.
-    fn leave(&mut self, event: ExchangeEvent<'_>, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn leave(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         let job = &mut self.job;
         let next = match (std::mem::replace(&mut self.state, State::Ended), event) {
             (State::Identifying { head, .. }, ExchangeEvent::LookedUp { answered: true }) => {
@@ -187,9 +201,9 @@ impl Exchange {
             (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due { .. }) => {
                 return Effect::refuse(Refusal::store());
             }
-            (State::Reading { draft }, ExchangeEvent::Body { .. }) => reading::complete(job, draft, message, cx),
+            (State::Reading { draft }, ExchangeEvent::Body { .. }) => reading::complete(job, draft, call, cx),
             (State::Translating(translating), ExchangeEvent::Translated { draft, built }) => {
-                translating.translated(job, draft, built, message, cx)
+                translating.translated(job, draft, built, &call.message, cx)
             }
             (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, cx),
             // The bounded requests that share a limit with this one are counted now.
@@ -197,22 +211,24 @@ impl Exchange {
                 NextStep::Reserve { draft, others_counted: true }
             }
             (State::Reserving(reserving), ExchangeEvent::Due { .. }) => reserving.not_ruled(job, cx),
-            (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, message, cx),
-            (State::Attempting(Attempting { draft, .. }), ExchangeEvent::Renewed) => job.renewed(draft, message, cx),
+            (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, &call.message, cx),
+            (State::Attempting(Attempting { draft, .. }), ExchangeEvent::Renewed) => {
+                job.renewed(draft, &call.message, cx)
+            }
             (State::Attempting(attempting), ExchangeEvent::Head(head, bytes)) => {
-                attempting.answered(job, head, bytes, cx)
+                attempting.answered(job, head, bytes, call.out, cx)
             }
             (state, event) => {
                 debug_assert!(false, "{event:?} while {state:?}");
                 NextStep::End(state, Box::new(Fault::from(FaultKind::Internal)))
             }
         };
-        self.go(next, message, cx)
+        self.go(next, call, cx)
     }
 
     /// Takes the steps that follow, until the request waits or ends. It calls itself where a loop would copy each step;
     /// a request's steps are bounded by its attempts, and it waits in most of them.
-    fn go(&mut self, next: NextStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn go(&mut self, next: NextStep, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         let job = &mut self.job;
         let next = match next {
             NextStep::Enter(state, effect) => {
@@ -221,64 +237,66 @@ impl Exchange {
             }
             NextStep::End(state, fault) => {
                 self.state = state;
-                return self.end(*fault, cx);
+                return self.end(*fault, call.out, cx);
             }
-            NextStep::Reserve { draft, others_counted } => Reserving::begin(job, draft, others_counted, message, cx),
+            NextStep::Reserve { draft, others_counted } => {
+                Reserving::begin(job, draft, others_counted, &call.message, cx)
+            }
             NextStep::Serve(draft) => match job.start_clocks(cx.now.mono) {
-                Some(queue) => Queued::first(job, queue, draft, message, cx),
-                None => Attempting::first(job, draft, message, cx),
+                Some(queue) => Queued::first(job, queue, draft, &call.message, cx),
+                None => Attempting::first(job, draft, &call.message, cx),
             },
             NextStep::Translate(draft, failed) => Translating::begin(job, draft, failed, cx),
             NextStep::Attempt(draft) => Attempting::begin(job, draft, cx),
             NextStep::Failed(draft, fault) => job.attempt_failed(draft, fault, cx),
-            NextStep::Another(draft, fault) => job.next_target(draft, fault, message, cx),
-            NextStep::Wait(draft, fault) => Queued::again(job, draft, fault, message, cx),
-            NextStep::LastResort(draft, fault) => job.last_resort(draft, fault, message, cx),
+            NextStep::Another(draft, fault) => job.next_target(draft, fault, &call.message, cx),
+            NextStep::Wait(draft, fault) => Queued::again(job, draft, fault, &call.message, cx),
+            NextStep::LastResort(draft, fault) => job.last_resort(draft, fault, &call.message, cx),
             NextStep::GiveUp(draft, fault) => job.give_up(draft, fault, cx),
         };
-        self.go(next, message, cx)
+        self.go(next, call, cx)
     }
 
     /// Handles the result of an event of a response or a dial.
     #[inline]
-    fn follow(&mut self, step: AnswerStep, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn follow(&mut self, step: AnswerStep, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         match step {
             Ok(effect) => effect,
-            Err(over) => self.over(*over, message, cx),
+            Err(over) => self.over(*over, call, cx),
         }
     }
 
     /// The attempt or the response under way has ended.
     #[inline(never)]
-    fn over(&mut self, over: Over, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn over(&mut self, over: Over, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         match over {
-            Over::Failed { fault, good: None } => self.attempt_failed(fault, false, message, cx),
+            Over::Failed { fault, good: None } => self.attempt_failed(fault, false, call, cx),
             Over::Failed { fault, good: Some(forward) } => {
-                let good = std::mem::take(&mut cx.out);
-                let effect = self.attempt_failed(fault, false, message, cx);
-                let error = std::mem::replace(&mut cx.out, good);
-                cx.out.extend_from_slice(&error);
+                let good = std::mem::take(&mut call.out.bytes);
+                let effect = self.attempt_failed(fault, false, call, cx);
+                let error = std::mem::replace(&mut call.out.bytes, good);
+                call.out.bytes.extend_from_slice(&error);
                 if let Effect::End(_, outcome) = effect { Effect::End(forward, outcome) } else { effect }
             }
             Over::Complete { last, kind, usage, forward } => {
-                self.await_row(Committing { last, kind, usage, by: Mono::NEVER }, forward, message, cx)
+                self.await_row(Committing { last, kind, usage, by: Mono::NEVER }, forward, call, cx)
             }
         }
     }
 
     /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
-    fn attempt_failed(&mut self, fault: Fault, reused: bool, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn attempt_failed(&mut self, fault: Fault, reused: bool, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         let job = &mut self.job;
         let next = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Attempting(attempting) => attempting.failed(job, fault, reused, cx),
-            State::Answering(answering) => answering.failed(job, fault, reused, message, cx),
+            State::Attempting(attempting) => attempting.failed(job, fault, reused, call.out, cx),
+            State::Answering(answering) => answering.failed(job, fault, reused, call, cx),
             state => NextStep::End(state, Box::new(fault)),
         };
-        self.go(next, message, cx)
+        self.go(next, call, cx)
     }
 
     /// A deadline of the exchange has expired.
-    fn due_now(&mut self, unread: bool, drained: bool, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn due_now(&mut self, unread: bool, drained: bool, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         let (now, job) = (cx.now.mono, &mut self.job);
         let admitted = job.admitted.as_ref();
         let (is_late, beats) = admitted.map_or((false, false), |one| (one.until <= now, one.beat <= now));
@@ -295,15 +313,15 @@ impl Exchange {
                 Some(Err(Fault::from(FaultKind::RequestTimeout).into()))
             }
             State::Attempting(Attempting { by, half: Half::Renewing, .. }) if *by <= now => {
-                return self.leave(ExchangeEvent::Renewed, message, cx);
+                return self.leave(ExchangeEvent::Renewed, call, cx);
             }
-            State::Attempting(attempting) if attempting.by <= now => attempting.late(job, unread, cx),
-            State::Answering(answering) if answering.by <= now => Some(answering.answer_late(job, unread, message, cx)),
+            State::Attempting(attempting) if attempting.by <= now => attempting.late(job, unread, call.out, cx),
+            State::Answering(answering) if answering.by <= now => Some(answering.answer_late(job, unread, call, cx)),
             _ => None,
         };
         match late {
-            Some(step) => self.follow(step, message, cx),
-            None if beats => self.heartbeat(drained, cx),
+            Some(step) => self.follow(step, call, cx),
+            None if beats => self.heartbeat(drained, call.out, cx),
             None => Effect::Wait,
         }
     }
@@ -332,17 +350,15 @@ impl Exchange {
 
     /// Asks the shared ledger for the state of the key. Returns false if the local state is enough.
     pub(crate) fn look(&mut self, message: &ClientMessage, cx: &mut Cx) -> bool {
-        let asked = Reserving::look(&self.job, message, cx);
-        let is_asked = asked.is_some();
-        if let Some(reserving) = asked {
-            self.state = State::Reserving(reserving);
-        }
-        is_asked
+        let Some(reserving) = Reserving::look(&self.job, message, cx) else { return false };
+        self.state = State::Reserving(reserving);
+        true
     }
 
     /// True if the request may still be admitted, so that a hand-over waits for it.
     pub(crate) fn may_be_admitted(&self) -> bool {
-        self.job.admitted.is_none() && self.state.leads_to_admission()
+        self.job.admitted.is_none()
+            && matches!(self.state, State::Identifying { .. } | State::Translating(_) | State::Reserving(_))
     }
 
     /// True if it waits for the addresses of this host.
@@ -374,14 +390,15 @@ impl Exchange {
     }
 
     /// The client has left.
-    fn left(&mut self, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    fn left(&mut self, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         // A request that was not sent costs nothing, whatever its prompt is.
         if let Some(draft) = self.state.draft().filter(|_| self.job.attempt.sent != Mono::NEVER) {
-            self.job.count_now(draft, message, cx);
+            self.job.count_now(draft, &call.message, cx);
         }
+        self.job.note_unanswered(cx);
         self.abandon(cx);
-        self.state.drop_provider(cx);
-        self.job.notes.note_left();
+        self.state.drop_provider(call.out);
+        self.job.notes.get_mut().cause = Some(Cause::new("client left", ""));
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
     }
 }
@@ -407,7 +424,7 @@ impl RequestJob {
         }
         let trusted = &request.setup.config.server.trusted_proxies;
         if !trusted.is_empty() {
-            let peer = cx.peers.of(request.client);
+            let peer = cx.connections.peers.of(request.client);
             let caller = caller(peer, &bytes[..head.len as usize], trusted);
             if caller != peer {
                 self.notes.get_mut().caller = Some(caller);
@@ -419,10 +436,8 @@ impl RequestJob {
         let shared = cx.is_shared();
         let mut context = AuthContext {
             setup: &cx.setup,
-            plans: &cx.plans,
-            keys: &mut cx.keys,
-            unknown: &mut cx.lookups.unknown,
-            meter: &mut cx.meter,
+            access: &mut cx.access,
+            meter: &mut cx.accounts.meter,
             shared,
             ready,
             now: cx.now.unix,
@@ -431,8 +446,9 @@ impl RequestJob {
         if let Err(refusal) = &passed {
             let prefix = &cx.setup.config.server.key_prefix;
             let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
-            let spent = shown.and_then(|shown| cx.keys.why_not(shown, prefix, cx.now.unix).1);
+            let spent = shown.and_then(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
             self.notes.note_head(&self.request, refusal, head, bytes, spent);
+            self.request.attribute_head(head, bytes, cx);
         }
         passed
     }
@@ -448,7 +464,7 @@ mod tests {
     /// The sizes that every stream under way costs; its client's connection costs no more than when idle, including the
     /// charge for unread output.
     #[test]
-    fn what_a_stream_under_way_holds_is_small() {
+    fn state_of_a_running_stream_is_small() {
         assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());
         assert!(size_of::<provider::ProviderConnection>() <= 80, "{}", size_of::<provider::ProviderConnection>());
         assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
@@ -491,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_states_is_that_of_the_match() {
+    fn table_of_states_equals_the_match() {
         let matched = matched(include_str!("mod.rs"));
         assert!(matched.len() > 5, "{matched:?}");
         assert_eq!(matched, listed());

@@ -6,12 +6,10 @@ use super::job::Request;
 use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::time::Unix;
 use crate::dialect::{self, BOUND_MIN, Beside, Fields, RequestTarget};
-use crate::gateway::cx::Cx;
-use crate::gateway::plans::KeyPlans;
+use crate::gateway::cx::{Access, Cx};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::config::Config;
-use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Meter, Payer};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::most_nano;
@@ -35,7 +33,7 @@ impl Request {
 
     /// Maximum usage of the request with a prompt of this many tokens; money only if it is limited, or may soon be.
     pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Amount {
-        let payer = self.payer(&cx.plans, &cx.keys, &cx.setup.config).ok();
+        let payer = self.payer(&cx.access, &cx.setup.config).ok();
         self.amount_of(payer, prompt, draft, message)
     }
 
@@ -74,10 +72,10 @@ impl Request {
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> Amount {
-        let Ok(payer) = self.payer(&cx.plans, &cx.keys, &cx.setup.config) else { return all };
+        let Ok(payer) = self.payer(&cx.access, &cx.setup.config) else { return all };
         let prompt = draft.scan.prompt_tokens(message.body).count() + self.unknown_tokens(draft, message);
         let known = self.amount_of(Some(payer), prompt - draft.scan.tokens_fetched(), draft, message);
-        all.min(cx.meter.share(payer).max(known))
+        all.min(cx.accounts.meter.share(payer).max(known))
     }
 
     /// Tokens of the client's unknown members that a target is sent, with each prompt: reserved, and charged if the
@@ -126,9 +124,9 @@ impl Request {
 
     /// The caller, its plan and its groups. Limits are those of the present configuration, like those of the counters.
     #[inline]
-    pub(super) fn payer<'a>(&self, plans: &'a KeyPlans, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Refusal> {
+    pub(super) fn payer<'a>(&self, access: &'a Access, config: &'a Config) -> Result<Payer<'a>, Refusal> {
         let key = self.found.key.ok_or_else(Refusal::internal)?;
-        Ok(plans.of(key, keys, config)?)
+        Ok(access.payer(key, config)?)
     }
 }
 

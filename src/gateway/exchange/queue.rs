@@ -94,14 +94,14 @@ impl Queued {
         message: &ClientMessage,
         cx: &mut Cx,
     ) -> NextStep {
-        draft.rewind(&mut cx.pool);
+        draft.rewind(&mut cx.memory.pool);
         let (now, own) = (cx.now.mono, message.exchange);
         if let (Some(key), Some(model), Some(asked)) = (job.request.found.key, job.request.model(), &job.request.asked)
         {
-            let share = cx.plans.of(key, &cx.keys, &cx.setup.config).map_or(1, |payer| payer.plan.share);
+            let share = cx.access.payer(key, &cx.setup.config).map_or(1, |payer| payer.plan.share);
             let tokens = asked.about.saturating_add(asked.completion);
             let (came, epoch) = (job.request.read, job.request.setup.epoch);
-            cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
+            cx.upstreams.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
         }
         let by = now.after(job.request.may_wait(queue.wait));
         // The time of a failed attempt counts as part of sending the request.
@@ -113,13 +113,15 @@ impl Queued {
     pub(super) fn placed(mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> NextStep {
         let now = cx.now.mono;
         self.note_waited(&mut job.request, now);
-        if job.request.found.key.is_some_and(|key| !cx.keys.get(key).is_live(cx.now.unix)) {
+        if job.request.found.key.is_some_and(|key| !cx.access.keys.get(key).is_live(cx.now.unix)) {
             return NextStep::End(State::Queued(self), Box::new(Fault::from(FaultKind::KeyEnded)));
         }
         let Queued { draft, by, .. } = self;
         let choice = job.attempt.choice(&job.request, &draft, now);
-        let found =
-            job.request.present_targets(&cx.setup).map(|targets| cx.breakers.seek(targets, &choice, Stage::Waits, by));
+        let found = job
+            .request
+            .present_targets(&cx.setup)
+            .map(|targets| cx.upstreams.breakers.seek(targets, &choice, Stage::Waits, by));
         let Some(Seek::Found(target)) = found else {
             debug_assert!(false, "a turn without a place");
             return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::Internal)));
@@ -136,10 +138,10 @@ impl Queued {
         };
         // The end of the first cool-down if all targets cool down, otherwise the time until the waiting requests are
         // served.
-        let again = cx.breakers.there_again(job.request.targets(), 0, &job.request.needs(), now);
+        let again = cx.upstreams.breakers.there_again(job.request.targets(), 0, &job.request.needs(), now);
         let again = match again {
             Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
-            _ => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
+            _ => cx.upstreams.queues.seconds(&model.id, cx.upstreams.queues.len(&model.id), now),
         };
         Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }
     }
@@ -166,7 +168,7 @@ impl Queued {
     pub(super) fn leave(&mut self, job: &mut RequestJob, cx: &mut Cx) {
         self.note_waited(&mut job.request, cx.now.mono);
         if let (Some(key), Some(model)) = (job.request.found.key, job.request.model()) {
-            cx.queues.leave(&model.id, key, self.own);
+            cx.upstreams.queues.leave(&model.id, key, self.own);
         }
     }
 }
@@ -186,7 +188,7 @@ fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, message: &Client
         };
         let choice = job.attempt.choice(&job.request, &draft, cx.now.mono);
         let all_tried = choice.tried.count_ones() as usize >= job.request.targets().len();
-        match cx.breakers.seek(job.request.targets(), &choice, Stage::Waits, by) {
+        match cx.upstreams.breakers.seek(job.request.targets(), &choice, Stage::Waits, by) {
             Seek::Found(target) => job.attempt.aim(target),
             Seek::Wait if !all_tried => return Queued::begin(job, queue, draft, message, cx),
             _ => return NextStep::GiveUp(draft, Box::new(unfit())),
@@ -255,26 +257,26 @@ impl Request {
     /// A target for a request that does not wait yet. It never overtakes waiting requests.
     fn seek(&self, queue: &QueueLimits, choice: &Choice, stage: Stage, cx: &mut Cx) -> Seek {
         let Some(model) = self.model() else { return Seek::None };
-        if stage == Stage::New && cx.queues.len(&model.id) > 0 {
+        if stage == Stage::New && cx.upstreams.queues.len(&model.id) > 0 {
             return Seek::Wait;
         }
         let until = choice.now.after(self.may_wait(queue.wait));
-        cx.breakers.seek(self.targets(), choice, stage, until)
+        cx.upstreams.breakers.seek(self.targets(), choice, stage, until)
     }
 
     /// Reason that the request cannot wait: the queue is full, or its key uses half of it and other keys exist. A place
     /// becomes free when the next waiting request gets its slot.
     fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(FaultKind, Refusal)> {
         let (model, key) = (self.model()?, self.found.key?);
-        let share = match cx.keys.live(cx.now.unix) {
+        let share = match cx.access.keys.live(cx.now.unix) {
             LiveKeys::One => queue.max,
             LiveKeys::OneOwner | LiveKeys::SeveralOwners => queue.max.div_ceil(2),
         };
-        let again = cx.queues.seconds(&model.id, 1, cx.now.mono);
-        if cx.queues.len(&model.id) >= queue.max as usize {
+        let again = cx.upstreams.queues.seconds(&model.id, 1, cx.now.mono);
+        if cx.upstreams.queues.len(&model.id) >= queue.max as usize {
             return Some((FaultKind::QueueFull(queue.max), Refusal::queue_full(queue.max, again)));
         }
-        let has_share = cx.queues.len_of(&model.id, key) >= share as usize;
+        let has_share = cx.upstreams.queues.len_of(&model.id, key) >= share as usize;
         has_share.then(|| (FaultKind::QueueShare(share), Refusal::queue_share(share, again)))
     }
 

@@ -3,7 +3,7 @@
 
 use super::authorize::Endpoint;
 use super::build::{promise_named, write_first};
-use super::event::{ClientMessage, Effect, Outcome};
+use super::event::{ClientMessage, DriverCall, Effect, Outcome};
 use super::job::{Asked, Request, RequestJob};
 use super::need::answer_tokens;
 use super::next::NextStep;
@@ -17,16 +17,23 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
-use crate::wire::{ModelEndpoint, Operation};
+use crate::wire::{ModelEndpoint, Operation, Shape};
 use std::io::Write;
 use std::time::Duration;
 
 /// The body is complete: checks that the requested model exists and that the key may use it.
-pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
-    match job.request.scan(&mut draft, true, message, cx).and_then(|()| job.read(&mut draft, message, cx)) {
+pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall, cx: &mut Cx) -> NextStep {
+    match job.request.scan(&mut draft, true, &call.message, cx).and_then(|()| job.read(&mut draft, &call.message, cx)) {
         // Writes the body for its provider before admission: a request that cannot be sent is not charged.
-        Ok(None) => write_first(job, draft, message, cx),
-        Ok(Some(effect)) => NextStep::Enter(State::Reading { draft }, effect),
+        Ok(None) => write_first(job, draft, &call.message, cx),
+        Ok(Some(shape)) => {
+            call.out.bytes.clear();
+            let object = if shape.is_anthropic() { "" } else { r#""object":"response.input_tokens","# };
+            // Writing to a Vec cannot fail.
+            let count = draft.scan.prompt_tokens(call.message.body).count();
+            let _ = write!(call.out.bytes, "{{{object}\"input_tokens\":{count}}}");
+            NextStep::Enter(State::Reading { draft }, Effect::Answer(Outcome::ok()))
+        }
         // A lack of memory was found before the body was judged.
         Err(_) if draft.scan.has_input() && draft.invalid.is_none() => Translating::reread(job, draft, cx),
         Err(refusal) => NextStep::refuse(draft, refusal),
@@ -42,7 +49,7 @@ pub(super) fn reread(
     message: &ClientMessage,
     cx: &mut Cx,
 ) -> NextStep {
-    cx.requests.keep_work(&mut draft.scan);
+    cx.upstreams.requests.keep_work(&mut draft.scan);
     job.request.read = cx.now.mono;
     let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
     // The second scan has tables of its own.
@@ -54,13 +61,13 @@ pub(super) fn reread(
 }
 
 impl RequestJob {
-    /// Reads the request in the body. A returned effect is the complete response.
+    /// Reads the request in the body. Returns its API format if only its tokens are to be counted.
     fn read(
         &mut self,
         draft: &mut OutgoingRequest,
         message: &ClientMessage,
         cx: &mut Cx,
-    ) -> Result<Option<Effect>, Refusal> {
+    ) -> Result<Option<Shape>, Refusal> {
         let counts = match self.request.found.endpoint {
             Some(Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape })) => Some(shape),
             _ => None,
@@ -73,13 +80,8 @@ impl RequestJob {
         if counts.is_none() || draft.scan.fields().model.is_some() {
             self.choose_model(draft, message, cx)?;
         }
-        if let Some(shape) = counts {
-            cx.out.clear();
-            let object = if shape.is_anthropic() { "" } else { r#""object":"response.input_tokens","# };
-            // Writing to a Vec cannot fail.
-            let count = draft.scan.prompt_tokens(message.body).count();
-            let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");
-            return Ok(Some(Effect::Answer(Outcome::ok())));
+        if counts.is_some() {
+            return Ok(counts);
         }
         self.request.attribute(draft, message, cx);
         draft.kept_with = self.request.kept_with(draft, message, cx);
@@ -100,9 +102,9 @@ impl RequestJob {
             self.notes.note_asked(&self.request, &name);
             return Err(Refusal::unknown_model(&name));
         }
-        cx.out.clear();
+        cx.report.scratch.clear();
         let catalog = &self.request.setup.config.catalog;
-        let asked_name = fields.model_name(message.body, &mut cx.out);
+        let asked_name = fields.model_name(message.body, &mut cx.report.scratch);
         let index = match asked_name {
             Some(name) => match catalog.asked(name) {
                 Some(index) => index,
@@ -116,12 +118,12 @@ impl RequestJob {
             None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
-        if !cx.keys.get(key).kind.scope.allows_model(&model.id) {
+        if !cx.access.keys.get(key).kind.scope.allows_model(&model.id) {
             let asked = asked_name.unwrap_or(&model.id).to_owned();
             self.notes.note_asked(&self.request, &asked);
             return Err(Refusal::model_scope(asked_name));
         }
-        let asked = self.request.endpoint().map(served_as);
+        let asked = self.request.endpoint().map(|one| if one.is_relayed() { one } else { ModelEndpoint::CHAT });
         if !model.serves.iter().any(|served| Some(*served) == asked) {
             let (id, refusal) = (model.id.clone(), not_served(model, asked));
             self.notes.note_asked(&self.request, &id);
@@ -135,9 +137,9 @@ impl RequestJob {
                 let credential = ClientCredential::read(&draft.head, message.head, prefix)?;
                 self.request.said.get_or_insert_default().credential = Some(credential);
             }
-            cx.plans.of(key, &cx.keys, &cx.setup.config).ok()
+            cx.access.payer(key, &cx.setup.config).ok()
         };
-        if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer))
+        if payer.is_some_and(|payer| cx.accounts.meter.refuses_unpriced(payer))
             && let Err(refusal) = self.request.has_price(index, model, fields, message)
         {
             let id = model.id.clone();
@@ -147,7 +149,7 @@ impl RequestJob {
         let answer = answer_tokens(model, fields, None);
         self.request.asked = Some(Asked {
             model: index as u16,
-            about: u32::try_from(draft.scan.prompt_tokens_about()).unwrap_or(u32::MAX),
+            about: u32::try_from(draft.scan.tokens().tokens_about()).unwrap_or(u32::MAX),
             completion: u32::try_from(answer).unwrap_or(u32::MAX),
             stream: fields.stream,
             show_usage: fields.include_usage | draft.head.wants_cost,
@@ -173,7 +175,7 @@ impl Request {
             (None, false) => draft.scan.feed(message.body),
         };
         if complete {
-            cx.requests.keep_work(&mut draft.scan);
+            cx.upstreams.requests.keep_work(&mut draft.scan);
         }
         // Reported when the body is complete: the response must not depend on how its bytes arrived.
         if let Err(Invalid(why)) = scanned {
@@ -190,7 +192,7 @@ impl Request {
             promise_named(self, draft, message.body, cx)?;
         }
         let storage = message.storage + draft.storage();
-        cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
+        cx.memory.budget.came(&mut draft.promise, storage, &mut cx.memory.pool);
         if let Some(why) = draft.invalid.take_if(|_| complete) {
             return Err(Refusal::invalid_body(why));
         }
@@ -205,7 +207,7 @@ impl Request {
     #[inline]
     pub(super) fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
         let Some(key) = self.found.key else { return Ok(()) };
-        if !cx.keys.get(key).is_live(cx.now.unix) {
+        if !cx.access.keys.get(key).is_live(cx.now.unix) {
             return Err(Refusal::bad_key("ended while its request arrived"));
         }
         if cx.lifecycle.has_handed_over() {
@@ -232,11 +234,6 @@ impl Request {
     }
 }
 
-/// Entry in a model's `serves` that a request to this endpoint needs.
-fn served_as(endpoint: ModelEndpoint) -> ModelEndpoint {
-    if endpoint.is_relayed() { endpoint } else { ModelEndpoint::CHAT }
-}
-
 #[cold]
 fn not_served(model: &Model, asked: Option<ModelEndpoint>) -> Refusal {
     Refusal::not_served(&model.id, asked.map_or("", ModelEndpoint::name), &model.serves_text())
@@ -250,15 +247,15 @@ pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> b
 
 /// Reserves memory for a body of `length` bytes and for the tables of its scan, which grow with its members.
 fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
-    cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
+    cx.memory.budget.body(&mut draft.promise, key, length, &mut cx.memory.pool)?;
     match draft.scan.storage() {
         0 => Ok(()),
         tables => {
             // The budget has just reserved it.
             let wanted = usize::try_from(length).unwrap_or(0) + tables + REQUEST_BYTES;
             let more = wanted.saturating_sub(draft.promise.total());
-            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
-            draft.charge(&mut cx.pool);
+            cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool)?;
+            draft.charge(&mut cx.memory.pool);
             Ok(())
         }
     }

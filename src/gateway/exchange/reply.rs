@@ -1,8 +1,9 @@
 //! Complete responses: collected, read here or by a helper thread, and passed on in one piece.
 
-use super::event::{AnswerStep, ClientMessage, Effect, Outcome, Over};
+use super::event::{AnswerStep, DriverCall, Effect, Outcome, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob};
+use super::output::Output;
 use super::provider_error::NOT_JSON;
 use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::buf::{Buf, Pool};
@@ -20,21 +21,21 @@ impl Answering {
         job: &mut RequestJob,
         mut buf: Buf,
         stream: Option<Box<SseStream>>,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
         if cx.is_long(buf.len()) {
-            return self.offload_reply(job, buf, stream, message, cx);
+            return self.offload_reply(job, buf, stream, call, cx);
         }
         if let Some(stream) = stream {
-            let step = self.unstreamed(job, stream, buf.bytes(), cx);
-            buf.release(&mut cx.pool);
+            let step = self.unstreamed(job, stream, buf.bytes(), call.out, cx);
+            buf.release(&mut cx.memory.pool);
             return step;
         }
-        let read = self.read_whole(job, buf.bytes(), message, cx);
+        let read = self.read_whole(job, buf.bytes(), call, cx);
         // The output replaces it.
-        buf.release(&mut cx.pool);
-        self.reply(job, read, message, cx)
+        buf.release(&mut cx.memory.pool);
+        self.reply(job, read, call, cx)
     }
 
     /// A complete response has arrived.
@@ -42,57 +43,65 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         body: &[u8],
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
         if let Body::Collect { stream, .. } = &mut self.body
             && let Some(stream) = stream.take()
         {
-            return self.unstreamed(job, stream, body, cx);
+            return self.unstreamed(job, stream, body, call.out, cx);
         }
-        let read = self.read_whole(job, body, message, cx);
-        self.reply(job, read, message, cx)
+        let read = self.read_whole(job, body, call, cx);
+        self.reply(job, read, call, cx)
     }
 
     /// A complete response has arrived instead of a stream: it is written as a stream.
     #[cold]
-    fn unstreamed(&mut self, job: &mut RequestJob, mut stream: Box<SseStream>, body: &[u8], cx: &mut Cx) -> AnswerStep {
+    fn unstreamed(
+        &mut self,
+        job: &mut RequestJob,
+        mut stream: Box<SseStream>,
+        body: &[u8],
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> AnswerStep {
         let Some((from, _)) = job.endpoints() else { return Err(Fault::from(FaultKind::Internal).into()) };
-        cx.out.clear();
+        out.bytes.clear();
         let identity = job.request.counted_identity(cx.now.unix);
-        match stream.whole(from, body, &mut cx.pool, &identity, &mut cx.out) {
+        match stream.whole(from, body, &mut cx.memory.pool, &identity, &mut out.bytes) {
             Ok(fed) => {
                 self.body = Body::Stream(stream);
-                self.fed(job, fed, cx)
+                self.fed(job, fed, out, cx)
             }
             Err(rejected) => {
-                cx.streams.put(stream);
+                cx.upstreams.streams.put(stream);
                 Err(job.rejected(rejected).into())
             }
         }
     }
 
-    /// Reads a complete answer, and writes what the client is sent to `cx.out`.
+    /// Reads a complete answer, and writes what the client is sent to the output.
     fn read_whole(
         &self,
         job: &RequestJob,
         body: &[u8],
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to)) = (&job.request.asked, job.request.endpoint()) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
         };
         let from = job.target_provider().map_or(to.shape, |provider| provider.shape);
-        cx.out.clear();
+        let DriverCall { message, out } = call;
+        out.bytes.clear();
         let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix);
         match self.draft.translation() {
             None => {
-                let read = cx.answers.whole(to, body, &identity, &mut cx.out);
+                let read = cx.upstreams.answers.whole(to, body, &identity, &mut out.bytes);
                 read.map_err(|why| dialect::rejected(to, body, why))
             }
             Some(state) => {
-                let read = dialect::reply((from, to.shape), body, state, &identity, &mut cx.out);
+                let read = dialect::reply((from, to.shape), body, state, &identity, &mut out.bytes);
                 read.map_err(|why| dialect::rejected(ModelEndpoint::generate(from), body, why))
             }
         }
@@ -103,18 +112,18 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
-        let usage = self.whole_accepted(job, read, message, cx)?;
+        let usage = self.whole_accepted(job, read, call, cx)?;
         if !job.notes.is_empty() {
-            job.notes.note_finish(&job.request, true, &cx.out);
+            job.notes.note_finish(&job.request, true, &call.out.bytes);
         }
         if !cx.waits_for_rows() {
             return Ok(Effect::Answer(Outcome { status: 200, error: None, usage }));
         }
         let mut last = Buf::default();
-        last.push(&mut cx.pool, &cx.out);
+        last.push(&mut cx.memory.pool, &call.out.bytes);
         Err(Over::complete(last, FinalOutput::Whole, usage))
     }
 
@@ -124,20 +133,20 @@ impl Answering {
         job: &RequestJob,
         mut body: Buf,
         stream: Option<Box<SseStream>>,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
-        self.let_go_complete(cx);
+        self.release_complete(call.out);
         let (Some(asked), Some((from, to))) = (&job.request.asked, job.endpoints()) else {
-            body.release(&mut cx.pool);
+            body.release(&mut cx.memory.pool);
             return Err(Fault::from(FaultKind::Internal).into());
         };
         let (serial, chunked) = (cx.next_offload(), job.request.meta.http11);
         let state = self.draft.translation().cloned();
-        let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix).into();
+        let identity = job.request.identity(self.draft.prompt(asked, call.message.body), cx.now.unix).into();
         self.body = Body::Offloaded { serial, observed: Box::default() };
         let lent = body.capacity();
-        let of = JobOwner { exchange: message.exchange, key: job.request.found.key, serial };
+        let of = JobOwner { exchange: call.message.exchange, key: job.request.found.key, serial };
         let task = match stream {
             Some(stream) => OffloadTask::Unstreamed { stream, body, from },
             None => OffloadTask::Reply { body, from, to, state, chunked },
@@ -146,20 +155,20 @@ impl Answering {
         Ok(Effect::Wait)
     }
 
-    /// A helper thread has read a complete response; `out` is the output for the client.
+    /// A helper thread has read a complete response; `body` is the output for the client.
     pub(super) fn whole_read(
         &mut self,
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
-        mut out: Buf,
-        message: &ClientMessage,
+        mut body: Buf,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
-        match self.whole_accepted(job, read, message, cx) {
-            Ok(usage) if cx.waits_for_rows() => Err(Over::complete(out, FinalOutput::Bulk, usage)),
-            Ok(usage) => Ok(Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, out)),
+        match self.whole_accepted(job, read, call, cx) {
+            Ok(usage) if cx.waits_for_rows() => Err(Over::complete(body, FinalOutput::Bulk, usage)),
+            Ok(usage) => Ok(Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, body)),
             Err(over) => {
-                out.release(&mut cx.pool);
+                body.release(&mut cx.memory.pool);
                 Err(over)
             }
         }
@@ -170,19 +179,19 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> Result<Usage, Box<Over>> {
         let observed = match read {
             Ok(observed) => observed,
             Err(rejected) => return Err(job.rejected(rejected).into()),
         };
-        self.let_go_complete(cx);
+        self.release_complete(call.out);
         job.target_succeeded(cx);
         if observed.reported.input.is_none()
             && let Some(draft) = self.draft.get()
         {
-            job.count_now(draft, message, cx);
+            job.count_now(draft, &call.message, cx);
         }
         Ok(job.charged(observed))
     }
@@ -191,7 +200,7 @@ impl Answering {
 impl RequestJob {
     /// The endpoint whose responses the present target returns, and the client's own; the same if the target has its
     /// API format.
-    fn endpoints(&self) -> Option<(ModelEndpoint, ModelEndpoint)> {
+    pub(super) fn endpoints(&self) -> Option<(ModelEndpoint, ModelEndpoint)> {
         let to = self.request.endpoint()?;
         let from = self.target_provider().map_or(to.shape, |provider| provider.shape);
         Some((if from == to.shape { to } else { ModelEndpoint::generate(from) }, to))

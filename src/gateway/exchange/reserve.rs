@@ -2,7 +2,7 @@
 //! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
 
 use super::event::{ClientMessage, Effect};
-use super::job::{Admitted, Asked, Request, RequestJob};
+use super::job::{Admitted, Asked, RequestJob};
 use super::next::NextStep;
 use super::state::{Outgoing, Reserving, State};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
@@ -45,8 +45,15 @@ impl Reserving {
         }
         match job.admit_alone(estimate, cx) {
             Ok(()) => NextStep::Serve(draft),
-            // Their real reservations may be smaller than the bound that is kept for them.
-            Err(_) if !others_counted && job.request.others_are_bounded(cx) => {
+            // Requests that share a limit with this one were admitted by a bound and have not been counted: their real
+            // reservations may be smaller.
+            Err(_)
+                if !others_counted
+                    && job
+                        .request
+                        .payer(&cx.access, &cx.setup.config)
+                        .is_ok_and(|payer| cx.accounts.meter.is_bounded(payer.key, payer.path)) =>
+            {
                 let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
                 let (draft, asked, by) = (Some(draft), cx.now.unix, Mono::NEVER);
                 NextStep::Enter(State::Reserving(Reserving { draft, lease, asked, by }), Effect::CountOthers)
@@ -59,13 +66,13 @@ impl Reserving {
     fn ask(job: &RequestJob, draft: Outgoing, reserved: Amount, message: &ClientMessage, cx: &mut Cx) -> NextStep {
         let payer = job
             .request
-            .payer(&cx.plans, &cx.keys, &cx.setup.config)
-            .and_then(|payer| job.request.fits(payer, reserved, cx.now.unix, &mut cx.meter).map(|()| payer));
+            .payer(&cx.access, &cx.setup.config)
+            .and_then(|payer| job.request.fits(payer, reserved, cx.now.unix, &mut cx.accounts.meter).map(|()| payer));
         let payer = match payer {
             Ok(payer) => payer,
             Err(refusal) => return NextStep::refuse(draft, refusal),
         };
-        let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
+        let lease = cx.accounts.meter.lease_for(payer, cx.now.unix, reserved);
         let (key, limits) = (payer.key, Limits::of(payer.plan));
         let reserving = Reserving::put(key, Some(draft), lease, limits, message, cx);
         NextStep::Enter(State::Reserving(reserving), Effect::Wait)
@@ -75,8 +82,8 @@ impl Reserving {
     /// enough: also if the request has a body, which no client sends.
     pub(super) fn look(job: &RequestJob, message: &ClientMessage, cx: &mut Cx) -> Option<Reserving> {
         let asks = job.request.meta.bodiless && cx.asks_ledger();
-        let payer = job.request.payer(&cx.plans, &cx.keys, &cx.setup.config).ok().filter(|_| asks)?;
-        let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
+        let payer = job.request.payer(&cx.access, &cx.setup.config).ok().filter(|_| asks)?;
+        let lease = cx.accounts.meter.lease_for(payer, cx.now.unix, Amount::default());
         let (key, limits) = (payer.key, Limits::of(payer.plan));
         Some(Reserving::put(key, None, lease, limits, message, cx))
     }
@@ -91,17 +98,17 @@ impl Reserving {
     ) -> Reserving {
         let number = (message.exchange.slot, message.exchange.generation);
         let groups: Box<[Limits]> = match lease.path.is_some() {
-            true => cx.meter.group_limits(lease.path).iter().map(Limits::of).collect(),
+            true => cx.accounts.meter.group_limits(lease.path).iter().map(Limits::of).collect(),
             false => Box::default(),
         };
         let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
         // Concurrent requests are granted one by one.
         let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
         let wish = match is_granted {
-            true => cx.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
+            true => cx.accounts.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
             false => Wish::default(),
         };
-        cx.orders.ask(Ask { number, key: cx.keys.get(key).id(), lease, limits, groups, admits, wish });
+        cx.commands.orders.ask(Ask { number, key: cx.access.keys.get(key).id(), lease, limits, groups, admits, wish });
         let by = cx.now.mono.after(ASK_TIMEOUT);
         Reserving { draft, lease: kept, asked: cx.now.unix, by }
     }
@@ -114,24 +121,23 @@ impl Reserving {
         let (Some(draft), false) = (self.draft, ruling == Ruling::Looked) else {
             return NextStep::Enter(State::Ended, Effect::Quota);
         };
-        let refusal =
-            match (ruling, job.request.payer(&cx.plans, &cx.keys, &cx.setup.config), job.request.still_welcome(cx)) {
-                (Ruling::Admitted, Ok(payer), Ok(())) => {
-                    let lease = Lease { shared: true, ..ask.lease.clone() };
-                    let hold = cx.meter.grant(payer, self.asked, &lease);
-                    cx.orders.used(Use::Served(ask.key, lease.clone()));
-                    job.admitted(hold, Some(lease), self.asked);
-                    return NextStep::Serve(draft);
-                }
-                (Ruling::Refused(kind, which, by), Ok(payer), _) => {
-                    let payer = Payer { path: ask.lease.path, ..payer };
-                    Refusal::limit(&cx.meter.limit(payer, cx.now.unix, kind, by, which))
-                }
-                (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
-                _ => Refusal::internal(),
-            };
+        let refusal = match (ruling, job.request.payer(&cx.access, &cx.setup.config), job.request.still_welcome(cx)) {
+            (Ruling::Admitted, Ok(payer), Ok(())) => {
+                let lease = Lease { shared: true, ..ask.lease.clone() };
+                let hold = cx.accounts.meter.grant(payer, self.asked, &lease);
+                cx.commands.orders.used(Use::Served(ask.key, lease.clone()));
+                job.admitted(hold, Some(lease), self.asked);
+                return NextStep::Serve(draft);
+            }
+            (Ruling::Refused(kind, which, by), Ok(payer), _) => {
+                let payer = Payer { path: ask.lease.path, ..payer };
+                Refusal::limit(&cx.accounts.meter.limit(payer, cx.now.unix, kind, by, which))
+            }
+            (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
+            _ => Refusal::internal(),
+        };
         if ruling == Ruling::Admitted {
-            cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
+            cx.commands.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
         }
         NextStep::refuse(draft, refusal)
     }
@@ -163,14 +169,12 @@ impl RequestJob {
             return false;
         }
         let most = draft.scan.prompt_tokens_max() + self.request.unknown_tokens(draft, message);
-        let payer = self.request.payer(&cx.plans, &cx.keys, &cx.setup.config).ok();
+        let payer = self.request.payer(&cx.access, &cx.setup.config).ok();
         let most = self.request.amount_of(payer, most, draft, message);
-        let hold = payer.and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
-        let is_admitted = hold.is_some();
-        if let Some(hold) = hold {
-            self.admitted(hold, None, cx.now.unix);
-        }
-        is_admitted
+        let hold = payer.and_then(|payer| cx.accounts.meter.admit_bounded(payer, cx.now.unix, most));
+        let Some(hold) = hold else { return false };
+        self.admitted(hold, None, cx.now.unix);
+        true
     }
 
     /// Counts the prompt of a request that was admitted by a bound.
@@ -200,7 +204,7 @@ impl RequestJob {
         self.request.asked = Some(Asked { prompt: prompt_counted, ..asked });
         let estimate = self.request.amount(prompt, draft, message, cx);
         if let Some(admitted) = &self.admitted {
-            cx.meter.count(&admitted.hold, estimate);
+            cx.accounts.meter.count(&admitted.hold, estimate);
         }
         estimate
     }
@@ -208,19 +212,19 @@ impl RequestJob {
     /// Admits by this process's own counters if no ledger is shared, or by the host's share of every limit while the
     /// shared ledger cannot be reached.
     fn admit_alone(&mut self, estimate: Amount, cx: &mut Cx) -> Result<(), Refusal> {
-        let payer = self.request.payer(&cx.plans, &cx.keys, &cx.setup.config)?;
+        let payer = self.request.payer(&cx.access, &cx.setup.config)?;
         let shared = cx.is_shared();
         let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
         let share = (hosts > 1).then(|| payer.plan.share(hosts));
         let whole = payer;
         let payer = Payer { plan: share.as_ref().unwrap_or(payer.plan), hosts, ..payer };
-        self.request.fits(payer, estimate, cx.now.unix, &mut cx.meter)?;
-        let admitted = cx.meter.admit(payer, cx.now.unix, estimate);
+        self.request.fits(payer, estimate, cx.now.unix, &mut cx.accounts.meter)?;
+        let admitted = cx.accounts.meter.admit(payer, cx.now.unix, estimate);
         if share.is_some() {
-            cx.meter.restore_budget(whole);
+            cx.accounts.meter.restore_budget(whole);
         }
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
-        let lease = shared.then(|| cx.meter.lease(&hold));
+        let lease = shared.then(|| cx.accounts.meter.lease(&hold));
         self.admitted(hold, lease, cx.now.unix);
         Ok(())
     }
@@ -229,12 +233,5 @@ impl RequestJob {
         let lease = lease.map(Box::new);
         let never = Mono::NEVER;
         self.admitted = Some(Admitted { hold, lease, at, until: never, beat: never });
-    }
-}
-
-impl Request {
-    /// True if requests that share a limit with this one were admitted by a bound and have not been counted.
-    fn others_are_bounded(&self, cx: &mut Cx) -> bool {
-        self.payer(&cx.plans, &cx.keys, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
     }
 }

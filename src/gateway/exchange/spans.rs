@@ -9,13 +9,14 @@ use super::job::{Attempt, Request, RequestNotes};
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};
 use crate::base::time::{Mono, Now};
+use crate::dialect;
 use crate::gateway::cx::Cx;
 use crate::gateway::trace::{Trace, Tried};
 use crate::policy::config::Provider;
 use crate::policy::usage::Usage;
 use crate::wire::head::Method;
 use crate::wire::json::{item, key, write_string};
-use crate::wire::{Operation, Passthrough, Shape};
+use crate::wire::{Operation, Passthrough};
 
 /// Kinds of span, by their numbers: one that serves a request, and one that sends a request.
 const SERVER: u8 = 2;
@@ -37,76 +38,6 @@ const KNOWN_PROVIDERS: [(&str, &str); 9] = [
     (".x.ai", "x_ai"),
     ("generativelanguage.googleapis.com", "gcp.gemini"),
 ];
-
-/// Maximum number of reasons kept of an answer: one for each choice.
-const REASONS_MAX: usize = 128;
-/// Known finish reasons of the API formats, and those that the dialect takes for one of them; others are not reported.
-const REASONS: [&str; 17] = [
-    "stop",
-    "length",
-    "tool_calls",
-    "content_filter",
-    "function_call",
-    "end_turn",
-    "max_tokens",
-    "stop_sequence",
-    "tool_use",
-    "pause_turn",
-    "model_context_window_exceeded",
-    "refusal",
-    "safety",
-    "sensitive",
-    "completed",
-    "max_output_tokens",
-    "failed",
-];
-
-/// Adds the finish reasons in these bytes of an answer. Text of the model cannot be mistaken for a member name: its
-/// quotes are escaped within a string. Any other match must be one of the known reasons.
-fn add_reasons(out: &[u8], shape: Shape, reasons: &mut Vec<&'static str>) {
-    match shape {
-        Shape::Messages => only(reasons, last(out, b"\"stop_reason\"").and_then(reason)),
-        Shape::Responses => {
-            let incomplete = last(out, b"\"incomplete_details\"").and_then(|rest| {
-                let details = &rest[..rest.iter().position(|byte| *byte == b'}')?];
-                reason(last(details, b"\"reason\"")?)
-            });
-            only(reasons, incomplete.or_else(|| reason(last(out, b"\"status\"")?)));
-        }
-        Shape::Chat => {
-            let mut rest = out;
-            while let Some(next) = first(rest, b"\"finish_reason\"").filter(|_| reasons.len() < REASONS_MAX) {
-                reasons.extend(reason(next));
-                rest = next;
-            }
-        }
-    }
-}
-
-/// Sets the reason of an answer that has one choice.
-fn only(reasons: &mut Vec<&'static str>, reason: Option<&'static str>) {
-    if let Some(reason) = reason {
-        *reasons = vec![reason];
-    }
-}
-
-/// The bytes after the first of these names.
-fn first<'a>(out: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    out.windows(name.len()).position(|window| window == name).map(|at| &out[at + name.len()..])
-}
-
-/// The bytes after the last of these names.
-fn last<'a>(out: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    out.windows(name.len()).rposition(|window| window == name).map(|at| &out[at + name.len()..])
-}
-
-/// The reason that begins here, after the name of its member. Gemini writes it in capital letters, or with more after
-/// a colon.
-fn reason(rest: &[u8]) -> Option<&'static str> {
-    let rest = rest.trim_ascii_start().strip_prefix(b":")?;
-    let word = rest.trim_ascii_start().strip_prefix(b"\"")?.split(|byte| matches!(byte, b'"' | b':')).next()?;
-    REASONS.into_iter().find(|reason| reason.as_bytes().eq_ignore_ascii_case(word))
-}
 
 /// Name of a provider: by the conventions if it is well known, otherwise as configured.
 fn name_of(provider: &Provider) -> &str {
@@ -143,9 +74,8 @@ impl RequestNotes {
     pub(super) fn note_finish(&mut self, request: &Request, ends: bool, out: &[u8]) {
         let Some(shape) = request.endpoint().map(|endpoint| endpoint.shape) else { return };
         let trace = self.0.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut());
-        let is_wanted = ends || shape == Shape::Chat;
-        if let Some(trace) = trace.filter(|trace| trace.records && is_wanted) {
-            add_reasons(out, shape, &mut trace.finish);
+        if let Some(trace) = trace.filter(|trace| trace.records) {
+            dialect::add_reasons(shape, ends, out, &mut trace.finish);
         }
     }
 
@@ -164,7 +94,7 @@ impl RequestNotes {
         let (now, setup) = (cx.now, cx.setup.clone());
         let mut peer = Vec::new();
         push_ip(&mut peer, self.caller(request, cx).into());
-        cx.orders.spans(&setup.config, |out| {
+        cx.commands.orders.spans(&setup.config, |out| {
             self.write_own(request, attempt, (trace, bill, &peer), outcome, now, out);
             for tried in &trace.attempts {
                 write_attempt(request, attempt, trace, tried, outcome, now, out);
@@ -430,52 +360,6 @@ fn close(failed: bool, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_choice_has_its_reason() {
-        let chat = Shape::Chat;
-        let far = format!(
-            r#"{{"choices":[{{"finish_reason":"stop","x":"{}"}},{{"finish_reason":"length"}}]}}"#,
-            "y".repeat(9000)
-        );
-        for (shape, out, found) in [
-            (chat, r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#, &["stop"][..]),
-            (chat, r#"{"choices":[{"finish_reason" : "length", "index":0}],"usage":{}}"#, &["length"]),
-            (chat, &far, &["stop", "length"]),
-            (chat, r#"{"choices":[{"finish_reason":null}]}"#, &[]),
-            (chat, r#"{"choices":[{"finish_reason":"words of a model"}]}"#, &[]),
-            (chat, r#"{"content":"{\"finish_reason\":\"stop\"}"}"#, &[]),
-            (
-                chat,
-                r#"{"choices":[{"finish_reason":"MAX_TOKENS"},{"finish_reason":"SAFETY"}]}"#,
-                &["max_tokens", "safety"],
-            ),
-            (chat, r#"{"choices":[{"finish_reason":"content_filter: RECITATION"}]}"#, &["content_filter"]),
-            (chat, r#"{"choices":[{"finish_reason":"sensitive"}]}"#, &["sensitive"]),
-            (Shape::Messages, r#"{"stop_reason":"model_context_window_exceeded"}"#, &["model_context_window_exceeded"]),
-            (chat, r#"{"finish_reason"#, &[]),
-            (chat, "", &[]),
-            (
-                Shape::Messages,
-                r#"{"content":[{"type":"tool_use","input":{"stop_reason":"refusal"}}],"stop_reason":"tool_use"}"#,
-                &["tool_use"],
-            ),
-            (
-                Shape::Responses,
-                r#"{"status":"completed","incomplete_details":null,"output":[{"status":"completed"}]}"#,
-                &["completed"],
-            ),
-            (
-                Shape::Responses,
-                r#"{"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"output":[{"status":"completed"}]}"#,
-                &["max_output_tokens"],
-            ),
-        ] {
-            let mut reasons = Vec::new();
-            add_reasons(out.as_bytes(), shape, &mut reasons);
-            assert_eq!(reasons, found, "{out}");
-        }
-    }
 
     #[test]
     fn providers_have_the_names_of_the_conventions() {

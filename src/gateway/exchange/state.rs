@@ -3,6 +3,7 @@
 
 use super::fault::Fault;
 use super::job::RequestJob;
+use super::output::Output;
 use crate::base::buf::Buf;
 use crate::base::limits::DONE_GRACE;
 use crate::base::time::{Mono, Unix};
@@ -73,11 +74,6 @@ impl State {
         matches!(self, State::Reserving(_))
     }
 
-    /// True if it may lead to an admission, so that a hand-over waits for it.
-    pub(crate) fn leads_to_admission(&self) -> bool {
-        matches!(self, State::Identifying { .. } | State::Translating(_) | State::Reserving(_))
-    }
-
     /// True if it waits for a slot.
     pub(crate) fn is_queued(&self) -> bool {
         matches!(self, State::Queued(_))
@@ -139,10 +135,10 @@ impl State {
     }
 
     /// Closes its connection, whatever it is doing.
-    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
+    pub(super) fn drop_provider(&mut self, out: &mut Output) {
         match self {
-            State::Attempting(attempting) => attempting.drop_provider(cx),
-            State::Answering(answering) => answering.drop_provider(cx),
+            State::Attempting(attempting) => attempting.drop_provider(out),
+            State::Answering(answering) => answering.drop_provider(out),
             _ => {}
         }
     }
@@ -197,24 +193,24 @@ impl State {
             State::Reading { draft }
             | State::Reserving(Reserving { draft: Some(draft), .. })
             | State::Queued(Queued { draft, .. })
-            | State::Attempting(Attempting { draft, .. }) => cx.requests.put(draft, &mut cx.budget, &mut cx.pool),
+            | State::Attempting(Attempting { draft, .. }) => cx.upstreams.requests.put(draft, &mut cx.memory),
             State::Answering(Answering { body, draft, mut last, paused, charged, .. }) => {
                 if paused {
-                    cx.budget.ease();
+                    cx.memory.budget.ease();
                 }
                 body.release(cx);
                 if let Some(key) = key {
-                    cx.budget.recharge(key, charged, 0);
+                    cx.memory.budget.recharge(key, charged, 0);
                 }
-                last.release(&mut cx.pool);
+                last.release(&mut cx.memory.pool);
                 if let Draft::Kept(draft) | Draft::Leaving(draft) = draft {
-                    cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                    cx.upstreams.requests.put(draft, &mut cx.memory);
                 }
             }
-            State::Committing(mut committing) => committing.last.release(&mut cx.pool),
+            State::Committing(mut committing) => committing.last.release(&mut cx.memory.pool),
             State::Translating(mut translating) => {
                 cx.abandon(translating.serial);
-                cx.budget.release(&mut translating.promise, &mut cx.pool);
+                cx.memory.release(&mut translating.promise);
             }
             State::Identifying { .. } | State::Reserving(_) | State::Ended => {}
         }

@@ -1,9 +1,10 @@
 //! A response as it arrives: its body is read as its head requires, and the events of a stream are relayed. Usage is
 //! observed in passing.
 
-use super::event::{AnswerStep, ClientMessage, Effect, Forward, Outcome, Over};
+use super::event::{AnswerStep, ClientMessage, DriverCall, Effect, Forward, Outcome, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
+use super::output::Output;
 use super::reply::collect;
 use super::state::{Answering, Attempting, Body, Draft, Exchange, FinalOutput, Queued, State};
 use super::transitions::Step;
@@ -53,57 +54,57 @@ impl Body {
     pub(super) fn release(self, cx: &mut Cx) {
         match self {
             Body::Stream(mut stream) => {
-                stream.release(&mut cx.pool);
-                cx.streams.put(stream);
+                stream.release(&mut cx.memory.pool);
+                cx.upstreams.streams.put(stream);
             }
-            Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.pool),
+            Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.memory.pool),
             Body::Offloaded { serial, .. } => cx.abandon(serial),
         }
     }
 }
 
 impl Exchange {
-    /// A piece of a stream that only contains an event like the one before: returns how it is sent, from `cx.out`.
-    /// Otherwise the number of bytes that are such an event, which is in `cx.out`; [`Exchange::data`] handles the rest.
+    /// A piece of a stream that only contains an event like the one before: returns how it is sent, from `out`.
+    /// Otherwise the number of bytes that are such an event, which is in `out`; [`Exchange::data`] handles the rest.
     #[inline]
-    pub(crate) fn pass_alike(&mut self, data: &[u8], cx: &mut Cx) -> Result<Forward, usize> {
+    pub(crate) fn pass_alike(&mut self, data: &[u8], out: &mut Output, cx: &mut Cx) -> Result<Forward, usize> {
         let Some(answering) = self.state.answering_mut() else { return Err(0) };
         let Body::Stream(stream) = &mut answering.body else { return Err(0) };
         if cx.is_long(stream.held() + data.len()) {
             return Err(0);
         }
-        cx.out.clear();
-        let alike = stream.feed_alike(data, &mut cx.pool, &mut cx.out);
-        if alike < data.len() || cx.is_long(cx.out.len()) {
+        out.bytes.clear();
+        let alike = stream.feed_alike(data, &mut cx.memory.pool, &mut out.bytes);
+        if alike < data.len() || cx.is_long(out.bytes.len()) {
             return Err(alike);
         }
         let opens = self.job.open();
-        Ok(Forward { opens, ..answering.relayed(&mut self.job, false, cx) })
+        Ok(Forward { opens, ..answering.relayed(&mut self.job, false, out, cx) })
     }
 
     /// A piece of the response's body, of which [`Exchange::pass_alike`] has taken `alike` bytes.
-    pub(crate) fn data(&mut self, data: &[u8], alike: usize, message: &ClientMessage, cx: &mut Cx) -> Effect {
+    pub(crate) fn data(&mut self, data: &[u8], alike: usize, call: &mut DriverCall, cx: &mut Cx) -> Effect {
         let taken = Step::of(self, &format_args!("Data"));
         let step = match self.state.answering_mut() {
-            Some(answering) => answering.data(&mut self.job, data, alike, message, cx),
+            Some(answering) => answering.data(&mut self.job, data, alike, call, cx),
             None => Err(Fault::from(FaultKind::Internal).into()),
         };
-        let effect = self.follow(step, message, cx);
+        let effect = self.follow(step, call, cx);
         taken.leads(self, &effect);
         effect
     }
 
     /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection. A client
     /// that has not read its pending output, `drained`, needs none.
-    pub(super) fn heartbeat(&mut self, drained: bool, cx: &mut Cx) -> Effect {
+    pub(super) fn heartbeat(&mut self, drained: bool, out: &mut Output, cx: &mut Cx) -> Effect {
         let job = &mut self.job;
         if let Some(admitted) = &mut job.admitted {
             admitted.beat = cx.now.mono.after(job.request.setup.config.server.heartbeat_after);
         }
         let Some(endpoint) = job.request.endpoint().filter(|_| drained) else { return Effect::Wait };
-        cx.out.clear();
+        out.bytes.clear();
         let identity = job.request.counted_identity(cx.now.unix);
-        job.attempt.told = self.state.write_heartbeat(endpoint.shape, job.attempt.told, &identity, &mut cx.out);
+        job.attempt.told = self.state.write_heartbeat(endpoint.shape, job.attempt.told, &identity, &mut out.bytes);
         Effect::Forward(Forward { opens: job.open(), commits: false, waits: true })
     }
 }
@@ -152,52 +153,58 @@ impl Answering {
         job: &mut RequestJob,
         data: &[u8],
         alike: usize,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
         let stream = match &mut self.body {
             Body::Stream(stream) => stream,
-            Body::Collect { buf, .. } => return collect(buf, job, data, &mut cx.pool),
+            Body::Collect { buf, .. } => return collect(buf, job, data, &mut cx.memory.pool),
             Body::Error { buf, .. } => {
                 if buf.len() + data.len() <= ERROR_BODY_MAX {
-                    buf.push(&mut cx.pool, data);
+                    buf.push(&mut cx.memory.pool, data);
                 }
                 return Ok(Effect::Nothing);
             }
             Body::Offloaded { .. } => return Ok(Effect::Nothing),
         };
         if cx.is_long(stream.held() + data.len()) {
-            return self.offload_events(job, Some(data), message, cx);
+            return self.offload_events(job, Some(data), &call.message, cx);
         }
         let identity = job.request.counted_identity(cx.now.unix);
-        let fed = stream.feed(&data[alike..], &mut cx.pool, &identity, &mut cx.out);
+        let fed = stream.feed(&data[alike..], &mut cx.memory.pool, &identity, &mut call.out.bytes);
         let fed = fed.map(|fed| Fed { events: fed.events + u32::from(alike > 0), ..fed });
-        self.fed(job, fed, cx)
+        self.fed(job, fed, call.out, cx)
     }
 
-    /// A piece of a stream has been read; its events are in `cx.out`.
-    pub(super) fn fed(&mut self, job: &mut RequestJob, fed: Result<Fed, StreamFault>, cx: &mut Cx) -> AnswerStep {
+    /// A piece of a stream has been read; its events are in `out`.
+    pub(super) fn fed(
+        &mut self,
+        job: &mut RequestJob,
+        fed: Result<Fed, StreamFault>,
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> AnswerStep {
         let fits = self.charge_events(job, cx);
         let end_at = if let Body::Stream(stream) = &self.body { stream.end_at() } else { None };
         let came = match &fed {
             Ok(fed) => fed.events > 0,
             // The client still gets the events before the fault.
-            Err(_) => !cx.out.is_empty(),
+            Err(_) => !out.bytes.is_empty(),
         };
         let mut forward = Forward::default();
         match came {
-            true => forward = self.relayed(job, end_at.is_some(), cx),
+            true => forward = self.relayed(job, end_at.is_some(), out, cx),
             // Comments and pings open no stream and extend no deadline; passed on in an open stream, they keep proxies
             // from closing the connection.
-            false if !job.attempt.opened => cx.out.clear(),
+            false if !job.attempt.opened => out.bytes.clear(),
             false => {}
         }
-        self.hold_back(end_at, cx);
+        self.hold_back(end_at, out, cx);
         match fed {
-            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, cx)),
-            Ok(Fed { finished: true, .. }) => self.stream_ends(job, forward, cx),
-            Ok(_) if !fits => Err(self.broken(job, Fault::from(FaultKind::KeyBuffers), forward, cx)),
-            Ok(_) => Ok(job.forward(forward, cx)),
+            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, out)),
+            Ok(Fed { finished: true, .. }) => self.stream_ends(job, forward, out, cx),
+            Ok(_) if !fits => Err(self.broken(job, Fault::from(FaultKind::KeyBuffers), forward, out)),
+            Ok(_) => Ok(job.forward(forward, out, cx)),
         }
     }
 
@@ -209,7 +216,7 @@ impl Answering {
         if storage == before {
             return true;
         }
-        self.charged = cx.budget.recharge(key, self.charged, storage);
+        self.charged = cx.memory.budget.recharge(key, self.charged, storage);
         // A part of a short event is soon released.
         let keeps = stream.waiting() > 0 || storage > REQUEST_BYTES;
         !(self.crowded && keeps && storage > before)
@@ -218,12 +225,12 @@ impl Answering {
     /// Events of a response are sent: the commit point. From here on there is no other attempt, so the request is
     /// dropped as soon as all of it has been sent.
     #[inline]
-    fn relayed(&mut self, job: &mut RequestJob, finish_seen: bool, cx: &mut Cx) -> Forward {
+    fn relayed(&mut self, job: &mut RequestJob, finish_seen: bool, out: &mut Output, cx: &mut Cx) -> Forward {
         let Some(admitted) = &mut job.admitted else { return Forward::default() };
         let now = cx.now.mono;
         let by = self.late(finish_seen, now);
         // An event without output shows the client nothing.
-        let beat = match cx.out.is_empty() {
+        let beat = match out.bytes.is_empty() {
             true => admitted.beat,
             false => now.after(job.request.setup.config.server.heartbeat_after),
         };
@@ -233,7 +240,7 @@ impl Answering {
         let mut commits = false;
         // An event without content may have no counterpart in the client's format: then another attempt may follow.
         if let Draft::Kept(_) = self.draft
-            && !cx.out.is_empty()
+            && !out.bytes.is_empty()
         {
             admitted.until = Mono::NEVER;
             commits = self.commit(job, cx);
@@ -242,10 +249,10 @@ impl Answering {
             && job.request.asked.is_some_and(|asked| asked.show_usage)
             && let Body::Stream(stream) = &self.body
         {
-            job.write_cost(stream, cx);
+            job.write_cost(stream, &mut out.bytes);
         }
         if !job.notes.is_empty() {
-            job.notes.note_finish(&job.request, finish_seen, &cx.out);
+            job.notes.note_finish(&job.request, finish_seen, &out.bytes);
         }
         Forward { opens: false, commits, waits }
     }
@@ -258,7 +265,7 @@ impl Answering {
         let mut gone = true;
         self.draft = match std::mem::replace(&mut self.draft, Draft::Gone) {
             Draft::Kept(draft) if draft.is_written() => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                cx.upstreams.requests.put(draft, &mut cx.memory);
                 Draft::Gone
             }
             Draft::Kept(draft) => {
@@ -269,7 +276,7 @@ impl Answering {
         };
         if begun != Begun::default()
             && let Some(target) = job.target()
-            && cx.breakers.answered(target, begun, cx.now.mono)
+            && cx.upstreams.breakers.answered(target, begun, cx.now.mono)
         {
             cx.log_target(&target.label, None);
         }
@@ -278,25 +285,25 @@ impl Answering {
 
     /// With `durability = "before-reply"` the end of a stream waits for its row: keeps it, from `end_at` on.
     #[inline]
-    fn hold_back(&mut self, end_at: Option<usize>, cx: &mut Cx) {
+    fn hold_back(&mut self, end_at: Option<usize>, out: &mut Output, cx: &mut Cx) {
         if let Some(end_at) = end_at.filter(|_| cx.waits_for_rows()) {
-            let end_at = end_at.min(cx.out.len());
-            self.last.push(&mut cx.pool, &cx.out[end_at..]);
-            cx.out.truncate(end_at);
+            let end_at = end_at.min(out.bytes.len());
+            self.last.push(&mut cx.memory.pool, &out.bytes[end_at..]);
+            out.bytes.truncate(end_at);
         }
     }
 
-    /// The stream is broken. The good part of it is in `cx.out`.
+    /// The stream is broken. The good part of it is in `out`.
     #[cold]
-    fn broken(&self, job: &mut RequestJob, fault: Fault, forward: Forward, cx: &Cx) -> Box<Over> {
-        let is_relayed = !matches!(self.draft, Draft::Kept(_)) && !cx.out.is_empty();
+    fn broken(&self, job: &mut RequestJob, fault: Fault, forward: Forward, out: &Output) -> Box<Over> {
+        let is_relayed = !matches!(self.draft, Draft::Kept(_)) && !out.bytes.is_empty();
         let good = is_relayed.then(|| Forward { opens: job.open(), ..forward });
         Box::new(Over::Failed { fault, good })
     }
 
     /// The stream has ended properly.
-    fn stream_ends(&mut self, job: &mut RequestJob, forward: Forward, cx: &mut Cx) -> AnswerStep {
-        self.let_go_complete(cx);
+    fn stream_ends(&mut self, job: &mut RequestJob, forward: Forward, out: &mut Output, cx: &mut Cx) -> AnswerStep {
+        self.release_complete(out);
         job.target_succeeded(cx);
         let usage = job.charged(self.body.observed());
         if cx.waits_for_rows() {
@@ -308,25 +315,25 @@ impl Answering {
     }
 
     /// Releases the connection, whose response is complete.
-    pub(super) fn let_go_complete(&mut self, cx: &mut Cx) {
+    pub(super) fn release_complete(&mut self, out: &mut Output) {
         if let Some(provider) = self.provider.take() {
-            cx.let_go(provider, true);
+            out.release(provider, true);
         }
     }
 
     /// Closes the connection, whatever it is doing.
-    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
+    pub(super) fn drop_provider(&mut self, out: &mut Output) {
         if let Some(provider) = self.provider.take() {
-            cx.let_go(provider, false);
+            out.release(provider, false);
         }
     }
 
     /// The response's body has ended as its framing announced.
-    pub(super) fn body_end(&mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> AnswerStep {
+    pub(super) fn body_end(&mut self, job: &mut RequestJob, call: &mut DriverCall, cx: &mut Cx) -> AnswerStep {
         match &mut self.body {
             // Another attempt may need the same connection.
             Body::Error { .. } if self.provider.is_some() => {
-                self.let_go_complete(cx);
+                self.release_complete(call.out);
                 Ok(Effect::Again)
             }
             Body::Error { buf, status, retry_after } => {
@@ -334,38 +341,45 @@ impl Answering {
             }
             Body::Collect { buf, stream, .. } => {
                 let (buf, stream) = (std::mem::take(buf), stream.take());
-                self.collected(job, buf, stream, message, cx)
+                self.collected(job, buf, stream, call, cx)
             }
             Body::Stream(stream) => match stream.take_document() {
                 // The body is read as a complete response.
                 Some(buf) => {
                     let stream = self.body.take_stream();
-                    self.collected(job, buf, stream, message, cx)
+                    self.collected(job, buf, stream, call, cx)
                 }
                 None if cx.is_long(stream.held()) => {
                     // The provider is not needed any more.
                     self.by = Mono::NEVER;
-                    self.offload_events(job, None, message, cx)
+                    self.offload_events(job, None, &call.message, cx)
                 }
                 None => {
-                    cx.out.clear();
-                    let ended = stream.end(&mut cx.pool, &job.request.counted_identity(cx.now.unix), &mut cx.out);
-                    self.ended(job, ended, cx)
+                    call.out.bytes.clear();
+                    let identity = job.request.counted_identity(cx.now.unix);
+                    let ended = stream.end(&mut cx.memory.pool, &identity, &mut call.out.bytes);
+                    self.ended(job, ended, call.out, cx)
                 }
             },
             Body::Offloaded { .. } => Ok(Effect::Nothing),
         }
     }
 
-    /// Handles the end of a stream that has been read; its output is in `cx.out`.
-    fn ended(&mut self, job: &mut RequestJob, ended: Result<(), StreamFault>, cx: &mut Cx) -> AnswerStep {
-        let forward = if cx.out.is_empty() { Forward::default() } else { self.relayed(job, true, cx) };
+    /// Handles the end of a stream that has been read; its output is in `out`.
+    fn ended(
+        &mut self,
+        job: &mut RequestJob,
+        ended: Result<(), StreamFault>,
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> AnswerStep {
+        let forward = if out.bytes.is_empty() { Forward::default() } else { self.relayed(job, true, out, cx) };
         match ended {
             Ok(()) => {
-                self.hold_back(Some(0), cx);
-                self.stream_ends(job, forward, cx)
+                self.hold_back(Some(0), out, cx);
+                self.stream_ends(job, forward, out, cx)
             }
-            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, cx)),
+            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, out)),
         }
     }
 
@@ -383,7 +397,7 @@ impl Answering {
         let identity = job.request.counted_identity(cx.now.unix).into();
         self.body = Body::Offloaded { serial, observed };
         let mut piece = Buf::default();
-        piece.push(&mut cx.pool, data.unwrap_or_default());
+        piece.push(&mut cx.memory.pool, data.unwrap_or_default());
         let lent = stream.capacity() + piece.capacity();
         let task = match data {
             Some(_) => OffloadTask::Events { stream, data: piece },
@@ -399,23 +413,23 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         product: Option<Product>,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
         match product {
-            Some(Product::Reply { read, out }) => self.whole_read(job, read, out, message, cx),
-            Some(Product::Events { stream, out, fed }) => {
+            Some(Product::Reply { read, out: body }) => self.whole_read(job, read, body, call, cx),
+            Some(Product::Events { stream, out: bytes, fed }) => {
                 self.body = Body::Stream(stream);
-                cx.out = out;
-                self.fed(job, fed, cx)
+                call.out.bytes = bytes;
+                self.fed(job, fed, call.out, cx)
             }
-            Some(Product::LastEvent { stream, out, ended }) => {
+            Some(Product::LastEvent { stream, out: bytes, ended }) => {
                 self.body = Body::Stream(stream);
-                cx.out = out;
-                self.ended(job, ended, cx)
+                call.out.bytes = bytes;
+                self.ended(job, ended, call.out, cx)
             }
             Some(Product::Request { .. }) | None => {
-                cx.stats.panics += 1;
+                cx.report.stats.panics += 1;
                 Err(Fault::from(FaultKind::Internal).into())
             }
         }
@@ -427,19 +441,19 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         unread: bool,
-        message: &ClientMessage,
+        call: &mut DriverCall,
         cx: &mut Cx,
     ) -> AnswerStep {
         let kind = match &self.body {
             Body::Error { .. } => {
-                self.drop_provider(cx);
-                return self.body_end(job, message, cx);
+                self.drop_provider(call.out);
+                return self.body_end(job, call, cx);
             }
             _ if unread => return Ok(self.drained(cx)),
             // Only its terminator is missing, or texts that its provider does not send.
             Body::Stream(stream) if stream.finish_seen() || stream.may_be_done() => {
-                self.drop_provider(cx);
-                return self.body_end(job, message, cx);
+                self.drop_provider(call.out);
+                return self.body_end(job, call, cx);
             }
             Body::Stream(_) if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
             _ => FaultKind::FirstByteTimeout,
@@ -451,7 +465,7 @@ impl Answering {
     pub(super) fn sent(&mut self, cx: &mut Cx) -> Effect {
         match std::mem::replace(&mut self.draft, Draft::Gone) {
             Draft::Leaving(draft) => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                cx.upstreams.requests.put(draft, &mut cx.memory);
                 Effect::Release
             }
             other => {
@@ -474,15 +488,15 @@ impl Answering {
 }
 
 impl RequestJob {
-    /// Forwards the output in `cx.out`.
+    /// Forwards the events in `out`.
     #[inline]
-    pub(super) fn forward(&mut self, forward: Forward, cx: &mut Cx) -> Effect {
-        if cx.out.is_empty() {
+    pub(super) fn forward(&mut self, forward: Forward, out: &mut Output, cx: &Cx) -> Effect {
+        if out.bytes.is_empty() {
             return if forward.waits { Effect::Wait } else { Effect::Nothing };
         }
         let forward = Forward { opens: self.open(), ..forward };
-        if cx.is_long(cx.out.len()) {
-            return Effect::ForwardBulk(forward, std::mem::take(&mut cx.out));
+        if cx.is_long(out.bytes.len()) {
+            return Effect::ForwardBulk(forward, std::mem::take(&mut out.bytes));
         }
         Effect::Forward(forward)
     }

@@ -4,7 +4,7 @@ use crate::dialect::SseStream;
 use crate::wire::ModelEndpoint;
 
 /// Streams kept for reuse.
-const SPARE_MAX: usize = 64;
+const SPARE_MAX: usize = 256;
 
 /// Unused streams that keep their API format, so that a stream in the steady state allocates nothing.
 #[derive(Debug, Default)]

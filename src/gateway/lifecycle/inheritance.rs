@@ -11,9 +11,9 @@ pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
     cx.lifecycle.inheritance.present = running.is_some();
     for one in running.unwrap_or_default() {
         let Some((key, plan)) = cx.counted_key(&one.key) else { continue };
-        let payer = Payer { key, plan: &plan, path: cx.meter.path(&one.group), hosts: 1 };
+        let payer = Payer { key, plan: &plan, path: cx.accounts.meter.path(&one.group), hosts: 1 };
         let reserved = Amount { tokens: one.reserved, nano: one.money };
-        let hold = cx.meter.adopt(payer, cx.now.unix, one.admitted, reserved);
+        let hold = cx.accounts.meter.adopt(payer, cx.now.unix, one.admitted, reserved);
         cx.lifecycle.inheritance.holds.push((one, hold));
     }
 }
@@ -24,11 +24,11 @@ pub(crate) fn inherited(row: Row, cx: &mut Cx) {
     let holds = &mut cx.lifecycle.inheritance.holds;
     if let Some(index) = holds.iter().position(|(running, _)| running.request == row.request) {
         let (_, hold) = holds.swap_remove(index);
-        cx.meter.settle(hold, row.amount());
+        cx.accounts.meter.settle(hold, row.amount());
     } else if let Some((key, plan)) = cx.counted_key(&row.key) {
-        let payer = Payer { key, plan: &plan, path: cx.meter.path(&row.group), hosts: 1 };
-        let hold = cx.meter.adopt(payer, cx.now.unix, row.admitted, Amount::default());
-        cx.meter.settle(hold, row.amount());
+        let payer = Payer { key, plan: &plan, path: cx.accounts.meter.path(&row.group), hosts: 1 };
+        let hold = cx.accounts.meter.adopt(payer, cx.now.unix, row.admitted, Amount::default());
+        cx.accounts.meter.settle(hold, row.amount());
     }
     cx.tell_of_budgets();
     let number = cx.give_row(row);
@@ -44,16 +44,16 @@ pub(crate) fn predecessor_left(cx: &mut Cx) {
         out.extend_from_slice(lost.len().to_string().as_bytes());
     });
     for (_, hold) in lost {
-        cx.meter.refund(hold);
+        cx.accounts.meter.refund(hold);
     }
 }
 
 /// Handles committed rows: notifies the predecessor about its own ones.
 pub(crate) fn acknowledge(cx: &mut Cx) {
     let rows = &mut cx.lifecycle.inheritance.rows;
-    let safe = rows.iter().take_while(|number| cx.ledger.is_safe(**number)).count();
+    let safe = rows.iter().take_while(|number| cx.accounts.ledger.is_safe(**number)).count();
     if safe > 0 {
         rows.drain(..safe);
-        cx.orders.push(Order::Acknowledge(safe as u64));
+        cx.commands.orders.push(Order::Acknowledge(safe as u64));
     }
 }

@@ -14,10 +14,10 @@ use std::sync::{Arc, Weak};
 
 /// Requests the lists that are due. A process that is stopping requests none.
 pub(crate) fn ask(cx: &mut Cx) {
-    while let Some(provider) = cx.discovery.take_due(cx.now.mono) {
+    while let Some(provider) = cx.upstreams.discovery.take_due(cx.now.mono) {
         if !cx.lifecycle.is_stopping() {
             let (config, epoch) = (cx.setup.config.clone(), cx.setup.epoch);
-            cx.orders.push(Order::List(ListingAsked { config, epoch, provider }));
+            cx.commands.orders.push(Order::List(ListingAsked { config, epoch, provider }));
         }
     }
 }
@@ -31,7 +31,7 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
     let again = cx.now.mono.after(discover.every);
     let origin = provider.credentials.first().map(|credential| credential.secret.origin().clone());
     let failed = list.as_ref().err().map(|no| no.why.clone());
-    let news = cx.discovery.answered(index, failed, again);
+    let news = cx.upstreams.discovery.answered(index, failed, again);
     match list {
         Ok(List { mut models, mut skipped }) => {
             let most = config.server.bounds.listed;
@@ -40,12 +40,12 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
                 models.truncate(most);
             }
             // The account of memory has room for one catalog besides the present one. A first list adds to it.
-            let is_former_used = cx.discovery.former.strong_count() > 0;
+            let is_former_used = cx.upstreams.discovery.former.strong_count() > 0;
             let changed = provider.listed != models && (provider.listed.is_empty() || !is_former_used);
             if changed {
                 if !is_former_used {
                     let former: Weak<Setup> = Arc::downgrade(&cx.setup);
-                    cx.discovery.former = former;
+                    cx.upstreams.discovery.former = former;
                 }
                 let mut config = Config::clone(config);
                 config.take_list(index, models);
@@ -96,5 +96,5 @@ fn forget_targets(cx: &mut Cx) {
     let targets = catalog.models().iter().flat_map(|model| &model.targets);
     let mut known: Vec<u64> = targets.map(|target| target.seed).collect();
     order::by_key(&mut known, |seed| (*seed, 0));
-    cx.breakers.forget(|label| known.binary_search(&mix_bytes(0, label.as_bytes())).is_ok());
+    cx.upstreams.breakers.forget(|label| known.binary_search(&mix_bytes(0, label.as_bytes())).is_ok());
 }

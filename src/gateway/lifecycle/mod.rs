@@ -38,11 +38,6 @@ impl Lifecycle {
         self.drain.is_some_and(|drain| drain.is_over())
     }
 
-    /// True if it has received TERM.
-    pub(crate) fn is_terminated(&self) -> bool {
-        self.drain.is_some_and(|drain| drain.is_bounded())
-    }
-
     /// True if the process will end: as far as is known, it serves no requests after the running ones.
     pub(crate) fn is_leaving(&self) -> bool {
         self.lead.is_some() || self.handover.is_final() || self.drain.is_some_and(|drain| drain.is_bounded())
@@ -51,11 +46,6 @@ impl Lifecycle {
     /// True if this process no longer admits requests: a successor does, or none.
     pub(crate) fn has_handed_over(&self) -> bool {
         self.handover.is_given()
-    }
-
-    /// True if an exit would lose rows that a predecessor has yet to send, or interrupt a hand-over.
-    pub(crate) fn is_needed(&self) -> bool {
-        self.inheritance.is_present() || self.handover.is_under_way()
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) fn begin(cx: &mut Cx) {
     cx.lifecycle.reading = match cx.lifecycle.reading {
         ConfigReading::No => {
-            cx.orders.push(Order::Reload(cx.setup.config.clone()));
+            cx.commands.orders.push(Order::Reload(cx.setup.config.clone()));
             ConfigReading::Running
         }
         ConfigReading::Running | ConfigReading::Again => ConfigReading::Again,
@@ -38,7 +38,7 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
             false
         }
         Reloaded::Fresh { unchanged, .. } => {
-            cx.stats.reloads += 1;
+            cx.report.stats.reloads += 1;
             cx.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"reload\",\"outcome\":\"done\",\"needs_restart\":");
                 write_list(&unchanged, out);
@@ -97,7 +97,7 @@ pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut C
                 write_string(out, wrong);
             }
         });
-        if renewed && cx.breakers.credential_renewed(place) {
+        if renewed && cx.upstreams.breakers.credential_renewed(place) {
             cx.log_target(place, None);
         }
     }

@@ -200,11 +200,6 @@ impl Handover {
         matches!(self, Starting { .. } | Quieting { .. } | Given { .. } | Returning { .. })
     }
 
-    /// True if it may be called off, and is not being called off already.
-    pub(crate) fn may_be_called_off(&self) -> bool {
-        matches!(self, Handover::Starting { .. } | Handover::Quieting { .. } | Handover::Given { .. })
-    }
-
     /// True if new connections wait in the kernel's queue, for the successor or for the end of the hand-over. When the
     /// successor serves, the listeners are closed later in the same iteration.
     pub(crate) fn holds_clients_back(&self) -> bool {

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn every_series_is_in_one_piece_while_counts_change() {
+    fn every_series_is_contiguous_while_counts_change() {
         let (mut stats, breakers, queues) = (Stats::default(), Breakers::default(), Queues::default());
         count(&mut stats, 0..300);
         let (gauges, mut position, mut text, mut pieces) =

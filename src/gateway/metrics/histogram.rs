@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_fall_into_their_buckets_and_sums_are_those_of_both() {
+    fn values_are_counted_in_their_buckets_and_sums_are_added() {
         let (mut one, mut other) = (Histogram::default(), Histogram::default());
         one.observe(&ANSWERS, 50_000);
         one.observe(&ANSWERS, 50_001);

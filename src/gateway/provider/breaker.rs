@@ -506,7 +506,7 @@ mod waiting;
 
 pub(crate) use callers::Caller;
 pub(crate) use flight::Flight;
-pub(crate) use status::{TargetCondition, TargetStatus};
+pub(crate) use status::{TargetCondition, TargetStatus, UNANSWERED};
 pub(crate) use waiting::{Seek, Stage};
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use crate::dialect::{
     self, Cache, CacheKey, Capabilities, Invalid, Param, RequestScan, RewritePiece, ScanWork, Structured, Thinking,
     TranslationState, UnknownMembers,
 };
-use crate::gateway::budget::{Budget, Promise};
+use crate::gateway::budget::Promise;
+use crate::gateway::memory::Memory;
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
-use crate::wire::head::{HeaderField, RequestHead, field_lines, is_anthropic, values};
+use crate::wire::head::{HeaderField, RequestHead, field_lines, is_anthropic, is_of_hop, values};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::ops::Range;
 use std::sync::Arc;
@@ -179,18 +180,18 @@ impl Template {
         head
     }
 
-    /// Writes the head for a body of `length` bytes, with the provider's `credential` of that number. A request to a
-    /// `relayed` endpoint has its path. `client`: head and bytes of the client's request in the same format, whose
+    /// Writes the head for a body of `length` bytes, with the credential of `target`. A request to a `relayed` endpoint
+    /// has its path. `client`: head and bytes of the client's request in the same format, whose
     /// Anthropic headers are passed on; `None` for a translated request, whose headers belong to another API.
     pub(crate) fn write(
         &self,
-        credential: usize,
+        target: &Target,
         length: u64,
         relayed: Option<ModelEndpoint>,
         client: Option<(&RequestHead, &[u8])>,
         out: &mut Vec<u8>,
     ) {
-        let mut head = self.heads.get(credential).map_or(&[][..], |head| head);
+        let mut head = self.heads.get(target.credential).map_or(&[][..], |head| head);
         if let Some(endpoint) = relayed {
             out.extend_from_slice(head.get(..self.path.start).unwrap_or_default());
             out.extend_from_slice(endpoint.path_below().as_bytes());
@@ -206,7 +207,10 @@ impl Template {
                 let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
                 line(out, &[b"anthropic-version: ", version]);
             }
-            if let (Some((_, bytes)), false) = (client, field(HeaderField::AnthropicBeta).is_empty()) {
+            // An empty line may come before others, and has a place in the head all the same.
+            if let Some((_, bytes)) =
+                client.filter(|(head, _)| head.field(HeaderField::AnthropicBeta) != Span::default())
+            {
                 self.write_betas(bytes, out);
             }
             if let Some((_, bytes)) = client.filter(|(head, _)| head.more_anthropic) {
@@ -219,7 +223,7 @@ impl Template {
     }
 
     /// Writes the client's other headers of Anthropic's API as they are, except those that the configuration sets or
-    /// that `connection` names: they are for this hop alone (RFC 9110 section 7.6.1).
+    /// that are for this hop only.
     #[cold]
     fn write_others(&self, client_head: &[u8], out: &mut Vec<u8>) {
         let fields = field_lines(client_head).filter_map(|line| {
@@ -228,10 +232,9 @@ impl Template {
         });
         for (name, value) in fields.filter(|(name, _)| is_anthropic(name)) {
             let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-            let mut hop = values(client_head, "connection").flat_map(|value| value.split(|byte| *byte == b','));
             let skips = WRITTEN.iter().any(|known| is(known))
                 || self.configured.iter().any(|known| is(known))
-                || hop.any(|of_hop| of_hop.trim_ascii().eq_ignore_ascii_case(name));
+                || is_of_hop(client_head, name);
             if !skips {
                 line(out, &[name, b": ", value]);
             }
@@ -295,7 +298,7 @@ pub(crate) struct OutgoingRequest {
     pub(crate) promise: Promise,
     /// Memory reserved for a complete answer and its translation.
     pub(crate) answer: Promise,
-    length: u64,
+    pub(crate) length: u64,
     next: usize,
     offset: usize,
 }
@@ -307,7 +310,7 @@ impl Default for OutgoingRequest {
             scan: RequestScan::default(),
             invalid: None,
             text: Buf::default(),
-            pieces: Vec::new(),
+            pieces: Vec::with_capacity(8), // of an ordinary request
             beside: Charge::default(),
             state: None,
             kept_with: 0,
@@ -417,11 +420,6 @@ impl OutgoingRequest {
         self.length
     }
 
-    /// Notes the length of the body made of the pieces.
-    pub(crate) fn set_length(&mut self, length: u64) {
-        self.length = length;
-    }
-
     /// Appends up to `room` bytes of the outgoing body to `out`. `body` is the client's body. True when it is complete.
     pub(crate) fn write_some(&mut self, body: &[u8], mut room: usize, out: &mut Vec<u8>) -> bool {
         while let Some(piece) = self.pieces.get(self.next) {
@@ -448,7 +446,7 @@ fn rest(span: Span, source: &[u8], offset: usize) -> &[u8] {
 }
 
 /// Maximum number of spares kept for reuse.
-const SPARE_MAX: usize = 64;
+const SPARE_MAX: usize = 256;
 
 /// Unused requests, kept for reuse.
 #[derive(Debug, Default)]
@@ -481,11 +479,11 @@ impl OutgoingRequests {
     }
 
     /// Returns a request, and releases the memory reserved for it.
-    pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
+    pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, memory: &mut Memory) {
         self.keep_work(&mut draft.scan);
-        draft.release(pool);
-        budget.release(&mut draft.promise, pool);
-        budget.release(&mut draft.answer, pool);
+        draft.release(&mut memory.pool);
+        memory.release(&mut draft.promise);
+        memory.release(&mut draft.answer);
         draft.invalid = None;
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);

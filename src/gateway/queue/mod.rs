@@ -43,7 +43,7 @@ pub(crate) struct Queues {
     /// Queue to be served next, if several want the same slots.
     next: usize,
     /// True if a slot may have become free without a notification.
-    look: bool,
+    pub(super) look: bool,
     /// Time at which a slot may become free without an event; `NEVER` if none may.
     wake: Mono,
 }
@@ -128,11 +128,6 @@ impl Queues {
     pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.queues.retain(|queue| queue.turns.len() > 0 || is_there(&queue.model));
         self.next = 0;
-    }
-
-    /// Returns true, once, if a slot may have become free.
-    pub(crate) fn take_look(&mut self) -> bool {
-        std::mem::take(&mut self.look)
     }
 
     /// Records that there may be more slots; the next call of the core checks for them, soon.

@@ -14,7 +14,10 @@ use std::net::IpAddr;
 /// long and a small request must not wait for it.
 #[derive(Default)]
 pub(super) struct RunQueue {
-    ready: VecDeque<Id<Link>>,
+    /// Cheaper than a ring, which wraps around at each step.
+    ready: Vec<Id<Link>>,
+    /// Number of the first ones in `ready` that were served.
+    served: usize,
     bulk: VecDeque<Id<Link>>,
     shaking: VecDeque<Id<Link>>,
 }
@@ -29,7 +32,7 @@ impl RunQueue {
         link.set(Flags::QUEUED);
         match link.has(Flags::DIALING.and(Flags::SHAKING).and(Flags::BULK)) {
             true => self.line_up_apart(id, link),
-            false => self.ready.push_back(id),
+            false => self.ready.push(id),
         }
     }
 
@@ -37,7 +40,8 @@ impl RunQueue {
     fn line_up_apart(&mut self, id: Id<Link>, link: &Link) {
         // A dial has a deadline, and the queue may be longer than an iteration.
         if link.has(Flags::DIALING) {
-            self.ready.push_front(id);
+            self.forget_served();
+            self.ready.insert(0, id);
         } else if link.has(Flags::SHAKING) {
             self.shaking.push_back(id);
         } else {
@@ -45,17 +49,34 @@ impl RunQueue {
         }
     }
 
+    /// Forgets the links that were served.
+    #[inline]
+    pub(super) fn forget_served(&mut self) {
+        match self.served == self.ready.len() {
+            true => self.ready.clear(),
+            false => drop(self.ready.drain(..self.served)),
+        }
+        self.served = 0;
+    }
+
     /// Number of queued links that are not in a handshake.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.ready.len() + self.bulk.len()
+        self.ready.len() - self.served + self.bulk.len()
     }
 
     /// Removes and returns the link to be served as number `count` of an iteration.
     #[inline]
     pub(super) fn next(&mut self, count: usize) -> Option<Id<Link>> {
         let turn = if count.is_multiple_of(BULK_SHARE) { self.bulk.pop_front() } else { None };
-        turn.or_else(|| self.ready.pop_front()).or_else(|| self.bulk.pop_front())
+        turn.or_else(|| self.next_ready()).or_else(|| self.bulk.pop_front())
+    }
+
+    #[inline]
+    fn next_ready(&mut self) -> Option<Id<Link>> {
+        let id = *self.ready.get(self.served)?;
+        self.served += 1;
+        Some(id)
     }
 
     /// Links in a handshake.
@@ -144,7 +165,7 @@ mod tests {
         let shaking = [add(&mut queue, 0, Flags::SHAKING), add(&mut queue, 1, Flags::SHAKING.and(Flags::READ))];
         let plain = add(&mut queue, 2, Flags::READ);
         let dial = add(&mut queue, 3, Flags::DIALING.and(Flags::SHAKING));
-        assert_eq!(queue.ready, [dial, plain]);
+        assert_eq!(queue.ready[queue.served..], [dial, plain]);
         assert_eq!(*queue.shaking(), shaking);
         let bulk = [4, 5].map(|slot| add(&mut queue, slot, Flags::READ.and(Flags::BULK)));
         let last = add(&mut queue, 6, Flags::READ);

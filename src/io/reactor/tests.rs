@@ -11,7 +11,7 @@ use crate::base::seam::{DialError, Shut};
 use crate::io::listen;
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::TcpStream as StdStream;
+use std::net::{SocketAddr, TcpStream as StdStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -494,7 +494,7 @@ fn orders_leave_in_the_iteration_that_gave_them() {
 }
 
 #[test]
-fn stale_name_closes_no_connection() {
+fn stale_handle_closes_no_connection() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     let stale = Conn { generation: conn.generation + 1, ..conn };

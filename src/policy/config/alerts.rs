@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Format of an alert.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum AlertForm {
-    /// A JSON object with a member for each fact.
+    /// A JSON object with a field for each fact.
     #[default]
     Generic,
     /// The `text` of Slack's incoming webhooks.
@@ -34,14 +34,14 @@ section! {
     /// `[alerts]`.
     #[derive(Clone, Debug)]
     pub struct Alerts {
-        /// Webhook that receives each alert as one POST of JSON. Its path is often a secret: use a reference, or rely
-        /// on `tollgate check --print`, which masks the path. Value: an `http://` or `https://` URL, `{ env = "NAME" }`
-        /// or `{ file = "path" }`.
+        /// Webhook that receives each alert as one POST of JSON. Its path is often a secret, so use a reference to an
+        /// environment variable or file. `tollgate check --print` masks the path. Value: an `http://` or `https://`
+        /// URL, `{ env = "NAME" }` or `{ file = "path" }`.
         pub url: Option<Webhook> = None, Or(WebhookUrl, "none"), Live;
-        /// Shares of a budget in percent that raise an alert when they have been used. Value: a list of at most 8
-        /// integers from 1 to 100; an empty one raises none.
+        /// Thresholds in percent. Tollgate sends an alert when use of a budget reaches one of them. Value: a list of at
+        /// most 8 integers from 1 to 100; an empty one raises none.
         pub budget: Vec<u8> = vec![80, 100], Percents, Live;
-        /// Format of an alert: `"generic"` has a member for each fact, `"slack"` is for Slack's incoming webhooks.
+        /// Format of an alert: `"generic"` has a field for each fact, `"slack"` is for Slack's incoming webhooks.
         pub form: AlertForm = AlertForm::Generic, OneOf(&[AlertForm::Generic, AlertForm::Slack], AlertForm::name), Live;
         /// Certificate authorities that are trusted for the webhook in addition to the public ones. Value: path of a
         /// PEM file.

@@ -55,15 +55,6 @@ pub struct AuthoritySpec {
     pub retired: bool,
 }
 
-/// The shapes and their other names.
-const SHAPES: [(&str, Shape); 5] = [
-    ("chat", Shape::Chat),
-    ("messages", Shape::Messages),
-    ("responses", Shape::Responses),
-    ("openai", Shape::Chat),
-    ("anthropic", Shape::Messages),
-];
-
 /// Header for a provider's credential.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Auth {
@@ -150,17 +141,17 @@ pub struct Provider {
     pub host_header: String,
     /// Path of a generation request: `/v1/chat/completions`, `/v1/messages`.
     pub path: String,
-    /// IP addresses to connect to instead of resolving the host name. If one does not answer within 250 ms, Tollgate
-    /// also tries the next. Default: the host name is resolved.
+    /// IP addresses of the provider. With them, Tollgate does not resolve the host name. If an address does not answer
+    /// within 250 ms, Tollgate also tries the next address. Default: the host name is resolved.
     ///
     /// Empty means look [`Provider::next_hop`] up; filled if that is an address.
     pub addresses: Vec<SocketAddr>,
     /// HTTP proxy through which Tollgate reaches the provider, as a URL or a reference to one: `{ env = "NAME" }` or `{
     /// file = "path" }`.
     pub proxy: Option<Proxy>,
-    /// Header of the credential: `"bearer"`, `"x-api-key"`, or the name of another header. `"client"` sends each
-    /// client's own `authorization` or `x-api-key`; the client then sends its gateway key in `x-tollgate-key`, and the
-    /// models of the provider have no other provider. Default: `"bearer"`; `"x-api-key"` for the shape `messages`.
+    /// Header of the credential: `"bearer"`, `"x-api-key"`, or the name of another header. `"client"` forwards each
+    /// client's own `authorization` or `x-api-key`. The client then sends its gateway key in `x-tollgate-key`. Models
+    /// of such a provider can have no other provider. Default: `"bearer"`; `"x-api-key"` for the shape `messages`.
     pub auth: Auth,
     /// Several credentials in place of `api_key`. Each request uses one, chosen by weight. Value: a list of up to 32
     /// references to secrets.
@@ -188,10 +179,10 @@ pub struct Provider {
     /// The provider understands a request for usage in a stream.
     pub stream_usage: bool,
     /// Requests may name objects in the provider's account by their ids: files, containers, recordings, voices, vector
-    /// stores. All keys share that account, so a key that knows an id can use the object of another key. If false, such
-    /// a request gets 400 or goes to a later target that permits it.
+    /// stores. All keys share this account, so a key that knows an id can use the object of another key. If false, such
+    /// a request gets 400, or goes to another target that permits it.
     pub stored_objects: bool,
-    /// Imports the provider's list of models and adds those that are not configured to the catalog. `{}` uses the
+    /// Imports the provider's list of models, and adds the models that are not configured to the catalog. `{}` uses the
     /// defaults of the keys below. Value: a table. Default: off.
     pub discover: Option<Discover>,
     /// Models that it lists; none before it has been asked.
@@ -357,7 +348,7 @@ fn read_one(
     name: Option<&str>,
     (limits, max_buffered): (&UpstreamLimits, usize),
 ) -> Option<Provider> {
-    let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &SHAPES));
+    let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &Shape::names()));
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
     let auth = read_auth(reader, s, shape.unwrap_or(Shape::Chat));
     let credentials = read_credentials(reader, s);

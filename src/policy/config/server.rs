@@ -40,8 +40,8 @@ section! {
         /// `"[::]:8080"` or `":8080"`, or a list of them.
         pub listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8080))], Addresses, Restart;
         /// Address of the dashboard, the admin API, `/healthz`, `/readyz`, `/metrics` and `/openapi.json`. It always
-        /// uses plain HTTP. `"unix:PATH"` is a socket of mode 0600; anyone who may open it needs no token. Value: an
-        /// address with a port, or `"unix:PATH"`.
+        /// uses plain HTTP. `"unix:PATH"` is a Unix socket with mode 0600. Its clients need no token. Value: an address
+        /// with a port, or `"unix:PATH"`.
         pub admin_listen: Option<AdminListen> = None, Or(AdminPlace, "none"), Restart;
         /// Bearer token for reading the admin API and `/metrics`. Required if other hosts can reach the admin listener:
         /// without it, Tollgate refuses to start, to reload and to upgrade. A token of less than 16 characters gives a
@@ -59,67 +59,70 @@ section! {
         pub record_requests: bool = false, Flag, Restart;
         /// Prefix of API keys. A change makes all issued keys invalid.
         pub key_prefix: String = "tg_".to_string(), KeyPrefix, Live;
-        /// Certificate chain and private key in PEM. Without them, clients use plain HTTP. Value: `{ cert = "PATH", key
-        /// = "PATH" }`.
+        /// Certificate chain and private key in PEM. Without this setting, clients use plain HTTP. Value: `{ cert =
+        /// "PATH", key = "PATH" }`.
         pub tls: Option<TlsFiles> = None, Or(Certificate, "none"), Live;
-        /// Web origins whose pages may call Tollgate from a browser, or `"*"` for all. An empty list turns CORS off.
+        /// Web origins whose pages may call Tollgate from a browser, or `"*"` for all. Pages in an application have a
+        /// scheme of their own, such as `app://obsidian.md`. An empty list turns CORS off.
         pub cors_origins: Vec<Arc<str>> = Vec::new(), Origins, Live;
-        /// Lets several processes listen on the same addresses (SO_REUSEPORT). Requires a shared store.
+        /// Lets several processes listen on the same addresses (SO_REUSEPORT). Requires a shared ledger.
         pub reuse_port: bool = false, Flag, Restart;
-        /// Memory that the process may take. `max_connections`, `max_body`, `max_buffered` and the bounds of queues are
-        /// derived from it, so that `worst_case_bytes` does not exceed it. These three settings cannot be set together
-        /// with it. 15 MiB are enough for one provider; TLS, telemetry, and many providers or models need more.
-        /// Default: not bounded.
+        /// Memory that the process may use. From this value, Tollgate derives `max_connections`, `max_body`,
+        /// `max_buffered` and the bounds of queues, so that `worst_case_bytes` does not exceed it. You cannot set
+        /// `memory` together with one of these three settings. 15 MiB are enough for one provider; TLS, telemetry, and
+        /// many providers or models need more. Default: not bounded.
         pub memory: Option<u64> = None, Or(Bytes(memory::SHARE_MIN..=1024 * 1024 * MIB), "not bounded"), Live;
         /// Bounds that no setting names.
         pub bounds: QueueBounds = QueueBounds::default();
-        /// Open client connections. At the limit, Tollgate closes a connection that has shown no valid key: the longest
-        /// idle one of the address with the most such connections. If all have shown a key, it closes the longest idle
-        /// ones of the key with the most idle connections. If none is idle, 32 more connections get 503, and any beyond
-        /// are closed. On 32-bit processors the maximum is 500,000.
+        /// Open client connections. At the limit, Tollgate closes a connection that has sent no valid key. It picks the
+        /// address with the most such connections, and closes the connection that has been idle longest. If all
+        /// connections have sent a valid key, Tollgate closes the longest idle connections of the key with the most
+        /// idle connections. If no connection is idle, 32 further connections get 503; Tollgate closes any beyond
+        /// these. On 32-bit processors the maximum is 500,000.
         pub max_connections: usize = 10_000, Whole(1..=limits::CONNECTIONS_MAX), Live;
         /// Open connections of one IPv4 address or IPv6 /64 network. At the limit, Tollgate closes only connections of
-        /// that address to make room, and 4 more get 503. 0 means no limit.
+        /// this address to make room, and 4 further connections get 503. 0 means no limit.
         pub max_connections_per_ip: usize = 0, Whole(0..=limits::CONNECTIONS_MAX), Live;
-        /// Size of a request's head. A larger one gets 431.
+        /// Size of a request's head. A request with a larger head gets 431.
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
-        /// Size of a request's body. A larger one gets 413.
+        /// Size of a request's body. A request with a larger body gets 413.
         pub max_body: u64 = 32 * MIB, Bytes(1024..=1024 * MIB), Live;
         /// Memory of all buffers together; at least four times `max_body`. Requests beyond it get 503. The requests of
         /// one key together can use a quarter of this memory, or up to three quarters while one large request is
-        /// translated. A response of up to an eighth (a sixteenth if it is translated) always continues; a larger one
-        /// may wait for others.
+        /// translated. A response of up to an eighth (a sixteenth if it is translated) always continues. A larger
+        /// response may wait for other responses.
         pub max_buffered: usize = 512 << 20, Bytes(MIB..=1024 * 1024 * MIB), Live;
-        /// Time from the first byte of a request's head to its last. It is also the time until the first byte on a new
-        /// connection, including the TLS handshake, and on an idle connection that has shown no valid key.
+        /// Time from the first byte of a request's head to the last byte of the head. The same time applies until the
+        /// first byte on a new connection, including the TLS handshake, and on an idle connection that has sent no
+        /// valid key.
         pub header_timeout: Duration = Duration::from_secs(10), Time(TIMEOUTS), Live;
-        /// Time in which a request's body makes no progress. A body that takes longer than this must also average 16
-        /// KiB/s.
+        /// Time in which no byte of a request's body arrives. A body that takes longer than this in total must average
+        /// at least 16 KiB/s.
         pub body_timeout: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
-        /// Time that a connection may be idle between two requests, once it has shown a valid key.
+        /// Time that a connection may be idle between two requests after it has sent a valid key.
         pub keepalive_timeout: Duration = Duration::from_secs(75), Time(TIMEOUTS), Live;
-        /// Time in which a client may read nothing although data waits for it.
+        /// Time in which a client reads nothing although data waits for the client.
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
         /// Time for running requests to finish after Tollgate gets the signal to stop.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
         /// Time between SIGTERM and the stop. `/readyz` returns 503 immediately, and Tollgate keeps serving clients for
         /// this time, so that a load balancer can notice.
         pub drain_lead: Duration = Duration::ZERO, Time(WAITS), Live;
-        /// Proxies whose `x-forwarded-for` is trusted, by address or network. The client (`peer` in the log) is the
-        /// last address of that header that is not in this list.
+        /// Addresses or networks of proxies whose `x-forwarded-for` Tollgate trusts. The client (`peer` in the log) is
+        /// the last address in this header that is not in this list.
         pub trusted_proxies: Vec<Network> = Vec::new(), Networks, Live;
         /// Connections of `trusted_proxies` begin with a PROXY protocol header (version 1 or 2), before TLS.
         pub proxy_protocol: bool = false, Flag, Live;
-        /// Requests that are logged: `"all"`, only `"failures"`, or a share of the successes. Failures, and requests
-        /// that needed a second attempt, are always logged. Requests without a valid key are logged at most 100 times a
-        /// second.
+        /// Requests that Tollgate logs: `"all"`, only `"failures"`, or a share of the successful requests. Tollgate
+        /// always logs failures, and requests that needed a second attempt. It logs at most 100 requests a second
+        /// without a valid key.
         pub log: RequestLog = RequestLog::All, Logged, Live;
-        /// Form in which usage records keep the users and conversations that clients name: `"hash"` keeps users as
-        /// keyed hashes, `"plain"` keeps the first 64 printable characters of a user's name, `"off"` keeps neither
-        /// these nor the kind of client.
+        /// Form of the names of users and conversations in usage records: `"hash"` stores users as keyed hashes,
+        /// `"plain"` stores the first 64 printable characters of a user's name, `"off"` stores none of these names and
+        /// no kind of client.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
-        /// Silence after which Tollgate sends the head of a stream, with status 200; later it is the time between
-        /// heartbeats. A failure after the head is an error event.
+        /// Time without an event after which Tollgate sends the head of a stream with status 200. After that, it is the
+        /// time between heartbeats. A failure after the head is an error event.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }
 }
@@ -509,14 +512,20 @@ impl Kind<Vec<Arc<str>>> for Origins {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<Arc<str>>> {
         let mut origins = Vec::new();
         for (field, origin) in reader.strings(field) {
-            let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-            let good = host.is_some_and(|host| {
-                !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b))
+            let good = origin.split_once("://").is_some_and(|(scheme, host)| {
+                // Scheme: RFC 3986, section 3.1. Pages in an application have one of its own, such as `app`.
+                let all = |text: &str, marks: &[u8]| {
+                    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || marks.contains(&b))
+                };
+                scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+                    && all(scheme, b"+-.")
+                    && all(host, b"-.:[]")
             });
             if good || origin == "*" {
                 origins.push(origin.into());
             } else {
-                reader.wrong(&field, "expected an origin such as \"https://app.example.com\", or \"*\"");
+                let rule = "expected an origin such as \"https://app.example.com\" or \"app://obsidian.md\", or \"*\"";
+                reader.wrong(&field, rule);
             }
         }
         Some(origins)

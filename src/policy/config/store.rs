@@ -37,10 +37,11 @@ section! {
     /// `[store]`.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct StoreConfig {
-        /// Location of keys and ledger: `sqlite:PATH` for one host, `redis://…` or `rediss://…` for several, and
+        /// Location of keys and ledger: `sqlite:PATH` for one host, `redis://…` or `rediss://…` for several hosts, and
         /// `redis+cluster://HOST:PORT,HOST,…` or `rediss+cluster://…` for a cluster, with one or more of its nodes. If
-        /// the folder of a file is missing, Tollgate creates it. To keep a password out of the file, write a list of
-        /// parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`. Value: a URL of one of these forms.
+        /// the folder of a file is missing, Tollgate creates it. To keep a password out of the configuration file,
+        /// write a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`. Value: a URL of one of these
+        /// forms.
         pub url: StoreUrl = StoreUrl::Sqlite("tollgate.db".into()), Url, Restart;
         /// Certificate authorities for `rediss://`, instead of the public ones. Value: path of a PEM file. Default: the
         /// public authorities.
@@ -49,38 +50,39 @@ section! {
         /// `"write-behind"` commits the usage record after the response: at most 50 ms later, or `commit_every` plus 25
         /// ms if that is longer. `"before-reply"` commits it before the response is complete.
         pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
-        /// Time between commits of usage records to a ledger in a file. Longer intervals write less to flash; a kill
-        /// loses the records that are not committed yet. More than `"25ms"` is possible only with `durability =
-        /// "write-behind"`.
+        /// Time between commits of usage records to a ledger in a file. With a longer interval, Tollgate writes less to
+        /// flash. A kill loses the records that are not committed yet. More than `"25ms"` is possible only with
+        /// `durability = "write-behind"`.
         pub commit_every: Duration = COMMIT_TICK, Time(COMMITS), Restart;
-        /// Time between syncs of the commits to a ledger in a file. A power cut loses no more than that and
-        /// `commit_every`. With `"before-reply"` every commit is synced.
+        /// Time between syncs of the commits to a ledger in a file. A power cut loses at most the usage records of
+        /// `sync_every` plus `commit_every`. With `"before-reply"` Tollgate syncs every commit.
         pub sync_every: Duration = Duration::from_secs(30), Time(SYNCS), Restart;
         /// Bytes of a page of a ledger in a file: 512, 1024, 2048 or 4096. It applies to a new file, or after
         /// `tollgate ledger compact`.
         pub page_size: u32 = 4096, PageSize, Restart;
-        /// Copies the ledger, which may be on tmpfs, to the file `to`, at the interval `every` (1 s to 366 d) and at a
-        /// clean stop, if it has changed. A copy replaces an older one, but no other file. Tollgate never reads the
-        /// copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
+        /// Copies the ledger to the file `to`, for example from tmpfs to flash. Tollgate copies it at the interval
+        /// `every` (1 s to 366 d) and at a clean stop, if it has changed. A copy replaces an older copy, but no other
+        /// file. Tollgate never reads the copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
-        /// If a commit of usage records is late by this time, new requests get 503, except with `on_outage = "local"`.
+        /// If a commit of usage records is delayed by more than this time, new requests get 503, except with `on_outage
+        /// = "local"`.
         pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
-        /// Behaviour while a shared store cannot be reached: `"refuse"` returns 503, `"local"` lets each host admit its
-        /// share of every limit. `"local"` cannot be combined with `durability = "before-reply"`.
+        /// Behaviour while a shared ledger cannot be reached: `"refuse"` returns 503, `"local"` lets each host admit
+        /// its share of every limit. `"local"` cannot be combined with `durability = "before-reply"`.
         pub on_outage: OnOutage = OnOutage::Refuse, OneOf(&OnOutage::ALL, OnOutage::as_str), Restart;
-        /// Hosts that share the store.
+        /// Hosts that share the ledger.
         pub hosts: u32 = 1, Whole(1..=10_000), Restart;
-        /// Replicas of a shared store that must confirm a write before it counts: usage records, admissions and changes
-        /// of keys. With fewer, Tollgate treats the store as unreachable.
+        /// Number of replicas of a shared ledger that must confirm each write of usage records, admissions and changes
+        /// of keys. If fewer replicas confirm, Tollgate treats the ledger as unreachable.
         pub replicas: u32 = 0, Whole(0..=5), Restart;
-        /// Time for which usage records are kept. Their sums by day are kept forever. Default: forever.
+        /// Time for which the ledger keeps usage records. It keeps their daily sums forever. Default: forever.
         ///
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "forever"), Restart;
-        /// Folder for usage records that the store does not accept before the process ends. The next start reads them.
-        /// With a shared store this folder also contains the epoch file, by which a gateway recognises the store at its
-        /// start. Value: path of a folder. Default: the folder of the ledger's file; of a shared store, the folder of
-        /// the configuration.
+        /// Folder for usage records that the ledger does not accept before the process ends. The next start reads them.
+        /// With a shared ledger this folder also contains the epoch file, by which a gateway recognises the ledger at
+        /// its start. Value: path of a folder. Default: the folder of the ledger's file; of a shared ledger, the folder
+        /// of the configuration.
         pub spill: Option<PathBuf> = None,
             Or(Folder, "beside the ledger's file; beside the configuration if the store is shared"), Restart;
     }
@@ -227,7 +229,7 @@ impl Durability {
     }
 }
 
-/// Behaviour while a shared store cannot be reached.
+/// Behaviour while a shared ledger cannot be reached.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum OnOutage {
     /// 503.
@@ -345,9 +347,9 @@ fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Fiel
     Some((url, first))
 }
 
-/// True if the text after the scheme is valid in a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. Only the
-/// host is required. A fragment is refused, since some clients skip the check of certificates by it. `nodes`: largest
-/// number of hosts, each with its port. Several hosts allow only database 0.
+/// True if the text after the scheme is valid in a shared ledger's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. Only
+/// the host is required. A fragment is refused, since some clients skip the check of certificates by it. `nodes`: the
+/// largest number of hosts, each with its port. Several hosts allow only database 0.
 fn is_shared(rest: &str, nodes: usize) -> bool {
     let Some(rest) = rest.strip_prefix("//") else { return false };
     let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));

@@ -16,17 +16,17 @@ section! {
     /// `[telemetry]`.
     #[derive(Clone, Debug)]
     pub struct Telemetry {
-        /// Collector of traces, which are sent by OTLP over HTTP in JSON. Tollgate adds `/v1/traces` to the URL.
+        /// Collector of traces. Tollgate sends traces by OTLP over HTTP in JSON, and adds `/v1/traces` to the URL.
         pub otlp: Option<String> = None, Or(CollectorUrl, "none"), Live;
-        /// Further headers for the collector, each a string or a reference to a secret. They are read at the start and
-        /// at each reload. Value: a table of up to 32 headers.
+        /// Further headers for the collector, each a string or a reference to a secret. Tollgate reads the references
+        /// at the start and at each reload. Value: a table of up to 32 headers.
         pub headers: Vec<CollectorHeader> = Vec::new(), Headers, Live;
         /// Certificate authorities that are trusted for the collector in addition to the public ones. Value: path of a
         /// PEM file.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
             Live;
-        /// Recorded share of the traces that Tollgate starts. If the client started the trace, its sampling flag
-        /// decides.
+        /// Share of traces to record, of the traces that Tollgate starts. If the client started the trace, the client's
+        /// sampling flag decides.
         pub sample: f64 = 1.0, Fraction, Live;
         /// Collector of spans; none if `otlp` is not set.
         pub collector: Option<Box<Provider>> = None;

@@ -3,13 +3,15 @@
 use super::budget::{BudgetOf, BudgetStatus, NO_BUDGET, Thresholds, tell};
 use super::{Amount, Meter, PathIx, Payer};
 use crate::base::time::Unix;
-use crate::policy::plan::{Group, Plan};
+use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
 
 /// State of one group: settled use and reservations.
 #[derive(Debug)]
 pub struct GroupStatus<'a> {
     /// Name and limits of the group.
     pub limits: &'a Plan,
+    /// Name of the group that contains it.
+    pub parent: Option<&'a str>,
     /// Used in the period.
     pub used: Amount,
     /// Reserved by requests that run.
@@ -86,11 +88,12 @@ impl Meter {
 
     /// Shows every configured group, brought to `now`.
     pub fn groups(&mut self, now: Unix, see: &mut dyn FnMut(&GroupStatus<'_>)) {
-        self.tree.each_configured(&self.open, now, |node| {
+        self.tree.each_that(|node| node.path.is_some(), &self.open, now, &mut |node, path| {
             let account = &node.account;
             let (requests, window_tokens) = account.window_known();
             see(&GroupStatus {
                 limits: &node.limits,
+                parent: path.rsplit(PATH_SEPARATOR).nth(1),
                 used: account.period_known(),
                 reserved: account.period.reserved,
                 renews: account.period.bounds.1,

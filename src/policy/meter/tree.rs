@@ -24,7 +24,7 @@ pub(super) struct Node {
     /// Interval in which the account needs no update: the intersection of its window and period.
     stays: (Unix, Unix),
     /// Path of the keys in it; `NONE` if it is not configured.
-    path: PathIx,
+    pub(super) path: PathIx,
 }
 
 /// A path.
@@ -135,7 +135,7 @@ impl Tree {
         let Tree { nodes, paths, .. } = self;
         for index in &*paths[path.0 as usize].groups {
             let node = &mut nodes[*index as usize];
-            if now < node.stays.0 || node.stays.1 <= now {
+            if !node.stays(now) {
                 node.enter(now, open, &|open| paths[open.path.0 as usize].groups.contains(index));
             }
             see(node);
@@ -151,31 +151,35 @@ impl Tree {
 
     /// Visits each configured group with a budget, updated to `now`.
     pub(super) fn each_budget(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
-        self.each_that(|node| node.limits.budget > 0, open, now, &mut see);
+        self.each_that(|node| node.limits.budget > 0, open, now, &mut |node, _| see(node));
     }
 
-    /// Visits each configured group, updated to `now`.
-    pub(super) fn each_configured(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
-        self.each_that(|node| node.path.is_some(), open, now, &mut see);
-    }
-
-    fn each_that(
+    pub(super) fn each_that(
         &mut self,
         is_asked: fn(&Node) -> bool,
         open: &Slots<Open>,
         now: Unix,
-        see: &mut dyn FnMut(&mut Node),
+        see: &mut dyn FnMut(&mut Node, &str),
     ) {
         let Tree { nodes, paths, .. } = self;
         for (index, node) in nodes.iter_mut().enumerate().filter(|(_, node)| is_asked(node)) {
             let index = index as u32;
-            node.enter(now, open, &|open| paths[open.path.0 as usize].groups.contains(&index));
-            see(node);
+            if !node.stays(now) {
+                node.enter(now, open, &|open| paths[open.path.0 as usize].groups.contains(&index));
+            }
+            let path = &*paths[node.path.0 as usize].text;
+            see(node, path);
         }
     }
 }
 
 impl Node {
+    /// True if the account needs no update at `now`.
+    #[inline]
+    fn stays(&self, now: Unix) -> bool {
+        self.stays.0 <= now && now < self.stays.1
+    }
+
     #[inline(never)]
     fn enter(&mut self, now: Unix, open: &Slots<Open>, is_here: &dyn Fn(&Open) -> bool) {
         let Node { account, limits, .. } = self;

@@ -11,6 +11,8 @@ pub(super) struct FramingFields<'a> {
     coding: Option<&'a [u8]>,
     close: bool,
     keep: bool,
+    /// `connection` names something else, perhaps headers.
+    pub(super) options: bool,
 }
 
 /// Error in the framing fields.
@@ -34,8 +36,10 @@ impl<'a> FramingFields<'a> {
             &mut self.coding
         } else if name.eq_ignore_ascii_case("connection") {
             for token in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                self.close |= token.eq_ignore_ascii_case(b"close");
-                self.keep |= token.eq_ignore_ascii_case(b"keep-alive");
+                let (close, keep) = (token.eq_ignore_ascii_case(b"close"), token.eq_ignore_ascii_case(b"keep-alive"));
+                self.close |= close;
+                self.keep |= keep;
+                self.options |= !close && !keep;
             }
             return Ok(true);
         } else {

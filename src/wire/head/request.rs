@@ -6,7 +6,7 @@ use super::parts::{
     BlankLine, COUNT, Expect, HeadError, HeaderField, Method, RequestHead, find_end, is_agent, is_anthropic, is_true,
     session_rank,
 };
-use super::plain;
+use super::{is_of_hop, plain};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
@@ -106,6 +106,9 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             return Err(bad(reason));
         }
     }
+    if framing.options {
+        traced &= forget_hop_fields(head, &mut fields);
+    }
     check_host(http11, seen[HeaderField::Host as usize], fields[HeaderField::Host as usize].of(head))?;
     let known = known_method(method);
     Ok(RequestHead {
@@ -125,6 +128,17 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
         names_key,
         fields,
     })
+}
+
+/// Removes the fields that would be forwarded, but are for this hop only. False if the trace headers are, too.
+#[cold]
+fn forget_hop_fields(head: &[u8], fields: &mut [Span; COUNT]) -> bool {
+    for (name, field) in &NAMES {
+        if name.starts_with("anthropic-") && is_of_hop(head, name.as_bytes()) {
+            fields[*field as usize] = Span::default();
+        }
+    }
+    !is_of_hop(head, b"traceparent") && !is_of_hop(head, b"tracestate")
 }
 
 fn explain(head: &[u8], error: httparse::Error) -> HeadError {

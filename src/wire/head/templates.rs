@@ -3,12 +3,13 @@
 //!
 //! Must never accept a head that the parser would read differently. Everything except the gaps equals a parsed head. In
 //! a gap, visible ASCII replaces visible ASCII, and a number without a leading zero replaces another. Must never keep a
-//! secret: the key is overwritten, and a head with fields that might be secret is not kept. A property test and a fuzz
+//! secret: a template has no key, and a head with fields that might be secret is not kept. A property test and a fuzz
 //! target compare templates with the parser.
 
 use super::{Framing, HeaderField, RequestHead};
 use crate::base::ring::Ring;
 use crate::wire::Span;
+use crate::wire::template::{BytesTemplate, number};
 use lanes::skip::to_invisible;
 
 /// Maximum number of heads kept. The oldest is replaced.
@@ -17,8 +18,6 @@ const KEPT_MAX: usize = 8;
 const HEAD_MAX: usize = 1024;
 /// Maximum number of digits of a length. Longer ones are left to the parser.
 const LENGTH_DIGITS_MAX: usize = 15;
-/// Byte that overwrites a key.
-const BLOT: u8 = b'x';
 /// Fields whose values are not secret and do not change between requests. The last is a prefix: fields that begin with
 /// it are self-descriptions of OpenAI's and Anthropic's SDKs.
 const PUBLIC: [&str; 11] = [
@@ -43,19 +42,15 @@ pub struct HeadTemplates(Ring<HeadTemplate>);
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum HeadHole {
     /// Number of visible characters of a key.
-    Key(u32),
+    Key(u16),
     /// Number of digits of a number.
-    Length(u32),
-    /// No gap: the head ends here.
-    End,
+    Length(u8),
 }
 
 #[derive(Debug)]
 struct HeadTemplate {
-    bytes: Vec<u8>,
+    template: BytesTemplate<HeadHole, 3>,
     head: RequestHead,
-    /// Constant parts, each with the gap after it.
-    parts: [(Span, HeadHole); 3],
 }
 
 impl HeadTemplates {
@@ -70,16 +65,11 @@ impl HeadTemplates {
         if len > HEAD_MAX || !self.0.takes() {
             return;
         }
-        let Some(parts) = parts(&buf[..len], head) else { return };
-        let template = self.0.place(KEPT_MAX, || HeadTemplate { bytes: Vec::new(), head: *head, parts });
-        (template.head, template.parts) = (*head, parts);
-        template.bytes.clear();
-        template.bytes.extend_from_slice(&buf[..len]);
-        for (part, hole) in parts {
-            if let HeadHole::Key(len) = hole {
-                template.bytes[part.end as usize..(part.end + len) as usize].fill(BLOT);
-            }
-        }
+        let Some((holes, count)) = holes(&buf[..len], head) else { return };
+        let new = || HeadTemplate { template: BytesTemplate::default(), head: *head };
+        let place = self.0.place(KEPT_MAX, new);
+        place.head = *head;
+        place.template.learn(&buf[..len], &holes[..count], [b"", b""]);
     }
 }
 
@@ -87,8 +77,8 @@ fn is_visible(text: &[u8]) -> bool {
     to_invisible(text, 0) == text.len()
 }
 
-/// Returns the constant parts of a head; `None` if it is not to be kept.
-fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, HeadHole); 3]> {
+/// Returns the holes of a head and their number; `None` if it is not to be kept.
+fn holes(bytes: &[u8], head: &RequestHead) -> Option<([(Span, HeadHole); 2], usize)> {
     let (bearer, api_key) = (head.field(HeaderField::Authorization), head.field(HeaderField::XApiKey));
     let key = match (bearer.is_empty(), api_key.is_empty()) {
         (false, true) if bearer.of(bytes).get(..7)?.eq_ignore_ascii_case(b"bearer ") => {
@@ -128,59 +118,38 @@ fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, HeadHole); 3]> {
         }
     }
     let digits = digits.filter(|digits| !digits.is_empty() && digits.of(bytes)[0] != b'0');
-    let end = head.len;
-    let (key_hole, part) = (HeadHole::Key(key.len() as u32), |start, end| Span { start, end });
-    Some(match (digits, head.framing) {
-        (None, Framing::None) => {
-            let empty = (part(end, end), HeadHole::End);
-            [(part(0, key.start), key_hole), (part(key.end, end), HeadHole::End), empty]
-        }
+    let key = (key, HeadHole::Key(key.len() as u16));
+    match (digits, head.framing) {
+        (None, Framing::None) => Some(([key; 2], 1)),
         (Some(digits), Framing::Length(_)) => {
-            let length_hole = HeadHole::Length(digits.len() as u32);
-            let (first, second) = match key.start < digits.start {
-                true => ((key, key_hole), (digits, length_hole)),
-                false => ((digits, length_hole), (key, key_hole)),
-            };
-            let between = part(first.0.end, second.0.start);
-            [(part(0, first.0.start), first.1), (between, second.1), (part(second.0.end, end), HeadHole::End)]
+            let length = (digits, HeadHole::Length(digits.len() as u8));
+            Some((if key.0.start < digits.start { [key, length] } else { [length, key] }, 2))
         }
-        _ => return None,
-    })
+        _ => None,
+    }
 }
 
 impl HeadTemplate {
     fn matches(&self, buf: &[u8]) -> Option<RequestHead> {
-        let (mut at, mut length, mut moved) = (0usize, 0u64, None);
-        for (part, hole) in &self.parts {
-            let same = part.of(&self.bytes);
-            if !buf.get(at..)?.starts_with(same) {
-                return None;
-            }
-            at += same.len();
-            match *hole {
+        let (mut length, mut moved) = (0, None);
+        let mut comparison = self.template.compare(buf)?;
+        while let Some(hole) = comparison.next_hole()? {
+            match hole {
                 HeadHole::Key(len) => {
-                    if !is_visible(buf.get(at..at + len as usize)?) {
+                    if !is_visible(comparison.fill(usize::from(len))?) {
                         return None;
                     }
-                    at += len as usize;
                 }
                 HeadHole::Length(digits) => {
-                    let start = at;
-                    while let Some(digit) = buf.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9)
-                    {
-                        length = length.wrapping_mul(10).wrapping_add(u64::from(digit));
-                        at += 1;
-                    }
-                    if at == start || at - start > LENGTH_DIGITS_MAX || buf[start] == b'0' {
-                        return None;
-                    }
-                    moved = Some((part.end, (at - start) as u32, digits));
+                    let (value, now) = number(comparison.left, LENGTH_DIGITS_MAX)?;
+                    let at = buf.len() - comparison.left.len();
+                    (length, moved) = (value, Some((at as u32, now as u32, u32::from(digits))));
+                    comparison.fill(now)?;
                 }
-                HeadHole::End => break,
             }
         }
         let mut head = self.head;
-        head.len = at as u32;
+        head.len = (buf.len() - comparison.left.len()) as u32;
         if let Some((from, now, before)) = moved {
             head.framing = Framing::Length(length);
             if now != before {

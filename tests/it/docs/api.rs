@@ -131,7 +131,7 @@ fn responses_of_the_api_pages_are_real() {
 }
 
 #[test]
-fn json_is_broken_at_its_upper_levels_only() {
+fn json_has_line_breaks_only_at_its_upper_levels() {
     let json = r#"{"a":[],"b":{"c":{"d":{"e":",\"{"}}}}"#;
     let made = "{\n  \"a\": [],\n  \"b\": {\n    \"c\": {\n      \"d\": {\"e\": \",\\\"{\"}\n    }\n  }\n}";
     assert_eq!(lines(json), made);

@@ -108,13 +108,14 @@ fn every_help_has_an_example() {
 const WRONG: &str = "no/such value?";
 
 /// Options that accept any text: a name to set or to search for, or the key of the simulated provider.
-const FREE: [(&str, &str); 12] = [
+const FREE: [(&str, &str); 13] = [
     ("tollgate keys issue", "name"),
     ("tollgate keys set", "name"),
     ("tollgate provider", "key"),
     ("tollgate provider", "model"),
     ("tollgate keys list", "name"),
     ("tollgate usage", "model"),
+    ("tollgate usage", "session"),
     ("tollgate usage", "user"),
     ("tollgate usage", "group"),
     ("tollgate requests", "key"),

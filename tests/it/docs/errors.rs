@@ -126,7 +126,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         (
             "upstream_failed",
             Refusal::upstream_failed(Some("the model's provider failed with status 500".to_owned()), None),
-            "Retry after `retry-after`, if it is there. The message has the provider's own status: 429 if it limits \
+            "Retry after `retry-after`, if present. The message has the provider's own status: 429 if it limits \
              the rate.",
         ),
         (

@@ -144,7 +144,7 @@ fn changelog_has_the_current_ledger_formats() {
 
 #[test]
 fn bounds_are_next_to_their_claims() {
-    let claim = between(SHARED, "All hosts together admit exactly what one host would.", "\n\n");
+    let claim = between(SHARED, "All hosts together admit exactly as many requests as one host would.", "\n\n");
     assert!(claim.contains("exception"), "{claim}");
     assert!(MAP.contains("no more than one would, within the bound of [`docs::explanation::shared_ledger`]"));
     let recorder = include_str!("../../../src/gateway/admin/recorder.rs");

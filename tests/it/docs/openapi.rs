@@ -1,7 +1,7 @@
 //! Compares the OpenAPI document with real answers: every status, header and body must match it, and every entry of it
 //! must occur.
 
-use super::rig::{Gate, Rig, chat, get, rest};
+use super::rig::{Gate, Rig, chat, get, read_to_end};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -22,7 +22,7 @@ pub(super) fn ask(gate: &Gate, request: &str) -> Answer {
     let mut stream = gate.connect();
     let closing = request.replacen("\r\nhost: h", "\r\nconnection: close\r\nhost: h", 1);
     stream.write_all(closing.as_bytes()).unwrap();
-    let text = rest(&mut stream);
+    let text = read_to_end(&mut stream);
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let mut lines = head.split("\r\n");
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -144,7 +144,7 @@ fn setting(name: &str) -> Rig {
 fn document(gate: &Gate) -> Value {
     let mut stream = super::rig::connect(gate.admin);
     stream.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    let text = rest(&mut stream);
+    let text = read_to_end(&mut stream);
     assert!(text.contains("content-type: application/json"), "{text}");
     serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap()
 }

@@ -30,7 +30,7 @@ fn references_list_every_metric_and_log_field() {
     gate.ask(&super::rig::get("nothing", "/v1/models"));
     let mut stream = super::rig::connect(gate.admin);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    let metrics = super::rig::rest(&mut stream);
+    let metrics = super::rig::read_to_end(&mut stream);
     let known = |name: &str| METRICS.contains(&format!("`{name}`")) || METRICS.contains(&format!("`{name}{{"));
     for line in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let name = line.split(' ').next().unwrap();

@@ -2,7 +2,7 @@
 //! Prometheus' own tool.
 
 use super::pages::{anchors, root};
-use super::rig::{Rig, chat, connect, get, rest};
+use super::rig::{Rig, chat, connect, get, read_to_end};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -26,7 +26,7 @@ fn metrics() -> String {
     gate.ask(&get(&rig.key, "/v1/nothing"));
     let mut stream = connect(gate.admin);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    rest(&mut stream).split_once("\r\n\r\n").unwrap().1.to_string()
+    read_to_end(&mut stream).split_once("\r\n\r\n").unwrap().1.to_string()
 }
 
 /// Returns the names of series with their labels.

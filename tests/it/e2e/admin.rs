@@ -232,7 +232,7 @@ fn last_requests_equal_the_lines_of_the_log() {
 }
 
 #[test]
-fn requests_names_the_token_or_the_address_that_is_wrong() {
+fn requests_command_names_the_wrong_token_or_address() {
     let h = Harness::start(&Setup { server: "admin_token = { env = \"SIM_KEY\" }", ..Setup::default() });
     let with = |env: &[(&str, &str)], args: &[&str]| run(h.folder.path(), args, env).err;
     let (admin, clients) = (h.admin.to_string(), h.at.to_string());
@@ -246,7 +246,7 @@ fn requests_names_the_token_or_the_address_that_is_wrong() {
 }
 
 #[test]
-fn failures_are_recorded_before_anybody_reads_and_successes_from_then_on() {
+fn failures_are_always_recorded_and_successes_after_the_first_read() {
     let h = Harness::start(&Setup { server: WRITE.trim_end_matches("record_requests = true"), ..Setup::default() });
     let key = h.key();
     let wrong = with(chat("x"), "model", "no-such");
@@ -282,6 +282,30 @@ fn failures_are_recorded_before_anybody_reads_and_successes_from_then_on() {
 }
 
 #[test]
+fn refused_requests_have_their_session_and_the_place_of_the_error() {
+    let h = start();
+    let key = h.key_with(&["--requests", "1"]);
+    let ask = |key: &str, body: &str, name: &str| {
+        let fields = [("authorization", &*bearer(key)), ("x-session-id", name)];
+        h.client().ask(&post("/v1/chat/completions", &fields, body))
+    };
+    let body = chat("x").to_string();
+    assert_eq!(ask(&key, &body, "nightly").status(), 200);
+    for name in ["nightly", "nightly", "other"] {
+        let answer = ask(&key, &body, name);
+        assert_eq!(answer.status(), 429, "{}", answer.text());
+    }
+    let found = told(&h, "requests?session=nightly");
+    let refused: Vec<_> = found["data"].as_array().unwrap().iter().filter(|one| one["status"] == 429).collect();
+    let count: u64 = refused.iter().map(|one| one["count"].as_u64().unwrap_or(1)).sum();
+    assert_eq!(count, 2, "{found}");
+    let answer = ask(&h.key(), "{\"a\":", "nightly");
+    assert_eq!(answer.status(), 400, "{}", answer.text());
+    let all = told(&h, "requests");
+    assert!(all["data"].as_array().unwrap().iter().any(|one| one["reason"] == "invalid JSON after 5 bytes"), "{all}");
+}
+
+#[test]
 fn a_session_is_found_by_the_name_that_the_client_sent() {
     let h = start();
     let key = h.key();
@@ -298,6 +322,10 @@ fn a_session_is_found_by_the_name_that_the_client_sent() {
         assert!(out.lines().count() == 1 && out.contains(id.as_str()), "{name}: {out}");
     }
     assert_eq!(told(&h, "requests?session=session-2")["data"], json!([]));
+    h.ledger(2);
+    let usage = told(&h, "usage?by=session&session=session%201/2");
+    assert_eq!((&usage["data"][0]["name"], &usage["data"][0]["requests"]), (&hash.into(), &json!(1)), "{usage}");
+    assert_eq!(usage["data"].as_array().unwrap().len(), 1);
     let out = h.done(&["requests", "--id", &ids[0]]);
     for wanted in ["id ", "session ", "tokens ", "cost usd ", "ms ", "target "] {
         assert!(out.lines().any(|line| line.starts_with(wanted)), "{wanted}: {out}");
@@ -322,7 +350,7 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
         assert!(targets["first_byte_us"]["median"].is_u64(), "after {first}: {targets}");
         let minutes = told(&h, "status")["minutes"].clone();
         let requests = minutes.as_array().unwrap().iter().filter_map(|minute| minute["requests"].as_u64());
-        assert_eq!(requests.sum::<u64>(), 2, "one more asked for the quota; after {first}: {minutes}");
+        assert_eq!(requests.sum::<u64>(), 2, "one more request for the quota; after {first}: {minutes}");
         assert_eq!(told(&h, "status")["recorded_since"], since);
     }
 }
@@ -444,7 +472,7 @@ fn json_members_may_be_escaped_and_errors_name_their_path() {
 }
 
 #[test]
-fn rotation_keeps_former_secrets_and_the_audit_has_their_end() {
+fn rotation_keeps_former_secrets_and_the_audit_has_their_expiry() {
     let h = start();
     let id = ask(&h, "POST", "keys", &[], r#"{"name":"ci","labels":{"team":"a"},"limits":{"budget":1.5}}"#).json();
     let rotate = format!("keys/{}/rotate", id["id"].as_str().unwrap());
@@ -530,7 +558,7 @@ fn unix_socket_needs_no_token_and_admits_only_its_owner() {
     assert!(banner.contains("\"admin\":[\"unix:"), "{banner}");
     gateway.stop("KILL");
     let mut again = Process::start(h.folder.path(), "again", &["serve", "--config", "socket.toml"], &[CREDENTIAL]);
-    wait_for("the abandoned connection to make room", || {
+    wait_for("the abandoned connection to be closed", || {
         assert!(!again.has_ended(), "{}", again.written());
         (command(&["ready", "--config", "socket.toml"]).code == 0).then_some(())
     });

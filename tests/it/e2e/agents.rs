@@ -63,7 +63,7 @@ fn claude_code_finds_the_gateway_and_repeats_no_request_without_a_key() {
 }
 
 #[test]
-fn safeguards_are_refused_by_name_where_no_provider_has_them() {
+fn safeguards_are_refused_by_name_if_no_provider_has_them() {
     let h = Harness::usual();
     let key = h.key();
     let body = |model: &str| {
@@ -84,7 +84,7 @@ fn usage_tells_the_sub_agents_of_claude_code_codex_and_opencode_apart() {
     let key = h.key();
     let claude = ("x-claude-code-session-id", "s-1");
     let agent = |id: &'static str| ("x-claude-code-agent-id", id);
-    let cases: [&[(&str, &str)]; 7] = [
+    let cases: [&[(&str, &str)]; 8] = [
         &[claude],
         &[claude, agent("a-1")],
         &[claude, agent("a-1")],
@@ -93,6 +93,7 @@ fn usage_tells_the_sub_agents_of_claude_code_codex_and_opencode_apart() {
         &[("x-session-id", "o-2"), ("X-Parent-Session-Id", "o-1")],
         // Neither too long a name nor one with quotes harms anything.
         &[claude, agent("\"\\ \u{1f600}"), ("x-claude-code-parent-agent-id", LONG)],
+        &[claude, agent("")],
     ];
     let logged: Vec<Value> = cases
         .iter()
@@ -113,6 +114,7 @@ fn usage_tells_the_sub_agents_of_claude_code_codex_and_opencode_apart() {
     assert!(text(4, "agent").len() == 16 && text(4, "parent_agent").len() == 16);
     assert_eq!(text(5, "agent"), text(5, "session"));
     assert!(text(6, "agent").len() == 16 && text(6, "parent_agent").len() == 16);
+    assert_eq!(logged[7].get("agent"), None, "an empty name is the main agent");
     h.ledger(cases.len() as u64);
     let agents = h.usage("agent");
     let of = |name: &str| {
@@ -127,6 +129,33 @@ fn usage_tells_the_sub_agents_of_claude_code_codex_and_opencode_apart() {
     let named: Vec<&Value> = lines.iter().filter(|line| line["agent"] == *text(3, "agent")).collect();
     assert!(named.len() == 1 && named[0]["parent_agent"] == *text(1, "agent"), "{export}");
     assert!(h.done(&["ledger", "verify"]).starts_with("ok"));
+}
+
+/// With the provider names "OpenAI" and "Azure" Codex sends this item, and no release falls back after an error.
+#[test]
+fn codex_learns_that_only_some_providers_compact() {
+    let more = "[[providers]]\nname = \"own-responses\"\nshape = \"responses\"\nbase_url = \"http://{provider}/v1\"\n\
+                api_key = { env = \"SIM_KEY\" }\n[[models]]\nid = \"of-responses\"\ncontext = \"256K\"\n\
+                targets = [{ provider = \"own-responses\", model = \"up\" }]";
+    let h = Harness::start(&Setup { more: more.to_owned(), ..Setup::default() });
+    let key = h.key();
+    let ask = |path: &str, model: &str, stream: bool| {
+        let input = json!([{"role": "user", "content": "x"}, {"type": "compaction_trigger"}]);
+        let body = json!({"model": model, "stream": stream, "tools": [], "input": input}).to_string();
+        let fields = [("authorization", &*format!("Bearer {key}")), ("user-agent", "codex_exec/0.171.0 (Linux)")];
+        h.client().ask(&post(path, &fields, &body))
+    };
+    for stream in [false, true] {
+        for model in ["small", "large"] {
+            let answer = ask("/v1/responses", model, stream);
+            let text = answer.text();
+            assert_eq!(answer.status(), 400, "{model}: {text}");
+            assert!(text.contains("input[1]") && text.contains("neither OpenAI nor Azure"), "{model}: {text}");
+        }
+        ask("/v1/responses", "of-responses", stream);
+        assert_eq!(h.last().1["input"][1], json!({"type": "compaction_trigger"}), "it decides itself");
+    }
+    assert_eq!(ask("/v1/responses/compact", "of-responses", false).status(), 404);
 }
 
 const LONG: &str = match std::str::from_utf8(&[b'x'; 4000]) {

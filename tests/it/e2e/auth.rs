@@ -1,9 +1,10 @@
 //! Keys: their form, their scopes, and their rotation from the command line while a gateway runs.
 
-use super::client::{post, request};
-use super::harness::{Harness, bearer, chat, message, with};
+use super::client::{Client, post, request};
+use super::harness::{Harness, Setup, bearer, chat, message, with};
 use super::process::wait_for;
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Time within which a running gateway notices that a key was issued or revoked.
@@ -158,4 +159,66 @@ fn keys_commands_distinguish_success_failure_and_misuse() {
     let unknown = h.command(&["keys", "revoke", "AAAAAAAAAAAA"]);
     assert!(unknown.code == 1 && !unknown.err.is_empty(), "{}", unknown.err);
     assert_eq!(h.command(&["keys", "show", "not an id"]).code, 1);
+}
+
+/// Neither another spelling of a path nor a `host` opens an endpoint or reaches the admin API.
+#[test]
+fn no_path_and_no_host_changes_authentication() {
+    let h = Harness::usual();
+    let key = h.key();
+    let paths = [
+        ("/v1/models", true),
+        ("//v1///models", true),
+        ("/v1/models/", true),
+        ("/v1/quota?x=/healthz", true),
+        ("/v1/quota?", true),
+        ("http://elsewhere.test/v1/quota", true),
+        ("/%2fv1/models", false),
+        ("/v1%2fmodels", false),
+        ("/v1/models%2f", false),
+        ("/%76%31/quota", false),
+        ("/v1/./quota", false),
+        ("/healthz/../v1/quota", false),
+        ("/healthz/..%2fv1/quota", false),
+        ("/v1/quota;x", false),
+        ("/V1/QUOTA", false),
+        ("/v1/quota%00", false),
+        ("/v1/quota/../../healthz", false),
+        ("/admin/v1/keys", false),
+        ("//admin/v1/keys", false),
+        ("/%61dmin/v1/keys", false),
+        ("/metrics", false),
+        ("//metrics", false),
+    ];
+    let [at, admin] = [h.at, h.admin].map(|address| address.to_string());
+    let hosts = ["gateway", "localhost", &at, &admin, "127.0.0.1", "[::1]:9090", "admin", "evil.test", ""];
+    let status = |at: SocketAddr, path: &str, host: &str, key: Option<&str>| {
+        let fields = key.map_or(String::new(), |key| format!("authorization: Bearer {key}\r\n"));
+        let text = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n{fields}connection: close\r\n\r\n");
+        Client::connect(at).ask(text.as_bytes()).status()
+    };
+    for (path, is_known) in paths {
+        let usual = status(h.at, path, "gateway", Some(&key));
+        assert_eq!(usual == 200, is_known, "{path}: {usual}");
+        for host in hosts {
+            assert_eq!(status(h.at, path, host, Some(&key)), usual, "{path} {host}");
+            for stranger in [None, Some("tg_live_wrong")] {
+                let without = status(h.at, path, host, stranger);
+                assert!(without == 401 || (!is_known && [400, 404].contains(&without)), "{path} {host}: {without}");
+            }
+        }
+    }
+    // The admin API with a token: only what its own paths name, and only with the token.
+    let more = "admin_token = { env = \"SIM_KEY\" }";
+    let h = Harness::start(&Setup { server: more, ..Setup::default() });
+    for path in
+        ["/admin/v1/keys", "//admin/v1/keys", "/admin//v1/keys", "/%61dmin/v1/keys", "/healthz/../admin/v1/keys"]
+    {
+        for host in hosts {
+            for stranger in [None, Some("wrong")] {
+                let without = status(h.admin, path, host, stranger);
+                assert!([400, 401, 403, 404, 421].contains(&without), "{path} {host}: {without}");
+            }
+        }
+    }
 }

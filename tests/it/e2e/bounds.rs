@@ -53,7 +53,7 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
     let mut holding = h.client();
     holding.send(&head(&key));
     holding.send(&text.as_bytes()[..text.len() - 10]);
-    wait_for("the body to be held", || (gauge(&h, "tollgate_buffered_bytes") > 800_000).then_some(()));
+    wait_for("the body to be buffered", || (gauge(&h, "tollgate_buffered_bytes") > 800_000).then_some(()));
     let refused = h.client().ask(&head(&key));
     assert_eq!((refused.status(), refused.json()["error"]["type"].as_str()), (503, Some("upstream_error")));
     assert!(refused.head.get("retry-after").is_some());
@@ -98,7 +98,7 @@ fn connections_beyond_the_limit_get_an_error() {
     let h = Harness::start(&Setup { server: "max_connections = 20", ..Setup::default() });
     let key = h.key();
     let mut held: Vec<Client> = Vec::new();
-    wait_for("earlier connections to be gone", || {
+    wait_for("earlier connections to end", || {
         held.clear();
         held.extend((0..20).map(|_| h.client()));
         let auth = bearer(&key);

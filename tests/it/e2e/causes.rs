@@ -131,7 +131,7 @@ const UPSTREAM: &[Row] = &[
     ("no such host", "nameless", "", false, "dns: no such name", "connect", 500),
     ("TLS to a plain port", "plain-port", "", false, "tls: the peer does not speak TLS", "tls", 500),
     ("plain HTTP to a TLS port", "tls-port", "", false, "not HTTP: the provider speaks TLS here", "broken", 500),
-    ("an expired certificate", "expired", "", false, "tls: Expired", "tls", 500),
+    ("an expired certificate", "expired", "", false, "tls: Expired by this host's clock", "tls", 500),
     ("a certificate of an unknown authority", "stranger", "", false, "tls: UnknownIssuer", "tls", 500),
     ("a certificate for another name", "misnamed", "", false, "tls: NotValidForName", "tls", 500),
     ("an authority's certificate", "authority", "", false, "tls: CaUsedAsEndEntity", "tls", 500),

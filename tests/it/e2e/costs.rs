@@ -1,7 +1,9 @@
-//! The cost of a request is the same number in its answer, its usage record and the sums.
+//! The cost of a request is the same number in its answer, its usage record, its trace and the sums.
 
 use super::client::{Client, post};
-use super::harness::{Harness, bearer, chat, message, with};
+use super::collector::Collector;
+use super::harness::{Harness, Setup, bearer, chat, message, with};
+use super::process::wait_for;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -21,8 +23,10 @@ fn named(head: Option<&str>, text: &str) -> u64 {
 }
 
 #[test]
-fn answers_records_and_sums_name_the_same_cost() {
-    let h = Harness::usual();
+fn responses_records_traces_and_sums_have_the_same_cost() {
+    let collector = Collector::start();
+    let more = format!("[telemetry]\notlp = \"http://{}\"\n", collector.at);
+    let h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key();
     let fields = [("authorization", &*bearer(&key)), ("x-tollgate-include-cost", "true")];
     let each = each();
@@ -62,4 +66,20 @@ fn answers_records_and_sums_name_the_same_cost() {
         (row["request_id"].as_str().unwrap().to_owned(), row["cost_nano_usd"].as_u64().unwrap())
     };
     assert_eq!(text.lines().map(row).collect::<BTreeMap<String, u64>>(), costs);
+    // Of more requests than these, spans may be lost while the collector reads others.
+    let spans = wait_for("the spans", || {
+        let spans = collector.spans();
+        let own: BTreeMap<String, u64> = spans
+            .iter()
+            .filter(|span| span.parent.is_empty())
+            .map(|span| (span.text("tollgate.request.id").to_owned(), span))
+            .filter(|(id, _)| costs.contains_key(id))
+            .map(|(id, span)| (id, (span.attributes["gen_ai.usage.cost"].as_f64().unwrap() * 1e9).round() as u64))
+            .collect();
+        (own.len() >= costs.len().min(600)).then_some(own)
+    });
+    println!("{} answers, records and traces name the same cost", spans.len());
+    for (id, cost) in &spans {
+        assert_eq!(cost, &costs[id], "{id}");
+    }
 }

@@ -3,14 +3,14 @@
 use super::client::{Answer, post, request};
 use super::collector::Collector;
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, streamed, with};
-use super::process::run;
+use super::process::{Folder, run};
 use super::recorder::Recorder;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 
-/// The credential of a client, and the one that it has in `x-api-key`.
+/// Credentials of a client: in `authorization`, and in `x-api-key`.
 const OWN: &str = "own-oauth-canary-8f31c2d7";
 const OWN_KEY: &str = "own-apikey-canary-77b0aa19";
 
@@ -81,7 +81,7 @@ fn client_credential_reaches_its_provider_and_the_gateway_key_does_not() {
 }
 
 #[test]
-fn missing_credential_and_gateway_key_in_its_place_are_refused_before_anything_is_sent() {
+fn missing_credential_and_gateway_key_are_refused_before_sending() {
     let (h, chat_provider, messages_provider) = owned();
     let (key, own) = (h.key(), bearer(OWN));
     let as_bearer = bearer(&key);
@@ -190,7 +190,7 @@ fn short_credential_is_masked_as_a_word() {
     assert!(!h.log().iter().any(|line| line.to_string().contains("zq7")));
 }
 
-/// A header that `connection` names is for the next hop alone (RFC 9110 section 7.6.1).
+/// A header that `connection` names is only for the next hop (RFC 9110 section 7.6.1).
 #[test]
 fn headers_named_by_connection_reach_no_provider() {
     let (h, _, provider) = owned();
@@ -202,16 +202,44 @@ fn headers_named_by_connection_reach_no_provider() {
         ("anthropic-foo", "1"),
         ("anthropic-bar", "2"),
     ];
-    let answer = ask(&h, "/v1/messages", &fields, &with(message("x"), "model", "claude-mine"));
+    let body = with(message("x"), "model", "claude-mine");
+    let answer = ask(&h, "/v1/messages", &fields, &body);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     let received = provider.taken().remove(0);
     assert!(lines(&received).contains(&"anthropic-bar: 2") && !received.contains("anthropic-foo"), "{received}");
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let sent = [
+        ("x-tollgate-key", &*key),
+        ("authorization", &*own),
+        ("x-api-key", OWN_KEY),
+        ("anthropic-beta", "named-1"),
+        ("anthropic-version", "2022-02-02"),
+        ("traceparent", trace),
+        ("tracestate", "named=1"),
+    ];
+    for (name, value) in sent.into_iter().skip(1) {
+        let options = format!("close, x , {}", name.to_uppercase());
+        let fields: Vec<_> = [("connection", &*options)].into_iter().chain(sent).collect();
+        let answer = ask(&h, "/v1/messages", &fields, &body);
+        assert_eq!(answer.status(), 200, "{name}: {}", answer.text());
+        let received = provider.taken().remove(0);
+        assert!(!received.contains(value), "{name}: {received}");
+        for (other, value) in sent.into_iter().skip(1).filter(|(other, _)| *other != name) {
+            // A state without its trace has no meaning, and with traceparent only its version has one.
+            let kept = received.contains(value) || (name.starts_with("trace") && other.starts_with("trace"));
+            assert!(kept || other == "traceparent", "{name}, {other}: {received}");
+        }
+    }
+    let fields = [("connection", "authorization"), ("x-tollgate-key", &*key), ("authorization", &*own)];
+    let answer = ask(&h, "/v1/messages", &fields, &body);
+    assert_eq!((answer.status(), provider.taken().len()), (401, 0), "{}", answer.text());
 }
 
-/// 200 models of one to three targets each, with failover between those that may have several, and a request to each
-/// with a canary in every header.
+/// 200 models with one to three targets each, and a request to each model with a canary in every header. If there are
+/// several targets, the first ones may fail. Each provider also has a canary as its own credential, which no other may
+/// get.
 #[test]
-fn canaries_in_client_headers_reach_no_provider_but_their_own() {
+fn canaries_in_credentials_reach_no_provider_but_their_own() {
     const HEADERS: [&str; 18] = [
         "authorization",
         "x-api-key",
@@ -241,9 +269,14 @@ fn canaries_in_client_headers_reach_no_provider_but_their_own() {
         seed ^= seed << 17;
         seed % below
     };
+    let secrets = Folder::new();
+    let secret_of = |name: &str| format!("provider-canary-{name}-9876543210");
     for (name, (_, at)) in own.iter().chain(&others).zip(&recorders) {
         let shape = if name.contains("chat") { "chat" } else { "messages" };
-        let auth = if own.contains(name) { "auth = \"client\"" } else { "api_key = { env = \"SIM_KEY\" }" };
+        let file = secrets.path().join(name);
+        fs::write(&file, secret_of(name)).unwrap();
+        let secret = format!("api_key = {{ file = \"{}\" }}", file.display());
+        let auth = if own.contains(name) { "auth = \"client\"" } else { &*secret };
         more += &provider(name, shape, *at, auth);
     }
     let mut routes = Vec::new();
@@ -261,10 +294,13 @@ fn canaries_in_client_headers_reach_no_provider_but_their_own() {
     let _ = write!(more, "[telemetry]\notlp = \"http://{}\"\nsample = 1.0\n", collector.at);
     let mut h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key();
-    let mut answers = String::new();
+    let (mut answers, mut failed_over) = (String::new(), 0);
     for (number, route) in routes.iter().enumerate() {
         for (recorder, _) in &recorders {
-            recorder.answer_with([200, 200, 400, 401, 429, 500, 503][random(7) as usize]);
+            // The last three let a target rest, so that few of the requests after them can fail over.
+            let statuses =
+                if number < 150 { &[200, 200, 400, 500, 500, 500, 500] } else { &[200, 200, 400, 500, 401, 429, 503] };
+            recorder.answer_with(statuses[random(7) as usize]);
         }
         let canary = |name: &str| format!("canary-{number}-{name}-0123456789");
         let mut fields: Vec<(&str, String)> = HEADERS.iter().map(|name| (*name, canary(name))).collect();
@@ -280,7 +316,7 @@ fn canaries_in_client_headers_reach_no_provider_but_their_own() {
         let answer = ask(&h, path, &fields, &if random(2) == 0 { streamed(body) } else { body });
         // Writing to a String cannot fail.
         let _ = writeln!(answers, "{:?} {}", answer.head.fields, answer.text());
-        let mut sent = 0;
+        let (mut sent, mut several) = (0, 0);
         for (at, (recorder, _)) in recorders.iter().enumerate() {
             for mut received in recorder.taken() {
                 sent += 1;
@@ -290,11 +326,18 @@ fn canaries_in_client_headers_reach_no_provider_but_their_own() {
                         received = received.replace(&canary(name), "");
                     }
                 }
+                if let Some(name) = at.checked_sub(own.len()).map(|at| others[at]) {
+                    assert!(received.contains(&secret_of(name)), "{name}: {received}");
+                    received = received.replace(&secret_of(name), "");
+                    several += usize::from(sent > 1);
+                }
                 assert!(!received.contains("canary") && !received.contains(&key), "route {number}: {received}");
             }
         }
         assert!(sent > 0, "route {number} was not taken: {}", answer.text());
+        failed_over += usize::from(several > 0);
     }
+    assert!(failed_over >= 20, "{failed_over} requests were sent to several providers");
     let kept = ["authorization", "x-api-key", "cookie", "api-key", "x-goog-api-key", "x-codex-turn-metadata"];
     let admin = super::client::get(h.admin, "/metrics").unwrap().text().to_owned();
     let requests = h.command(&["requests", "--json"]).out;
@@ -312,6 +355,6 @@ fn canaries_in_client_headers_reach_no_provider_but_their_own() {
         for name in kept {
             assert!(!text.contains(&format!("-{name}-0123456789")), "{place} has {name}");
         }
-        assert!(!text.contains(&key), "{place} has the key");
+        assert!(!text.contains(&key) && !text.contains("provider-canary"), "{place} has a key");
     }
 }

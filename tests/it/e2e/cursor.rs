@@ -141,7 +141,7 @@ fn long_responses_body_at_the_chat_endpoint_is_answered_completely() {
 }
 
 #[test]
-fn stream_options_beside_input_bring_the_usage_chunk() {
+fn stream_options_with_input_add_the_usage_chunk() {
     let h = harness();
     let key = h.key();
     for (model, _) in MODELS {
@@ -151,11 +151,32 @@ fn stream_options_beside_input_bring_the_usage_chunk() {
                 "stream_options",
                 json!({ "include_usage": wanted }),
             );
-            let events = h.chat(&key, &body).events();
+            let answer = h.chat(&key, &body);
+            let dropped = h.log_of(&answer.id())["dropped"].to_string();
+            assert!(!dropped.contains("stream_options"), "{model}: nothing of it is lost: {dropped}");
+            let events = answer.events();
             let [.., last, done] = &events[..] else { panic!("{events:?}") };
             let last: Value = serde_json::from_str(last).unwrap();
             let has = last["usage"]["completion_tokens"].as_u64() == Some(3) && last["choices"] == json!([]);
             assert_eq!((has, done.as_str()), (wanted, "[DONE]"), "{model}: {last}");
+        }
+    }
+}
+
+#[test]
+fn bound_of_the_chat_format_beside_input_reaches_each_provider() {
+    let h = harness();
+    let key = h.key();
+    for (model, shape) in MODELS {
+        for own in ["max_tokens", "max_completion_tokens"] {
+            let answer = h.chat(&key, &with(agent_mode(model, "#sim echo\nbye"), own, 77));
+            assert_eq!(answer.status(), 200, "{}", answer.text());
+            let (_, sent) = h.last();
+            let names = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+            let bounds: Vec<_> = names.iter().filter(|name| sent.get(**name).is_some()).collect();
+            let expected = if shape == "responses" { "max_output_tokens" } else { "max_tokens" };
+            assert_eq!(bounds, [&expected], "{model} {own}: {sent}");
+            assert_eq!(sent[expected], 77, "{model} {own}: {sent}");
         }
     }
 }
@@ -192,7 +213,7 @@ fn custom_calls_are_chat_calls_of_the_type_custom() {
     }
 }
 
-/// Ask mode: functions as the chat format has them, the custom tool as the responses format does.
+/// Ask mode: functions in the chat format, the custom tool in the responses format.
 fn mixed() -> Value {
     let parameters = json!({ "type": "object", "properties": {} });
     json!([{ "type": "function", "function": { "name": "list_dir", "parameters": parameters } }, tools()[1]])
@@ -220,14 +241,14 @@ fn flat_custom_tools_in_a_chat_body_are_nested() {
         let sent = h.last().1["tools"].to_string();
         assert!(sent.contains("ApplyPatch") && sent.contains("list_dir") && sent.contains("Begin Patch"), "{sent}");
     }
-    // A choice of it, too.
+    // So is a tool choice that names it.
     body["tool_choice"] = json!({ "type": "custom", "custom": { "name": "ApplyPatch" } });
     let answer = h.chat(&key, &with(body, "model", "of-messages"));
     assert_eq!(answer.json()["choices"][0]["message"]["tool_calls"][0]["custom"]["name"], "ApplyPatch");
 }
 
 #[test]
-fn messages_win_and_a_body_with_neither_is_refused() {
+fn messages_have_priority_and_a_body_with_neither_is_refused() {
     let h = harness();
     let key = h.key();
     for (model, shape) in MODELS {
@@ -255,4 +276,18 @@ fn messages_win_and_a_body_with_neither_is_refused() {
     assert_eq!((answer.status(), answer.text().contains("`no-such-model` does not exist")), (404, true));
     let request = super::client::post("/v1/chat/completions", &[("authorization", "Bearer tg_live_wrong")], "{}");
     assert_eq!(h.client().ask(&request).status(), 401);
+}
+
+/// Cursor appends an effort or `-fast` to the name of a model.
+#[test]
+fn names_with_a_suffix_are_those_of_an_alias() {
+    let more = "[[models]]\nid = \"quick\"\naliases = [\"quick-*\"]\ncontext = \"256K\"\n\
+                targets = [{ provider = \"sim-chat\", model = \"up-quick\" }]";
+    let h = Harness::start(&Setup { more: more.to_owned(), ..Setup::default() });
+    let key = h.key();
+    for name in ["quick", "quick-thinking-high", "quick-fast", "quick-thinking-low-fast"] {
+        let answer = h.chat(&key, &agent_mode(name, "#sim echo\nbye"));
+        assert_eq!((answer.status(), answer.json()["model"].as_str()), (200, Some("quick")), "{}", answer.text());
+    }
+    assert_eq!(h.chat(&key, &agent_mode("small-fast", "bye")).status(), 404);
 }

@@ -192,7 +192,7 @@ fn number(id: &str) -> u64 {
     id.rsplit('-').next().and_then(|tail| tail.rsplit('_').next()).unwrap().parse().unwrap()
 }
 
-/// Takes out the cost that a stream's last usage has for a client that asks for usage.
+/// Removes the cost from a stream's last usage.
 fn without_cost(text: &str) -> String {
     let Some((before, after)) = text.split_once(",\"cost\":") else { return text.to_owned() };
     before.to_owned() + after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.')

@@ -22,12 +22,8 @@ fn config_option_may_precede_or_follow_the_command() {
     fs::write(folder.path().join("mine.toml"), GOOD).unwrap();
     for args in [["--config", "mine.toml", "check"], ["check", "--config", "mine.toml"]] {
         let done = run(folder.path(), &args, &[]);
-        assert_eq!(
-            (done.code, done.out.as_str()),
-            (0, "mine.toml: ok (1 provider, 1 model, 1 plan)\n"),
-            "{}",
-            done.err
-        );
+        let good = done.out.starts_with("mine.toml: ok (1 provider, 1 model, 1 plan)\n");
+        assert!(done.code == 0 && good, "{}{}", done.out, done.err);
     }
     let listed = run(folder.path(), &["--config", "mine.toml", "keys", "list"], &[]);
     assert_eq!(listed.code, 0, "{}", listed.err);
@@ -115,7 +111,8 @@ fn configuration_may_come_from_an_environment_variable() {
     let folder = Folder::new();
     let variable = |text: &'static str| [("TOLLGATE_CONFIG_TOML", text)];
     let good = run(folder.path(), &["check"], &variable(GOOD));
-    assert_eq!((good.code, good.out.as_str()), (0, "$TOLLGATE_CONFIG_TOML: ok (1 provider, 1 model, 1 plan)\n"));
+    let begins = good.out.starts_with("$TOLLGATE_CONFIG_TOML: ok (1 provider, 1 model, 1 plan)\n");
+    assert!(good.code == 0 && begins, "{}", good.out);
     let bad = run(folder.path(), &["check"], &variable("[server]\nlisten_on = 1\n"));
     assert!(bad.code == 1 && bad.err.starts_with("error: $TOLLGATE_CONFIG_TOML:"), "{}", bad.err);
     let printed = run(folder.path(), &["check", "--print"], &variable(GOOD));

@@ -97,7 +97,7 @@ fn data_and_fin_of_a_client_are_both_noticed_together() {
         // A FIN during a request means that the client has left: it gets no answer, and the connection ends.
         assert!(client.answer().is_err() || client.is_ended());
     }
-    wait_for("all connections to be gone", || (h.gateway.descriptors() <= left + 2).then_some(()));
+    wait_for("all connections to end", || (h.gateway.descriptors() <= left + 2).then_some(()));
     let line = wait_for("the log lines", || {
         let log = h.log();
         (log.iter().filter(|line| line["endpoint"] == "chat" && line["status"] == 499).count() >= 20).then_some(log)
@@ -271,7 +271,7 @@ fn pause_of_the_reading_process_does_not_end_a_connection() {
 }
 
 #[test]
-#[ignore = "run in a process of its own by the test above"]
+#[ignore = "the test above runs it in a separate process"]
 fn reads_across_pauses() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut waiting = [(); 2].map(|()| Client::connect(listener.local_addr().unwrap()));

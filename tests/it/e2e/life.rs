@@ -29,7 +29,7 @@ fn a_restart_continues_where_it_stopped() {
 
 /// With write-behind, a kill -9 loses at most the last 50 ms and the running commit.
 #[test]
-fn kill_loses_no_answer_older_than_the_window() {
+fn kill_loses_no_response_older_than_the_window() {
     let mut h = Harness::usual();
     let key = h.key();
     for _ in 0..20 {
@@ -191,7 +191,7 @@ fn all_resources_are_released_after_the_work() {
     wait_for("connections to be closed", || (h.gateway.descriptors() <= start + 64).then_some(()));
     wait_for("no open hold", || (gauge(&h, "tollgate_open_reservations") == 0).then_some(()));
     wait_for("no uncommitted row", || (gauge(&h, "tollgate_uncommitted_rows") == 0).then_some(()));
-    wait_for("all clients to be gone", || (gauge(&h, "tollgate_client_connections") == 0).then_some(()));
+    wait_for("all clients to disconnect", || (gauge(&h, "tollgate_client_connections") == 0).then_some(()));
     let quota = h.client().ask(&request("GET", "/v1/quota", &[("authorization", &bearer(&key))])).json();
     assert_eq!(quota["tokens"]["used"], h.ledger(200).tokens());
 }
@@ -234,4 +234,40 @@ fn start_with_too_few_descriptors_is_an_error() {
         assert_eq!(done.status.code(), Some(1), "{descriptors}: {said}");
         assert!(said.contains("descriptors") && said.contains("LimitNOFILE="), "{descriptors}: {said}");
     }
+}
+
+/// A running request is lost with a killed gateway, and holds nothing afterwards. A reload and a rotation keep what is
+/// used, and add nothing.
+#[test]
+fn nothing_is_refused_falsely_after_a_kill_a_reload_or_a_rotation() {
+    let mut h = Harness::usual();
+    let (single, two) = (h.key_with(&["--plan", "single"]), h.key_with(&["--plan", "two"]));
+    let endless = streamed(chat("x\n#sim tokens=100000 pace=10"));
+    let busy = |h: &Harness| {
+        let mut busy = h.client();
+        busy.send(&chat_request(&single, &endless));
+        assert_eq!(busy.head().unwrap().status, 200);
+        assert_eq!(h.chat(&single, &chat("x")).status(), 429, "one concurrent request is allowed");
+        busy
+    };
+    assert_eq!(h.chat(&two, &chat("x")).status(), 200);
+    assert_eq!(h.ledger(1).requests, 1);
+    let lost = busy(&h);
+    h.gateway.stop("KILL");
+    drop(lost);
+    h.start_again();
+    let answer = h.chat(&single, &chat("x"));
+    assert_eq!(answer.status(), 200, "after the kill: {}", answer.text());
+    let running = busy(&h);
+    h.gateway.signal("HUP");
+    wait_for("the reload", || h.gateway.written().contains("\"outcome\":\"done\"").then_some(()));
+    assert_eq!(h.chat(&single, &chat("x")).status(), 429, "the request of before the reload still runs");
+    drop(running);
+    wait_for("the slot", || (h.chat(&single, &chat("x")).status() == 200).then_some(()));
+    let rotated = h.done(&["keys", "rotate", &two, "--grace", "1h"]);
+    let rotated = rotated.trim();
+    wait_for("the new secret", || (h.status_of(rotated) == 200).then_some(()));
+    let answer = h.chat(rotated, &chat("x"));
+    assert_eq!(answer.status(), 200, "the second of two: {}", answer.text());
+    assert_eq!([&two, rotated].map(|secret| h.chat(secret, &chat("x")).status()), [429; 2]);
 }

@@ -1,7 +1,8 @@
 //! Limits per key, their headers, and how many requests they admit.
 
-use super::client::Answer;
-use super::harness::{Harness, Setup, chat, message, streamed, with};
+use super::client::{Answer, post};
+use super::harness::{Harness, Setup, bearer, chat, message, streamed, with};
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 fn header(answer: &Answer, name: &str) -> u64 {
@@ -21,7 +22,7 @@ fn is_refused(answer: &Answer) -> bool {
 }
 
 #[test]
-fn every_answer_under_v1_has_limit_headers() {
+fn every_response_under_v1_has_limit_headers() {
     let h = Harness::usual();
     let key = h.key_with(&["--plan", "allowance"]);
     let answers = [
@@ -156,4 +157,66 @@ fn a_request_that_exceeds_the_request_timeout_is_504() {
     assert_eq!(answer.status(), 504);
     // The complete answer would have taken 40 s.
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+/// A request to any endpoint counts, and at the limit every endpoint refuses, under a limit of requests as well as of
+/// concurrent ones.
+#[test]
+fn no_endpoint_escapes_a_limit() {
+    let more = "[[plans]]\nname = \"one\"\nrequests = 1\nwindow = \"7d\"\n\
+                [[models]]\nid = \"vectors\"\ncontext = \"8K\"\nserves = [\"embeddings\", \"rerank\", \"completions\"]\n\
+                targets = [{ provider = \"sim-chat\", model = \"up-vectors\" }]";
+    let h = Harness::start(&Setup { more: more.to_owned(), ..Setup::default() });
+    let requests = [
+        ("/v1/chat/completions", chat("x")),
+        ("/v1/messages", message("x")),
+        ("/v1/responses", json!({ "model": "small", "input": "x" })),
+        ("/v1/embeddings", json!({ "model": "vectors", "input": "x" })),
+        ("/v1/rerank", json!({ "model": "vectors", "query": "x", "documents": ["a", "b"] })),
+        ("/v1/completions", json!({ "model": "vectors", "prompt": "x" })),
+    ];
+    let ask = |key: &str, (path, body): &(&str, Value)| {
+        h.client().ask(&post(path, &[("authorization", &bearer(key))], &body.to_string()))
+    };
+    for first in &requests {
+        let key = h.key_with(&["--plan", "one"]);
+        let answer = ask(&key, first);
+        assert_eq!(answer.status(), 200, "{}: {}", first.0, answer.text());
+        for next in &requests {
+            assert!(is_refused(&ask(&key, next)), "{} after {}", next.0, first.0);
+        }
+    }
+    let key = h.key_with(&["--plan", "single"]);
+    let mut busy = h.client();
+    busy.send(&super::harness::chat_request(&key, &streamed(chat("x\n#sim tokens=100000 pace=10"))));
+    assert_eq!(busy.head().unwrap().status, 200);
+    for next in &requests {
+        assert!(is_refused(&ask(&key, next)), "{}", next.0);
+    }
+}
+
+/// A target's limit of concurrent requests also holds for those that another target has failed.
+#[test]
+fn failover_exceeds_no_concurrency_limit() {
+    let more = "[[models]]\nid = \"pair\"\ncontext = \"8K\"\ntargets = [\n\
+                { provider = \"nobody\", model = \"a\", concurrency = 9 },\n\
+                { provider = \"sim-chat\", model = \"up-pair\", concurrency = 1, priority = 1 }]";
+    let h = Harness::start(&Setup { more: more.to_owned(), ..Setup::default() });
+    let (key, single) = (h.key(), h.key_with(&["--plan", "single"]));
+    let mut busy = h.client();
+    let body = with(streamed(chat("x\n#sim tokens=100000 pace=10")), "model", "pair");
+    busy.send(&super::harness::chat_request(&single, &body));
+    assert_eq!(busy.head().unwrap().status, 200);
+    let asked = with(chat("x"), "model", "pair");
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let racers: Vec<_> = (0..8).map(|_| scope.spawn(|| h.chat(&key, &asked).status())).collect();
+        racers.into_iter().map(|racer| racer.join().unwrap()).collect()
+    });
+    // The response is 503 while the first target cools down.
+    let none = statuses.iter().all(|status| [500, 503].contains(status));
+    assert!(none, "the slot of the second target is taken: {statuses:?}");
+    assert!(is_refused(&h.chat(&single, &chat("x"))), "its key has one request, whatever target answers it");
+    drop(busy);
+    super::process::wait_for("the slot", || (h.chat(&key, &asked).status() == 200).then_some(()));
+    super::process::wait_for("the key", || (h.chat(&single, &chat("x")).status() == 200).then_some(()));
 }

@@ -41,7 +41,7 @@ mod scrapes;
 mod secrets;
 mod signatures;
 mod streams;
-mod tls;
+pub mod tls;
 mod traces;
 mod tunnels;
 mod unseen;

@@ -140,8 +140,17 @@ impl Process {
 
     /// Returns the resident memory in bytes.
     pub fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// Returns the peak of the resident memory in bytes.
+    pub fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
     }
 
@@ -194,7 +203,7 @@ pub fn run(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Done {
     }
 }
 
-/// Calls `look` repeatedly until it returns a value. Fails the test after [`TIMEOUT`].
+/// Calls `condition` repeatedly until it returns a value. Fails the test after [`TIMEOUT`].
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_at_most(TIMEOUT, what, look)
 }
@@ -206,7 +215,7 @@ pub fn wait_at_most<T>(timeout: Duration, what: &str, mut look: impl FnMut() -> 
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < timeout, "waited {timeout:?} in vain for {what}");
+        assert!(start.elapsed() < timeout, "timeout after {timeout:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -33,7 +33,7 @@ fn is_quiet(h: &Harness, when: &str) {
 fn waiting_uses_no_cpu_time() {
     let h = Harness::usual();
     let key = h.key();
-    is_quiet(&h, "nobody is there");
+    is_quiet(&h, "no client is connected");
 
     let mut idle: Vec<Client> = (0..300).map(|_| h.client()).collect();
     for client in &mut idle {

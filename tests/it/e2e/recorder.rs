@@ -1,4 +1,4 @@
-//! A provider that returns exactly the bytes that it received.
+//! A provider that records the exact bytes of its requests.
 
 use serde_json::json;
 use std::io::{Read, Write};
@@ -12,12 +12,14 @@ use std::thread;
 pub struct Recorder {
     received: Arc<Mutex<Vec<String>>>,
     status: Arc<Mutex<u16>>,
-    /// Message of errors, and further header lines; empty for those above.
+    /// Message of errors, and further header lines; if empty, errors contain the received bytes.
     said: Arc<Mutex<(String, String)>>,
+    /// Body of responses with status 200; if empty, the default body.
+    body: Arc<Mutex<String>>,
 }
 
 impl Recorder {
-    /// Starts one.
+    /// Starts a recorder.
     pub fn start() -> (Recorder, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (recorder, at) = (Recorder::default(), listener.local_addr().unwrap());
@@ -42,7 +44,12 @@ impl Recorder {
         *self.said.lock().unwrap() = (message.to_owned(), lines.to_owned());
     }
 
-    /// Takes the requests that have come, with head and body.
+    /// Sets the body of the next responses with status 200; a stream begins with `event: `.
+    pub fn answer(&self, body: &str) {
+        *self.body.lock().unwrap() = body.to_owned();
+    }
+
+    /// Takes the received requests, with head and body.
     pub fn taken(&self) -> Vec<String> {
         std::mem::take(&mut self.received.lock().unwrap())
     }
@@ -72,9 +79,11 @@ impl Recorder {
                     }
                     _ => json!({"type": "error", "error": {"type": "some_error", "message": head, "code": head}}),
                 };
-                let body = body.to_string();
+                let own = self.body.lock().unwrap().clone();
+                let body = if status == 200 && !own.is_empty() { own } else { body.to_string() };
+                let kind = if body.starts_with("event: ") { "text/event-stream" } else { "application/json" };
                 let answer = format!(
-                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after: 7\r\n{lines}content-length: {}\r\n\
+                    "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nretry-after: 7\r\n{lines}content-length: {}\r\n\
                      \r\n{body}",
                     body.len()
                 );

@@ -67,7 +67,7 @@ pub fn peak_and_now(h: &Harness) -> [u64; 2] {
 #[test]
 fn report_memory_is_bounded_by_its_page() {
     let h = crowded();
-    // Caches that the first answer fills are not part of a report.
+    // The first response fills caches, whose memory does not count for a report.
     ask(&h, "usage?by=day");
     let [_, before] = peak_and_now(&h);
     let first = ask(&h, "usage?by=key&limit=1000");

@@ -63,7 +63,7 @@ fn many_models_and_unread_scrapes_stay_within_the_documented_memory() {
     assert_eq!(text.head.get("content-length"), None);
     let names: Vec<&str> = text.text().lines().filter(|line| !line.starts_with('#')).collect();
     let series: BTreeSet<&str> = names.iter().map(|line| line.rsplit_once(' ').unwrap().0).collect();
-    assert_eq!(series.len(), names.len(), "a series is there twice");
+    assert_eq!(series.len(), names.len(), "a series exists twice");
     for number in [0, MODELS / 2, MODELS - 1] {
         let last = format!("tollgate_tokens_per_second_count{{model=\"{}\"}}", name(number));
         assert!(series.contains(last.as_str()), "{last}");

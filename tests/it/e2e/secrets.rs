@@ -3,9 +3,11 @@
 
 use super::client::get;
 use super::harness::{CREDENTIAL, Harness, Setup, chat, with};
-use super::process::{Folder, wait_for};
+use super::process::{Folder, Process, free_port, run, wait_for};
+use super::recorder::Recorder;
 use serde_json::Value;
 use std::fs;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 /// Returns a provider called `keyed` with this credential, and a model called `of-keyed`.
@@ -96,4 +98,47 @@ fn credential_program_ends_with_the_gateway() {
     wait_for("the program to run", || runs().then_some(()));
     assert_eq!(h.gateway.stop("TERM").code(), Some(0));
     wait_for("the program to have ended", || (!runs()).then_some(()));
+}
+
+/// A value is data wherever it has quotes, backslashes or the syntax of a configuration. One that a header cannot carry
+/// is refused without being shown.
+#[test]
+fn value_of_a_variable_is_sent_exactly_or_refused() {
+    let h = Harness::usual();
+    let (recorder, at) = Recorder::start();
+    let text = fs::read_to_string(h.folder.path().join("tollgate.toml")).unwrap();
+    let [listen, admin] = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let text = text.replace(&h.at.to_string(), &listen.to_string()).replace(&h.admin.to_string(), &admin.to_string());
+    let text = text.replace("sqlite:tollgate.db", "sqlite:other.db")
+        + &format!(
+            "[[providers]]\nname = \"odd\"\nshape = \"chat\"\nbase_url = \"http://{at}/v1\"\n\
+             api_key = {{ env = \"ODD_KEY\" }}\n[[models]]\nid = \"odd\"\ncontext = \"8K\"\n\
+             targets = [{{ provider = \"odd\", model = \"m\" }}]\n"
+        );
+    fs::write(h.folder.path().join("other.toml"), text).unwrap();
+    let issue = ["keys", "issue", "--name", "x", "--config", "other.toml"];
+    for value in ["a\"b\\c'd", "\"]\n#", "${HOME} {env:X} %41 = # [x]", "sk-1\n", "sk-1\r\n", "\u{e9}\u{1f600}"] {
+        let env = [CREDENTIAL, ("ODD_KEY", value)];
+        let checked = run(h.folder.path(), &["check", "--config", "other.toml"], &env);
+        let sent = value.trim();
+        let fits = sent.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if checked.code != 0 {
+            assert!(!fits && checked.err.contains("api_key: ") && !checked.err.contains(sent), "{}", checked.err);
+            continue;
+        }
+        let key = run(h.folder.path(), &issue, &env).out;
+        let mut gateway = Process::start(h.folder.path(), "odd", &["serve", "--config", "other.toml"], &env);
+        wait_for("the gateway", || {
+            assert!(!gateway.has_ended(), "{}", gateway.written());
+            get(admin, "/readyz").ok().filter(|answer| answer.status() == 200)
+        });
+        let request = super::harness::chat_request(key.trim(), &with(chat("x"), "model", "odd"));
+        let answer = super::client::Client::connect(listen).ask(&request);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let received = recorder.taken().remove(0);
+        let line = format!("authorization: Bearer {sent}");
+        assert!(received.lines().any(|found| found == line), "{line}: {received}");
+        assert!(!gateway.written().contains(sent), "{}", gateway.written());
+        gateway.stop("TERM");
+    }
 }

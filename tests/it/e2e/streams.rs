@@ -75,7 +75,7 @@ fn streamed_and_complete_answers_are_charged_alike() {
 fn events_arrive_while_the_rest_is_still_generated() {
     let h = Harness::usual();
     let key = h.key();
-    // The provider stops after so many tokens, and all of them must arrive: the gateway holds nothing back.
+    // The provider pauses after these tokens. All of them must arrive: the gateway does not delay events.
     for tokens in [1, 2, 5] {
         let mut client = h.client();
         let asked = chat(&format!("go\n#sim tokens=40 stall_after={tokens}"));

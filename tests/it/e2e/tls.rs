@@ -3,7 +3,7 @@
 
 use super::harness::{CREDENTIAL, Harness, Setup, chat, chat_request, streamed, with};
 use super::process::Folder;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::fs;
@@ -18,11 +18,17 @@ const GLANCE: Duration = Duration::from_millis(2);
 /// Creates a CA. Returns its certificate as PEM, and a server configuration with a certificate that it issued for
 /// `localhost`.
 pub fn authority() -> (String, Arc<ServerConfig>) {
+    authority_from(2020)
+}
+
+/// Works like [`authority`]; the certificate for `localhost` is valid from the beginning of this year.
+pub fn authority_from(year: i32) -> (String, Arc<ServerConfig>) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_before = date_time_ymd(year, 1, 1);
     let certificate = params.signed_by(&key, &issuer).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();

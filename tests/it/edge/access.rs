@@ -1,7 +1,7 @@
 //! Access to the admin listener depends on the socket itself, whatever its origin: at startup, on a reload, in an
 //! upgrade, and for sockets from systemd.
 
-use super::rig::{Gate, Rig, TIMEOUT, rest};
+use super::rig::{Gate, Rig, TIMEOUT, read_to_end};
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -68,7 +68,7 @@ fn status(to: &Result<SocketAddr, PathBuf>, path: &str, token: bool) -> u16 {
     let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
     let exchange = |mut stream: Box<dyn ReadWrite>| {
         stream.write_all(ask.as_bytes()).unwrap();
-        rest(&mut stream)
+        read_to_end(&mut stream)
     };
     let answer = match to {
         Ok(address) => exchange(Box::new(TcpStream::connect(address).unwrap())),

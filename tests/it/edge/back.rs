@@ -35,7 +35,7 @@ impl Linked {
     }
 
     /// Replaces the program by a script, which can use `say` and `until_hears` on the channel.
-    fn turn_to_script(&self, script: &str) {
+    fn replace_by_script(&self, script: &str) {
         let path = self.rig.path("script");
         let text = format!(
             "#!/bin/sh\nsay() {{ echo \"$1\" >&{CHANNEL}; }}\n\
@@ -43,17 +43,17 @@ impl Linked {
         );
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        self.turn_to(path);
+        self.link_to(path);
     }
 
-    fn turn_to(&self, program: PathBuf) {
+    fn link_to(&self, program: PathBuf) {
         let link = self.rig.path("tollgate");
         std::os::unix::fs::symlink(program, self.rig.path("next")).unwrap();
         std::fs::rename(self.rig.path("next"), link).unwrap();
     }
 
-    fn turn_back(&self) {
-        self.turn_to(env!("CARGO_BIN_EXE_tollgate").into());
+    fn restore_program(&self) {
+        self.link_to(env!("CARGO_BIN_EXE_tollgate").into());
     }
 
     /// Returns true if a request on a new connection is answered with 200.
@@ -124,14 +124,14 @@ fn successor_that_dies_at_any_step_changes_nothing() {
         (format!("{ready}; until_hears '\"go\"'; exec 5>&-; exec sleep 60"), "has died"),
         (format!("{ready}; until_hears '\"go\"'; say '{{\"safe\":1}}'; exec sleep 60"), "another version"),
     ] {
-        linked.turn_to_script(&script);
+        linked.replace_by_script(&script);
         linked.fails_to_upgrade(why);
         assert!(linked.serves(), "{script}");
         // Requests counted before still count.
         assert!(linked.ask(&once).starts_with("HTTP/1.1 429"), "{script}");
         served += 1;
     }
-    linked.turn_back();
+    linked.restore_program();
     linked.upgrades();
     assert!(linked.serves());
     assert!(linked.ask(&once).starts_with("HTTP/1.1 429"));
@@ -143,7 +143,7 @@ fn successor_that_dies_at_any_step_changes_nothing() {
 #[test]
 fn silent_successor_is_cancelled_and_records_are_kept() {
     let linked = Linked::new("back-stalls");
-    linked.turn_to_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
+    linked.replace_by_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
     let mut stream = linked.stream(40);
     linked.gate.signal("-USR2");
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
@@ -167,7 +167,7 @@ fn silent_successor_is_cancelled_and_records_are_kept() {
 #[test]
 fn stop_before_the_successor_serves_ends_both() {
     let mut linked = Linked::new("back-term");
-    linked.turn_to_script("echo $$ >pid; say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
+    linked.replace_by_script("echo $$ >pid; say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
     let script = std::fs::read_to_string(linked.rig.path("script")).unwrap();
     let pid = linked.rig.path("pid");
     std::fs::write(linked.rig.path("script"), script.replace(">pid", &format!(">{}", pid.display()))).unwrap();
@@ -195,7 +195,7 @@ fn successor_that_cannot_use_the_ledger_leaves_the_old_one_serving() {
     assert!(linked.serves());
     version(present);
     // This failure happens after the ledger was handed over.
-    linked.turn_to_script(&format!(
+    linked.replace_by_script(&format!(
         "sleep 1; exec {} serve --config {}",
         env!("CARGO_BIN_EXE_tollgate"),
         linked.rig.path("tollgate.toml").display()
@@ -217,7 +217,7 @@ fn successor_that_cannot_use_the_ledger_leaves_the_old_one_serving() {
 fn process_ends_if_a_dead_successor_has_upgraded_its_ledger() {
     let mut linked = Linked::new("back-outgrown");
     let (here, gone) = (linked.rig.path("here"), linked.rig.path("gone"));
-    linked.turn_to_script(&format!(
+    linked.replace_by_script(&format!(
         "say '{{\"ready\":4}}'; until_hears '\"go\"'; touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
         here.display(),
         gone.display()
@@ -287,14 +287,14 @@ fn spills(rig: &Rig) -> Vec<PathBuf> {
 
 /// Blocks writes to the ledger while five usage records are pending, and waits until the gateway notices. Writes work
 /// again when the returned connection is dropped.
-fn stand_in_the_way(linked: &Linked) -> rusqlite::Connection {
-    let other = stand_in_the_way_unnoticed(linked);
+fn block_ledger(linked: &Linked) -> rusqlite::Connection {
+    let other = block_ledger_unnoticed(linked);
     linked.gate.until("the ledger has failed", |gate| gate.log().contains("\"ledger\",\"outcome\":\"failed\""));
     other
 }
 
-/// Works like [`stand_in_the_way`], but returns while the gateway still waits for the ledger's lock.
-fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
+/// Works like [`block_ledger`], but returns while the gateway still waits for the ledger's lock.
+fn block_ledger_unnoticed(linked: &Linked) -> rusqlite::Connection {
     assert!(linked.serves());
     linked.gate.until("the row is in the ledger", |_| linked.rows() == 1);
     let mut streams: Vec<_> = (0..5).map(|_| linked.stream(10)).collect();
@@ -309,12 +309,12 @@ fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
 const NOT_GIVEN: &str = "failed: the ledger cannot be given away: ";
 
 /// TERM ends the process even if the ledger can be neither handed over nor written to afterwards.
-fn ends_though_the_ledger_never_comes_back(name: &str, tell: impl FnOnce(&Linked)) {
+fn ends_without_the_ledger(name: &str, stop: impl FnOnce(&Linked)) {
     let mut linked = Linked::new(name);
-    linked.turn_to_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
-    let other = stand_in_the_way_unnoticed(&linked);
+    linked.replace_by_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
+    let other = block_ledger_unnoticed(&linked);
     linked.gate.signal("-USR2");
-    tell(&linked);
+    stop(&linked);
     linked.gate.signal("-TERM");
     let (began, mut ended) = (Instant::now(), None);
     while ended.is_none() && began.elapsed() < Duration::from_secs(25) {
@@ -332,8 +332,8 @@ fn ends_though_the_ledger_never_comes_back(name: &str, tell: impl FnOnce(&Linked
 }
 
 #[test]
-fn stop_after_a_failed_ledger_hand_over_spills_pending_records() {
-    ends_though_the_ledger_never_comes_back("back-kept", |linked| {
+fn stop_after_a_failed_ledger_handover_spills_pending_records() {
+    ends_without_the_ledger("back-kept", |linked| {
         linked
             .gate
             .until("the ledger is available again", |_| linked.count(NOT_GIVEN) > 0 && linked.count(SERVING_ON) > 0);
@@ -341,15 +341,15 @@ fn stop_after_a_failed_ledger_hand_over_spills_pending_records() {
 }
 
 #[test]
-fn stop_during_the_ledger_hand_over_spills_pending_records() {
+fn stop_during_the_ledger_handover_spills_pending_records() {
     // The ledger's thread waits for the lock longer than this.
-    ends_though_the_ledger_never_comes_back("back-keeps", |_| std::thread::sleep(Duration::from_secs(1)));
+    ends_without_the_ledger("back-keeps", |_| std::thread::sleep(Duration::from_secs(1)));
 }
 
 #[test]
 fn records_not_written_before_exit_are_spilled_and_read_once() {
     let mut linked = Linked::new("back-spill");
-    let other = stand_in_the_way(&linked);
+    let other = block_ledger(&linked);
     linked.gate.signal("-USR2");
     linked.gate.until("the upgrade is refused", |gate| gate.log().contains("refused: the ledger is not available"));
     assert!(linked.ask(&linked.rig.key).starts_with("HTTP/1.1 503"));
@@ -387,7 +387,7 @@ fn lost_records_are_reported_in_the_log_and_exit_code() {
     };
     let mut linked = Linked::with("back-lost", nowhere);
     linked.gate.logged("usage records that the ledger does not accept cannot be kept here");
-    let _other = stand_in_the_way(&linked);
+    let _other = block_ledger(&linked);
     linked.gate.signal("-TERM");
     assert_eq!(linked.gate.child.wait().unwrap().code(), Some(1));
     assert!(
@@ -402,7 +402,7 @@ fn upgrade_starts_the_current_program_and_names_ignored_settings() {
     let linked = Linked::new("back-link");
     let copy = linked.rig.path("copy-of-tollgate");
     std::fs::copy(env!("CARGO_BIN_EXE_tollgate"), &copy).unwrap();
-    linked.turn_to(copy.clone());
+    linked.link_to(copy.clone());
     let text = std::fs::read_to_string(linked.rig.path("tollgate.toml")).unwrap();
     let text = text.replacen("\nlisten = \"127.0.0.1:0\"", "\nlisten = \"127.0.0.2:0\"", 1);
     std::fs::write(linked.rig.path("tollgate.toml"), text).unwrap();

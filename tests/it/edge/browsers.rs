@@ -1,9 +1,9 @@
 //! Browser pages (CORS), and the number of connections per client address.
 
-use super::rig::{Rig, chat, get, read_until, rest};
+use super::rig::{Rig, chat, get, read_to_end, read_until};
 use std::io::Write;
 
-const ON: &str = "cors_origins = [\"https://app.example\"]\n";
+const ON: &str = "cors_origins = [\"https://app.example\", \"app://obsidian.md\"]\n";
 
 fn preflight(path: &str, origin: &str) -> String {
     format!(
@@ -27,6 +27,9 @@ fn preflight_needs_no_key_and_allows_the_requested_headers() {
         assert!(answer.contains(&format!("\r\n{field}")), "{field} is not in {answer}");
     }
     assert!(!answer.contains("content-length") && !answer.contains("content-type") && answer.ends_with("\r\n\r\n"));
+    // A page in an application.
+    let inside = gate.ask(&preflight("/v1/messages", "app://obsidian.md"));
+    assert!(inside.contains("\r\naccess-control-allow-origin: app://obsidian.md\r\n"), "{inside}");
     let stranger = gate.ask(&preflight("/v1/messages", "https://evil.example"));
     assert!(stranger.starts_with("HTTP/1.1 204") && !stranger.contains("access-control-"), "{stranger}");
 }
@@ -79,7 +82,7 @@ fn max_connections_per_ip_does_not_count_admin_connections() {
     assert!(crowded.starts_with("HTTP/1.1 503") && crowded.contains("retry-after: 1"), "{crowded}");
     assert_eq!(gate.metric("tollgate_turned_away_total"), 1);
     let mut more: Vec<_> = (0..5).map(|_| gate.connect()).collect();
-    assert_eq!(rest(&mut more[0]), "", "a connection without a key makes room for the last one");
+    assert_eq!(read_to_end(&mut more[0]), "", "a connection without a key makes room for the last one");
     drop(held.pop());
     more.clear();
     gate.until("a slot is free", |gate| gate.metric("tollgate_client_connections") == 2);

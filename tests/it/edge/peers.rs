@@ -1,6 +1,6 @@
 //! Client addresses behind proxies, plain HTTP on TLS ports and TLS on plain ports, and log lines about the process.
 
-use super::rig::{Gate, Rig, chat, get, read_until, rest, write_certificate};
+use super::rig::{Gate, Rig, chat, get, read_to_end, read_until, write_certificate};
 use super::tls::over;
 use serde_json::Value;
 use std::io::Write;
@@ -87,13 +87,13 @@ fn proxy_protocol_of_a_trusted_proxy_sets_the_client_address() {
             let answer = match tls.is_empty() {
                 true => {
                     stream.write_all(&[&[*last], request.as_bytes()].concat()).unwrap();
-                    rest(&mut stream)
+                    read_to_end(&mut stream)
                 }
                 false => {
                     stream.write_all(&[*last]).unwrap();
                     let mut client = over(&rig, stream);
                     client.write_all(request.as_bytes()).unwrap();
-                    rest(&mut client)
+                    read_to_end(&mut client)
                 }
             };
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -126,7 +126,7 @@ fn proxy_header_is_required_from_trusted_proxies_only() {
     // An incomplete header is bounded by the header timeout.
     let mut stream = gate.connect();
     stream.write_all(b"PROXY TCP4 203.").unwrap();
-    assert_eq!(rest(&mut stream), "");
+    assert_eq!(read_to_end(&mut stream), "");
     gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
     let others = rig("peers-others", "proxy_protocol = true\ntrusted_proxies = [\"10.0.0.0/8\"]");
     let gate = others.start();

@@ -1,6 +1,6 @@
 //! Reloading the configuration on SIGHUP.
 
-use super::rig::{Gate, Rig, TIMEOUT, chat, get, provider, read_until, rest, write_certificate};
+use super::rig::{Gate, Rig, TIMEOUT, chat, get, provider, read_to_end, read_until, write_certificate};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -219,5 +219,5 @@ fn forty_reloads_under_traffic_drop_no_request() {
     let mut last = gate.connect();
     last.set_read_timeout(Some(TIMEOUT)).unwrap();
     last.write_all(get(&rig.key, "/v1/quota").as_bytes()).unwrap();
-    assert!(rest(&mut last).contains("\"used\":"));
+    assert!(read_to_end(&mut last).contains("\"used\":"));
 }

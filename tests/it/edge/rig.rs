@@ -201,7 +201,7 @@ impl Gate {
     pub fn ask(&self, request: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
-        rest(&mut stream)
+        read_to_end(&mut stream)
     }
 
     /// Returns the value of a metric without labels.
@@ -211,7 +211,7 @@ impl Gate {
         let token = if secured { "authorization: Bearer a-token-that-reads\r\n" } else { "" };
         let ask = format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
         stream.write_all(ask.as_bytes()).unwrap();
-        let text = rest(&mut stream);
+        let text = read_to_end(&mut stream);
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_default();
         line.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("no {name} in {text}"))
     }
@@ -233,7 +233,7 @@ pub fn connect(to: SocketAddr) -> TcpStream {
 }
 
 /// Reads until the connection ends or is reset.
-pub fn rest(stream: &mut impl Read) -> String {
+pub fn read_to_end(stream: &mut impl Read) -> String {
     let mut all = Vec::new();
     let _ = stream.read_to_end(&mut all);
     String::from_utf8_lossy(&all).into_owned()

@@ -1,6 +1,6 @@
 //! TLS for clients.
 
-use super::rig::{Gate, Rig, chat, get, read_until, rest, write_certificate};
+use super::rig::{Gate, Rig, chat, get, read_to_end, read_until, write_certificate};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Returns a rig with TLS whose gateway has this `header_timeout`, which includes the TLS handshake.
-fn impatient(name: &str, header_timeout: &str) -> Rig {
+fn with_header_timeout(name: &str, header_timeout: &str) -> Rig {
     let rig = Rig::new(name, "");
     write_certificate(&rig.folder);
     let tls = "tls = { cert = \"cert.pem\", key = \"key.pem\" }";
@@ -20,7 +20,7 @@ fn impatient(name: &str, header_timeout: &str) -> Rig {
 }
 
 pub fn rig(name: &str) -> Rig {
-    impatient(name, "60s")
+    with_header_timeout(name, "60s")
 }
 
 fn connect(rig: &Rig, gate: &Gate) -> StreamOwned<ClientConnection, TcpStream> {
@@ -80,14 +80,14 @@ fn client_that_closes_tls_during_a_stream_has_left() {
 
 #[test]
 fn unfinished_handshake_ends_at_the_header_timeout() {
-    let rig = impatient("tls-slow", "1s");
+    let rig = with_header_timeout("tls-slow", "1s");
     let gate = rig.start();
     // Longer than the configured second, and shorter than the default of ten seconds.
     let cut = Duration::from_millis(990)..Duration::from_secs(9);
     for said in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
         let (began, mut client) = (Instant::now(), gate.connect());
         client.write_all(said).unwrap();
-        assert_eq!(rest(&mut client), "");
+        assert_eq!(read_to_end(&mut client), "");
         assert!(cut.contains(&began.elapsed()), "{:?}", began.elapsed());
     }
     // The timeout also applies to silence after the handshake.
@@ -95,7 +95,7 @@ fn unfinished_handshake_ends_at_the_header_timeout() {
     while client.conn.is_handshaking() {
         client.conn.complete_io(&mut client.sock).unwrap();
     }
-    assert_eq!(rest(&mut client), "");
+    assert_eq!(read_to_end(&mut client), "");
     assert!(cut.contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
@@ -142,7 +142,7 @@ fn hundred_concurrent_handshakes_do_not_stop_streams() {
             scope.spawn(|| {
                 let mut client = connect(&rig, &gate);
                 client.write_all(get(&rig.key, "/v1/models").as_bytes()).unwrap();
-                assert!(rest(&mut client).starts_with("HTTP/1.1 200"));
+                assert!(read_to_end(&mut client).starts_with("HTTP/1.1 200"));
             });
         }
     });

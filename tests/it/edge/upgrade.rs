@@ -1,6 +1,6 @@
 //! Upgrades: a new process replaces the old one.
 
-use super::rig::{Gate, Rig, chat, connect, get, read_until, rest};
+use super::rig::{Gate, Rig, chat, connect, get, read_to_end, read_until};
 use crate::e2e::collector::Collector;
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::{Read, Write};
@@ -48,7 +48,7 @@ fn count(value: &serde_json::Value) -> u64 {
 fn counter(gate: &Gate, series: &str) -> f64 {
     let mut stream = connect(gate.admin);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    let text = rest(&mut stream);
+    let text = read_to_end(&mut stream);
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.map_or(0.0, |count| count.parse().unwrap())
 }
@@ -176,7 +176,7 @@ fn running_requests_of_the_old_process_count_in_the_new_one() {
 }
 
 #[test]
-fn half_received_body_at_the_hand_over_exceeds_no_limit() {
+fn half_received_body_at_the_handover_exceeds_no_limit() {
     let rig = rig("upgrade-half", "");
     let plans = "[[plans]]\nname = \"open\"\n[[plans]]\nname = \"once\"\nrequests = 1\nwindow = \"7d\"\n";
     rig.configure("", &rig.models("small"), plans);
@@ -192,7 +192,7 @@ fn half_received_body_at_the_hand_over_exceeds_no_limit() {
     let fresh = gate.ask(&request);
     assert!(fresh.starts_with("HTTP/1.1 200"), "{fresh}");
     half.write_all(rest_of_it.as_bytes()).unwrap();
-    let late = rest(&mut half);
+    let late = read_to_end(&mut half);
     assert!(late.starts_with("HTTP/1.1 503") || late.starts_with("HTTP/1.1 429"), "{late}");
     gate.until("the predecessor has left", |gate| gate.log().contains("predecessor left\",\"unsettled\":0"));
     gate.until("the row is in the ledger", |_| rows(&rig) == 1);
@@ -213,7 +213,7 @@ fn request_after_a_stream_that_spans_an_upgrade_is_answered() {
         let all = read_until(stream, "0\r\n\r\n");
         assert!(all.contains("\"finish_reason\":\"stop\""), "{all}");
         let _ = stream.write_all(get(&rig.key, "/v1/models").as_bytes());
-        let answer = rest(stream);
+        let answer = read_to_end(stream);
         assert!(answer.starts_with("HTTP/1.1 ") && answer.contains("connection: close"), "{answer:?}");
     }
 }
@@ -329,4 +329,62 @@ fn systemd_sockets_are_used_and_named_ones_serve_the_admin_api() {
     upgrade(&gate);
     assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"));
     gate.metric("tollgate_open_reservations");
+}
+
+/// Ends the process at the end of the test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A follower of the live feed is connected to the old process, whose last request may end long after the upgrade.
+#[test]
+fn follower_sees_the_requests_of_both_processes_in_an_upgrade() {
+    let rig = rig("upgrade-live", "");
+    let gate = rig.start();
+    let seen = rig.path("live.out");
+    let admin = gate.admin.to_string();
+    let mut command = rig.command(&["requests", "--live", "--json", "--send-token", "--admin", &admin]);
+    let output = std::fs::File::create(&seen).unwrap();
+    let _follower = Ended(command.stdout(output).stderr(std::process::Stdio::inherit()).spawn().unwrap());
+    let ids = || -> Vec<String> {
+        let text = std::fs::read_to_string(&seen).unwrap();
+        let id = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?["id"].as_str().map(str::to_string);
+        text.lines().filter_map(id).collect()
+    };
+    let id_of = |answer: &str| {
+        let id = answer.lines().find_map(|line| line.strip_prefix("x-gateway-request-id: "));
+        id.unwrap_or_else(|| panic!("no id: {answer}")).trim().to_string()
+    };
+    let ask = || {
+        id_of(&gate.ask(&chat(&rig.key, "small", false, "x").replacen("host: h", "connection: close\r\nhost: h", 1)))
+    };
+    gate.until("the feed is open", |_| {
+        let id = ask();
+        std::thread::sleep(Duration::from_millis(400));
+        ids().contains(&id)
+    });
+    let mut stream = gate.connect();
+    stream.write_all(chat(&rig.key, "small", true, "#sim tokens=200 pace=20").as_bytes()).unwrap();
+    let mut asked = vec![id_of(&read_until(&mut stream, "chunk"))];
+    upgrade(&gate);
+    gate.until("the successor serves", |gate| gate.log().contains("handed over"));
+    // The feed of the successor is open soon after.
+    std::thread::sleep(Duration::from_millis(500));
+    asked.extend((0..5).map(|_| ask()));
+    gate.until("requests of the successor are seen before the predecessor ends", |gate| {
+        asked[1..].iter().all(|id| ids().contains(id)) || gate.log().contains("predecessor left")
+    });
+    assert!(!gate.log().contains("predecessor left"), "the predecessor ended first");
+    read_until(&mut stream, "[DONE]");
+    gate.until("the predecessor has left", |gate| gate.log().contains("predecessor left"));
+    asked.push(ask());
+    gate.until("all are seen", |_| asked.iter().all(|id| ids().contains(id)));
+    let all = ids();
+    let times = |id: &String| all.iter().filter(|other| *other == id).count();
+    assert!(asked.iter().all(|id| times(id) == 1), "{asked:?} in {all:?}");
 }

@@ -19,15 +19,15 @@ const BUDGET: usize = 8 << 20;
 const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";
 
-struct Desk {
+struct DirectGateway {
     gateway: Gateway,
     now: Now,
     dialed: Vec<Conn>,
     keys: Vec<String>,
 }
 
-impl Desk {
-    fn new(lines: &[&str]) -> Desk {
+impl DirectGateway {
+    fn new(lines: &[&str]) -> DirectGateway {
         let (mut ring, mut setting) = (KeyRing::default(), Setting::default());
         (0..5).for_each(|n| ring.issue(&format!("key-{n}"), &["plan=team"]));
         lines.iter().for_each(|line| setting.set("server", line));
@@ -35,11 +35,11 @@ impl Desk {
         let start = Start { seed: [7; 32], client_listeners: 1, keys: ring.records.clone().into(), ..Start::default() };
         let now = begin();
         let gateway = Gateway::new(Arc::new(setting.high()), start, now);
-        Desk { gateway, now, dialed: Vec::new(), keys: ring.texts.into_values().collect() }
+        DirectGateway { gateway, now, dialed: Vec::new(), keys: ring.texts.into_values().collect() }
     }
 
-    fn small() -> Desk {
-        Desk::new(&["max_body = \"1MiB\"", "max_buffered = \"8MiB\""])
+    fn small() -> DirectGateway {
+        DirectGateway::new(&["max_body = \"1MiB\"", "max_buffered = \"8MiB\""])
     }
 
     fn connect(&mut self) -> Conn {
@@ -125,7 +125,7 @@ impl Desk {
 
 #[test]
 fn translated_request_counts_twice_and_is_refused_if_too_large() {
-    let mut core = Desk::small();
+    let mut core = DirectGateway::small();
     let long = "lorem ipsum ".repeat(820_000 / 12);
     let first = core.ask(0, CHAT, "large", false, &long);
     let one = core.buffered();
@@ -148,7 +148,7 @@ fn translated_request_counts_twice_and_is_refused_if_too_large() {
 
 #[test]
 fn full_buffers_stop_new_clients_except_on_the_admin_listener() {
-    let mut core = Desk::small();
+    let mut core = DirectGateway::small();
     let long = "lorem ipsum ".repeat(820_000 / 12);
     (0..4).for_each(|key| _ = core.ask(key, CHAT, "large", false, &long));
     // Unanswered requests leave the reserve and some more bytes free.
@@ -170,7 +170,7 @@ fn full_buffers_stop_new_clients_except_on_the_admin_listener() {
 /// Sends a stream in the format of `from` to a client at `path` that first reads nothing and then 1 KB at a time.
 /// Returns the maximum number of buffered bytes.
 fn flood(path: &str, model: &str, from: Shape, event: &str) -> (usize, usize) {
-    let mut core = Desk::new(&[]);
+    let mut core = DirectGateway::new(&[]);
     let client = core.ask(0, path, model, true, "hello");
     let upstream = core.dialed[0];
     core.take(upstream, usize::MAX);

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 20;
 /// The documented bound.
 const BOUND: Duration = Duration::from_millis(10);
-/// Number of retries of a slow case: a real delay repeats, a delay caused by a busy machine does not.
-const SECOND_LOOKS: usize = 2;
+/// Number of retries of a slow case: a delay caused by a busy machine does not repeat.
+const RETRIES: usize = 2;
 /// Size of a request that does not fit into the kernel's socket buffers.
 const LONG: usize = 6 << 20;
 
@@ -31,7 +31,7 @@ enum Seen {
 }
 
 /// A provider that handles a request as far as its script says and then waits for the end of the connection.
-fn watch(mut wire: Wire, tell: &Sender<Seen>) {
+fn watch(mut wire: Wire, sender: &Sender<Seen>) {
     let Some(asked) = wire.request() else { return };
     let begun = match (asked.script.as_str(), asked.stream) {
         ("relaying", true) => stream(asked.shape, TEXT).part(2),
@@ -42,7 +42,7 @@ fn watch(mut wire: Wire, tell: &Sender<Seen>) {
         let kind = if asked.stream { "text/event-stream" } else { "application/json" };
         wire.send(format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 99999\r\n\r\n{begun}"));
     }
-    let _ = tell.send(Seen::Reached);
+    let _ = sender.send(Seen::Reached);
     if asked.left > 0 {
         // Reading would let the gateway send more, so this asks the kernel whether the connection has ended.
         while wire.socket().peer_addr().is_ok() {
@@ -51,14 +51,14 @@ fn watch(mut wire: Wire, tell: &Sender<Seen>) {
     } else {
         wire.wait_for_end();
     }
-    let _ = tell.send(Seen::Ended(Instant::now()));
+    let _ = sender.send(Seen::Ended(Instant::now()));
 }
 
 /// A provider that accepts a connection and waits for its end without sending anything.
-fn watch_silently(mut wire: Wire, tell: &Sender<Seen>) {
-    let _ = tell.send(Seen::Reached);
+fn watch_silently(mut wire: Wire, sender: &Sender<Seen>) {
+    let _ = sender.send(Seen::Reached);
     wire.wait_for_end();
-    let _ = tell.send(Seen::Ended(Instant::now()));
+    let _ = sender.send(Seen::Ended(Instant::now()));
 }
 
 /// Ways in which a client disconnects.
@@ -107,21 +107,21 @@ const PHASES: [Phase; 8] = [
     Phase { name: "relaying, tls", place: "usual-tls", script: "relaying", padding: 0 },
 ];
 
-fn world(tell: &Sender<Seen>) -> World {
+fn world(sender: &Sender<Seen>) -> World {
     let folder = Folder::new();
     let (pem, config) = authority();
     fs::write(folder.path().join("ca.pem"), pem).unwrap();
     let watcher = |config| {
-        let tell = tell.clone();
-        listen(config, move |wire| watch(wire, &tell))
+        let sender = sender.clone();
+        listen(config, move |wire| watch(wire, &sender))
     };
-    let tell = tell.clone();
+    let sender = sender.clone();
     let (full, holders) = full_listener();
     let places = [
         open("usual", watcher(None)),
         secure("usual-tls", "localhost", watcher(Some(config))),
         open("silent", full),
-        secure("silent-tls", "localhost", listen(None, move |wire| watch_silently(wire, &tell))),
+        secure("silent-tls", "localhost", listen(None, move |wire| watch_silently(wire, &sender))),
         open("good", full),
     ];
     let patient = ["connect", "first_byte", "idle", "request"].map(|name| format!("{name}_timeout = \"10m\"\n"));
@@ -143,7 +143,13 @@ fn request(world: &World, phase: &Phase, streamed: bool) -> Vec<u8> {
 }
 
 /// Runs one client that disconnects. Returns how long its provider request lasted afterwards.
-fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, seen: &Receiver<Seen>) -> Duration {
+fn measure_disconnect(
+    world: &World,
+    phase: &Phase,
+    streamed: bool,
+    leaving: Leaving,
+    seen: &Receiver<Seen>,
+) -> Duration {
     let mut client = Client::connect(world.at);
     client.send(&request(world, phase, streamed));
     if phase.place == "silent" {
@@ -169,7 +175,7 @@ fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, se
 }
 
 /// Returns the median and the maximum of many rounds.
-fn leave_again_and_again(
+fn measure_disconnects(
     world: &World,
     phase: &Phase,
     streamed: bool,
@@ -178,7 +184,8 @@ fn leave_again_and_again(
 ) -> (Duration, Duration) {
     // Sending a long body takes time, and its phase does not depend on how the client disconnects.
     let rounds = if phase.padding > 0 { 3 } else { ROUNDS };
-    let mut times: Vec<Duration> = (0..rounds).map(|_| leave_once(world, phase, streamed, leaving, seen)).collect();
+    let mut times: Vec<Duration> =
+        (0..rounds).map(|_| measure_disconnect(world, phase, streamed, leaving, seen)).collect();
     times.sort();
     (times[rounds / 2], times[rounds * 99 / 100])
 }
@@ -192,17 +199,17 @@ fn wait_for_exactly(mut done: impl FnMut() -> bool) {
 
 #[test]
 fn disconnect_ends_the_provider_request_in_every_phase() {
-    let (tell, seen) = channel();
-    let world = world(&tell);
+    let (sender, seen) = channel();
+    let world = world(&sender);
     println!("{:<16} {:<7} {:<10} {:>9} {:>9}", "phase", "kind", "leaves by", "p50", "p99");
     let mut slow = Vec::new();
     for phase in &PHASES {
         for streamed in [false, true] {
             for leaving in [Leaving::Fin, Leaving::HalfClose, Leaving::Reset] {
-                let mut times = leave_again_and_again(&world, phase, streamed, leaving, &seen);
-                for _ in 0..SECOND_LOOKS {
+                let mut times = measure_disconnects(&world, phase, streamed, leaving, &seen);
+                for _ in 0..RETRIES {
                     if times.0 > BOUND {
-                        times = leave_again_and_again(&world, phase, streamed, leaving, &seen);
+                        times = measure_disconnects(&world, phase, streamed, leaving, &seen);
                     }
                 }
                 let (p50, p99) = times;

@@ -51,7 +51,7 @@ fn tick(streams: &Streams) {
 
 /// A provider that starts one completion after another and finishes none: it sends an event every millisecond, or
 /// nothing.
-fn provide(wire: &Wire, streams: &Streams, tell: &Sender<Seen>) {
+fn provide(wire: &Wire, streams: &Streams, sender: &Sender<Seen>) {
     let mut socket = wire.socket();
     let (mut got, mut block) = (Vec::new(), [0; 4096]);
     let number = loop {
@@ -63,13 +63,13 @@ fn provide(wire: &Wire, streams: &Streams, tell: &Sender<Seen>) {
             break number;
         }
     };
-    let _ = tell.send(Seen::Reached(number));
+    let _ = sender.send(Seen::Reached(number));
     if find(&got, b"\"stream\":true").is_some() {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99999999\r\n\r\n";
         let _ = socket.write_all(head.as_bytes());
         streams.lock().unwrap().push(socket.try_clone().unwrap());
     }
-    let _ = tell.send(Seen::Ended(number, gone(socket)));
+    let _ = sender.send(Seen::Ended(number, gone(socket)));
     let _ = socket.shutdown(Shutdown::Both);
 }
 
@@ -89,10 +89,10 @@ fn number(mut socket: &TcpStream) -> Option<u64> {
 
 /// Starts a relay that closes its second socket when the first one ends, and a server that waits for this end. Returns
 /// the relay's address.
-fn bare(tell: Sender<Seen>) -> SocketAddr {
+fn bare(sender: Sender<Seen>) -> SocketAddr {
     let end = listen(None, move |wire| {
         if let Some(number) = number(wire.socket()) {
-            let _ = tell.send(Seen::Bare(number, gone(wire.socket())));
+            let _ = sender.send(Seen::Bare(number, gone(wire.socket())));
         }
     });
     listen(None, move |wire| {
@@ -144,12 +144,12 @@ fn type_on(
             "{{\"model\":\"fim\",\"prompt\":\"{number} def add(\",\"suffix\":\"return a + b\",\"max_tokens\":99,\
              \"stream\":{streams}}}"
         );
-        let (mut client, mut beside) = (Client::connect(world.at), TcpStream::connect(bare).unwrap());
-        beside.write_all(&number.to_le_bytes()).unwrap();
+        let (mut client, mut bare_client) = (Client::connect(world.at), TcpStream::connect(bare).unwrap());
+        bare_client.write_all(&number.to_le_bytes()).unwrap();
         client.send(&post("/v1/completions", &[("authorization", &format!("Bearer {}", world.key))], &body));
         std::thread::sleep(Duration::from_micros(rng.below(TYPED_MAX)));
         if rng.below(2) == 0 {
-            for socket in [&client.socket, &beside] {
+            for socket in [&client.socket, &bare_client] {
                 SockRef::from(socket).set_linger(Some(Duration::ZERO)).unwrap();
             }
         }
@@ -160,7 +160,7 @@ fn type_on(
         };
         // The first one to be closed makes the second one wait, so the order is random.
         let ours_first = rng.below(2) == 0;
-        let (first, second) = if ours_first { (client.socket, beside) } else { (beside, client.socket) };
+        let (first, second) = if ours_first { (client.socket, bare_client) } else { (bare_client, client.socket) };
         let (first, second) = (close(first), close(second));
         left.push((number, if ours_first { [first, second] } else { [second, first] }));
     }
@@ -193,11 +193,11 @@ impl std::fmt::Display for Times {
 #[test]
 fn completions_cancelled_at_any_time_leak_nothing() {
     let requests = std::env::var("FIM_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
-    let (tell, seen) = channel();
-    let (streams, bare) = (Streams::default(), bare(tell.clone()));
+    let (sender, seen) = channel();
+    let (streams, bare) = (Streams::default(), bare(sender.clone()));
     let world = {
         let streams = streams.clone();
-        world(listen(None, move |wire| provide(&wire, &streams, &tell)))
+        world(listen(None, move |wire| provide(&wire, &streams, &sender)))
     };
     std::thread::spawn(move || tick(&streams));
     let (start, descriptors) = (world.at_rest(TIMEOUT), world.gateway.descriptors());
@@ -210,7 +210,7 @@ fn completions_cancelled_at_any_time_leak_nothing() {
         editors.into_iter().flat_map(|editor| editor.join().unwrap()).collect()
     });
     world.back_to(&start, descriptors);
-    let (mut open, mut ours, mut beside) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let (mut open, mut ours, mut bare_times) = (BTreeSet::new(), Vec::new(), Vec::new());
     loop {
         match seen.recv_timeout(if open.is_empty() { Duration::from_millis(500) } else { TIMEOUT }) {
             Ok(Seen::Reached(number)) => assert!(open.insert(number), "{number} was sent twice"),
@@ -218,23 +218,23 @@ fn completions_cancelled_at_any_time_leak_nothing() {
                 assert!(open.remove(&number));
                 ours.push(at.saturating_duration_since(left[&number][0]));
             }
-            Ok(Seen::Bare(number, at)) => beside.push(at.saturating_duration_since(left[&number][1])),
+            Ok(Seen::Bare(number, at)) => bare_times.push(at.saturating_duration_since(left[&number][1])),
             Err(_) if open.is_empty() => break,
             Err(_) => panic!("the provider does not notice the end of these: {open:?}"),
         }
     }
     let reached = ours.len();
     assert!(
-        reached as u64 > requests / 2 && beside.len() >= reached,
+        reached as u64 > requests / 2 && bare_times.len() >= reached,
         "many must be cancelled after they have reached the provider"
     );
-    let (ours, beside) = (Times::of(ours), Times::of(beside));
+    let (ours, bare_times) = (Times::of(ours), Times::of(bare_times));
     println!("{reached} of {requests} reached the provider, which saw them go after: {ours}");
-    println!("bare connections beside them: {beside}");
+    println!("bare connections: {bare_times}");
     assert!(ours.p50 <= BOUND, "{ours}");
     let is_released = std::env::var_os("TOLLGATE_BIN").is_some();
-    let allowed = LATE.0 * beside.late + (LATE.1 * reached).div_ceil(1000);
-    assert!(!is_released || ours.late <= allowed, "{ours}, and of bare connections {beside}");
+    let allowed = LATE.0 * bare_times.late + (LATE.1 * reached).div_ceil(1000);
+    assert!(!is_released || ours.late <= allowed, "{ours}, and of bare connections {bare_times}");
     let db = rusqlite::Connection::open(world.folder.path().join("tollgate.db")).unwrap();
     let sql = "SELECT count(*), count(DISTINCT id), sum(status = 499 AND endpoint = 'completions') FROM rows";
     let counts: (i64, i64, i64) = db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();

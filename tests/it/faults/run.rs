@@ -228,7 +228,8 @@ fn check_row_of(world: &World, played: &Played, sent_again: bool) {
             // Rejected answers are charged, too: as reported, or by an estimate if they are too large.
             let rejected = match case.row.script {
                 _ if case.stream => (0, 0, "none"),
-                "failed" => (TOKENS.0, TOKENS.1, "provider"),
+                // The second has arrived, except for the end of its framing.
+                "failed" | "tail_missing" => (TOKENS.0, TOKENS.1, "provider"),
                 "too_large" => (12, 99, "estimated"),
                 _ => (0, 0, "none"),
             };

@@ -66,7 +66,7 @@ impl Peer {
     }
 
     /// Sends and reads once. Returns true if any bytes moved.
-    fn go_on(&mut self, block: &mut [u8]) -> bool {
+    fn exchange(&mut self, block: &mut [u8]) -> bool {
         let rest = &self.bytes[self.sent..];
         let wrote = match self.socket.write(&rest[..rest.len().min(32 << 10)]) {
             Ok(count) => count,
@@ -88,7 +88,7 @@ fn press(peers: &mut [Peer]) {
     while begun.elapsed() < PRESSING * scale() as u32 && moved.elapsed() < STILL {
         let mut any = false;
         for peer in peers.iter_mut().filter(|peer| !peer.over) {
-            any |= peer.go_on(&mut block);
+            any |= peer.exchange(&mut block);
         }
         match any {
             true => moved = Instant::now(),

@@ -254,7 +254,12 @@ fn hostile_key_delays_no_other_key() {
     }
     let ([mut new, mut kept], ..) = press(&world, &honest, None);
     let alone = [at(&mut new, 99), at(&mut kept, 99)];
-    println!("alone: new connections p99 {:.1?}, a kept one {:.1?}, of {} requests", alone[0], alone[1], new.len());
+    println!(
+        "without the hostile key: new connections p99 {:.1?}, an open one {:.1?}, of {} requests",
+        alone[0],
+        alone[1],
+        new.len()
+    );
     let mut slow = Vec::new();
     for kind in &KINDS {
         fs::write(format!("/proc/{}/clear_refs", world.gateway.id()), "5").unwrap();
@@ -283,6 +288,6 @@ fn hostile_key_delays_no_other_key() {
         slow.extend((0..2).filter(|at| p99[*at] > alone[*at] + TARGET).map(|at| (kind.name, p99[at])));
         wait_for("rest", || (world.usage().buffered == 0).then_some(()));
     }
-    println!("resident at rest afterwards: {:.1} MiB", world.memory("VmRSS") as f64 / MIB as f64);
+    println!("resident when idle afterwards: {:.1} MiB", world.memory("VmRSS") as f64 / MIB as f64);
     assert!(slow.is_empty() || !is_optimised(), "delayed by more than {TARGET:?}: {slow:?}, alone {alone:?}");
 }

@@ -1,7 +1,7 @@
 //! Exhausted file descriptors.
 
-use super::rig::{Gate, Rig, TIMEOUT, chat, get, read_until, rest};
-use super::table::{Attack, status, work_at_rest};
+use super::rig::{Gate, Rig, TIMEOUT, chat, get, read_to_end, read_until};
+use super::table::{Attack, idle_ticks, status};
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 pub const ATTACKS: fn() -> Vec<Attack> = || {
     vec![Attack {
-        name: "200 connections where 64 descriptors are all there is",
-        bound: "a warning at the start; health and a key are served at once; no spinning",
+        name: "200 connections with a limit of 64 descriptors",
+        bound: "a warning at the start; health and a key are served immediately; no busy loop",
         server: "",
         run: exhausted,
     }]
@@ -44,20 +44,20 @@ fn exhausted(rig: &Rig, _: &mut Gate) -> String {
     stream.write_all(chat(&key, "small", false, "hello").as_bytes()).unwrap();
     assert_eq!(status(&read_until(&mut stream, "\"usage\"")), 200);
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(4), "{took:?}: must be before header_timeout makes room");
-    let work = work_at_rest(&gate);
-    assert!(work < 20, "{work} hundredths of a second of work in a second while nothing can be done");
+    assert!(took < Duration::from_secs(4), "{took:?}: must be before header_timeout closes connections");
+    let work = idle_ticks(&gate);
+    assert!(work < 20, "{work} hundredths of a second of work in a second while no descriptor is free");
     // Strangers whose connections were closed to make room connect again.
     let mut answered = 0;
     for _ in 0..strangers.len() {
         let mut client = gate.connect();
         client.set_read_timeout(Some(TIMEOUT)).unwrap();
         client.write_all(get(&key, "/v1/models").as_bytes()).unwrap();
-        assert_eq!(status(&rest(&mut client)), 200);
+        assert_eq!(status(&read_to_end(&mut client)), 200);
         answered += 1;
     }
     format!(
-        "health and a key within {} ms; {work} hundredths of a second at rest; all {answered} answered",
+        "health and a key within {} ms; {work} hundredths of a second when idle; all {answered} answered",
         took.as_millis()
     )
 }

@@ -1,7 +1,7 @@
 //! Attacks by large numbers of clients.
 
 use super::rig::{Gate, Rig, TIMEOUT, chat, connect, get, read_until};
-use super::table::{Attack, descriptors, honest, resident, status, work_at_rest};
+use super::table::{Attack, descriptors, honest, idle_ticks, resident, status};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,22 +10,27 @@ use std::time::{Duration, Instant};
 
 pub const ATTACKS: fn() -> Vec<Attack> = || {
     vec![
-        Attack { name: "1,000 connects at once", bound: "all answered: the backlog is 1024", server: "", run: at_once },
+        Attack {
+            name: "1,000 concurrent connects",
+            bound: "all answered: the backlog is 1024",
+            server: "",
+            run: at_once,
+        },
         Attack {
             name: "10,000 idle connections, kept alive after a request each (as many as descriptors allow)",
-            bound: "no storage for an idle connection; no work",
+            bound: "no buffers and no work for an idle connection",
             server: "header_timeout = \"1h\"\nkeepalive_timeout = \"1h\"\n",
             run: idle,
         },
         Attack {
-            name: "300 connections with a key where max_connections is 100",
-            bound: "100 kept, each idle one makes room for another; health is answered",
+            name: "300 connections with a key, max_connections = 100",
+            bound: "100 kept, idle ones are closed for new ones; health is answered",
             server: "max_connections = 100\n",
             run: too_many,
         },
         Attack {
-            name: "200 connections with a key from one host where max_connections_per_ip is 10",
-            bound: "10 kept, the others told 503",
+            name: "200 connections with a key from one host, max_connections_per_ip = 10",
+            bound: "10 kept, the others get 503",
             server: "max_connections_per_ip = 10\n",
             run: one_host,
         },
@@ -36,26 +41,26 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
             run: strangers,
         },
         Attack {
-            name: "three threads that connect to the admin listener and say nothing",
+            name: "three threads that connect to the admin listener and send nothing",
             bound: "health, metrics and changes with a token are answered, 300 of 300",
             server: "admin_token = { file = \"read.token\" }\nadmin_write_token = { file = \"write.token\" }\n",
             run: admin_strangers,
         },
         Attack {
             name: "requests without a key, pipelined for 3 s",
-            bound: "100 log lines a second, and one that counts the rest",
+            bound: "100 log lines a second, and one with the number of suppressed lines",
             server: "",
             run: log_flood,
         },
         Attack {
-            name: "3,000 connections that reset at once, 1,000 in the middle of a stream",
-            bound: "nothing is left behind: descriptors, buffers, holds",
+            name: "3,000 connections that reset immediately, 1,000 in mid-stream",
+            bound: "no descriptor, buffer or reservation is leaked",
             server: "",
             run: resets,
         },
         Attack {
             name: "2,000 guessed keys",
-            bound: "401 each, all the same, cheap: no look-up before the checksum",
+            bound: "401 each, with equal text and little work: no lookup before the checksum",
             server: "",
             run: guesses,
         },
@@ -113,7 +118,7 @@ fn idle(rig: &Rig, gate: &mut Gate) -> String {
     }
     let each = (resident(gate) - before) as usize * 1024 / (count - 100);
     assert_eq!(gate.metric("tollgate_client_connections"), count as u64);
-    let work = work_at_rest(gate);
+    let work = idle_ticks(gate);
     assert!(gate.metric("tollgate_buffered_bytes") < 64 * 1024);
     assert!(each < 1024, "{each} bytes per idle connection");
     assert!(work < 10, "{work} hundredths of a second of CPU time in an idle second");
@@ -122,7 +127,7 @@ fn idle(rig: &Rig, gate: &mut Gate) -> String {
     let took = asked.elapsed().as_millis();
     drop(clients);
     gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
-    format!("{count} held: {each} bytes each, {} ms of work in a second; an honest answer took {took} ms", work * 10)
+    format!("{count} open: {each} bytes each, {} ms of work in a second; an honest response took {took} ms", work * 10)
 }
 
 /// Sends `count` requests with a key, each on a new connection. Returns how many were served and kept, and how many got
@@ -154,13 +159,13 @@ fn too_many(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(seen, [300, 0]);
     let closed = gate.metric("tollgate_turned_away_total");
     assert!((200..=300).contains(&closed), "{closed}");
-    format!("{} served, {closed} closed to make room", seen[0])
+    format!("{} served, {closed} closed for new ones", seen[0])
 }
 
 fn one_host(rig: &Rig, gate: &mut Gate) -> String {
     let seen = crowd(rig, gate, 200);
     assert_eq!(seen, [10, 190]);
-    format!("{} kept, {} told 503", seen[0], seen[1])
+    format!("{} kept, {} got 503", seen[0], seen[1])
 }
 
 fn strangers(rig: &Rig, gate: &mut Gate) -> String {
@@ -186,7 +191,7 @@ fn strangers(rig: &Rig, gate: &mut Gate) -> String {
     // A busy machine may be slower occasionally.
     assert!(median < Duration::from_millis(50) && slowest < Duration::from_secs(2), "{median:?} {slowest:?}");
     let (count, median, slowest) = (held.len(), median.as_millis(), slowest.as_millis());
-    format!("200 of 200 beside {count} connections, half of them within {median} ms, the slowest in {slowest} ms")
+    format!("200 of 200 with {count} connections, median {median} ms, slowest {slowest} ms")
 }
 
 fn admin_strangers(_: &Rig, gate: &mut Gate) -> String {
@@ -223,7 +228,7 @@ fn admin_strangers(_: &Rig, gate: &mut Gate) -> String {
         over.store(true, Ordering::Relaxed);
     });
     assert_eq!(answered, asked, "beside {connects:?} connections");
-    format!("{answered} of {asked} answered beside {} connections", connects.into_inner())
+    format!("{answered} of {asked} answered with {} connections", connects.into_inner())
 }
 
 /// Reads the beginning of an answer; empty if the connection was reset.
@@ -324,5 +329,5 @@ fn guesses(rig: &Rig, gate: &mut Gate) -> String {
         answers.insert(body[..body.find("req_").unwrap()].to_string());
     }
     assert_eq!(answers.len(), 1, "{answers:?}");
-    format!("2,000 × 401 on one connection, {} µs each, one text", began.elapsed().as_micros() / 2000)
+    format!("2,000 × 401 on one connection, {} µs each, with equal text", began.elapsed().as_micros() / 2000)
 }

@@ -1,31 +1,31 @@
 //! Heads and bodies that exceed every limit.
 
-use super::rig::{Gate, Rig, chat, rest};
+use super::rig::{Gate, Rig, chat, read_to_end};
 use super::table::{Attack, resident, status};
 use std::io::Write;
 
 pub const ATTACKS: fn() -> Vec<Attack> = || {
     vec![
         Attack {
-            name: "heads without end: target, one header, many headers",
+            name: "endless heads: target, one header, many headers",
             bound: "431 or 414 at max_header (16 KiB) and 100 headers",
             server: "",
             run: heads,
         },
         Attack {
-            name: "bodies without end: declared, chunked, sized beyond counting",
-            bound: "413 at max_body (here 1 MiB); nothing reserved for what is only announced",
+            name: "endless bodies: declared, chunked, with a size beyond 64 bits",
+            bound: "413 at max_body (here 1 MiB); no memory for announced bytes",
             server: "max_body = \"1MiB\"\n",
             run: bodies,
         },
         Attack {
-            name: "chunks with extensions and trailers without end",
+            name: "endless chunk extensions and trailers",
             bound: "400 at 1 KiB of line or trailers",
             server: "",
             run: chunks,
         },
         Attack {
-            name: "one key's 40 bodies of 4 MiB held open at once",
+            name: "40 concurrent unfinished bodies of 4 MiB of one key",
             bound: "503 for that key at a quarter of max_buffered (here 64 MiB); another key is served",
             server: "max_buffered = \"64MiB\"\nmax_body = \"8MiB\"\n",
             run: hoard,
@@ -42,7 +42,7 @@ fn said(gate: &Gate, start: &str, more: &str, count: usize) -> String {
             break;
         }
     }
-    rest(&mut stream)
+    read_to_end(&mut stream)
 }
 
 fn heads(_: &Rig, gate: &mut Gate) -> String {
@@ -120,9 +120,9 @@ fn hoard(rig: &Rig, gate: &mut Gate) -> String {
     let mut refused = 0;
     for mut client in clients {
         client.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
-        refused += usize::from(status(&rest(&mut client)) == 503);
+        refused += usize::from(status(&read_to_end(&mut client)) == 503);
     }
     assert!(refused >= 36, "{refused}");
     gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
-    format!("{refused} told 503, {} MiB buffered, the other key served", most >> 20)
+    format!("{refused} got 503, {} MiB buffered, the other key served", most >> 20)
 }

@@ -1,6 +1,6 @@
 //! Deliberately slow clients.
 
-use super::rig::{Gate, Rig, chat, rest};
+use super::rig::{Gate, Rig, chat, read_to_end};
 use super::table::{Attack, honest, resident, status};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{Read, Write};
@@ -14,43 +14,43 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
     vec![
         Attack {
             name: "500 heads, a byte each 100 ms",
-            bound: "cut by header_timeout (here 1 s), honest clients served meanwhile",
+            bound: "closed by header_timeout (here 1 s), honest clients are served",
             server: HASTY,
             run: slow_heads,
         },
         Attack {
-            name: "500 connections that say nothing",
-            bound: "cut by header_timeout (here 1 s)",
+            name: "500 silent connections",
+            bound: "closed by header_timeout (here 1 s)",
             server: HASTY,
             run: silent,
         },
         Attack {
             name: "100 bodies of 1 MiB, a byte each 100 ms",
-            bound: "408 after body_timeout (here 1 s) at less than 16 KiB/s; memory by what has arrived",
+            bound: "408 after body_timeout (here 1 s) at less than 16 KiB/s; memory only for received bytes",
             server: HASTY,
             run: slow_bodies,
         },
         Attack {
-            name: "100 bodies announced with expect: 100-continue that never come",
+            name: "100 bodies announced with expect: 100-continue and never sent",
             bound: "408 after body_timeout (here 1 s)",
             server: HASTY,
             run: never_continued,
         },
         Attack {
-            name: "100 streams of 4 MiB that nobody reads",
-            bound: "256 KiB each, cut by write_stall (here 1 s), settled",
+            name: "100 unread streams of 4 MiB",
+            bound: "256 KiB each, closed by write_stall (here 1 s), settled",
             server: "write_stall = \"1s\"\n",
             run: slow_readers,
         },
         Attack {
-            name: "50 streams read a byte each 50 ms",
-            bound: "256 KiB each; the provider is slowed",
+            name: "50 streams, read one byte each 50 ms",
+            bound: "256 KiB each; the provider is slowed down",
             server: "",
             run: trickling_readers,
         },
         Attack {
-            name: "pipelined requests without an end, answers not read",
-            bound: "256 KiB buffered, cut by write_stall (here 1 s)",
+            name: "endless pipelined requests, unread responses",
+            bound: "256 KiB buffered, closed by write_stall (here 1 s)",
             // All other timeouts are longer than the test waits.
             server: "write_stall = \"1s\"\nheader_timeout = \"120s\"\nkeepalive_timeout = \"120s\"\n",
             run: pipelined,
@@ -94,7 +94,7 @@ fn drip(rig: &Rig, gate: &Gate, clients: &mut [TcpStream], over: Duration) -> Du
 fn ends(clients: &mut [TcpStream], expected: u16) -> usize {
     let mut count = 0;
     for client in clients {
-        let answer = rest(client);
+        let answer = read_to_end(client);
         assert!([expected, 0].contains(&status(&answer)), "{answer}");
         count += usize::from(status(&answer) == expected);
     }
@@ -105,8 +105,8 @@ fn slow_heads(rig: &Rig, gate: &mut Gate) -> String {
     let mut clients = many(gate, 500, "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nx-slow: ");
     let worst = drip(rig, gate, &mut clients, Duration::from_millis(1500));
     gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
-    let told = ends(&mut clients, 408);
-    format!("{told} told 408, the rest cut; slowest honest answer {} ms", worst.as_millis())
+    let refused = ends(&mut clients, 408);
+    format!("{refused} got 408, the others were closed; slowest honest response {} ms", worst.as_millis())
 }
 
 fn silent(rig: &Rig, gate: &mut Gate) -> String {
@@ -114,7 +114,7 @@ fn silent(rig: &Rig, gate: &mut Gate) -> String {
     let mut clients = many(gate, 500, "");
     assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
     gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
-    assert!(clients.iter_mut().all(|client| rest(client).is_empty()));
+    assert!(clients.iter_mut().all(|client| read_to_end(client).is_empty()));
     format!("all closed after {} ms", began.elapsed().as_millis())
 }
 
@@ -126,9 +126,12 @@ fn slow_bodies(rig: &Rig, gate: &mut Gate) -> String {
     let worst = drip(rig, gate, &mut clients, Duration::from_millis(2500));
     let grown = resident(gate).saturating_sub(before);
     gate.until("all connections are closed", |gate| gate.metric("tollgate_client_connections") == 0);
-    let told = ends(&mut clients, 408);
+    let refused = ends(&mut clients, 408);
     assert!(grown < 20_000, "{grown} kB for 100 declared megabytes");
-    format!("{told} told 408; {grown} kB more for 100 announced MiB; slowest honest answer {} ms", worst.as_millis())
+    format!(
+        "{refused} got 408; {grown} kB more for 100 announced MiB; slowest honest response {} ms",
+        worst.as_millis()
+    )
 }
 
 fn never_continued(rig: &Rig, gate: &mut Gate) -> String {
@@ -138,11 +141,11 @@ fn never_continued(rig: &Rig, gate: &mut Gate) -> String {
     let mut clients = many(gate, 100, &head);
     assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
     for client in &mut clients {
-        let said = rest(client);
+        let said = read_to_end(client);
         let refusal = said.strip_prefix("HTTP/1.1 100 Continue\r\n\r\n").unwrap_or_else(|| panic!("{said}"));
         assert_eq!(status(refusal), 408, "{said}");
     }
-    "100 continued and told 408".to_string()
+    "100 continued and refused 408".to_string()
 }
 
 fn slow_readers(rig: &Rig, gate: &mut Gate) -> String {
@@ -159,7 +162,7 @@ fn slow_readers(rig: &Rig, gate: &mut Gate) -> String {
     let grown = resident(gate).saturating_sub(before);
     drop(clients);
     assert!(most <= 100 * 256 * 1024, "{most} bytes are buffered");
-    format!("at most {} KiB buffered each ({grown} kB in all); all cut and settled", most / 1024 / 100)
+    format!("at most {} KiB buffered each ({grown} kB in all); all closed and settled", most / 1024 / 100)
 }
 
 fn trickling_readers(rig: &Rig, gate: &mut Gate) -> String {
@@ -193,5 +196,5 @@ fn pipelined(rig: &Rig, gate: &mut Gate) -> String {
     let most = gate.metric("tollgate_buffered_bytes");
     assert!(most < 256 * 1024, "{most} bytes are buffered");
     gate.until("the client is cut", |gate| gate.metric("tollgate_client_connections") == 0);
-    format!("{} requests sent, {} KiB buffered, then cut", sent / request.len(), most / 1024)
+    format!("{} requests sent, {} KiB buffered, then closed", sent / request.len(), most / 1024)
 }

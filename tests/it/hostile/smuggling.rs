@@ -1,7 +1,7 @@
 //! Request smuggling: every message whose end two parsers might see in different places. Tollgate rejects it and closes
 //! the connection, so that the following bytes are never parsed as a request.
 
-use super::rig::{Gate, Rig, rest};
+use super::rig::{Gate, Rig, read_to_end};
 use super::table::{Attack, status};
 use std::io::Write;
 
@@ -95,14 +95,14 @@ fn forms(rig: &Rig, gate: &mut Gate) -> String {
     let mut counts = std::collections::BTreeMap::new();
     statuses.iter().for_each(|status| *counts.entry(*status).or_insert(0) += 1);
     assert!(!gate.log().contains("\"endpoint\":\"quota\""));
-    format!("{} forms: {counts:?} (status: count), none got through", tried.len())
+    format!("{} forms: {counts:?} (status: count), none accepted", tried.len())
 }
 
 /// Sends `bytes`. Checks that the only answer is a rejection, and returns its status.
 fn refused(gate: &Gate, name: &str, bytes: &str) -> u16 {
     let mut stream = gate.connect();
     stream.write_all(bytes.as_bytes()).unwrap();
-    let said = rest(&mut stream);
+    let said = read_to_end(&mut stream);
     let status = status(&said);
     assert!([400, 413, 501, 505].contains(&status), "{name}: {said}");
     assert_eq!(said.matches("x-gateway-request-id: ").count(), 1, "{name}: {said}");

@@ -83,7 +83,7 @@ pub fn processor(gate: &Gate) -> u64 {
 
 /// Returns the CPU time of an idle second. The machine adds some in a few seconds only, while a busy loop shows in
 /// every second.
-pub fn work_at_rest(gate: &Gate) -> u64 {
+pub fn idle_ticks(gate: &Gate) -> u64 {
     let second = |_| {
         let before = processor(gate);
         std::thread::sleep(Duration::from_secs(1));

@@ -1,6 +1,6 @@
 //! Hostile texts of clients: deep JSON, log injection, keys in wrong fields. A secret must never appear in any output.
 
-use super::rig::{Gate, Rig, chat, get, read_until, rest};
+use super::rig::{Gate, Rig, chat, get, read_to_end, read_until};
 use super::table::{Attack, honest, resident, status};
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 pub const ATTACKS: fn() -> Vec<Attack> = || {
     vec![
         Attack {
-            name: "JSON bombs: depth, width, numbers, escapes, doubled keys, broken UTF-8",
+            name: "JSON bombs: depth, width, numbers, escapes, duplicate keys, invalid UTF-8",
             bound: "400; depth 128, 4096 members; one pass, no tree",
             server: "",
             run: bombs,
         },
         Attack {
-            name: "lines for the log in path, query, ids, model, user agent, body",
+            name: "log injection in path, query, ids, model, user agent, body",
             bound: "one line of JSON per request, printable ASCII from clients",
             server: "",
             run: log_lines,
         },
         Attack {
-            name: "keys in URLs: query, user part, path",
+            name: "keys in URLs: query, user, path",
             bound: "401, and the key is in no log line",
             server: "",
             run: keys_in_urls,
         },
         Attack {
-            name: "looking for secrets in everything the process has written",
+            name: "search for secrets in all output of the process",
             bound: "no key, credential or content in log, metrics, answers, ledger",
             server: "",
             run: secrets,
@@ -68,7 +68,7 @@ fn bombs(rig: &Rig, gate: &mut Gate) -> String {
     for (number, body) in bodies.iter().enumerate() {
         let (mut stream, began) = (gate.connect(), Instant::now());
         let _ = stream.write_all(&with_body(&rig.key, body));
-        let answer = rest(&mut stream);
+        let answer = read_to_end(&mut stream);
         assert!([400, 404].contains(&status(&answer)), "{number}: {answer}");
         slowest = slowest.max(began.elapsed());
     }
@@ -96,7 +96,7 @@ fn log_lines(rig: &Rig, gate: &mut Gate) -> String {
     let model = format!("{{\"model\":\"{forged}\",\"messages\":[{{\"role\":\"user\",\"content\":\"x\"}}]}}");
     let mut stream = gate.connect();
     stream.write_all(&with_body(&rig.key, model.as_bytes())).unwrap();
-    assert_eq!(status(&rest(&mut stream)), 404);
+    assert_eq!(status(&read_to_end(&mut stream)), 404);
     std::thread::sleep(Duration::from_millis(100));
     let log = gate.log();
     for line in log.lines() {
@@ -183,5 +183,5 @@ fn secrets(rig: &Rig, _: &mut Gate) -> String {
         !written.windows(CONTENT.len()).any(|window| window == CONTENT.as_bytes()),
         "content appears in the output"
     );
-    format!("{files} files, {} KiB, metrics and 12 answers: nothing found", written.len() / 1024)
+    format!("{files} files, {} KiB, metrics and 12 responses: no secret found", written.len() / 1024)
 }

@@ -1,6 +1,7 @@
 //! Alerts of several hosts on one ledger: one of them delivers each.
 
 use super::super::e2e::collector::{Collector, answer};
+use super::client::get;
 use super::harness::{Harness, Setup, chat, with};
 use super::process::wait_at_most;
 use super::shared::{Server, key_of};
@@ -114,7 +115,7 @@ fn budget_alerts(collector: &Collector) -> Vec<(u64, f64, f64)> {
 }
 
 #[test]
-fn threshold_that_only_the_sum_of_two_hosts_reaches_alerts_without_another_request() {
+fn threshold_reached_by_the_sum_of_two_hosts_alerts_immediately() {
     let Some(server) = Server::start() else { return };
     let collector = Collector::start();
     let host = |budget: &str| {
@@ -143,7 +144,7 @@ fn threshold_that_only_the_sum_of_two_hosts_reaches_alerts_without_another_reque
         shares.sort_unstable();
         assert_eq!(shares, [60, 100], "{args:?}");
     }
-    // A host that starts learns what others have used, with a threshold that is new.
+    // A starting host learns the use of other hosts, and applies a new threshold to it.
     let before = budget_alerts(&collector).len();
     let _third = host("[30, 60, 100]");
     wait_at_most(Duration::from_secs(15), "the alerts of the start", || {
@@ -154,7 +155,7 @@ fn threshold_that_only_the_sum_of_two_hosts_reaches_alerts_without_another_reque
 }
 
 #[test]
-fn host_that_goes_on_alone_compares_its_use_with_whole_budgets() {
+fn host_without_the_ledger_compares_use_with_complete_budgets() {
     let Some(mut server) = Server::start() else { return };
     let collector = Collector::start();
     let plan = "[[plans]]\nname = \"tiny\"\nbudget = 0.0016\n";
@@ -164,11 +165,49 @@ fn host_that_goes_on_alone_compares_its_use_with_whole_budgets() {
     let key = h.key_with(&["--plan", "tiny"]);
     assert_eq!(h.chat(&key, &chat("x\n#sim tokens=1")).status(), 200);
     server.kill();
-    // The first uses a third of this host's share, and a sixth of the budget.
+    // The first request uses a third of this host's share, which is a sixth of the budget.
     let ask = with(chat("x\n#sim tokens=130"), "max_tokens", 130);
     for _ in 0..2 {
         wait_at_most(Duration::from_secs(20), "an answer", || (h.chat(&key, &ask).status() == 200).then_some(()));
     }
     let alert = wait_at_most(Duration::from_secs(20), "the alert", || budget_alerts(&collector).pop());
     assert!(alert.1 > 0.0005 && alert.2 == 0.0016, "{alert:?}");
+}
+
+#[test]
+fn host_without_requests_of_a_group_shows_what_others_use_of_it() {
+    let Some(server) = Server::start() else { return };
+    // More groups than are asked for at once.
+    let mut more = "[[groups]]\nname = \"eng\"\nbudget = 0.001\n".to_owned();
+    for number in 0..150 {
+        more.push_str(&format!("[[groups]]\nname = \"g{number}\"\nparent = \"eng\"\nbudget = 0.001\n"));
+    }
+    let host = || {
+        Harness::start(&Setup { store: format!("url = \"{}\"", server.url()), more: more.clone(), ..Setup::default() })
+    };
+    let all = [host(), host()];
+    let ask = with(chat("x\n#sim tokens=130"), "max_tokens", 130);
+    for group in ["g0", "g149"] {
+        let key = all[0].key_with(&["--group", group]);
+        assert_eq!(all[0].chat(&key, &ask).status(), 200);
+    }
+    // A host shows the used share of a group in its metrics, and the use in its admin API.
+    let shown = |h: &Harness| {
+        let answer = get(h.admin, "/metrics").unwrap();
+        let metrics = answer.text();
+        let share = |group: &str| {
+            let name = format!("tollgate_budget_used_ratio{{group=\"{group}\"}} ");
+            metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
+        };
+        let page = get(h.admin, "/admin/v1/groups?limit=1000").unwrap().json();
+        let used = |group: &str| {
+            let found = page["data"].as_array().unwrap().iter().find(|entry| entry["name"] == group);
+            found.unwrap_or_else(|| panic!("{page}"))["budget"]["used"].as_f64().unwrap()
+        };
+        ["eng", "g0", "g149"].map(|group| (share(group).unwrap(), used(group)))
+    };
+    let first = wait_at_most(Duration::from_secs(20), "the use", || {
+        Some(shown(&all[0])).filter(|shown| shown.iter().all(|(share, used)| *share > 0.2 && *used > 0.0002))
+    });
+    wait_at_most(Duration::from_secs(30), "the use of the other host", || (shown(&all[1]) == first).then_some(()));
 }

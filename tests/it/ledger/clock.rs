@@ -259,6 +259,7 @@ pub fn record_of(admitted: Unix) -> Row {
 fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted() {
     let mut h = Harness::usual();
     let key = h.key();
+    assert!(h.done(&["ledger", "clock"]).ends_with("there is no usage record\n"));
     h.gateway.stop("TERM");
     let ahead = Unix(unix().0 + 3_600_000);
     Sqlite::open(&h.folder.path().join("tollgate.db"), Mode::Shared).unwrap().append(&[record_of(ahead)]).unwrap();
@@ -286,7 +287,7 @@ fn a_ledger_whose_clock_ran_ahead_is_refused_until_the_present_time_is_accepted(
     h.done(&["ledger", "clock", "--confirm"]);
     let began = std::time::Instant::now();
     wait_for("admission", || (h.chat(&key, &chat("x\n#sim tokens=1")).status() == 200).then_some(()));
-    println!("admission goes on {:?} after the confirmation", began.elapsed());
+    println!("admission continues {:?} after the confirmation", began.elapsed());
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
     h.done(&["keys", "set", id, "--expires", "1d"]);
     let audit: serde_json::Value = serde_json::from_str(&h.done(&["ledger", "audit", "--json"])).unwrap();

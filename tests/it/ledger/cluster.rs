@@ -54,12 +54,12 @@ impl Cluster {
             node.run();
         }
         let cluster = Cluster { nodes };
-        cluster.wait_until_whole();
+        cluster.wait_until_healthy();
         Some(cluster)
     }
 
     /// Waits until every node reports a healthy cluster and every replica is in sync with its master.
-    fn wait_until_whole(&self) {
+    fn wait_until_healthy(&self) {
         for node in &self.nodes {
             wait_for("a node's consent", || node.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok").then_some(()));
             let is_linked = || {
@@ -179,7 +179,7 @@ fn fail_over(cluster: &mut Cluster, [one, waits]: &[Harness; 2], key: &str) -> I
     println!("another master after {failed_over:?}, service after {:?}", killed.elapsed());
     assert_eq!(waits.chat(key, &chat("x")).status(), 503, "no replica is up");
     cluster.nodes[owner].run();
-    cluster.wait_until_whole();
+    cluster.wait_until_healthy();
     wait_at_most(BACK, "service with a replica", || is_served(waits, key));
     killed
 }

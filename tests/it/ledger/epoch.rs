@@ -158,7 +158,7 @@ fn ledger_without_its_epoch_is_refused_at_startup_too() {
 }
 
 #[test]
-fn a_ledger_in_a_file_needs_no_adopting() {
+fn ledger_in_a_file_needs_no_adoption() {
     let h = Harness::usual();
     let refused = h.command(&["ledger", "adopt"]);
     assert_eq!(refused.code, 1);

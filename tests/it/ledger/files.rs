@@ -27,7 +27,7 @@ fn failures(h: &Harness) -> Vec<String> {
 }
 
 #[test]
-fn moved_or_replaced_ledger_has_failed_until_it_is_back() {
+fn moved_or_replaced_ledger_counts_as_failed_until_it_is_restored() {
     let h = Harness::usual();
     let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
     assert_eq!(h.chat(&key, &body).status(), 200);

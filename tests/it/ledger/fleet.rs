@@ -181,15 +181,15 @@ impl Fleet<'_> {
             self.all[stopped].gateway.signal("CONT");
         });
         let late = |one: &&Seen| one.host == dead || one.host == stopped;
-        let untold = |window: Duration| {
+        let unreported = |window: Duration| {
             let each = seen.iter().filter(late).map(|one| {
-                let is_untold = |at: &&Instant| **at + window >= died && **at < went_on;
-                let untold = if self.tells_first { 0 } else { one.at.iter().filter(is_untold).count() };
-                untold + usize::from(one.host == stopped && one.at.iter().any(|at| *at >= went_on))
+                let is_unreported = |at: &&Instant| **at + window >= died && **at < went_on;
+                let unreported = if self.tells_first { 0 } else { one.at.iter().filter(is_unreported).count() };
+                unreported + usize::from(one.host == stopped && one.at.iter().any(|at| *at >= went_on))
             });
             each.sum::<usize>()
         };
-        let (least, most) = (untold(WINDOW), untold(WINDOW + COMMITS));
+        let (least, most) = (unreported(WINDOW), unreported(WINDOW + COMMITS));
         assert!(seen.iter().all(|one| !one.broken || one.host == dead), "a running host has broken a connection");
         self.all[dead].gateway.wait();
         let mut more = self.rest(plan, &request, 0);
@@ -200,7 +200,7 @@ impl Fleet<'_> {
         seen.push(Seen { host: 0, at: vec![Instant::now(); more], broken: false });
         let (ok, limit) = (count(&seen), LIMITS[plan]);
         println!(
-            "plan {plan}, broken at {pause} ms: {ok} of {limit} answered, {held} held by the dead, {least} to {most} untold"
+            "plan {plan}, broken at {pause} ms: {ok} of {limit} answered, {held} held by the dead, {least} to {most} unreported"
         );
         assert!(ok <= limit + most, "{ok} of {limit}, and {most} that were not reported");
         match plan {

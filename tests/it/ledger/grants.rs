@@ -113,7 +113,7 @@ fn three_hosts_admit_exactly_what_one_would_by_grants() {
     let (ok, asked) = (admitted(&answers), calls(&server) - before);
     println!("2000 requests by three hosts: {ok} admitted, {asked} calls of scripts");
     assert_eq!((ok as u64, served(&all)), (2000, 2000));
-    assert!(asked < 1500, "most requests must be admitted without asking the ledger: {asked}");
+    assert!(asked < 1500, "most requests must be admitted without a call to the ledger: {asked}");
     agree(&all, &[&key]);
     // Two keys in one group; only the group has a limit.
     let keys = [&["--plan", "open", "--group", "search"]; 2].map(|options| key_of(&all, options));

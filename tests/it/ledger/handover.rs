@@ -39,15 +39,30 @@ fn upgrade(h: &Harness) {
     wait_for("the successor", || (pids(h).len() > before.len()).then_some(()));
 }
 
-/// Sends requests until `over` is set and returns how many were admitted. Every request uses a new connection, so that
-/// none is lost when an idle connection is closed.
-fn flow(h: &Harness, key: &str, over: &AtomicBool) -> usize {
+/// Sends requests until `over` is set and returns how many were admitted, and how many got 503 because the successor took
+/// the ledger late. Every request uses a new connection, so that none is lost when an idle connection is closed.
+fn flow(h: &Harness, key: &str, over: &AtomicBool) -> [usize; 2] {
     let (request, mut all) = (chat_request(key, &chat("x\n#sim tokens=2")), Vec::new());
     while !over.load(Ordering::Relaxed) {
         all.push(h.client().ask(&request));
         std::thread::sleep(Duration::from_millis(5));
     }
-    admitted(&all)
+    let count = all.len();
+    all.retain(|answer| answer.status() != 503);
+    [admitted(&all), count - all.len()]
+}
+
+/// True if each upgrade of a process took less than two seconds, after which new requests get 503.
+fn was_quick(h: &Harness) -> bool {
+    let times = |outcome: &str| -> Vec<String> {
+        let log = h.log();
+        let found = log.iter().filter(|line| line["event"] == "upgrade" && line["outcome"] == outcome);
+        found.map(|line| line["time"].as_str().unwrap().to_owned()).collect()
+    };
+    // Times have whole seconds.
+    let second = |time: &String| time[17..19].parse::<u64>().unwrap();
+    let took = |(from, to)| (60 + second(to) - second(from)) % 60;
+    times("starting").iter().zip(&times("handed over")).all(|pair| took(pair) < 2)
 }
 
 fn hand_over_twice(durability: &str) {
@@ -66,7 +81,7 @@ fn hand_over_twice(durability: &str) {
     };
     let mut streams: Vec<_> = (0..40).map(|_| begin(open)).chain((0..50).map(|_| begin(crowded))).collect();
     let over = AtomicBool::new(false);
-    let (asked, passed) = std::thread::scope(|scope| {
+    let ([asked, late], [passed, later]) = std::thread::scope(|scope| {
         let (all, over) = (&all, &over);
         let ask = |key| all.iter().map(move |h| scope.spawn(move || flow(h, key, over))).collect::<Vec<_>>();
         let flows = [ask(open), ask(limited)];
@@ -81,9 +96,13 @@ fn hand_over_twice(durability: &str) {
         wait_for("the limit", || (sums(&all[1], limited).0 >= LIMIT as u64).then_some(()));
         std::thread::sleep(Duration::from_millis(300));
         over.store(true, Ordering::Relaxed);
-        let [asked, passed] = flows.map(|all| all.into_iter().map(|one| one.join().unwrap()).sum::<usize>());
-        (asked, passed)
-    });
+        flows.map(|all| {
+            let all = all.into_iter().map(|one| one.join().unwrap());
+            all.fold([0; 2], |[admitted, late], one| [admitted + one[0], late + one[1]])
+        })
+    })
+    .into();
+    assert!(late + later == 0 || !was_quick(&all[0]), "{durability}: {late} and {later} requests got 503");
     assert_eq!(passed, LIMIT, "{durability}: admitted across two upgrades");
     for client in &mut streams {
         let mut text = String::new();

@@ -4,7 +4,7 @@
 use super::harness::chat;
 use super::process::{Folder, run, wait_for};
 use super::shared::{Server, key_of, url_gateway};
-use super::unheard::{ENDLESS, PASSED, Way};
+use super::unheard::{ENDLESS, PASSED, Relay};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -73,13 +73,13 @@ fn command_fails_with_an_error_whatever_the_server_sends() {
 #[test]
 fn gateway_refuses_while_its_ledger_sends_an_endless_line() {
     let Some(server) = Server::start() else { return };
-    let way = Way::new(server.port);
-    let h = url_gateway(&format!("redis://{}/0", way.at), "");
+    let relay = Relay::new(server.port);
+    let h = url_gateway(&format!("redis://{}/0", relay.at), "");
     let key = key_of(std::slice::from_ref(&h), &[]);
     let status = || h.chat(&key, &chat("x\n#sim tokens=1")).status();
     assert_eq!(status(), 200);
     let before = h.gateway.resident();
-    way.set(ENDLESS);
+    relay.set(ENDLESS);
     wait_for("the refusal", || (status() == 503).then_some(()));
     let said = || h.log().iter().any(|line| line["error"].to_string().contains("a line without an end")).then_some(());
     wait_for("the reason in the log", said);
@@ -87,6 +87,6 @@ fn gateway_refuses_while_its_ledger_sends_an_endless_line() {
     assert_eq!(status(), 503);
     let more = h.gateway.resident().saturating_sub(before);
     assert!(more < UNDER_WAY as u64, "{more} bytes more");
-    way.set(PASSED);
+    relay.set(PASSED);
     wait_for("service", || (status() == 200).then_some(()));
 }

@@ -92,7 +92,7 @@ fn rows(h: &Harness) -> (HashMap<String, u64>, u64) {
 
 /// Kills a gateway under load repeatedly. Returns for each kill: complete answers, usage records, lost answers, and how
 /// long before the kill the earliest lost answer was complete.
-fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)> {
+fn repeat_kills(durability: &str) -> Vec<(usize, usize, usize, Duration)> {
     let store = format!("url = \"sqlite:tollgate.db\"\ndurability = \"{durability}\"");
     let mut h = Harness::start(&Setup { store, more: tree(), ..Setup::default() });
     let key = h.key_with(&["--plan", "open", "--group", "four"]);
@@ -153,14 +153,14 @@ fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)
 
 #[test]
 fn before_reply_loses_no_completed_answer() {
-    for (_, _, lost, _) in kill_again_and_again("before-reply") {
+    for (_, _, lost, _) in repeat_kills("before-reply") {
         assert_eq!(lost, 0);
     }
 }
 
 #[test]
 fn write_behind_loses_at_most_its_documented_window() {
-    for (_, _, _, before) in kill_again_and_again("write-behind") {
+    for (_, _, _, before) in repeat_kills("write-behind") {
         assert!(before <= WINDOW, "an answer that was complete {before:?} before the kill is lost");
     }
 }

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "redis")]
 mod alerts;
+mod boot;
 mod clock;
 #[cfg(feature = "redis")]
 mod cluster;
@@ -45,6 +46,8 @@ mod shared_clock;
 mod shared_notes;
 #[cfg(feature = "redis")]
 mod shared_people;
+#[cfg(feature = "redis")]
+mod slow;
 #[cfg(feature = "redis")]
 mod spared;
 #[cfg(feature = "redis")]

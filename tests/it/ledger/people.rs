@@ -90,6 +90,13 @@ fn users_and_sessions_are_stored_only_as_stable_hashes() {
         assert_eq!((lines.len(), &lines[0]["requests"]), (1, &json!(2)), "{user}");
     }
     assert_eq!(report(&h, &["--by", "user", "--user", "bob"]), Vec::<Value>::new());
+    let session_hash = entries[0]["session"].as_str().unwrap();
+    for (name, count) in [(session, 1), (session_hash, 1), ("session-of-another", 0)] {
+        for by in [&["--session", name][..], &["--by", "day", "--session", name]] {
+            let lines = report(&h, by);
+            assert!(lines.len() == count && lines.iter().all(|line| line["requests"] == 2), "{by:?}: {lines:?}");
+        }
+    }
     let cold = report(&h, &["--by", "session", "--cache"]);
     let of = |name: &str| cold[0][name].clone();
     assert_eq!((cold.len(), of("name"), of("requests")), (1, entries[0]["session"].clone(), json!(2)));
@@ -177,6 +184,9 @@ fn usage_groups_by_all_recorded_columns_and_rejects_others() {
         &["--by", "user,key"][..],
         &["--by", "session", "--model", "small"],
         &["--by", "key", "--user", "u"],
+        &["--by", "session", "--user", "u"],
+        &["--by", "key", "--session", "s"],
+        &["--by", "session", "--cache", "--session", "s"],
         &["--by", "key,model,day"],
         &["--by", "label:Team"],
         &["--label", "team"],

@@ -1,9 +1,9 @@
-//! Grants that end while the ledger is away. Requests that a host has admitted from a grant and could not report are
+//! Grants that end during an outage of the ledger. Requests that a host admitted from a grant and could not report are
 //! not admitted again by another host that reconnects first.
 
 use super::process::wait_for;
 use super::shared::Server;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
 use tollgate::policy::ask::{Ask, AskAnswer, Grant, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
@@ -41,6 +41,13 @@ impl Host {
         self.remote.send(&self.speaker, std::slice::from_ref(command)).unwrap().remove(0)
     }
 
+    /// Returns how long the ledger takes for the question; `None` if it did not answer in time.
+    pub fn timed(&mut self) -> Option<Duration> {
+        let (begun, ask) = (Instant::now(), self.ask.clone());
+        self.remote.send(&self.speaker, &[RemoteCommand::Ask(&ask)]).ok()?;
+        Some(begun.elapsed())
+    }
+
     pub fn admit(&mut self) -> (Ruling, Option<Grant>) {
         let ask = self.ask.clone();
         let Done::Answer(AskAnswer { ruling, grant, .. }) = self.send(&RemoteCommand::Ask(&ask)) else {
@@ -76,7 +83,7 @@ fn grant_counts_after_an_outage_until_its_host_reports_its_use() {
         let (ruling, grant) = one.admit();
         let requests = grant.expect("a grant").requests;
         assert_eq!((ruling, requests), (Ruling::Admitted, 8));
-        // All connections break, and the grant has expired when the ledger is back.
+        // All connections break, and the grant expires before the ledger is available again.
         server.say(&[b"DEL", format!("tollgate:host:b1g{number}").as_bytes()]);
         server.say(&[b"CLIENT", b"KILL", b"TYPE", b"normal"]);
         other.come_back();
@@ -110,5 +117,5 @@ fn expired_grant_is_freed_without_an_outage() {
     one.ask.wish = Wish { part: 4, number: 1, requests: 8, amount: Amount { tokens: 8, nano: 0 }, ..Wish::default() };
     assert!(one.admit().1.is_some());
     server.say(&[b"DEL", format!("tollgate:host:{}g1", one.speaker.writer).as_bytes()]);
-    assert_eq!(other.drain(), LIMIT - 1, "nothing is kept for a host that died");
+    assert_eq!(other.drain(), LIMIT - 1, "no part is reserved for a dead host");
 }

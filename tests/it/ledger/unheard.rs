@@ -122,7 +122,7 @@ fn requests_refused_while_the_ledger_is_paused_are_not_counted() {
     }
 }
 
-/// Handling of the server's answers on a [`Way`]: forwarded unchanged.
+/// Handling of the server's answers on a [`Relay`]: forwarded unchanged.
 pub const PASSED: u8 = 0;
 /// The answers are dropped: commands arrive, but nobody learns their results.
 pub const DROPPED: u8 = 1;
@@ -130,13 +130,13 @@ pub const DROPPED: u8 = 1;
 pub const ENDLESS: u8 = 2;
 
 /// A relay to the server on which answers can be lost or replaced.
-pub struct Way {
+pub struct Relay {
     pub at: SocketAddr,
     fate: Arc<AtomicU8>,
 }
 
-impl Way {
-    pub fn new(port: u16) -> Way {
+impl Relay {
+    pub fn new(port: u16) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (at, fate) = (listener.local_addr().unwrap(), Arc::new(AtomicU8::new(PASSED)));
         let answers = fate.clone();
@@ -149,7 +149,7 @@ impl Way {
                 std::thread::spawn(move || copy(server, client, &answers));
             }
         });
-        Way { at, fate }
+        Relay { at, fate }
     }
 
     pub fn set(&self, fate: u8) {
@@ -180,16 +180,16 @@ fn copy(mut from: TcpStream, mut to: TcpStream, fate: &Arc<AtomicU8>) {
 #[test]
 fn requests_whose_admission_is_lost_are_not_counted() {
     let Some(server) = Server::start() else { return };
-    let way = Way::new(server.port);
-    let all = [gateway(&format!("redis://{}/0", way.at)), gateway(&server.url())];
+    let relay = Relay::new(server.port);
+    let all = [gateway(&format!("redis://{}/0", relay.at)), gateway(&server.url())];
     for plan in ["sixty", "asked"] {
         let key = key_of(&all, &["--plan", plan]);
         let before = ask(&at(&all), BEFORE / 2, &key)[0];
-        way.set(DROPPED);
+        relay.set(DROPPED);
         let during = ask(&at(&all[..1]), BEFORE, &key);
         println!("{plan}: {before} before, {during:?} while answers were lost");
         assert!(during[2] > 0, "some requests are refused because of the ledger: {during:?}");
-        way.set(PASSED);
+        relay.set(PASSED);
         let by_grants = if plan == "sixty" { during[0] } else { 0 };
         use_up(&all, &key, before + during[0], by_grants);
     }
@@ -198,11 +198,11 @@ fn requests_whose_admission_is_lost_are_not_counted() {
 #[test]
 fn requests_of_a_host_that_dies_awaiting_admission_are_not_counted() {
     let Some(server) = Server::start() else { return };
-    let way = Way::new(server.port);
-    let mut all = [gateway(&format!("redis://{}/0", way.at)), gateway(&server.url())];
+    let relay = Relay::new(server.port);
+    let mut all = [gateway(&format!("redis://{}/0", relay.at)), gateway(&server.url())];
     let key = key_of(&all, &["--plan", "asked"]);
     let before = ask(&at(&all), BEFORE / 2, &key)[0];
-    way.set(DROPPED);
+    relay.set(DROPPED);
     assert_eq!(ask(&at(&all[..1]), BEFORE, &key), [0, 0, BEFORE]);
     all[0].gateway.signal("KILL");
     all[0].gateway.wait();

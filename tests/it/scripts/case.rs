@@ -2,7 +2,7 @@
 
 /// Direction of bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Direction {
     /// `>`
     ClientSends,
     /// `<`
@@ -28,7 +28,7 @@ pub enum Framed {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Act {
     /// A block of bytes.
-    Block { way: Way, label: String, framed: Framed, lines: Vec<String> },
+    Block { direction: Direction, label: String, framed: Framed, lines: Vec<String> },
     /// Advances the clock by this number of microseconds.
     Wait(u64),
     /// Any other event, as words.
@@ -119,12 +119,9 @@ fn before(line: &str, preamble: &mut Preamble) -> bool {
 }
 
 fn joined(last: &mut Step, act: &Act) -> bool {
-    let (Act::Block { way, label, framed, lines }, Act::Block { way: w, label: l, framed: f, lines: more }) =
-        (&mut last.act, act)
-    else {
-        return false;
-    };
-    let same = (*way, &*label, *framed) == (*w, l, *f);
+    let Act::Block { direction, label, framed, lines } = &mut last.act else { return false };
+    let Act::Block { direction: d, label: l, framed: f, lines: more } = act else { return false };
+    let same = (*direction, &*label, *framed) == (*d, l, *f);
     if same {
         lines.extend_from_slice(more);
     }
@@ -138,8 +135,14 @@ fn act(line: &str) -> Option<Act> {
     let arrow = line.find(['<', '>']).filter(|at| line[..*at].chars().all(|c| c.is_ascii_alphanumeric()));
     let Some(at) = arrow else { return Some(Act::Words(line.split_whitespace().map(String::from).collect())) };
     let (label, rest) = line.split_at(at);
-    let ways = [(">>", Way::ProviderGets), ("<<", Way::ProviderSends), (">", Way::ClientSends), ("<", Way::ClientGets)];
-    let (rest, way) = ways.iter().find_map(|(arrow, way)| Some((rest.strip_prefix(arrow)?, *way)))?;
+    let arrows = [
+        (">>", Direction::ProviderGets),
+        ("<<", Direction::ProviderSends),
+        (">", Direction::ClientSends),
+        ("<", Direction::ClientGets),
+    ];
+    let (rest, direction) =
+        arrows.iter().find_map(|(arrow, direction)| Some((rest.strip_prefix(arrow)?, *direction)))?;
     let (rest, framed) = match rest.chars().next() {
         Some('+') => (&rest[1..], Framed::Chunk),
         Some('.') => (&rest[1..], Framed::LastChunk),
@@ -150,5 +153,5 @@ fn act(line: &str) -> Option<Act> {
         None if rest.is_empty() => "",
         None => return None,
     };
-    Some(Act::Block { way, label: label.to_string(), framed, lines: vec![text.to_string()] })
+    Some(Act::Block { direction, label: label.to_string(), framed, lines: vec![text.to_string()] })
 }

@@ -61,19 +61,19 @@
 //!   answers.
 //! - `buffered 262144`: maximum number of buffered bytes.
 //! - `drain`: SIGTERM. `exit`: the gateway must have requested its end. `reload [server] max_header = "1KiB"`.
-//! - `hold-work`, `work`: the helper thread pauses, or does its work. `desk STATUS BODY`: it answers the oldest request
-//!   to the admin API.
+//! - `hold-work`, `work`: the helper thread pauses, or does its work. `admin-reply STATUS BODY`: it answers the oldest
+//!   request to the admin API.
 //!
 //! **Events of the log and the ledger**
 //! - `row status=200 in=9 …`: the next usage record must have these values.
 //! - `log TEXT`: the newest log line must contain this. `logged TEXT`: some log line must contain it.
-//! - `alert WORDS`: the next alert must contain these. `over SUBJECT`: the next report is the end of this
-//!   trouble. `alerts 1`: number of other reports. `trouble`: it is time to look at targets and the ledger.
+//! - `alert WORDS`: the next alert must contain these words. `ended SUBJECT`: the next report is the end of this
+//!   trouble. `alerts 1`: number of other reports. `trouble`: the gateway checks targets and the ledger.
 //! - `hold-rows`, `commit`, `store-fails`, `store-recovers`.
 //! - `revoke KEY`, `edit KEY budget DOLLARS`.
-//! - `hold-looks`: the ledger does not answer lookups of unknown keys. `looks 2`: number of lookups without an answer.
-//!   `look`, `look-fails`: the ledger answers them, or fails.
-//! - `renews 1`: number of renewals requested for secrets. `secret says WORD`, `secret fails WHY`: result of their file
+//! - `hold-lookups`: the ledger does not answer lookups of unknown keys. `lookups 2`: number of lookups without an
+//!   answer. `lookup`, `lookup-fails`: the ledger answers them, or fails.
+//! - `renewals 1`: number of renewals requested for secrets. `secret is WORD`, `secret fails WHY`: result of their file
 //!   or program.
 //! - `lists 1`: number of providers whose model list was requested and is missing. `listed up a b=8192 !c`: a provider
 //!   lists `a`, `b` with its context, and `c`, which is skipped. `listed up fails WHY`.
@@ -82,12 +82,13 @@
 //! - `upgrade`: SIGUSR2. `successor-ready`. `admits`: the gateway must not have handed over yet. `handed-over 2`: it
 //!   must have handed over with this number of running requests.
 //! - `inherits KEY TOKENS [DOLLARS PATH]`: a predecessor's usage record that was not announced. `predecessor-left`.
-//! - For a shared ledger, `asks 2`: number of checks without an answer. `ask 1 admitted`, `ask 1 refused [budget N
-//!   [reserved]]`: the ledger answers one. `released 1`: number of leases released without a usage record.
-//! - `rests 1`: number of cool-downs that the successor has received.
+//! - For a shared ledger, `checks 2`: number of checks without an answer. `check 1 admitted`, `check 1 refused [budget
+//!   N [reserved]]`: the ledger answers one. `released 1`: number of leases released without a usage record.
+//! - `cool-downs 1`: number of cool-downs that the successor has received.
 //!
 //! **Start state**, before the steps: `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS
-//! [PATH]]` (admitted five seconds ago), `start rest TARGET SECONDS` (a cool-down that a predecessor has passed on).
+//! [PATH]]` (admitted five seconds ago), `start cool-down TARGET SECONDS` (a cool-down that a predecessor has passed
+//! on).
 //!
 //! Each case runs as written, with every byte sent separately in both directions, and in random pieces. Client bytes,
 //! provider bytes and usage records must be identical. `SCRIPT=words` runs only cases whose file or title contains the
@@ -102,7 +103,7 @@ pub mod world;
 use std::fs;
 use std::path::Path;
 
-fn all_hold(folder: &str) {
+fn all_pass(folder: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
     let mut files: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|end| end == "txt"));
@@ -123,31 +124,31 @@ fn all_hold(folder: &str) {
 }
 
 #[test]
-fn http_transcripts_hold() {
-    all_hold("http");
+fn http_transcripts_pass() {
+    all_pass("http");
 }
 
 #[test]
-fn chat_transcripts_hold() {
-    all_hold("chat");
+fn chat_transcripts_pass() {
+    all_pass("chat");
 }
 
 #[test]
-fn messages_transcripts_hold() {
-    all_hold("messages");
+fn messages_transcripts_pass() {
+    all_pass("messages");
 }
 
 #[test]
-fn responses_transcripts_hold() {
-    all_hold("responses");
+fn responses_transcripts_pass() {
+    all_pass("responses");
 }
 
 #[test]
-fn relayed_transcripts_hold() {
-    all_hold("relay");
+fn relayed_transcripts_pass() {
+    all_pass("relay");
 }
 
 #[test]
-fn translated_transcripts_hold() {
-    all_hold("translated");
+fn translated_transcripts_pass() {
+    all_pass("translated");
 }

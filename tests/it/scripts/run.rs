@@ -1,6 +1,6 @@
 //! Runs a case with different splits of its bytes, and compares the outcomes.
 
-use super::case::{Act, Case, Framed, Step, Way};
+use super::case::{Act, Case, Direction, Framed, Step};
 use super::pattern::{Bindings, compare, cost_of, shown};
 use super::text::{Names, Token, bytes, tokens};
 use super::world::{Cut, DialPlan, END_OF_CHUNKS, World};
@@ -78,8 +78,8 @@ impl Player<'_> {
         let names = Names { lets: case.preamble.lets.iter().cloned().collect(), keys: keys.texts.clone() };
         let start = start(&case.preamble.starts, &keys)?;
         let mut world = World::new(setting.high(), start, cut);
-        world.untold = keys.untold.clone();
-        let cool_downs = case.preamble.starts.iter().filter_map(|line| rest(line)).collect();
+        world.unannounced = keys.unannounced.clone();
+        let cool_downs = case.preamble.starts.iter().filter_map(|line| cool_down(line)).collect();
         world.gateway.count_on(&Counters { cool_downs, ..Counters::default() });
         let (bound, seen_rows) = (Bindings::new(), Vec::new());
         let mut player = Player { case, names, keys, setting, world, bound, seen_rows };
@@ -95,27 +95,27 @@ impl Player<'_> {
         match &step.act {
             Act::Wait(micros) => self.world.wait(*micros),
             Act::Words(words) => self.words(&words.iter().map(String::as_str).collect::<Vec<_>>()),
-            Act::Block { way, label, framed, lines } => {
-                let label = self.label(*way, label);
-                match way {
-                    Way::ClientSends => {
+            Act::Block { direction, label, framed, lines } => {
+                let label = self.label(*direction, label);
+                match direction {
+                    Direction::ClientSends => {
                         if !self.world.ends.contains_key(&label) {
                             self.world.connect(&label, false)?;
                         }
                         self.send(&label, *framed, lines)
                     }
-                    Way::ProviderSends => self.send(&label, *framed, lines),
-                    Way::ClientGets | Way::ProviderGets => self.expect(index, &label, *framed, lines),
+                    Direction::ProviderSends => self.send(&label, *framed, lines),
+                    Direction::ClientGets | Direction::ProviderGets => self.expect(index, &label, *framed, lines),
                 }
             }
         }
     }
 
-    fn label(&self, way: Way, label: &str) -> String {
-        match way {
+    fn label(&self, direction: Direction, label: &str) -> String {
+        match direction {
             _ if !label.is_empty() => label.to_string(),
-            Way::ClientSends | Way::ClientGets => "c1".to_string(),
-            Way::ProviderSends | Way::ProviderGets => format!("u{}", self.world.dials),
+            Direction::ClientSends | Direction::ClientGets => "c1".to_string(),
+            Direction::ProviderSends | Direction::ProviderGets => format!("u{}", self.world.dials),
         }
     }
 
@@ -140,9 +140,11 @@ impl Player<'_> {
         let matched = compare(&tokens, &end.got, &mut self.bound)?;
         end.got.drain(..matched);
         let more = self.case.steps.get(index + 1).is_some_and(|next| match &next.act {
-            Act::Block { way: way @ (Way::ClientGets | Way::ProviderGets), label: next, .. } => {
-                self.label(*way, next) == label
-            }
+            Act::Block {
+                direction: direction @ (Direction::ClientGets | Direction::ProviderGets),
+                label: next,
+                ..
+            } => self.label(*direction, next) == label,
             _ => false,
         });
         let left = &self.world.ends[label].got;
@@ -161,8 +163,8 @@ impl Player<'_> {
         match rest {
             ["connect", name] => world.connect(name, false),
             ["connect", name, "admin"] => world.connect(name, true),
-            ["desk", status, body] => {
-                let ask = world.desk.pop_front().ok_or("no task of the helper thread is pending")?;
+            ["admin-reply", status, body] => {
+                let ask = world.admin_requests.pop_front().ok_or("no admin request is pending")?;
                 let status = status.parse().map_err(|_| "a status")?;
                 let body = if status == 200 { Ok(body.as_bytes().to_vec()) } else { Err((*body).to_string()) };
                 world.notice(Notice::Desk(ask.answer(status, body)))
@@ -234,7 +236,7 @@ impl Player<'_> {
                 let missing = expected.iter().find(|word| !body.contains(**word));
                 return missing.map_or(Ok(()), |word| Err(format!("the alert has no {word}: {body}")));
             }
-            ["over", subject @ ..] => {
+            ["ended", subject @ ..] => {
                 let next = world.alerts.pop_front();
                 let is_next = matches!(&next, Some(AlertNews::Over(found, _)) if *found == subject.join(" "));
                 return if is_next { Ok(()) } else { Err(format!("{next:?} instead of an end")) };
@@ -246,25 +248,25 @@ impl Player<'_> {
             }
             ["store-fails"] => return world.notice(Notice::StoreFailed("no room".to_string())),
             ["store-recovers"] => return world.notice(Notice::StoreRecovered),
-            ["hold-looks"] => world.hold_looks = true,
-            ["looks", count] if world.looks.len().to_string() == **count => {}
-            ["looks", count] => return Err(format!("{} keys are looked up instead of {count}", world.looks.len())),
-            ["look"] => {
-                world.hold_looks = false;
+            ["hold-lookups"] => world.hold_lookups = true,
+            ["lookups", count] if world.lookups.len().to_string() == **count => {}
+            ["lookups", count] => return Err(format!("{} keys are looked up instead of {count}", world.lookups.len())),
+            ["lookup"] => {
+                world.hold_lookups = false;
                 return world.settle();
             }
-            ["look-fails"] => {
-                let id = world.looks.pop().ok_or("no key lookup is pending")?;
+            ["lookup-fails"] => {
+                let id = world.lookups.pop().ok_or("no key lookup is pending")?;
                 return world.notice(Notice::LookedUp(vec![(id, KeyAnswer::Unavailable)]));
             }
-            ["renews", count] if world.renewals.to_string() == **count => {}
-            ["renews", count] => return Err(format!("{} secrets are renewed instead of {count}", world.renewals)),
-            ["secret", outcome @ ("says" | "fails"), rest @ ..] => {
+            ["renewals", count] if world.renewals.to_string() == **count => {}
+            ["renewals", count] => return Err(format!("{} secrets are renewed instead of {count}", world.renewals)),
+            ["secret", outcome @ ("is" | "fails"), rest @ ..] => {
                 let providers = self.setting.high().providers;
                 let mut secrets = providers.iter().flat_map(|provider| &provider.credentials).map(|one| &one.secret);
                 let fresh = secrets.find(|secret| !matches!(secret.origin(), Origin::Env(_)));
                 let origin = fresh.ok_or("no renewable secret is configured")?.origin().clone();
-                let said = if *outcome == "says" { Ok(rest.join(" ")) } else { Err(rest.join(" ")) };
+                let said = if *outcome == "is" { Ok(rest.join(" ")) } else { Err(rest.join(" ")) };
                 return world.notice(Notice::SecretTold(origin, said));
             }
             ["lists", count] if world.lists.len().to_string() == **count => {}
@@ -321,8 +323,8 @@ impl Player<'_> {
                 world.settle()?;
                 world.served.then_some(()).ok_or("the successor has not been told to serve")?;
             }
-            ["rests", count] if world.cool_downs.to_string() == **count => {}
-            ["rests", count] => {
+            ["cool-downs", count] if world.cool_downs.to_string() == **count => {}
+            ["cool-downs", count] => {
                 return Err(format!("{} cool-downs were reported instead of {count}", world.cool_downs));
             }
             ["waits"] if !world.wants_clients() => {}
@@ -345,18 +347,20 @@ impl Player<'_> {
                 return world.notice(Notice::Inherited(row));
             }
             ["predecessor-left"] => return world.notice(Notice::PredecessorLeft),
-            ["ask", number, "admitted"] => return world.rule(number.parse().unwrap_or(0), Ruling::Admitted),
-            ["ask", number, "refused", "budget", which, by @ ..] => {
+            ["check", number, "admitted"] => return world.answer_check(number.parse().unwrap_or(0), Ruling::Admitted),
+            ["check", number, "refused", "budget", which, by @ ..] => {
                 let which = which.parse().map_err(|_| "which")?;
                 let by = if by == ["reserved"] { LimitReason::Reserved } else { LimitReason::Spent };
-                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Budget, which, by));
+                return world.answer_check(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Budget, which, by));
             }
-            ["ask", number, "refused"] => {
-                return world
-                    .rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent));
+            ["check", number, "refused"] => {
+                return world.answer_check(
+                    number.parse().unwrap_or(0),
+                    Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent),
+                );
             }
-            ["asks", count] if world.asks.len().to_string() == **count => {}
-            ["asks", count] => return Err(format!("{} admissions requested instead of {count}", world.asks.len())),
+            ["checks", count] if world.checks.len().to_string() == **count => {}
+            ["checks", count] => return Err(format!("{} admissions requested instead of {count}", world.checks.len())),
             ["released", count] if world.released.to_string() == **count => {}
             ["released", count] => return Err(format!("{} leases were returned instead of {count}", world.released)),
             other => return Err(format!("unknown event: {}", other.join(" "))),
@@ -485,10 +489,10 @@ impl Player<'_> {
     }
 }
 
-/// Parses `rest TARGET SECONDS`: a cool-down that a predecessor has passed on.
-fn rest(line: &[String]) -> Option<CoolDown> {
+/// Parses `cool-down TARGET SECONDS`: a cool-down that a predecessor has passed on.
+fn cool_down(line: &[String]) -> Option<CoolDown> {
     let [word, name, seconds] = line else { return None };
-    let seconds: u64 = seconds.parse().ok().filter(|_| word == "rest")?;
+    let seconds: u64 = seconds.parse().ok().filter(|_| word == "cool-down")?;
     Some(CoolDown { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, ..CoolDown::default() })
 }
 
@@ -500,7 +504,7 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
         match &line.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["work-min", bytes] => start.work_min = bytes.parse().ok(),
             ["predecessor"] => start.running = Some(Vec::new()),
-            ["rest", ..] => {}
+            ["cool-down", ..] => {}
             ["row", name, tokens, more @ ..] => {
                 let key = keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?.id;
                 let (tokens, at) = (tokens.parse().map_err(|_| "tokens")?, begin().unix.0 - 5000);

@@ -102,15 +102,15 @@ pub struct World {
     pub hold_work: bool,
     pub works: Vec<Work>,
     /// Checks of a shared ledger without an answer, oldest first.
-    pub asks: Vec<Ask>,
+    pub checks: Vec<Ask>,
     /// Key changes in the ledger that the gateway has not received.
-    pub untold: Vec<KeyRecord>,
+    pub unannounced: Vec<KeyRecord>,
     /// True if the ledger does not answer lookups of keys.
-    pub hold_looks: bool,
+    pub hold_lookups: bool,
     /// Keys whose lookup has no answer yet.
-    pub looks: Vec<KeyId>,
+    pub lookups: Vec<KeyId>,
     /// Requests to the helper thread of the admin listener without an answer.
-    pub desk: VecDeque<Box<DeskAsk>>,
+    pub admin_requests: VecDeque<Box<DeskAsk>>,
     /// Number of renewals of secrets requested so far.
     pub renewals: usize,
     /// Requests for model lists without an answer: configuration epoch and provider.
@@ -155,11 +155,11 @@ impl World {
             asked: Vec::new(),
             hold_work: false,
             works: Vec::new(),
-            asks: Vec::new(),
-            untold: Vec::new(),
-            hold_looks: false,
-            looks: Vec::new(),
-            desk: VecDeque::new(),
+            checks: Vec::new(),
+            unannounced: Vec::new(),
+            hold_lookups: false,
+            lookups: Vec::new(),
+            admin_requests: VecDeque::new(),
             renewals: 0,
             lists: Vec::new(),
             cool_downs: 0,
@@ -269,10 +269,10 @@ impl World {
     }
 
     /// Answers one of the checks of the shared ledger, counted from 1. The ledger knows no other host.
-    pub fn rule(&mut self, number: usize, ruling: Ruling) -> Result<(), String> {
+    pub fn answer_check(&mut self, number: usize, ruling: Ruling) -> Result<(), String> {
         let at =
-            number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("not that many admissions are pending")?;
-        let ask = self.asks.remove(at);
+            number.checked_sub(1).filter(|at| *at < self.checks.len()).ok_or("not that many admissions are pending")?;
+        let ask = self.checks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
         self.notice(Notice::Answered(AskAnswer { ask, ruling, counts, groups: Vec::new(), grant: None }))
     }
@@ -421,11 +421,11 @@ impl World {
                 Order::Work(work) if self.hold_work => self.works.push(*work),
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
                 Order::Reload(_) => return Err("the gateway must not reload by itself".to_string()),
-                Order::Desk(ask) => self.desk.push_back(ask),
+                Order::Desk(ask) => self.admin_requests.push_back(ask),
                 Order::Renew(_) => self.renewals += 1,
                 Order::List(asked) => self.lists.push((asked.epoch, asked.provider)),
-                Order::Asks(asks) => self.asks.extend(asks),
-                Order::LookUp(ids) => self.looks.extend(ids),
+                Order::Asks(asks) => self.checks.extend(asks),
+                Order::LookUp(ids) => self.lookups.extend(ids),
                 Order::Releases(releases) => self.released += releases.len(),
                 // Uses of requests that the ledger has admitted one by one. It makes no grants in a transcript.
                 Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..))) => {}
@@ -449,9 +449,9 @@ impl World {
                 Order::Alerts(_, alerts) => self.alerts.extend(alerts),
             }
         }
-        if !self.hold_looks {
-            for id in std::mem::take(&mut self.looks) {
-                let found = self.untold.iter().find(|record| record.id == id).cloned();
+        if !self.hold_lookups {
+            for id in std::mem::take(&mut self.lookups) {
+                let found = self.unannounced.iter().find(|record| record.id == id).cloned();
                 let answer = found.map_or(KeyAnswer::Absent, |record| KeyAnswer::Known(Box::new(record)));
                 self.gateway.notice(Notice::LookedUp(vec![(id, answer)]), self.now);
             }

@@ -80,8 +80,8 @@ const LIVE: &str = "GET /admin/v1/requests/live HTTP/1.1\r\nhost: localhost\r\n\
 const ISSUE: &str = "POST /admin/v1/keys HTTP/1.1\r\nhost: localhost\r\ncontent-length: 12\r\n\
                      authorization: Bearer write-token-of-the-test\r\n\r\n";
 
-fn desk_answers(rig: &mut Rig) {
-    let ask = rig.world.desk.pop_front().unwrap();
+fn answer_admin_request(rig: &mut Rig) {
+    let ask = rig.world.admin_requests.pop_front().unwrap();
     rig.world.notice(Notice::Desk(ask.answer(200, Ok(b"{}".to_vec())))).unwrap();
 }
 
@@ -96,10 +96,10 @@ fn connection_with_a_token_is_never_closed_for_one_without() {
     for label in [&live, &asked, &half] {
         assert!(is_open(&rig, label), "{label}");
     }
-    desk_answers(&mut rig);
+    answer_admin_request(&mut rig);
     assert_eq!(rig.status(&asked), 200, "{}", rig.got(&asked));
     rig.give(&half, ":\"y\"}");
-    desk_answers(&mut rig);
+    answer_admin_request(&mut rig);
     assert_eq!(rig.status(&half), 200, "{}", rig.got(&half));
     // A wrong token gives no protection.
     let label = connect(&mut rig, 3 * ROOM);
@@ -141,8 +141,9 @@ fn live_feed_reports_how_many_requests_it_missed() {
     let ended = 1000 + 234;
     (0..ended).for_each(|_| rig.send("c", "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n"));
     rig.wait(250);
-    let told = rig.got(&live);
-    let (missed, rest) = told.split_once("event: missed\ndata: {\"requests\":").expect("an event that reports the gap");
+    let received = rig.got(&live);
+    let (missed, rest) =
+        received.split_once("event: missed\ndata: {\"requests\":").expect("an event that reports the gap");
     assert!(!missed.contains("data: "), "no record may come before the reported gap");
     let missed: usize = rest.split('}').next().unwrap().parse().unwrap();
     assert_eq!(missed + rest.matches("data: {").count(), ended);
@@ -169,7 +170,7 @@ fn target_is_slow_until_its_first_bytes_come_as_before() {
             let (head, body) = request(&key, 200, false);
             rig.send("c", head + &body);
             rig.wait(millis);
-            let asked = rig.asked().pop().expect("the provider has been asked");
+            let asked = rig.asked().pop().expect("the provider has received a request");
             rig.answer(&asked, &large_answer(10));
             rig.wait(6000 - millis);
         }
@@ -190,6 +191,90 @@ fn target_is_slow_until_its_first_bytes_come_as_before() {
     serve(&mut rig, 5, 200);
     let (state, one) = target(&mut rig, 3);
     assert_eq!((&*state, &one["since"]), ("ok", &Value::Null), "{one}");
+}
+
+/// Returns the state of the gateway in one word.
+fn health(rig: &mut Rig, look: usize) -> String {
+    let label = connect(rig, 700 + look);
+    rig.give(&label, LIVE.replace("requests/live", "status").replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"));
+    let got = rig.got(&label);
+    let body: Value = serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap();
+    body["health"].as_str().unwrap().to_string()
+}
+
+#[test]
+fn target_hangs_when_clients_leave_before_the_first_byte() {
+    // Clients leave after five seconds. A provider that has sent the head of a stream has sent no byte of the answer.
+    for (stream, head) in
+        [(false, ""), (true, ""), (true, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")]
+    {
+        let mut rig = Rig::with(1, &[READ]);
+        let key = rig.keys.texts["k0"].clone();
+        let leave = |rig: &mut Rig, count: usize, millis: u64| {
+            for number in 0..count {
+                let client = format!("{millis}-{number}");
+                let (ask, body) = request(&key, 200, stream);
+                rig.send(&client, ask + &body);
+                let asked = rig.asked().pop().expect("the provider has received a request");
+                if !head.is_empty() {
+                    rig.answer(&asked, head);
+                }
+                rig.wait(millis);
+                rig.world.finish(&client, Ending::Broken).unwrap();
+                rig.wait(1);
+            }
+        };
+        leave(&mut rig, 9, 500);
+        let (state, one) = target(&mut rig, 0);
+        assert_eq!((&*state, &one["minutes_5"]["unanswered"]), ("no_traffic", &0.into()), "cancelled at once: {one}");
+        leave(&mut rig, 4, 5000);
+        let (state, one) = target(&mut rig, 1);
+        assert_eq!((&*state, &one["minutes_5"]["unanswered"]), ("ok", &4.into()), "too few: {one}");
+        assert_eq!(health(&mut rig, 1), "healthy");
+        leave(&mut rig, 1, 6000);
+        let (state, one) = target(&mut rig, 2);
+        assert_eq!((&*state, &one["last_failure"]["cause"]), ("hung", &"client left: before the first byte".into()));
+        let since = tollgate::policy::window::parse_moment(one["since"].as_str().unwrap()).unwrap();
+        let ago = (rig.world.now.unix.0 - since.0) / 1000;
+        assert!((25..=28).contains(&ago), "since {ago} seconds: {one}");
+        assert_eq!(health(&mut rig, 2), "degraded");
+        // However long nobody tries.
+        rig.wait(600_000);
+        let (state, one) = target(&mut rig, 3);
+        assert_eq!((&*state, &one["minutes_5"]["unanswered"]), ("hung", &0.into()), "{one}");
+        assert_eq!(health(&mut rig, 3), "healthy", "nobody uses it");
+    }
+}
+
+#[test]
+fn one_key_that_leaves_does_not_degrade_a_target_that_answers_others() {
+    let mut rig = Rig::with(2, &[READ]);
+    let [own, other] = ["k0", "k1"].map(|key| rig.keys.texts[key].clone());
+    let send = |rig: &mut Rig, key: &str, client: String, answers: bool| {
+        let (ask, body) = request(key, 200, false);
+        rig.send(&client, ask + &body);
+        let asked = rig.asked().pop().expect("the provider has received a request");
+        if answers {
+            rig.answer(&asked, &large_answer(200));
+            return assert_eq!(rig.status(&client), 200, "{}", rig.got(&client));
+        }
+        rig.wait(5000);
+        rig.world.finish(&client, Ending::Broken).unwrap();
+        rig.wait(1);
+    };
+    send(&mut rig, &other, "before".to_string(), true);
+    (0..6).for_each(|number| send(&mut rig, &own, format!("left-{number}"), false));
+    let (state, one) = target(&mut rig, 0);
+    assert_eq!((&*state, &one["one_caller"]), ("hung", &true.into()), "{one}");
+    assert_eq!(health(&mut rig, 0), "degraded", "nobody was answered since");
+    send(&mut rig, &other, "after".to_string(), true);
+    let (state, one) = target(&mut rig, 1);
+    assert_eq!((&*state, &one["one_caller"]), ("hung", &true.into()), "6 of 8: {one}");
+    assert_eq!(health(&mut rig, 1), "healthy");
+    send(&mut rig, &other, "left".to_string(), false);
+    let (_, one) = target(&mut rig, 2);
+    assert_eq!(one["one_caller"], false, "{one}");
+    assert_eq!(health(&mut rig, 2), "degraded");
 }
 
 #[test]

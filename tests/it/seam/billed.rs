@@ -172,8 +172,8 @@ fn asked(rig: &Rig, label: &str) -> Value {
 fn reserved(rig: &mut Rig, client: &str, endpoint: &str, body: &str) -> Option<(Amount, Amount)> {
     let sent = request(rig, 0, endpoint, body);
     rig.send(client, sent);
-    let reserved = rig.world.asks.first()?.lease.reserved;
-    rig.world.rule(1, Ruling::Admitted).unwrap();
+    let reserved = rig.world.checks.first()?.lease.reserved;
+    rig.world.answer_check(1, Ruling::Admitted).unwrap();
     let label = rig.asked().pop().unwrap_or_else(|| panic!("no provider received {body}"));
     let most = most(endpoint, &asked(rig, &label));
     rig.world.finish(client, Ending::Broken).unwrap();

@@ -9,7 +9,7 @@ const LARGE: usize = 250_000;
 const CROWD: usize = 10;
 
 /// Sends the heads of ten large bodies, each within the share of its key. Returns those bodies.
-fn crowd_begins(rig: &mut Rig) -> Vec<(String, String)> {
+fn send_heads(rig: &mut Rig) -> Vec<(String, String)> {
     let begin = |number| {
         let (head, body) = request(&rig.keys.texts[&format!("k{number}")].clone(), LARGE, false);
         rig.send(&format!("c{number}"), head);
@@ -19,7 +19,7 @@ fn crowd_begins(rig: &mut Rig) -> Vec<(String, String)> {
 }
 
 /// Sends each body except its last byte, in interleaved pieces.
-fn crowd_goes_on(rig: &mut Rig, bodies: &[(String, String)]) {
+fn send_bodies(rig: &mut Rig, bodies: &[(String, String)]) {
     for at in (0..LARGE - 1).step_by(40_000) {
         for (client, body) in bodies {
             rig.give(client, &body[at..(at + 40_000).min(LARGE - 1)]);
@@ -29,7 +29,7 @@ fn crowd_goes_on(rig: &mut Rig, bodies: &[(String, String)]) {
 
 /// Sends the last byte of each body and answers requests at the provider until none is left. Returns how many there
 /// were.
-fn crowd_ends(rig: &mut Rig, bodies: &[(String, String)]) -> usize {
+fn finish_bodies(rig: &mut Rig, bodies: &[(String, String)]) -> usize {
     let mut asked = 0;
     for (client, body) in bodies {
         rig.give(client, &body[LARGE - 1..]);
@@ -49,9 +49,9 @@ fn is_whole_answer(text: &str) -> bool {
 #[test]
 fn bodies_that_do_not_fit_the_budget_are_503_before_the_provider_is_asked() {
     let mut rig = Rig::new(CROWD);
-    let bodies = crowd_begins(&mut rig);
-    crowd_goes_on(&mut rig, &bodies);
-    let asked = crowd_ends(&mut rig, &bodies);
+    let bodies = send_heads(&mut rig);
+    send_bodies(&mut rig, &bodies);
+    let asked = finish_bodies(&mut rig, &bodies);
     let count = |status| bodies.iter().filter(|(client, _)| rig.status(client) == status).count();
     assert_eq!((count(200), count(503)), (asked, CROWD - asked));
     assert!((2..BUDGET / LARGE + 1).contains(&asked), "{asked} bodies of {LARGE} in {BUDGET}");
@@ -72,9 +72,9 @@ fn bodies_of_undeclared_length_stay_within_the_budget_too() {
             (format!("c{number}"), body)
         })
         .collect();
-    crowd_goes_on(&mut rig, &bodies);
+    send_bodies(&mut rig, &bodies);
     let ends: Vec<_> = bodies.into_iter().map(|(client, body)| (client, body + "\r\n0\r\n\r\n")).collect();
-    let asked = crowd_ends(&mut rig, &ends);
+    let asked = finish_bodies(&mut rig, &ends);
     let strange =
         ends.iter().map(|(client, _)| rig.got(client)).find(|got| !got.contains(" 200 ") && !got.contains(" 503 "));
     assert_eq!(strange, None);
@@ -89,12 +89,12 @@ fn an_answer_arrives_whole_while_the_bodies_of_others_fill_the_budget() {
     let (head, body) = request(&rig.keys.texts["k10"].clone(), 100, false);
     rig.send("bystander", head + &body);
     let provider = rig.asked().pop().unwrap();
-    let bodies = crowd_begins(&mut rig);
-    crowd_goes_on(&mut rig, &bodies);
+    let bodies = send_heads(&mut rig);
+    send_bodies(&mut rig, &bodies);
     rig.answer(&provider, &large_answer(0));
     let early = rig.got("bystander");
     assert!(early.is_empty() || is_whole_answer(&early), "{early}");
-    let asked = crowd_ends(&mut rig, &bodies);
+    let asked = finish_bodies(&mut rig, &bodies);
     assert!(is_whole_answer(&rig.got("bystander")), "{}", rig.got("bystander"));
     assert_eq!(bodies.iter().filter(|(client, _)| is_whole_answer(&rig.got(client))).count(), asked);
 }
@@ -105,11 +105,11 @@ fn a_large_answer_waits_at_its_provider_while_the_bodies_of_others_fill_the_budg
     let (head, body) = request(&rig.keys.texts["k10"].clone(), 100, false);
     rig.send("bystander", head + &body);
     let provider = rig.asked().pop().unwrap();
-    let bodies = crowd_begins(&mut rig);
-    crowd_goes_on(&mut rig, &bodies);
+    let bodies = send_heads(&mut rig);
+    send_bodies(&mut rig, &bodies);
     rig.answer(&provider, &large_answer(100_000));
     assert!(!rig.got("bystander").contains("\"error\""), "{}", rig.got("bystander"));
-    let asked = crowd_ends(&mut rig, &bodies);
+    let asked = finish_bodies(&mut rig, &bodies);
     assert!(is_whole_answer(&rig.got("bystander")), "{:.1000}", rig.got("bystander"));
     assert!(rig.got("bystander").contains(&"b".repeat(100_000)));
     assert_eq!(bodies.iter().filter(|(client, _)| is_whole_answer(&rig.got(client))).count(), asked);
@@ -144,13 +144,13 @@ fn a_stream_arrives_whole_while_the_bodies_of_others_fill_the_budget() {
     let provider = rig.asked().pop().unwrap();
     rig.answer(&provider, super::rig::STREAM);
     rig.give(&provider, event("w0;"));
-    let bodies = crowd_begins(&mut rig);
-    crowd_goes_on(&mut rig, &bodies);
+    let bodies = send_heads(&mut rig);
+    send_bodies(&mut rig, &bodies);
     for number in 1..20 {
         rig.give(&provider, event(&format!("w{number};")));
     }
     rig.give(&provider, stream_end());
-    let asked = crowd_ends(&mut rig, &bodies);
+    let asked = finish_bodies(&mut rig, &bodies);
     let all = rig.got("bystander");
     let words: Vec<&str> = all.split("\"content\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
     let expected: Vec<String> = (0..20).map(|number| format!("w{number};")).collect();

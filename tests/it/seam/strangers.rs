@@ -45,7 +45,7 @@ fn key_is_served_when_strangers_use_all_connections() {
 }
 
 #[test]
-fn idlest_stranger_of_busiest_address_makes_room() {
+fn longest_idle_connection_of_busiest_address_is_closed() {
     let mut rig = Rig::with(1, &[FEW]);
     (0..8).for_each(|number| connect(&mut rig, &format!("a{number}"), 1));
     (0..12).for_each(|number| connect(&mut rig, &format!("b{number:02}"), 2));

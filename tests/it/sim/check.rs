@@ -394,7 +394,7 @@ pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, St
             }
             Ok(true)
         }
-        (None, UsageSource::Provider) => Err(format!("nothing was reported, the ledger says {row:?}")),
+        (None, UsageSource::Provider) => Err(format!("no usage was reported, but the record is {row:?}")),
         _ => Ok(false),
     }
 }

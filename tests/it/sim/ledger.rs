@@ -15,7 +15,7 @@ use tollgate::policy::row::Row;
 
 /// Kind of ledger.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum LedgerKind {
     /// A file.
     File,
     /// A shared ledger with `on_outage = "refuse"`.
@@ -91,7 +91,7 @@ impl Story {
 
 /// The ledger of a world.
 pub struct Ledger {
-    pub way: Way,
+    pub kind: LedgerKind,
     /// All usage records, in the order in which the gateway sent them.
     pub rows: Vec<Row>,
     uncommitted: u64,
@@ -101,9 +101,9 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn new(way: Way) -> Ledger {
+    pub fn new(kind: LedgerKind) -> Ledger {
         let (rows, shared) = (Vec::new(), Shared::default());
-        Ledger { way, rows, uncommitted: 0, failed: false, shared, story: Story::default() }
+        Ledger { kind, rows, uncommitted: 0, failed: false, shared, story: Story::default() }
     }
 
     /// Returns the usage records that the gateway knows to be committed.
@@ -116,11 +116,11 @@ impl Ledger {
         match order {
             Order::Rows(rows) => {
                 self.uncommitted += rows.len() as u64;
-                if self.way != Way::File {
+                if self.kind != LedgerKind::File {
                     for row in &rows {
                         self.shared.returned(row)?;
                         self.story.alone += u64::from(!lease(row).shared);
-                        if self.way == Way::Refuse && !lease(row).shared {
+                        if self.kind == LedgerKind::Refuse && !lease(row).shared {
                             return Err(format!("no host has admitted {row:?}"));
                         }
                     }
@@ -128,8 +128,8 @@ impl Ledger {
                 }
                 self.rows.extend(rows);
             }
-            Order::Asks(asks) if self.way != Way::File => self.shared.asks.extend(asks),
-            Order::Releases(releases) if self.way != Way::File => {
+            Order::Asks(asks) if self.kind != LedgerKind::File => self.shared.asks.extend(asks),
+            Order::Releases(releases) if self.kind != LedgerKind::File => {
                 self.story.released += releases.len() as u64;
                 for Release { key, lease, .. } in &releases {
                     if !remove(&mut self.shared.lent, &loan(*key, lease.clone())) {
@@ -138,7 +138,7 @@ impl Ledger {
                 }
                 self.shared.releases.extend(releases);
             }
-            Order::Uses(uses) if self.way != Way::File => {
+            Order::Uses(uses) if self.kind != LedgerKind::File => {
                 for one in &uses {
                     let lent = |key: &KeyId, lease: &Lease| self.shared.lent.contains(&loan(*key, lease.clone()));
                     if !matches!(one, Use::Served(key, lease) if lent(key, lease)) {
@@ -164,7 +164,7 @@ impl Ledger {
 
     /// Makes a file fail or recover. Returns true if it has just failed.
     pub fn toggle(&mut self, gateway: &mut Gateway, now: Now) -> bool {
-        if self.way != Way::File {
+        if self.kind != LedgerKind::File {
             return false;
         }
         self.failed = !self.failed;
@@ -174,14 +174,14 @@ impl Ledger {
 
     /// Makes a file writable again.
     pub fn recover(&mut self, gateway: &mut Gateway, now: Now) {
-        if self.failed && self.way == Way::File {
+        if self.failed && self.kind == LedgerKind::File {
             self.toggle(gateway, now);
         }
     }
 
     /// Processes everything that is pending, despite earlier faults, unless the thread has died.
     pub fn catch_up(&mut self, gateway: &mut Gateway, now: Now) {
-        if self.way == Way::File {
+        if self.kind == LedgerKind::File {
             return self.commit(self.uncommitted, gateway, now);
         }
         if !self.shared.dead {
@@ -197,7 +197,7 @@ impl Ledger {
 
     /// Runs one round of a shared ledger's thread with random faults, or lets the other host use some of the limits.
     pub fn act(&mut self, rng: &mut Rng, gateway: &mut Gateway, now: Now) {
-        if self.way == Way::File || self.shared.dead {
+        if self.kind == LedgerKind::File || self.shared.dead {
             return;
         }
         match rng.below(24) {
@@ -336,7 +336,7 @@ impl Ledger {
         }
         let held = !shared.known.is_empty() || !shared.server.held.is_empty();
         if held && !shared.dead {
-            return Err(format!("still held: {:?}, at the server {:?}", shared.known, shared.server.held));
+            return Err(format!("still reserved: {:?}, at the server {:?}", shared.known, shared.server.held));
         }
         Ok(())
     }

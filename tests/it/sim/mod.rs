@@ -28,7 +28,7 @@ mod traces;
 mod wider;
 mod world;
 
-use ledger::Way;
+use ledger::LedgerKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use wider::Wider;
@@ -48,8 +48,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs one seed. A panic of the gateway counts as a failure.
-fn run(seed: u64, steps: u64, way: Way, wider: Wider) -> Result<tally::Tally, String> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps, way, wider)));
+fn run(seed: u64, steps: u64, ledger_kind: LedgerKind, wider: Wider) -> Result<tally::Tally, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps, ledger_kind, wider)));
     let error = match outcome {
         Ok(Ok(tally)) => return Ok(tally),
         Ok(Err(error)) => error,
@@ -58,7 +58,7 @@ fn run(seed: u64, steps: u64, way: Way, wider: Wider) -> Result<tally::Tally, St
             None => format!("panic: {}", panic.downcast_ref::<&str>().unwrap_or(&"?")),
         },
     };
-    Err(format!("seed {seed}, {way:?}, {wider:?}, replay with SIM_SEED={seed} SIM_STEPS={steps}:\n{error}"))
+    Err(format!("seed {seed}, {ledger_kind:?}, {wider:?}, replay with SIM_SEED={seed} SIM_STEPS={steps}:\n{error}"))
 }
 
 fn wider(seed: u64, steps: u64) -> Wider {
@@ -75,17 +75,18 @@ fn pinned(file: &str) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn pinned_seeds_hold() {
+fn pinned_seeds_pass() {
     for (seed, steps) in pinned("simulator.seeds") {
-        run(seed, steps, Way::File, Wider::default()).unwrap();
+        run(seed, steps, LedgerKind::File, Wider::default()).unwrap();
     }
 }
 
-/// Runs all seeds, each with the ledger that `ways` chooses. Returns the sum of their counts; `None` for a single seed.
-fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
+/// Runs all seeds, each with the ledger that `kind_of` chooses. Returns the sum of their counts; `None` for a single
+/// seed.
+fn run_all(kind_of: impl Fn(u64) -> LedgerKind) -> Option<tally::Tally> {
     let steps = number("SIM_STEPS").unwrap_or(STEPS);
     if let Some(seed) = number("SIM_SEED") {
-        println!("{:#?}", run(seed, steps, ways(seed), wider(seed, steps)).unwrap());
+        println!("{:#?}", run(seed, steps, kind_of(seed), wider(seed, steps)).unwrap());
         return None;
     }
     let mut sum = tally::Tally::default();
@@ -93,7 +94,7 @@ fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
     let (seeds, requests) = (number("SIM_SEEDS").unwrap_or(SEEDS), number("SIM_REQUESTS").unwrap_or(0));
     let mut seed = 0;
     while seed < seeds || (sum.requests < requests && failures.len() < FAILURES_MAX) {
-        match run(seed, steps, ways(seed), wider(seed, steps)) {
+        match run(seed, steps, kind_of(seed), wider(seed, steps)) {
             Ok(tally) => sum.add(&tally),
             Err(error) => failures.push(error),
         }
@@ -105,30 +106,30 @@ fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
 }
 
 #[test]
-fn every_seed_holds() {
-    if let Some(sum) = run_all(|_| Way::File) {
+fn every_seed_passes() {
+    if let Some(sum) = run_all(|_| LedgerKind::File) {
         // A simulator that tests nothing would pass, so all interesting outcomes must have occurred.
         assert!(sum.is_rich(), "something never happened: {sum:#?}");
     }
 }
 
 #[test]
-fn every_seed_holds_on_a_shared_ledger() {
-    if let Some(sum) = run_all(|seed| if seed % 5 < 3 { Way::Refuse } else { Way::Local }) {
+fn every_seed_passes_on_a_shared_ledger() {
+    if let Some(sum) = run_all(|seed| if seed % 5 < 3 { LedgerKind::Refuse } else { LedgerKind::Local }) {
         assert!(sum.is_rich_and_shared(), "something never happened: {sum:#?}");
     }
 }
 
 #[test]
-fn same_seed_makes_the_same_run() {
-    for way in [Way::File, Way::Refuse] {
-        let one = || run(3, 600, way, Wider::default()).unwrap();
+fn equal_seeds_give_equal_runs() {
+    for ledger_kind in [LedgerKind::File, LedgerKind::Refuse] {
+        let one = || run(3, 600, ledger_kind, Wider::default()).unwrap();
         assert_eq!(one(), one());
     }
 }
 
 #[test]
-fn every_upgrade_holds_with_failing_successors_and_predecessors() {
+fn every_upgrade_passes_with_failing_successors_and_predecessors() {
     let (mut sum, mut failures) = (pair::Tally::default(), Vec::new());
     let seeds = number("SIM_SEED").map_or(0..5 * number("SIM_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     for seed in seeds.clone() {
@@ -140,10 +141,10 @@ fn every_upgrade_holds_with_failing_successors_and_predecessors() {
         }
     }
     let of = |words: &[&str]| failures.iter().filter(|text| words.iter().any(|word| text.contains(word))).count();
-    let faults = sum.faults_told();
+    let faults = sum.reported_faults();
     println!(
-        "upgrades: {} asked for, {} begun, {} served, {} taken back; double admissions {}, lost rows {}, moments without a way on {}, \
-         other violations {}\n{faults}\n  {sum:?}",
+        "upgrades: {} requested, {} started, {} served, {} cancelled; {} double admissions, {} lost usage records, \
+         {} moments without a serving process, {} other violations\n{faults}\n  {sum:?}",
         seeds.clone().count(),
         sum.begun,
         sum.served,

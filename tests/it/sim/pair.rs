@@ -5,7 +5,7 @@
 //! each admitted request has one usage record in the ledger or in a spill, unless its process was killed; and at the
 //! end a process serves, or the ledger is free for a new one.
 
-use super::ledger::Way;
+use super::ledger::LedgerKind;
 use super::tally::setting;
 use super::wider::Wider;
 use crate::support::setting::{KeyRing, begin, later};
@@ -92,7 +92,7 @@ impl Tally {
     }
 
     /// Returns one line per kind of fault, with counts by stage.
-    pub fn faults_told(&mut self) -> String {
+    pub fn reported_faults(&mut self) -> String {
         let told = |counts: &[u64; STAGES]| {
             let each = FAULTY.iter().zip(counts).map(|(stage, count)| format!("{stage:?} {count}"));
             each.collect::<Vec<_>>().join(", ")
@@ -420,7 +420,7 @@ impl World {
     fn gateway(&self, seed: u64, running: Option<Vec<Running>>) -> Gateway {
         let mut bytes = [0u8; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let mut setting = setting(false, Way::File, Wider::default());
+        let mut setting = setting(false, LedgerKind::File, Wider::default());
         setting.set("plan tight", "window = \"7d\"");
         let past = |row: &Row| Past { key: row.key, group: row.group.clone(), at: row.admitted, used: row.amount() };
         let recent = self.disk.rows.iter().map(past).collect();
@@ -451,7 +451,7 @@ impl World {
             if step == kill {
                 self.kill_old();
             }
-            let stepped = self.step(seed).and_then(|()| self.look_for_a_way_on());
+            let stepped = self.step(seed).and_then(|()| self.find_next_process());
             stepped.map_err(|error| format!("step {step}: {error}"))?;
         }
         self.finish(seed)
@@ -796,7 +796,7 @@ impl World {
 
     /// Checks that a process serves, that an action in progress leads there, or that the ledger is free for a new
     /// process.
-    fn look_for_a_way_on(&self) -> Result<(), String> {
+    fn find_next_process(&self) -> Result<(), String> {
         let lives = FAULTY.contains(&self.stage);
         let is_on = match self.old.as_ref().filter(|own| !own.exit) {
             Some(_) if !self.given || lives => true,
@@ -867,7 +867,7 @@ impl World {
                 self.pass_time(1_000_000)?;
             }
         }
-        self.look_for_a_server()?;
+        self.find_server()?;
         let spilled = std::mem::take(&mut self.disk.spilled);
         self.disk.append_missing(spilled);
         let known: BTreeSet<[u8; 16]> = self.disk.rows.iter().map(|row| row.request).collect();
@@ -886,7 +886,7 @@ impl World {
     }
 
     /// Checks that a process serves, or that one can be started.
-    fn look_for_a_server(&mut self) -> Result<(), String> {
+    fn find_server(&mut self) -> Result<(), String> {
         if self.stopped && self.old.is_some() {
             return Err("a stopped process does not end".to_string());
         }

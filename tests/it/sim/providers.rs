@@ -293,7 +293,7 @@ impl Reason {
         }
         let is_unknown = rng.below(4) == 0;
         if is_unknown {
-            faults.note("finish reason that nobody knows");
+            faults.note("unknown finish reason");
             return Reason { text: "\"full_moon\"", is_complete: true };
         }
         if asked.is(Shape::Responses) {

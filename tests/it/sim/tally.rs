@@ -1,6 +1,6 @@
 //! Counts of a run, and its configuration.
 
-use super::ledger::{HOSTS, Story, Way};
+use super::ledger::{HOSTS, LedgerKind, Story};
 use super::wider::Wider;
 use crate::support::setting::Setting;
 use std::collections::BTreeMap;
@@ -152,9 +152,9 @@ impl fmt::Display for Tally {
 }
 
 /// Returns the configuration: short timeouts, small bounds, two providers of one API format and one of the other.
-pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
+pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Setting {
     let mut setting = Setting::default();
-    if way != Way::File {
+    if ledger_kind != LedgerKind::File {
         setting.set("store", "url = \"redis://10.0.0.9/0\"");
         setting.set("store", &format!("hosts = {HOSTS}"));
     }
@@ -163,7 +163,7 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
         setting.set("plan greedy", "budget = 0.05");
         setting.set("plan greedy", "tokens = 0");
     }
-    if way == Way::Local {
+    if ledger_kind == LedgerKind::Local {
         setting.set("store", "on_outage = \"local\"");
     }
     if wider.spans {

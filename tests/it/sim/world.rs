@@ -3,7 +3,7 @@
 use super::check::{Seen, cost_holds, row_holds};
 use super::clients::{Client, Supply};
 use super::greedy::{self, GREEDY};
-use super::ledger::{HOSTS, Ledger, Way};
+use super::ledger::{HOSTS, Ledger, LedgerKind};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{PLACES, SECOND, Tally, UP, set_groups, set_targets, setting};
@@ -49,7 +49,7 @@ struct World {
     /// Work of the helper threads.
     works: Vec<Work>,
     /// Keys that the ledger must look up.
-    looks: Vec<KeyId>,
+    lookups: Vec<KeyId>,
     keys: KeyRing,
     key_texts: Vec<String>,
     next_marker: u64,
@@ -92,8 +92,8 @@ enum Successor {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, steps: u64, way: Way, wider: Wider) -> Result<Tally, String> {
-    let mut world = World::new(seed, way, wider);
+pub fn run(seed: u64, steps: u64, ledger_kind: LedgerKind, wider: Wider) -> Result<Tally, String> {
+    let mut world = World::new(seed, ledger_kind, wider);
     for step in 0..steps {
         world.step().map_err(|error| format!("step {step}: {error}"))?;
     }
@@ -104,7 +104,7 @@ pub fn run(seed: u64, steps: u64, way: Way, wider: Wider) -> Result<Tally, Strin
 }
 
 impl World {
-    fn new(seed: u64, way: Way, wider: Wider) -> World {
+    fn new(seed: u64, ledger_kind: LedgerKind, wider: Wider) -> World {
         let mut keys = KeyRing::default();
         keys.issue("wide", &[]);
         keys.issue("fickle", &["group=team"]);
@@ -125,8 +125,8 @@ impl World {
         let keys_known = keys.records.clone();
         let start =
             Start { seed: seed_bytes, client_listeners: 1, keys: keys_known.into(), work_min, ..Start::default() };
-        let before_reply = seed.is_multiple_of(3) && way != Way::Local;
-        let config = Arc::new(setting(before_reply, way, wider).high());
+        let before_reply = seed.is_multiple_of(3) && ledger_kind != LedgerKind::Local;
+        let config = Arc::new(setting(before_reply, ledger_kind, wider).high());
         World {
             gateway: Gateway::new(config.clone(), start, now),
             config,
@@ -138,13 +138,13 @@ impl World {
             dialing: Vec::new(),
             asked: Vec::new(),
             works: Vec::new(),
-            looks: Vec::new(),
+            lookups: Vec::new(),
             keys,
             key_texts,
             next_marker: 0,
             book: Book::default(),
             seen: BTreeMap::new(),
-            ledger: Ledger::new(way),
+            ledger: Ledger::new(ledger_kind),
             before_reply,
             reloading: false,
             exit: false,
@@ -165,7 +165,7 @@ impl World {
         if self.wider.upgrade.is_some() {
             self.upgrade()?;
         }
-        if self.ledger.way != Way::File && self.rng.below(3) > 0 {
+        if self.ledger.kind != LedgerKind::File && self.rng.below(3) > 0 {
             self.ledger.act(&mut self.rng, &mut self.gateway, self.now);
             self.settle()?;
         }
@@ -378,14 +378,14 @@ impl World {
             self.gateway.notice(Notice::Worked(work.run()), self.now);
             return Ok(());
         }
-        if let Some(id) = self.looks.pop() {
+        if let Some(id) = self.lookups.pop() {
             let answer = if self.steps.is_multiple_of(4) { KeyAnswer::Unavailable } else { KeyAnswer::Absent };
             self.gateway.notice(Notice::LookedUp(vec![(id, answer)]), self.now);
         }
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
             5 => self.answer_name(),
-            6 if self.ledger.way == Way::File => {
+            6 if self.ledger.kind == LedgerKind::File => {
                 self.ledger.commit_some(&mut self.rng, &mut self.gateway, self.now);
             }
             _ => self.news(),
@@ -421,7 +421,7 @@ impl World {
             let addrs =
                 if self.rng.below(4) == 0 || self.wider.nameless { Err("no such name") } else { Ok(vec![addr]) };
             if addrs.is_err() {
-                self.book.faults.note("name that nobody knows");
+                self.book.faults.note("unknown name");
             }
             self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
         }
@@ -453,7 +453,7 @@ impl World {
 
     /// Finishes a reload: the new configuration lacks a provider, has the models in another order, or is invalid.
     fn reload(&mut self) {
-        let mut fresh = setting(self.before_reply, self.ledger.way, self.wider);
+        let mut fresh = setting(self.before_reply, self.ledger.kind, self.wider);
         match self.rng.below(3) {
             0 => set_targets(&mut fresh, &[SECOND], self.wider),
             1 => set_targets(&mut fresh, &[SECOND, UP], self.wider),
@@ -559,7 +559,7 @@ impl World {
                     }
                     Order::TakeBack => self.take_back()?,
                     Order::Work(work) => self.works.push(*work),
-                    Order::LookUp(ids) => self.looks.extend(ids),
+                    Order::LookUp(ids) => self.lookups.extend(ids),
                     Order::Reload(_) => self.reloading = true,
                     Order::Spans(_, spans) => self.traces.take(&spans)?,
                     Order::Alerts(..) | Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}
@@ -672,14 +672,14 @@ impl World {
                 return Err(format!("drained, but connections are left: {:?}", self.gateway.vitals()));
             }
         } else if self.draining {
-            self.let_finish()?;
+            self.let_clients_finish()?;
             self.settle()?;
             if self.handed_over.is_none() || !self.exit || !self.clients.is_empty() {
                 let vitals = self.gateway.vitals();
                 return Err(format!("connections are left (handed over: {}): {vitals:?}", self.handed_over.is_some()));
             }
         } else {
-            self.let_finish()?;
+            self.let_clients_finish()?;
             self.ask_quota()?;
             for client in &mut self.clients {
                 client.pipe.ending = Some(Ending::Broken);
@@ -706,7 +706,7 @@ impl World {
     }
 
     /// All peers behave well until every deadline has passed. Then no client may still wait for an answer.
-    fn let_finish(&mut self) -> Result<(), String> {
+    fn let_clients_finish(&mut self) -> Result<(), String> {
         for _ in 0..TIMEOUT {
             while !self.dialing.is_empty() {
                 self.answer_dial();
@@ -827,7 +827,7 @@ impl World {
             self.tally.charged_left += u64::from(greedy::row_covers(row, &received, &self.book)?);
         }
         let key = self.keys.records.iter().find(|record| record.name == GREEDY).map(|record| record.id);
-        if self.ledger.way == Way::File {
+        if self.ledger.kind == LedgerKind::File {
             let rows = self.ledger.rows.iter().filter(|row| Some(row.key) == key);
             self.tally.greedy_nano += greedy::budget_holds(rows, &self.book)?;
         }
@@ -851,7 +851,8 @@ impl World {
             }
             if Some(row.key) == tight {
                 // Requests admitted without the shared ledger count towards the host's own share.
-                let alone = self.ledger.way == Way::Local && !row.lease.as_ref().is_some_and(|lease| lease.shared);
+                let alone =
+                    self.ledger.kind == LedgerKind::Local && !row.lease.as_ref().is_some_and(|lease| lease.shared);
                 *per_window.entry((alone, row.admitted.0 / 60_000)).or_default() += 1;
             }
             self.tally.rows += 1;

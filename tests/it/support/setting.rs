@@ -139,13 +139,13 @@ pub struct KeyRing {
     pub texts: BTreeMap<String, String>,
     pub records: Vec<KeyRecord>,
     /// Keys in the ledger that the gateway does not know yet.
-    pub untold: Vec<KeyRecord>,
+    pub unannounced: Vec<KeyRecord>,
 }
 
 impl KeyRing {
     /// Issues a key. `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `endpoints=a,b`, `models=a,b`, `expires=DATE`,
-    /// `revoked=DATE`, `disabled`; `untold`: the ledger knows the key, but the gateway does not yet; `lost`: the ledger
-    /// does not know it either.
+    /// `revoked=DATE`, `disabled`; `unannounced`: the ledger knows the key, but the gateway does not yet; `missing`:
+    /// the ledger does not know it either.
     pub fn issue(&mut self, name: &str, words: &[&str]) {
         let mut rng = Rng::from_u64(7000 + self.texts.len() as u64);
         let issued = issue("tg_", |out| out.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8));
@@ -182,15 +182,15 @@ impl KeyRing {
                 }
                 "expires" => record.expires = parse_moment(value),
                 "revoked" => record.revoked = parse_moment(value),
-                "untold" | "lost" => {}
+                "unannounced" | "missing" => {}
                 "disabled" => record.disabled = true,
                 other => panic!("a key has no `{other}`"),
             }
         }
         self.texts.insert(name.to_string(), issued.text);
         match words {
-            words if words.contains(&"lost") => {}
-            words if words.contains(&"untold") => self.untold.push(record),
+            words if words.contains(&"missing") => {}
+            words if words.contains(&"unannounced") => self.unannounced.push(record),
             _ => self.records.push(record),
         }
     }

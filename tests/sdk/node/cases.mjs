@@ -9,7 +9,7 @@ const { jsonSchemaOutputFormat } = load('@anthropic-ai/sdk/helpers/json-schema')
 
 export const PNG = 'iVBORw0KGgo=';
 export const EXPLANATION = 'The simulated provider was told to refuse.';
-export const WAYS = ['whole', 'stream', 'helper'];
+export const MODES = ['whole', 'stream', 'helper'];
 export const PARAMETERS = { type: 'object', properties: { city: { type: 'string' }, n: { type: 'integer' } } };
 export const SCHEMA = {
   type: 'object',
@@ -18,7 +18,7 @@ export const SCHEMA = {
   additionalProperties: false,
 };
 
-/** The rows of the matrix, told without a shape. */
+/** The rows of the matrix, in a neutral form. */
 export const CASES = [
   { name: 'text', say: 'one two\n#sim tokens=6' },
   { name: 'system', say: 'one two\n#sim tokens=6', system: 'be brief' },
@@ -33,18 +33,18 @@ export const CASES = [
     name: 'stop sequence',
     say: 'x',
     stop: 'made',
-    noMeaning: { responses: 'the responses shape has no stop sequences' },
+    notApplicable: { responses: 'the responses format has no stop sequences' },
   },
   { name: 'refusal', say: 'x\n#sim refuse tokens=4' },
   { name: 'error before', say: 'x\n#sim status=529 message=too_much' },
   {
     name: 'error in the middle',
     say: 'x\n#sim tokens=9 error_after=3',
-    noMeaning: { whole: 'a whole answer has no middle: nothing is relayed before all of it is there' },
+    notApplicable: { whole: 'a complete response is relayed only when all of it has arrived' },
   },
 ];
 
-/** What came of it, told without a shape. */
+/** An empty result, in a neutral form. */
 const nothing = () => ({ text: '', thought: '', refusal: null, calls: [], ids: [], stop: null, sequence: null });
 
 /** The `openai` package. */

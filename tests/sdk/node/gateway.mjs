@@ -1,5 +1,5 @@
-// A simulated provider and a gateway in front of it, as separate processes, for one run of the suite. TOLLGATE_BIN
-// names the binary, TOLLGATE_NODE_MODULES the folder of the SDKs.
+// A simulated provider and a gateway in front of it, as separate processes, for one run of the suites. TOLLGATE_BIN is
+// the path of the binary, TOLLGATE_NODE_MODULES the folder of the SDKs.
 
 import { execFileSync, spawn } from 'node:child_process';
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -11,12 +11,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 const PATIENCE_MS = 60_000;
 
-/** Loads a package from the folder given, wherever this file lies. */
+/** Loads a package from TOLLGATE_NODE_MODULES. */
 export const load = createRequire(join(process.env.TOLLGATE_NODE_MODULES, 'x.js'));
 
 let nextPort = 10_000 + ((process.pid % 700) * 30);
 
-/** An address nobody listens at, its port below those of outgoing connections. */
+/** A free address. Its port is below the range of outgoing connections. */
 async function freeAddress() {
   for (;;) {
     const port = 10_000 + ((nextPort++ - 10_000) % 21_000);
@@ -29,13 +29,13 @@ async function freeAddress() {
   }
 }
 
-/** Looks again and again until `test` gives something. */
+/** Calls `test` repeatedly until it returns a value. */
 export async function waitFor(what, test) {
   const end = Date.now() + PATIENCE_MS;
   for (;;) {
     const found = await test();
     if (found) return found;
-    if (Date.now() > end) throw new Error(`waited in vain for ${what}`);
+    if (Date.now() > end) throw new Error(`timeout: waited for ${what}`);
     await sleep(20);
   }
 }
@@ -50,7 +50,7 @@ async function statusOf(url, key) {
   }
 }
 
-/** Provider and gateway, running; with the address of another provider the gateway alone. */
+/** A running gateway and its provider. If `provider` is an address, only the gateway is started. */
 export class Gateway {
   static async start(configuration = 'config.toml', provider = undefined) {
     const gateway = new Gateway();
@@ -85,7 +85,7 @@ export class Gateway {
     return execFileSync(process.env.TOLLGATE_BIN, args, { cwd: this.folder, encoding: 'utf8', stdio: 'pipe' });
   }
 
-  /** A fresh key that the gateway knows already. */
+  /** A new key that the gateway already knows. */
   async issue(...args) {
     const key = this.run('keys', 'issue', '--name', 'sdk', ...args).trim();
     await waitFor('the key to be known', async () => (await statusOf(`${this.url}/v1/quota`, key)) !== 401);
@@ -98,7 +98,7 @@ export class Gateway {
     await waitFor('the key to be revoked', async () => (await statusOf(`${this.url}/v1/quota`, key)) === 401);
   }
 
-  /** The last request that the provider took. */
+  /** The last request that the provider received. */
   async last() {
     return (await fetch(`http://${this.places.provider}/last`)).json();
   }
@@ -108,7 +108,7 @@ export class Gateway {
     return (await fetch(`http://${this.places.provider}/stats`)).json();
   }
 
-  /** Ends the processes; their exit codes. */
+  /** Ends the processes; returns their exit codes. */
   async stop() {
     const codes = [];
     for (const child of this.children.toReversed()) {

@@ -28,7 +28,7 @@ const START = JSON.stringify({
   },
 });
 
-/** What a word at the start of a short line stands for. */
+/** Expansions of the first words of short lines. */
 const WORDS = {
   fault: () => '',
   raw: (rest) => `${rest.replaceAll('\\n', '\n')}\n\n`,
@@ -79,7 +79,7 @@ function ofRow(file) {
   return found;
 }
 
-/** A pair NN-scenario.upstream.SHAPE.{response.json,stream.sse} with what its client is to hear. */
+/** A pair NN-scenario.upstream.SHAPE.{response.json,stream.sse} and the client's expected response. */
 function ofExample(file) {
   const [scenario, , shape, kind] = file.split('.');
   if (kind === 'request' || !OTHER[shape]) return [];
@@ -89,14 +89,14 @@ function ofExample(file) {
   return [{ name: scenario, kind: kind === 'response' ? 'reply' : kind, shape, said: read(file), heard, fault }];
 }
 
-/** All of them: `said` by an upstream of shape `shape`, to be `heard` by a client of the other. */
+/** All recordings: an upstream of format `shape` sends `said`, a client of the other format receives `heard`. */
 export function recordings() {
   const files = readdirSync(FOLDER).toSorted();
   const rows = files.filter((file) => file.startsWith('row-')).flatMap(ofRow);
   return [...rows, ...files.filter((file) => file.includes('.upstream.')).flatMap(ofExample)];
 }
 
-/** A server that gives one answer, the one put in last, to every request. */
+/** A server that sends one response, the last one set, to every request. */
 export class Player {
   static async start() {
     const player = new Player();

@@ -26,7 +26,7 @@ after(async () => {
   assert.deepEqual(await gateway.stop(), [0, 0], 'gateway and provider end with code 0');
 });
 
-/** `loop(model, run)` runs an agent to its end; it calls `run(name, n)` for each call and gives the final text. */
+/** `loop(model, run)` runs an agent to its end, calls `run(name, n)` for each tool call, and returns the final text. */
 async function check(loop) {
   for (const model of ['small', 'large', 'newer']) {
     const before = (await gateway.stats()).requests;

@@ -65,7 +65,7 @@ for (const [model, hasty] of [['large', 'hasty-large'], ['small', 'hasty']]) {
       assert.deepEqual([answer.model, answer.stop_reason, answer.usage.output_tokens], [model, 'end_turn', 2]);
     });
 
-    test('many at once', async () => {
+    test('concurrent requests', async () => {
       const answers = await Promise.all(Array.from({ length: 40 }, (_, n) => create(`${n}\n#sim echo`)));
       assert.deepEqual(answers.map((answer) => Number(answer.content[0].text)), [...Array(40).keys()]);
     });
@@ -177,7 +177,7 @@ for (const [model, hasty] of [['large', 'hasty-large'], ['small', 'hasty']]) {
       assert.ok(Number(error.headers.get('retry-after')) >= 1);
     });
 
-    test('429 for a spent allowance, not retried', async () => {
+    test('429 for a spent quota, not retried', async () => {
       const key = await gateway.issue('--plan', 'spent');
       await create('x', { key });
       const start = Date.now();

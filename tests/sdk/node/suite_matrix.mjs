@@ -1,10 +1,10 @@
-// Both families of official SDK against every kind of upstream: complete, streamed, and by the accumulating helper.
-// Every cell is a test; at the end the matrix is printed, each cell as its number of checks.
+// Both families of official SDK with every kind of upstream: complete, streamed, and with the accumulating helper.
+// Every cell is a test. At the end the matrix is printed, with the number of checks in each cell.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Gateway } from './gateway.mjs';
-import { AnthropicAi, CASES, EXPLANATION, OpenAi, PARAMETERS, PNG, SCHEMA, WAYS } from './cases.mjs';
+import { AnthropicAi, CASES, EXPLANATION, OpenAi, PARAMETERS, PNG, SCHEMA, MODES } from './cases.mjs';
 
 const REQUEST_ID = /^req_[0-9a-f]{32}$/;
 const FAMILIES = { openai: OpenAi, anthropic: AnthropicAi };
@@ -25,11 +25,11 @@ before(async () => {
   gateway = await Gateway.start();
 });
 
-/** The messages that the upstream heard; of the responses shape without what its items are called. */
+/** The messages that the upstream received; in the responses format, without the types of items. */
 const talk = ({ messages, input }) =>
   messages ?? input.map(({ type, ...item }) => (type === 'message' ? item : { type, ...item }));
 
-/** What is looked at in a case: the cell, the answer, and what the upstream heard. */
+/** The checks of each case: they get the cell, the response, and the upstream's request. */
 const checks = {
   text({ same, stop, family, upstream, row }, answer, heard) {
     same(answer.text, 'This answer was made by the');
@@ -110,9 +110,9 @@ const checks = {
     if (family === 'anthropic' && upstream === 'messages') same(heard.thinking.budget_tokens, 2048);
     stop('end');
   },
-  'JSON schema'({ same, stop, family, upstream, way }, answer, heard) {
+  'JSON schema'({ same, stop, family, upstream, mode }, answer, heard) {
     same(JSON.parse(answer.text), { city: 'Oslo', number: 1 });
-    if (family === 'anthropic' && way === 'helper') same(answer.parsed, { city: 'Oslo', number: 1 });
+    if (family === 'anthropic' && mode === 'helper') same(answer.parsed, { city: 'Oslo', number: 1 });
     const formats = { chat: heard.response_format?.json_schema, messages: heard.output_config?.format };
     const format = formats[upstream] ?? heard.text.format;
     same(Object.keys(format.schema.properties).sort(), Object.keys(SCHEMA.properties).sort());
@@ -150,8 +150,8 @@ const checks = {
   },
 };
 
-async function errorBefore({ same, family, way, row }, sdk, asked) {
-  const error = await sdk[way](row, asked).then(() => assert.fail('no error'), (error) => error);
+async function errorBefore({ same, family, mode, row }, sdk, asked) {
+  const error = await sdk[mode](row, asked).then(() => assert.fail('no error'), (error) => error);
   same(error.constructor, FAMILIES[family].refused, String(error));
   same(error.status, 500);
   same((family === 'openai' ? error.error : error.error.error).type, 'upstream_error');
@@ -159,11 +159,11 @@ async function errorBefore({ same, family, way, row }, sdk, asked) {
 }
 
 async function run(cell) {
-  const { same, family, upstream, way, row } = cell;
+  const { same, family, upstream, mode, row } = cell;
   const sdk = new FAMILIES[family](gateway);
   const asked = sdk.request(row, MODELS[upstream]);
   if (row.name === 'error before') return errorBefore(cell, sdk, asked);
-  const answer = await sdk[way](row, asked);
+  const answer = await sdk[mode](row, asked);
   same(REQUEST_ID.test(answer.id), true, answer.id);
   same(answer.model, MODELS[upstream]);
   const stop = (kind) => same(answer.stop, STOPS[kind][family]);
@@ -175,12 +175,12 @@ async function run(cell) {
 }
 
 const columns = Object.keys(FAMILIES).flatMap((family) =>
-  Object.keys(MODELS).flatMap((upstream) => WAYS.map((way) => [family, upstream, way])),
+  Object.keys(MODELS).flatMap((upstream) => MODES.map((mode) => [family, upstream, mode])),
 );
 
-for (const [family, upstream, way] of columns) {
-  for (const row of CASES.filter((row) => !row.noMeaning?.[way] && !row.noMeaning?.[upstream])) {
-    const name = `${family} at ${upstream}, ${way}: ${row.name}`;
+for (const [family, upstream, mode] of columns) {
+  for (const row of CASES.filter((row) => !row.notApplicable?.[mode] && !row.notApplicable?.[upstream])) {
+    const name = `${family} at ${upstream}, ${mode}: ${row.name}`;
     test(name, async () => {
       let checked = 0;
       const same = (got, expected, what) => {
@@ -188,7 +188,7 @@ for (const [family, upstream, way] of columns) {
         checked += 1;
       };
       counts.set(name, 'FAIL');
-      await run({ same, family, upstream, way, row });
+      await run({ same, family, upstream, mode, row });
       counts.set(name, checked);
     });
   }
@@ -196,18 +196,18 @@ for (const [family, upstream, way] of columns) {
 
 after(async () => {
   const line = (first, cells) => console.log(first.padEnd(22) + cells.map((cell) => `${cell}`.padStart(10)).join(''));
-  console.log('checks in each cell of the matrix; - has no meaning');
+  console.log('checks in each cell of the matrix; - is not applicable');
   for (const part of [0, 1, 2]) line('', columns.map((column) => column[part]));
   for (const row of CASES) {
-    const count = ([family, upstream, way]) =>
-      row.noMeaning?.[way] || row.noMeaning?.[upstream] ? '-' : counts.get(`${family} at ${upstream}, ${way}: ${row.name}`);
+    const count = ([family, upstream, mode]) =>
+      row.notApplicable?.[mode] || row.notApplicable?.[upstream] ? '-' : counts.get(`${family} at ${upstream}, ${mode}: ${row.name}`);
     line(row.name, columns.map(count));
   }
-  for (const { name, noMeaning } of CASES) {
-    for (const [way, why] of Object.entries(noMeaning ?? {})) console.log(`- ${name}, ${way}: ${why}`);
+  for (const { name, notApplicable } of CASES) {
+    for (const [mode, why] of Object.entries(notApplicable ?? {})) console.log(`- ${name}, ${mode}: ${why}`);
   }
   const right = [...counts.values()].filter((count) => count !== 'FAIL');
   const sum = right.reduce((all, count) => all + count, 0);
-  console.log(`${right.length} of ${counts.size} cells are right, ${sum} checks`);
+  console.log(`${right.length} of ${counts.size} cells passed, ${sum} checks`);
   assert.deepEqual(await gateway.stop(), [0, 0], 'gateway and provider end with code 0');
 });

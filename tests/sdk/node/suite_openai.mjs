@@ -71,7 +71,7 @@ for (const [model, hasty] of [['small', 'hasty'], ['large', 'hasty-large']]) {
       assert.deepEqual([answer.model, answer.choices[0].finish_reason], [model, 'stop']);
     });
 
-    test('many at once', async () => {
+    test('concurrent requests', async () => {
       const answers = await Promise.all(Array.from({ length: 40 }, (_, n) => create(`${n}\n#sim echo`)));
       assert.deepEqual(answers.map((answer) => Number(answer.choices[0].message.content)), [...Array(40).keys()]);
     });
@@ -203,7 +203,7 @@ for (const [model, hasty] of [['small', 'hasty'], ['large', 'hasty-large']]) {
       assert.ok(Number(error.headers.get('retry-after')) >= 1);
     });
 
-    test('429 for a spent allowance, not retried', async () => {
+    test('429 for a spent quota, not retried', async () => {
       const key = await gateway.issue('--plan', 'spent');
       await create('x', { key });
       const start = Date.now();

@@ -1,7 +1,7 @@
-// Every recorded answer of an upstream, replayed through the real gateway to both families of official SDK. A client of
-// the other format must get the same result as from the recorded translation directly; a client of the same format the
-// same as from the upstream itself. A failing upstream must raise an error of the SDK's own. Streams are read raw and
-// by the accumulating helper.
+// Replays every recorded response of an upstream through the real gateway to both families of official SDK. A client of
+// the other format must get the same result as from the recorded translation directly. A client of the same format must
+// get the same result as from the upstream. A failing upstream must raise an error of the SDK. Streams are read raw and
+// with the accumulating helper.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -24,10 +24,10 @@ after(async () => {
   assert.deepEqual(await gateway.stop(), [0], 'the gateway ends with code 0');
 });
 
-/** Ids that the gateway makes up are its own each time. */
+/** Replaces ids that the gateway generates, which differ each time. */
 const known = (id) => (MADE_ID.test(id) ? 'made' : id);
 
-/** The `openai` package: whole, streamed raw, and by its helper. */
+/** The `openai` package: complete, streamed raw, and with its helper. */
 const chat = {
   error: OpenAI.OpenAIError,
   least: { messages },
@@ -85,19 +85,19 @@ async function play(recording, family) {
   const own = crossed ? recording.request : null;
   const { stream: _, ...asked } = { ...(own ?? kind.least), model: recording.shape + (own && recording.tool ? '-tool' : '') };
   const text = crossed ? recording.heard : recording.said;
-  for (const way of recording.kind === 'stream' ? ['raw', 'helper'] : ['reply']) {
+  for (const mode of recording.kind === 'stream' ? ['raw', 'helper'] : ['reply']) {
     let direct = null;
     if (text !== null && !recording.fault) {
       player.play(recording.kind, text);
-      direct = await outcome(kind[way](kind.client(player.address, 'none'), asked));
+      direct = await outcome(kind[mode](kind.client(player.address, 'none'), asked));
       if (crossed) assert.equal(direct.error, undefined, 'the recording itself is not read');
     }
     player.play(recording.kind, recording.said);
-    const { answer, error } = await outcome(kind[way](kind.client(gateway.places.gateway, gateway.key), asked));
-    if (recording.fault) assert.ok(error instanceof kind.error, `${way}: ${error ?? JSON.stringify(answer)}`);
+    const { answer, error } = await outcome(kind[mode](kind.client(gateway.places.gateway, gateway.key), asked));
+    if (recording.fault) assert.ok(error instanceof kind.error, `${mode}: ${error ?? JSON.stringify(answer)}`);
     else if (!direct?.error) {
-      assert.equal(error, undefined, way);
-      if (direct) assert.deepEqual(answer, direct.answer, way);
+      assert.equal(error, undefined, mode);
+      if (direct) assert.deepEqual(answer, direct.answer, mode);
     }
   }
 }

@@ -19,7 +19,7 @@ const client = () =>
   new OpenAI({ apiKey: gateway.key, baseURL: `${gateway.url}/v1`, maxRetries: 0, timeout: 60_000 });
 const complete = (prompt, more = {}) => client().completions.create({ model: 'wide', prompt, ...more });
 
-test('the package asks for base64 and decodes it', async () => {
+test('the package requests base64 and decodes it', async () => {
   const answer = await client().embeddings.create({ model: 'wide', input: ['one', 'two three'], dimensions: 64 });
   assert.equal((await gateway.last()).body.encoding_format, 'base64');
   assert.deepEqual([answer.model, answer.usage.prompt_tokens, answer.data.length], ['wide', 3, 2]);
@@ -29,7 +29,7 @@ test('the package asks for base64 and decodes it', async () => {
   }
 });
 
-test('floats are the same vectors', async () => {
+test('floats give equal vectors', async () => {
   const vector = async (format) => {
     const answer = await client().embeddings.create({ model: 'wide', input: [1, 2, 3], encoding_format: format });
     return answer.data[0].embedding;
@@ -39,7 +39,7 @@ test('floats are the same vectors', async () => {
   assert.deepEqual((await vector('float')).map(Math.fround), packed);
 });
 
-test('what a model does not serve is the package\'s own exception', async () => {
+test('an endpoint that the model does not serve raises the package\'s exception', async () => {
   const asked = client().embeddings.create({ model: 'small', input: 'x' });
   await assert.rejects(asked, (error) => error instanceof OpenAI.NotFoundError && /does not serve embeddings, only chat/.test(error.message));
 });

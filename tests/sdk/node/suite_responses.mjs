@@ -46,7 +46,7 @@ for (const model of ['small', 'large', 'newer']) {
       assert.deepEqual(events.map((event) => event.sequence_number), [...events.keys()]);
     });
 
-    test('helper, tools and back', async () => {
+    test('helper, tools and results', async () => {
       const input = [{ role: 'user', content: 'weather? #sim tool=get_weather calls=2 think=3' }];
       const answer = await client().responses.stream({ model, input, tools: [WEATHER] }).finalResponse();
       const calls = answer.output.filter(({ type }) => type === 'function_call');
@@ -61,19 +61,19 @@ for (const model of ['small', 'large', 'newer']) {
       assert.equal((await create([{ role: 'user', content }])).status, 'completed');
     });
 
-    test('cut', async () => {
+    test('truncated', async () => {
       const answer = await create('x #sim tokens=40', { max_output_tokens: 20 });
       assert.deepEqual([answer.status, answer.incomplete_details.reason], ['incomplete', 'max_output_tokens']);
     });
 
-    test('an error before and one in the middle', async () => {
+    test('an error before and in mid-stream', async () => {
       await assert.rejects(create('x #sim status=503'), { status: 500, code: 'server_error' });
       await assert.rejects(async () => {
         for await (const event of await create('x #sim tokens=9 cut_after=3', { stream: true })) assert.ok(event.type);
       }, { code: 'server_error' });
     });
 
-    test('what would be stored', async () => {
+    test('stored responses are refused', async () => {
       const refused = { status: 400, code: 'invalid_value', param: 'previous_response_id' };
       await assert.rejects(create('x', { previous_response_id: 'resp_1' }), refused);
     });

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 PNG = "iVBORw0KGgo="
 EXPLANATION = "The simulated provider was told to refuse."
-WAYS = ["whole", "stream", "helper"]
+MODES = ["whole", "stream", "helper"]
 
 
 class Place(BaseModel):

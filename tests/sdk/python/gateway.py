@@ -1,6 +1,6 @@
-"""A simulated provider and a gateway in front of it, as separate processes, for one run of the suite.
+"""A simulated provider and a gateway in front of it, as separate processes, for one run of the suites.
 
-TOLLGATE_BIN names the binary. Everything is kept in a folder that is removed at the end.
+TOLLGATE_BIN is the path of the binary. All files are in a folder that is removed at the end.
 """
 
 import json
@@ -38,7 +38,7 @@ free_port.given = set()
 
 
 def fetch(url, headers=None):
-    """Status and body of a GET; a status of 0 without an answer."""
+    """Returns status and body of a GET; status 0 means no response."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=PATIENCE) as answer:
             return answer.status, answer.read()
@@ -58,7 +58,7 @@ def wait_until(what, test):
 
 
 class Gateway:
-    """Starts provider and gateway; only the gateway if `provider` is the address of another one."""
+    """A gateway and a provider. If `provider` is an address, only the gateway is started."""
 
     def __init__(self, config=CONFIG, provider=None):
         self.binary = os.environ["TOLLGATE_BIN"]
@@ -75,10 +75,10 @@ class Gateway:
             self._start(["provider", "--listen", self.provider], f"http://{self.provider}/healthz")
         self._start(["serve"], f"http://{self.admin}/readyz")
         self.process = self.processes[-1]
-        # Ready, before any request.
+        # Memory when ready, before any request.
         self.idle_kb = self.status("VmRSS")
         self.key = self.issue()
-        # The key is accepted and its quota returned.
+        # Memory after a key was accepted and its quota returned.
         self.used_kb = self.status("VmRSS")
 
     def _start(self, args, probe):

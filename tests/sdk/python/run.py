@@ -1,6 +1,6 @@
 """Runs the Python suites against one gateway; the last line is `N passed, N failed, N skipped`.
 
-Arguments name suites (openai, anthropic, footprint); without any, those of the two SDKs run.
+Arguments name suites (openai, anthropic, footprint, ...); the default is the suites of the two SDKs.
 """
 
 import functools
@@ -11,7 +11,7 @@ import unittest
 
 import gateway
 
-# Every client of an SDK reads all certificate authorities, which takes longer than its tests: once is enough.
+# Every client of an SDK reads all certificate authorities, which takes longer than its tests: share them.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 SUITES = ["openai", "anthropic", "responses", "relayed", "open", "matrix", "agents", "played", "traces"]

@@ -1,4 +1,4 @@
-"""Facts that Schemathesis does not know: the existing models, and how to read the data of a stream's events."""
+"""Hooks for Schemathesis: insert existing model names, and check the events of streams."""
 
 import functools
 import json
@@ -9,7 +9,7 @@ import schemathesis
 
 @functools.cache
 def validator(document, path):
-    """For the data of the events of a path's stream."""
+    """A validator for the events of a path's stream."""
     document = json.loads(document)
     answer = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
     data = answer["schema"]["properties"]["data"]
@@ -19,8 +19,8 @@ def validator(document, path):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Replaces most model names by existing ones, since otherwise hardly any request would reach a provider. Half
-    of the requests ask for a stream."""
+    """Replaces most model names with existing ones, since otherwise hardly any request would reach a provider. Half of
+    the requests ask for a stream."""
     model = case.body.get("model") if isinstance(case.body, dict) else None
     if isinstance(model, str) and len(model) < 12:
         case.body["model"] = ["small", "large"][len(model) % 2]
@@ -30,7 +30,7 @@ def before_call(context, case, kwargs):
 
 @schemathesis.check
 def events_conform(ctx, response, case):
-    """Checks that every event conforms to the document, and that the last one is an end."""
+    """Checks that every event conforms to the document, and that the last event ends the stream."""
     if not response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
         return
     check = validator(json.dumps(case.operation.schema.raw_schema), case.operation.path)

@@ -21,7 +21,7 @@ FINAL = " ".join(f"{TOOLS[n % CALLS]} gave {n + 1}" for n in range(TURNS * CALLS
 
 class Agents(unittest.TestCase):
     def check(self, loop):
-        """`loop(model, ran)` runs an agent to its end, notes each call in `ran` and returns the final text."""
+        """`loop(model, ran)` runs an agent to its end, records each call in `ran` and returns the final text."""
         seen = {}
         for model in MODELS:
             before, ran = GATEWAY.stats()["requests"], []
@@ -53,10 +53,10 @@ class Agents(unittest.TestCase):
 
         return loop
 
-    def test_the_tool_runner_of_anthropic(self):
+    def test_tool_runner_of_anthropic(self):
         self.check(self.anthropic_loop(stream=False))
 
-    def test_the_tool_runner_of_anthropic_streamed(self):
+    def test_tool_runner_of_anthropic_streamed(self):
         self.check(self.anthropic_loop(stream=True))
 
     def openai_loop(self, ask):

@@ -46,7 +46,7 @@ class Answers(unittest.TestCase):
     def check_system(self, sent):
         self.assertEqual(sent["system"], "be brief")
 
-    def test_both_ways_to_send_the_key(self):
+    def test_key_in_either_header(self):
         other = anthropic.Anthropic(auth_token=GATEWAY.key, api_key=None, base_url=f"http://{GATEWAY.gateway}")
         self.assertEqual(other.messages.create(**asked(self.model, "x")).role, "assistant")
         headers = {"x-api-key": GATEWAY.key, "authorization": anthropic.omit} if hasattr(anthropic, "omit") else {}
@@ -224,7 +224,7 @@ class Errors(unittest.TestCase):
         error = self.check(anthropic.RateLimitError, 429, "rate_limit_error", self.create(key=key))
         self.assertGreaterEqual(int(error.response.headers["retry-after"]), 1)
 
-    def test_429_spent_allowance_is_not_retried(self):
+    def test_429_spent_quota_is_not_retried(self):
         key = GATEWAY.issue("--plan", "spent")
         self.create(key=key)()
         call = self.create(key=key, options={"max_retries": 2})

@@ -38,7 +38,7 @@ def work(count, stream):
 
 
 def take(reader):
-    """Reads one whole answer."""
+    """Reads one complete response."""
     status = reader.readline()
     if b" 200 " not in status:
         raise AssertionError(status)
@@ -75,9 +75,8 @@ def traced(run):
 
 
 class Footprint(unittest.TestCase):
-    def test_1_an_idle_gateway_stays_within_six_mebibytes(self):
-        # The part of the binary's file that the kernel maps around a touched page differs from start to start by some
-        # hundred kB.
+    def test_1_idle_gateway_uses_at_most_six_mebibytes(self):
+        # The kernel maps more or less of the binary's file around each used page: some hundred kB from start to start.
         starts = [(GATEWAY.idle_kb, GATEWAY.used_kb)]
         while len(starts) < STARTS:
             fresh = Gateway(provider=GATEWAY.provider)
@@ -88,12 +87,12 @@ class Footprint(unittest.TestCase):
             self.assertLessEqual(middle, IDLE_KB_MAX, f"{residents} kB resident {moment}")
             print(f"{middle} [{min(residents)} {max(residents)}] kB resident {moment}")
 
-    def test_2_work_leaves_nothing_behind(self):
+    def test_2_memory_is_released_after_work(self):
         work(2000, lambda number: number % 2 == 0)
         resident = GATEWAY.status("VmRSS")
         self.assertLessEqual(resident, AFTER_WORK_KB_MAX, f"{resident} kB resident after 2000 requests")
 
-    def test_3_a_request_costs_six_system_calls(self):
+    def test_3_request_makes_six_system_calls(self):
         work(200, lambda number: False)
         calls = traced(lambda: work(TRACED_REQUESTS, lambda number: False))
         if calls is None:

@@ -1,6 +1,6 @@
 """Relayed endpoints of a real server: llama.cpp from PyPI's llama-cpp-python, with a tiny model of random weights that
-scripts/measure/tiny.py writes. Its direct answers and those through the gateway are compared byte for byte, except for
-the gateway's own names and values that differ between answers. Runs in the environment of that server, without an
+scripts/measure/tiny.py writes. Its direct responses and those through the gateway are compared byte for byte, except
+for the gateway's names and values that differ between responses. Runs in the environment of that server, without an
 SDK."""
 
 import http.client
@@ -79,7 +79,7 @@ def grown(endpoint, before, by):
 
 
 class Relayed(unittest.TestCase):
-    def test_vectors_arrive_byte_for_byte_and_cost_what_the_server_says(self):
+    def test_vectors_arrive_byte_for_byte_with_reported_usage(self):
         for given in ["red fox", ["red fox", "a", "grey heron"], ["x" * 300] * 8]:
             before = row()
             direct, ours = both("embeddings", {"input": given})
@@ -88,7 +88,7 @@ class Relayed(unittest.TestCase):
             used = json.loads(direct[2])["usage"]["prompt_tokens"]
             grown("embeddings", before, (1, used, 0))
 
-    def test_whole_completions_are_the_servers_with_a_suffix_too(self):
+    def test_complete_completions_equal_direct_ones_also_with_suffix(self):
         for more in [{}, {"suffix": "\n    return a + b"}, {"stop": ["a", "e"]}, {"echo": True}]:
             before = row()
             body = {"prompt": "def add(", "max_tokens": 24, "temperature": 0, "seed": 7, **more}
@@ -99,7 +99,7 @@ class Relayed(unittest.TestCase):
             used = json.loads(direct[2])["usage"]
             grown("completions", before, (1, used["prompt_tokens"], used["completion_tokens"]))
 
-    def test_streams_are_the_servers_event_by_event(self):
+    def test_streams_equal_direct_ones_event_by_event(self):
         for more in [{}, {"suffix": "\n    return a + b"}, {"stop": ["a", "e"]}]:
             body = {"prompt": "def add(", "max_tokens": 24, "temperature": 0, "seed": 7, "stream": True, **more}
             direct, ours = both("completions", body)
@@ -109,7 +109,7 @@ class Relayed(unittest.TestCase):
             self.assertEqual(events(ours)[-1], b"data: [DONE]")
             self.assertGreater(len(events(ours)), 1)
 
-    def test_a_client_that_leaves_makes_room_for_the_next(self):
+    def test_disconnected_client_frees_its_slot(self):
         connection = http.client.HTTPConnection(LOCAL.gateway, timeout=120)
         body = {"model": "local", "prompt": "def add(", "max_tokens": 1500, "temperature": 0, "stream": True}
         headers = {"content-type": "application/json", "authorization": f"Bearer {LOCAL.key}"}
@@ -123,7 +123,7 @@ class Relayed(unittest.TestCase):
         direct, ours = both("completions", {"prompt": "x", "max_tokens": 3, "temperature": 0})
         self.assertEqual(named(direct[2]), named(ours[2]))
 
-    def test_what_is_wrong_is_told_in_its_own_words(self):
+    def test_errors_keep_the_servers_message(self):
         direct, ours = both("completions", {"prompt": "x" * 4000, "max_tokens": 3})
         self.assertEqual((direct[0], ours[0]), (400, 400), ours)
         self.assertIn("context", json.loads(ours[2])["error"]["message"])

@@ -1,6 +1,6 @@
-"""Both families of official SDK against every kind of upstream: complete, streamed, and by the accumulating helper.
+"""Both families of official SDK with every kind of upstream: complete, streamed, and with the accumulating helper.
 
-Every cell is a test; at the end the matrix is printed, each cell as its number of checks.
+Every cell is a test. At the end the matrix is printed, with the number of checks in each cell.
 """
 
 import re
@@ -9,7 +9,7 @@ import unittest
 import openai
 
 import cases
-from cases import CASES, EXPLANATION, PNG, SCHEMA, WAYS
+from cases import CASES, EXPLANATION, PNG, SCHEMA, MODES
 
 GATEWAY = None
 REQUEST_ID = re.compile(r"^req_[0-9a-f]{32}$")
@@ -26,10 +26,10 @@ COUNTS = {}
 
 
 class Cell:
-    """One cell: client, upstream, kind of request and case; and the checks of the answer."""
+    """One cell: client, upstream, kind of request and case, and the checks of the response."""
 
-    def __init__(self, test, family, upstream, way, case):
-        self.test, self.family, self.upstream, self.way, self.case = test, family, upstream, way, case
+    def __init__(self, test, family, upstream, mode, case):
+        self.test, self.family, self.upstream, self.mode, self.case = test, family, upstream, mode, case
         self.checked = 0
 
     def same(self, got, expected, what):
@@ -42,7 +42,7 @@ class Cell:
         method = self.case.name.replace(" ", "_").lower()
         if self.case.name == "error before":
             return self.error_before(sdk, asked)
-        answer = getattr(sdk, self.way)(self.case, asked)
+        answer = getattr(sdk, self.mode)(self.case, asked)
         self.same(bool(REQUEST_ID.match(answer.id)), True, "the id is the gateway's")
         self.same(answer.model, MODELS[self.upstream], "the model is the catalog's")
         getattr(self, method)(answer, GATEWAY.last()["body"])
@@ -55,9 +55,10 @@ class Cell:
         self.same(answer.stop, word, "the reason for the end")
 
     def raised(self, answer):
-        """The `openai` helper raises its own two errors for a cut or filtered answer; nothing else raises."""
+        """Checks that the `openai` helper raises its two errors for a cut or filtered response, and nothing else
+        raises."""
         kind = {"stop by length": openai.LengthFinishReasonError, "refusal": openai.ContentFilterFinishReasonError}
-        if (self.family, self.way) != ("openai", "helper"):
+        if (self.family, self.mode) != ("openai", "helper"):
             kind = {}
         self.same(type(answer.raised), kind.get(self.case.name, type(None)), f"what was raised: {answer.raised}")
 
@@ -72,7 +73,7 @@ class Cell:
         self.stop(answer, "end")
 
     def talk(self, heard):
-        """The messages that the upstream received; in the responses format without the names of its items."""
+        """The messages that the upstream received; in the responses format, without the types of items."""
         if self.upstream != "responses":
             return heard["messages"]
         return [{k: v for k, v in item.items() if (k, v) != ("type", "message")} for item in heard["input"]]
@@ -171,7 +172,7 @@ class Cell:
 
     def json_schema(self, answer, heard):
         self.same(cases.Place.model_validate_json(answer.text), cases.Place(city="Oslo", number=1), "the text")
-        if self.way == "helper":
+        if self.mode == "helper":
             self.same(answer.parsed, cases.Place(city="Oslo", number=1), "the object the helper made of it")
         if self.upstream == "responses":
             schema = heard["text"]["format"]["schema"]
@@ -209,7 +210,7 @@ class Cell:
 
     def error_before(self, sdk, asked):
         with self.test.assertRaises(sdk.refused) as raised:
-            getattr(sdk, self.way)(self.case, asked)
+            getattr(sdk, self.mode)(self.case, asked)
         error = raised.exception
         self.same(error.status_code, 500, "the status")
         self.same(error.type, "upstream_error", "the type")
@@ -224,32 +225,32 @@ class Cell:
         self.same(answer.stop, None, "no reason for an end")
 
 
-def test_of(family, upstream, way, case):
+def test_of(family, upstream, mode, case):
     def test(self):
-        cell = Cell(self, family, upstream, way, case)
-        COUNTS[family, upstream, way, case.name] = "FAIL"
+        cell = Cell(self, family, upstream, mode, case)
+        COUNTS[family, upstream, mode, case.name] = "FAIL"
         cell.run()
-        COUNTS[family, upstream, way, case.name] = cell.checked
+        COUNTS[family, upstream, mode, case.name] = cell.checked
 
     return test
 
 
 class Matrix(unittest.TestCase):
-    """Filled below: one test for each meaningful cell."""
+    """The code below adds one test for each meaningful cell."""
 
 
 for family in FAMILIES:
     for upstream in MODELS:
-        for way in WAYS:
+        for mode in MODES:
             for case in CASES:
-                if not {way, upstream} & set(case.no_meaning):
-                    name = f"test_{family}_at_{upstream}_{way}_{case.name.replace(' ', '_')}"
-                    setattr(Matrix, name, test_of(family, upstream, way, case))
+                if not {mode, upstream} & set(case.no_meaning):
+                    name = f"test_{family}_at_{upstream}_{mode}_{case.name.replace(' ', '_')}"
+                    setattr(Matrix, name, test_of(family, upstream, mode, case))
 
 
 def tearDownModule():
-    columns = [(family, upstream, way) for family in FAMILIES for upstream in MODELS for way in WAYS]
-    print("\nchecks in each cell of the matrix; - has no meaning")
+    columns = [(family, upstream, mode) for family in FAMILIES for upstream in MODELS for mode in MODES]
+    print("\nchecks in each cell of the matrix; - is not applicable")
     for part in range(3):
         print(f"{'':<22}" + "".join(f"{column[part]:>10}" for column in columns))
     for case in CASES:
@@ -257,7 +258,7 @@ def tearDownModule():
         cells = ["-" if lacks(column) else COUNTS.get((*column, case.name), "") for column in columns]
         print(f"{case.name:<22}" + "".join(f"{cell:>10}" for cell in cells))
     for case in CASES:
-        for way, why in case.no_meaning.items():
-            print(f"- {case.name}, {way}: {why}")
+        for mode, why in case.no_meaning.items():
+            print(f"- {case.name}, {mode}: {why}")
     done = [count for count in COUNTS.values() if count != "FAIL"]
-    print(f"{len(done)} of {len(COUNTS)} cells are right, {sum(done)} checks")
+    print(f"{len(done)} of {len(COUNTS)} cells passed, {sum(done)} checks")

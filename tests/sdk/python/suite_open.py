@@ -1,7 +1,6 @@
-"""The seven cases of the Open Responses compliance test, and some more, checked strictly against two schemas: every
-complete answer and every event of a stream against the published one (`openresponses-types`) and against the types of
-the `openai` package. For a model behind a chat upstream and one behind a messages upstream, since Tollgate writes those
-answers; a provider of the responses format is responsible for its own.
+"""The seven cases of the Open Responses compliance test and some more. Every complete response and every event of a
+stream is checked strictly with the published schema (`openresponses-types`) and with the types of the `openai` package.
+The models have a chat upstream and a messages upstream, since Tollgate writes their responses itself.
 """
 
 import json
@@ -37,8 +36,8 @@ def user(text):
     return [said("user", text)]
 
 
-# The cases of the compliance test by their names there: input, more of the request, true if streamed, required kinds of
-# items in the answer.
+# The cases of the compliance test, by name: input, other members of the request, true if streamed, required kinds of
+# items in the response.
 CASES = {
     "basic-response": (user("Say hello in three words. #sim tokens=3"), {}, False, ["message"]),
     "streaming-response": (user("Count from 1 to 5. #sim tokens=5"), {}, True, ["message"]),
@@ -87,7 +86,7 @@ PUBLISHED_EVENTS = event_types()
 
 
 def ask(body):
-    """The bytes of an answer."""
+    """The bytes of a response."""
     request = urllib.request.Request(
         f"http://{GATEWAY.gateway}/v1/responses",
         json.dumps(body).encode(),
@@ -98,20 +97,20 @@ def ask(body):
 
 
 class Open(unittest.TestCase):
-    def held(self, text):
+    def check_response(self, text):
         """Checks a complete response against both schemas."""
         published.ResponseResource.model_validate_json(text, strict=True)
         sdk.Response.model_validate_json(text, strict=True)
         return json.loads(text)
 
     def events(self, text):
-        """Checks a stream against both schemas; returns the response at its end."""
+        """Checks a stream against both schemas; returns its final response."""
         events = [event.split("data: ", 1)[1] for event in text.decode().strip().split("\n\n")]
         self.assertEqual([json.loads(event)["sequence_number"] for event in events], list(range(len(events))))
         for event in events:
             PUBLISHED_EVENTS[json.loads(event)["type"]].model_validate_json(event, strict=True)
             SDK_EVENT.validate_json(event, strict=True)
-        self.held(json.dumps(json.loads(events[-1])["response"]))
+        self.check_response(json.dumps(json.loads(events[-1])["response"]))
         return [json.loads(event) for event in events]
 
     def run_case(self, model, items, more, streamed, kinds, status):
@@ -125,7 +124,7 @@ class Open(unittest.TestCase):
             if "function_call" in kinds:
                 self.assertLessEqual({f"response.function_call_arguments.{end}" for end in ["delta", "done"]}, heard)
         else:
-            answer = self.held(text)
+            answer = self.check_response(text)
         self.assertEqual([item["type"] for item in answer["output"]], kinds)
         self.assertEqual(answer["status"], status)
 
@@ -143,8 +142,8 @@ class Open(unittest.TestCase):
                         status = "incomplete" if name in ["cut", "refusal"] else "completed"
                         self.run_case(model, items, more, streamed, kinds, status)
 
-    def test_what_only_one_schema_has(self):
-        """A custom tool, and a schema for the answer; the published schema has only null for both."""
+    def test_members_of_only_one_schema(self):
+        """A custom tool, and a schema for the response; the published schema has only null for both."""
         format = {"type": "json_schema", "name": "s", "schema": {"type": "object", "properties": {}}}
         for model in MODELS.values():
             for text, more, kind in [("x #sim tool=patch", {"tools": [PATCH]}, "custom_tool_call"),
@@ -156,7 +155,7 @@ class Open(unittest.TestCase):
                         SDK_EVENT.validate_json(event, strict=True)
                     self.assertEqual(json.loads(events[-1])["response"]["output"][0]["type"], kind)
 
-    def test_a_failure_in_the_middle(self):
+    def test_failure_in_mid_stream(self):
         for model in MODELS.values():
             with self.subTest(model):
                 text = ask({"model": model, "input": user("x #sim tokens=9 error_after=3"), "stream": True})

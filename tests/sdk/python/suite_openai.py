@@ -86,7 +86,7 @@ class Answers(unittest.TestCase):
         answers = asyncio.run(ask())
         self.assertEqual([answer.choices[0].message.content for answer in answers], [str(n) for n in range(20)])
 
-    def test_a_stream_that_is_left_does_not_hurt(self):
+    def test_abandoned_stream_affects_no_other_request(self):
         aborted = GATEWAY.stats()["aborted"]
         stream = client().chat.completions.create(
             model=self.model, stream=True, messages=user("x\n#sim tokens=100000 pace=100")
@@ -254,7 +254,7 @@ class Errors(unittest.TestCase):
         error = self.check(openai.RateLimitError, 429, "rate_limit_error", self.create(key=key))
         self.assertGreaterEqual(int(error.response.headers["retry-after"]), 1)
 
-    def test_429_spent_allowance_is_not_retried(self):
+    def test_429_spent_quota_is_not_retried(self):
         key = GATEWAY.issue("--plan", "spent")
         self.create(key=key)()
         error = self.check(openai.RateLimitError, 429, "rate_limit_error", self.create(key=key, max_retries=2))
@@ -266,7 +266,7 @@ class Errors(unittest.TestCase):
             call = self.create("x\n#sim status=500", stream=stream)
             self.check(openai.InternalServerError, 500, "upstream_error", call)
 
-    def test_500_is_retried_and_a_permanent_one_is_not(self):
+    def test_500_is_retried_unless_permanent(self):
         failed = GATEWAY.stats()["failed"]
         self.check(openai.InternalServerError, 500, "upstream_error", self.create("x\n#sim status=500", max_retries=1))
         after = GATEWAY.stats()["failed"]

@@ -1,9 +1,8 @@
-"""Every recorded answer of an upstream, replayed through the real gateway to both families of official SDK.
+"""Replays every recorded response of an upstream through the real gateway to both families of official SDK.
 
-A client of the other format must get the same result as from the recorded translation directly; a client of the same
-format the same as from the upstream itself. A failing upstream must raise an error of the SDK's own. Streams are read
-raw and by the accumulating helper.
-"""
+A client of the other format must get the same result as from the recorded translation directly. A client of the same
+format must get the same result as from the upstream. A failing upstream must raise an error of the SDK. Streams are
+read raw and with the accumulating helper. """
 
 import json
 import re
@@ -33,7 +32,7 @@ def tearDownModule():
 
 
 class Chat:
-    """The `openai` package; answers as (text, refusal, reasoning, calls, finish reason)."""
+    """The `openai` package; results are (text, refusal, reasoning, calls, finish reason)."""
 
     error = openai.APIError
     least = {"messages": [{"role": "user", "content": "go"}]}
@@ -74,7 +73,7 @@ class Chat:
 
 
 class Messages:
-    """The `anthropic` package; answers as (blocks without ids, ids, stop reason, stop sequence)."""
+    """The `anthropic` package; results are (blocks without ids, ids, stop reason, stop sequence)."""
 
     error = anthropic.APIError
     least = {"max_tokens": 100, "messages": [{"role": "user", "content": "go"}]}
@@ -109,10 +108,10 @@ FAMILIES = {"chat": Chat, "messages": Messages}
 
 
 class Played(unittest.TestCase):
-    """Filled below: one test for each recording and family."""
+    """The code below adds one test for each recording and family."""
 
     def same(self, got, expected):
-        """Ids made by the gateway differ each time."""
+        """Compares results, except ids that the gateway generates."""
         if isinstance(got, tuple):
             pairs = list(zip(got[3], expected[3]))
             made = [(one, other) for one, other in pairs if MADE_ID.match(one[0]) and MADE_ID.match(other[0])]
@@ -122,10 +121,10 @@ class Played(unittest.TestCase):
                 got, expected = (*got[:3], [], got[4]), (*expected[:3], [], expected[4])
         self.assertEqual(got, expected)
 
-    def outcome(self, sdk, way, asked):
+    def outcome(self, sdk, mode, asked):
         try:
-            return getattr(sdk, way)(asked), None
-        except Exception as error:  # whatever the SDK makes of it: to be compared
+            return getattr(sdk, mode)(asked), None
+        except Exception as error:  # any exception is a result to compare
             return None, error
 
     def play(self, recording, family):
@@ -136,18 +135,18 @@ class Played(unittest.TestCase):
         asked = {**(own or kind.least), "model": recording.shape + ("-tool" if own and recording.tool else "")}
         asked.pop("stream", None)
         text = recording.heard if crossed else recording.said
-        for way in ["raw", "helper"] if recording.kind == "stream" else ["reply"]:
+        for mode in ["raw", "helper"] if recording.kind == "stream" else ["reply"]:
             expected, trouble = None, None
             if text is not None and not recording.fault:
                 player.play(recording.kind, text)
-                expected, trouble = self.outcome(kind(player.address, "none"), way, asked)
+                expected, trouble = self.outcome(kind(player.address, "none"), mode, asked)
                 self.assertFalse(crossed and trouble, f"the recording itself is not read: {trouble!r}")
             player.play(recording.kind, recording.said)
-            answer, error = self.outcome(kind(gateway.gateway, gateway.key), way, asked)
+            answer, error = self.outcome(kind(gateway.gateway, gateway.key), mode, asked)
             if recording.fault:
-                self.assertIsInstance(error, kind.error, f"{way}: {answer}")
+                self.assertIsInstance(error, kind.error, f"{mode}: {answer}")
             elif trouble is None:
-                self.assertIsNone(error, way)
+                self.assertIsNone(error, mode)
                 if text is not None:
                     self.same(answer, expected)
 

@@ -24,12 +24,12 @@ def client(key=None, **options):
 
 
 def provider():
-    """The same package at the provider itself."""
+    """A client of the provider itself."""
     return openai.OpenAI(api_key="any", base_url=f"http://{GATEWAY.provider}/v1", max_retries=0)
 
 
 class Embeddings(unittest.TestCase):
-    def test_the_package_asks_for_base64_and_decodes_it(self):
+    def test_package_requests_base64_and_decodes_it(self):
         answer = client().embeddings.create(model="wide", input=["one", "two three"], dimensions=64)
         self.assertEqual(GATEWAY.last()["body"]["encoding_format"], "base64")
         self.assertEqual((answer.model, answer.usage.prompt_tokens, len(answer.data)), ("wide", 3, 2))
@@ -39,25 +39,25 @@ class Embeddings(unittest.TestCase):
         straight = provider().embeddings.create(model="up-wide", input=["one", "two three"], dimensions=64)
         self.assertEqual([entry.embedding for entry in answer.data], [entry.embedding for entry in straight.data])
 
-    def test_vectors_are_byte_for_byte_those_of_the_provider(self):
+    def test_vectors_equal_those_of_the_provider(self):
         for form in ["float", "base64"]:
             asked = {"input": [[1, 2, 3], [4]], "encoding_format": form, "dimensions": 1536}
             ours = client().embeddings.with_raw_response.create(model="wide", **asked)
             theirs = provider().embeddings.with_raw_response.create(model="up-wide", **asked)
             self.assertEqual(ours.text.replace('"wide"', '"up-wide"'), theirs.text)
 
-    def test_floats_and_base64_are_the_same_vectors(self):
+    def test_floats_and_base64_give_equal_vectors(self):
         floats = client().embeddings.create(model="wide", input="x", encoding_format="float").data[0].embedding
         text = client().embeddings.create(model="wide", input="x", encoding_format="base64").data[0].embedding
         packed = struct.unpack(f"<{len(floats)}f", base64.b64decode(text))
         self.assertEqual([struct.unpack("<f", struct.pack("<f", part))[0] for part in floats], list(packed))
 
-    def test_a_large_answer(self):
+    def test_large_response(self):
         texts = [str(n) for n in range(64)]
         answer = client().embeddings.create(model="wide", input=texts, dimensions=3072, encoding_format="float")
         self.assertEqual([len(entry.embedding) for entry in answer.data], [3072] * 64)
 
-    def test_what_is_wrong_is_the_packages_own_exception(self):
+    def test_errors_raise_the_packages_exceptions(self):
         with self.assertRaises(openai.NotFoundError) as refused:
             client().embeddings.create(model="small", input="x")
         self.assertIn("`small` does not serve embeddings, only chat", refused.exception.message)
@@ -72,7 +72,7 @@ class Embeddings(unittest.TestCase):
             for _ in range(2):
                 client(key).embeddings.create(model="wide", input="x")
 
-    def test_rows_are_what_the_provider_reported(self):
+    def test_usage_records_have_the_reported_counts(self):
         key = GATEWAY.issue()
         told = [client(key).embeddings.create(model="wide", input="w " * n).usage.prompt_tokens for n in (1, 5, 9)]
         asked = ["usage", "--key", key.split("live_")[1][:12], "--json", "--by", "endpoint"]
@@ -119,12 +119,12 @@ class Completions(unittest.TestCase):
                 ends[choice.index] += choice.finish_reason == "stop"
         self.assertEqual((texts, ends), ([answer.choices[0].text] * 4, [1] * 4))
 
-    def test_a_failure_in_the_middle_is_raised(self):
+    def test_failure_in_mid_stream_is_raised(self):
         with self.assertRaises(openai.APIError) as broken:
             list(client().completions.create(model="wide", prompt="x\n#sim tokens=9 error_after=3", stream=True))
         self.assertEqual(broken.exception.type, "upstream_error")
 
-    def test_a_stream_that_is_left_does_not_hurt(self):
+    def test_abandoned_stream_affects_no_other_request(self):
         aborted = GATEWAY.stats()["aborted"]
         stream = client().completions.create(model="wide", prompt="x\n#sim tokens=100000 pace=100", stream=True)
         next(iter(stream))

@@ -66,7 +66,7 @@ class Chat(unittest.TestCase):
         answer = client().responses.parse(model=self.model, input="where?", text_format=Place)
         self.assertEqual(answer.output_parsed, Place(city="Oslo", number=1))
 
-    def test_tools_and_back(self):
+    def test_tools_and_results(self):
         items = [{"role": "user", "content": "weather? #sim tool=get_weather calls=2"}]
         with client().responses.stream(model=self.model, input=items, tools=[WEATHER]) as stream:
             for _ in stream:
@@ -80,12 +80,12 @@ class Chat(unittest.TestCase):
         again = client().responses.create(model=self.model, input=items, tools=[WEATHER])
         self.assertEqual(again.status, "completed")
 
-    def test_an_image(self):
+    def test_image(self):
         content = [{"type": "input_image", "image_url": PIXEL, "detail": "auto"}, {"type": "input_text", "text": "what?"}]
         answer = self.ask([{"role": "user", "content": content}])
         self.assertEqual(answer.status, "completed")
 
-    def test_reasoning_comes_back(self):
+    def test_reasoning_is_sent_back(self):
         items = [{"role": "user", "content": "think #sim think=4 tokens=3"}]
         answer = client().responses.create(model=self.model, input=items, reasoning={"summary": "auto"})
         [thought] = [item for item in answer.output if item.type == "reasoning"]
@@ -93,7 +93,7 @@ class Chat(unittest.TestCase):
         items += [item.model_dump(exclude_none=True) for item in answer.output] + [{"role": "user", "content": "so?"}]
         self.assertEqual(client().responses.create(model=self.model, input=items).status, "completed")
 
-    def test_cut(self):
+    def test_truncated(self):
         answer = self.ask("x #sim tokens=40", max_output_tokens=20)
         self.assertEqual((answer.status, answer.incomplete_details.reason), ("incomplete", "max_output_tokens"))
 
@@ -104,18 +104,18 @@ class Chat(unittest.TestCase):
         parts = [part.type for item in events[-1].response.output for part in item.content]
         self.assertIn("refusal", parts)
 
-    def test_an_error_before(self):
+    def test_error_before_the_stream(self):
         with self.assertRaises(openai.InternalServerError) as caught:
             self.ask("x #sim status=503")
         self.assertEqual((caught.exception.code, caught.exception.type), ("server_error", "upstream_error"))
 
-    def test_an_error_in_the_middle(self):
+    def test_error_in_mid_stream(self):
         for fault in ["error_after=3", "cut_after=3", "reset_after=3"]:
             with self.subTest(fault), self.assertRaises(openai.APIError) as caught:
                 list(self.ask(f"x #sim tokens=9 {fault}", stream=True))
             self.assertEqual(caught.exception.code, "server_error")
 
-    def test_what_would_be_stored(self):
+    def test_stored_responses_are_refused(self):
         for more in [{"previous_response_id": "resp_1"}, {"background": True}]:
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.ask("x", **more)
@@ -135,7 +135,7 @@ class Responses(Chat):
 
 
 class Limits(unittest.TestCase):
-    def test_a_spent_period_says_so(self):
+    def test_spent_period_is_reported(self):
         key = GATEWAY.issue("--plan", "spent")
         client(key).responses.create(model="small", input="x")
         with self.assertRaises(openai.RateLimitError) as caught:
@@ -144,7 +144,7 @@ class Limits(unittest.TestCase):
 
 
 class Others(unittest.TestCase):
-    """Clients of the other formats at a model whose provider has only this one."""
+    """Clients of the other formats with a model whose provider has only this one."""
 
     def test_chat(self):
         messages = [{"role": "user", "content": "x\n#sim tokens=6"}]

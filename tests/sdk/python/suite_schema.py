@@ -1,7 +1,7 @@
-"""The OpenAPI document, as the admin listener serves it, against the running gateway: Schemathesis generates
-valid and invalid requests from it, and checks every answer against it.
+"""Compares the running gateway with the OpenAPI document of its admin listener: Schemathesis generates valid and
+invalid requests from the document, and checks every response with it.
 
-SCHEMA_EXAMPLES is the number of requests for each operation and phase, SCHEMA_SEED the seed of their generation.
+SCHEMA_EXAMPLES is the number of requests for each operation and phase, SCHEMA_SEED the seed of the generator.
 """
 
 import json
@@ -18,7 +18,7 @@ SEED = os.environ.get("SCHEMA_SEED")
 
 
 def run():
-    """The report of one run."""
+    """Runs Schemathesis; returns its report."""
     report = pathlib.Path(GATEWAY.folder.name) / "schema.json"
     program = pathlib.Path(sys.executable).parent / "schemathesis"
     command = [program, "--config-file", CONFIG, "run", f"http://{GATEWAY.admin}/openapi.json", "--no-color"]
@@ -35,14 +35,14 @@ class Schema(unittest.TestCase):
     def setUpClass(cls):
         cls.report = run()
         cases = cls.report["test_cases"]
-        print(f"schema: {cases['generated']} requests, {cases['unique_failures']} complaints,", end=" ")
+        print(f"schema: {cases['generated']} requests, {cases['unique_failures']} failures,", end=" ")
         print(f"seed {cls.report['seed']}, {cls.report['running_time']:.0f} s", flush=True)
 
-    def test_no_answer_is_a_server_error_or_unlike_the_document(self):
+    def test_every_response_matches_the_document(self):
         self.assertEqual((self.report["failures"], self.report["errors"]), ([], []))
         self.assertEqual((self.report["exit_code"], self.report["complete"]), (0, True))
 
-    def test_every_operation_is_asked_and_answers_with_success(self):
+    def test_every_operation_succeeds(self):
         operations = self.report["operations"]
         self.assertEqual((operations["selected"], operations["tested"]), (operations["total"], operations["total"]))
         self.assertGreaterEqual(operations["total"], 7)
@@ -51,7 +51,7 @@ class Schema(unittest.TestCase):
         for name, phases in rates.items():
             self.assertGreater(sum(phase["accepted"] for phase in phases.values()), 0, name)
 
-    def test_streams_are_among_the_answers(self):
+    def test_responses_include_streams(self):
         log = (pathlib.Path(GATEWAY.folder.name) / "serve.log").read_text()
         lines = [json.loads(line) for line in log.splitlines()]
         streams = [line for line in lines if line.get("stream") and line.get("status") == 200]

@@ -1,5 +1,5 @@
-"""Spans as seen by standard tools: OpenTelemetry's own messages decode the exported data strictly, and a real collector
-accepts it and passes it on."""
+"""Checks exported spans with standard tools: OpenTelemetry's own messages decode them strictly, and a real collector
+accepts and forwards them."""
 
 import base64
 import gzip
@@ -45,8 +45,8 @@ otlp = "http://127.0.0.1:{collector}"
 
 
 def decoded(body, kind):
-    """A request of OTLP in either form. In JSON ids are hexadecimal, not base64: that is the one difference from what
-    protocol buffers say of themselves. An unknown member is an error."""
+    """Decodes an OTLP request in either encoding. In OTLP/JSON, ids are hexadecimal instead of base64, the only deviation
+    from the JSON mapping of protocol buffers. An unknown member is an error."""
     if kind == "application/x-protobuf":
         return ExportTraceServiceRequest.FromString(body)
     assert kind == "application/json", kind
@@ -103,7 +103,7 @@ def attributes(of):
 
 
 class Running:
-    """A separate gateway that exports to that collector, directly or through another one."""
+    """A separate gateway that exports to the collector, directly or through another one."""
 
     def __init__(self, collector):
         config = pathlib.Path(tempfile.mkdtemp(prefix="tollgate-traces-")) / "config.toml"
@@ -134,7 +134,7 @@ def caller():
 
 
 class Traces(unittest.TestCase):
-    def look(self, collector, running):
+    def check(self, collector, running):
         trace_id, span_id, headers = caller()
         events = running.stream(headers)
         wait_until("the spans", lambda: len(collector.spans(trace_id.hex())) == 3)
@@ -183,16 +183,16 @@ class Traces(unittest.TestCase):
         self.assertEqual(resource["service.name"], "tollgate")
         self.assertNotIn("hello", str(collector.requests))
 
-    def test_opentelemetrys_messages_decode_what_is_sent(self):
+    def test_opentelemetrys_messages_decode_exported_spans(self):
         collector = Collector()
         running = Running(collector.port)
         try:
-            self.look(collector, running)
+            self.check(collector, running)
         finally:
             self.assertEqual(running.gateway.stop(), [0])
             collector.stop()
 
-    def test_a_real_collector_takes_it_and_passes_it_on(self):
+    def test_real_collector_accepts_and_forwards_spans(self):
         collector, folder = Collector(), tempfile.TemporaryDirectory(prefix="tollgate-rotel-")
         ports = [free_port() for _ in range(2)]
         program = pathlib.Path(sysconfig.get_path("purelib")) / "rotel/rotel-agent"
@@ -208,7 +208,7 @@ class Traces(unittest.TestCase):
             wait_until("the collector", lambda: fetch(f"http://127.0.0.1:{ports[0]}/")[0] != 0)
             running = Running(ports[0])
             try:
-                self.look(collector, running)
+                self.check(collector, running)
             finally:
                 self.assertEqual(running.gateway.stop(), [0])
         finally:

@@ -311,7 +311,8 @@ impl HandoverSession {
 
     fn let_serve(&mut self, counters: Box<Counters>) {
         if let Some((child, _)) = self.successor.as_ref().filter(|_| !self.failed) {
-            upgrade::notify_successor(child.id());
+            // By us, before we end: a manager ends the service with its main process, and the successor with it.
+            upgrade::notify(&format!("MAINPID={}\n", child.id()));
         }
         self.stage = SuccessorStage::Serves;
         let rows: Vec<HandoverMessage> = self.rows.iter().cloned().map(HandoverMessage::Row).collect();

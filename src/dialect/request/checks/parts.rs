@@ -258,7 +258,7 @@ impl Checks {
                 }
                 let others: &[&str] = match self.endpoint.shape {
                     Shape::Chat => &["system", "developer", "user", "function"],
-                    Shape::Messages | Shape::Responses => &["user", "system"],
+                    _ => &["user", "system"],
                 };
                 self.message.role = if is("assistant") {
                     MessageRole::Assistant
@@ -272,7 +272,7 @@ impl Checks {
             }
             MessageMember::Content => {
                 self.message.block = 0;
-                self.unsigned.open_list();
+                self.unsigned = Default::default();
                 self.message.content = match token {
                     Token::String | Token::ArrayOpen => Content::Good,
                     Token::Null => Content::Missing,
@@ -295,7 +295,7 @@ impl Checks {
         if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
             let expected = match self.endpoint.shape {
                 Shape::Chat => "a string or an array of objects",
-                Shape::Messages | Shape::Responses => "a string or an array of content blocks",
+                _ => "a string or an array of content blocks",
             };
             return self.refuse(format_args!("messages[{index}].content"), expected);
         }

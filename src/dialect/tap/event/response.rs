@@ -6,15 +6,17 @@ use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::super::convert::{failed, kind_of};
 use super::super::super::cost::remove_cost;
 use super::super::super::errors::{ErrorText, is_error};
+use super::super::super::events::members;
 use super::super::super::keys::K;
 use super::super::super::template::Hole;
-use super::super::super::usage::Reported;
+use super::super::super::usage::{ObservedUsage, Reported};
 use super::super::reply::estimated;
 use super::{EventScan, NAMES, Own, StreamFormat, Tap, join_lines};
 use crate::base::order;
 use crate::dialect::responses::hidden::hide;
-use crate::wire::json::{Raw, Token, write_count};
-use crate::wire::{ModelEndpoint, Shape, Span};
+use crate::dialect::responses::response::write_usage;
+use crate::wire::json::{Raw, Token, key, write_count};
+use crate::wire::{ModelEndpoint, Span};
 
 impl Tap {
     /// Writes an event of Tollgate's own; the upstream's numbers continue after it. Returns the number of events sent
@@ -31,7 +33,7 @@ impl Tap {
     /// Passes on an event that matches the template, with its number shifted.
     #[cold]
     pub(super) fn shifted(&mut self, event: &[u8], out: &mut Vec<u8>) {
-        let at = self.template.number(event).unwrap_or_default();
+        let at = self.template.as_ref().and_then(|template| template.number(event)).unwrap_or_default();
         match self.number(Raw::new(&event[at.clone()]).count()) {
             None => out.extend_from_slice(event),
             Some(told) => {
@@ -81,14 +83,15 @@ impl Tap {
             return Ok(false);
         }
         let begin = out.len();
-        let reported = seen.value(seen.usage, data).map(Reported::from_responses);
-        reported.into_iter().for_each(|reported| self.reported.merge(reported));
+        if let Some(usage) = seen.value(seen.usage, data) {
+            self.reported.merge_at(Reported::from_responses(usage), &self.relayed);
+        }
         let ends = matches!(kind, b"response.completed" | b"response.incomplete");
         let response = Raw::new(seen.object.of(data));
         let error = || seen.value(seen.error, data).filter(|error| is_error(*error)).map(ErrorText::from_value);
         if let Some(text) = failed(kind, Raw::new(data), response).or_else(error) {
             if !seen.object.is_empty() {
-                self.template.hold_failed(response.bytes());
+                self.failed = Some(response.bytes().into());
             }
             return Err(StreamFault::Error(text));
         }
@@ -102,7 +105,7 @@ impl Tap {
             return Ok(true);
         }
         (self.finish_seen, self.finished) = (ends, ends);
-        if ends && self.reported.believed().output.is_none() {
+        if ends && self.observed().reported.output.is_none() {
             // Some servers send only the complete answer, without its pieces.
             let whole = estimated(ModelEndpoint::RESPONSES, response.bytes());
             self.relayed.add(whole.saturating_sub(self.relayed.tokens()));
@@ -117,9 +120,12 @@ impl Tap {
         let from = begin_event(kind, out);
         seen.write(data, NAMES, me, out);
         hide(me.hides, true, from, out);
+        if ends && seen.usage.is_none() && self.usage_due.is_some() {
+            add_usage(&self.observed(), me, from, out);
+        }
         let told = self.number(number);
         end_event(from, told, out);
-        remove_cost(reported, Shape::Responses, begin, out);
+        remove_cost(seen.own_cost, begin, out);
         Ok(true)
     }
 
@@ -138,7 +144,8 @@ impl Tap {
     /// Learns an event of a response that contains `text` and nothing else of interest. Its own number and the padding
     /// that hides its length are passed on.
     fn learn_response(&mut self, frame: &Frame<'_>, text: Span) {
-        self.template.forget();
+        let template = self.template.get_or_insert_default();
+        template.forget();
         let Some(begin) = frame.raw.strip_suffix(b"\n\n").and_then(|event| event.strip_suffix(frame.data)) else {
             return;
         };
@@ -161,7 +168,7 @@ impl Tap {
         }
         let holes = &mut holes[..count];
         order::by_key(holes, |(span, _)| (span.start.into(), 0));
-        self.template.learn_passed(&frame.raw[..begin.len() + frame.data.len()], frame.data, holes);
+        template.learn_passed(&frame.raw[..begin.len() + frame.data.len()], frame.data, holes);
     }
 }
 
@@ -171,6 +178,21 @@ fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
         out.extend_from_slice(part);
     }
     out.len()
+}
+
+/// Replaces the `usage` of the response in the event that begins at `from`: it has no counts, and the client asked for
+/// the cost, which is in it.
+#[cold]
+fn add_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, from: usize, out: &mut Vec<u8>) {
+    let Some(response) = Raw::new(&out[from..]).get("response").map(Raw::bytes) else { return };
+    let start = response.as_ptr() as usize - out.as_ptr() as usize;
+    let mut written = b"{".to_vec();
+    members(Raw::new(response), &["usage"], &mut written);
+    key(&mut written, "usage");
+    write_usage(observed, me, &mut written);
+    written.push(b'}');
+    let end = start + response.len();
+    out.splice(start..end, written);
 }
 
 /// Ends an event whose data begins at `from`, with its number replaced if there is a new one.
@@ -196,6 +218,7 @@ fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) 
         [K::Response, K::Store] => seen.splice(whole, Own::Store),
         [K::Response, K::PreviousResponseId] => seen.splice(whole, Own::Previous),
         [K::Response, K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
+        [K::Response, K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
         [K::Response, K::Error] => seen.error = Some(whole),
         [K::Delta] => return true,
         _ => {}

@@ -71,6 +71,8 @@ pub(super) struct EventScan {
     /// The last usage inside a choice, and the last count of completion tokens in the usage itself.
     pub(super) choice_usage: Option<Span>,
     pub(super) completion: Option<Span>,
+    /// The event has a `cost` of the provider, which no client gets.
+    pub(super) own_cost: bool,
     pub(super) error: Option<Span>,
     pub(super) choices: Option<Span>,
     pub(super) created: Option<Span>,

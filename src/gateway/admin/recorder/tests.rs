@@ -24,7 +24,68 @@ fn kept(recorder: &Recorder) -> Vec<u64> {
 }
 
 fn failed(status: u16, kind: u64) -> Option<FailedRequest> {
-    Some(FailedRequest { status, kind })
+    Some(FailedRequest { status, key: 0, kind })
+}
+
+/// A failed request of this key, each of another kind.
+fn failed_of(key: u32, status: u16, number: u64) -> Option<FailedRequest> {
+    Some(FailedRequest { status, key, kind: number })
+}
+
+fn errors_of(recorder: &Recorder, text: &str) -> usize {
+    recorder.rows().iter().filter(|row| row.line.windows(text.len()).any(|bytes| bytes == text.as_bytes())).count()
+}
+
+#[test]
+fn clients_that_left_and_one_key_displace_no_failures_of_others() {
+    let padded = |text: &str| format!("{{\"{text}\":\"{}\"}}\n", "x".repeat(400)).into_bytes();
+    let mut recorder = recorder();
+    ends(&mut recorder, &padded("alice 500"), failed_of(1, 500, 0), 1);
+    ends(&mut recorder, &padded("alice 499"), failed_of(1, 499, 1), 1);
+    ends(&mut recorder, &padded("alice 400"), failed_of(1, 400, 2), 1);
+    ends(&mut recorder, &padded("mallory 500"), failed_of(2, 500, 3), 2);
+    for number in 10..500 {
+        ends(&mut recorder, &padded("mallory 499"), failed_of(2, 499, number), number);
+    }
+    assert_eq!(
+        (errors_of(&recorder, "alice 500"), errors_of(&recorder, "mallory 500")),
+        (1, 1),
+        "499 is another class"
+    );
+    for number in 500..1000 {
+        ends(&mut recorder, &padded("mallory 5xx"), failed_of(2, 500, number), number);
+        ends(&mut recorder, &padded("mallory 4xx"), failed_of(2, 429, number), number);
+    }
+    assert_eq!(["alice 500", "alice 499", "alice 400"].map(|text| errors_of(&recorder, text)), [1; 3]);
+    assert!(["mallory 5xx", "mallory 499"].iter().all(|text| errors_of(&recorder, text) > 5));
+}
+
+#[test]
+fn client_that_leaves_again_and_again_is_counted() {
+    let mut recorder = recorder();
+    for second in 0..100 {
+        ends(&mut recorder, b"{\"l\":1}\n", failed(499, 7), 1000 + second / 2);
+    }
+    let rows = recorder.rows();
+    assert_eq!(rows.iter().map(|row| row.count).collect::<Vec<_>>(), [100]);
+    assert_eq!((recorder.last_error(), recorder.since()[0]), (None, Unix(0)), "not a failure");
+}
+
+#[test]
+fn failures_before_the_first_reader_stay_until_the_newest_requests_exceed_their_list() {
+    let mut recorder = recorder();
+    for _ in 0..10 {
+        ends(&mut recorder, b"{\"early\":1}\n", failed(500, 0), 10);
+    }
+    recorder.open(Unix(20_000));
+    for _ in 0..REQUESTS_MAX {
+        ends(&mut recorder, b"{\"late\":1}\n", failed(500, 0), 30);
+    }
+    assert_eq!([errors_of(&recorder, "early"), errors_of(&recorder, "late")], [10, REQUESTS_MAX]);
+    for _ in 0..REQUESTS_MAX {
+        ends(&mut recorder, b"{\"ok\":1}\n", None, 40);
+    }
+    assert_eq!([errors_of(&recorder, "early"), errors_of(&recorder, "late")], [0, ERRORS.0]);
 }
 
 #[test]
@@ -50,18 +111,22 @@ fn last_lines_are_kept_within_the_byte_limit() {
     assert_eq!(recorder.from(1).0, 8000, "the missing ones are counted");
 }
 
+/// Maximum bytes of the recorder before the first reader.
+const UNREAD_BYTES_MAX: usize = 32 << 10;
+
 #[test]
 fn recorder_is_small_before_the_first_reader() {
     let mut recorder = recorder();
     for number in 0..3000 {
         // The shortest possible lines.
-        ends(&mut recorder, &line(number, 160), failed(if number % 2 == 0 { 500 } else { 429 }, number), 0);
+        ends(&mut recorder, &line(number, 160), failed([500, 429, 499][number as usize % 3], number), 0);
     }
-    let lines = |lines: &LineRing| lines.bytes.len() + lines.places.capacity() * size_of::<RecordedLine>();
     let failures = recorder.failures.as_ref().unwrap();
     let own = size_of::<Recorder>() + size_of::<Minutes>() + size_of::<Failures>();
-    let all = lines(&failures.errors) + lines(&failures.refusals) + own;
-    assert!(recorder.all.is_none() && all <= 32 << 10, "{all}");
+    let lists = [&failures.errors, &failures.left.lines, &failures.refusals.lines];
+    let all = lists.map(lists::SharedLines::reserved).iter().sum::<usize>() + own;
+    println!("{all} bytes before the first reader");
+    assert!(recorder.all.is_none() && all <= UNREAD_BYTES_MAX, "{all}");
 }
 
 #[test]
@@ -100,6 +165,18 @@ fn refusals_do_not_displace_errors_and_repetitions_are_counted() {
 }
 
 #[test]
+fn the_count_of_refusals_excludes_those_that_are_listed() {
+    let mut recorder = recorder();
+    recorder.start(Unix(0));
+    for number in 0..1500u64 {
+        let failed = if number % 2 == 0 { failed(429, 7) } else { None };
+        ends(&mut recorder, b"{\"r\":1}\n", failed, 30);
+    }
+    let counts = recorder.rows().iter().filter(|row| row.number() % 2 == 1).map(|row| row.count).sum::<u32>();
+    assert_eq!(counts, 750);
+}
+
+#[test]
 fn a_failure_of_both_lists_is_listed_once() {
     let mut recorder = recorder();
     ends(&mut recorder, b"{\"n\":1}\n", failed(500, 0), 0);
@@ -135,12 +212,13 @@ fn first_bytes_are_of_one_target_and_the_last_minutes() {
     let mut recorder = recorder();
     recorder.start(Unix(0));
     let push = |recorder: &mut Recorder, target, micros, second: u64| {
-        let passed = Passed { first: Some((target, micros)), ..Passed::default() };
+        let first = Some(FirstByte { target, streams: true, micros });
+        let passed = Passed { first, ..Passed::default() };
         let keep = recorder.keeps(None, Unix(0)).unwrap();
         recorder.push(keep, b"{}\n", &passed, Unix(second * 1000));
     };
     let about = |recorder: &mut Recorder, target, second: u64| {
-        let found = recorder.first_bytes(target, Unix(second * 1000))?;
+        let found = recorder.first_bytes(Some(target), Unix(second * 1000))?;
         Some([found.median, found.p95].map(|micros| (f64::from(micros) / 5e3).round() as u64 * 5))
     };
     push(&mut recorder, 1, 9_000_000, 100);
@@ -172,8 +250,12 @@ fn times_from_which_all_are_kept_move_when_lines_are_dropped() {
     for _ in 0..=ERRORS.0 {
         ends(&mut recorder, b"{}\n", failed(500, 0), 700);
     }
-    // The list of all requests has more of them than that of failures.
-    assert_eq!(since(&recorder), [317, 317]);
+    // The list of all requests has them all.
+    assert_eq!(since(&recorder)[0], 11);
+    for _ in 0..REQUESTS_MAX {
+        ends(&mut recorder, b"{}\n", None, 750);
+    }
+    assert_eq!(since(&recorder), [701, 701]);
     ends(&mut recorder, &[b'x'; LINE_MAX + 2], None, 800);
     assert_eq!(since(&recorder), [701, 801], "a line that is too long is not kept");
 }

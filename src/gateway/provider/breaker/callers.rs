@@ -34,4 +34,12 @@ impl Callers {
         self.several_keys |= key != caller.key;
         self.several_owners |= owner != caller.owner;
     }
+
+    /// Adds the callers of other failed requests.
+    pub(super) fn add(&mut self, other: &Callers) {
+        let Some((key, owner)) = other.first else { return };
+        self.meet(Caller { key, owner });
+        self.several_keys |= other.several_keys;
+        self.several_owners |= other.several_owners;
+    }
 }

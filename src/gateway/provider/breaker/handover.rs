@@ -1,5 +1,6 @@
 //! Breaker state that is transferred between processes on upgrade, and forgotten with its target.
 
+use super::history::attempts;
 use super::{Breakers, TargetState};
 use crate::base::time::Mono;
 use crate::base::time::Now;
@@ -64,10 +65,16 @@ impl Breakers {
     /// Adds the counts of another process.
     pub(crate) fn add(&mut self, other: &TargetCounts) {
         let index = self.index(&other.label);
-        let counts = &mut self.entries[index].counts;
+        let TargetState { counts, history, .. } = &mut self.entries[index];
         counts.failures += other.failures;
         counts.served += other.served;
         other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
+        if let Some(trouble) = &mut history.trouble {
+            // Answers that the other process has received.
+            let answered = attempts(other)[0];
+            (trouble.answered, trouble.answered_first) =
+                (trouble.answered + answered, trouble.answered_first + answered);
+        }
     }
 
     /// Forgets the targets for which `is_there` is false and that have nothing in flight, and a server's breaker with

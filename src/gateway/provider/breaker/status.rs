@@ -1,22 +1,31 @@
 //! Snapshot of a target's status for the admin API, derived from its state and history.
 
-use super::Breakers;
 use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
+use super::{Breakers, Caller};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
+use crate::policy::counters::Callers;
+use std::time::Duration;
 
 /// Number of consecutive failures from which a target counts as failing.
 const IN_A_ROW: u32 = 3;
-/// Number of attempts from which the share of failures counts.
+/// Number of attempts from which the share of failures counts, and of failures from which a smaller share counts.
 const ATTEMPTS_MIN: u64 = 5;
+/// Share of failures, in percent, from which a target partly fails.
+const PARTLY_PERCENT: u64 = 20;
+/// An attempt counts as unanswered if its client left after such a time without a byte of the answer. People who cancel
+/// a request at once, and editors that cancel completions, say nothing about the target.
+pub(crate) const UNANSWERED: Duration = Duration::from_secs(2);
 
 /// State of a target in one word.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TargetCondition {
     Ok,
     Failing,
+    PartlyFailing,
+    Hung,
     CoolingDown,
     NoTraffic,
 }
@@ -27,6 +36,8 @@ impl TargetCondition {
         match self {
             TargetCondition::Ok => "ok",
             TargetCondition::Failing => "failing",
+            TargetCondition::PartlyFailing => "partly_failing",
+            TargetCondition::Hung => "hung",
             TargetCondition::CoolingDown => "cooling_down",
             TargetCondition::NoTraffic => "no_traffic",
         }
@@ -39,10 +50,14 @@ pub(crate) struct TargetStatus {
     pub(crate) condition: TargetCondition,
     /// The target's last failures.
     pub(crate) trouble: Option<TargetTrouble>,
-    /// Answered and failed attempts of the last minutes.
-    pub(crate) recent: [u64; 2],
-    /// True if the target fails too often, but only for one key or group, so that it stays in use.
-    pub(crate) one_caller: bool,
+    /// None has been answered after this time, within a minute.
+    pub(crate) quiet_since: Unix,
+    /// Answered, failed and unanswered attempts of the last minutes.
+    pub(crate) recent: [u64; 3],
+    /// Callers of the failures of the last minutes.
+    pub(crate) callers: Callers,
+    /// True if an attempt was answered since the first of the last failures.
+    pub(crate) answers: bool,
     /// Attempts in flight.
     pub(crate) busy: u32,
     /// Complete answers.
@@ -61,8 +76,9 @@ impl Breakers {
     /// Status of `target`.
     pub(crate) fn standing(&mut self, target: &Target, now: Mono, unix: Unix) -> TargetStatus {
         let index = self.index(&target.label);
-        let entry = &self.entries[index];
-        let breaker = &self.breakers[entry.breaker];
+        let entry = &mut self.entries[index];
+        let quiet_since = entry.history.look(attempts(&entry.counts)[0], unix);
+        let (entry, breaker) = (&*entry, &self.breakers[entry.breaker]);
         let all = [
             (self.accounts[entry.account].rest.ends(now), "the provider refuses the credential"),
             (entry.rest.ends(now), "the provider has no place for more"),
@@ -70,22 +86,43 @@ impl Breakers {
         ];
         let cool_down = all.into_iter().filter_map(|(until, why)| Some((until?, why))).max_by_key(|(until, _)| *until);
         let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
-        let (total, past, trouble) = (attempts(&entry.counts), entry.history.past[MINUTES - 1], entry.history.trouble);
-        let recent = [0, 1].map(|at| total[at].saturating_sub(past[at]));
-        let (attempts, in_a_row) = (recent[0] + recent[1], breaker.failures);
+        let history = &entry.history;
+        let (total, past, trouble) = (history.sums(&entry.counts), history.past[MINUTES - 1], history.trouble);
+        let recent = [0, 1, 2].map(|at| total[at].saturating_sub(past[at]));
+        let (ended, bad, in_a_row) = (recent[0] + recent[1], recent[1] + recent[2], breaker.failures);
+        let attempts = recent[0] + bad;
         let is_recent = trouble.is_some_and(|trouble| unix.0.saturating_sub(trouble.last.0) < QUIET_MS);
-        let often = is_recent && attempts >= ATTEMPTS_MIN && recent[1] * 2 > attempts;
-        let enough = target.limits.breaker_failures;
+        let often = is_recent && ended >= ATTEMPTS_MIN && recent[1] * 2 > ended;
+        // The end of a cool-down proves nothing: until an attempt is answered, the target is not known to work.
+        let unanswered = trouble.filter(|trouble| trouble.answered == total[0]);
+        let is_down =
+            unanswered.is_some_and(|trouble| trouble.in_a_row[0] >= IN_A_ROW || (recent[0] == 0 && recent[1] > 0));
+        // Attempts that wait for an answer show more than the failures before them.
+        let is_silent =
+            |trouble: TargetTrouble| u64::from(trouble.in_a_row[1]) >= ATTEMPTS_MIN.max(trouble.in_a_row[0].into());
+        let is_hung = unanswered.is_some_and(is_silent);
+        let hangs = unanswered.is_some_and(|trouble| u64::from(trouble.in_a_row[1]) >= ATTEMPTS_MIN)
+            || (is_recent && recent[2] >= ATTEMPTS_MIN && bad * 2 > attempts);
+        // A few answers after a pause between failures are no recovery yet.
+        let lasts = trouble.is_some_and(|trouble| is_recent || total[0] < trouble.answered + ATTEMPTS_MIN);
+        let partly = lasts && bad >= ATTEMPTS_MIN && bad * 100 >= attempts * PARTLY_PERCENT;
+        let mut callers = Callers::default();
+        history.callers.iter().for_each(|minute| callers.add(minute));
         TargetStatus {
             condition: match cool_down {
                 Some(_) => TargetCondition::CoolingDown,
-                None if trouble.is_some() && (in_a_row >= IN_A_ROW || often) => TargetCondition::Failing,
+                None if is_hung => TargetCondition::Hung,
+                None if is_down || (trouble.is_some() && (in_a_row >= IN_A_ROW || often)) => TargetCondition::Failing,
+                None if hangs => TargetCondition::Hung,
+                None if partly => TargetCondition::PartlyFailing,
                 None if attempts == 0 => TargetCondition::NoTraffic,
                 None => TargetCondition::Ok,
             },
             trouble,
+            quiet_since,
             recent,
-            one_caller: cool_down.is_none() && enough > 0 && in_a_row >= enough && breaker.open_until.is_none(),
+            callers,
+            answers: trouble.is_some_and(|trouble| total[0] > trouble.answered_first),
             busy: entry.busy,
             served: entry.counts.served,
             failures: entry.counts.failures,
@@ -104,25 +141,49 @@ impl Breakers {
 
     /// An attempt has failed by the fault of the target, or its provider has refused it.
     #[cold]
-    pub(crate) fn troubled(&mut self, target: &Target, cause: Cause, now: Unix) {
+    pub(crate) fn troubled(&mut self, target: &Target, caller: Caller, cause: Cause, now: Unix) {
+        self.trouble(target, (caller, cause), [1, 0], now, now);
+    }
+
+    /// The client of an attempt has left. It had waited for a byte of the answer since `begun`.
+    #[cold]
+    pub(crate) fn unanswered(&mut self, target: &Target, caller: Caller, begun: Unix, now: Unix) {
         let index = self.index(&target.label);
-        let in_a_row = self.breakers[self.entries[index].breaker].failures;
-        let trouble = &mut self.entries[index].history.trouble;
-        let goes_on = |before: &TargetTrouble| in_a_row > 1 || now.0.saturating_sub(before.last.0) < 2 * QUIET_MS;
-        let since = trouble.as_ref().filter(|before| goes_on(before)).map_or(now, |before| before.since);
-        *trouble = Some(TargetTrouble { since, last: now, cause });
+        self.entries[index].history.unanswered += 1;
+        let cause = Cause::new("client left", "before the first byte");
+        self.trouble(target, (caller, cause), [0, 1], begun, now);
+    }
+
+    /// Notes a failure that began at this time. `more`: what it adds to the failures in a row.
+    fn trouble(&mut self, target: &Target, (caller, cause): (Caller, Cause), more: [u32; 2], begun: Unix, now: Unix) {
+        let index = self.index(&target.label);
+        let entry = &mut self.entries[index];
+        let (in_a_row, [answered, _]) = (self.breakers[entry.breaker].failures, attempts(&entry.counts));
+        let before = entry.history.trouble;
+        let goes_on = |before: &TargetTrouble| {
+            in_a_row > 1 || before.answered == answered || now.0.saturating_sub(before.last.0) < 2 * QUIET_MS
+        };
+        entry.history.callers[0].meet(caller);
+        let first = before.filter(goes_on);
+        let (since, answered_first) = first.map_or((begun, answered), |first| (first.since, first.answered_first));
+        let run = before.filter(|before| before.answered == answered).map_or([0; 2], |before| before.in_a_row);
+        let in_a_row = [0, 1].map(|at| run[at].saturating_add(more[at]));
+        entry.history.trouble = Some(TargetTrouble { since, last: now, cause, answered_first, answered, in_a_row });
     }
 
     /// Begins another minute.
-    pub(crate) fn close_minute(&mut self) {
+    pub(crate) fn close_minute(&mut self, now: Unix) {
         for entry in &mut self.entries {
             entry.history.past.rotate_right(1);
-            entry.history.past[0] = attempts(&entry.counts);
+            entry.history.past[0] = entry.history.sums(&entry.counts);
+            entry.history.callers.rotate_right(1);
+            entry.history.callers[0] = Callers::default();
+            entry.history.look(entry.history.past[0][0], now);
         }
     }
 
     /// Excludes the counts so far from the last minutes: they are a predecessor's.
     pub(crate) fn rebase_minutes(&mut self) {
-        self.entries.iter_mut().for_each(|entry| entry.history.past = [attempts(&entry.counts); MINUTES]);
+        self.entries.iter_mut().for_each(|entry| entry.history.past = [entry.history.sums(&entry.counts); MINUTES]);
     }
 }

@@ -1,6 +1,8 @@
+use super::history::MINUTES;
 use super::*;
 use crate::base::hash::mix_bytes;
-use crate::base::time::Now;
+use crate::base::time::{Now, Unix};
+use crate::policy::cause::Cause;
 use crate::policy::keys::LiveKeys::{One, OneOwner, SeveralOwners};
 use std::time::Duration;
 
@@ -482,6 +484,81 @@ fn state_of_a_removed_target_is_kept_while_requests_are_in_flight() {
     breakers.left(&targets[1]);
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
     assert_eq!((breakers.busy(), breakers.breakers.len()), (1, 3), "it is known again");
+}
+
+#[test]
+fn target_without_an_answer_since_its_failures_stays_failing() {
+    let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
+    let second = |second: u64| Unix(1_000_000 + second * 1000);
+    let state = |breakers: &mut Breakers, at: u64| {
+        let status = breakers.standing(&target, Mono(at * 1_000_000), second(at));
+        (status.condition, status.trouble.map(|trouble| (trouble.since.0 - second(0).0) / 1000))
+    };
+    let refuse = |breakers: &mut Breakers, at: u64| {
+        breakers.ended(&target, AttemptEnd::Status(503));
+        breakers.troubled(&target, Caller::default(), Cause::status(503), second(at));
+        breakers.rest(&target, &spent(9), false, Mono(at * 1_000_000));
+    };
+    refuse(&mut breakers, 0);
+    assert_eq!(state(&mut breakers, 1), (TargetCondition::CoolingDown, Some(0)));
+    assert_eq!(state(&mut breakers, 10), (TargetCondition::Failing, Some(0)), "its only attempt has failed");
+    [100, 200, 5000].into_iter().for_each(|at| refuse(&mut breakers, at));
+    assert_eq!(state(&mut breakers, 5001), (TargetCondition::CoolingDown, Some(0)), "a pause is no success");
+    (0..MINUTES).for_each(|_| breakers.close_minute(second(5001)));
+    assert_eq!(state(&mut breakers, 90_000), (TargetCondition::Failing, Some(0)), "nor are minutes without requests");
+    // The counts of a predecessor are no success of this process.
+    breakers.add(&TargetCounts { served: 7, ..TargetCounts::new("a/x".into()) });
+    breakers.rebase_minutes();
+    assert_eq!(state(&mut breakers, 90_000).0, TargetCondition::Failing);
+    breakers.served(&target, false, Mono(90_001_000_000));
+    assert_eq!(state(&mut breakers, 90_002).0, TargetCondition::Ok);
+    // Among successes, few failures are not a state.
+    refuse(&mut breakers, 90_010);
+    refuse(&mut breakers, 90_011);
+    assert_eq!(state(&mut breakers, 90_025).0, TargetCondition::Ok);
+    refuse(&mut breakers, 90_026);
+    assert_eq!(state(&mut breakers, 90_040), (TargetCondition::Failing, Some(90_010)));
+}
+
+#[test]
+fn target_partly_fails_from_a_fifth_of_its_attempts_on() {
+    let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
+    let second = |second: u64| Unix(1_000_000 + second * 1000);
+    let state = |breakers: &mut Breakers, at: u64| {
+        let status = breakers.standing(&target, Mono(at * 1_000_000), second(at));
+        (status.condition, status.trouble.map(|trouble| (trouble.since.0 - second(0).0) / 1000))
+    };
+    let answer = |breakers: &mut Breakers, count: u64, at: u64| {
+        for _ in 0..count {
+            breakers.served(&target, false, Mono(at * 1_000_000));
+        }
+    };
+    let fail = |breakers: &mut Breakers, at: u64| {
+        breakers.ended(&target, AttemptEnd::Status(500));
+        breakers.troubled(&target, Caller::default(), Cause::status(500), second(at));
+    };
+    (0..4).for_each(|at| {
+        fail(&mut breakers, at);
+        answer(&mut breakers, 5, at);
+    });
+    assert_eq!(state(&mut breakers, 4), (TargetCondition::Ok, Some(0)), "four failures are too few");
+    fail(&mut breakers, 5);
+    assert_eq!(state(&mut breakers, 5), (TargetCondition::PartlyFailing, Some(0)), "5 of 25");
+    answer(&mut breakers, 1, 6);
+    assert_eq!(state(&mut breakers, 6).0, TargetCondition::Ok, "5 of 26");
+    fail(&mut breakers, 7);
+    fail(&mut breakers, 50);
+    answer(&mut breakers, 4, 51);
+    assert_eq!(state(&mut breakers, 100), (TargetCondition::PartlyFailing, Some(0)), "few requests show no recovery");
+    answer(&mut breakers, 1, 101);
+    assert_eq!(state(&mut breakers, 101).0, TargetCondition::Ok, "five answers since the last failure");
+    // Attempts that clients have left count, too.
+    (0..6).for_each(|at| breakers.unanswered(&target, Caller::default(), second(200 + at), second(205 + at)));
+    assert_eq!(state(&mut breakers, 211), (TargetCondition::Hung, Some(200)), "six without an answer between them");
+    answer(&mut breakers, 1, 212);
+    assert_eq!(state(&mut breakers, 212), (TargetCondition::PartlyFailing, Some(200)), "13 of 40");
+    (0..MINUTES).for_each(|_| breakers.close_minute(second(300)));
+    assert_eq!(state(&mut breakers, 600).0, TargetCondition::NoTraffic);
 }
 
 #[test]

@@ -76,7 +76,7 @@ pub struct Host {
     /// Stale clock that the host uses in its next iteration.
     pub stale: Option<u64>,
     /// Time and window of each unreported admission, and the number of admissions removed from the front.
-    pub untold: VecDeque<(u64, (u64, u64))>,
+    pub unreported: VecDeque<(u64, (u64, u64))>,
     taken: u64,
     pub admitted: Windows,
     pub rows: Vec<[u8; 16]>,
@@ -143,7 +143,7 @@ impl Host {
             durable,
             paused: 0,
             stale: None,
-            untold: VecDeque::new(),
+            unreported: VecDeque::new(),
             taken: 0,
             admitted: Windows::new(),
             rows: Vec::new(),
@@ -249,20 +249,20 @@ impl Host {
             Use::Returned(_) => return Ok(()),
         };
         let told = ledger.told.get(&self.writer).copied().unwrap_or(0);
-        while self.taken < told && self.untold.pop_front().is_some() {
+        while self.taken < told && self.unreported.pop_front().is_some() {
             self.taken += 1;
         }
-        self.oldest = self.oldest.max(self.untold.front().map_or(0, |(since, _)| at - since));
-        self.untold.push_back((at, window(lease)));
+        self.oldest = self.oldest.max(self.unreported.front().map_or(0, |(since, _)| at - since));
+        self.unreported.push_back((at, window(lease)));
         *self.admitted.entry(window(lease)).or_default() += 1;
         self.took += u64::from(matches!(one, Use::Took(..)));
         Ok(())
     }
 
     /// Returns for how long the oldest admission has been unreported, in microseconds.
-    pub fn untold_for(&self, at: u64) -> u64 {
+    pub fn unreported_for(&self, at: u64) -> u64 {
         let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);
-        let oldest = self.untold.get((told - self.taken.min(told)) as usize);
+        let oldest = self.unreported.get((told - self.taken.min(told)) as usize);
         oldest.map_or(0, |(since, _)| at.saturating_sub(*since))
     }
 
@@ -270,7 +270,7 @@ impl Host {
     pub fn lost(&mut self) -> Windows {
         let told = self.ledger.borrow().told.get(&self.writer).copied().unwrap_or(0);
         let mut lost = Windows::new();
-        for (_, window) in self.untold.iter().skip((told - self.taken.min(told)) as usize) {
+        for (_, window) in self.unreported.iter().skip((told - self.taken.min(told)) as usize) {
             *lost.entry(*window).or_default() += 1;
         }
         lost
@@ -313,6 +313,7 @@ impl Host {
             }
             None if weather.flaky && rng.below(4) == 0 => Fate::Unheard(rng.below(4)),
             None if self.paused > at && rng.below(2) == 0 => Fate::Interrupted,
+            None if weather.slow > 0 && rng.below(2) == 0 => Fate::Late(rng.below(3)),
             None => Fate::Answered,
         };
         let heard = (at + weather.slow / 2 + 50 + rng.below(400)).max(self.paused);

@@ -24,6 +24,8 @@ pub enum Fate {
     Unheard(u64),
     /// The server executes it. The process was paused while it waited for the answer, and sends the round again.
     Interrupted,
+    /// The server executes all commands, but only this number of questions in time.
+    Late(u64),
     /// The round is lost.
     Nowhere,
 }
@@ -183,8 +185,16 @@ impl SharedStore for Store {
         let fate = self.line.fate.get();
         let mut ledger = self.reach()?;
         let most = if let Fate::Unheard(most) = fate { most as usize } else { commands.len() };
+        let mut in_time = if let Fate::Late(most) = fate { most } else { u64::MAX };
         let mut all = Vec::new();
         for command in commands.iter().take(most) {
+            if let RemoteCommand::Ask(_) = command {
+                if in_time == 0 {
+                    all.push(Done::Late);
+                    continue;
+                }
+                in_time -= 1;
+            }
             let done = ledger.server.command(speaker, command);
             let now = ledger.server.now;
             match (command, &done) {
@@ -208,6 +218,13 @@ impl SharedStore for Store {
                 self.connected = false;
                 self.line.fate.set(Fate::Answered);
                 Err(StoreError::Interrupted("the ledger".to_string()))
+            }
+            Fate::Late(_) => {
+                self.line.fate.set(Fate::Answered);
+                match all.iter().all(|done| *done == Done::Late) {
+                    true => Err(StoreError::Interrupted("the ledger".to_string())),
+                    false => Ok(all),
+                }
             }
             _ => Ok(all),
         }

@@ -309,11 +309,13 @@ impl World {
             0 | 1 => {
                 sum.pauses += 1;
                 let Some(host) = &mut self.hosts[who] else { return Ok(()) };
-                let untold = host.untold_for(at);
-                if was_well && untold > WRITE_BEHIND {
-                    return Err(format!("a host stops that has not reported a request admitted {untold} us before"));
+                let unreported = host.unreported_for(at);
+                if was_well && unreported > WRITE_BEHIND {
+                    return Err(format!(
+                        "a host stops that has not reported a request admitted {unreported} us before"
+                    ));
                 }
-                sum.well_paused += u64::from(was_well && untold > 0);
+                sum.well_paused += u64::from(was_well && unreported > 0);
                 host.pause(at, at + 5_000_000, &mut self.rng);
             }
             2 => {
@@ -432,6 +434,9 @@ impl World {
         }
         let ledger = self.ledger.borrow();
         (sum.strange, sum.called) = (sum.strange + ledger.strange, sum.called + ledger.called);
+        if !ledger.server.running().is_empty() {
+            return Err(format!("requests run at the end: {:?}", ledger.server.running()));
+        }
         let last =
             ledger.server.windows.iter().filter(|((account, _), _)| account == "@labs").max_by_key(|(at, _)| at.1);
         let Some(((_, bounds), window)) = last else { return Err("nothing was counted".to_string()) };

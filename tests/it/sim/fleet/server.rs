@@ -106,6 +106,11 @@ impl Server {
         used.fold((0, 0), |sum, (tokens, nano)| (sum.0 + *tokens as i64, sum.1 + *nano as i64))
     }
 
+    /// Returns the accounts, each with a host, that count running requests.
+    pub fn running(&self) -> Vec<&(String, String)> {
+        self.running.iter().filter(|((_, host), count)| **count > 0 && self.lives(host)).map(|(of, _)| of).collect()
+    }
+
     /// Executes one command.
     pub fn command(&mut self, speaker: &Speaker, command: &RemoteCommand<'_>) -> Done {
         match command {

@@ -12,19 +12,19 @@ const OWNERS: [&str; 2] = ["src/gateway/mod.rs", "src/gateway/drive/"];
 
 /// Returns cycles among the files of one layer. A file depends on another if it names something that the other defines,
 /// however the path is written. A mere re-export (`pub use child::X`) is not a dependency of the file that contains it.
-pub fn circles(files: &[(String, String)]) -> Vec<String> {
+pub fn cycles(files: &[(String, String)]) -> Vec<String> {
     let tree = Tree::new(files);
     let edges: Vec<BTreeSet<usize>> = (0..tree.modules.len()).map(|from| needs(&tree, from)).collect();
     let mut found = Vec::new();
     for group in groups(&edges) {
         let names: Vec<&str> = group.iter().map(|at| tree.modules[*at].path.as_str()).collect();
-        let mut ways = Vec::new();
+        let mut steps = Vec::new();
         for from in &group {
             for to in edges[*from].iter().filter(|to| group.contains(to)) {
-                ways.push(format!("    {} -> {}", tree.modules[*from].path, tree.modules[*to].path));
+                steps.push(format!("    {} -> {}", tree.modules[*from].path, tree.modules[*to].path));
             }
         }
-        found.push(format!("{}: a circle of {} files:\n{}", names[0], names.len(), ways.join("\n")));
+        found.push(format!("{}: a cycle of {} files:\n{}", names[0], names.len(), steps.join("\n")));
     }
     found
 }

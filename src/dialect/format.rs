@@ -1,0 +1,158 @@
+//! The API formats as the rest of this layer sees them: what it needs to know of each, and their streams.
+//!
+//! Owns the list of the formats. The folder of each defines what [`with_format`] gives access to, by the same names and
+//! with the same signatures. A new format begins with a row here; the compiler names everything else that it needs.
+
+use super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::chat::stream_reader::ChatReader;
+use super::chat::stream_writer::ChatWriter;
+use super::messages::stream_reader::MessagesReader;
+use super::messages::stream_writer::MessagesWriter;
+use super::naming::TranslationState;
+use super::neutral::delta::{Delta, Take};
+use super::responses::stream_reader::ResponsesReader;
+use super::responses::stream_writer::ResponsesWriter;
+use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, behind};
+use super::usage::ObservedUsage;
+use crate::wire::Shape;
+
+/// Evaluates an expression in which `$format` is the module of a shape's format.
+macro_rules! with_format {
+    ($shape:expr, $format:ident => $value:expr) => {
+        match $shape {
+            $crate::wire::Shape::Chat => {
+                use $crate::dialect::chat as $format;
+                $value
+            }
+            $crate::wire::Shape::Messages => {
+                use $crate::dialect::messages as $format;
+                $value
+            }
+            $crate::wire::Shape::Responses => {
+                use $crate::dialect::responses as $format;
+                $value
+            }
+        }
+    };
+}
+pub(super) use with_format;
+
+/// Reader of a stream.
+#[derive(Debug)]
+pub(super) enum StreamReader {
+    Chat(ChatReader),
+    Messages(MessagesReader),
+    Responses(ResponsesReader),
+}
+
+/// Writer of a stream.
+#[derive(Debug)]
+pub(super) enum StreamWriter {
+    Chat(ChatWriter),
+    Messages(MessagesWriter),
+    Responses(Box<ResponsesWriter>),
+}
+
+impl StreamReader {
+    /// `keeps`: the client receives each piece of reasoning, to send it back.
+    pub(super) fn new(from: Shape, keeps: bool) -> StreamReader {
+        match from {
+            Shape::Chat => StreamReader::Chat(ChatReader::new(keeps)),
+            Shape::Messages => StreamReader::Messages(MessagesReader::new(keeps)),
+            Shape::Responses => StreamReader::Responses(ResponsesReader::new(keeps)),
+        }
+    }
+
+    /// Reads an event with data; true if it counts as a sign of progress.
+    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+        match self {
+            StreamReader::Chat(reader) => reader.event(frame, sink),
+            StreamReader::Messages(reader) => reader.event(frame, sink),
+            StreamReader::Responses(reader) => reader.event(frame, sink),
+        }
+    }
+
+    /// Handles a stream that lacks only its formal end.
+    pub(super) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        match self {
+            StreamReader::Chat(reader) => reader.finish(sink),
+            _ => sink.take(Delta::End),
+        }
+    }
+
+    /// The data at the front of `buf`, if the event has the name of events that may repeat.
+    #[inline]
+    pub(super) fn repeated<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        match self {
+            StreamReader::Chat(_) => behind(CHUNK_BEGIN, buf),
+            StreamReader::Messages(_) => behind(DELTA_BEGIN, buf),
+            StreamReader::Responses(_) => None,
+        }
+    }
+
+    /// True if the event has that name.
+    pub(super) fn may_repeat(&self, frame: &Frame<'_>) -> bool {
+        match self {
+            StreamReader::Chat(_) => frame.name.is_empty(),
+            StreamReader::Messages(_) => frame.name == DELTA,
+            StreamReader::Responses(_) => false,
+        }
+    }
+
+    /// Bytes that wait.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        match self {
+            StreamReader::Chat(reader) => reader.waiting(),
+            StreamReader::Messages(reader) => reader.waiting(),
+            StreamReader::Responses(reader) => reader.waiting(),
+        }
+    }
+}
+
+impl StreamWriter {
+    /// `show_usage`: a chat client asked for the usage chunk.
+    pub(super) fn new(to: Shape, show_usage: bool) -> StreamWriter {
+        match to {
+            Shape::Chat => StreamWriter::Chat(ChatWriter::new(show_usage)),
+            Shape::Messages => StreamWriter::Messages(MessagesWriter::default()),
+            Shape::Responses => StreamWriter::Responses(Box::default()),
+        }
+    }
+
+    /// Writes a delta.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        delta: Delta<'_>,
+        observed: &ObservedUsage,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        match self {
+            StreamWriter::Chat(writer) => writer.take(delta, observed, state, me, out),
+            StreamWriter::Messages(writer) => writer.take(delta, observed, state, me, out),
+            StreamWriter::Responses(writer) => writer.take(delta, observed, state, me, out),
+        }
+    }
+
+    /// Position of the last text in the output, if its event may repeat.
+    pub(super) fn text_at(&self) -> Option<usize> {
+        match self {
+            StreamWriter::Chat(writer) => Some(writer.text_at()),
+            StreamWriter::Messages(writer) => Some(writer.text_at()),
+            StreamWriter::Responses(_) => None,
+        }
+    }
+
+    /// Bytes that wait.
+    #[inline]
+    pub(super) fn waiting(&self) -> usize {
+        match self {
+            StreamWriter::Chat(writer) => writer.waiting(),
+            StreamWriter::Messages(writer) => writer.waiting(),
+            StreamWriter::Responses(writer) => writer.waiting(),
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Input from clients: bytes, deadlines, ends; from a head to a direct answer or an exchange.
+
+use super::Driver;
+use super::admins::AdminListener;
+use super::clients::{Next, charge_unread};
+use crate::base::buf::BLOCK;
+use crate::base::limits::ADMIN_BODY_MAX;
+use crate::base::seam::{Action, Ending, Shut};
+use crate::gateway::budget::Gate;
+use crate::gateway::client::response::RequestMeta;
+use crate::gateway::client::{ClientEvent, Oddity};
+use crate::gateway::cx::Cx;
+use crate::gateway::exchange::{ClientMessage, Endpoint, Exchange, ExchangeEvent, Outcome, Readiness};
+use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
+use crate::policy::refusal::Refusal;
+use crate::wire::head::{Framing, RequestHead};
+use crate::wire::inbound::BodyRefusal;
+
+/// Result of a head.
+enum HeadOutcome {
+    /// The body must be read.
+    Body,
+    /// The key's quota status is requested.
+    Quota,
+    /// The ledger must look up its key.
+    Unknown(KeyId),
+    /// The request has been answered.
+    Answered,
+}
+
+impl Driver {
+    /// Handles bytes from a client.
+    pub(crate) fn client_bytes(&mut self, id: ClientId, data: &[u8]) {
+        let Some(client) = self.clients.table.get_mut(id) else { return };
+        // The client was not to be read, or has sent more than announced.
+        if self.cx.memory.gate != Gate::Open
+            && data.len() as u64 > client.takes_without_room()
+            && !self.cx.memory.pool.has_room(2 * data.len())
+        {
+            return self.drop_client(id);
+        }
+        if let Some(event) = client.push(data, &mut self.cx.memory.pool) {
+            self.client_event(id, &event);
+        }
+        self.advance(id);
+    }
+
+    /// Takes as many messages from a connection as can begin now. Each round consumes a message or stops.
+    pub(crate) fn advance(&mut self, id: ClientId) {
+        loop {
+            let Some(client) = self.clients.table.get_mut(id) else { return };
+            let server = &self.cx.setup.config.server;
+            let event =
+                client.next(server, &mut self.clients.head_templates, &mut self.cx.memory.pool, self.cx.now.mono);
+            // By reference, because moving a head costs a copy.
+            let Some(event) = &event else { break };
+            let is_part = matches!(event, ClientEvent::Body { complete: false });
+            self.client_event(id, event);
+            if is_part && self.clients.table.get(id).is_some_and(|client| client.exchange.is_some() || client.admin) {
+                break;
+            }
+        }
+        self.arm(id);
+    }
+
+    fn client_event(&mut self, id: ClientId, event: &ClientEvent) {
+        let exchange = self.clients.table.get(id).and_then(|client| client.exchange);
+        let server = &self.cx.setup.config.server;
+        match event {
+            ClientEvent::Head(head) => self.begin(id, head),
+            ClientEvent::Paused => self.clients.paused.push_back(id),
+            ClientEvent::BadHead(error) => {
+                self.clients.refuse_headless(id, &Refusal::bad_http(error.status, error.reason), &mut self.cx)
+            }
+            ClientEvent::SlowHead => {
+                self.clients.refuse_headless(id, &Refusal::head_too_slow(server.header_timeout), &mut self.cx)
+            }
+            &ClientEvent::Body { complete } => {
+                let Some(client) = self.clients.table.get_mut(id) else { return };
+                let Some(exchange) = exchange else { return self.admins().admin_body(id, complete) };
+                if complete {
+                    client.begin_answer(Some(exchange));
+                }
+                self.tell(exchange, ExchangeEvent::Body { complete });
+            }
+            ClientEvent::BadBody(_) | ClientEvent::SlowBody => {
+                let refusal = match event {
+                    ClientEvent::SlowBody => Refusal::body_too_slow(server.body_timeout),
+                    ClientEvent::BadBody(BodyRefusal::Bad(_)) => Refusal::bad_framing(),
+                    _ => Refusal::too_large(exchange.map_or(ADMIN_BODY_MAX, |_| server.max_body)),
+                };
+                match exchange {
+                    Some(exchange) => self.tell(exchange, ExchangeEvent::Refused(Box::new(refusal))),
+                    None => self.admins().bad_admin_body(id, &refusal),
+                }
+            }
+            ClientEvent::Lost => self.drop_client(id),
+            ClientEvent::Done(shut) => self.clients.close(id, *shut, &mut self.cx),
+            ClientEvent::Finished => self.cx.commands.actions.push(Action::Finish(client_conn(id))),
+            ClientEvent::Drained => {
+                match exchange {
+                    Some(exchange) => {
+                        self.tell(exchange, ExchangeEvent::Drained);
+                        self.resume(exchange);
+                    }
+                    None => self.admins().continue_scrape(id),
+                }
+                self.clients.queue.push_back(Next::Advance(id));
+            }
+        }
+    }
+
+    /// Records that `count` bytes were written to a client.
+    pub(crate) fn client_wrote(&mut self, id: ClientId, count: usize) -> bool {
+        let Some(client) = self.clients.table.get_mut(id) else { return false };
+        let server = &self.cx.setup.config.server;
+        let event = client.wrote(count, server, &mut self.cx.memory.pool, self.cx.now.mono);
+        // Sending must not begin a charge.
+        if client.unread.total() > 0 {
+            charge_unread(client, &mut self.cx.memory.budget);
+        }
+        let (drained, exchange, key) = (client.unsent_bytes() == 0, client.exchange, client.key());
+        self.cx.free_heavy(key);
+        if let Some(event) = event {
+            self.client_event(id, &event);
+            return true;
+        }
+        if drained
+            && (self.cx.memory.gate != Gate::Open || self.cx.memory.budget.is_any_over())
+            && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(|one| one.state.provider())
+        {
+            // The provider may have waited for the client.
+            self.cx.commands.dirty.push(provider_conn(provider));
+        }
+        !drained
+    }
+
+    /// Handles the end of a client's side of the connection.
+    pub(crate) fn client_ended(&mut self, id: ClientId, how: Ending) {
+        let Some(client) = self.clients.table.get_mut(id) else { return };
+        if let Some(event) = client.ended(how, &mut self.cx.memory.pool) {
+            self.client_event(id, &event);
+        }
+        self.arm(id);
+    }
+
+    /// Handles the earliest deadline of a client or its exchange.
+    pub(crate) fn client_expired(&mut self, id: ClientId) {
+        let now = self.cx.now.mono;
+        let Some(client) = self.clients.table.get_mut(id) else { return };
+        let idle = client.idle_timeout(&self.cx.setup.config.server, self.cx.lifecycle.is_stopping());
+        let (drained, exchange) = (client.unsent_bytes() == 0, client.exchange);
+        let event = client.expired(idle, &mut self.cx.memory.pool, now);
+        match (event, exchange) {
+            (Some(event), _) => self.client_event(id, &event),
+            (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
+                let unread = self.exchanges.get(exchange).and_then(|one| one.state.provider());
+                let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
+                self.tell(exchange, ExchangeEvent::Due { unread, drained });
+                self.resume(exchange);
+            }
+            (None, None) => self.admins().live_due(id),
+            (None, _) => {}
+        }
+        self.arm(id);
+    }
+
+    /// Closes a connection without a credential to make space. Its received bytes are read first, unless the client
+    /// does not read its answer.
+    pub(crate) fn make_room(&mut self, slot: u32) {
+        let Some((id, client)) = self.clients.table.tenant(slot) else { return };
+        match client.unsent_bytes() {
+            0 => self.cx.commands.actions.push(Action::Hear(client_conn(id))),
+            _ => self.turn_away(id),
+        }
+    }
+
+    /// Continues after all received bytes of a connection that is to be closed have been read.
+    pub(crate) fn client_heard(&mut self, id: ClientId) {
+        let Some(client) = self.clients.table.get_mut(id) else { return };
+        // The client has sent a valid credential in the meantime, or the ledger is looking up its key.
+        if client.known || client.exchange.is_some() {
+            return;
+        }
+        if client.close_when_written(&mut self.cx.memory.pool).is_some() {
+            self.turn_away(id);
+        }
+    }
+
+    fn turn_away(&mut self, id: ClientId) {
+        self.cx.connections.limits.turned_away += 1;
+        self.drop_client(id);
+    }
+
+    /// Ends a connection that is of no further use, and its exchange.
+    pub(crate) fn drop_client(&mut self, id: ClientId) {
+        if let Some(exchange) = self.clients.table.get(id).and_then(|client| client.exchange) {
+            self.tell(exchange, ExchangeEvent::Left);
+            debug_assert!(self.exchanges.get(exchange).is_none());
+        }
+        self.clients.close(id, Shut::Abort, &mut self.cx);
+    }
+
+    /// Handles a head: answers immediately, or reads the body.
+    fn begin(&mut self, id: ClientId, head: &RequestHead) {
+        let Some(client) = self.clients.table.get(id) else { return };
+        let meta = RequestMeta::of(head);
+        if client.admin {
+            let mut admins = AdminListener { clients: &mut self.clients, cx: &mut self.cx };
+            return admins.answer_admin(id, meta, head, &self.exchanges);
+        }
+        if client.oddity == Some(Oddity::Strayed) {
+            let (mut exchange, refusal) = (Exchange::new(id, meta, &mut self.cx), Refusal::plain_http());
+            return self.clients.refuse(&mut exchange, &refusal, Outcome::refused(&refusal), &mut self.cx);
+        }
+        self.authorize(|cx| Exchange::new(id, meta, cx), head);
+    }
+
+    /// Checks whether a request is permitted by its head, and continues with it. The exchange is made here, because
+    /// passing it copies it.
+    #[inline]
+    pub(super) fn authorize(&mut self, exchange: impl FnOnce(&mut Cx) -> Exchange, head: &RequestHead) {
+        let mut exchange = exchange(&mut self.cx);
+        match self.passes(&mut exchange, head) {
+            HeadOutcome::Body => {
+                let id = self.exchanges.insert(exchange);
+                self.read_body(id, head);
+            }
+            HeadOutcome::Quota => self.look(exchange),
+            HeadOutcome::Unknown(key) => self.identify(exchange, key, head),
+            HeadOutcome::Answered => {}
+        }
+    }
+
+    /// Checks a request's head, and answers it if that is possible without a body.
+    fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> HeadOutcome {
+        let clock = self.cx.clock_is_right();
+        let Some(client) = self.clients.table.get(exchange.job.request.client) else { return HeadOutcome::Answered };
+        let ready = Readiness {
+            clock,
+            drained: self.cx.lifecycle.is_over(),
+            handed_over: self.cx.lifecycle.has_handed_over(),
+            crowded: client.oddity == Some(Oddity::Crowded),
+            buffers: self.cx.memory.pool.has_room(BLOCK),
+            store: self.cx.takes_requests(),
+        };
+        let (bytes, _) = client.message();
+        let is_stranger = !client.known;
+        let passed = exchange.job.authorize(head, bytes, ready, &mut self.cx);
+        if is_stranger {
+            let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
+            self.clients.acts(cid, key.is_some(), &mut self.cx);
+            if let Some(client) = self.clients.table.get_mut(cid) {
+                client.is_of(key);
+            }
+        }
+        match passed {
+            Ok(Endpoint::Inference(_)) => return HeadOutcome::Body,
+            Ok(Endpoint::Quota) => return HeadOutcome::Quota,
+            Ok(Endpoint::Preflight) => self.clients.answer_preflight(exchange, &mut self.cx),
+            Ok(endpoint) => self.clients.answer_local(exchange, endpoint, &mut self.cx),
+            Err(refusal) => match self.cx.access.lookups.unknown.take() {
+                Some(key) if self.cx.access.lookups.may_wait(&key, self.cx.now.mono) => {
+                    return HeadOutcome::Unknown(key);
+                }
+                _ => self.clients.refuse(exchange, &refusal, Outcome::refused(&refusal), &mut self.cx),
+            },
+        }
+        HeadOutcome::Answered
+    }
+
+    /// Looks up an unknown key, which may have been issued a moment ago, in the ledger; the request waits.
+    fn identify(&mut self, mut exchange: Exchange, key: KeyId, head: &RequestHead) {
+        exchange.identify(head, self.cx.now.mono);
+        let cid = exchange.job.request.client;
+        let id = self.exchanges.insert(exchange);
+        if let Some(client) = self.clients.table.get_mut(cid) {
+            client.hold(id);
+        }
+        self.cx.access.lookups.wait(key, id, self.cx.now.mono, &mut self.cx.commands.orders);
+    }
+
+    /// Handles the ledger's answer about a key, or its failure to answer.
+    pub(crate) fn looked_up(&mut self, key: KeyId, answer: KeyAnswer) {
+        let answered = answer != KeyAnswer::Unavailable;
+        match answer {
+            KeyAnswer::Known(record) => self.cx.keys_news(KeyNews::Changed(vec![*record], Vec::new())),
+            KeyAnswer::Absent => self.cx.access.lookups.is_absent(key, self.cx.now.mono),
+            KeyAnswer::Unavailable => {}
+        }
+        for id in self.cx.access.lookups.answered(&key) {
+            if self.exchanges.get(id).is_some_and(|one| one.state.is_identifying()) {
+                self.tell(id, ExchangeEvent::LookedUp { answered });
+            }
+        }
+    }
+
+    fn read_body(&mut self, id: ExchangeId, head: &RequestHead) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
+        let promised = exchange.read_body(head, declared, &mut self.cx);
+        let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
+        let max_body = exchange.job.request.setup.config.server.max_body;
+        if let Err(refusal) = promised {
+            let Some(mut exchange) = self.exchanges.remove(id) else { return };
+            return self.clients.refuse(&mut exchange, &refusal, Outcome::refused(&refusal), &mut self.cx);
+        }
+        let Some(client) = self.clients.table.get_mut(cid) else { return };
+        let begun = client.begin_body(Some(id), key, head, max_body);
+        // Charged before its own body needs memory: pipelined requests count.
+        charge_unread(client, &mut self.cx.memory.budget);
+        let awaits_continue = client.awaits_continue(head);
+        match begun {
+            Err(refusal) => self.client_event(cid, &ClientEvent::BadBody(refusal)),
+            Ok(()) if awaits_continue => {
+                self.clients.send(cid, &mut self.cx, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// Answers with the caller's quota status; from the shared ledger if there is one.
+    fn look(&mut self, exchange: Exchange) {
+        let cid = exchange.job.request.client;
+        let id = self.exchanges.insert(exchange);
+        let (Some(exchange), Some(client)) = (self.exchanges.get_mut(id), self.clients.table.get_mut(cid)) else {
+            return;
+        };
+        let (head, body) = client.message();
+        let message = ClientMessage { exchange: id, head, body, storage: 0 };
+        if exchange.look(&message, &mut self.cx) {
+            client.begin_answer(Some(id));
+        } else if let Some(mut exchange) = self.exchanges.remove(id) {
+            self.clients.answer_local(&mut exchange, Endpoint::Quota, &mut self.cx);
+        }
+    }
+}
