@@ -280,7 +280,7 @@ pub struct Target {
     /// `context`.
     pub context: u64,
     /// Part of those slots that this host has.
-    pub places: u32,
+    pub slots: u32,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
 }

@@ -100,7 +100,7 @@ enum About {
     Budget,
     Buffers,
     Connections,
-    Places,
+    Slots,
     Queue,
     Ledger,
     Clock,
@@ -121,7 +121,7 @@ impl About {
             About::Budget => "budget",
             About::Buffers => "buffers",
             About::Connections => "connections",
-            About::Places => "places",
+            About::Slots => "slots",
             About::Queue => "queue",
             About::Ledger => "ledger",
             About::Clock => "clock",
@@ -361,9 +361,9 @@ impl Refusal {
     }
 
     /// 503: no target of the model may have more requests in flight.
-    pub fn no_place() -> Refusal {
+    pub fn no_slot() -> Refusal {
         let text = "every target of the model is at its concurrency limit";
-        Refusal::unavailable(text, RETRY_SOON).because(About::Places, "")
+        Refusal::unavailable(text, RETRY_SOON).because(About::Slots, "")
     }
 
     /// 429: the queue of the model is full. `again`: seconds until there is room.

@@ -190,7 +190,7 @@ def what_needs_attention_is_sorted_by_urgency_and_opened(page, _):
     page.open()
     page.until(lambda: page.js("return !missing.size && !!forecasts"))
     first, words, opened, told, state = page.js("""const one = (target, state, more) => ({target, model: 'm', state, since: now.time, queued: 0, resting: null,
-            one_caller: false, unanswered: null, left: {}, last_failure: {time: now.time, cause: 'status 503'}, in_flight: 0, places: 0,
+            one_caller: false, unanswered: null, left: {}, last_failure: {time: now.time, cause: 'status 503'}, in_flight: 0, slots: 0,
             minutes_5: {answered: 10, failed: 10, unanswered: 0}, first_byte_us: {median: 9e6, p95: 9e6, usual: 1e5}, ...more})
         const limits = {budget: 0, tokens: 0}, free = {used: 0, total: 0}
         targets = [one('a/slow', 'slow'), one('b/partly', 'partly_failing'), one('b/ok', 'ok', {first_byte_us: null}), ...Array.from({length: 7}, (_, at) => one('c/down' + at, 'failing'))]

@@ -312,7 +312,7 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
             text(out, "provider", name);
             count(out, "priority", target.priority.into());
             count(out, "in_flight", standing.busy.into());
-            count(out, "places", target.places.into());
+            count(out, "slots", target.slots.into());
             count(out, "queued", cx.upstreams.queues.len(&model.id) as u64);
             rest(standing, now.mono, now.unix, out);
             condition(&state, out);

@@ -35,13 +35,13 @@ impl Attempting {
     /// full by now is skipped if another one is free.
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
         let targets = job.request.targets();
-        let target = job.target().filter(|target| targets.len() > 1 || target.places > 0);
+        let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0);
         if target.is_some_and(|target| !cx.upstreams.breakers.is_free(target, &job.request.needs(), cx.now.mono)) {
             let fresh = job.attempt.fresh();
             let full = std::mem::replace(&mut job.attempt, fresh);
             if !job.attempt.choose(&job.request, &draft, cx) {
                 job.attempt = full;
-                return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::NoPlace)));
+                return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::NoSlot)));
             }
             if job.attempt.target != full.target {
                 let unfit = Fault::from(FaultKind::Internal);

@@ -46,7 +46,7 @@ pub(crate) enum FaultKind {
     /// An error inside a response, with the status of such an error outside one.
     InStream(u16),
     /// Every target is at its concurrency limit.
-    NoPlace,
+    NoSlot,
     /// No slot became free in this time, the queue's `wait`.
     QueueWait(Duration),
     /// The queue is full: this number of requests wait already.
@@ -147,7 +147,7 @@ impl Fault {
             FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
             FaultKind::ClientCredential(_) => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
+            FaultKind::NoSlot | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -188,7 +188,7 @@ impl Fault {
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
-            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => {
+            FaultKind::NoSlot | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => {
                 AttemptEnd::Abandoned
             }
             FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
@@ -216,7 +216,7 @@ impl Fault {
             FaultKind::FirstByteTimeout => Cause::new("timeout", "first_byte"),
             FaultKind::IdleTimeout => Cause::new("timeout", "idle"),
             FaultKind::RequestTimeout => Cause::new("timeout", "request"),
-            FaultKind::NotRead => Cause::new("not read", "no room for the answer, or its client does not read"),
+            FaultKind::NotRead => Cause::new("not read", "buffers are full, or the client does not read"),
             FaultKind::Closed(Ending::Fin) => Cause::new("closed", "before an answer"),
             FaultKind::Closed(Ending::Broken) => Cause::new("reset", "before an answer"),
             FaultKind::Incomplete(Ending::Fin) => Cause::new("ended", ""),
@@ -227,7 +227,7 @@ impl Fault {
             FaultKind::KeyBuffers => Cause::new("buffers", "of this key"),
             FaultKind::Status(status) | FaultKind::ClientCredential(status) => return Cause::status(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
-            FaultKind::NoPlace => Cause::new("places", ""),
+            FaultKind::NoSlot => Cause::new("slots", ""),
             FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
             FaultKind::QueueFull(_) => Cause::new("queue", "full"),
             FaultKind::QueueShare(_) => Cause::new("queue", "share of this key"),
@@ -267,7 +267,7 @@ impl Fault {
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
             FaultKind::TooLarge(setting, _) => Refusal::upstream_too_large(setting),
             FaultKind::KeyBuffers => Refusal::key_answers(),
-            FaultKind::NoPlace => Refusal::no_place(),
+            FaultKind::NoSlot => Refusal::no_slot(),
             FaultKind::QueueWait(wait) => Refusal::queue_wait(*wait, self.retry_after.unwrap_or(1)),
             FaultKind::QueueFull(max) => Refusal::queue_full(*max, self.retry_after.unwrap_or(1)),
             FaultKind::QueueShare(share) => Refusal::queue_share(*share, self.retry_after.unwrap_or(1)),

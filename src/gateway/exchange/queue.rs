@@ -230,7 +230,7 @@ impl Attempt {
             self.tried &= !small;
             return match small > 0 && self.choose(request, draft, cx) {
                 true => Ok(()),
-                false => Err(Refusal::no_place()),
+                false => Err(Refusal::no_slot()),
             };
         };
         let choice = Choice { tried: small, ..self.choice(request, draft, cx.now.mono) };

@@ -67,8 +67,8 @@ impl Breaker {
     }
 
     /// True if `target` may have one more attempt in flight.
-    fn has_place(&self, target: &Target) -> bool {
-        target.places == 0 || self.busy < target.places
+    fn has_slot(&self, target: &Target) -> bool {
+        target.slots == 0 || self.busy < target.slots
     }
 }
 
@@ -188,8 +188,8 @@ impl Breakers {
     /// last. Nothing is counted, so a request that is refused later uses no turn.
     pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         if let [target] = targets {
-            let has_place = choice.tried == 0 && (target.places == 0 || self.breaker(target).has_place(target));
-            return has_place.then_some(0);
+            let has_slot = choice.tried == 0 && (target.slots == 0 || self.breaker(target).has_slot(target));
+            return has_slot.then_some(0);
         }
         if let Some(kept) = self.kept(targets, choice) {
             return Some(kept);
@@ -266,7 +266,7 @@ impl Breakers {
     pub(crate) fn is_free(&mut self, target: &Target, needs: &Needs, now: Mono) -> bool {
         let index = self.index(&target.label);
         let breaker = &self.breakers[self.entries[index].breaker];
-        breaker.is_closed(now) && breaker.has_place(target) && self.there_from(index, needs, now).is_none()
+        breaker.is_closed(now) && breaker.has_slot(target) && self.there_from(index, needs, now).is_none()
     }
 
     /// Time at which a credential can serve such a request; `None`: now.
@@ -288,7 +288,7 @@ impl Breakers {
             let index = self.index(&target.label);
             let from = self.there_from(index, &choice.needs, choice.now);
             let breaker = &self.breakers[self.entries[index].breaker];
-            let may_serve = breaker.is_closed(choice.now) && breaker.has_place(target);
+            let may_serve = breaker.is_closed(choice.now) && breaker.has_slot(target);
             if may_serve && first.is_none_or(|(earliest, _)| from < earliest) {
                 first = Some((from, at));
             }
@@ -392,7 +392,7 @@ impl Breakers {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
             let breaker = self.breaker(target);
-            if !breaker.has_place(target) {
+            if !breaker.has_slot(target) {
                 continue;
             }
             let until = breaker.open_until;

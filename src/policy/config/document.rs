@@ -206,7 +206,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     if let StoreUrl::Redis(_) = store.url {
         let targets = models.iter_mut().flat_map(|model| model.targets.iter_mut().chain(&mut model.relayed));
         let targets = targets.filter(|target| target.concurrency > 0);
-        targets.for_each(|target| target.places = (target.concurrency / store.hosts).max(1));
+        targets.for_each(|target| target.slots = (target.concurrency / store.hosts).max(1));
     }
     let plans = plans::read(reader, top);
     let groups = groups::read(reader, top);

@@ -113,7 +113,7 @@ fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, 
         share: SHARE,
         concurrency: 0,
         context,
-        places: 0,
+        slots: 0,
         limits: provider.limits,
     };
     let targets = match provider.credentials.len() {

@@ -315,7 +315,7 @@ fn read_targets(
         let label = format!("{name}/{model}");
         let (seed, share) = (mix_bytes(0, label.as_bytes()), u64::from(weight) * SHARE);
         let label = label.into();
-        let (credential, places) = (0, concurrency);
+        let (credential, slots) = (0, concurrency);
         let context = own.or(context).unwrap_or_default();
         let target = Target {
             provider,
@@ -328,7 +328,7 @@ fn read_targets(
             seed,
             concurrency,
             context,
-            places,
+            slots,
             limits,
         };
         match known {

@@ -662,10 +662,10 @@ fn affinity_balance_and_target_concurrency_are_read() {
     let model = |more: &str, url: &str| parse(&text(more, url)).unwrap().catalog.models()[0].clone();
     let plain = model("", "redis://h/0");
     assert_eq!((plain.affinity, plain.balance, plain.shares), (Affinity::Session, Balance::Affinity, false));
-    let places: Vec<(u32, u32)> = plain.targets.iter().map(|t| (t.concurrency, t.places)).collect();
+    let places: Vec<(u32, u32)> = plain.targets.iter().map(|t| (t.concurrency, t.slots)).collect();
     assert_eq!(places, [(5, 2), (0, 0)], "with two hosts, each may use half of a target's concurrency");
     let alone = model("affinity = \"key\"\nbalance = \"least_busy\"", "sqlite:t.db");
-    assert_eq!((alone.affinity, alone.balance, alone.targets[0].places), (Affinity::Key, Balance::LeastBusy, 5));
+    assert_eq!((alone.affinity, alone.balance, alone.targets[0].slots), (Affinity::Key, Balance::LeastBusy, 5));
     assert!(errors(&text("affinity = \"user\"", "sqlite:t.db"))[0].contains("models[0].affinity"));
 }
 

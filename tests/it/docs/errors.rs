@@ -160,7 +160,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("key_buffers", Refusal::key_buffers(), "Send fewer large requests at the same time."),
         ("key_answers", Refusal::key_answers(), "Read responses faster, or request fewer at the same time."),
         ("no_room", Refusal::no_room(wait), "Read responses faster."),
-        ("no_place", Refusal::no_place(), "Retry later."),
+        ("no_slot", Refusal::no_slot(), "Retry later."),
         ("store", Refusal::store(), "Retry later."),
         ("clock", Refusal::clock(), "Retry later. The operator must fix the clock."),
         ("timeout", Refusal::timeout("request_timeout", wait), "Retry, request a shorter response, or stream it."),

@@ -10,8 +10,8 @@ fn target(label: &str, priority: u32, weight: u32) -> Target {
     let limits = limits();
     let seed = mix_bytes(0, label.as_bytes());
     let (label, share) = (label.into(), u64::from(weight));
-    let (provider, model, credential, concurrency, places, context) = (0, String::new(), 0, 0, 0, 1);
-    Target { provider, model, credential, label, priority, weight, share, seed, concurrency, context, places, limits }
+    let (provider, model, credential, concurrency, slots, context) = (0, String::new(), 0, 0, 0, 1);
+    Target { provider, model, credential, label, priority, weight, share, seed, concurrency, context, slots, limits }
 }
 
 fn ask(tried: u64, now: Mono) -> Choice {
@@ -349,7 +349,7 @@ fn shortcut_for_a_conversation_selects_the_same_target() {
         let draw = |what: u64, of: u64| mix(mix(11, case), what) % of;
         let targets: Vec<Target> = (0..names.len() as u64)
             .map(|at| Target {
-                places: 1,
+                slots: 1,
                 ..target(names[at as usize], 1 + (at / 4) as u32, 1 + draw(99, 2) as u32 * at as u32)
             })
             .collect();
@@ -394,7 +394,7 @@ fn least_busy_target_has_the_fewest_in_flight_per_weight() {
 #[test]
 fn requests_in_flight_never_exceed_slots_of_a_target() {
     let full =
-        |label: &str, credential, priority| Target { places: 2, ..Target { priority, ..account(label, credential) } };
+        |label: &str, credential, priority| Target { slots: 2, ..Target { priority, ..account(label, credential) } };
     let targets = [full("p#1/m", 0, 1), full("p#2/m", 1, 1), target("q/m", 2, 1)];
     let mut breakers = Breakers::default();
     for expected in [0, 1, 2, 2] {
@@ -419,7 +419,7 @@ fn requests_in_flight_never_exceed_slots_of_a_target() {
 
 #[test]
 fn requests_wait_for_slots_and_short_cool_downs_but_not_failures() {
-    let bounded = |label| Target { places: 1, concurrency: 1, ..target(label, 1, 1) };
+    let bounded = |label| Target { slots: 1, concurrency: 1, ..target(label, 1, 1) };
     let (targets, mut breakers) = ([bounded("a"), bounded("b")], Breakers::default());
     let seek = |breakers: &mut Breakers, tried: u64, stage: Stage, now: u64, until: u64| {
         breakers.seek(&targets, &ask(tried, Mono(now)), stage, Mono(until))
