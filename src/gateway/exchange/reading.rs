@@ -16,6 +16,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::keys::KeyIx;
+use crate::policy::prices::ModelPrices;
 use crate::policy::refusal::Refusal;
 use crate::wire::{ModelEndpoint, Operation, Shape};
 use std::io::Write;
@@ -222,6 +223,9 @@ impl Request {
     fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &ClientMessage) -> Result<(), Refusal> {
         if !model.priced {
             return Err(Refusal::unpriced(&model.id));
+        }
+        if model.client_credential && model.prices == ModelPrices::default() {
+            return Ok(()); // the clients pay their provider themselves
         }
         // A count is not sent to a provider.
         let sends = |endpoint: &ModelEndpoint| endpoint.operation != Operation::CountTokens;

@@ -81,6 +81,26 @@ fn client_credential_reaches_its_provider_and_the_gateway_key_does_not() {
 }
 
 #[test]
+fn client_that_pays_its_provider_may_use_dearer_tiers_under_a_budget() {
+    let (at, dearer) = (Recorder::start(), Recorder::start());
+    let priced = "input_price = 1\noutput_price = 1\n";
+    let more = provider("own", "messages", at.1, "auth = \"client\"")
+        + &provider("own-priced", "messages", dearer.1, "auth = \"client\"")
+        + &model("mine", &["own"])
+        + &model("priced", &["own-priced"])
+        + priced;
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    let (key, own) = (h.key_with(&["--budget", "1"]), bearer(OWN));
+    let fields = [("authorization", &*own), ("x-tollgate-key", &*key)];
+    for (id, status) in [("mine", 200), ("priced", 403)] {
+        let body = with(with(message("x"), "model", id), "speed", "fast");
+        let answer = ask(&h, "/v1/messages", &fields, &body);
+        assert_eq!(answer.status(), status, "{id}: {}", answer.text());
+    }
+    assert!(at.0.taken().remove(0).contains("\"speed\":\"fast\"") && dearer.0.taken().is_empty());
+}
+
+#[test]
 fn missing_credential_and_gateway_key_are_refused_before_sending() {
     let (h, chat_provider, messages_provider) = owned();
     let (key, own) = (h.key(), bearer(OWN));
