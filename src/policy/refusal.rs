@@ -3,14 +3,17 @@
 //! the host.
 
 mod credential;
+mod queue;
+mod upstream;
 
 use super::cause::Cause;
 use super::meter::{Limit, LimitKind, LimitReason, Whose};
-use crate::base::text::plural;
 use crate::base::time::Unix;
 pub use credential::CredentialError;
+pub use queue::QueueRefusal;
 use std::borrow::Cow;
 use std::time::Duration;
+pub use upstream::UpstreamRefusal;
 
 /// Value of `error.type`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
@@ -366,31 +369,6 @@ impl Refusal {
         Refusal::unavailable(text, RETRY_SOON).because(About::Slots, "")
     }
 
-    /// 429: the queue of the model is full. `again`: seconds until there is room.
-    pub fn queue_full(max: u32, again: u64) -> Refusal {
-        let text = format!(
-            "the queue of the model is full: {max} request{} for a slot (queue.max)",
-            if max == 1 { " waits" } else { "s wait" }
-        );
-        Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
-            .because(About::Queue, "full")
-    }
-
-    /// 429: the key's share of the model's queue is full. `again`: seconds until there is room.
-    pub fn queue_share(share: u32, again: u64) -> Refusal {
-        let s = plural(share.into());
-        let text = format!("this key already has {share} request{s} in the queue of the model: half of queue.max");
-        Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
-            .because(About::Queue, "share of this key")
-    }
-
-    /// 429: no slot became free within the queue's wait time. `again`: seconds until one may.
-    pub fn queue_wait(waited: Duration, again: u64) -> Refusal {
-        let text = format!("no slot of the model became free within queue.wait ({})", shown(waited));
-        Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
-            .because(About::Queue, "wait")
-    }
-
     /// 503: the ledger cannot be written, so nothing could be metered.
     pub fn store() -> Refusal {
         Refusal::unavailable("the usage ledger is not available, try again shortly", RETRY_SOON)
@@ -522,12 +500,6 @@ impl Refusal {
 
     // --- upstream -------------------------------------------------------------------------------------------------
 
-    /// 400: the provider refused the content of the request (400, 413, 422). `message` is already masked and cut.
-    pub fn upstream_rejected(message: Option<String>) -> Refusal {
-        let text = message.unwrap_or_else(|| "the model's provider refused the request as invalid".to_string());
-        Refusal::invalid(400, text)
-    }
-
     /// 400: the conversation is longer than the model can read. `message` has the words by which clients of its API
     /// format recognise this.
     pub fn context_overflow(message: String) -> Refusal {
@@ -538,39 +510,6 @@ impl Refusal {
     #[inline]
     pub fn is_overflow(&self) -> bool {
         self.too_long
-    }
-
-    /// 500: the provider refused the gateway (401, 402, 403, 404). The reason is only for the operator.
-    pub fn upstream_refused() -> Refusal {
-        let text = "the model's provider does not accept the gateway's requests";
-        Refusal { should_retry: Some(false), ..Refusal::new(RefusalKind::Upstream, 500, text) }
-    }
-
-    /// 500: the provider failed. A provider's `retry-after`, in seconds, is passed on.
-    pub fn upstream_failed(message: Option<String>, retry_after: Option<u64>) -> Refusal {
-        let text = message.map_or(Cow::Borrowed("the model's provider failed"), Cow::Owned);
-        let retry_after = retry_after.map(|seconds| seconds.max(1));
-        Refusal { retry_after, ..Refusal::new(RefusalKind::Upstream, 500, text) }
-    }
-
-    /// 500: no connection to the provider.
-    pub fn upstream_unreachable() -> Refusal {
-        Refusal::new(RefusalKind::Upstream, 500, "the model's provider cannot be reached")
-    }
-
-    /// 500: the provider's answer is invalid or incomplete.
-    pub fn upstream_broken() -> Refusal {
-        Refusal::new(RefusalKind::Upstream, 500, "the model's provider broke off or sent an invalid answer")
-    }
-
-    /// 500: an event above `max_event` or an answer above `max_response`. `setting` is the name of the limit.
-    pub fn upstream_too_large(setting: &'static str) -> Refusal {
-        Refusal::new(RefusalKind::Upstream, 500, format!("the model's answer is larger than {setting} allows"))
-    }
-
-    /// 504: the deadline called `setting` has passed.
-    pub fn timeout(setting: &'static str, limit: Duration) -> Refusal {
-        Refusal::new(RefusalKind::Timeout, 504, format!("the model exceeded {setting} ({})", shown(limit)))
     }
 
     /// 500: the gateway caught an error of its own.

@@ -7,8 +7,7 @@ use crate::dialect::{ErrorText, Overflow, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::refusal::{CredentialError, Refusal};
-use std::time::Duration;
+use crate::policy::refusal::{CredentialError, QueueRefusal, Refusal, UpstreamRefusal};
 
 /// The ways in which an attempt at a target fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,12 +46,8 @@ pub(crate) enum FaultKind {
     InStream(u16),
     /// Every target is at its concurrency limit.
     NoSlot,
-    /// No slot became free in this time, the queue's `wait`.
-    QueueWait(Duration),
-    /// The queue is full: this number of requests wait already.
-    QueueFull(u32),
-    /// This number of requests of its key, the key's share of the queue, wait already.
-    QueueShare(u32),
+    /// The queue of the model does not hold the request, or not any longer.
+    Queue(QueueRefusal),
     /// The request's key ended while it waited.
     KeyEnded,
     /// The usage record of a complete answer could not be committed, or not in time.
@@ -147,7 +142,7 @@ impl Fault {
             FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
             FaultKind::ClientCredential(_) => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoSlot | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => false,
+            FaultKind::NoSlot | FaultKind::Queue(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -188,9 +183,7 @@ impl Fault {
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
-            FaultKind::NoSlot | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) | FaultKind::QueueShare(_) => {
-                AttemptEnd::Abandoned
-            }
+            FaultKind::NoSlot | FaultKind::Queue(_) => AttemptEnd::Abandoned,
             FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
@@ -228,9 +221,7 @@ impl Fault {
             FaultKind::Status(status) | FaultKind::ClientCredential(status) => return Cause::status(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
             FaultKind::NoSlot => Cause::new("slots", ""),
-            FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
-            FaultKind::QueueFull(_) => Cause::new("queue", "full"),
-            FaultKind::QueueShare(_) => Cause::new("queue", "share of this key"),
+            FaultKind::Queue(why) => Cause::new("queue", why.what()),
             FaultKind::KeyEnded => Cause::new("key", "ended while its request waited"),
             FaultKind::Store => Cause::new("ledger", ""),
             FaultKind::Draining => Cause::new("stopping", ""),
@@ -242,40 +233,39 @@ impl Fault {
     /// Error that the client receives when no attempt is left, except for an overflow. `limits` are those of the last
     /// target.
     pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
-        match &self.kind {
-            FaultKind::Status(400 | 413 | 422) | FaultKind::InStream(REJECTED) => {
-                Refusal::upstream_rejected(self.message.clone())
-            }
-            FaultKind::Status(401..=404) => Refusal::upstream_refused(),
+        let upstream = match &self.kind {
             FaultKind::ClientCredential(status) => {
-                CredentialError::Refused(*status, self.message.clone(), self.retry_after).into()
+                return CredentialError::Refused(*status, self.message.clone(), self.retry_after).into();
             }
+            FaultKind::NotRead => return Refusal::no_room(limits.request_timeout),
+            FaultKind::Dial(DialError::Local(_)) => return Refusal::no_descriptors(),
+            FaultKind::KeyBuffers => return Refusal::key_answers(),
+            FaultKind::NoSlot => return Refusal::no_slot(),
+            FaultKind::Queue(why) => return why.refusal(self.retry_after.unwrap_or(1)),
+            FaultKind::KeyEnded => return Refusal::bad_key("ended while its request waited"),
+            FaultKind::Store => return Refusal::store(),
+            FaultKind::Draining => return Refusal::draining(),
+            FaultKind::Internal => return Refusal::internal(),
+            FaultKind::Status(400 | 413 | 422) | FaultKind::InStream(REJECTED) => {
+                UpstreamRefusal::Rejected(self.message.clone())
+            }
+            FaultKind::Status(401..=404) => UpstreamRefusal::Denied,
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
-                Refusal::upstream_failed(Some(text), self.retry_after)
+                UpstreamRefusal::Failed(Some(text), self.retry_after)
             }
-            FaultKind::InStream(401..=404 | 429) => Refusal::upstream_failed(None, None),
-            FaultKind::InStream(_) => Refusal::upstream_failed(self.message.clone(), None),
-            FaultKind::ConnectTimeout => Refusal::timeout("connect_timeout", limits.connect_timeout),
-            FaultKind::FirstByteTimeout => Refusal::timeout("first_byte_timeout", limits.first_byte_timeout),
-            FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
-            FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
-            FaultKind::NotRead => Refusal::no_room(limits.request_timeout),
-            FaultKind::Dial(DialError::Local(_)) => Refusal::no_descriptors(),
-            FaultKind::Name(_) | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
-            FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => Refusal::upstream_broken(),
-            FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
-            FaultKind::TooLarge(setting, _) => Refusal::upstream_too_large(setting),
-            FaultKind::KeyBuffers => Refusal::key_answers(),
-            FaultKind::NoSlot => Refusal::no_slot(),
-            FaultKind::QueueWait(wait) => Refusal::queue_wait(*wait, self.retry_after.unwrap_or(1)),
-            FaultKind::QueueFull(max) => Refusal::queue_full(*max, self.retry_after.unwrap_or(1)),
-            FaultKind::QueueShare(share) => Refusal::queue_share(*share, self.retry_after.unwrap_or(1)),
-            FaultKind::KeyEnded => Refusal::bad_key("ended while its request waited"),
-            FaultKind::Store => Refusal::store(),
-            FaultKind::Draining => Refusal::draining(),
-            FaultKind::Internal => Refusal::internal(),
-        }
+            FaultKind::InStream(401..=404 | 429) => UpstreamRefusal::Failed(None, None),
+            FaultKind::InStream(_) => UpstreamRefusal::Failed(self.message.clone(), None),
+            FaultKind::ConnectTimeout => UpstreamRefusal::Timeout("connect_timeout", limits.connect_timeout),
+            FaultKind::FirstByteTimeout => UpstreamRefusal::Timeout("first_byte_timeout", limits.first_byte_timeout),
+            FaultKind::IdleTimeout => UpstreamRefusal::Timeout("idle_timeout", limits.idle_timeout),
+            FaultKind::RequestTimeout => UpstreamRefusal::Timeout("request_timeout", limits.request_timeout),
+            FaultKind::Name(_) | FaultKind::Dial(_) => UpstreamRefusal::Unreachable,
+            FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => UpstreamRefusal::Broken,
+            FaultKind::BadBody(what) => UpstreamRefusal::Failed(Some((*what).to_string()), None),
+            FaultKind::TooLarge(setting, _) => UpstreamRefusal::TooLarge(setting),
+        };
+        upstream.into()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::queue::{Look, Waiter};
 use crate::policy::catalog::{Model, QueueLimits, Target, with_quarter};
 use crate::policy::keys::LiveKeys;
-use crate::policy::refusal::Refusal;
+use crate::policy::refusal::{QueueRefusal, Refusal};
 use std::time::Duration;
 
 impl Request {
@@ -49,8 +49,8 @@ impl Queued {
                 sent_to(job, draft, cx.now.mono.after(queue.wait), message, cx)
             }
             _ => match job.request.full(&queue, cx) {
-                Some((kind, refusal)) => {
-                    let fault = Fault { retry_after: refusal.retry_after, ..kind.into() };
+                Some((why, again)) => {
+                    let fault = Fault { retry_after: Some(again), ..FaultKind::Queue(why).into() };
                     NextStep::GiveUp(draft, Box::new(fault))
                 }
                 None => {
@@ -143,7 +143,7 @@ impl Queued {
             Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
             _ => cx.upstreams.queues.seconds(&model.id, cx.upstreams.queues.len(&model.id), now),
         };
-        Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }
+        Fault { retry_after: Some(again), ..FaultKind::Queue(QueueRefusal::Wait(queue.wait)).into() }
     }
 
     /// Checks whether this waiting request can be served.
@@ -236,7 +236,7 @@ impl Attempt {
         let choice = Choice { tried: small, ..self.choice(request, draft, cx.now.mono) };
         match request.seek(&queue, &choice, Stage::New, cx) {
             Seek::Found(target) => self.aim(target),
-            _ => return request.full(&queue, cx).map_or(Ok(()), |(_, refusal)| Err(refusal)),
+            _ => return request.full(&queue, cx).map_or(Ok(()), |(why, again)| Err(why.refusal(again))),
         }
         Ok(())
     }
@@ -264,9 +264,9 @@ impl Request {
         cx.upstreams.breakers.seek(self.targets(), choice, stage, until)
     }
 
-    /// Reason that the request cannot wait: the queue is full, or its key uses half of it and other keys exist. A place
-    /// becomes free when the next waiting request gets its slot.
-    fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(FaultKind, Refusal)> {
+    /// Reason that the request cannot wait: the queue is full, or its key uses half of it and other keys exist. With
+    /// it, the seconds until the next waiting request gets its slot, which makes room.
+    fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(QueueRefusal, u64)> {
         let (model, key) = (self.model()?, self.found.key?);
         let share = match cx.access.keys.live(cx.now.unix) {
             LiveKeys::One => queue.max,
@@ -274,10 +274,10 @@ impl Request {
         };
         let again = cx.upstreams.queues.seconds(&model.id, 1, cx.now.mono);
         if cx.upstreams.queues.len(&model.id) >= queue.max as usize {
-            return Some((FaultKind::QueueFull(queue.max), Refusal::queue_full(queue.max, again)));
+            return Some((QueueRefusal::Full(queue.max), again));
         }
         let has_share = cx.upstreams.queues.len_of(&model.id, key) >= share as usize;
-        has_share.then(|| (FaultKind::QueueShare(share), Refusal::queue_share(share, again)))
+        has_share.then_some((QueueRefusal::Share(share), again))
     }
 
     /// The targets of its model, with the slots of the present configuration if it has the same targets: waiting

@@ -21,8 +21,8 @@ fn each_refusal_has_its_status_and_type() {
         (Refusal::unknown_model("m"), 404, "not_found_error"),
         (Refusal::no_path(), 404, "not_found_error"),
         (Refusal::limit(&limit), 429, "rate_limit_error"),
-        (Refusal::upstream_failed(None, None), 500, "upstream_error"),
-        (Refusal::timeout("idle_timeout", Duration::from_secs(600)), 504, "timeout_error"),
+        (UpstreamRefusal::Failed(None, None).into(), 500, "upstream_error"),
+        (UpstreamRefusal::Timeout("idle_timeout", Duration::from_secs(600)).into(), 504, "timeout_error"),
     ];
     for (refusal, status, kind) in rows {
         assert_eq!((refusal.status, refusal.kind.as_str()), (status, kind), "{}", refusal.message);
@@ -125,6 +125,6 @@ fn a_long_model_name_is_cut_in_the_message() {
 
 #[test]
 fn a_missed_deadline_is_named_with_its_length() {
-    let refusal = Refusal::timeout("connect_timeout", Duration::from_millis(1500));
+    let refusal = Refusal::from(UpstreamRefusal::Timeout("connect_timeout", Duration::from_millis(1500)));
     assert_eq!(refusal.message, "the model exceeded connect_timeout (1500 ms)");
 }

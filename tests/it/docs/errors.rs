@@ -1,5 +1,5 @@
-//! The error reference, generated from the constructors of [`Refusal`]. `BLESS=1 cargo test --test it docs::` writes
-//! its tables.
+//! The error reference, generated from the constructors of [`Refusal`] and from the types that become one.
+//! `BLESS=1 cargo test --test it docs::` writes its tables.
 
 use super::pages::{blessed, root};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,9 +7,15 @@ use std::fmt::Write;
 use std::time::Duration;
 use tollgate::base::time::Unix;
 use tollgate::policy::meter::{Limit, LimitKind, LimitReason, Whose};
-use tollgate::policy::refusal::{CredentialError, Missing, Refusal};
+use tollgate::policy::refusal::{CredentialError, Missing, QueueRefusal, Refusal, UpstreamRefusal};
 
 const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");
+/// Files of types whose variants are errors.
+const VARIANTS: [&str; 3] = [
+    include_str!("../../../src/policy/refusal/credential.rs"),
+    include_str!("../../../src/policy/refusal/queue.rs"),
+    include_str!("../../../src/policy/refusal/upstream.rs"),
+];
 
 /// Constructors that do not make an error: they change another error, or belong to the admin API.
 const OTHERS: [&str; 2] = ["closing", "of_status"];
@@ -23,7 +29,7 @@ fn limit(kind: LimitKind, by: LimitReason) -> Refusal {
     Refusal::limit(&Limit { kind, by, whose: Whose::Key, value, window, reset, retry_after: 30 })
 }
 
-/// Returns the name of each constructor, an error that it makes, and the client's remedy.
+/// Returns the name of each constructor or variant, an error that it makes, and the client's remedy.
 fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
     let wait = Duration::from_secs(10);
     let share = LimitReason::Share { need: 900, left: 300 };
@@ -54,8 +60,8 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("bad_framing", Refusal::bad_framing(), "Correct `content-length` or the chunks."),
         ("no_model", Refusal::no_model(), "Name a model."),
         (
-            "upstream_rejected",
-            Refusal::upstream_rejected(None),
+            "Rejected",
+            UpstreamRefusal::Rejected(None).into(),
             "Correct the request. Usually the message is the provider's.",
         ),
         (
@@ -65,15 +71,15 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ),
         ("no_key", Refusal::no_key(), "Send the key."),
         ("bad_key", Refusal::bad_key(""), "Use a valid key. The log has the reason."),
-        ("from", CredentialError::Missing.into(), "Send both headers."),
-        ("from", CredentialError::GatewayKey("authorization").into(), "Send each of the two in its header."),
+        ("Missing", CredentialError::Missing.into(), "Send both headers."),
+        ("GatewayKey", CredentialError::GatewayKey("authorization").into(), "Send each of the two in its header."),
         (
-            "from",
+            "Refused",
             CredentialError::Refused(401, None, None).into(),
             "Renew your credential for the provider. Usually the message is the provider's.",
         ),
-        ("from", CredentialError::Refused(403, None, None).into(), "See the provider's console."),
-        ("from", CredentialError::Refused(429, None, Some(7)).into(), "Wait for `retry-after`."),
+        ("Refused", CredentialError::Refused(403, None, None).into(), "See the provider's console."),
+        ("Refused", CredentialError::Refused(429, None, Some(7)).into(), "Wait for `retry-after`."),
         ("from", Refusal::from(Missing::Plan), "Ask the operator: the key's plan must be configured."),
         ("from", Refusal::from(Missing::Group), "Ask the operator: the key's group must be configured."),
         ("endpoint_scope", Refusal::endpoint_scope("embeddings"), "Use another endpoint, or ask for a wider scope."),
@@ -115,42 +121,38 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
             "Wait for `retry-after`: running requests end soon.",
         ),
         ("limit", limit(LimitKind::Budget, money), "Send a smaller request, or use a cheaper model."),
-        ("queue_full", Refusal::queue_full(64, 1), "Wait for `retry-after`."),
+        ("Full", QueueRefusal::Full(64).refusal(1), "Wait for `retry-after`."),
         (
-            "queue_share",
-            Refusal::queue_share(32, 1),
+            "Share",
+            QueueRefusal::Share(32).refusal(1),
             "Wait for `retry-after`, or send fewer requests at the same time.",
         ),
-        ("queue_wait", Refusal::queue_wait(wait, 1), "Wait for `retry-after`."),
-        ("upstream_refused", Refusal::upstream_refused(), "Tell the operator: the credential or the model is wrong."),
+        ("Wait", QueueRefusal::Wait(wait).refusal(1), "Wait for `retry-after`."),
+        ("Denied", UpstreamRefusal::Denied.into(), "Tell the operator: the credential or the model is wrong."),
         (
-            "upstream_failed",
-            Refusal::upstream_failed(Some("the model's provider failed with status 500".to_owned()), None),
+            "Failed",
+            UpstreamRefusal::Failed(Some("the model's provider failed with status 500".to_owned()), None).into(),
             "Retry after `retry-after`, if present. The message has the provider's own status: 429 if it limits \
              the rate.",
         ),
         (
-            "upstream_failed",
-            Refusal::upstream_failed(Some("the provider's answer was not valid".to_owned()), None),
+            "Failed",
+            UpstreamRefusal::Failed(Some("the provider's answer was not valid".to_owned()), None).into(),
             "Retry later. The provider answered in another format, or without content.",
         ),
         (
-            "upstream_failed",
-            Refusal::upstream_failed(Some("the model's provider did not complete its response".to_owned()), None),
+            "Failed",
+            UpstreamRefusal::Failed(Some("the model's provider did not complete its response".to_owned()), None).into(),
             "Retry. The response's finish reason means a failure.",
         ),
         (
-            "upstream_failed",
-            Refusal::upstream_failed(None, None),
+            "Failed",
+            UpstreamRefusal::Failed(None, None).into(),
             "The provider's response contained an error. Retry later. The message can be the provider's.",
         ),
-        ("upstream_unreachable", Refusal::upstream_unreachable(), "Retry later."),
-        ("upstream_broken", Refusal::upstream_broken(), "Retry."),
-        (
-            "upstream_too_large",
-            Refusal::upstream_too_large("max_response"),
-            "Request a shorter response, or stream it.",
-        ),
+        ("Unreachable", UpstreamRefusal::Unreachable.into(), "Retry later."),
+        ("Broken", UpstreamRefusal::Broken.into(), "Retry."),
+        ("TooLarge", UpstreamRefusal::TooLarge("max_response").into(), "Request a shorter response, or stream it."),
         ("internal", Refusal::internal(), "Report the request id: this is a bug in Tollgate."),
         ("draining", Refusal::draining(), "Retry on a new connection."),
         ("upgrading", Refusal::upgrading(), "Retry on a new connection."),
@@ -163,10 +165,14 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("no_slot", Refusal::no_slot(), "Retry later."),
         ("store", Refusal::store(), "Retry later."),
         ("clock", Refusal::clock(), "Retry later. The operator must fix the clock."),
-        ("timeout", Refusal::timeout("request_timeout", wait), "Retry, request a shorter response, or stream it."),
-        ("timeout", Refusal::timeout("first_byte_timeout", wait), "Retry, or send a shorter prompt."),
-        ("timeout", Refusal::timeout("idle_timeout", wait), "Retry."),
-        ("timeout", Refusal::timeout("connect_timeout", wait), "Retry later."),
+        (
+            "Timeout",
+            UpstreamRefusal::Timeout("request_timeout", wait).into(),
+            "Retry, request a shorter response, or stream it.",
+        ),
+        ("Timeout", UpstreamRefusal::Timeout("first_byte_timeout", wait).into(), "Retry, or send a shorter prompt."),
+        ("Timeout", UpstreamRefusal::Timeout("idle_timeout", wait).into(), "Retry."),
+        ("Timeout", UpstreamRefusal::Timeout("connect_timeout", wait).into(), "Retry later."),
     ]
 }
 
@@ -209,6 +215,13 @@ fn errors_page_has_every_error_of_clients() {
         .filter(|name| !OTHERS.contains(name) && !UNSENT.contains(name))
         .collect();
     names.insert("from");
+    for source in VARIANTS {
+        let (_, variants) = source.split_once("pub enum ").unwrap();
+        let (variants, _) = variants.split_once("\n}").unwrap();
+        let lines = variants.lines().filter_map(|line| line.strip_prefix("    "));
+        let variants = lines.filter(|line| line.starts_with(char::is_uppercase));
+        names.extend(variants.filter_map(|line| line.split(['(', ',']).next()));
+    }
     let listed: BTreeSet<&str> = errors().iter().map(|(name, _, _)| *name).collect();
     assert_eq!(names, listed);
     blessed(&root().join("src/docs/reference/errors.md"), &[("errors".to_owned(), table())]);
