@@ -15,7 +15,7 @@ use crate::policy::config::Config;
 use crate::policy::config::StoreUrl;
 use crate::store::alerts::AlertFile;
 #[cfg(feature = "redis")]
-use crate::store::remote::{AlertTurn, Bounds, Remote};
+use crate::store::remote::{AlertTurn, Bounds, RemoteAlerts};
 use crate::store::spill::Place;
 use clap::{Args, Subcommand};
 
@@ -112,8 +112,8 @@ pub(super) fn deliver(
 /// has left; `None` if the ledger cannot be reached.
 #[cfg(feature = "redis")]
 pub(super) fn left_by_others(config: &Config, over: &[String], place: &Place) -> Option<Vec<Alert>> {
-    let mut remote = super::store::known_remote(config, place, Bounds::SERVING).ok()?;
-    remote.left_alerts(over, unix()).ok()
+    let server = super::store::known_server(config, place, Bounds::SERVING).ok()?;
+    RemoteAlerts { server }.left(over, unix()).ok()
 }
 
 /// Sends an alert; the status if it was accepted. A redirect is not followed.
@@ -131,20 +131,21 @@ fn post(config: &Config, security: &Security, alert: &Alert) -> Result<u16, Stri
 /// The other hosts of a shared ledger, of which one delivers each alert. If the ledger cannot be reached, each does.
 struct OtherHosts {
     #[cfg(feature = "redis")]
-    remote: Option<Remote>,
+    alerts: Option<RemoteAlerts>,
 }
 
 impl OtherHosts {
     #[cfg(feature = "redis")]
     fn claim(config: &Config, alert: &Alert, place: &Place) -> Result<OtherHosts, Delivery> {
-        let StoreUrl::Redis(_) = &config.store.url else { return Ok(OtherHosts { remote: None }) };
-        let connected = super::store::known_remote(config, place, Bounds::SERVING);
-        let claimed = connected.and_then(|mut remote| Ok((remote.claim_alert(alert, unix())?, remote)));
+        let StoreUrl::Redis(_) = &config.store.url else { return Ok(OtherHosts { alerts: None }) };
+        let connected = super::store::known_server(config, place, Bounds::SERVING);
+        let connected = connected.map(|server| RemoteAlerts { server });
+        let claimed = connected.and_then(|mut alerts| Ok((alerts.claim(alert, unix())?, alerts)));
         match claimed {
-            Ok((AlertTurn::Ours, remote)) => Ok(OtherHosts { remote: Some(remote) }),
+            Ok((AlertTurn::Ours, alerts)) => Ok(OtherHosts { alerts: Some(alerts) }),
             Ok((AlertTurn::Others, _)) => Err(Delivery::Others),
             Ok((AlertTurn::Done, _)) => Err(Delivery::Before),
-            Err(_) => Ok(OtherHosts { remote: None }),
+            Err(_) => Ok(OtherHosts { alerts: None }),
         }
     }
 
@@ -155,17 +156,17 @@ impl OtherHosts {
 
     fn sent(&mut self, _alert: &Alert) {
         #[cfg(feature = "redis")]
-        if let Some(remote) = &mut self.remote {
+        if let Some(alerts) = &mut self.alerts {
             // A failure costs nothing: the file has the delivery, too.
-            let _ = remote.alert_sent(_alert);
+            let _ = alerts.sent(_alert);
         }
     }
 
     fn unclaim(&mut self, _alert: &Alert) {
         #[cfg(feature = "redis")]
-        if let Some(remote) = &mut self.remote {
+        if let Some(alerts) = &mut self.alerts {
             // If this fails, the claim expires.
-            let _ = remote.unclaim_alert(_alert);
+            let _ = alerts.unclaim(_alert);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::store::copy;
 use crate::store::ledger::Ledger;
 use crate::store::lock;
 #[cfg(feature = "redis")]
-use crate::store::remote::{Bounds, Remote};
+use crate::store::remote::{Bounds, Remote, RemoteServer};
 use crate::store::spill::Place;
 use crate::store::sqlite::{Mode, Sqlite};
 use std::os::unix::fs::MetadataExt;
@@ -132,7 +132,7 @@ pub fn adopt(high: &Config) -> Result<String, Failure> {
             Err(Failure::failed("store.url: a file needs no adopting: a gateway opens what is there"))
         }
         #[cfg(feature = "redis")]
-        StoreUrl::Redis(_) => unconnected(high).and_then(|mut remote| remote.adopt()).map_err(Failure::failed),
+        StoreUrl::Redis(_) => unconnected(high).and_then(|mut server| server.adopt()).map_err(Failure::failed),
         #[cfg(not(feature = "redis"))]
         StoreUrl::Redis(_) => Err(Failure::failed(NO_SHARED)),
     }
@@ -160,27 +160,27 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
 /// Connects to a shared ledger, if it is the one that this host used last.
 #[cfg(feature = "redis")]
 pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
-    known_remote(high, &spill_place(high, None), Bounds::COMMAND)
+    known_server(high, &spill_place(high, None), Bounds::COMMAND).map(|server| Remote { server })
 }
 
-/// Like [`remote`], with the location of its mark and the bounds of the connection.
+/// Like [`remote`], only the server, with the location of its mark and the bounds of the connection.
 #[cfg(feature = "redis")]
-pub(super) fn known_remote(high: &Config, place: &Place, bounds: Bounds) -> Result<Remote, StoreError> {
-    let mut remote = unconnected(high)?.within(bounds);
+pub(super) fn known_server(high: &Config, place: &Place, bounds: Bounds) -> Result<RemoteServer, StoreError> {
+    let mut server = unconnected(high)?.within(bounds);
     if let Some(mark) = place.mark() {
-        remote = remote.expecting(mark.epoch);
+        server = server.expecting(mark.epoch);
     }
-    remote.connect()?;
-    Ok(remote)
+    server.connect()?;
+    Ok(server)
 }
 
 #[cfg(feature = "redis")]
-fn unconnected(high: &Config) -> Result<Remote, StoreError> {
+fn unconnected(high: &Config) -> Result<RemoteServer, StoreError> {
     let name = high.store.url.to_string();
     let StoreUrl::Redis(url) = &high.store.url else {
         return Err(StoreError::Shared(name, "not a shared ledger".to_string()));
     };
-    Ok(Remote::new(url, high.store.ca_file.as_deref(), name)?.with_replicas(high.store.replicas))
+    Ok(RemoteServer::new(url, high.store.ca_file.as_deref(), name)?.with_replicas(high.store.replicas))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Rules for large types: number of methods, number of files whose methods call each other in a cycle, and how often
-//! the exchange reads a state that its caller has already read. Types that exceed the rule have their own bounds, which
-//! may only fall: lower them with the code.
+//! the exchange reads a state that its caller has already read.
 
 use crate::dependencies::{groups, implementer};
 use crate::lexer::{find_word, is_word, matching_brace};
@@ -8,10 +7,8 @@ use crate::paths::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of methods of a type, and of files with methods of one type that call each other in a cycle.
-pub const METHODS_MAX: usize = 60;
+const METHODS_MAX: usize = 60;
 const CYCLE_MAX: usize = 3;
-/// Types that exceed these limits: their methods, and the files of their largest cycle.
-pub const LARGE: [(&str, usize, usize); 2] = [("Refusal", 62, 1), ("Remote", 86, 4)];
 /// Maximum number of fields of the gateway's shared data, and of each of its groups.
 pub const FIELDS_MAX: usize = 12;
 /// Maximum number of reads of `self.state` in the exchange.
@@ -90,16 +87,14 @@ fn cycle(methods: &Methods) -> usize {
 }
 
 /// Returns the types that exceed their limit.
-pub fn violations(files: &[(String, String)], large: &[(&str, usize, usize)]) -> Vec<String> {
+pub fn violations(files: &[(String, String)]) -> Vec<String> {
     let mut found = Vec::new();
     for (name, methods, files) in types(files) {
-        let known = large.iter().find(|(known, ..)| *known == name);
-        let (most, longest) = known.map_or((METHODS_MAX, CYCLE_MAX), |(_, most, longest)| (*most, *longest));
-        if methods > most {
-            found.push(format!("{name} has {methods} methods, at most {most} are allowed"));
+        if methods > METHODS_MAX {
+            found.push(format!("{name} has {methods} methods, at most {METHODS_MAX} are allowed"));
         }
-        if files > longest {
-            found.push(format!("{files} files with methods of {name} call each other, at most {longest} may"));
+        if files > CYCLE_MAX {
+            found.push(format!("{files} files with methods of {name} call each other, at most {CYCLE_MAX} may"));
         }
     }
     found

@@ -4,7 +4,7 @@
 use crate::base::time::{Now, Unix};
 use crate::cli::build;
 #[cfg(feature = "redis")]
-use crate::cli::store::{known_remote, remote};
+use crate::cli::store::{known_server, remote};
 use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Past, Start};
 #[cfg(feature = "redis")]
@@ -123,9 +123,10 @@ impl Opened {
             #[cfg(not(feature = "redis"))]
             StoreUrl::Redis(_) => return Err(crate::cli::store::NO_SHARED.to_string()),
             #[cfg(feature = "redis")]
-            StoreUrl::Redis(_) => known_remote(config, spills, Bounds::START).and_then(|mut remote| {
-                let mut warnings = remote.warnings()?;
-                warnings.extend(remote.compare(spills, unix())?);
+            StoreUrl::Redis(_) => known_server(config, spills, Bounds::START).and_then(|mut server| {
+                let mut warnings = server.warnings()?;
+                warnings.extend(server.compare(spills, unix())?);
+                let mut remote = Remote { server };
                 warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
                 Ok(Opened {
                     kind: LedgerKind::Shared(Box::new(remote)),
@@ -230,7 +231,8 @@ impl Opened {
                     SharedNotice::CalledIn(account) => answered(Notice::CalledIn(account)),
                     SharedNotice::BegunAnew => answered(Notice::BegunAnew),
                 };
-                shared::spawn(remote.within(Bounds::SERVING), duties, tell).map(LedgerHandle::Shared)
+                let remote = Remote { server: remote.server.within(Bounds::SERVING) };
+                shared::spawn(remote, duties, tell).map(LedgerHandle::Shared)
             }
         };
         kept.map_err(|error| format!("cannot start the ledger's thread: {}", explained(&error)))

@@ -61,16 +61,16 @@ impl Remote {
                 return Ok(verdict);
             }
         }
-        Err(StoreError::Shared(self.name.clone(), "usage records are being folded; try again later".to_string()))
+        Err(StoreError::Shared(self.server.name.clone(), "usage records are being folded; try again later".to_string()))
     }
 
     fn try_verify(&mut self) -> Result<Option<Verdict>, StoreError> {
-        self.connect()?;
-        let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.named(name));
-        let mut cmd = self.script(SNAPSHOT, &names);
-        cmd.arg(self.nodes.prefix());
+        self.server.connect()?;
+        let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.server.named(name));
+        let mut cmd = self.server.script(SNAPSHOT, &names);
+        cmd.arg(self.server.nodes.prefix());
         let (last, folds, days, folded, uses, costs, windows, people, wrong): AuditResult =
-            self.run(|connection| cmd.query(connection))?;
+            self.server.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
         let folded_days: BTreeSet<u64> = order::gathered(folded.keys().map(|key| key.day));
@@ -90,7 +90,7 @@ impl Remote {
                 true
             })?;
         }
-        let now: Option<i64> = self.query(redis::cmd("GET").arg(self.named("folds")))?;
+        let now: Option<i64> = self.server.query(redis::cmd("GET").arg(self.server.named("folds")))?;
         if now.unwrap_or(0) != folds {
             return Ok(None);
         }
@@ -107,7 +107,7 @@ impl Remote {
         // Hosts of the first format did not count money.
         let knows = |key: &str, day: u64| !former.iter().any(|place| place.key == key && place.day == day);
         compare_use(&mut verdict, "nano-dollars", &costs, &counted, |used| used.nano, knows);
-        compare_windows(&mut verdict, self.nodes.prefix(), &windows, &counted);
+        compare_windows(&mut verdict, self.server.nodes.prefix(), &windows, &counted);
         Ok(Some(verdict))
     }
 
@@ -116,8 +116,8 @@ impl Remote {
         let mut from = "-".to_string();
         loop {
             let mut cmd = redis::cmd("XRANGE");
-            cmd.arg(self.named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ);
-            let page: Vec<(String, Vec<(String, String)>)> = self.query(&cmd)?;
+            cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ);
+            let page: Vec<(String, Vec<(String, String)>)> = self.server.query(&cmd)?;
             for (_, fields) in &page {
                 let rows: Option<Vec<Row>> = fields.iter().find_map(|(name, text)| match &**name {
                     "rows" => serde_json::from_str(text).ok(),
@@ -138,9 +138,10 @@ impl Remote {
 
     /// Passes every entry to `take`; see `Ledger::export`.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
-        let days: Vec<u64> = self.query(redis::cmd("ZRANGE").arg(self.named("foldeds")).arg(0).arg(-1))?;
+        let days: Vec<u64> =
+            self.server.query(redis::cmd("ZRANGE").arg(self.server.named("foldeds")).arg(0).arg(-1))?;
         for day in days {
-            let hash = self.hash(&format!("folded:{day}"))?;
+            let hash = self.server.hash(&format!("folded:{day}"))?;
             let mut sums = DaySums::new();
             add_day(&mut sums, day, hash);
             for (place, sums) in sums {
@@ -155,20 +156,20 @@ impl Remote {
     /// Folds the oldest rows, appended before `before`, into the sums of their days, entry by entry until they are
     /// `max` or more. Returns the number of rows.
     pub fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
-        self.connect()?;
-        let mut cmd = self.script(FOLD, &["rows", "foldeds", "folds"].map(|name| self.named(name)));
-        cmd.arg(self.nodes.prefix()).arg(before.0).arg(max);
+        self.server.connect()?;
+        let mut cmd = self.server.script(FOLD, &["rows", "foldeds", "folds"].map(|name| self.server.named(name)));
+        cmd.arg(self.server.nodes.prefix()).arg(before.0).arg(max);
         // Parsed here, since a malformed entry must only prevent folding.
-        match self.run(|connection| connection.req_command(&cmd))? {
+        match self.server.run(|connection| connection.req_command(&cmd))? {
             Value::ServerError(error) if is_wrong_type(&error) => {
-                self.pass_over("folding", error);
+                self.server.pass_over("folding", error);
                 Ok(0)
             }
             Value::ServerError(error) => {
-                self.connection = None;
-                Err(self.failed(&error.into()))
+                self.server.connection = None;
+                Err(self.server.failed(&error.into()))
             }
-            answer => integer(&answer).ok_or_else(|| self.nonsense()),
+            answer => integer(&answer).ok_or_else(|| self.server.nonsense()),
         }
     }
 }

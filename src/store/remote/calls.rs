@@ -12,7 +12,7 @@ pub struct Calls(Nodes);
 impl Remote {
     /// Returns a subscriber to calls.
     pub fn calls(&self) -> Calls {
-        Calls(self.nodes.clone())
+        Calls(self.server.nodes.clone())
     }
 }
 
@@ -41,7 +41,7 @@ impl Calls {
                     let account = list(&call).get(2).and_then(text).and_then(|name| name.strip_prefix(&*live));
                     account.into_iter().for_each(|account| tell(account.to_string()));
                 }
-                Err(error) if error.is_timeout() || super::is_interrupted(&error) => {}
+                Err(error) if error.is_timeout() || super::server::is_interrupted(&error) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -27,7 +27,8 @@ impl Remote {
                 None => {
                     if stored != Some("") {
                         let id = if let Value::BulkString(id) = &pair[0] { id.as_slice() } else { b"" };
-                        self.pass_over(format!("key {:?}", String::from_utf8_lossy(id)), "its record cannot be read");
+                        self.server
+                            .pass_over(format!("key {:?}", String::from_utf8_lossy(id)), "its record cannot be read");
                     }
                     gone.extend(id.and_then(KeyId::parse));
                 }
@@ -50,17 +51,17 @@ impl Remote {
         (limit, bytes): (usize, usize),
     ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
         self.put_in_order()?;
-        let order = self.named("keys:created");
+        let order = self.server.named("keys:created");
         let mut from = match after {
             None => 0,
-            Some(id) => match self.read(redis::cmd("ZRANK").arg(&order).arg(id.as_str()))? {
+            Some(id) => match self.server.read(redis::cmd("ZRANK").arg(&order).arg(id.as_str()))? {
                 Value::Int(rank) => rank + 1,
                 _ => return Ok(None),
             },
         };
         let (mut page, mut length, mut piece) = (Vec::new(), 0, PIECE.0);
         while page.len() < limit {
-            let ids = self.read(redis::cmd("ZRANGE").arg(&order).arg(from).arg(from + piece - 1))?;
+            let ids = self.server.read(redis::cmd("ZRANGE").arg(&order).arg(from).arg(from + piece - 1))?;
             let ids: Vec<&str> = list(&ids).iter().filter_map(text).collect();
             if ids.is_empty() {
                 break;
@@ -97,7 +98,7 @@ impl Remote {
     }
 
     fn records(&mut self, ids: &[&str]) -> Result<Vec<KeyRecord>, StoreError> {
-        let stored = self.read(redis::cmd("HMGET").arg(self.named("keys")).arg(ids))?;
+        let stored = self.server.read(redis::cmd("HMGET").arg(self.server.named("keys")).arg(ids))?;
         let pair = |(id, stored): (&&str, &Value)| [Value::BulkString(id.as_bytes().to_vec()), stored.clone()];
         let pairs: Vec<Value> = ids.iter().zip(list(&stored)).flat_map(pair).collect();
         Ok(self.records_of(&pairs).0)
@@ -105,12 +106,12 @@ impl Remote {
 
     /// Creates the order of all keys if it is missing, or if an older host has issued keys without it.
     fn put_in_order(&mut self) -> Result<(), StoreError> {
-        let (keys, order) = (self.named("keys"), self.named("keys:created"));
-        let known = self.read(redis::cmd("ZCARD").arg(&order))?;
-        if self.read(redis::cmd("HLEN").arg(&keys))? == known {
+        let (keys, order) = (self.server.named("keys"), self.server.named("keys:created"));
+        let known = self.server.read(redis::cmd("ZCARD").arg(&order))?;
+        if self.server.read(redis::cmd("HLEN").arg(&keys))? == known {
             return Ok(());
         }
-        self.query::<()>(redis::cmd("DEL").arg(&order))?;
+        self.server.query::<()>(redis::cmd("DEL").arg(&order))?;
         let mut cursor = String::new();
         loop {
             let piece = self.key_piece(&mut cursor)?;
@@ -118,7 +119,7 @@ impl Remote {
             cmd.arg(&order);
             piece.iter().for_each(|key| _ = cmd.arg(key.created.0).arg(key.id.as_str()));
             if !piece.is_empty() {
-                self.query::<()>(&cmd)?;
+                self.server.query::<()>(&cmd)?;
             }
             if cursor.is_empty() {
                 return Ok(());
@@ -129,22 +130,23 @@ impl Remote {
 
 impl KeySource for Remote {
     fn key_changes(&mut self, seen: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
-        self.connect()?;
-        let epoch = self.epoch().unwrap_or_default();
+        self.server.connect()?;
+        let epoch = self.server.epoch().unwrap_or_default();
         if seen.epoch != epoch {
             *seen = KeysSeen { epoch: epoch.to_string(), ..KeysSeen::default() };
         }
-        let mut cmd = self.script(CHANGES, &["keys", "keys:version", "keys:audit"].map(|name| self.named(name)));
+        let mut cmd =
+            self.server.script(CHANGES, &["keys", "keys:version", "keys:audit"].map(|name| self.server.named(name)));
         match &seen.last {
             Some((number, digest)) => cmd.arg(number).arg(digest),
             None => cmd.arg("").arg(""),
         };
         cmd.arg(limits::KEYS_PER_PIECE);
-        let answer: Value = self.query(&cmd)?;
-        let [known, number, digest, pairs @ ..] = list(&answer) else { return Err(self.nonsense()) };
+        let answer: Value = self.server.query(&cmd)?;
+        let [known, number, digest, pairs @ ..] = list(&answer) else { return Err(self.server.nonsense()) };
         let number = integer(number).and_then(|number| i64::try_from(number).ok());
         let told = integer(known).zip(number).zip(text(digest));
-        let Some(((known, number), digest)) = told else { return Err(self.nonsense()) };
+        let Some(((known, number), digest)) = told else { return Err(self.server.nonsense()) };
         let before = seen.last.replace((number, digest.to_string()));
         if known != 1 {
             return Ok(KeyChanges::Unknown);
@@ -160,15 +162,15 @@ impl KeySource for Remote {
     fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
         let from = if cursor.is_empty() { "0" } else { &**cursor };
         let mut cmd = redis::cmd("HSCAN");
-        cmd.arg(self.named("keys")).arg(from).arg("COUNT").arg(limits::KEYS_PER_PIECE);
-        let answer = self.read(&cmd)?;
-        let [next, pairs] = list(&answer) else { return Err(self.nonsense()) };
-        let next = text(next).ok_or_else(|| self.nonsense())?;
+        cmd.arg(self.server.named("keys")).arg(from).arg("COUNT").arg(limits::KEYS_PER_PIECE);
+        let answer = self.server.read(&cmd)?;
+        let [next, pairs] = list(&answer) else { return Err(self.server.nonsense()) };
+        let next = text(next).ok_or_else(|| self.server.nonsense())?;
         *cursor = if next == "0" { String::new() } else { next.to_string() };
         Ok(self.records_of(list(pairs)).0)
     }
 
     fn take_odd(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.odd)
+        std::mem::take(&mut self.server.odd)
     }
 }

@@ -221,10 +221,10 @@ impl Remote {
         uses: &[Use],
     ) -> Cmd {
         let seq = format!("seq:{}", speaker.writer);
-        let keys = [&*seq, "rows", "days", "wins"].map(|name| self.named(name));
-        let mut cmd = self.script(APPEND, &keys);
+        let keys = [&*seq, "rows", "days", "wins"].map(|name| self.server.named(name));
+        let mut cmd = self.server.script(APPEND, &keys);
         // The argument consists of text and numbers, so this cannot fail.
-        cmd.arg(self.nodes.prefix())
+        cmd.arg(self.server.nodes.prefix())
             .arg(number)
             .arg(&speaker.host)
             .arg(serde_json::to_string(rows).unwrap_or_default());

@@ -4,16 +4,16 @@
 
 use super::code::{self, SCRIPTS};
 use super::link::RemoteLink;
+use super::server::RemoteServer;
 use super::values::{list, text};
-use super::{FORMAT, FORMERS, Remote, Speaker};
-use crate::base::digest::hex;
+use super::{FORMAT, FORMERS, Speaker};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock;
 use crate::store::api::StoreError;
+use crate::store::shared::fresh_name;
 use crate::store::spill::{Mark, Place};
 use redis::{Cmd, ConnectionLike, RedisResult, Value};
-use ring::rand::{SecureRandom, SystemRandom};
 
 /// Error text for a ledger that is not the one known before.
 const REPLACED: &str =
@@ -27,7 +27,7 @@ pub(crate) const OLDER: &str = "the ledger has lost usage records or changes of 
 /// Marks of a ledger: its format, its epoch, and the epoch to be adopted.
 type LedgerMarks = [Option<String>; 3];
 
-impl Remote {
+impl RemoteServer {
     /// Opens a connection to the server that has the ledger, loads the scripts, and reads the marks. Each node of a
     /// cluster is tried once, within the time that one node has to answer.
     fn open(&mut self) -> RedisResult<(RemoteLink, LedgerMarks)> {
@@ -110,7 +110,7 @@ impl Remote {
     /// Reads the ledger's clock, which determines windows and periods instead of this host's clock. Called
     /// occasionally, when all uses of grants have been sent.
     pub fn follow_clock(&mut self) -> Result<(), StoreError> {
-        self.until_heard(Remote::ask_clock)?;
+        self.until_heard(RemoteServer::ask_clock)?;
         let Some(number) = self.spared.is_over(self.clock.mono()) else { return Ok(()) };
         self.keep_for_a_lease(&self.spared.writer.clone(), number)?;
         self.spared.told();
@@ -142,7 +142,7 @@ impl Remote {
     }
 
     fn begin(&self, connection: &mut RemoteLink, adopts: bool) -> RedisResult<String> {
-        let name = random_name()?;
+        let name = fresh_name()?;
         let kept = if adopts { limits::ADOPTED_KEPT.as_secs() } else { 0 };
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(code::begin()).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
@@ -162,7 +162,7 @@ impl Remote {
     }
 
     /// Accepts only the ledger of this epoch, or one that was adopted.
-    pub fn expecting(mut self, epoch: String) -> Remote {
+    pub fn expecting(mut self, epoch: String) -> RemoteServer {
         self.epoch = Some(epoch);
         self
     }
@@ -170,7 +170,7 @@ impl Remote {
     /// Checks that the ledger has the last start of this host, and stores the present one, there and in the mark.
     /// Returns a warning if it lacks the last one.
     pub fn compare(&mut self, place: &Place, now: Unix) -> Result<Option<String>, StoreError> {
-        let fresh = || random_name().map_err(|error| StoreError::Shared(self.name.clone(), error.to_string()));
+        let fresh = || fresh_name().map_err(|error| StoreError::Shared(self.name.clone(), error.to_string()));
         let (epoch, start) = (self.epoch.clone().unwrap_or_default(), fresh()?);
         let before = place.mark().filter(|mark| mark.epoch == epoch);
         let own = before.as_ref().map_or_else(fresh, |mark| Ok(mark.place.clone()))?;
@@ -183,12 +183,6 @@ impl Remote {
         let is_kept = |mark: &Mark| now.0.saturating_sub(mark.at) < (kept - 86_400) * 1000;
         let lacks = before.filter(is_kept).is_some_and(|mark| known != Some(mark.start));
         Ok(lacks.then(|| format!("{}: {OLDER}", self.name)))
-    }
-
-    /// Returns the number of the last batch that the ledger has from a writer, and 0 if it has none.
-    pub fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError> {
-        let found = self.read_text(redis::cmd("GET").arg(self.named("seq:") + &speaker.writer))?;
-        Ok(found.and_then(|text| text.parse().ok()).unwrap_or(0))
     }
 
     /// Name of the entry that identifies the known ledger.
@@ -206,17 +200,17 @@ impl Remote {
         let mut pipe = redis::pipe();
         pipe.cmd("EXISTS").arg(self.mark()).add_command(cmd.clone());
         let bytes = pipe.get_packed_pipeline();
-        self.until_heard(|remote| {
-            let told = remote.run_once(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
+        self.until_heard(|server| {
+            let told = server.run_once(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
             let error = match <[Value; 2]>::try_from(told) {
                 Ok([Value::ServerError(error), _] | [Value::Int(1), Value::ServerError(error)]) => {
-                    remote.failed(&error.into())
+                    server.failed(&error.into())
                 }
                 Ok([Value::Int(1), value]) => return Ok(value),
-                Ok([Value::Int(0), _]) => remote.replaced(),
-                _ => remote.nonsense(),
+                Ok([Value::Int(0), _]) => server.replaced(),
+                _ => server.nonsense(),
             };
-            remote.connection = None;
+            server.connection = None;
             Err(error)
         })
     }
@@ -225,14 +219,6 @@ impl Remote {
     pub(super) fn read_text(&mut self, cmd: &Cmd) -> Result<Option<String>, StoreError> {
         Ok(text(&self.read(cmd)?).map(str::to_string))
     }
-}
-
-/// Returns a unique random name.
-fn random_name() -> std::io::Result<String> {
-    let mut random = [0u8; 12];
-    let filled = SystemRandom::new().fill(&mut random);
-    filled.map_err(|_| std::io::Error::other("no entropy is available"))?;
-    Ok(hex(&random))
 }
 
 fn is_error(value: &Value) -> bool {

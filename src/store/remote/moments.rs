@@ -35,15 +35,15 @@ impl Remote {
     /// Returns the [`Moments`]. After all rows were folded, the newest record is the day of the last sums.
     pub fn moments(&mut self) -> Result<Moments, StoreError> {
         let mut cmd = redis::cmd("HMGET");
-        cmd.arg(self.named("clock")).arg(&["accepted", "held", "confirmed", "accepted_upto"]);
-        let known = self.read(&cmd)?;
+        cmd.arg(self.server.named("clock")).arg(&["accepted", "held", "confirmed", "accepted_upto"]);
+        let known = self.server.read(&cmd)?;
         let field = |at: usize| list(&known).get(at).and_then(text);
         let moment = |at: usize| Some(Unix(field(at)?.parse().ok()?));
         let (accepted, held, confirmed) = (moment(0), moment(1), moment(2));
         let upto = field(3).map(place);
         let mut cmd = redis::cmd("XREVRANGE");
-        cmd.arg(self.named("rows")).arg("+").arg("-").arg("COUNT").arg(ENTRIES);
-        let entries = self.read(&cmd)?;
+        cmd.arg(self.server.named("rows")).arg("+").arg("-").arg("COUNT").arg(ENTRIES);
+        let entries = self.server.read(&cmd)?;
         let newest = list(&entries).iter().filter_map(|entry| match list(entry) {
             [id, fields] if upto.is_none_or(|upto| text(id).is_some_and(|id| place(id) > upto)) => {
                 newest_of(list(fields))
@@ -57,26 +57,26 @@ impl Remote {
 
     /// Returns the last day that has sums.
     fn last_day(&mut self) -> Result<Option<Unix>, StoreError> {
-        let days = self.read(redis::cmd("ZRANGE").arg(self.named("days")).arg(-1).arg(-1))?;
+        let days = self.server.read(redis::cmd("ZRANGE").arg(self.server.named("days")).arg(-1).arg(-1))?;
         let day = list(&days).first().and_then(text).and_then(|day| day.parse::<u64>().ok());
         Ok(day.map(|day| Unix(day.saturating_mul(DAY_MS))))
     }
 
     /// Stores [`Moments::held`] in the ledger.
     pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
-        let name = self.named("clock");
+        let name = self.server.named("clock");
         let mut cmd = redis::cmd(if held.is_some() { "HSET" } else { "HDEL" });
         cmd.arg(name).arg("held").arg(held.map(|at| at.0));
-        self.read(&cmd).map(drop)
+        self.server.read(&cmd).map(drop)
     }
 
     /// Accepts the present time, with a line of the audit: existing records do not count as newer.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
         let mut cmd = redis::cmd("XREVRANGE");
-        cmd.arg(self.named("rows")).arg("+").arg("-").arg("COUNT").arg(1);
-        let last = self.read(&cmd)?;
+        cmd.arg(self.server.named("rows")).arg("+").arg("-").arg("COUNT").arg(1);
+        let last = self.server.read(&cmd)?;
         let last = list(&last).first().and_then(|entry| text(list(entry).first()?)).unwrap_or("0-0").to_string();
-        let name = self.named("clock");
+        let name = self.server.named("clock");
         self.decide(line, |pipe| {
             pipe.cmd("HSET").arg(&name).arg("accepted").arg(now.0).arg("accepted_upto").arg(last).ignore();
         })
@@ -84,7 +84,7 @@ impl Remote {
 
     /// Continues folding after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        let name = self.named("clock");
+        let name = self.server.named("clock");
         self.decide(line, |pipe| {
             pipe.cmd("HSET").arg(&name).arg("confirmed").arg(newest.0).ignore();
             pipe.cmd("HDEL").arg(&name).arg("held").ignore();
@@ -93,13 +93,13 @@ impl Remote {
 
     /// Writes a decision of the operator in one step. Hosts notice it by the version of the keys.
     fn decide(&mut self, line: &AuditLine, write: impl FnOnce(&mut Pipeline)) -> Result<(), StoreError> {
-        let (audit, version) = (self.named("keys:audit"), self.named("keys:version"));
+        let (audit, version) = (self.server.named("keys:audit"), self.server.named("keys:version"));
         let mut pipe = redis::pipe();
         write(pipe.atomic());
         pipe.cmd("LPUSH").arg(&audit).arg(super::notes::line_text(line)).ignore();
         pipe.cmd("LTRIM").arg(&audit).arg(0).arg(AUDIT_MAX - 1).ignore();
         pipe.cmd("INCR").arg(version).ignore();
-        self.run(|connection| pipe.query::<()>(connection))?;
-        self.replicated()
+        self.server.run(|connection| pipe.query::<()>(connection))?;
+        self.server.replicated()
     }
 }

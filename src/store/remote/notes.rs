@@ -41,14 +41,14 @@ const LINE_LAST: u64 = i64::MAX as u64;
 impl Remote {
     /// Returns the names of the audit and of the answer under an idempotency name.
     fn places(&self, once: &str) -> [String; 2] {
-        [self.named("keys:audit"), self.named("keys:once:") + once]
+        [self.server.named("keys:audit"), self.server.named("keys:once:") + once]
     }
 
     /// Stores a new key with its audit line and answer. A known id is an error.
     pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
         match self.replace_key(key, "", (note, None))? {
             true => Ok(()),
-            false => Err(StoreError::Shared(self.name.clone(), format!("a key has the id {} already", key.id))),
+            false => Err(StoreError::Shared(self.server.name.clone(), format!("a key has the id {} already", key.id))),
         }
     }
 
@@ -59,25 +59,27 @@ impl Remote {
         old: &str,
         (note, before): (&Note<'_>, Option<&KeyRecord>),
     ) -> Result<bool, StoreError> {
-        self.connect()?;
+        self.server.connect()?;
         let (id, new) = (&key.id, &*record_text(key));
         let once = note.once.as_ref().map_or("", |once| once.name);
         let [audit, answer] = self.places(once);
-        let created = self.named("keys:created");
-        let mut cmd = self.script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer, created]);
+        let created = self.server.named("keys:created");
+        let mut cmd = self
+            .server
+            .script(EDIT, &[self.server.named("keys"), self.server.named("keys:version"), audit, answer, created]);
         cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key)).arg(key.created.0);
-        let code: u64 = self.query(&cmd)?;
+        let code: u64 = self.server.query(&cmd)?;
         let mut done = code == STORED;
         if !done {
             // An interrupted attempt may have stored it.
-            let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
+            let found = self.server.read_text(redis::cmd("HGET").arg(self.server.named("keys")).arg(id.as_str()))?;
             done = found.as_deref() == Some(new);
         }
         match done {
-            true => self.replicated()?,
+            true => self.server.replicated()?,
             false if code == ANSWERED => {
                 let why = "something was done under this idempotency key at the same time";
-                return Err(StoreError::Shared(self.name.clone(), why.to_string()));
+                return Err(StoreError::Shared(self.server.name.clone(), why.to_string()));
             }
             false => {}
         }
@@ -88,10 +90,13 @@ impl Remote {
     /// `Ledger::edit_key`.
     pub fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
-            let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
+            let found = self.server.read_text(redis::cmd("HGET").arg(self.server.named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };
             let Some(mut key) = record_from(&old) else {
-                return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
+                return Err(StoreError::Shared(
+                    self.server.name.clone(),
+                    format!("the record of key {id} cannot be read"),
+                ));
             };
             let before = key.clone();
             if !change(&mut key) {
@@ -101,13 +106,13 @@ impl Remote {
                 return Ok(Some(key));
             }
         }
-        Err(StoreError::Shared(self.name.clone(), format!("key {id} is being changed by others")))
+        Err(StoreError::Shared(self.server.name.clone(), format!("key {id} is being changed by others")))
     }
 
     /// Returns the answer given under an idempotency name within the last day.
     pub fn answered(&mut self, once: &str) -> Result<Option<Answered>, StoreError> {
         let [_, place] = self.places(once);
-        let found = self.read_text(redis::cmd("GET").arg(&place))?;
+        let found = self.server.read_text(redis::cmd("GET").arg(&place))?;
         Ok(found.and_then(|text| {
             let (digest, answer) = text.split_at_checked(64)?;
             Some(Answered { digest: unhex(digest)?, answer: answer.to_string() })
@@ -121,7 +126,7 @@ impl Remote {
         let (mut lines, mut length, mut piece) = (Vec::new(), 0, PIECE.0);
         while from < end {
             let last = from.saturating_add(piece).min(end) - 1;
-            let found = self.read(redis::cmd("LRANGE").arg(&place).arg(from).arg(last))?;
+            let found = self.server.read(redis::cmd("LRANGE").arg(&place).arg(from).arg(last))?;
             if list(&found).is_empty() {
                 break;
             }

@@ -1,15 +1,15 @@
 //! Waits until replicas have each write, if configured: then a failover to one of them loses no answered write.
 
-use super::Remote;
+use super::server::RemoteServer;
 use super::values::integer;
 use crate::base::limits;
 use crate::store::api::StoreError;
 use redis::{Cmd, ConnectionLike, Value};
 
-impl Remote {
+impl RemoteServer {
     /// Requires that this number of replicas has each admission, grant, write and edit before it counts. If they do not
     /// have it in time, that is an outage: the commands are sent again, and count once.
-    pub fn with_replicas(mut self, replicas: u32) -> Remote {
+    pub fn with_replicas(mut self, replicas: u32) -> RemoteServer {
         self.replicas = replicas;
         self
     }
@@ -21,7 +21,7 @@ impl Remote {
         (self.replicas > 0).then_some(cmd)
     }
 
-    /// Fails if too few replicas have the writes. `have` is the answer to [`Remote::wait`], if that was sent.
+    /// Fails if too few replicas have the writes. `have` is the answer to [`RemoteServer::wait`], if that was sent.
     pub(super) fn judge_wait(&mut self, have: Option<Value>) -> Result<(), StoreError> {
         let Some(have) = have else { return Ok(()) };
         let why = match have {

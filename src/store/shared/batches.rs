@@ -2,7 +2,8 @@
 //! it once.
 
 use super::super::api::{Batch, StoreError};
-use super::super::remote::{Remote, RemoteCommand, Speaker};
+use super::super::remote::{RemoteCommand, Speaker};
+use super::SharedStore;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -36,7 +37,7 @@ pub(super) fn batches_of(mut uses: Vec<Use>, mut rows: Vec<Row>, writer: &str, n
 }
 
 /// Appends a batch that an earlier process has left. It counts once, however often it is sent.
-pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError> {
+pub fn append_again(remote: &mut impl SharedStore, batch: &Batch) -> Result<(), StoreError> {
     let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
     // Its reservations have ended with its lease.
     let speaker = Speaker { host: "gone".to_string(), writer };

@@ -13,12 +13,13 @@ use tollgate::base::time::Unix;
 use tollgate::policy::ask::Use;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
 use tollgate::policy::row::Row;
-use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
+use tollgate::store::shared::SharedStore;
 
 #[test]
 fn failed_commit_is_not_acknowledged_by_the_next_one() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
     let (speaker, rows) = (Speaker { host: "h".to_owned(), writer: "w".to_owned() }, [row(None, 1)]);
     remote.announce(&speaker, "", &Holds::new()).unwrap();
     // The second commit has no usage records, only uses of grants.
@@ -54,7 +55,7 @@ fn unlike(count: usize) -> Vec<Row> {
 #[test]
 fn the_most_expensive_commit_counts_every_record() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     remote.announce(&speaker, "", &Holds::new()).unwrap();
     let rows = unlike(limits::KEYS_PER_SCRIPT);

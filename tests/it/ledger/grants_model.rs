@@ -11,7 +11,8 @@ use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::{DAY_MS, window};
-use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker, accounts};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker, accounts};
+use tollgate::store::shared::SharedStore;
 
 /// Limits of the group that contains all keys.
 const REQUESTS: u64 = 150;
@@ -222,9 +223,9 @@ impl World<'_> {
 }
 
 fn run(server: &Server, seed: u64) -> u64 {
-    let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
     server.say(&[b"FLUSHALL"]);
-    remote.connect().unwrap();
+    remote.server.connect().unwrap();
     let hosts: Vec<Host> = (0..3)
         .map(|n| {
             let speaker = Speaker { host: format!("a{n}"), writer: format!("b{n}") };

@@ -19,7 +19,8 @@ use tollgate::policy::ask::{Ask, Limits, Ruling, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason};
 use tollgate::policy::window::window;
-use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
+use tollgate::store::shared::SharedStore;
 
 /// A server that belongs to one test.
 pub struct Server {
@@ -511,8 +512,8 @@ fn cost_of_an_admission_by_the_shared_ledger() {
 #[test]
 fn host_with_another_clock_exceeds_no_limit() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
-    remote.connect().unwrap();
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
+    remote.server.connect().unwrap();
     let speaker = Speaker { host: "host".to_owned(), writer: "writer".to_owned() };
     remote.announce(&speaker, "", &Holds::new()).unwrap();
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;

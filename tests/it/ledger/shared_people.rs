@@ -11,7 +11,8 @@ use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::Lease;
 use tollgate::policy::row::Row;
 use tollgate::store::api::{By, PEOPLE_MAX, Query, REST};
-use tollgate::store::remote::{Remote, RemoteCommand, Speaker};
+use tollgate::store::remote::{Remote, RemoteCommand, RemoteServer, Speaker};
+use tollgate::store::shared::SharedStore;
 
 #[test]
 fn hosts_that_share_a_ledger_hash_users_alike() {
@@ -71,7 +72,7 @@ fn known_key(server: &Server) -> KeyId {
 #[test]
 fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
     known_key(&server);
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     let names: Vec<String> = (0..6200).map(|n| format!("u{n:05}")).collect();
@@ -94,7 +95,7 @@ fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
 #[test]
 fn a_shared_ledger_sums_up_agents() {
     let Some(server) = Server::start() else { return };
-    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
     known_key(&server);
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     let of = |agent: Option<&str>, out| Row {
@@ -129,7 +130,7 @@ fn first_ledger_format_is_still_read_and_older_hosts_are_refused() {
     for set in [b"tollgate:days", b"tollgate:foldeds" as &[u8]] {
         server.say(&[b"ZADD", set, b"1", b"1"]);
     }
-    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
     let id = known_key(&server);
     let found = remote.find_keys(&[id]).unwrap().remove(0);
     assert!(found.group.is_none() && found.labels.is_empty());

@@ -9,7 +9,8 @@ use tollgate::policy::ask::{Ask, AskAnswer, Grant, Limits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::window::window;
-use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, Speaker};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
+use tollgate::store::shared::SharedStore;
 
 const LIMIT: u64 = 40;
 
@@ -21,7 +22,7 @@ pub struct Host {
 
 impl Host {
     pub fn new(server: &Server, name: &str) -> Host {
-        let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
+        let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
         let speaker = Speaker { host: format!("a{name}"), writer: format!("b{name}") };
         remote.announce(&speaker, "", &Holds::new()).unwrap();
         let now = Unix(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64);
