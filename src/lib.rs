@@ -99,7 +99,7 @@
 //! | a stale handle reaches no object | [`base::slots`] |
 //! | a target's requests in flight never exceed its slots, and no request waits for a free slot | `provider::breaker`, `drive::waiting` |
 //! | waiting requests are served fairly by key | `gateway::queue` |
-//! | a slow client slows its provider | `drive::responses::provider_wants_read`, `Exchange::intake` |
+//! | a slow client slows its provider | `drive::responses::provider_wants_read`, `Answering::intake` |
 //! | no request passes unmetered | `gateway::ledger`, `exchange::reserve` |
 //! | no answer is complete before its row is committed (`before-reply`) | `exchange::finish::await_row` |
 //! | a jump of the clock neither frees nor blocks a key | the accounts of [`policy::meter`] |

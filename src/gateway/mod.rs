@@ -152,7 +152,7 @@ impl Gateway {
         let driver = &mut self.driver;
         let (exchanges, breakers, setup) = (&driver.exchanges, &mut driver.cx.upstreams.breakers, &driver.cx.setup);
         let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.state.is_queued());
-        queued.filter(|exchange| exchange.look_for_place(breakers, setup, now.mono) == Look::Served).count()
+        queued.filter(|one| one.state.look_for_place(&one.job, breakers, setup, now.mono) == Look::Served).count()
     }
 
     /// Counts everything currently in use.
@@ -362,7 +362,7 @@ impl Core for Gateway {
             Notice::SecretTold(origin, value) => {
                 reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut driver.cx);
                 driver.cx.upstreams.renewals.retain(|renewal| *renewal != origin);
-                driver.tell_all(&|exchange| exchange.awaits_secret(&origin), &|| ExchangeEvent::Renewed);
+                driver.tell_all(&|one| one.state.awaits_secret(&one.job, &origin), &|| ExchangeEvent::Renewed);
             }
             Notice::Listed(listing) => listing::listed(listing, &mut driver.cx),
             Notice::Reloaded(news) => {
@@ -533,7 +533,7 @@ impl Core for Gateway {
         driver.cx.memory.pool.recount(clients + exchanges + providers);
         let promised = driver.exchanges.iter().flat_map(|(_, exchange)| exchange.state.promises());
         let unread = driver.clients.table.iter().map(|(_, client)| &client.unread);
-        let kept: Vec<_> = driver.exchanges.iter().filter_map(|(_, exchange)| exchange.charge()).collect();
+        let kept: Vec<_> = driver.exchanges.iter().filter_map(|(_, one)| one.state.charge(&one.job)).collect();
         driver.cx.memory.budget.recount(promised.chain(unread).chain(&kept), &mut driver.cx.memory.pool);
         driver.cx.memory.gate = Budget::gate(&driver.cx.memory.pool, driver.cx.memory.gate);
     }

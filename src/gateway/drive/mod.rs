@@ -38,7 +38,7 @@ pub(crate) struct Driver {
 #[inline]
 pub(crate) fn earliest(client: &ClientConnection, exchanges: &Exchanges) -> Mono {
     let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
-    exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
+    exchange.map_or(client.due(), |exchange| client.due().min(exchange.state.due(&exchange.job)))
 }
 
 impl Driver {

@@ -136,7 +136,7 @@ impl Gateway {
         if handover.is_quieting() {
             self.driver.clients.walks += 1;
             let quiet = !self.driver.clients.table.iter().any(|(_, client)| !client.admin && client.is_arriving())
-                && !self.driver.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
+                && !self.driver.exchanges.iter().any(|(_, one)| one.state.may_be_admitted(&one.job));
             match self.driver.cx.can_give_ledger() {
                 true => self.hand_over(upgrade::UpgradeEvent::Looked { quiet }),
                 false => self.call_off("failed: the ledger is not available"),

@@ -154,7 +154,7 @@ impl Driver {
         let event = client.expired(idle, &mut self.cx.memory.pool, now);
         match (event, exchange) {
             (Some(event), _) => self.client_event(id, &event),
-            (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
+            (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.state.due(&ex.job) <= now) => {
                 let unread = self.exchanges.get(exchange).and_then(|one| one.state.provider());
                 let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
                 self.tell(exchange, ExchangeEvent::Due { unread, drained });

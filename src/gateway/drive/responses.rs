@@ -6,7 +6,7 @@ use crate::base::seam::{Action, DialError, Ending, NO_DESCRIPTOR};
 use crate::base::time::Mono;
 use crate::gateway::budget::Gate;
 use crate::gateway::exchange::fault::FaultKind;
-use crate::gateway::exchange::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent};
+use crate::gateway::exchange::{ClientMessage, Dial, DriverCall, Effect, Exchange, ExchangeEvent};
 use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
 use crate::gateway::provider::connection::Ended;
 use crate::gateway::provider::{ProviderConnection, ProviderEvent};
@@ -96,7 +96,7 @@ impl Driver {
     pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Result<Vec<SocketAddr>, &'static str>) {
         let failed = addrs.as_ref().err().copied();
         self.cx.upstreams.names.learned(host, port, addrs, self.cx.now.mono);
-        self.tell_all(&|exchange| exchange.awaits_name(host, port), &|| ExchangeEvent::Named { failed });
+        self.tell_all(&|one| one.state.awaits_name(&one.job, host, port), &|| ExchangeEvent::Named { failed });
     }
 
     /// Writes the request of an exchange to an open connection, including its head if it `begins`.
@@ -108,13 +108,11 @@ impl Driver {
         let (head, body) = client.message();
         let message = ClientMessage { exchange: id, head, body, storage: 0 };
         let room = self.cx.memory.pool.room();
+        let Exchange { job, state } = exchange;
+        let write = |out: &mut Vec<u8>| state.write_request(job, begins, &message, room, out);
         match begins {
-            true => {
-                provider.begin(id, &mut self.cx.memory.pool, |out| exchange.write_request(true, &message, room, out))
-            }
-            false => {
-                provider.refill(&mut self.cx.memory.pool, |out| exchange.write_request(false, &message, room, out))
-            }
+            true => provider.begin(id, &mut self.cx.memory.pool, write),
+            false => provider.refill(&mut self.cx.memory.pool, write),
         }
         self.cx.commands.dirty.push(provider_conn(pid));
     }
@@ -140,29 +138,32 @@ impl Driver {
                 return self.provider_else(id, data);
             }
             let Some(xid) = provider.exchange else { return self.providers.tail(id, data, &mut self.cx) };
-            let Some(exchange) = self.exchanges.get_mut(xid) else { return };
-            if provider.is_rest(data) && exchange.reads_at_once(data.len(), &mut self.cx) {
+            let Some(Exchange { job, state }) = self.exchanges.get_mut(xid) else { return };
+            let Some(answering) = state.answering_mut() else {
+                return self.provider_failed(id, FaultKind::Internal);
+            };
+            if provider.is_rest(data) && answering.reads_at_once(job, data.len(), &mut self.cx) {
                 // Reads the body to its end.
                 let _ = provider.read(data);
                 return self.tell(xid, ExchangeEvent::Whole(data));
             }
-            let client = self.clients.table.get_mut(exchange.job.request.client);
+            let client = self.clients.table.get_mut(job.request.client);
             let unread = client.as_ref().map_or((false, 0), |client| (client.is_full(), client.unread.total()));
-            let Some(slice) = exchange.intake(xid, data.len(), unread, &mut self.cx) else {
+            let Some(slice) = answering.intake(job, xid, data.len(), unread, &mut self.cx) else {
                 return provider.hold(data, &mut self.cx.memory.pool);
             };
             let Ok(piece) = provider.read(&data[..slice]) else {
-                return match exchange.state.reads_error() {
+                return match answering.reads_error() {
                     true => self.tell(xid, ExchangeEvent::BodyEnd),
                     false => self.provider_failed(id, FaultKind::BadBody(BAD_CHUNKS)),
                 };
             };
             let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
             if let Some(client) = client.filter(|_| !payload.is_empty()) {
-                match exchange.pass_alike(payload, &mut self.clients.out, &mut self.cx) {
+                match answering.pass_alike(job, payload, &mut self.clients.out, &mut self.cx) {
                     // The common case: both connections are available.
                     Ok(forward) if forward.is_mere_news() => {
-                        pass_on(client, &exchange.job.request, &self.clients.out.bytes, &mut self.cx);
+                        pass_on(client, &job.request, &self.clients.out.bytes, &mut self.cx);
                     }
                     Ok(forward) => self.done(xid, Effect::Forward(forward)),
                     Err(alike) => self.provider_data(xid, payload, alike),
@@ -193,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// Handles a piece of a body, of which `Exchange::pass_alike` has taken `alike` bytes.
+    /// Handles a piece of a body, of which `Answering::pass_alike` has taken `alike` bytes.
     #[inline(never)]
     fn provider_data(&mut self, xid: ExchangeId, payload: &[u8], alike: usize) {
         let Some(exchange) = self.exchanges.get_mut(xid) else { return };

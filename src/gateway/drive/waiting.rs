@@ -29,7 +29,7 @@ impl Driver {
             let (exchanges, breakers, now) = (&self.exchanges, &mut self.cx.upstreams.breakers, self.cx.now.mono);
             let setup = &self.cx.setup;
             let look = |waiter: &Waiter| match exchanges.get(waiter.exchange) {
-                Some(exchange) => exchange.look_for_place(breakers, setup, now),
+                Some(one) => one.state.look_for_place(&one.job, breakers, setup, now),
                 None => Look::NotThis,
             };
             let Some(id) = self.cx.upstreams.queues.next(look, now) else {

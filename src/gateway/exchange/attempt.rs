@@ -3,21 +3,20 @@
 use super::build::Built;
 use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind};
-use super::job::{Asked, Attempt, Request, RequestJob, TriedAddresses};
+use super::job::{Attempt, Request, RequestJob, TriedAddresses};
 use super::next::NextStep;
 use super::output::Output;
 use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT, SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
-use crate::dialect::{Overflow, SseStream};
+use crate::dialect::SseStream;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{Among, Choice};
 use crate::gateway::provider::rate_limits::{Needs, retry_after};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
-use crate::policy::refusal::Refusal;
 use crate::wire::ModelEndpoint;
 use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
@@ -209,15 +208,6 @@ impl RequestJob {
     pub(super) fn route(&self) -> Option<(ModelEndpoint, &Target, &Provider)> {
         let target = self.target()?;
         Some((self.request.endpoint()?, target, self.request.setup.config.providers.get(target.provider)?))
-    }
-
-    /// The refusal of a prompt that no target can read.
-    pub(super) fn too_long(&self, overflow: &Overflow, own: Option<&str>) -> Refusal {
-        let counted = |asked: Asked| asked.prompt.map_or(asked.about, NonZeroU32::get);
-        let (estimate, context) =
-            (self.request.asked.map_or(0, counted), self.target().map_or(0, |target| target.context));
-        let to = self.request.endpoint().unwrap_or(ModelEndpoint::CHAT).shape;
-        Refusal::context_overflow(overflow.message(to, estimate.into(), context, own))
     }
 }
 

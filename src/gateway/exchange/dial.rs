@@ -1,9 +1,10 @@
 //! The connection of an attempt: a kept one, or dials to the addresses of the provider's host. The dial to a slow
 //! address continues while the next ones are tried (RFC 8305); all of them share `connect_timeout`.
 
-use super::event::{AnswerStep, Dial, Effect, Over};
+use super::event::{Dial, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::{Attempt, Request, RequestJob};
+use super::next::NextStep;
 use super::output::Output;
 use super::state::{Attempting, Dials, Half};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
@@ -23,16 +24,6 @@ impl Attempting {
         };
         job.attempt.sent = now;
         Effect::wait_until(by, std::mem::replace(&mut self.by, by))
-    }
-
-    /// Closes its connection, or its dials.
-    pub(super) fn drop_provider(&mut self, out: &mut Output) {
-        let slow = self.half.dials().earlier.map(|(slow, _)| slow);
-        let other = slow.filter(|slow| self.half.provider() != Some(*slow));
-        for provider in self.half.provider().into_iter().chain(other) {
-            out.release(provider, false);
-        }
-        self.half = Half::Resolving;
     }
 
     /// This connection is established: closes the other dial, and remembers the address if it was not the first.
@@ -59,86 +50,75 @@ impl Attempting {
     /// A dial has failed: tries the next address of the host, or waits for the other dial, and otherwise fails the
     /// attempt. The connection is closed already.
     pub(super) fn dial_failed(
-        &mut self,
+        mut self,
         job: &mut RequestJob,
         id: ProviderId,
         why: DialError,
+        out: &mut Output,
         cx: &mut Cx,
-    ) -> AnswerStep {
+    ) -> NextStep {
         let Dials { newest, earlier } = self.half.dials();
         if newest.is_some_and(|newest| newest != id) {
             self.half = Half::Dialing(Dials { newest, earlier: None });
-            return Ok(Effect::Nothing);
+            return self.goes_on(Effect::Nothing);
         }
         let earlier = earlier.filter(|(earlier, _)| *earlier != id);
         self.half = Half::Dialing(Dials { newest: None, earlier });
         if matches!(why, DialError::Connect(_)) && job.attempt.next_address(&job.request, cx) {
-            return self.dial_again(job, cx);
+            return self.dial_again(job, out, cx);
         }
         match earlier.is_some() {
-            true => Ok(Effect::Wait),
-            false => Err(Fault::from(FaultKind::Dial(why)).into()),
+            true => self.goes_on(Effect::Wait),
+            false => self.failed(job, Fault::from(FaultKind::Dial(why)), false, out, cx),
         }
-    }
-
-    /// The present step takes too long. `None`: the provider is not to blame.
-    pub(super) fn late(
-        &mut self,
-        job: &mut RequestJob,
-        unread: bool,
-        out: &mut Output,
-        cx: &mut Cx,
-    ) -> Option<AnswerStep> {
-        let kind = match self.half {
-            Half::Open(_) if unread => {
-                let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
-                self.by = first_byte.map_or(Mono::NEVER, |timeout| cx.now.mono.after(timeout));
-                return None;
-            }
-            Half::Open(_) => FaultKind::FirstByteTimeout,
-            Half::Dialing(dials) => return Some(self.dial_late(dials, job, out, cx)),
-            Half::Resolving | Half::Renewing => FaultKind::ConnectTimeout,
-        };
-        Some(Err(Fault::from(kind).into()))
     }
 
     /// A dial takes long: the next address is tried while the slow dial continues.
-    fn dial_late(&mut self, dials: Dials, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> AnswerStep {
+    pub(super) fn dial_late(mut self, dials: Dials, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> NextStep {
         let Dials { newest, earlier } = dials;
         let timeout = job.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
         let (order, until) = (job.attempt.addresses.order(), job.attempt.begun.after(timeout));
         if until <= cx.now.mono {
-            return Err(Fault::from(FaultKind::ConnectTimeout).into());
+            return self.failed(job, Fault::from(FaultKind::ConnectTimeout), false, out, cx);
         }
         if !job.attempt.next_address(&job.request, cx) {
             // Fewer addresses are known than when it began.
             self.by = until;
-            return Ok(Effect::Wait);
+            return self.goes_on(Effect::Wait);
         }
         let slow = earlier.or(newest.map(|newest| (newest, order)));
         self.half = Half::Dialing(Dials { newest: None, earlier: slow });
         if let (Some(_), Some(newest)) = (earlier, newest) {
             out.release(newest, false);
         }
-        self.dial_again(job, cx)
+        self.dial_again(job, out, cx)
     }
 
     /// The host's addresses are known, or their lookup has failed.
-    pub(super) fn resolved(&mut self, job: &mut RequestJob, failed: Option<&'static str>, cx: &mut Cx) -> AnswerStep {
+    pub(super) fn resolved(
+        self,
+        job: &mut RequestJob,
+        failed: Option<&'static str>,
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> NextStep {
         match failed {
             Some(why) => {
                 let fault = job.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
-                Err(fault.into())
+                self.failed(job, fault, false, out, cx)
             }
-            None => self.dial_again(job, cx),
+            None => self.dial_again(job, out, cx),
         }
     }
 
-    fn dial_again(&mut self, job: &mut RequestJob, cx: &mut Cx) -> AnswerStep {
-        let way = job.connect(Some(self.half.dials()), cx);
-        let (half, by, effect) = way.map_err(|fault| Box::<Over>::from(*fault))?;
-        (self.half, self.by) = (half, by);
-        Ok(effect)
+    fn dial_again(mut self, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> NextStep {
+        match job.connect(Some(self.half.dials()), cx) {
+            Ok((half, by, effect)) => {
+                (self.half, self.by) = (half, by);
+                self.goes_on(effect)
+            }
+            Err(fault) => self.failed(job, *fault, false, out, cx),
+        }
     }
 }
 

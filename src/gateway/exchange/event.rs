@@ -52,7 +52,7 @@ pub(crate) enum ExchangeEvent<'a> {
     Sent,
     /// The head of the response, and the bytes that it refers to.
     Head(&'a ResponseHead, &'a [u8]),
-    /// A complete, non-streamed answer at once, see [`super::state::Exchange::reads_at_once`].
+    /// A complete, non-streamed answer at once, see [`super::state::Answering::reads_at_once`].
     Whole(&'a [u8]),
     /// The body has ended as its framing announced.
     BodyEnd,

@@ -43,7 +43,7 @@ impl Answering {
             Draft::Kept(mut draft) => {
                 job.charge_failed(&self.body, &draft, &fault, &call.message, cx);
                 cx.memory.release(&mut draft.answer);
-                State::Answering(self).release(job.request.found.key, cx);
+                self.release(job.request.found.key, cx);
                 after(job, draft, fault, reused, cx)
             }
             draft => {

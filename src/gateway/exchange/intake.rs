@@ -2,7 +2,7 @@
 //! free memory. Reserves memory in [`super::super::budget`], and waits there for its turn and for the share of its key.
 
 use super::job::RequestJob;
-use super::state::{Answering, Body, Draft, Exchange, State};
+use super::state::{Answering, Body, Draft, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
 use crate::gateway::budget::{Budget, Gate, MemoryVerdict, Promise};
@@ -11,32 +11,13 @@ use crate::gateway::ids::ExchangeId;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::keys::KeyIx;
 
-impl Exchange {
-    /// Number of the next `bytes` of the response to take together; `None` if the provider is not read for now.
-    /// `unread`: true if the client has too much unread output, and the bytes charged to its key for that.
-    #[inline]
-    pub(crate) fn intake(
-        &mut self,
-        own: ExchangeId,
-        bytes: usize,
-        unread: (bool, usize),
-        cx: &mut Cx,
-    ) -> Option<usize> {
-        match self.state.answering_mut() {
-            Some(answering) => answering.intake(&self.job, own, bytes, unread, cx),
-            None => Some(bytes),
-        }
-    }
-
+impl Answering {
     /// True if a complete response of this many bytes, none of which arrived before, is read in place: it is short and
     /// there is memory for the output, so none needs to be reserved.
-    pub(crate) fn reads_at_once(&self, bytes: usize, cx: &mut Cx) -> bool {
-        let Some(Answering { paused: false, body: Body::Collect { buf, .. }, draft, .. }) = self.state.answering()
-        else {
-            return false;
-        };
+    pub(crate) fn reads_at_once(&self, job: &RequestJob, bytes: usize, cx: &mut Cx) -> bool {
+        let Answering { paused: false, body: Body::Collect { buf, .. }, draft, .. } = self else { return false };
         let (Some(promise), Some(key), Some(target)) =
-            (draft.get().map(|draft| &draft.answer), self.job.request.found.key, self.job.target())
+            (draft.get().map(|draft| &draft.answer), job.request.found.key, job.target())
         else {
             return false;
         };
@@ -48,10 +29,11 @@ impl Exchange {
             && cx.memory.budget.share_allows(promise, key, total)
             && Budget::has_room(total, false, &cx.memory.pool)
     }
-}
 
-impl Answering {
-    fn intake(
+    /// Number of the next `bytes` of the response to take together; `None` if the provider is not read for now.
+    /// `unread`: true if the client has too much unread output, and the bytes charged to its key for that.
+    #[inline]
+    pub(crate) fn intake(
         &mut self,
         job: &RequestJob,
         own: ExchangeId,

@@ -1,6 +1,7 @@
 //! The request of an exchange and all data that outlives its states: its properties, admission and attempts.
 
 use super::authorize::{Endpoint, Identified};
+use super::fault::{Fault, FaultKind};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Param, PromptTokens, ResponseIdentity};
 use crate::gateway::access_log::ClientAttribution;
@@ -249,6 +250,13 @@ impl RequestJob {
             }
         }
         self.request.model()?.queue
+    }
+
+    /// Failure of the request if its `request_timeout` is over. A provider that was not read may have answered long
+    /// ago, so it is not to blame.
+    pub(super) fn overdue(&self, unread: bool, now: Mono) -> Option<Fault> {
+        let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };
+        self.admitted.as_ref().is_some_and(|admitted| admitted.until <= now).then(|| Fault::from(kind))
     }
 
     /// True if it was admitted by an upper bound of its usage.

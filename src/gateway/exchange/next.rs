@@ -1,7 +1,7 @@
 //! Steps of a request from one state to the next. A handler owns the state that it ends, and returns the step that
 //! follows: so no handler calls another, and only [`super::Exchange`] knows the whole way.
 
-use super::event::Effect;
+use super::event::{Effect, Forward};
 use super::fault::Fault;
 use super::state::{Outgoing, State};
 use crate::policy::refusal::Refusal;
@@ -32,6 +32,8 @@ pub(super) enum NextStep {
     GiveUp(Outgoing, Box<Fault>),
     /// End the request in this state.
     End(State, Box<Fault>),
+    /// End the request in this state after the good part of its stream, which is in the output and sent like this.
+    EndAfter(State, Box<Fault>, Forward),
 }
 
 impl NextStep {

@@ -7,6 +7,8 @@ use super::event::{ClientMessage, Effect};
 use super::fault::{Fault, FaultKind, wants_rest};
 use super::job::{Attempt, Request, RequestJob};
 use super::next::NextStep;
+use super::output::Output;
+use super::own_events::EventWriter;
 use super::state::{Outgoing, Queued, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::{Cx, Setup};
@@ -131,7 +133,7 @@ impl Queued {
     }
 
     /// Failure of a request that has waited for `wait`.
-    pub(super) fn in_vain(job: &RequestJob, cx: &mut Cx) -> Fault {
+    fn in_vain(job: &RequestJob, cx: &mut Cx) -> Fault {
         let now = cx.now.mono;
         let Some((queue, model)) = job.request.model().and_then(|model| Some((model.queue?, model))) else {
             return Fault::from(FaultKind::Internal);
@@ -157,11 +159,32 @@ impl Queued {
     }
 
     /// Adds the time since the last call to the time that the request has waited.
-    pub(super) fn note_waited(&mut self, request: &mut Request, now: Mono) {
+    fn note_waited(&mut self, request: &mut Request, now: Mono) {
         let waited = u32::try_from(now.micros_since(self.since)).unwrap_or(u32::MAX);
         self.since = now;
         // At least 1, so that a wait of no time is still reported as one.
         request.queued = request.queued.saturating_add(waited).max(1);
+    }
+
+    /// The wait is over, or a deadline of the request, or a heartbeat is due.
+    pub(super) fn due(
+        mut self,
+        job: &mut RequestJob,
+        (unread, drained): (bool, bool),
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> NextStep {
+        let now = cx.now.mono;
+        let late = match self.by <= now {
+            true => Some(Queued::in_vain(job, cx)),
+            false => job.overdue(unread, now),
+        };
+        if let Some(fault) = late {
+            return NextStep::End(State::Queued(self), Box::new(fault));
+        }
+        self.note_waited(&mut job.request, now);
+        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), out, cx);
+        NextStep::Enter(State::Queued(self), effect)
     }
 
     /// Leaves the queue: the request ends while it waits.

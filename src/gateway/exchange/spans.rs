@@ -3,8 +3,9 @@
 //! a [`Trace`] holds the data, if spans are wanted. Must never contain content.
 
 use super::authorize::Endpoint;
+use super::cost::Bill;
 use super::event::Outcome;
-use super::finish::{Bill, CLIENT_LEFT};
+use super::finish::CLIENT_LEFT;
 use super::job::{Attempt, Request, RequestNotes};
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};

@@ -3,16 +3,12 @@
 
 use super::fault::Fault;
 use super::job::RequestJob;
-use super::output::Output;
 use crate::base::buf::Buf;
-use crate::base::limits::DONE_GRACE;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, SseStream};
 use crate::gateway::budget::Promise;
-use crate::gateway::cx::Cx;
 use crate::gateway::ids::{ExchangeId, ProviderId};
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::keys::KeyIx;
 use crate::policy::meter::Lease;
 use crate::policy::usage::Usage;
 use crate::wire::head::RequestHead;
@@ -40,181 +36,6 @@ pub(crate) enum State {
     Committing(Committing),
     /// The exchange has ended, or is changing its state.
     Ended,
-}
-
-impl State {
-    /// The answer under way.
-    #[inline]
-    pub(super) fn answering(&self) -> Option<&Answering> {
-        if let State::Answering(answering) = self { Some(answering) } else { None }
-    }
-
-    #[inline]
-    pub(super) fn answering_mut(&mut self) -> Option<&mut Answering> {
-        if let State::Answering(answering) = self { Some(answering) } else { None }
-    }
-
-    /// The stream of the answer under way.
-    pub(super) fn stream(&self) -> Option<&SseStream> {
-        if let Body::Stream(stream) = &self.answering()?.body { Some(stream) } else { None }
-    }
-
-    /// Usage that has been observed of the answer under way.
-    pub(super) fn observed(&self) -> ObservedUsage {
-        self.answering().map_or_else(ObservedUsage::default, |answering| answering.body.observed())
-    }
-
-    /// True if its key is being looked up.
-    pub(crate) fn is_identifying(&self) -> bool {
-        matches!(self, State::Identifying { .. })
-    }
-
-    /// True during a query to a shared ledger.
-    pub(crate) fn is_reserving(&self) -> bool {
-        matches!(self, State::Reserving(_))
-    }
-
-    /// True if it waits for a slot.
-    pub(crate) fn is_queued(&self) -> bool {
-        matches!(self, State::Queued(_))
-    }
-
-    /// True if an attempt is under way.
-    pub(super) fn is_under_way(&self) -> bool {
-        matches!(self, State::Attempting(_) | State::Answering(_))
-    }
-
-    /// True if an answer has begun.
-    pub(crate) fn is_answering(&self) -> bool {
-        self.answering().is_some()
-    }
-
-    /// True if the response is an error by its status: its body only affects the message.
-    pub(crate) fn reads_error(&self) -> bool {
-        matches!(self, State::Answering(Answering { body: Body::Error { .. }, .. }))
-    }
-
-    /// True if it waits for the result with this number.
-    pub(crate) fn awaits(&self, serial: u64) -> bool {
-        match self {
-            State::Translating(translating) => translating.serial.get() == serial,
-            State::Answering(Answering { body: Body::Offloaded { serial: own, .. }, .. }) => own.get() == serial,
-            _ => false,
-        }
-    }
-
-    /// True if it waits for this connection to be established.
-    pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
-        match self {
-            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => {
-                dials.newest == Some(provider) || dials.earlier.is_some_and(|(earlier, _)| earlier == provider)
-            }
-            _ => false,
-        }
-    }
-
-    /// The connection that [`super::Effect::Dial`] asked for has this name.
-    pub(crate) fn dialing(&mut self, provider: ProviderId) {
-        if let State::Attempting(Attempting { half: Half::Dialing(dials), .. }) = self {
-            dials.newest = Some(provider);
-        }
-    }
-
-    /// Events that an attempt waits for before it has a connection.
-    pub(super) fn half(&self) -> Option<Half> {
-        if let State::Attempting(attempting) = self { Some(attempting.half) } else { None }
-    }
-
-    /// The connection that carries the request.
-    pub(crate) fn provider(&self) -> Option<ProviderId> {
-        match self {
-            State::Attempting(attempting) => attempting.half.provider(),
-            State::Answering(answering) => answering.provider,
-            _ => None,
-        }
-    }
-
-    /// Closes its connection, whatever it is doing.
-    pub(super) fn drop_provider(&mut self, out: &mut Output) {
-        match self {
-            State::Attempting(attempting) => attempting.drop_provider(out),
-            State::Answering(answering) => answering.drop_provider(out),
-            _ => {}
-        }
-    }
-
-    /// Deadline of the state itself; if the flag is set, no other clock shortens it.
-    #[inline]
-    pub(super) fn due(&self) -> (Mono, bool) {
-        match self {
-            State::Reading { .. } | State::Ended => (Mono::NEVER, false),
-            State::Identifying { by, .. }
-            | State::Translating(Translating { by, .. })
-            | State::Reserving(Reserving { by, .. })
-            | State::Queued(Queued { by, .. })
-            | State::Attempting(Attempting { by, .. })
-            | State::Answering(Answering { by, .. }) => (*by, false),
-            // Its answer is complete.
-            State::Committing(Committing { by, .. }) => (*by, true),
-        }
-    }
-
-    /// The outgoing form of the request, from which more is written to its provider.
-    pub(super) fn leaving(&mut self) -> Option<&mut OutgoingRequest> {
-        match self {
-            State::Attempting(Attempting { draft, .. })
-            | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => Some(draft),
-            _ => None,
-        }
-    }
-
-    /// Leaves its queue, if it is in one: the request ends while it waits.
-    pub(super) fn leave_queue(&mut self, job: &mut RequestJob, cx: &mut Cx) {
-        if let State::Queued(queued) = self {
-            queued.leave(job, cx);
-        }
-    }
-
-    /// The request's outgoing form, as long as the state has it.
-    pub(super) fn draft(&self) -> Option<&OutgoingRequest> {
-        match self {
-            State::Reading { draft }
-            | State::Reserving(Reserving { draft: Some(draft), .. })
-            | State::Queued(Queued { draft, .. })
-            | State::Attempting(Attempting { draft, .. }) => Some(draft),
-            State::Answering(answering) => answering.draft.get(),
-            _ => None,
-        }
-    }
-
-    /// Releases everything that the state holds. `key`: the key that the storage of a stream was charged to.
-    pub(super) fn release(self, key: Option<KeyIx>, cx: &mut Cx) {
-        match self {
-            State::Reading { draft }
-            | State::Reserving(Reserving { draft: Some(draft), .. })
-            | State::Queued(Queued { draft, .. })
-            | State::Attempting(Attempting { draft, .. }) => cx.upstreams.requests.put(draft, &mut cx.memory),
-            State::Answering(Answering { body, draft, mut last, paused, charged, .. }) => {
-                if paused {
-                    cx.memory.budget.ease();
-                }
-                body.release(cx);
-                if let Some(key) = key {
-                    cx.memory.budget.recharge(key, charged, 0);
-                }
-                last.release(&mut cx.memory.pool);
-                if let Draft::Kept(draft) | Draft::Leaving(draft) = draft {
-                    cx.upstreams.requests.put(draft, &mut cx.memory);
-                }
-            }
-            State::Committing(mut committing) => committing.last.release(&mut cx.memory.pool),
-            State::Translating(mut translating) => {
-                cx.abandon(translating.serial);
-                cx.memory.release(&mut translating.promise);
-            }
-            State::Identifying { .. } | State::Reserving(_) | State::Ended => {}
-        }
-    }
 }
 
 /// A helper thread writes the body for the present target.
@@ -298,7 +119,7 @@ pub(crate) struct Dials {
 }
 
 /// An answer arrives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Answering {
     /// `None` once the provider's connection is not needed any more.
     pub(super) provider: Option<ProviderId>,
@@ -318,33 +139,16 @@ pub(crate) struct Answering {
     pub(super) charged: u32,
 }
 
-impl Answering {
-    /// When the provider of a stream counts as late from now on: soon, once it has sent its final event.
-    pub(super) fn late(&self, finish_seen: bool, now: Mono) -> Mono {
-        const GRACE: u32 = DONE_GRACE.as_millis() as u32;
-        now.after_ms(if finish_seen { GRACE.min(self.idle) } else { self.idle })
-    }
-}
-
 /// The request of a response.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum Draft {
     /// Another attempt may follow.
     Kept(Outgoing),
     /// No other attempt may follow, but the rest of the request is still being written.
     Leaving(Outgoing),
     /// The draft is dropped: part of the answer has been sent.
+    #[default]
     Gone,
-}
-
-impl Draft {
-    /// The request, until it is dropped.
-    pub(super) fn get(&self) -> Option<&OutgoingRequest> {
-        match self {
-            Draft::Kept(draft) | Draft::Leaving(draft) => Some(draft),
-            Draft::Gone => None,
-        }
-    }
 }
 
 /// The body of a response as it arrives.

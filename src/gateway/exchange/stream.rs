@@ -1,75 +1,31 @@
 //! A response as it arrives: its body is read as its head requires, and the events of a stream are relayed. Usage is
 //! observed in passing.
 
-use super::event::{AnswerStep, ClientMessage, DriverCall, Effect, Forward, Outcome, Over};
+use super::event::{AnswerStep, DriverCall, Effect, Forward, Outcome, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::output::Output;
 use super::reply::collect;
-use super::state::{Answering, Attempting, Body, Draft, Exchange, FinalOutput, Queued, State};
-use super::transitions::Step;
-use crate::base::buf::Buf;
+use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::limits::ERROR_BODY_MAX;
 use crate::base::time::Mono;
-use crate::dialect::errors::ErrorWords;
-use crate::dialect::stream::heartbeat;
-use crate::dialect::{Fed, ObservedUsage, ResponseIdentity, SseStream, StreamFault, failure, opening};
+use crate::dialect::{Fed, StreamFault};
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
-use crate::gateway::offload::{JobOwner, OffloadTask, Product};
 use crate::gateway::provider::breaker::Begun;
-use crate::wire::{ModelEndpoint, Shape};
 
-impl Body {
-    /// Usage that has been observed so far.
-    pub(super) fn observed(&self) -> ObservedUsage {
-        match self {
-            Body::Stream(stream) => stream.observed(),
-            Body::Offloaded { observed, .. } => **observed,
-            Body::Collect { .. } | Body::Error { .. } => ObservedUsage::default(),
-        }
-    }
-
-    /// Bytes of storage in its buffers.
-    pub(super) fn storage(&self) -> usize {
-        match self {
-            Body::Stream(stream) => stream.capacity(),
-            Body::Collect { buf, .. } | Body::Error { buf, .. } => buf.capacity(),
-            Body::Offloaded { .. } => 0,
-        }
-    }
-
-    /// Takes the stream and leaves one without content.
-    fn take_stream(&mut self) -> Option<Box<SseStream>> {
-        match std::mem::replace(self, Body::Collect { buf: Buf::default(), announced: None, stream: None }) {
-            Body::Stream(stream) => Some(stream),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-
-    /// Releases its storage.
-    pub(super) fn release(self, cx: &mut Cx) {
-        match self {
-            Body::Stream(mut stream) => {
-                stream.release(&mut cx.memory.pool);
-                cx.upstreams.streams.put(stream);
-            }
-            Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.memory.pool),
-            Body::Offloaded { serial, .. } => cx.abandon(serial),
-        }
-    }
-}
-
-impl Exchange {
+impl Answering {
     /// A piece of a stream that only contains an event like the one before: returns how it is sent, from `out`.
-    /// Otherwise the number of bytes that are such an event, which is in `out`; [`Exchange::data`] handles the rest.
+    /// Otherwise the number of bytes that are such an event, which is in `out`; [`Answering::data`] handles the rest.
     #[inline]
-    pub(crate) fn pass_alike(&mut self, data: &[u8], out: &mut Output, cx: &mut Cx) -> Result<Forward, usize> {
-        let Some(answering) = self.state.answering_mut() else { return Err(0) };
-        let Body::Stream(stream) = &mut answering.body else { return Err(0) };
+    pub(crate) fn pass_alike(
+        &mut self,
+        job: &mut RequestJob,
+        data: &[u8],
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> Result<Forward, usize> {
+        let Body::Stream(stream) = &mut self.body else { return Err(0) };
         if cx.is_long(stream.held() + data.len()) {
             return Err(0);
         }
@@ -78,77 +34,12 @@ impl Exchange {
         if alike < data.len() || cx.is_long(out.bytes.len()) {
             return Err(alike);
         }
-        let opens = self.job.open();
-        Ok(Forward { opens, ..answering.relayed(&mut self.job, false, out, cx) })
+        let opens = job.open();
+        Ok(Forward { opens, ..self.relayed(job, false, out, cx) })
     }
 
-    /// A piece of the response's body, of which [`Exchange::pass_alike`] has taken `alike` bytes.
-    pub(crate) fn data(&mut self, data: &[u8], alike: usize, call: &mut DriverCall, cx: &mut Cx) -> Effect {
-        let taken = Step::of(self, &format_args!("Data"));
-        let step = match self.state.answering_mut() {
-            Some(answering) => answering.data(&mut self.job, data, alike, call, cx),
-            None => Err(Fault::from(FaultKind::Internal).into()),
-        };
-        let effect = self.follow(step, call, cx);
-        taken.leads(self, &effect);
-        effect
-    }
-
-    /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection. A client
-    /// that has not read its pending output, `drained`, needs none.
-    pub(super) fn heartbeat(&mut self, drained: bool, out: &mut Output, cx: &mut Cx) -> Effect {
-        let job = &mut self.job;
-        if let Some(admitted) = &mut job.admitted {
-            admitted.beat = cx.now.mono.after(job.request.setup.config.server.heartbeat_after);
-        }
-        let Some(endpoint) = job.request.endpoint().filter(|_| drained) else { return Effect::Wait };
-        out.bytes.clear();
-        let identity = job.request.counted_identity(cx.now.unix);
-        job.attempt.told = self.state.write_heartbeat(endpoint.shape, job.attempt.told, &identity, &mut out.bytes);
-        Effect::Forward(Forward { opens: job.open(), commits: false, waits: true })
-    }
-}
-
-impl State {
-    /// Writes a heartbeat. Returns the events that the client has got: another attempt may follow as long as none has
-    /// arrived, and continues after them.
-    fn write_heartbeat(&mut self, shape: Shape, told: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
-        match self {
-            State::Answering(Answering { body: Body::Stream(stream), .. }) => stream.heartbeat(shape, identity, out),
-            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
-                opening(shape, told, draft.state.as_ref(), identity, out)
-            }
-            _ => {
-                heartbeat(shape, out);
-                told
-            }
-        }
-    }
-
-    /// Writes the error event that ends a broken stream, in the client's shape.
-    pub(super) fn write_failure(
-        &mut self,
-        endpoint: ModelEndpoint,
-        told: u16,
-        words: &ErrorWords<'_>,
-        identity: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) {
-        match self {
-            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
-                stream.fail(endpoint, words, identity, out)
-            }
-            State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }) => {
-                failure(endpoint, told, draft.state.as_ref(), words, identity, out);
-            }
-            _ => failure(endpoint, 0, None, words, identity, out),
-        }
-    }
-}
-
-impl Answering {
     /// A piece of the answer's body, of which `alike` bytes are passed on already.
-    fn data(
+    pub(super) fn data(
         &mut self,
         job: &mut RequestJob,
         data: &[u8],
@@ -314,59 +205,8 @@ impl Answering {
         Ok(Effect::End(forward, Outcome { status: 200, error: None, usage }))
     }
 
-    /// Releases the connection, whose response is complete.
-    pub(super) fn release_complete(&mut self, out: &mut Output) {
-        if let Some(provider) = self.provider.take() {
-            out.release(provider, true);
-        }
-    }
-
-    /// Closes the connection, whatever it is doing.
-    pub(super) fn drop_provider(&mut self, out: &mut Output) {
-        if let Some(provider) = self.provider.take() {
-            out.release(provider, false);
-        }
-    }
-
-    /// The response's body has ended as its framing announced.
-    pub(super) fn body_end(&mut self, job: &mut RequestJob, call: &mut DriverCall, cx: &mut Cx) -> AnswerStep {
-        match &mut self.body {
-            // Another attempt may need the same connection.
-            Body::Error { .. } if self.provider.is_some() => {
-                self.release_complete(call.out);
-                Ok(Effect::Again)
-            }
-            Body::Error { buf, status, retry_after } => {
-                Err(job.status_fault(buf.bytes(), *status, *retry_after).into())
-            }
-            Body::Collect { buf, stream, .. } => {
-                let (buf, stream) = (std::mem::take(buf), stream.take());
-                self.collected(job, buf, stream, call, cx)
-            }
-            Body::Stream(stream) => match stream.take_document() {
-                // The body is read as a complete response.
-                Some(buf) => {
-                    let stream = self.body.take_stream();
-                    self.collected(job, buf, stream, call, cx)
-                }
-                None if cx.is_long(stream.held()) => {
-                    // The provider is not needed any more.
-                    self.by = Mono::NEVER;
-                    self.offload_events(job, None, &call.message, cx)
-                }
-                None => {
-                    call.out.bytes.clear();
-                    let identity = job.request.counted_identity(cx.now.unix);
-                    let ended = stream.end(&mut cx.memory.pool, &identity, &mut call.out.bytes);
-                    self.ended(job, ended, call.out, cx)
-                }
-            },
-            Body::Offloaded { .. } => Ok(Effect::Nothing),
-        }
-    }
-
     /// Handles the end of a stream that has been read; its output is in `out`.
-    fn ended(
+    pub(super) fn ended(
         &mut self,
         job: &mut RequestJob,
         ended: Result<(), StreamFault>,
@@ -381,109 +221,6 @@ impl Answering {
             }
             Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, out)),
         }
-    }
-
-    /// Has a large event read by a helper thread: `data` is its part so far, or the stream has ended with it.
-    fn offload_events(
-        &mut self,
-        job: &RequestJob,
-        data: Option<&[u8]>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> AnswerStep {
-        let observed = Box::new(self.body.observed());
-        let Some(stream) = self.body.take_stream() else { return Err(Fault::from(FaultKind::Internal).into()) };
-        let serial = cx.next_offload();
-        let identity = job.request.counted_identity(cx.now.unix).into();
-        self.body = Body::Offloaded { serial, observed };
-        let mut piece = Buf::default();
-        piece.push(&mut cx.memory.pool, data.unwrap_or_default());
-        let lent = stream.capacity() + piece.capacity();
-        let task = match data {
-            Some(_) => OffloadTask::Events { stream, data: piece },
-            None => OffloadTask::LastEvent { stream },
-        };
-        let of = JobOwner { exchange: message.exchange, key: job.request.found.key, serial };
-        cx.offload(of, lent, identity, task);
-        Ok(Effect::Wait)
-    }
-
-    /// Handles the result of a helper thread for a piece of the answer.
-    pub(super) fn offloaded(
-        &mut self,
-        job: &mut RequestJob,
-        product: Option<Product>,
-        call: &mut DriverCall,
-        cx: &mut Cx,
-    ) -> AnswerStep {
-        match product {
-            Some(Product::Reply { read, out: body }) => self.whole_read(job, read, body, call, cx),
-            Some(Product::Events { stream, out: bytes, fed }) => {
-                self.body = Body::Stream(stream);
-                call.out.bytes = bytes;
-                self.fed(job, fed, call.out, cx)
-            }
-            Some(Product::LastEvent { stream, out: bytes, ended }) => {
-                self.body = Body::Stream(stream);
-                call.out.bytes = bytes;
-                self.ended(job, ended, call.out, cx)
-            }
-            Some(Product::Request { .. }) | None => {
-                cx.report.stats.panics += 1;
-                Err(Fault::from(FaultKind::Internal).into())
-            }
-        }
-    }
-
-    /// The provider is late with its response. If it was not read, it is not to blame: its client did not read, or the
-    /// buffers were full. The body of an error is not waited for.
-    pub(super) fn answer_late(
-        &mut self,
-        job: &mut RequestJob,
-        unread: bool,
-        call: &mut DriverCall,
-        cx: &mut Cx,
-    ) -> AnswerStep {
-        let kind = match &self.body {
-            Body::Error { .. } => {
-                self.drop_provider(call.out);
-                return self.body_end(job, call, cx);
-            }
-            _ if unread => return Ok(self.drained(cx)),
-            // Only its terminator is missing, or texts that its provider does not send.
-            Body::Stream(stream) if stream.finish_seen() || stream.may_be_done() => {
-                self.drop_provider(call.out);
-                return self.body_end(job, call, cx);
-            }
-            Body::Stream(_) if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
-            _ => FaultKind::FirstByteTimeout,
-        };
-        Err(Fault::from(kind).into())
-    }
-
-    /// All of the request has been sent: it is not needed any more if part of the answer has been relayed.
-    pub(super) fn sent(&mut self, cx: &mut Cx) -> Effect {
-        match std::mem::replace(&mut self.draft, Draft::Gone) {
-            Draft::Leaving(draft) => {
-                cx.upstreams.requests.put(draft, &mut cx.memory);
-                Effect::Release
-            }
-            other => {
-                self.draft = other;
-                Effect::Nothing
-            }
-        }
-    }
-
-    /// The client reads again: the timeout of the provider of a stream begins again.
-    pub(super) fn drained(&mut self, cx: &Cx) -> Effect {
-        let finish_seen = match &self.body {
-            Body::Stream(stream) => stream.finish_seen(),
-            Body::Offloaded { .. } => false,
-            Body::Collect { .. } | Body::Error { .. } => return Effect::Nothing,
-        };
-        self.by = self.late(finish_seen, cx.now.mono);
-        Effect::Wait
     }
 }
 

@@ -116,6 +116,7 @@ fn variant(of: &impl Debug) -> VariantName {
 mod tests {
     use super::*;
     use crate::gateway::exchange::ExchangeEvent;
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn step_that_is_not_in_the_table_is_found() {
@@ -129,5 +130,52 @@ mod tests {
         assert_eq!(variant(&ExchangeEvent::Whole(&[1; 9])).text(), "Whole");
         assert_eq!(variant(&ExchangeEvent::Body { complete: true }).text(), "Body");
         assert_eq!(variant(&format_args!("Data")).text(), "Data");
+    }
+
+    type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
+    /// The words of `text` that follow `prefix`.
+    fn words<'a>(text: &'a str, prefix: &'static str) -> impl Iterator<Item = &'a str> {
+        let word = |rest: &'a str| rest.split(|c: char| !c.is_ascii_alphanumeric()).next();
+        text.split(prefix).skip(1).filter_map(word)
+    }
+
+    /// The pairs of the two matches, by reference and by value: every state of an arm with every event of it.
+    fn matched(source: &str) -> Table<'_> {
+        let mut table = Table::new();
+        for (head, indent) in
+            [("match (&mut *state, event) {", "\n            ("), ("match (state, event) {", "\n        (")]
+        {
+            let body = source.split(head).nth(1).expect("the match is there");
+            let body = body.split("(state, event) =>").next().expect("its last arm is, too");
+            let patterns = body.split(indent).skip(1).filter_map(|arm| arm.split("=>").next());
+            for arm in patterns {
+                let states: Vec<&str> = match arm.starts_with("state, ") {
+                    true => vec!["any"],
+                    false => words(arm, "State::").collect(),
+                };
+                for state in states {
+                    table.entry(state).or_default().extend(words(arm, "Event::"));
+                }
+            }
+        }
+        table.retain(|_, events| !events.is_empty());
+        table
+    }
+
+    /// The pairs of the table. A piece of a body arrives by [`super::super::Exchange::data`].
+    fn listed() -> Table<'static> {
+        let mut table = Table::new();
+        for (state, events, _) in TRANSITIONS {
+            table.entry(state).or_default().extend(events.split(", ").filter(|event| *event != "Data"));
+        }
+        table
+    }
+
+    #[test]
+    fn table_of_states_equals_the_match() {
+        let matched = matched(include_str!("dispatch.rs"));
+        assert!(matched.len() > 5, "{matched:?}");
+        assert_eq!(matched, listed());
     }
 }

@@ -2,9 +2,11 @@
 
 use super::build::{Wanted, write_first};
 use super::event::{ClientMessage, Effect, Translate};
-use super::fault::Fault;
+use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
+use super::output::Output;
+use super::own_events::EventWriter;
 use super::reading::reread;
 use super::state::{Outgoing, State, Translating};
 use crate::dialect::{Invalid, OwnedTarget, RequestTarget};
@@ -44,6 +46,22 @@ impl Translating {
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         let effect = Effect::Translate(Box::new(Translate { draft, from: Shape::Responses, target: None, serial }));
         NextStep::Enter(State::Translating(Translating { serial, promise, failed: None, by }), effect)
+    }
+
+    /// The helper thread or the request takes too long, or a heartbeat is due.
+    pub(super) fn due(
+        self,
+        job: &mut RequestJob,
+        (unread, drained): (bool, bool),
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> NextStep {
+        let now = cx.now.mono;
+        let late = (self.by <= now).then(|| Fault::from(FaultKind::RequestTimeout));
+        match job.overdue(unread, now).or(late) {
+            Some(fault) => NextStep::End(State::Translating(self), Box::new(fault)),
+            None => NextStep::Enter(State::Translating(self), job.heartbeat(drained, EventWriter::Alone, out, cx)),
+        }
     }
 
     /// A helper thread has translated the request, or read it again.

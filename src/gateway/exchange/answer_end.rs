@@ -1,0 +1,106 @@
+//! The end of an answer: its body is complete, its provider is late or has failed.
+
+use super::event::{AnswerStep, DriverCall, Effect, Over};
+use super::fault::{Fault, FaultKind};
+use super::finish::await_row;
+use super::job::RequestJob;
+use super::next::NextStep;
+use super::state::{Answering, Body, Committing, Draft, State};
+use crate::base::time::Mono;
+use crate::gateway::cx::Cx;
+
+impl Answering {
+    /// The response's body has ended as its framing announced.
+    pub(super) fn body_end(&mut self, job: &mut RequestJob, call: &mut DriverCall, cx: &mut Cx) -> AnswerStep {
+        match &mut self.body {
+            // Another attempt may need the same connection.
+            Body::Error { .. } if self.provider.is_some() => {
+                self.release_complete(call.out);
+                Ok(Effect::Again)
+            }
+            Body::Error { buf, status, retry_after } => {
+                Err(job.status_fault(buf.bytes(), *status, *retry_after).into())
+            }
+            Body::Collect { buf, stream, .. } => {
+                let (buf, stream) = (std::mem::take(buf), stream.take());
+                self.collected(job, buf, stream, call, cx)
+            }
+            Body::Stream(stream) => match stream.take_document() {
+                // The body is read as a complete response.
+                Some(buf) => {
+                    let stream = self.body.take_stream();
+                    self.collected(job, buf, stream, call, cx)
+                }
+                None if cx.is_long(stream.held()) => {
+                    // The provider is not needed any more.
+                    self.by = Mono::NEVER;
+                    self.offload_events(job, None, &call.message, cx)
+                }
+                None => {
+                    call.out.bytes.clear();
+                    let identity = job.request.counted_identity(cx.now.unix);
+                    let ended = stream.end(&mut cx.memory.pool, &identity, &mut call.out.bytes);
+                    self.ended(job, ended, call.out, cx)
+                }
+            },
+            Body::Offloaded { .. } => Ok(Effect::Nothing),
+        }
+    }
+
+    /// The provider is late with its response. If it was not read, it is not to blame: its client did not read, or the
+    /// buffers were full. The body of an error is not waited for.
+    fn late_answer(&mut self, job: &mut RequestJob, unread: bool, call: &mut DriverCall, cx: &mut Cx) -> AnswerStep {
+        let kind = match &self.body {
+            Body::Error { .. } => {
+                self.drop_provider(call.out);
+                return self.body_end(job, call, cx);
+            }
+            _ if unread => return Ok(self.drained(cx)),
+            // Only its terminator is missing, or texts that its provider does not send.
+            Body::Stream(stream) if stream.finish_seen() || stream.may_be_done() => {
+                self.drop_provider(call.out);
+                return self.body_end(job, call, cx);
+            }
+            Body::Stream(_) if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
+            _ => FaultKind::FirstByteTimeout,
+        };
+        Err(Fault::from(kind).into())
+    }
+
+    /// A deadline of the request or of its provider has expired, or a heartbeat is due.
+    pub(super) fn due(
+        mut self,
+        job: &mut RequestJob,
+        (unread, drained): (bool, bool),
+        call: &mut DriverCall,
+        cx: &mut Cx,
+    ) -> NextStep {
+        let now = cx.now.mono;
+        let step = match job.overdue(unread, now) {
+            Some(fault) => Err(fault.into()),
+            None if self.by <= now => self.late_answer(job, unread, call, cx),
+            None => Ok(job.heartbeat(drained, self.body.writer(), call.out, cx)),
+        };
+        match step {
+            Ok(effect) => NextStep::Enter(State::Answering(self), effect),
+            Err(over) => self.over(*over, job, call, cx),
+        }
+    }
+
+    /// The answer is over.
+    #[inline(never)]
+    pub(super) fn over(self, over: Over, job: &mut RequestJob, call: &mut DriverCall, cx: &mut Cx) -> NextStep {
+        match over {
+            Over::Failed { fault, good } => match (self.failed(job, fault, false, call, cx), good) {
+                (NextStep::End(state, fault), Some(good)) => NextStep::EndAfter(state, fault, good),
+                (next, _) => next,
+            },
+            Over::Complete { last, kind, usage, forward } => {
+                let committing = Committing { last, kind, usage, by: Mono::NEVER };
+                let (committing, effect) = await_row(job, committing, forward, call, cx);
+                self.release(job.request.found.key, cx);
+                NextStep::Enter(State::Committing(committing), effect)
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Progress and deadlines of an attempt that has no answer yet.
+
+use super::event::{DriverCall, Effect};
+use super::fault::{Fault, FaultKind};
+use super::job::RequestJob;
+use super::next::NextStep;
+use super::output::Output;
+use super::own_events::EventWriter;
+use super::state::{Attempting, Half, State};
+use crate::base::time::Mono;
+use crate::gateway::cx::Cx;
+
+impl Attempting {
+    /// The attempt continues, with this effect.
+    pub(super) fn goes_on(self, effect: Effect) -> NextStep {
+        NextStep::Enter(State::Attempting(self), effect)
+    }
+
+    /// Closes its connection, or its dials.
+    pub(super) fn drop_provider(&mut self, out: &mut Output) {
+        let slow = self.half.dials().earlier.map(|(slow, _)| slow);
+        let other = slow.filter(|slow| self.half.provider() != Some(*slow));
+        for provider in self.half.provider().into_iter().chain(other) {
+            out.release(provider, false);
+        }
+        self.half = Half::Resolving;
+    }
+
+    /// A deadline of the request or of the present step has expired, or a heartbeat is due.
+    pub(super) fn due(
+        mut self,
+        job: &mut RequestJob,
+        (unread, drained): (bool, bool),
+        call: &mut DriverCall,
+        cx: &mut Cx,
+    ) -> NextStep {
+        let now = cx.now.mono;
+        let overdue = job.overdue(unread, now);
+        let late = match self.half {
+            _ if overdue.is_some() => overdue,
+            _ if self.by > now => None,
+            Half::Renewing => return job.renewed(self.draft, &call.message, cx),
+            Half::Dialing(dials) => return self.dial_late(dials, job, call.out, cx),
+            // The provider is not to blame.
+            Half::Open(_) if unread => {
+                let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
+                self.by = first_byte.map_or(Mono::NEVER, |timeout| now.after(timeout));
+                None
+            }
+            Half::Open(_) => Some(Fault::from(FaultKind::FirstByteTimeout)),
+            Half::Resolving => Some(Fault::from(FaultKind::ConnectTimeout)),
+        };
+        if let Some(fault) = late {
+            return self.failed(job, fault, false, call.out, cx);
+        }
+        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), call.out, cx);
+        self.goes_on(effect)
+    }
+}

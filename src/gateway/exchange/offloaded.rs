@@ -1,0 +1,63 @@
+//! Long events of a stream, which a helper thread reads.
+
+use super::event::{AnswerStep, ClientMessage, DriverCall, Effect};
+use super::fault::{Fault, FaultKind};
+use super::job::RequestJob;
+use super::state::{Answering, Body};
+use crate::base::buf::Buf;
+use crate::gateway::cx::Cx;
+use crate::gateway::offload::{JobOwner, OffloadTask, Product};
+
+impl Answering {
+    /// Has a large event read by a helper thread: `data` is its part so far, or the stream has ended with it.
+    pub(super) fn offload_events(
+        &mut self,
+        job: &RequestJob,
+        data: Option<&[u8]>,
+        message: &ClientMessage,
+        cx: &mut Cx,
+    ) -> AnswerStep {
+        let observed = Box::new(self.body.observed());
+        let Some(stream) = self.body.take_stream() else { return Err(Fault::from(FaultKind::Internal).into()) };
+        let serial = cx.next_offload();
+        let identity = job.request.counted_identity(cx.now.unix).into();
+        self.body = Body::Offloaded { serial, observed };
+        let mut piece = Buf::default();
+        piece.push(&mut cx.memory.pool, data.unwrap_or_default());
+        let lent = stream.capacity() + piece.capacity();
+        let task = match data {
+            Some(_) => OffloadTask::Events { stream, data: piece },
+            None => OffloadTask::LastEvent { stream },
+        };
+        let of = JobOwner { exchange: message.exchange, key: job.request.found.key, serial };
+        cx.offload(of, lent, identity, task);
+        Ok(Effect::Wait)
+    }
+
+    /// Handles the result of a helper thread for a piece of the answer.
+    pub(super) fn offloaded(
+        &mut self,
+        job: &mut RequestJob,
+        product: Option<Product>,
+        call: &mut DriverCall,
+        cx: &mut Cx,
+    ) -> AnswerStep {
+        match product {
+            Some(Product::Reply { read, out: body }) => self.whole_read(job, read, body, call, cx),
+            Some(Product::Events { stream, out: bytes, fed }) => {
+                self.body = Body::Stream(stream);
+                call.out.bytes = bytes;
+                self.fed(job, fed, call.out, cx)
+            }
+            Some(Product::LastEvent { stream, out: bytes, ended }) => {
+                self.body = Body::Stream(stream);
+                call.out.bytes = bytes;
+                self.ended(job, ended, call.out, cx)
+            }
+            Some(Product::Request { .. }) | None => {
+                cx.report.stats.panics += 1;
+                Err(Fault::from(FaultKind::Internal).into())
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Events of a stream that its provider has not sent: heartbeats, and the error that ends a broken stream.
+
+use super::event::{Effect, Forward};
+use super::job::RequestJob;
+use super::output::Output;
+use crate::dialect::errors::ErrorWords;
+use crate::dialect::stream::heartbeat;
+use crate::dialect::{ResponseIdentity, SseStream, TranslationState, failure, opening};
+use crate::gateway::cx::Cx;
+use crate::wire::{ModelEndpoint, Shape};
+
+/// Writes such events, in the client's API format.
+#[derive(Debug)]
+pub(super) enum EventWriter<'a> {
+    /// The stream of the answer under way.
+    Stream(&'a mut SseStream),
+    /// No answer has begun. With the state of its translation, if any.
+    Opening(Option<&'a TranslationState>),
+    /// The events belong to no stream.
+    Alone,
+}
+
+impl EventWriter<'_> {
+    /// Writes a heartbeat. Returns the events that the client has got: another attempt may follow as long as none has
+    /// arrived, and continues after them.
+    fn heartbeat(self, shape: Shape, told: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+        match self {
+            EventWriter::Stream(stream) => stream.heartbeat(shape, identity, out),
+            EventWriter::Opening(state) => opening(shape, told, state, identity, out),
+            EventWriter::Alone => {
+                heartbeat(shape, out);
+                told
+            }
+        }
+    }
+
+    /// Writes the error event that ends a broken stream.
+    pub(super) fn failure(
+        self,
+        endpoint: ModelEndpoint,
+        told: u16,
+        words: &ErrorWords<'_>,
+        identity: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        match self {
+            EventWriter::Stream(stream) => stream.fail(endpoint, words, identity, out),
+            EventWriter::Opening(state) => failure(endpoint, told, state, words, identity, out),
+            EventWriter::Alone => failure(endpoint, 0, None, words, identity, out),
+        }
+    }
+}
+
+impl RequestJob {
+    /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection. A client
+    /// that has not read its pending output, `drained`, needs none.
+    pub(super) fn heartbeat(
+        &mut self,
+        drained: bool,
+        writer: EventWriter<'_>,
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> Effect {
+        let now = cx.now.mono;
+        let Some(admitted) = self.admitted.as_mut().filter(|admitted| admitted.beat <= now) else {
+            return Effect::Wait;
+        };
+        admitted.beat = now.after(self.request.setup.config.server.heartbeat_after);
+        let Some(endpoint) = self.request.endpoint().filter(|_| drained) else { return Effect::Wait };
+        out.bytes.clear();
+        let identity = self.request.counted_identity(cx.now.unix);
+        self.attempt.told = writer.heartbeat(endpoint.shape, self.attempt.told, &identity, &mut out.bytes);
+        Effect::Forward(Forward { opens: self.open(), commits: false, waits: true })
+    }
+}
