@@ -1,7 +1,7 @@
 //! Admin API handlers that reuse CLI commands: map a request to the arguments of a command and return that command's
 //! `--json` output. They run on a helper thread, one at a time, and never on the event loop.
 
-use super::keys::{self, Actor, KeyLimit, SetArgs};
+use super::keys::{self, Actor, KeyLimit, SetArgs, limit_json};
 use super::output::{Failure, json_text};
 use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
@@ -10,7 +10,7 @@ use crate::gateway::orders::{ChangeAuthor, DeskAnswer, DeskAsk, UNKNOWN_AFTER};
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
-use crate::policy::plan::Plan;
+use crate::policy::plan::{LimitKind, Plan};
 use crate::store::note::AuditLine;
 use crate::wire::json::{self, Raw, ValueKind};
 use crate::wire::percent;
@@ -181,11 +181,12 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
                 let own = own.map(|(_, own)| strings(*own).ok_or_else(|| expected("limits.own", OWN))).transpose()?;
                 for (limit, value) in limits.iter().filter(|(limit, _)| limit != "own") {
                     let path = ["limits.", limit].concat();
-                    let asked = options.limit_mut(limit).ok_or_else(|| unknown(&path))?;
-                    let number = number(&path, limit == "budget", *value)?;
+                    let kind = LimitKind::ALL.into_iter().find(|kind| kind.name() == limit);
+                    let kind = kind.ok_or_else(|| unknown(&path))?;
+                    let number = number(&path, kind.is_money(), *value)?;
                     // `--json` prints the effective limits, and with `own` says which of them the key has itself.
                     let is_own = own.as_ref().is_none_or(|own| own.contains(limit));
-                    *asked = Some(if is_own { number } else { KeyLimit::Plans });
+                    *options.limit_mut(kind) = Some(if is_own { number } else { KeyLimit::Plans });
                 }
                 if own.iter().flatten().any(|own| !limits.iter().any(|(limit, _)| limit == own && own != "own")) {
                     return Err(expected("limits.own", OWN));
@@ -322,18 +323,17 @@ fn list(mut items: String, next: Option<String>) -> String {
 }
 
 fn plan(plan: &Plan) -> serde_json::Value {
-    serde_json::json!({
+    let mut all = serde_json::json!({
         "name": &*plan.name,
-        "tokens": plan.tokens,
         "period": plan.period.as_str(),
-        "requests": plan.requests,
         "window_seconds": plan.window.as_secs(),
-        "tokens_per_window": plan.tokens_per_window,
-        "concurrency": plan.concurrency,
-        "budget": plan.budget as f64 / 1e9,
         "unpriced": plan.unpriced.as_str(),
         "share": plan.share,
-    })
+    });
+    for kind in LimitKind::ALL {
+        all[kind.name()] = limit_json(kind, plan.limit(kind));
+    }
+    all
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, ErrorAnswer> {

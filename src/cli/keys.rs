@@ -12,6 +12,7 @@ mod used;
 
 pub(super) use actor::Actor;
 pub use listing::ListArgs;
+pub(super) use listing::limit_json;
 pub use lookup::KeyArgs;
 pub use options::KeyOptions;
 pub(super) use options::{KeyLimit, parse_budget, parse_expiry, parse_group, parse_label, parse_limit, parse_name};

@@ -6,7 +6,7 @@ use super::trace::Trace;
 use crate::base::text::push_number;
 use crate::policy::cause::Cause;
 use crate::policy::keys::KeyId;
-use crate::policy::meter::LimitKind;
+use crate::policy::plan::LimitKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
 use std::net::Ipv6Addr;

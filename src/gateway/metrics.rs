@@ -6,7 +6,7 @@ mod histogram;
 
 use crate::base::seam::ProcessVitals;
 use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats};
-use crate::policy::meter::LimitKind;
+use crate::policy::plan::LimitKind;
 use crate::policy::usage::Usage;
 pub(crate) use exposition::{Scrape, ScrapePosition, Sources};
 use histogram::{ANSWERS, RATES};

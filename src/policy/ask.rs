@@ -2,37 +2,10 @@
 //! and `store`. The ledger decides for all hosts.
 
 use super::keys::KeyId;
-use super::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
-use super::plan::Plan;
+use super::meter::{Amount, Lease, LimitReason, SharedCounts};
+use super::plan::LimitKind;
+pub use super::plan::Limits;
 use crate::base::time::Mono;
-
-/// Limits of a plan or a group, 0 for none.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Limits {
-    /// Tokens per period.
-    pub tokens: u64,
-    /// Requests per window.
-    pub requests: u64,
-    /// Tokens per window.
-    pub tokens_per_window: u64,
-    /// Requests at once.
-    pub concurrency: u64,
-    /// Nano-dollars per period.
-    pub budget: u64,
-}
-
-impl Limits {
-    /// Limits of a plan or a group.
-    pub fn of(plan: &Plan) -> Limits {
-        // Every field by name: a limit that is missing in the question would not be enforced on a shared ledger.
-        #[rustfmt::skip]
-        let Plan {
-            tokens, requests, tokens_per_window, concurrency, budget,
-            name: _, period: _, window: _, share: _, unpriced: _, own_budget: _,
-        } = *plan;
-        Limits { tokens, requests, tokens_per_window, concurrency, budget }
-    }
-}
 
 /// A question.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! Counters of a process for its metrics: plain data that `gateway` counts and hands over to the next process. The
 //! arithmetic is in `gateway::metrics`.
 
-use super::meter::LimitKind;
+use super::plan::LimitKind;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::sync::Arc;

@@ -13,10 +13,10 @@ mod tree;
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
 pub use budget::{BudgetNews, BudgetOf, BudgetStatus, LOGGED_PERCENT};
 pub use groups::GroupStatus;
-pub use limit::{Limit, LimitKind, LimitReason, Whose};
+pub use limit::{Limit, LimitReason, Whose};
 
 use super::keys::KeyIx;
-use super::plan::{Plan, shown};
+use super::plan::{LimitKind, Plan, shown};
 use super::window::window;
 use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};

@@ -102,25 +102,147 @@ impl Group {
     }
 }
 
-/// Limits of one key that replace those of its plan. `None` means the plan's limit, 0 means no limit.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitOverrides {
-    /// Requests per window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests: Option<u64>,
+/// Resource that a limit counts.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LimitedResource {
+    /// Requests.
+    Requests,
+    /// Tokens.
+    Tokens,
+    /// Nano-dollars.
+    Money,
+}
+
+/// Time for which a limit counts.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LimitSpan {
+    /// The window of the plan.
+    Window,
+    /// The calendar period of the plan.
+    Period,
+    /// The run time of each request.
+    Run,
+}
+
+/// Makes everything that is the same for each limit from a row: its kind and number among the counters, the setting of
+/// a plan (with its name in stored keys, if that differs), the resource and the time, and the ruling of `admit.lua`.
+macro_rules! limits {
+    ($($(#[doc = $doc:literal])+ $kind:ident = $number:literal: $field:ident $(as $stored:literal)?,
+        $resource:ident per $span:ident, $ruling:literal;)*) => {
+        /// Kind of a limit of a plan or a group.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        pub enum LimitKind {
+            $($(#[doc = $doc])+ $kind = $number,)*
+        }
+
+        impl LimitKind {
+            /// All values, in the order in which they are shown.
+            pub const ALL: [LimitKind; [$($number),*].len()] = [$(LimitKind::$kind),*];
+
+            /// Name in plans, log lines and metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(LimitKind::$kind => stringify!($field),)* }
+            }
+
+            /// Resource that it counts, and the time for which it does.
+            pub fn counts(self) -> (LimitedResource, LimitSpan) {
+                match self { $(LimitKind::$kind => (LimitedResource::$resource, LimitSpan::$span),)* }
+            }
+
+            /// Number by which the script of a shared ledger refuses a request.
+            pub fn ruling(self) -> u64 {
+                match self { $(LimitKind::$kind => $ruling,)* }
+            }
+        }
+
+        /// Limits of a plan or a group, 0 for none.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+        pub struct Limits {
+            $($(#[doc = $doc])+ pub $field: u64,)*
+        }
+
+        impl Limits {
+            /// Limits of a plan or a group.
+            pub fn of(plan: &Plan) -> Limits {
+                // Every field by name: a limit without a row would not be enforced on a shared ledger.
+                #[rustfmt::skip]
+                let Plan {
+                    $($field,)* name: _, period: _, window: _, share: _, unpriced: _, own_budget: _,
+                } = *plan;
+                Limits { $($field,)* }
+            }
+
+            /// Value of one limit.
+            pub fn get(&self, kind: LimitKind) -> u64 {
+                match kind { $(LimitKind::$kind => self.$field,)* }
+            }
+        }
+
+        /// Limits of one key that replace those of its plan. `None` means the plan's limit, 0 means no limit.
+        #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct LimitOverrides {
+            $($(#[doc = $doc])+
+            #[serde(default, skip_serializing_if = "Option::is_none" $(, rename = $stored)?)]
+            pub $field: Option<u64>,)*
+        }
+
+        impl LimitOverrides {
+            /// Value of one limit.
+            pub fn get_mut(&mut self, kind: LimitKind) -> &mut Option<u64> {
+                match kind { $(LimitKind::$kind => &mut self.$field,)* }
+            }
+        }
+
+        impl Plan {
+            /// Value of one limit; 0 for none.
+            #[inline]
+            pub fn limit(&self, kind: LimitKind) -> u64 {
+                match kind { $(LimitKind::$kind => self.$field,)* }
+            }
+
+            /// The plan with these limits of one key.
+            pub fn with(&self, limits: &LimitOverrides) -> Plan {
+                Plan {
+                    $($field: limits.$field.unwrap_or(self.$field),)*
+                    own_budget: limits.budget.is_some(),
+                    ..self.clone()
+                }
+            }
+
+            /// Share of one of `hosts` hosts in every limit while the shared ledger cannot be reached. At least 1 of
+            /// each, since 0 means "no limit".
+            pub fn share(&self, hosts: u32) -> Plan {
+                let part = |limit: u64| if limit == 0 { 0 } else { (limit / u64::from(hosts.max(1))).max(1) };
+                Plan { $($field: part(self.$field),)* ..self.clone() }
+            }
+        }
+    };
+}
+
+limits! {
     /// Tokens per period.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<u64>,
+    TokensPerPeriod = 2: tokens, Tokens per Period, 1;
+    /// Requests per window.
+    Requests = 0: requests, Requests per Window, 2;
     /// Tokens per window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens_per_window: Option<u64>,
+    TokensPerWindow = 1: tokens_per_window, Tokens per Window, 3;
     /// Requests at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub concurrency: Option<u64>,
+    Concurrency = 3: concurrency, Requests per Run, 4;
     /// Nano-dollars per period.
-    #[serde(default, skip_serializing_if = "Option::is_none", rename = "budget_nano")]
-    pub budget: Option<u64>,
+    Budget = 4: budget as "budget_nano", Money per Period, 6;
+}
+
+impl LimitKind {
+    /// True for a limit of the period. After it is reached, an early retry does not help.
+    pub fn is_of_period(self) -> bool {
+        self.counts().1 == LimitSpan::Period
+    }
+
+    /// True for a limit in dollars.
+    pub fn is_money(self) -> bool {
+        self.counts().0 == LimitedResource::Money
+    }
 }
 
 impl LimitOverrides {
@@ -159,38 +281,6 @@ impl Plan {
     /// True if a model without a price must not be used under it.
     pub fn refuses_unpriced(&self) -> bool {
         self.budget > 0 && self.unpriced == Unpriced::Refuse
-    }
-
-    /// The plan with these limits of one key.
-    pub fn with(&self, limits: &LimitOverrides) -> Plan {
-        Plan {
-            tokens: limits.tokens.unwrap_or(self.tokens),
-            requests: limits.requests.unwrap_or(self.requests),
-            tokens_per_window: limits.tokens_per_window.unwrap_or(self.tokens_per_window),
-            concurrency: limits.concurrency.unwrap_or(self.concurrency),
-            budget: limits.budget.unwrap_or(self.budget),
-            own_budget: limits.budget.is_some(),
-            ..self.clone()
-        }
-    }
-
-    /// Share of one of `hosts` hosts in every limit while the shared ledger cannot be reached. At least 1 of each,
-    /// since 0 means "no limit".
-    pub fn share(&self, hosts: u32) -> Plan {
-        let part = |limit: u64| if limit == 0 { 0 } else { (limit / u64::from(hosts.max(1))).max(1) };
-        Plan {
-            tokens: part(self.tokens),
-            requests: part(self.requests),
-            tokens_per_window: part(self.tokens_per_window),
-            concurrency: part(self.concurrency),
-            budget: part(self.budget),
-            unpriced: self.unpriced,
-            own_budget: self.own_budget,
-            name: self.name.clone(),
-            period: self.period,
-            window: self.window,
-            share: self.share,
-        }
     }
 }
 

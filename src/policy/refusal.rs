@@ -7,7 +7,8 @@ mod queue;
 mod upstream;
 
 use super::cause::Cause;
-use super::meter::{Limit, LimitKind, LimitReason, Whose};
+use super::meter::{Limit, LimitReason, Whose};
+use super::plan::LimitKind;
 use crate::base::time::Unix;
 pub use credential::CredentialError;
 pub use queue::QueueRefusal;

@@ -14,13 +14,14 @@ use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
-use crate::policy::plan::Plan;
+use crate::policy::plan::{LimitKind, Limits};
 use crate::policy::settings::units::dollars_text;
 use crate::policy::window::{Period, date, iso};
 use crate::store::api::Names;
 use crate::store::ledger::Ledger;
 use clap::Args;
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// `tollgate keys list`.
@@ -92,53 +93,51 @@ pub(in crate::cli) struct KeyLine {
 }
 
 /// The effective limits of a key: its own, otherwise its plan's; 0 for none.
-#[derive(Serialize)]
 struct KeyLimits {
-    tokens: u64,
-    requests: u64,
-    tokens_per_window: u64,
-    concurrency: u64,
-    /// In US dollars.
-    budget: f64,
+    all: Limits,
     /// Names of the limits that the key has of its own.
     own: Vec<&'static str>,
 }
 
 impl KeyLimits {
     fn new(key: &KeyRecord, high: &Config) -> KeyLimits {
-        let own = &key.limits;
-        let all = [
-            ("tokens", own.tokens),
-            ("requests", own.requests),
-            ("tokens_per_window", own.tokens_per_window),
-            ("concurrency", own.concurrency),
-            ("budget", own.budget),
-        ];
-        let Plan { tokens, requests, tokens_per_window, concurrency, budget, .. } =
-            high.plan(&key.plan).cloned().unwrap_or_default().with(own);
-        let own = all.into_iter().filter(|(_, limit)| limit.is_some()).map(|(name, _)| name).collect();
-        KeyLimits { tokens, requests, tokens_per_window, concurrency, budget: budget as f64 / 1e9, own }
+        let mut own = key.limits;
+        let plan = high.plan(&key.plan).cloned().unwrap_or_default().with(&own);
+        let own = LimitKind::ALL.into_iter().filter(|kind| own.get_mut(*kind).is_some());
+        KeyLimits { all: Limits::of(&plan), own: own.map(LimitKind::name).collect() }
     }
 
     /// Describes the limits.
     fn text(&self) -> String {
-        let counts = [
-            ("tokens", self.tokens),
-            ("requests", self.requests),
-            ("tokens_per_window", self.tokens_per_window),
-            ("concurrency", self.concurrency),
-        ];
-        let counts = counts.map(|(name, limit)| (name, limit > 0, grouped(limit)));
-        let all = counts.into_iter().chain([("budget", self.budget > 0.0, format!("${}", self.budget))]);
-        let set = all.filter(|(name, is_limit, _)| *is_limit || self.own.contains(name));
-        let texts: Vec<String> = set
-            .map(|(name, is_limit, limit)| {
-                let limit = if is_limit { limit } else { "none".to_string() };
-                format!("{name} {limit}{}", if self.own.contains(&name) { " (own)" } else { "" })
-            })
-            .collect();
+        let set = LimitKind::ALL.into_iter().filter_map(|kind| {
+            let (limit, is_own) = (self.all.get(kind), self.own.contains(&kind.name()));
+            let value = match limit {
+                0 if !is_own => return None,
+                0 => "none".to_string(),
+                nano if kind.is_money() => format!("${}", nano as f64 / 1e9),
+                count => grouped(count),
+            };
+            Some(format!("{} {value}{}", kind.name(), if is_own { " (own)" } else { "" }))
+        });
+        let texts: Vec<String> = set.collect();
         if texts.is_empty() { "none".to_string() } else { texts.join(", ") }
     }
+}
+
+impl Serialize for KeyLimits {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        for kind in LimitKind::ALL {
+            map.serialize_entry(kind.name(), &limit_json(kind, self.all.get(kind)))?;
+        }
+        map.serialize_entry("own", &self.own)?;
+        map.end()
+    }
+}
+
+/// A limit in JSON; money in US dollars.
+pub(in crate::cli) fn limit_json(kind: LimitKind, limit: u64) -> serde_json::Value {
+    if kind.is_money() { (limit as f64 / 1e9).into() } else { limit.into() }
 }
 
 impl KeyLine {
@@ -201,7 +200,8 @@ impl KeyLine {
 
     /// Tokens used, and the limit.
     fn used_text(&self) -> String {
-        let limit = if self.limits.tokens == 0 { "no limit".to_string() } else { grouped(self.limits.tokens) };
+        let tokens = self.limits.all.tokens;
+        let limit = if tokens == 0 { "no limit".to_string() } else { grouped(tokens) };
         format!("{} / {limit}", grouped(self.tokens_used))
     }
 

@@ -6,7 +6,7 @@ use crate::cli::output::Failure;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from};
-use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
+use crate::policy::plan::{BUDGET_MAX, LimitKind, UNLIMITED};
 use crate::policy::window::{iso, parse_moment};
 use clap::{Arg, Args};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::time::Duration;
 const NAME_MAX: usize = 128;
 
 /// The options.
-#[derive(Args, Debug, Clone, Default)]
+#[derive(Args, Debug, Clone, Default, PartialEq)]
 pub struct KeyOptions {
     /// Move the key to this plan
     #[arg(long, value_name = "PLAN")]
@@ -239,28 +239,20 @@ impl KeyOptions {
         if self.expires.is_some() { present(high) } else { Ok(unix()) }
     }
 
-    /// The limit with this name; `None` if there is none.
-    pub(in crate::cli) fn limit_mut(&mut self, name: &str) -> Option<&mut Option<KeyLimit>> {
-        Some(match name {
-            "requests" => &mut self.requests,
-            "tokens" => &mut self.tokens,
-            "tokens_per_window" => &mut self.tokens_per_window,
-            "concurrency" => &mut self.concurrency,
-            "budget" => &mut self.budget,
-            _ => return None,
-        })
+    /// The limit of this kind.
+    pub(in crate::cli) fn limit_mut(&mut self, kind: LimitKind) -> &mut Option<KeyLimit> {
+        match kind {
+            LimitKind::Requests => &mut self.requests,
+            LimitKind::TokensPerPeriod => &mut self.tokens,
+            LimitKind::TokensPerWindow => &mut self.tokens_per_window,
+            LimitKind::Concurrency => &mut self.concurrency,
+            LimitKind::Budget => &mut self.budget,
+        }
     }
 
     /// True if no option is set.
     pub(super) fn is_empty(&self) -> bool {
-        let limits = [self.requests, self.tokens, self.tokens_per_window, self.concurrency, self.budget];
-        self.plan.is_none()
-            && self.models.is_empty()
-            && self.endpoints.is_empty()
-            && self.expires.is_none()
-            && self.group.is_none()
-            && self.labels.is_empty()
-            && limits == [None; 5]
+        *self == KeyOptions::default()
     }
 
     /// Applies the options to `key`: all of them, or none if one is invalid.
@@ -290,15 +282,10 @@ impl KeyOptions {
             None => {}
         }
         key.plan = plan.unwrap_or_else(|| key.plan.clone());
-        let limits = &mut key.limits;
-        for (own, asked) in [
-            (&mut limits.requests, self.requests),
-            (&mut limits.tokens, self.tokens),
-            (&mut limits.tokens_per_window, self.tokens_per_window),
-            (&mut limits.concurrency, self.concurrency),
-            (&mut limits.budget, self.budget),
-        ] {
-            *own = asked.map_or(*own, KeyLimit::set);
+        let mut asked = self.clone();
+        for kind in LimitKind::ALL {
+            let own = key.limits.get_mut(kind);
+            *own = asked.limit_mut(kind).map_or(*own, KeyLimit::set);
         }
         Ok(())
     }

@@ -9,7 +9,8 @@ use crate::gateway::provider::breaker::Breakers;
 use crate::gateway::queue::Queues;
 use crate::policy::catalog::Model;
 use crate::policy::counters::{Histogram, ModelCounts, Stats, TargetCounts};
-use crate::policy::meter::{BudgetStatus, LimitKind};
+use crate::policy::meter::BudgetStatus;
+use crate::policy::plan::LimitKind;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -195,7 +196,7 @@ static FAMILIES: &[Family] = &[
     }),
     counter("tollgate_requests_total", "Answered requests; status 499: the client left.", requests),
     counter("tollgate_refused_total", "Requests rejected by a limit (429).", |from, at, text| {
-        let Some(limit) = LimitKind::ALL.get(at) else { return false };
+        let Some(limit) = LimitKind::ALL.iter().find(|kind| **kind as usize == at) else { return false };
         text.count(&[("limit", limit.name())], from.stats.refused[at]);
         true
     }),

@@ -4,54 +4,12 @@ use super::Amount;
 use super::account::MeterAccount;
 use crate::base::text::plural;
 use crate::base::time::Unix;
-use crate::policy::plan::Plan;
+use crate::policy::plan::{LimitKind, Plan};
 use crate::policy::window::iso;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Kind of a limit of a plan or a group.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum LimitKind {
-    /// Requests per window.
-    Requests,
-    /// Tokens per window.
-    TokensPerWindow,
-    /// The allowance of the period.
-    TokensPerPeriod,
-    /// Requests at once.
-    Concurrency,
-    /// Money per period.
-    Budget,
-}
-
-impl LimitKind {
-    /// All values.
-    pub const ALL: [LimitKind; 5] = [
-        LimitKind::Requests,
-        LimitKind::TokensPerWindow,
-        LimitKind::TokensPerPeriod,
-        LimitKind::Concurrency,
-        LimitKind::Budget,
-    ];
-
-    /// Name in plans, log lines and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            LimitKind::Requests => "requests",
-            LimitKind::TokensPerWindow => "tokens_per_window",
-            LimitKind::TokensPerPeriod => "tokens",
-            LimitKind::Concurrency => "concurrency",
-            LimitKind::Budget => "budget",
-        }
-    }
-
-    /// True for a limit of the period. After it is reached, an early retry does not help.
-    pub fn is_of_period(self) -> bool {
-        matches!(self, LimitKind::TokensPerPeriod | LimitKind::Budget)
-    }
-}
 
 /// Owner of a limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -328,13 +286,7 @@ pub(super) fn limit(
     now: Unix,
 ) -> Limit {
     let (window, period) = (account.window.bounds.1, account.period.bounds.1);
-    let (value, reset) = match kind {
-        LimitKind::TokensPerPeriod => (plan.tokens, period),
-        LimitKind::Budget => (plan.budget, period),
-        LimitKind::Requests => (plan.requests, window),
-        LimitKind::TokensPerWindow => (plan.tokens_per_window, window),
-        LimitKind::Concurrency => (plan.concurrency, window),
-    };
+    let (value, reset) = (plan.limit(kind), if kind.is_of_period() { period } else { window });
     let wait = reset.0.saturating_sub(now.0).div_ceil(1000).max(1);
     let is_soon = kind == LimitKind::Concurrency || by == LimitReason::Reserved;
     let retry_after = if is_soon { Limit::SOON } else { wait };

@@ -9,7 +9,8 @@ use crate::base::time::{Mono, Unix};
 use crate::io::clock;
 use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Wish};
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::meter::{Amount, LimitKind, LimitReason, SharedCounts};
+use crate::policy::meter::{Amount, LimitReason, SharedCounts};
+use crate::policy::plan::LimitKind;
 use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
 use crate::store::keyform::record_from;
@@ -197,8 +198,8 @@ impl Remote {
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);
         for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
             let first = period.0.0 / DAY_MS;
-            cmd.arg(limits.tokens).arg(limits.requests).arg(limits.tokens_per_window).arg(limits.concurrency);
-            cmd.arg(limits.budget).arg(kept(window)).arg(period.0.0).arg(first);
+            LimitKind::ALL.iter().for_each(|kind| _ = cmd.arg(limits.get(*kind)));
+            cmd.arg(kept(window)).arg(period.0.0).arg(first);
             cmd.arg((period.1.0 / DAY_MS).saturating_sub(first).clamp(1, 31)).arg(window.1.0).arg(period.1.0);
         }
         cmd
@@ -227,14 +228,7 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<AskAnswer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
     let ([code, which, waits, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
-    let kind = match *code {
-        1 => Some(LimitKind::TokensPerPeriod),
-        2 => Some(LimitKind::Requests),
-        3 => Some(LimitKind::TokensPerWindow),
-        4 => Some(LimitKind::Concurrency),
-        6 => Some(LimitKind::Budget),
-        _ => None,
-    };
+    let kind = LimitKind::ALL.into_iter().find(|kind| kind.ruling() == *code);
     let ruling = match (code, kind) {
         (_, Some(kind)) => {
             let by = if *waits > 0 { LimitReason::Reserved } else { LimitReason::Spent };

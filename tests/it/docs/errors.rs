@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 use tollgate::base::time::Unix;
-use tollgate::policy::meter::{Limit, LimitKind, LimitReason, Whose};
+use tollgate::policy::meter::{Limit, LimitReason, Whose};
+use tollgate::policy::plan::LimitKind;
 use tollgate::policy::refusal::{CredentialError, Missing, QueueRefusal, Refusal, UpstreamRefusal};
 
 const SOURCE: &str = include_str!("../../../src/policy/refusal.rs");

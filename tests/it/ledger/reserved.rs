@@ -4,7 +4,8 @@ use super::shared::Server;
 use super::spared::Host;
 use std::time::Duration;
 use tollgate::policy::ask::{Limits, Release, Ruling};
-use tollgate::policy::meter::{Amount, GroupLease, Lease, LimitKind, LimitReason};
+use tollgate::policy::meter::{Amount, GroupLease, Lease, LimitReason};
+use tollgate::policy::plan::LimitKind;
 use tollgate::policy::window::window;
 use tollgate::store::remote::{Done, RemoteCommand};
 

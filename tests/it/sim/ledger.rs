@@ -10,7 +10,8 @@ use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::policy::ask::{Ask, AskAnswer, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, Lease, LimitKind, LimitReason, SharedCounts};
+use tollgate::policy::meter::{Amount, Lease, LimitReason, SharedCounts};
+use tollgate::policy::plan::LimitKind;
 use tollgate::policy::row::Row;
 
 /// Kind of ledger.
