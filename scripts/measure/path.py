@@ -1,4 +1,4 @@
-"""Counts the functions that a streamed request passes in the gateway, by callgrind on the dev profile."""
+"""Counts the functions that a request passes in the gateway, by callgrind on the dev profile."""
 import re, subprocess
 from collections import Counter
 
@@ -8,45 +8,94 @@ from .rig import ROOT, TARGET, WORK, log
 POLLED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|next_deadline|stopping_due)$")
 # Functions that run after an event is in the queue of its client.
 AFTERWARDS = re.compile(r"::(settle_down|wrote|client_wrote)$")
-DRIVER = re.compile(r"engine::gateway::Gateway(>| as |::)")
+DRIVER = re.compile(r"engine::gateway::(Gateway(>| as |::)|drive::)")
+OWN = re.compile(r"\bengine::")
+# Code that the compiler makes, or that belongs to the standard library.
+MADE = re.compile(r"closure|drop_in_place|as core::|as alloc::")
 
 
 def calls(*arguments):
-    """Calls of each function of `gateway/` in one run of benches/steady.rs."""
+    """Calls in one run of benches/steady.rs by caller, line and function called, and the file of each function."""
     out = WORK / "path.callgrind"
     program = TARGET / "debug" / "examples" / "steady"
     subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", str(program), *arguments],
                    check=True, capture_output=True)
-    names, counted, callee = {}, Counter(), None
-    for line in out.read_text().splitlines():
-        if line.startswith("cfn="):
-            number, _, name = line[4:].partition(" ")
-            if name:
-                names[number] = name
-            callee = names[number]
-        elif line.startswith("fn="):
-            number, _, name = line[3:].partition(" ")
-            if name:
-                names[number] = name
-        elif line.startswith("calls="):
-            counted[re.sub(r"(::h[0-9a-f]{16}|'\d+)$", "", callee)] += int(line[6:].split()[0])
-    return Counter({name: count for name, count in counted.items()
-                    if "engine::gateway::" in name and "closure" not in name and "drop_in_place" not in name
-                    and "as core::" not in name and not POLLED.search(name)})
+    known, files, counted = {}, {}, Counter()
+    caller = callee = file = file_called = count = None
+    line = 0
+
+    def name(key, text):
+        """Names are numbered, and written in full where they occur first."""
+        number, _, full = text.partition(" ")
+        kind = "file" if key in ("fl", "fi", "fe", "cfi", "cfl") else "function"
+        return known.setdefault((kind, number), re.sub(r"(::h[0-9a-f]{16}|'\d+)$", "", full))
+
+    for text in out.read_text().splitlines():
+        key, _, value = text.partition("=")
+        if key == "fl":
+            file = name(key, value)
+        elif key in ("fi", "fe"):
+            name(key, value)
+        elif key == "fn":
+            caller = name(key, value)
+            files.setdefault(caller, file)
+        elif key in ("cfi", "cfl"):
+            file_called = name(key, value)
+        elif key == "cfn":
+            callee = name(key, value)
+            files.setdefault(callee, file_called or file)
+            file_called = None
+        elif key == "calls":
+            count = int(value.split()[0])
+        elif text and text[0] in "0123456789+-*":
+            at = text.split()[0]
+            line = line if at == "*" else line + int(at) if at[0] in "+-" else int(at)
+            if count is not None:
+                counted[caller, line, callee] += count
+                count = None
+    own = lambda function: OWN.search(function) and not MADE.search(function) and not POLLED.search(function)
+    return Counter({call: count for call, count in counted.items() if own(call[2])}), files
 
 
 def passed(less, more):
-    """Functions that `more` calls more often than `less`: the driver's, and all."""
-    names = sorted(name for name in more if more[name] > less[name])
+    """Functions of gateway/ that `more` calls more often than `less`: the driver's, and all."""
+    counts = [Counter(), Counter()]
+    for of, (counted, _) in zip(counts, (less, more)):
+        for (_, _, function), count in counted.items():
+            of[function] += count
+    names = sorted(name for name in counts[1] if counts[1][name] > counts[0][name] and "engine::gateway::" in name)
     return [name for name in names if DRIVER.search(name)], names
+
+
+def walk(less, more):
+    """Functions and files that `more` passes in addition, and how often its calls, in the order of their lines, lead
+    back to a file that they have left."""
+    (before, _), (after, files) = less, more
+    following = {}
+    for caller, line, callee in sorted(call for call in after if after[call] > before[call]):
+        following.setdefault(caller, []).append(callee)
+    called = {callee for callees in following.values() for callee in callees}
+    functions, entered, returns = set(), set(), 0
+    pending = [callee for caller in following if caller not in called for callee in following[caller]][::-1]
+    here = None
+    while pending:
+        function = pending.pop()
+        if files[function] != here:
+            here = files[function]
+            returns += here in entered
+            entered.add(here)
+        if function not in functions:
+            functions.add(function)
+            pending.extend(following.get(function, [])[::-1])
+    return len(functions), len(entered), returns
 
 
 def path():
     log("building ...")
     subprocess.run(["cargo", "build", "--example", "steady", "--quiet"], cwd=ROOT, check=True)
     WORK.mkdir(parents=True, exist_ok=True)
-    # A stream on an open connection up to its first event, and one more event.
-    runs = {what: calls(*what.split()) for what in ("kept 0", "kept 1", "event 1", "event 2")}
+    # A stream on an open connection up to its first event, one more event, and a whole request.
+    runs = {what: calls(*what.split()) for what in ("kept 0", "kept 1", "event 1", "event 2", "whole 2", "whole 3")}
     for title, less, more in (("from the first byte of a request to its first event", "kept 0", "kept 1"),
                               ("for each further event", "event 1", "event 2")):
         driver, names = passed(runs[less], runs[more])
@@ -55,4 +104,7 @@ def path():
         for name in before:
             print(f"    {name.split('::')[-1]}")
         print("    afterwards:", *(name.split("::")[-1] for name in driver if AFTERWARDS.search(name)))
+    functions, files, returns = walk(runs["whole 2"], runs["whole 3"])
+    print(f"path: a whole request: {functions} functions in {files} files, with accessors; {returns} of their calls "
+          "lead back to a file that was left")
     return 0
