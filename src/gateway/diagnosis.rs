@@ -5,7 +5,7 @@
 use super::trace::Trace;
 use crate::base::text::push_number;
 use crate::policy::cause::Cause;
-use crate::policy::keys::KeyId;
+use crate::policy::keys::KeyIx;
 use crate::policy::plan::LimitKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
@@ -39,7 +39,7 @@ pub(crate) struct Diagnosis {
     /// Address of the caller, if a proxy's header gives it.
     pub(crate) caller: Option<Ipv6Addr>,
     /// The key that was presented, if it is no longer valid.
-    pub(crate) key: Option<KeyId>,
+    pub(crate) key: Option<KeyIx>,
     /// Trace of the request, independent of its result.
     pub(crate) trace: Option<Box<Trace>>,
 }
@@ -84,9 +84,8 @@ impl Diagnosis {
         if let Some(trace) = &self.trace {
             trace.write_members(out);
         }
-        if let Some(key) = &self.key {
-            word("key", key.as_str().as_bytes(), out);
-        }
+        word("limit", self.limit.map_or("", LimitKind::name).as_bytes(), out);
+        word("limit_group", self.limit_group.as_deref().unwrap_or_default().as_bytes(), out);
         if let Some(cause) = &self.cause {
             out.extend_from_slice(b",\"cause\":\"");
             cause.write(out);
@@ -99,8 +98,6 @@ impl Diagnosis {
         word("upstream_code", &self.upstream_code, out);
         word("upstream_param", &self.upstream_param, out);
         word("field", &self.field, out);
-        word("limit", self.limit.map_or("", LimitKind::name).as_bytes(), out);
-        word("limit_group", self.limit_group.as_deref().unwrap_or_default().as_bytes(), out);
         word("asked", &self.asked, out);
         word("path", &self.path, out);
         if !self.failed.is_empty() {

@@ -102,6 +102,7 @@ enum About {
     Plan,
     Group,
     Budget,
+    Limit,
     Buffers,
     Connections,
     Slots,
@@ -123,6 +124,7 @@ impl About {
             About::Plan => "plan",
             About::Group => "group",
             About::Budget => "budget",
+            About::Limit => "limit",
             About::Buffers => "buffers",
             About::Connections => "connections",
             About::Slots => "slots",
@@ -292,13 +294,13 @@ impl Refusal {
     /// 426: a websocket was requested. Clients with a fallback then use it immediately.
     pub fn upgrade_required() -> Refusal {
         let text = "websockets are not supported: send `POST /v1/responses`";
-        Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }
+        Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }.because(About::Http, "WebSocket")
     }
 
     /// 405 with the allowed methods, as in the `allow` header.
     pub fn method(allow: &'static str) -> Refusal {
         let text = format!("method not allowed: use {}", allow.replace(", ", " or "));
-        Refusal { allow: Some(allow), ..Refusal::invalid(405, text) }
+        Refusal { allow: Some(allow), ..Refusal::invalid(405, text) }.because(About::Http, "method not allowed")
     }
 
     /// Refusal of the admin API, by status.
@@ -411,13 +413,14 @@ impl Refusal {
 
     /// 413: a body larger than `max_body` bytes, as declared or as received.
     pub fn too_large(max_body: u64) -> Refusal {
-        Refusal::invalid(413, format!("the request's body is larger than {max_body} bytes"))
+        let text = format!("the request's body is larger than {max_body} bytes");
+        Refusal::invalid(413, text).because(About::Http, "body larger than max_body")
     }
 
     /// 413: a request that is too large, with its translation, to be served at any time.
     pub fn too_large_translated(most: u64) -> Refusal {
         let text = format!("the request and its translation for the model's provider take more than {most} bytes");
-        Refusal::invalid(413, text)
+        Refusal::invalid(413, text).because(About::Http, "body and translation larger than max_body")
     }
 
     // --- the body -------------------------------------------------------------------------------------------------
@@ -489,13 +492,18 @@ impl Refusal {
             LimitReason::Reserved => false,
             LimitReason::Share { .. } => true,
         };
-        Refusal {
+        let refusal = Refusal {
             retry_after: Some(limit.retry_after.max(1)),
             should_retry: is_final.then_some(false),
             reset: Some(limit.reset),
             limit: Some(limit.kind),
             whose: matches!(limit.whose, Whose::Group(_)).then(|| Box::new(limit.whose.clone())),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
+        };
+        match limit.by {
+            LimitReason::Spent => refusal,
+            LimitReason::Reserved => refusal.because(About::Limit, "reserved by running requests"),
+            LimitReason::Share { .. } => refusal.because(About::Limit, "too little left for the request"),
         }
     }
 

@@ -23,7 +23,8 @@ pub(crate) fn reason(line: Raw<'_>) -> Option<String> {
         format!("attempt {number} succeeded; {}", attempts_failed.join(", "))
     } else if !limit.is_empty() {
         let whose = if of_group.is_empty() { "the key".to_string() } else { format!("group {of_group}") };
-        format!("limit: {limit} of {whose}")
+        let why = cause.strip_prefix("limit: ").map_or(String::new(), |why| format!(", {why}"));
+        format!("limit: {limit} of {whose}{why}")
     } else if !field.is_empty() {
         format!("field: {field}")
     } else if !asked.is_empty() {
@@ -35,7 +36,7 @@ pub(crate) fn reason(line: Raw<'_>) -> Option<String> {
             other => format!("{other}: {asked}"),
         }
     } else if !path.is_empty() {
-        format!("no path {path}")
+        if cause.is_empty() { format!("no path {path}") } else { format!("{cause}: {path}") }
     } else if status == 499 {
         let micros = us.and_then(|us| us.get("total")).and_then(Raw::count).unwrap_or_default();
         format!("client left after {}.{} s", micros / 1_000_000, micros % 1_000_000 / 100_000)
@@ -62,6 +63,14 @@ mod tests {
             (&*format!(r#""status":200,{second}"#), Some("attempt 2 succeeded; a/m: connect: refused")),
             (r#""status":429,"error":"rate_limit_error","limit":"tokens""#, Some("limit: tokens of the key")),
             (r#""status":429,"limit":"budget","limit_group":"agents""#, Some("limit: budget of group agents")),
+            (
+                r#""status":429,"limit":"budget","cause":"limit: reserved by running requests""#,
+                Some("limit: budget of the key, reserved by running requests"),
+            ),
+            (
+                r#""status":405,"cause":"http: method not allowed","path":"/v1/models""#,
+                Some("http: method not allowed: /v1/models"),
+            ),
             (r#""status":400,"field":"temperature""#, Some("field: temperature")),
             (r#""status":404,"asked":"gpt-5-mini""#, Some("no model gpt-5-mini")),
             (r#""status":403,"cause":"scope: model","asked":"two""#, Some("the key may not use model two")),

@@ -17,7 +17,7 @@ use crate::gateway::credential::ClientCredential;
 use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::Failed;
 use crate::policy::cause::Cause;
-use crate::policy::keys::{self, KeyId};
+use crate::policy::keys::{self, KeyIx};
 use crate::policy::meter::Whose;
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::wire::head::RequestHead;
@@ -101,11 +101,17 @@ impl RequestNotes {
         self.0.as_ref().is_some_and(|diagnosis| outcome.status >= 400 || diagnosis.has_failures())
     }
 
+    /// The key of the request, also if it is no longer valid.
+    #[inline]
+    pub(super) fn presented(&self, request: &Request) -> Option<KeyIx> {
+        request.found.key.or_else(|| self.0.as_ref()?.key)
+    }
+
     /// The failed request for the recorder. Requests of one kind have one reason and one
     /// session: key, status, limit, field, model.
     #[inline]
     pub(super) fn failure(&self, request: &Request, outcome: &Outcome) -> FailedRequest {
-        let key = request.found.key.map_or(u32::MAX, |key| key.0);
+        let key = self.presented(request).map_or(u32::MAX, |key| key.0);
         let mut kind = mix(key.into(), outcome.status.into());
         if request.asked.is_some() {
             kind = mix(kind, request.model().map_or(0, |model| model.id.as_ptr().addr() as u64));
@@ -127,21 +133,22 @@ impl RequestNotes {
         FailedRequest { status: outcome.status, key, kind }
     }
 
-    /// Notes what the operator needs to know about a refused head. `spent`: the key that it presented, if known.
+    /// Notes what the operator needs to know about a refused head. `ended`: the key that it presented, if that is no longer
+    /// valid.
     pub(super) fn note_head(
         &mut self,
         request: &Request,
         refusal: &Refusal,
         head: &RequestHead,
         bytes: &[u8],
-        spent: Option<KeyId>,
+        ended: Option<KeyIx>,
     ) {
-        if refusal.kind == RefusalKind::NotFound {
+        if refusal.kind == RefusalKind::NotFound || refusal.status == 405 {
             let path = request.told(head.path.of(bytes));
             self.get_mut().path = path;
         }
-        if spent.is_some() {
-            self.get_mut().key = spent;
+        if ended.is_some() {
+            self.get_mut().key = ended;
         }
     }
 

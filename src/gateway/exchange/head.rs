@@ -52,8 +52,8 @@ impl RequestJob {
         if let Err(refusal) = &passed {
             let prefix = &cx.setup.config.server.key_prefix;
             let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
-            let spent = shown.and_then(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
-            self.notes.note_head(&self.request, refusal, head, bytes, spent);
+            let ended = shown.and_then(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
+            self.notes.note_head(&self.request, refusal, head, bytes, ended);
             self.request.attribute_head(head, bytes, cx);
         }
         passed

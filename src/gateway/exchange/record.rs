@@ -119,7 +119,7 @@ impl RequestJob {
             id: &request.id,
             endpoint: request.endpoint_name(),
             peer: self.notes.caller(request, cx).into(),
-            key: request.found.key.map(|key| cx.access.keys.get(key)),
+            key: self.notes.presented(request).map(|key| cx.access.keys.get(key)),
             said: request.said.as_deref(),
             client: request.meta.agent.name(),
             model: self.request.model().map(|model| &*model.id),

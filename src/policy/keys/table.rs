@@ -442,9 +442,9 @@ impl Keys {
         }
     }
 
-    /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and the id of the key if the text has
-    /// one of its secrets.
-    pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyId>) {
+    /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and the key if the text has one of its
+    /// secrets.
+    pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyIx>) {
         let Some(claimed) = claimed(presented, prefix) else { return ("malformed", None) };
         if well_formed(presented, prefix).is_none() {
             return ("mistyped", None);
@@ -454,10 +454,10 @@ impl Keys {
         match kept {
             _ if !self.is_there(kept) => ("unknown", None),
             _ if kept.secret_of(&sha256(presented)) == ShownSecret::Nothing => ("wrong secret", None),
-            Kept { revoked: true, .. } => ("revoked", Some(claimed)),
-            Kept { disabled: true, .. } => ("disabled", Some(claimed)),
-            _ if !kept.is_live(now) => ("expired", Some(claimed)),
-            _ => ("replaced by a rotation", Some(claimed)),
+            Kept { revoked: true, .. } => ("revoked", Some(known)),
+            Kept { disabled: true, .. } => ("disabled", Some(known)),
+            _ if !kept.is_live(now) => ("expired", Some(known)),
+            _ => ("replaced by a rotation", Some(known)),
         }
     }
 

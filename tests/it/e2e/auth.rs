@@ -1,7 +1,7 @@
 //! Keys: their form, their scopes, and their rotation from the command line while a gateway runs.
 
 use super::client::{Client, post, request};
-use super::harness::{Harness, Setup, bearer, chat, message, with};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, with};
 use super::process::wait_for;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -221,4 +221,24 @@ fn no_path_and_no_host_changes_authentication() {
             }
         }
     }
+}
+
+/// A client that uses a revoked key needs attention, by the name of the key.
+#[test]
+fn revoked_key_is_listed_with_its_name_among_refused_callers() {
+    let server = "record_requests = true\nadmin_hosts = [\"gateway.test\"]\nadmin_token = { env = \"SIM_KEY\" }";
+    let h = Harness::start(&Setup { server, ..Setup::default() });
+    let gone = h.done(&["keys", "issue", "--name", "gone"]).trim().to_owned();
+    wait_for("the gateway to know the key", || (h.status_of(&gone) == 200).then_some(()));
+    h.done(&["keys", "revoke", "gone"]);
+    wait_for("the end of the key", || (h.status_of(&gone) == 401).then_some(()));
+    // More than the requests that waited for the changes of the key.
+    (0..100).for_each(|_| assert_eq!(h.chat(&gone, &chat("x")).status(), 401));
+    let found = h.done(&["requests", "--key", "gone", "--status", "401"]);
+    assert!(found.contains("key: revoked") && found.contains(" gone "), "{found}");
+    let fields = [("authorization", &*bearer(CREDENTIAL.1))];
+    let status = Client::connect(h.admin).ask(&request("GET", "/admin/v1/status", &fields)).json();
+    let refused = status["refused"].as_array().unwrap_or_else(|| panic!("{status}"));
+    let one = refused.iter().find(|one| one["name"] == "gone");
+    assert_eq!(one.map(|one| &one["status"]), Some(&401.into()), "{status}");
 }
