@@ -28,6 +28,11 @@ impl Cause {
         Cause { after: Some((count, unit)), ..self }
     }
 
+    /// True if there was no connection to the provider, so that the request cannot be the cause.
+    pub fn is_of_connection(&self) -> bool {
+        matches!((self.kind, self.what), ("dns" | "connect" | "tls" | "local", _) | ("timeout", "connect"))
+    }
+
     /// Number that is equal for equal causes, whatever came before.
     pub fn number(&self) -> u64 {
         let words = self.kind.as_ptr().addr() ^ self.what.as_ptr().addr().rotate_left(9);

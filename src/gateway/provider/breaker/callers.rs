@@ -35,6 +35,11 @@ impl Callers {
         self.several_owners |= owner != caller.owner;
     }
 
+    /// Notes that callers other than those met would have failed, too.
+    pub(super) fn are_several(&mut self) {
+        (self.several_keys, self.several_owners) = (true, true);
+    }
+
     /// Adds the callers of other failed requests.
     pub(super) fn add(&mut self, other: &Callers) {
         let Some((key, owner)) = other.first else { return };

@@ -54,7 +54,7 @@ pub(crate) struct TargetStatus {
     pub(crate) quiet_since: Unix,
     /// Answered, failed and unanswered attempts of the last minutes.
     pub(crate) recent: [u64; 3],
-    /// Callers of the failures of the last minutes.
+    /// Callers of the failures of the last minutes; several if a request could not be the cause.
     pub(crate) callers: Callers,
     /// True if an attempt was answered since the first of the last failures.
     pub(crate) answers: bool,
@@ -164,6 +164,9 @@ impl Breakers {
             in_a_row > 1 || before.answered == answered || now.0.saturating_sub(before.last.0) < 2 * QUIET_MS
         };
         entry.history.callers[0].meet(caller);
+        if cause.is_of_connection() {
+            entry.history.callers[0].are_several();
+        }
         let first = before.filter(goes_on);
         let (since, answered_first) = first.map_or((begun, answered), |first| (first.since, first.answered_first));
         let run = before.filter(|before| before.answered == answered).map_or([0; 2], |before| before.in_a_row);

@@ -521,6 +521,22 @@ fn target_without_an_answer_since_its_failures_stays_failing() {
 }
 
 #[test]
+fn failed_connection_is_no_fault_of_its_caller() {
+    let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
+    for (cause, alone) in [
+        (Cause::status(503), true),
+        (Cause::new("timeout", "idle"), true),
+        (Cause::new("timeout", "connect"), false),
+        (Cause::new("connect", "refused"), false),
+    ] {
+        (0..MINUTES).for_each(|_| breakers.close_minute(Unix(1_000_000)));
+        breakers.troubled(&target, Caller::new(1, 1), cause, Unix(1_000_000));
+        let callers = breakers.standing(&target, Mono(0), Unix(1_000_000)).callers;
+        assert_eq!((!callers.several_keys, !callers.several_owners), (alone, alone), "{cause:?}");
+    }
+}
+
+#[test]
 fn target_partly_fails_from_a_fifth_of_its_attempts_on() {
     let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
     let second = |second: u64| Unix(1_000_000 + second * 1000);
