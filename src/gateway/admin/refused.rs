@@ -13,6 +13,8 @@ const LISTED_MAX: usize = 20;
 /// Number of minutes that count, the current one included.
 const MINUTES: u64 = 5;
 const MINUTE_MS: u64 = 60_000;
+/// Number of different statuses that are counted for a caller.
+const STATUSES_MAX: usize = 4;
 /// Number of refused requests from which a caller is reported, if they are at least half of its requests.
 const REFUSED_MIN: u32 = 10;
 /// Members of a log line with the id and the name of a key, and of a model.
@@ -33,9 +35,10 @@ struct CallerCounts {
     id: String,
     name: String,
     minutes: [MinuteCounts; MINUTES as usize],
-    /// First refusal after minutes without any, and the status of the last one.
+    /// First refusal after minutes without any.
     since: Unix,
-    status: u16,
+    /// Statuses of the refusals since then, the first ones of different kinds, with their numbers.
+    statuses: [(u16, u32); STATUSES_MAX],
 }
 
 /// A key or a model that is refused.
@@ -46,8 +49,9 @@ pub(crate) struct RefusedCaller<'a> {
     pub(crate) name: &'a str,
     pub(crate) requests: u32,
     pub(crate) refused: u32,
-    /// The first refusal, and the status of the last one.
+    /// The first refusal.
     pub(crate) since: Unix,
+    /// The most frequent status of the refusals.
     pub(crate) status: u16,
 }
 
@@ -96,7 +100,7 @@ impl RefusedCallers {
             name,
             minutes: [MinuteCounts::default(); MINUTES as usize],
             since: now,
-            status: 0,
+            statuses: [(0, 0); STATUSES_MAX],
         });
         self.counts.last_mut()
     }
@@ -106,7 +110,8 @@ impl RefusedCallers {
         let refused = self.counts.iter().filter_map(|one| {
             let [requests, refused] = one.sums(now);
             let what = if one.is_key { "key" } else { "model" };
-            let (id, name, since, status) = (&*one.id, &*one.name, one.since, one.status);
+            let status = one.statuses.iter().max_by_key(|(_, count)| *count).map_or(0, |(status, _)| *status);
+            let (id, name, since) = (&*one.id, &*one.name, one.since);
             let is_refused = refused >= REFUSED_MIN && refused >= requests.div_ceil(2);
             is_refused.then_some(RefusedCaller { what, id, name, requests, refused, since, status })
         });
@@ -122,9 +127,11 @@ impl CallerCounts {
         let minute = now.0 / MINUTE_MS;
         if let Some(status) = refused {
             if self.sums(now)[1] == 0 {
-                self.since = now;
+                (self.since, self.statuses) = (now, [(0, 0); STATUSES_MAX]);
             }
-            self.status = status;
+            if let Some((known, count)) = self.statuses.iter_mut().find(|(known, _)| *known == status || *known == 0) {
+                (*known, *count) = (status, count.saturating_add(1));
+            }
         }
         let counts = &mut self.minutes[(minute % MINUTES) as usize];
         if counts.minute != minute {
@@ -166,7 +173,7 @@ mod tests {
         assert_eq!(list.len(), 1, "the model serves another key: {list:?}");
         let one = list[0];
         assert_eq!((one.what, one.id, one.name), ("key", "AAAAAAAAAAAA", "ci-bot"));
-        assert_eq!((one.requests, one.refused, one.status, one.since.0), (10, 10, 429, 1000 * MINUTE_MS));
+        assert_eq!((one.requests, one.refused, one.status, one.since.0), (10, 10, 400, 1000 * MINUTE_MS));
         assert!(callers.list(Unix(1005 * MINUTE_MS)).is_empty(), "only one is of the last five minutes");
         push(&mut callers, [Some(3), Some(2)], &[500, 499, 302], 1001);
         assert_eq!(callers.list(now).len(), 1, "failures of targets and clients that left are no refusals");
