@@ -135,8 +135,9 @@ def small():
         log(f"{name}: wake-ups")
         host = Host(binary, store)
         host.send_request()
-        # Threads poll for some seconds after work, and the default settings sync its records after 30 s.
-        time.sleep(35)
+        # Threads poll for some seconds after work, the default settings sync its records after 30 s, idle connections
+        # are closed after 75 s, and minutes are counted until one has no request.
+        time.sleep(125)
         before = host.wakeups()
         time.sleep(IDLE)
         rows.append((f"wake-ups a second, idle, {name}", f"{(host.wakeups() - before) / IDLE:.2f}"))

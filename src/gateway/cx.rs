@@ -424,9 +424,8 @@ impl Cx {
     #[cold]
     pub(crate) fn close_minute(&mut self) {
         let Some(minutes) = &mut self.report.recorder.minutes else { return };
-        if minutes.close(&self.report.stats, self.now) {
-            self.upstreams.breakers.close_minute(self.now.unix);
-        }
+        let passed = minutes.close(&self.report.stats, self.now);
+        self.upstreams.breakers.close_minutes(passed, self.now.unix);
     }
 
     /// Adds the counts of another process.

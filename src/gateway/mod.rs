@@ -406,6 +406,9 @@ impl Core for Gateway {
             }
             if driver.cx.report.recorder.due() <= now.mono {
                 driver.cx.close_minute();
+                if let (0, Some(minutes)) = (driver.exchanges.len(), &mut driver.cx.report.recorder.minutes) {
+                    minutes.fall_asleep();
+                }
             }
             listing::ask(&mut driver.cx);
             driver.cx.tell_of_suppressed(false);

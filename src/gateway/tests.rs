@@ -1,5 +1,6 @@
 //! Tests of the whole core that need its internals: panics, pipelined requests, shares of keys.
 
+use super::admin::Recorder;
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::config::Source;
@@ -79,6 +80,31 @@ fn exchange_lost_in_a_panic_leaves_no_reservation_or_charge() {
     let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.driver.cx.memory.pool);
     let all = gateway.driver.cx.memory.budget.body(&mut budget::Promise::default(), key, share, pool);
     assert!(all.is_ok(), "nothing of its share is missing");
+}
+
+#[test]
+fn idle_gateway_is_woken_at_the_end_of_no_minute() {
+    let (mut gateway, _) = gateway();
+    gateway.driver.cx.report.recorder = Recorder::new(true, now());
+    let at = |seconds: u64| Now { mono: Mono(1_000_000 * (1 + seconds)), unix: Unix(now().unix.0 + 1000 * seconds) };
+    let ask = |gateway: &mut Gateway, seconds: u64| {
+        let conn = gateway.accepted(0, "192.0.2.1:9".parse().unwrap(), at(seconds)).unwrap();
+        gateway.bytes(conn, b"GET /nope HTTP/1.1\r\nhost: g\r\n\r\n", at(seconds));
+        gateway.closed(conn, Ending::Broken, at(seconds));
+    };
+    ask(&mut gateway, 0);
+    let mut woken = 0;
+    while let Some(due) = gateway.next_deadline().filter(|_| woken < 9) {
+        woken += 1;
+        while gateway.expire(at(due.micros_since(now().mono).div_ceil(1_000_000))) {}
+    }
+    assert_eq!(woken, 2, "the minute of the request, and one without");
+    ask(&mut gateway, 900);
+    let minutes = gateway.driver.cx.report.recorder.minutes.as_ref().unwrap();
+    let counted = minutes.of_hour(&gateway.driver.cx.report.stats, at(900).unix);
+    let counted: Vec<_> = counted.map(|sum| (sum.minute - now().unix.0 / 60_000, sum.refused)).collect();
+    assert_eq!(counted, [(0, 1), (15, 1)]);
+    assert!(gateway.next_deadline().is_some());
 }
 
 fn accepted(gateway: &mut Gateway) -> Conn {

@@ -1,5 +1,6 @@
 //! Totals of every minute of the last hour, as differences of the counters in `/metrics`, at no extra cost per request.
-//! Called at the end of each minute and by readers.
+//! Called at the end of each minute and by readers. After a minute without requests it sleeps until the next request, and
+//! does not wake an idle gateway.
 
 use crate::base::time::{Mono, Now, Unix};
 use crate::policy::counters::Stats;
@@ -72,8 +73,10 @@ pub(crate) struct Minutes {
     base: Minute,
     /// The current minute.
     open: u64,
-    /// End of the current minute.
+    /// End of the current minute; `NEVER` while it sleeps.
     due: Mono,
+    /// No request was counted in the last closed minute.
+    quiet: bool,
 }
 
 /// Index of the sums of a minute.
@@ -89,6 +92,7 @@ impl Minutes {
             base: Minute::default(),
             open: now.unix.0 / MINUTE_MS,
             due: Mono::NEVER,
+            quiet: false,
         };
         minutes.arm(now);
         minutes
@@ -98,9 +102,23 @@ impl Minutes {
         self.due = now.mono.after(Duration::from_millis(MINUTE_MS - now.unix.0 % MINUTE_MS));
     }
 
-    /// Returns the end of the current minute.
+    /// Returns the end of the current minute; `NEVER` while it sleeps.
     pub(crate) fn due(&self) -> Mono {
         self.due
+    }
+
+    /// Sleeps until [`Minutes::close`] is called for the next request, unless the last minute had requests. Must not be
+    /// called while a request runs.
+    pub(crate) fn fall_asleep(&mut self) {
+        if self.quiet {
+            self.due = Mono::NEVER;
+        }
+    }
+
+    /// True if [`Minutes::close`] must be called before another request is counted.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.due == Mono::NEVER
     }
 
     /// Excludes all earlier counts from the current minute.
@@ -108,18 +126,19 @@ impl Minutes {
         self.base = Minute::total(stats);
     }
 
-    /// Ends the current minute if it is over. True if it was.
+    /// Ends the current minute if it is over. Returns the number of minutes that have passed since it began.
     #[cold]
-    pub(crate) fn close(&mut self, stats: &Stats, now: Now) -> bool {
+    pub(crate) fn close(&mut self, stats: &Stats, now: Now) -> u64 {
         self.arm(now);
         let minute = now.unix.0 / MINUTE_MS;
         if minute == self.open {
-            return false;
+            return 0;
         }
-        let total = Minute::total(stats);
+        let (total, passed) = (Minute::total(stats), minute.saturating_sub(self.open).max(1));
         self.closed[place_of(self.open)] = total.since(&self.base, self.open);
+        self.quiet = total == self.base;
         (self.base, self.open) = (total, minute);
-        true
+        passed
     }
 
     /// Returns the minutes of the last hour that had any requests, the oldest first.
@@ -164,7 +183,23 @@ mod tests {
     fn a_minute_ends_at_its_last_millisecond() {
         let mut minutes = Minutes::new(at(7));
         assert_eq!(minutes.due(), at(7).mono.after(Duration::from_millis(MINUTE_MS - 10)));
-        assert!(!minutes.close(&Stats::default(), at(7)) && minutes.close(&Stats::default(), at(8)));
+        assert_eq!([7, 8, 11, 10].map(|minute| minutes.close(&Stats::default(), at(minute))), [0, 1, 3, 1]);
+    }
+
+    #[test]
+    fn minutes_sleep_after_one_without_requests() {
+        let (mut stats, mut minutes) = (Stats::default(), Minutes::new(at(7)));
+        stats.request("chat", None, 200);
+        minutes.close(&stats, at(8));
+        minutes.fall_asleep();
+        assert!(!minutes.is_asleep(), "the last minute had a request");
+        minutes.close(&stats, at(9));
+        minutes.fall_asleep();
+        assert!(minutes.is_asleep());
+        assert_eq!(minutes.close(&stats, at(30)), 21);
+        stats.request("chat", None, 200);
+        assert!(!minutes.is_asleep());
+        assert_eq!(seen(&minutes, &stats, at(31)), [(7, 1, 0), (30, 1, 0)]);
     }
 
     #[test]

@@ -183,6 +183,12 @@ impl Recorder {
         self.minutes.as_ref().map_or(Mono::NEVER, |minutes| minutes.due())
     }
 
+    /// True if the current minute must be closed before another request is counted.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.minutes.as_ref().is_some_and(|minutes| minutes.is_asleep())
+    }
+
     /// Records all requests from now on, if it does not already.
     pub(crate) fn start(&mut self, now: Unix) {
         let fresh = || AllRequests {

@@ -76,6 +76,9 @@ use state::{Reserving, State};
 impl Exchange {
     /// The exchange of a request whose head is complete or invalid.
     pub(crate) fn new(client: ClientId, meta: RequestMeta, cx: &mut Cx) -> Exchange {
+        if cx.report.recorder.is_asleep() {
+            cx.close_minute();
+        }
         let request = Request {
             client,
             id: RequestId::fresh(&mut cx.rng),

@@ -174,14 +174,16 @@ impl Breakers {
         entry.history.trouble = Some(TargetTrouble { since, last: now, cause, answered_first, answered, in_a_row });
     }
 
-    /// Begins another minute.
-    pub(crate) fn close_minute(&mut self, now: Unix) {
-        for entry in &mut self.entries {
-            entry.history.past.rotate_right(1);
-            entry.history.past[0] = entry.history.sums(&entry.counts);
-            entry.history.callers.rotate_right(1);
-            entry.history.callers[0] = Callers::default();
-            entry.history.look(entry.history.past[0][0], now);
+    /// Begins another minute, after so many.
+    pub(crate) fn close_minutes(&mut self, passed: u64, now: Unix) {
+        for _ in 0..passed.min(MINUTES as u64) {
+            for entry in &mut self.entries {
+                entry.history.past.rotate_right(1);
+                entry.history.past[0] = entry.history.sums(&entry.counts);
+                entry.history.callers.rotate_right(1);
+                entry.history.callers[0] = Callers::default();
+                entry.history.look(entry.history.past[0][0], now);
+            }
         }
     }
 
