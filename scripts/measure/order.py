@@ -1,7 +1,7 @@
 """The order of functions in the release binary."""
 import bisect, re, subprocess, time, urllib.request
 
-from .rig import GATEWAY, NAMED, PORTS, ROOT, WORK, Run, log
+from .rig import GATEWAY, NAMED, PORTS, ROOT, WORK, Run, log, wait_for
 from .subjects import Subject
 
 ORDER = ROOT / "scripts" / "order.txt"
@@ -45,6 +45,8 @@ def first_requests(config):
     """Sends the first requests after a start: readiness, and the quota of a new key."""
     get = lambda port, path, more={}: urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{PORTS[port]}{path}", headers=more)).read()
+    # The admin listener is bound after the other one.
+    wait_for(PORTS["admin"])
     get("admin", "/readyz")
     key = subprocess.run([GATEWAY, "keys", "issue", "--config", WORK / config, "--name", "first", "--plan", "team"],
                          check=True, capture_output=True, text=True).stdout.strip()
