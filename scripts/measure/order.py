@@ -1,10 +1,13 @@
 """The order of functions in the release binary."""
 import bisect, re, subprocess, time, urllib.request
+from pathlib import Path
 
 from .rig import GATEWAY, NAMED, PORTS, ROOT, WORK, Run, log, wait_for
 from .subjects import Subject
 
 ORDER = ROOT / "scripts" / "order.txt"
+# More than the bytes of any function.
+FUNCTION_BYTES_MAX = 1 << 20
 ORDER_HEAD = """# Sections of the functions that run at a start and for ordinary requests. scripts/release places them
 # next to each other. Written by `scripts/bench order`.
 """
@@ -17,25 +20,34 @@ def functions(binary):
     return sorted((int(fields[0], 16), fields[2]) for fields in found if len(fields) == 3 and fields[1] in "tTwW")
 
 
-def executed(profile, binary):
-    """Addresses of the executed instructions of one binary, from a callgrind profile with `--dump-instr=yes`."""
-    names, inside, at, found = {}, False, 0, set()
+def executed(profile, binary, base):
+    """Addresses of the executed instructions of one binary, from a callgrind profile with `--dump-instr=yes`. Valgrind
+    knows only the binary's section `.text`. Code of other sections belongs to no file in the profile, and its addresses
+    are those of the process, in which the binary begins at `base`."""
+    names, offset, at, found = {}, None, 0, set()
+    offsets = {str(binary): 0, "???": base}
     for line in profile.read_text().splitlines():
         if named := re.match(r"c?ob=\((\d+)\)(?: (.*))?", line):
             names.setdefault(named[1], named[2])
-            inside = names[named[1]] == str(binary) if line.startswith("ob") else inside
+            offset = offsets.get(names[named[1]]) if line.startswith("ob") else offset
         elif step := re.match(r"(?:0x([0-9a-f]+)|([+-]\d+)|\*) ", line):
             at = int(step[1], 16) if step[1] else at + int(step[2] or 0)
-            if inside:
-                found.add(at)
+            if offset is not None:
+                found.add(at - offset)
     return found
+
+
+def base_of(pid, binary):
+    """The address at which a process has mapped a binary."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return min(int(line.split("-")[0], 16) for line in lines if line.endswith(f" {binary}"))
 
 
 def section(name):
     """The section of a function, without the hashes and numbers that change from build to build."""
     name = re.sub(r"\.llvm\.\d+$", "", name)
     if name.startswith("_ZN"):
-        return re.sub(r"17h[0-9a-f]{16}E$", "17h*", name)
+        return re.sub(r"17h[0-9a-f]{16}E(\.\d+)?$", "17h*", name)
     if name.startswith("_R"):
         return re.sub(r"Cs[0-9A-Za-z]+_(?=\d)", "Cs*_", re.sub(r"\.\d+$", "", name)) + "*"
     return name
@@ -59,6 +71,8 @@ def order():
     binary = NAMED
     known = functions(binary)
     addresses = sorted({address for address, _ in known})
+    # Behind the last function; other code without a file is the kernel's or valgrind's.
+    end = addresses[-1] + FUNCTION_BYTES_MAX
     # The linker merges identical functions into the section of one of them, which is unknown here.
     named = {}
     for address, name in known:
@@ -72,6 +86,7 @@ def order():
         valgrind = ["valgrind", "--tool=callgrind", "--dump-instr=yes", f"--callgrind-out-file={profile}"]
         # The first start creates its ledger.
         subject.start(valgrind, binary, ledger=bool(scenes))
+        base = base_of(subject.pid, binary)
         if not scenes:
             first_requests(subject.config)
         for kind, count, more in scenes:
@@ -82,7 +97,8 @@ def order():
         # Helper threads are slow under valgrind.
         time.sleep(5)
         subject.stop()
-        at = {addresses[bisect.bisect_right(addresses, step) - 1] for step in executed(profile, binary)}
+        steps = [step for step in executed(profile, binary, base) if addresses[0] <= step < end]
+        at = {addresses[bisect.bisect_right(addresses, step) - 1] for step in steps}
         runs.append(set().union(*(named[address] for address in at)))
     start, served = runs
     groups = (sorted(start - served), sorted(start & served), sorted(served - start))
