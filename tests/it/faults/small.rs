@@ -4,14 +4,23 @@
 
 use crate::e2e::client::{Client, get};
 use crate::e2e::harness::{Harness, Setup, chat, chat_request, streamed};
+use crate::e2e::process::wait_for;
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs;
 use std::io::Write;
+use std::net::TcpStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
 /// Limits in MiB, each with its setting: the cgroup also counts the kernel's memory for sockets.
 const LIMITS: [(u64, &str); 3] = [(16, "memory = \"16MiB\""), (32, "memory = \"28MiB\""), (64, "memory = \"56MiB\"")];
+
+/// More than the connections of the largest limit.
+const SLOW_READERS: usize = 80;
+/// Time in which answers pile up before clients that do not read.
+const UNREAD: Duration = Duration::from_secs(2);
 
 /// A cgroup (version 1 or 2) with a memory limit; removed when dropped.
 struct Group(PathBuf);
@@ -53,6 +62,22 @@ fn at_once(h: &Harness, count: usize, request: &[u8]) -> Vec<u16> {
     })
 }
 
+/// Connects clients with small receive buffers that ask for streams and whole answers of megabytes and read nothing.
+fn slow_readers(h: &Harness, key: &str) -> Vec<TcpStream> {
+    let long = chat("x\n#sim tokens=500000");
+    let requests = [chat_request(key, &streamed(long.clone())), chat_request(key, &long)];
+    let connect = |number: usize| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(&SockAddr::from(h.at)).unwrap();
+        let mut socket = TcpStream::from(socket);
+        // The connection may be refused.
+        let _ = socket.write_all(&requests[number % 2]);
+        socket
+    };
+    (0..SLOW_READERS).map(connect).collect()
+}
+
 #[test]
 fn pressure_in_little_memory_causes_refusals_not_a_kill() {
     for (limit, setting) in LIMITS {
@@ -75,6 +100,12 @@ fn pressure_in_little_memory_causes_refusals_not_a_kill() {
         assert_eq!(wrong, 0, "{limit} MiB: {statuses:?}");
         assert!(small >= 96 && statuses.iter().any(|status| [413, 503].contains(status)), "{limit} MiB: {statuses:?}");
         assert!(!h.gateway.has_ended(), "{limit} MiB: killed");
+        let slow = slow_readers(&h, &key);
+        std::thread::sleep(UNREAD);
+        assert!(!h.gateway.has_ended(), "{limit} MiB: killed by clients that do not read");
+        drop(slow);
+        let small = chat_request(&key, &chat("x\n#sim tokens=1"));
+        wait_for("the slow clients are gone", || (at_once(&h, 1, &small) == [200]).then_some(()));
         assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
         assert_eq!(h.chat(&key, &chat("x\n#sim tokens=1")).status(), 200);
         let status = fs::read_to_string(format!("/proc/{}/status", h.gateway.id())).unwrap();
