@@ -529,7 +529,7 @@ fn failed_connection_is_no_fault_of_its_caller() {
         (Cause::new("timeout", "connect"), false),
         (Cause::new("connect", "refused"), false),
     ] {
-        (0..MINUTES).for_each(|_| breakers.close_minute(Unix(1_000_000)));
+        breakers.close_minutes(MINUTES as u64, Unix(1_000_000));
         breakers.troubled(&target, Caller::new(1, 1), cause, Unix(1_000_000));
         let callers = breakers.standing(&target, Mono(0), Unix(1_000_000)).callers;
         assert_eq!((!callers.several_keys, !callers.several_owners), (alone, alone), "{cause:?}");
