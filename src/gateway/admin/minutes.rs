@@ -1,6 +1,6 @@
 //! Totals of every minute of the last hour, as differences of the counters in `/metrics`, at no extra cost per request.
-//! Called at the end of each minute and by readers. After a minute without requests it sleeps until the next request, and
-//! does not wake an idle gateway.
+//! Called at the end of each minute and by readers. After a minute without requests it sleeps until the next request,
+//! and does not wake an idle gateway.
 
 use crate::base::time::{Mono, Now, Unix};
 use crate::policy::counters::Stats;

@@ -133,8 +133,8 @@ impl RequestNotes {
         FailedRequest { status: outcome.status, key, kind }
     }
 
-    /// Notes what the operator needs to know about a refused head. `ended`: the key that it presented, if that is no longer
-    /// valid.
+    /// Notes what the operator needs to know about a refused head. `ended`: the key that it presented, if that is no
+    /// longer valid.
     pub(super) fn note_head(
         &mut self,
         request: &Request,

@@ -442,8 +442,8 @@ impl Keys {
         }
     }
 
-    /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and the key if the text has one of its
-    /// secrets.
+    /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and the key if the text has one of
+    /// its secrets.
     pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyIx>) {
         let Some(claimed) = claimed(presented, prefix) else { return ("malformed", None) };
         if well_formed(presented, prefix).is_none() {
