@@ -60,8 +60,8 @@
 //!    (complete answers) passes it on and reads its usage.
 //! 7. `exchange::finish` is the only end: settles the reservation, passes a row to the ledger, writes a log line.
 //!
-//! A streamed request passes 16 functions of the driver from its first byte to its first event in the client's queue,
-//! and 5 for each further event, not counting the later work (writing, settling down). `scripts/bench path` prints them
+//! A streamed request passes 27 functions of the driver from its first byte to its first event in the client's queue,
+//! and 6 for each further event, not counting the later work (writing, settling down). `scripts/bench path` prints them
 //! all.
 //!
 //! # How to change

@@ -22,14 +22,21 @@ pub enum Ledger {
     Remote(Box<Remote>),
 }
 
+/// Calls a method that both kinds of ledger have.
+macro_rules! each {
+    ($ledger:expr, $db:ident => $call:expr) => {
+        match $ledger {
+            Ledger::Sqlite($db) => $call,
+            #[cfg(feature = "redis")]
+            Ledger::Remote($db) => $call,
+        }
+    };
+}
+
 impl Ledger {
     /// Stores a new key with its audit line and answer. A known id or digest is an error.
     pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.issue_key(key, note),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.issue_key(key, note),
-        }
+        each!(self, db => db.issue_key(key, note))
     }
 
     /// Returns at most `limit` keys, including expired and revoked ones, in the order of their creation: after the key
@@ -41,11 +48,7 @@ impl Ledger {
         names: Names<'_>,
         most: (usize, usize),
     ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.keys_page(after, names, most),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.keys_page(after, names, most),
-        }
+        each!(self, db => db.keys_page(after, names, most))
     }
 
     /// Returns the record of one key; `None` if there is no such key, or its record is unreadable.
@@ -55,20 +58,12 @@ impl Ledger {
 
     /// Returns the records of these keys that exist and can be read, in any order.
     pub fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.find_keys(ids),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.find_keys(ids),
-        }
+        each!(self, db => db.find_keys(ids))
     }
 
     /// Returns all keys of this name.
     pub fn keys_named(&mut self, name: &str) -> Result<Vec<KeyRecord>, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.keys_named(name),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.keys_named(name),
-        }
+        each!(self, db => db.keys_named(name))
     }
 
     /// Passes all keys to `take`, page by page, in the order of their creation.
@@ -84,11 +79,7 @@ impl Ledger {
 
     /// Returns the key that users and conversations are hashed with.
     pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.hash_key(),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.hash_key(),
-        }
+        each!(self, db => db.hash_key())
     }
 
     /// Returns the answer given under an idempotency name within the last day.
@@ -103,38 +94,22 @@ impl Ledger {
     /// Returns at most `most` lines of the audit, the newest first, without the first `from`. If their texts have
     /// `bytes` bytes before, one more is the last.
     pub fn audit(&mut self, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.audit(from, most, bytes),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.audit(from, most, bytes),
-        }
+        each!(self, db => db.audit(from, most, bytes))
     }
 
     /// Returns the ledger's knowledge about the clocks of its writers.
     pub fn moments(&mut self) -> Result<Moments, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.moments(),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.moments(),
-        }
+        each!(self, db => db.moments())
     }
 
     /// Accepts the present time, with a line of the audit.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.accept_clock(now, line),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.accept_clock(now, line),
-        }
+        each!(self, db => db.accept_clock(now, line))
     }
 
     /// Continues folding in spite of the gap after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.confirm_fold(newest, line),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.confirm_fold(newest, line),
-        }
+        each!(self, db => db.confirm_fold(newest, line))
     }
 
     /// Lets `change` edit the record of a key, excluding other processes meanwhile. `None` if there is no such key;
@@ -163,29 +138,17 @@ impl Ledger {
         query: &Query,
         renaming: Option<Renaming<'_>>,
     ) -> Result<Vec<UsageLine>, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.usage(query, renaming),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.usage(query, renaming),
-        }
+        each!(self, db => db.usage(query, renaming))
     }
 
     /// Recomputes every counter from the rows and compares.
     pub fn verify(&mut self) -> Result<Verdict, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.verify(),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.verify(),
-        }
+        each!(self, db => db.verify())
     }
 
     /// Passes every entry to `take`, oldest first: the sums of folded rows, then the rows in the order in which they
     /// were committed.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.export(take),
-            #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.export(take),
-        }
+        each!(self, db => db.export(take))
     }
 }
