@@ -114,23 +114,36 @@ def written(binary, store, rate, seconds):
     return sum(sizes) / count, syncs / count
 
 
+def as_installed(binary):
+    """A copy of a binary that is on disk only. The kernel keeps a file that was just written in large blocks, and maps
+    all of a block if a page of it is used: up to half a megabyte more than after a boot."""
+    copy = WORK / "installed"
+    WORK.mkdir(parents=True, exist_ok=True)
+    shutil.copy(binary, copy)
+    with open(copy, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return copy
+
+
 def small():
-    binary = Path(os.environ.get("TOLLGATE_BIN", BUILT)).resolve()
+    binary = as_installed(Path(os.environ.get("TOLLGATE_BIN", BUILT)).resolve())
     rows = []
-    starts = []
+    starts, fresh, full = [], [], []
     for _ in range(7):
         host = Host(binary)
         starts.append(host.start_ms)
+        time.sleep(0.3)
+        fresh.append(rss(host.gateway.pid) / 1e6)
+        idle = [socket.create_connection(("127.0.0.1", host.port)) for _ in range(256)]
+        time.sleep(0.3)
+        full.append(rss(host.gateway.pid) / 1e6)
+        for connection in idle:
+            connection.close()
         host.end()
     rows.append(("start to the first 200 of /readyz, ms", f"{statistics.median(starts):.1f}"))
-    host = Host(binary)
-    rows.append(("resident when ready, MB", f"{rss(host.gateway.pid) / 1e6:.1f}"))
-    idle = [socket.create_connection(("127.0.0.1", host.port)) for _ in range(256)]
-    time.sleep(0.3)
-    rows.append(("resident with 256 connections, MB", f"{rss(host.gateway.pid) / 1e6:.1f}"))
-    for connection in idle:
-        connection.close()
-    host.end()
+    rows.append(("resident when ready, MB", f"{statistics.median(fresh):.2f}"))
+    rows.append(("resident with 256 connections, MB", f"{statistics.median(full):.2f}"))
     for name, store in (("default", ""), ("flash", FLASH)):
         log(f"{name}: wake-ups")
         host = Host(binary, store)
