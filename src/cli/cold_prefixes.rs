@@ -80,7 +80,7 @@ const SPARE: [&str; 4] = ["CACHE WRITE", "CACHE READ", "PROMPT", "REQUESTS"];
 pub(super) fn table(lines: &[ConversationLine], wide: bool) -> String {
     let heads =
         ["REQUESTS", "PROMPT", "CACHE READ", "CACHE WRITE", "CHANGED", "EXPIRED", "MOVED", "FAILED OVER", "PAID $"];
-    let heads: Vec<_> = [("SESSION", Align::Left)].into_iter().chain(heads.map(|head| (head, Align::Right))).collect();
+    let heads: Vec<_> = [("SESSION", Align::Name)].into_iter().chain(heads.map(|head| (head, Align::Right))).collect();
     let mut table = Table::new(&heads).fit(wide, &SPARE);
     for line in lines {
         let mut counts = vec![line.requests, line.input_tokens, line.cache_read_tokens, line.cache_write_tokens];

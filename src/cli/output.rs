@@ -180,7 +180,7 @@ pub fn cut(text: &str, most: usize) -> String {
 pub fn padded(value: &str, width: usize, align: Align) -> String {
     let space = " ".repeat(width.saturating_sub(columns(value)));
     match align {
-        Align::Left => [value, &space, "  "].concat(),
+        Align::Left | Align::Name => [value, &space, "  "].concat(),
         Align::Right => [&space, value, "  "].concat(),
     }
 }
@@ -217,14 +217,20 @@ pub fn fitted(text: String) -> String {
 /// Alignment of a value in its column.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Align {
-    /// Words.
+    /// Words of a fixed list, times, causes.
     Left,
+    /// Names of any length: a narrow terminal cuts them before it omits a column.
+    Name,
     /// Numbers.
     Right,
 }
 
 /// Minimum width of a column of words that is made narrower.
 const WORDS_MIN: usize = 12;
+/// Width that a column of names keeps as long as other columns can be omitted.
+const NAME_KEPT: usize = 16;
+/// Label of the row of sums.
+const TOTAL: &str = "total";
 
 /// Width of a line with columns of these widths; a width of 0 is no column.
 fn line_width(widths: &[usize]) -> usize {
@@ -241,16 +247,19 @@ pub struct Table<'a> {
     widths: Vec<usize>,
     /// Maximum width of a line, and columns that may be omitted for it, in this order.
     fits: Option<(usize, &'static [&'static str])>,
+    /// True if the last row has the sums of the others.
+    has_total: bool,
 }
 
 impl<'a> Table<'a> {
     /// A table with these columns and no rows.
     pub fn new(heads: &[(&'a str, Align)]) -> Table<'a> {
-        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new(), fits: None }
+        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new(), fits: None, has_total: false }
     }
 
-    /// Omits columns until a line fits the terminal: first those without a value, then those with one value in all
-    /// rows, then those in `spare`. If that is not enough, the longest words are cut.
+    /// Makes lines fit the terminal. Columns are omitted until a line with short names fits: first those without a
+    /// value, then those in `spare` with one value in all rows, then the others in `spare`. Then the longest names are
+    /// cut, and if that is not enough, the longest words.
     pub fn fit(self, wide: bool, spare: &'static [&'static str]) -> Table<'a> {
         let fits = terminal_width().filter(|_| !wide).map(|width| (width, spare));
         Table { fits, ..self }
@@ -262,24 +271,31 @@ impl<'a> Table<'a> {
         let is_same = |at: usize| self.rows.len() > 1 && self.rows.iter().all(|row| row[at] == self.rows[0][at]);
         let is_empty = |at: usize| self.rows.iter().all(|row| matches!(&*row[at], "" | "-"));
         let named = |name: &&str| self.heads.iter().position(|(head, _)| head == name);
-        let all = 1..self.heads.len();
-        let order = all.clone().filter(|at| is_empty(*at)).chain(all.filter(|at| is_same(*at)));
-        let order = order.chain(spare.iter().filter_map(named));
+        let spare: Vec<usize> = spare.iter().filter_map(named).collect();
+        let order = (1..self.heads.len()).filter(|at| is_empty(*at));
+        let order = order.chain(spare.iter().copied().filter(|at| is_same(*at))).chain(spare.iter().copied());
+        let shortened = |(at, width): (usize, &usize)| match self.heads[at].1 {
+            Align::Name => (*width).min(NAME_KEPT),
+            _ => *width,
+        };
+        let mut short: Vec<usize> = widths.iter().enumerate().map(shortened).collect();
         for at in order {
-            if line_width(widths) <= most {
+            if line_width(&short) <= most {
                 return;
             }
-            widths[at] = 0;
+            (short[at], widths[at]) = (0, 0);
         }
     }
 
-    /// Makes the widest columns of words narrower until a line fits.
+    /// Makes the widest columns of names, then those of words, narrower until a line fits.
     fn shrink(&self, widths: &mut [usize]) {
         let Some((most, _)) = self.fits else { return };
-        while line_width(widths) > most {
-            let words = (0..widths.len()).filter(|at| self.heads[*at].1 == Align::Left && widths[*at] > WORDS_MIN);
-            let Some(widest) = words.max_by_key(|at| widths[*at]) else { return };
-            widths[widest] -= 1;
+        for kind in [Align::Name, Align::Left] {
+            while line_width(widths) > most {
+                let words = (0..widths.len()).filter(|at| self.heads[*at].1 == kind && widths[*at] > WORDS_MIN);
+                let Some(widest) = words.max_by_key(|at| widths[*at]) else { break };
+                widths[widest] -= 1;
+            }
         }
     }
 
@@ -289,6 +305,14 @@ impl<'a> Table<'a> {
         let last = self.heads.len().saturating_sub(1);
         let most = |column| if column == last { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
         self.rows.push(values.iter().enumerate().map(|(column, value)| cut(value, most(column))).collect());
+    }
+
+    /// Adds the last row, with the sums of the others: `counts` are the values of its last columns. Its label is in the
+    /// first column that is printed.
+    pub fn total(&mut self, counts: Vec<String>) {
+        let blank = self.heads.len().saturating_sub(counts.len());
+        self.row(std::iter::repeat_n(String::new(), blank).chain(counts).collect());
+        self.has_total = true;
     }
 
     /// Formats the whole table.
@@ -312,6 +336,13 @@ impl<'a> Table<'a> {
         if is_first {
             self.narrow(&mut widths);
         }
+        if self.has_total
+            && let Some(first) = widths.iter().position(|width| *width > 0)
+            && let Some(label) = self.rows.last_mut().and_then(|row| row.get_mut(first))
+        {
+            *label = TOTAL.to_string();
+            widths[first] = widths[first].max(TOTAL.len());
+        }
         self.shrink(&mut widths);
         let mut text = String::new();
         let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_string()).collect();
@@ -321,7 +352,7 @@ impl<'a> Table<'a> {
                 if *width == 0 {
                     continue;
                 }
-                let value = if *align == Align::Left { cut(value, *width) } else { value.clone() };
+                let value = if *align == Align::Right { value.clone() } else { cut(value, *width) };
                 line += &padded(&value, *width, *align);
             }
             text.push_str(line.trim_end());
@@ -362,6 +393,19 @@ pub fn dollars(nano: u64) -> String {
     }
 }
 
+/// Like [`dollars`], with the sign of dollars.
+pub fn money(nano: u64) -> String {
+    let text = dollars(nano);
+    text.strip_prefix('<').map_or_else(|| ["$", &text].concat(), |least| ["<$", least].concat())
+}
+
+/// A share in whole percent, rounded half up; 100 only if all of it is reached.
+pub fn percent(part: u64, of: u64) -> String {
+    let (part, of) = (u128::from(part), u128::from(of.max(1)));
+    let rounded = (part * 200 + of) / (of * 2);
+    format!("{} %", if part < of { rounded.min(99) } else { rounded })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,15 +422,46 @@ mod tests {
 
     #[test]
     fn words_are_cut_if_omitted_columns_are_not_enough() {
-        let heads = [("USER", Align::Left), ("CAUSE", Align::Left), ("COST $", Align::Right)];
+        let heads = [("USER", Align::Name), ("CAUSE", Align::Left), ("COST $", Align::Right)];
         let mut table = Table { fits: Some((40, &[])), ..Table::new(&heads) };
         table.row(["u".repeat(30), "short".to_string(), "0.0001".to_string()].to_vec());
         table.row(["漢".repeat(30), "a long cause of a failure".to_string(), "12345.0001".to_string()].to_vec());
         let text = table.text();
         assert!(text.lines().all(|line| columns(line) <= 40) && text.contains("12345.0001"), "{text}");
-        assert!(text.contains("漢…  a long cause…"), "{text}");
+        assert!(text.contains("漢…   a long cause …  12345"), "{text}");
         assert_eq!([columns("漢a"), columns(&cut("漢漢漢", 4)), columns(&cut("漢漢漢", 5))], [3, 3, 5]);
         assert_eq!(padded("漢", 4, Align::Right), "  漢  ");
+    }
+
+    #[test]
+    fn one_long_name_is_cut_before_a_column_is_left_out() {
+        let heads = [("ID", Align::Left), ("NAME", Align::Name), ("STATUS", Align::Left), ("COST $", Align::Right)];
+        let table = || Table { fits: Some((40, &["ID"])), ..Table::new(&heads) };
+        let row = |name: &str, status: &str| ["abcdefghijkl", name, status, "0.1000"].map(str::to_string).to_vec();
+        let mut long = table();
+        long.row(row(&"n".repeat(117), "revoked"));
+        long.row(row("ann", "revoked"));
+        let text = long.text();
+        assert!(text.lines().all(|line| columns(line) <= 40), "{text}");
+        assert!(text.starts_with("NAME ") && text.contains("STATUS") && text.contains("nn…  revoked"), "{text}");
+        let mut one = table();
+        one.fits = Some((48, &["ID"]));
+        one.row(row(&"n".repeat(117), "live"));
+        let text = one.text();
+        assert!(text.starts_with("ID ") && text.lines().all(|line| columns(line) == 48), "cut to the room: {text}");
+    }
+
+    #[test]
+    fn sums_keep_their_label_if_the_first_column_is_left_out() {
+        let heads = [("KEY", Align::Left), ("NAME", Align::Name), ("N", Align::Right)];
+        let table = |most: usize| {
+            let mut table = Table { fits: Some((most, &["KEY"])), ..Table::new(&heads) };
+            table.row(["abcdefghijkl", "ann", "1"].map(str::to_string).to_vec());
+            table.total(vec!["2".to_string()]);
+            table.text()
+        };
+        assert_eq!(table(80), "KEY           NAME  N\nabcdefghijkl  ann   1\ntotal               2\n");
+        assert_eq!(table(12), "NAME   N\nann    1\ntotal  2\n");
     }
 
     #[test]
@@ -438,7 +513,7 @@ mod tests {
     fn columns_are_omitted_until_a_line_fits() {
         let mut table =
             Table::new(&[("NAME", Align::Left), ("PLAN", Align::Left), ("ID", Align::Left), ("N", Align::Right)]);
-        table.fits = Some((12, &["ID"]));
+        table.fits = Some((12, &["ID", "PLAN"]));
         table.row(vec!["ann".to_string(), "team".to_string(), "abcdef".to_string(), "1".to_string()]);
         table.row(vec!["bob".to_string(), "team".to_string(), "ghijkl".to_string(), "2".to_string()]);
         assert_eq!(table.take_text(), "NAME  N\nann   1\nbob   2\n", "first what is always the same, then as named");
@@ -462,11 +537,20 @@ mod tests {
             (49_999, "<0.0001"),
             (50_000, "0.0001"),
             (123_149_999, "0.1231"),
+            (100_150_000, "0.1002"),
             (250_000_000, "0.2500"),
             (12_345_678_901, "12.3457"),
         ];
         for (nano, text) in cases {
             assert_eq!(dollars(nano), text);
         }
+        assert_eq!([0, 1, 100_000_000].map(money), ["$0.0000", "<$0.0001", "$0.1000"]);
+    }
+
+    #[test]
+    fn shares_are_rounded_but_never_to_all() {
+        let shares = [(48, 155), (1, 200), (1, 201), (999, 1000), (3, 2), (u64::MAX, u64::MAX), (0, 0)];
+        let texts = shares.map(|(part, of)| percent(part, of));
+        assert_eq!(texts, ["31 %", "1 %", "0 %", "99 %", "150 %", "100 %", "0 %"]);
     }
 }

@@ -6,8 +6,9 @@ use super::args::ConfigArg;
 use super::blocking_http::NoAnswer;
 use super::keys;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, clean, cut, dollars, grouped, padded, print, remark};
+use super::output::{Align, Failure, clean, cut, dollars, grouped, money, padded, print, remark};
 use super::provider_client::encoded;
+use crate::base::text::plural;
 use crate::io::channel::{BoundedSender, bounded};
 use crate::io::clock::unix;
 use crate::io::machine::terminal_width;
@@ -17,7 +18,7 @@ use crate::policy::window::iso;
 use crate::wire::json::{self, Raw};
 use clap::Args;
 use std::borrow::Cow;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 /// Maximum time to wait for an answer.
@@ -33,6 +34,8 @@ const SUCCESSOR: &[u8] = b"event: successor\n";
 const FEED_QUEUE: usize = 64;
 /// Maximum number of requests that are remembered, so that each is printed once.
 const SEEN_MAX: usize = 10_000;
+/// Maximum number of keys whose names are asked for.
+const NAMES_MAX: usize = 100;
 /// Maximum bytes of an incomplete event.
 const EVENT_MAX: usize = 1 << 20;
 
@@ -128,9 +131,53 @@ fn narrow(width: usize, rows: &[Vec<String>]) -> (Vec<(usize, usize)>, usize) {
     (widths.to_vec(), width.saturating_sub(used).max(10))
 }
 
+/// Names of keys. The line of a request that was refused before its key was known, such as that of a revoked key, has
+/// only the id.
+struct KeyNames<'a> {
+    /// Asks for the name of the key with this id; an error if further questions are useless.
+    ask: &'a dyn Fn(&str) -> Result<Option<String>, NoAnswer>,
+    known: HashMap<String, Option<String>>,
+    is_lost: bool,
+}
+
+impl<'a> KeyNames<'a> {
+    fn new(ask: &'a dyn Fn(&str) -> Result<Option<String>, NoAnswer>) -> KeyNames<'a> {
+        KeyNames { ask, known: HashMap::new(), is_lost: false }
+    }
+
+    /// The name of a request's key, if it is known.
+    fn of(&mut self, request: Raw<'_>) -> Option<String> {
+        let member = |name: &str| request.get(name).and_then(Raw::text).filter(|text| !text.is_empty());
+        if let Some(name) = member("name") {
+            return Some(name.into_owned());
+        }
+        let id = member("key")?;
+        if let Some(known) = self.known.get(&*id) {
+            return known.clone();
+        }
+        if self.is_lost || self.known.len() >= NAMES_MAX {
+            return None;
+        }
+        let name = (self.ask)(&id).unwrap_or_else(|_| {
+            self.is_lost = true;
+            None
+        });
+        self.known.insert(id.into_owned(), name.clone());
+        name
+    }
+}
+
+/// Asks a gateway for the name of the key with this id.
+fn name_of(listener: &Listener, id: &str) -> Result<Option<String>, NoAnswer> {
+    let answer = listener.get(&["/admin/v1/keys/", &encoded(id)].concat(), TIMEOUT)?;
+    let is_whole = answer.status == 200 && json::check(&answer.body).is_ok();
+    let key = Some(Raw::new(&answer.body)).filter(|_| is_whole);
+    Ok(key.and_then(|key| key.get("name")?.text()).map(Cow::into_owned))
+}
+
 impl RequestsArgs {
     /// True if a request matches the filters. `session_hash`: stored name of the requested session.
-    fn takes(&self, request: Raw<'_>, session_hash: &str) -> bool {
+    fn takes(&self, request: Raw<'_>, session_hash: &str, names: &mut KeyNames<'_>) -> bool {
         let has_failed = || request.get("failed").is_some() || request.get("status").and_then(Raw::count) >= Some(400);
         let is = |name: &str, text: &str| request.get(name).is_some_and(|value| value.is(text));
         let status = request.get("status").and_then(Raw::count).unwrap_or_default().to_string();
@@ -138,18 +185,20 @@ impl RequestsArgs {
             if wanted.ends_with("xx") { status.starts_with(&wanted[..1]) && status != "499" } else { status == wanted }
         };
         (!self.failed || has_failed())
-            && self.key.as_deref().is_none_or(|key| is("key", key) || is("name", key))
             && self.id.as_deref().is_none_or(|id| is("id", id))
             && self.model.as_deref().is_none_or(|model| is("model", model) || is("asked", model))
             && self.status.as_deref().is_none_or(has_status)
             && self.session.as_deref().is_none_or(|name| is("session", name) || is("session", session_hash))
+            && self.key.as_deref().is_none_or(|key| is("key", key) || names.of(request).as_deref() == Some(key))
     }
 }
 
 /// Prints the requests, the newest last; with `--live`, continues with those that end.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
-    if args.live { live(args, &listener) } else { list(args, &listener, Recorded::default()).map(drop) }
+    let ask = |id: &str| name_of(&listener, id);
+    let names = &mut KeyNames::new(&ask);
+    if args.live { live(args, &listener, names) } else { list(args, &listener, Recorded::default(), names).map(drop) }
 }
 
 /// Facts about the requests seen so far that the live feed needs.
@@ -207,7 +256,12 @@ impl Recorded {
 }
 
 /// Prints the recorded requests: all that were not seen before if they have been listed before.
-fn list(args: &RequestsArgs, listener: &Listener, mut seen: Recorded) -> Result<Recorded, Failure> {
+fn list(
+    args: &RequestsArgs,
+    listener: &Listener,
+    mut seen: Recorded,
+    names: &mut KeyNames<'_>,
+) -> Result<Recorded, Failure> {
     let begun = iso(unix());
     let asked = [("id", &args.id), ("session", &args.session)];
     let asked = asked.map(|(name, value)| value.as_ref().map(|value| format!("&{name}={}", encoded(value))));
@@ -231,22 +285,30 @@ fn list(args: &RequestsArgs, listener: &Listener, mut seen: Recorded) -> Result<
     let kept: Vec<Raw<'_>> = lists.filter_map(|list| list.get("data")).flat_map(Raw::items).collect();
     let new: Vec<bool> = kept.iter().rev().map(|request| seen.is_new(*request)).collect();
     if seen.is_listed {
-        let new = kept.iter().rev().zip(new).filter(|(one, new)| *new && args.takes(**one, &session_hash));
-        new.filter(|(one, _)| one.get("id").is_some()).try_for_each(|(one, _)| print_one(args, *one, &[]))?;
+        for (one, _) in kept.iter().rev().zip(new).filter(|(one, new)| *new && one.get("id").is_some()) {
+            if args.takes(*one, &session_hash, names) {
+                print_one(args, *one, &[], names)?;
+            }
+        }
         return Ok(seen);
     }
-    let taken = kept.iter().filter(|one| args.takes(**one, &session_hash));
-    let mut shown: Vec<Raw<'_>> = taken.take(args.limit).copied().collect();
+    let mut shown: Vec<Raw<'_>> = kept.iter().filter(|one| args.takes(**one, &session_hash, names)).copied().collect();
+    let sums = Sums {
+        kept: kept.len() as u64,
+        taken: shown.len() as u64,
+        nano: shown.iter().filter_map(|one| cost(*one)).fold(0, u64::saturating_add),
+    };
+    shown.truncate(args.limit);
     shown.reverse();
     if args.id.is_some() && !args.json {
         shown.iter().try_for_each(|request| print(&details(*request)))?;
     } else {
         // The widths of a live list cannot depend on its rows.
-        let known: Vec<_> = shown.iter().filter(|_| !args.live && !args.json).map(|one| row(*one)).collect();
+        let known: Vec<_> = shown.iter().filter(|_| !args.live && !args.json).map(|one| row(*one, names)).collect();
         if !args.json && (args.live || !shown.is_empty()) {
             print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide, &known))?;
         }
-        shown.iter().try_for_each(|request| print_one(args, *request, &known))?;
+        shown.iter().try_for_each(|request| print_one(args, *request, &known, names))?;
     }
     if shown.is_empty()
         && let (Some(key), None) = (&args.key, &args.admin.at.admin)
@@ -254,30 +316,42 @@ fn list(args: &RequestsArgs, listener: &Listener, mut seen: Recorded) -> Result<
     {
         keys::known(&high, key)?;
     }
-    remark_on(args, document, &begun, (kept.len(), shown.len()))?;
+    remark_on(args, document, &begun, &sums)?;
     (seen.is_listed, seen.session_hash) = (true, session_hash.into_owned());
     Ok(seen)
 }
 
-/// Prints the time since which requests are kept. `counts`: the numbers of kept and of printed requests.
-/// Returns an error if the requested id is not among them.
-fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, counts: (usize, usize)) -> Result<(), Failure> {
+/// Requests that the gateway keeps, those of them that match, and the cost of these.
+struct Sums {
+    kept: u64,
+    taken: u64,
+    nano: u64,
+}
+
+/// Prints the time since which requests are kept. Returns an error if the requested id is not among them.
+fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, sums: &Sums) -> Result<(), Failure> {
     let member = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default();
     let (all, failures) = (member("recorded_since"), member("failures_recorded_since"));
     let mut since = format!("all since {all}");
     if failures < all {
         since += &format!("\nand failures (5xx) since {failures}");
     }
-    match (&args.id, counts) {
-        (Some(_), (_, 0)) => {
+    let requests = |count: u64| format!("{} request{}", grouped(count), plural(count));
+    match (&args.id, sums.taken) {
+        (Some(_), 0) => {
             let since = since.replace('\n', " ");
             return Err(Failure::failed(format!("no such request; kept: {since}; the log has older ones")));
         }
         _ if *all >= *begun => remark(&format!("Recording begins now; failures are kept since {failures}.")),
-        (_, (_, 0)) => remark(&format!("No such request. Kept: {since}.")),
-        (None, (kept, _)) if args.session.is_none() && !args.json => {
-            remark(&format!("Kept: {} requests, {since}.", grouped(kept as u64)));
+        // Of a session, the gateway lists only its requests.
+        (None, 0) if sums.kept == 0 && args.session.is_none() => {
+            remark(&format!("No request is recorded. Kept: {since}."));
         }
+        (_, 0) => remark(&format!("No such request. Kept: {since}.")),
+        (None, count) if args.session.is_some() && !args.json => {
+            remark(&format!("In total: {}, {}. Kept: {since}.", requests(count), money(sums.nano)));
+        }
+        (None, _) if !args.json => remark(&format!("Kept: {}, {since}.", requests(sums.kept))),
         _ => {}
     }
     Ok(())
@@ -305,10 +379,15 @@ fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
     })
 }
 
-fn print_one(args: &RequestsArgs, request: Raw<'_>, known: &[Vec<String>]) -> Result<(), Failure> {
+fn print_one(
+    args: &RequestsArgs,
+    request: Raw<'_>,
+    known: &[Vec<String>],
+    names: &mut KeyNames<'_>,
+) -> Result<(), Failure> {
     match args.json {
         true => print(&[&String::from_utf8_lossy(request.bytes()), "\n"].concat()),
-        false => print(&line(&row(request), args.wide, known)),
+        false => print(&line(&row(request, names), args.wide, known)),
     }
 }
 
@@ -349,14 +428,14 @@ fn read_feed(listener: &Listener, number: u64, feeds: &BoundedSender<(u64, Feed)
 
 /// Follows the gateway's live feed until standard output or the gateway is gone. The recorded requests are printed once
 /// the feed is open, so that none that ends in between is missed. During an upgrade two processes have a feed.
-fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
+fn live(args: &RequestsArgs, listener: &Listener, names: &mut KeyNames<'_>) -> Result<(), Failure> {
     let (sender, feeds) = bounded(FEED_QUEUE);
     let (mut recorded, mut newest, mut tries) = (Recorded::default(), 0, 0);
     read_feed(listener, newest, &sender);
     while let Ok((number, part)) = feeds.recv() {
         match part {
             Feed::Open => {
-                recorded = list(args, listener, recorded)?;
+                recorded = list(args, listener, recorded, names)?;
                 tries = 0;
             }
             Feed::Event(event) => {
@@ -372,8 +451,8 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
                     continue;
                 }
                 let request = Raw::new(data);
-                if recorded.is_new(request) && args.takes(request, &recorded.session_hash) {
-                    print_one(args, request, &[])?;
+                if recorded.is_new(request) && args.takes(request, &recorded.session_hash, names) {
+                    print_one(args, request, &[], names)?;
                 }
             }
             Feed::Ended(_) if number < newest => {}
@@ -440,31 +519,35 @@ fn details(request: Raw<'_>) -> String {
                 line("tokens", &format!("{input}, output {output}; counted by: {source}"));
             }
             "cache_read" | "cache_write" | "output" | "source" => {}
+            "cost_usd" => line("cost", &cost(request).map(money).unwrap_or_default()),
             name => line(name, &value.text().unwrap_or_else(|| String::from_utf8_lossy(value.bytes()))),
         }
     }
     out
 }
 
+/// Cost of a request in nano-dollars.
+fn cost(request: Raw<'_>) -> Option<u64> {
+    request.get("cost_usd").and_then(Raw::number).map(|dollars| (dollars * 1e9).round() as u64)
+}
+
 /// Cells of a request's row.
-fn row(request: Raw<'_>) -> Vec<String> {
+fn row(request: Raw<'_>, names: &mut KeyNames<'_>) -> Vec<String> {
     let text = |name: &str| request.get(name).and_then(Raw::text).map(String::from).unwrap_or_default();
     let count = |name: &str| request.get(name).and_then(Raw::count);
     let tokens: Vec<u64> = ["input", "cache_read", "cache_write", "output"].into_iter().filter_map(count).collect();
     let micros = |name: &str| request.get("us").and_then(|us| us.get(name)).and_then(Raw::count);
-    let cost = request.get("cost_usd").and_then(Raw::number).map(|dollars| (dollars * 1e9).round() as u64);
-    let name = text("name");
     vec![
         text("time"),
         count("status").unwrap_or_default().to_string(),
         text("endpoint"),
         text("model"),
         text("target"),
-        if name.is_empty() { text("key") } else { name },
+        names.of(request).unwrap_or_else(|| text("key")),
         if tokens.is_empty() { String::new() } else { tokens.iter().sum::<u64>().to_string() },
         micros("total").map(millis).unwrap_or_default(),
         micros("wait").map(millis).unwrap_or_default(),
-        cost.map(dollars).unwrap_or_default(),
+        cost(request).map(dollars).unwrap_or_default(),
         match count("count") {
             Some(count) => format!("{} (x {count})", text("reason")),
             None => text("reason"),
@@ -500,7 +583,10 @@ mod tests {
             r#"{"key":"AAAAAAAAAAAA","name":"ann","status":200}"#,
             r#"{"key":"BBBBBBBBBBBB","name":"bob","status":502}"#,
             r#"{"key":"BBBBBBBBBBBB","name":"bob","status":200,"failed":[{"target":"p/m"}]}"#,
+            r#"{"key":"AAAAAAAAAAAA","status":401}"#,
+            r#"{"status":401}"#,
         ];
+        let ask = |id: &str| Ok((id == "AAAAAAAAAAAA").then(|| "ann".to_string()));
         let args = |key: Option<&str>, failed| RequestsArgs {
             config: ConfigArg::default(),
             admin: AskArg { at: AdminArg { admin: None }, send_token: false },
@@ -515,11 +601,32 @@ mod tests {
             limit: 20,
             json: false,
         };
-        let taken = |args: &RequestsArgs| all.map(|request| args.takes(Raw::new(request.as_bytes()), ""));
-        assert_eq!(taken(&args(None, false)), [true, true, true]);
-        assert_eq!(taken(&args(None, true)), [false, true, true]);
-        assert_eq!(taken(&args(Some("ann"), false)), [true, false, false]);
-        assert_eq!(taken(&args(Some("BBBBBBBBBBBB"), true)), [false, true, true]);
+        let taken = |args: &RequestsArgs| {
+            all.map(|request| args.takes(Raw::new(request.as_bytes()), "", &mut KeyNames::new(&ask)))
+        };
+        assert_eq!(taken(&args(None, false)), [true; 5]);
+        assert_eq!(taken(&args(None, true)), [false, true, true, true, true]);
+        assert_eq!(taken(&args(Some("ann"), false)), [true, false, false, true, false]);
+        assert_eq!(taken(&args(Some("BBBBBBBBBBBB"), true)), [false, true, true, false, false]);
+        assert_eq!(row(Raw::new(all[3].as_bytes()), &mut KeyNames::new(&ask))[5], "ann");
+    }
+
+    #[test]
+    fn number_of_questions_for_names_is_bounded() {
+        let asked = std::cell::Cell::new(0);
+        let ask = |id: &str| {
+            asked.set(asked.get() + 1);
+            if id == "lost" { Err(NoAnswer::Silent) } else { Ok(None) }
+        };
+        let names = &mut KeyNames::new(&ask);
+        let of = |names: &mut KeyNames<'_>, id: &str| names.of(Raw::new(format!(r#"{{"key":"{id}"}}"#).as_bytes()));
+        assert_eq!([of(names, "0"), of(names, "0")], [None, None]);
+        assert_eq!(asked.get(), 1, "each key is asked for once");
+        (0..1000).for_each(|id| drop(of(names, &id.to_string())));
+        assert_eq!(asked.get(), NAMES_MAX);
+        let names = &mut KeyNames::new(&ask);
+        assert_eq!([of(names, "lost"), of(names, "0")], [None, None]);
+        assert_eq!(asked.get(), NAMES_MAX + 1, "a gateway that does not answer is not asked again");
     }
 
     #[test]
@@ -532,7 +639,8 @@ mod tests {
     fn line_has_tokens_and_milliseconds_and_no_control_characters() {
         let request = br#"{"time":"2026-11-22T10:00:00Z","status":200,"endpoint":"chat","model":"m","target":"p/m",
             "name":"a\u001b[2J","input":3,"output":4,"us":{"total":12345,"wait":999},"cost_usd":0.0125,"reason":"why"}"#;
-        let line = line(&row(Raw::new(request)), true, &[]);
+        let ask = |_: &str| Ok(None);
+        let line = line(&row(Raw::new(request), &mut KeyNames::new(&ask)), true, &[]);
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(
             words,
@@ -569,7 +677,7 @@ mod tests {
             "upstream code overloaded",
             "tokens input 732 (cache read 108, cache write 0), output 7; counted by: provider",
             "ms total 12.3, wait 0.9",
-            "cost usd 0.0125",
+            "cost $0.0125",
             "dropped [\"top_p\"]",
             "reason why",
         ] {

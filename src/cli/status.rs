@@ -2,12 +2,17 @@
 
 use super::admin_client::{AskArg, Listener};
 use super::args::ConfigArg;
-use super::output::{Align, Failure, Table, fitted, grouped, print, print_json, remark};
+use super::output::{Align, Failure, Table, clean, fitted, grouped, money, percent, print, print_json, remark};
 use super::requests::read;
+use crate::base::text::plural;
 use serde_json::{Value, json};
 
 /// Pages of targets that are read.
 const PAGES_MAX: usize = 1000;
+/// Maximum number of notices that are printed.
+const NOTICES_MAX: usize = 20;
+/// Used share of a budget, in percent, from which it is a notice.
+const USED_PERCENT: f64 = 80.0;
 
 /// `tollgate status`.
 #[derive(clap::Args, Debug)]
@@ -49,10 +54,19 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         let (health, reasons, refused) = (&status["health"], &status["reasons"], &status["refused"]);
         return print_json(&json!({ "health": health, "reasons": reasons, "refused": refused, "targets": targets }));
     }
-    let reasons = status["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let lines: Vec<String> = reasons.map(|reason| format!("  {reason}\n")).collect();
+    let budgets = get("budgets?limit=1000").map_err(|why| remark(&format!("Budgets are not known: {}", why.text())));
+    let budgets = budgets.unwrap_or_default();
+    let now = status["time"].as_str().unwrap_or_default();
+    let mut lines: Vec<String> = list(&status["reasons"])
+        .iter()
+        .filter_map(Value::as_str)
+        .map(|reason| explained(reason, &targets, now))
+        .collect();
+    let notices = notices(&lines, &targets, (list(&budgets["data"]), list(&status["refused"])), now);
+    lines.extend(notices);
+    let lines: Vec<String> = lines.iter().map(|line| fitted(format!("  {}\n", clean(line)))).collect();
     print(&format!("{}\n{}", status["health"].as_str().unwrap_or("unknown"), lines.concat()))?;
-    print(&table(&targets, status["time"].as_str().unwrap_or_default(), args.wide))?;
+    print(&table(&targets, now, args.wide))?;
     let unknown = targets.iter().filter(|one| has_unknown_times(one)).count();
     if unknown > 0 {
         remark(&fitted(unmeasured(unknown)));
@@ -73,6 +87,147 @@ fn unmeasured(targets: usize) -> String {
     )
 }
 
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("-").to_string()
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+/// Reason of the gateway's state. The reason of a target gets the target's cause and time.
+fn explained(reason: &str, targets: &[Value], now: &str) -> String {
+    let is_of = |one: &&Value| reason == format!("target {}: {}", text(&one["target"]), word(one));
+    targets.iter().find(is_of).map_or_else(|| reason.to_string(), |one| line_of(one, now))
+}
+
+fn line_of(one: &Value, now: &str) -> String {
+    format!("target {}: {}", text(&one["target"]), explanation(one, now))
+}
+
+fn word(one: &Value) -> String {
+    text(&one["state"]).replace('_', " ")
+}
+
+/// Attempts of the last five minutes: those that failed, and all.
+fn tried(one: &Value) -> [u64; 2] {
+    let [answered, failed, unanswered] =
+        ["answered", "failed", "unanswered"].map(|name| count(&one["minutes_5"][name]));
+    [failed + unanswered, answered + failed + unanswered]
+}
+
+/// True for a target whose state follows from failures more than five minutes ago.
+fn is_untried(one: &Value) -> bool {
+    let fails = ["failing", "partly_failing", "hung"].iter().any(|state| one["state"] == *state);
+    fails && tried(one)[1] == 0 && one["unanswered"].is_null() && one["last_failure"]["time"].is_string()
+}
+
+/// State of a target with its beginning, cause or times.
+fn explanation(one: &Value, now: &str) -> String {
+    let (word, since, failure) = (word(one), began(one, now), &one["last_failure"]);
+    let cause = one["resting"]["why"].as_str().or(failure["cause"].as_str()).unwrap_or("no answer");
+    let mut said = match one["state"].as_str().unwrap_or_default() {
+        "slow" => {
+            let [median, usual] = ["median", "usual"].map(|name| millis(count(&one["first_byte_us"][name])));
+            format!("{word} since {since}: median {median}, usually {usual}")
+        }
+        "cooling_down" => {
+            let until = one["resting"]["until"].as_str().map_or("-".to_string(), |at| short(at, now));
+            format!("{word} since {since}, until {until}: {cause}")
+        }
+        "hung" if one["unanswered"].is_object() => {
+            let attempts = count(&one["unanswered"]["attempts"]);
+            format!("{word} since {since}: {} attempt{} without an answer", grouped(attempts), plural(attempts))
+        }
+        "failing" | "partly_failing" | "hung" => format!("{word} since {since}: {cause}"),
+        _ => word,
+    };
+    let [failed, all] = tried(one);
+    if is_untried(one) {
+        said += &format!(", not tried since {}", short(&text(&failure["time"]), now));
+    } else if one["state"] == "partly_failing" {
+        said += &format!(", {} of {} failed in 5 min", grouped(failed), grouped(all));
+    }
+    if one["one_caller"] == true {
+        said += ", all failures are of one key or group";
+    }
+    said
+}
+
+/// Microseconds in the unit that suits them.
+fn millis(micros: u64) -> String {
+    match micros {
+        0..1_000 => "<1 ms".to_string(),
+        1_000..10_000_000 => format!("{} ms", (micros + 500) / 1_000),
+        _ => format!("{}.{} s", (micros + 50_000) / 1_000_000, (micros + 50_000) / 100_000 % 10),
+    }
+}
+
+/// What needs attention without being a reason of the gateway's state: targets in trouble, budgets and refused callers.
+/// `reasons`: lines that are printed already.
+fn notices(reasons: &[String], targets: &[Value], (budgets, refused): (&[Value], &[Value]), now: &str) -> Vec<String> {
+    let is_troubled = |one: &&Value| {
+        ["failing", "partly_failing", "hung", "cooling_down", "slow"].iter().any(|state| one["state"] == *state)
+    };
+    let mut all: Vec<String> = Vec::new();
+    for line in targets.iter().filter(is_troubled).map(|one| line_of(one, now)) {
+        // A target of several models has a line for each.
+        if !reasons.contains(&line) && all.last() != Some(&line) {
+            all.push(line);
+        }
+    }
+    all.extend(budgets.iter().filter_map(budget_notice));
+    all.extend(refused.iter().map(|one| {
+        let [refused, requests] = ["refused", "requests"].map(|name| grouped(count(&one[name])));
+        let name = one["name"].as_str().filter(|name| !name.is_empty()).or(one["id"].as_str()).unwrap_or("-");
+        let (since, status) = (short(&text(&one["since"]), now), count(&one["status"]));
+        let what = text(&one["what"]);
+        format!("{what} {name}: {refused} of {requests} requests refused in 5 min since {since}, last with {status}")
+    }));
+    let more = all.len().saturating_sub(NOTICES_MAX);
+    all.truncate(NOTICES_MAX);
+    let mut lines: Vec<String> = all.into_iter().map(|line| ["notice: ", &line].concat()).collect();
+    if more > 0 {
+        lines.push(format!("and {more} more notice{}", plural(more as u64)));
+    }
+    lines
+}
+
+/// A budget or quota that is spent, nearly spent, or spent today at the present pace.
+fn budget_notice(one: &Value) -> Option<String> {
+    let is_money = one["unit"] == "usd";
+    let amount = |value: &Value| match is_money {
+        true => (value.as_f64().unwrap_or_default() * 1e9).round() as u64,
+        false => count(value),
+    };
+    let form = |amount: u64| if is_money { money(amount) } else { grouped(amount) };
+    let (used, limit, forecast) = (amount(&one["used"]), amount(&one["limit"]), text(&one["forecast"]));
+    let what = if is_money { "budget" } else { "tokens" };
+    let is_today = forecast.starts_with("spent ") && forecast.ends_with(" UTC");
+    let state = if used >= limit {
+        format!("{what} spent")
+    } else if is_today || used as f64 * 100.0 >= limit as f64 * USED_PERCENT {
+        format!("{} of the {what} used", percent(used, limit))
+    } else {
+        return None;
+    };
+    let renews = text(&one["renews"]);
+    let renews = renews.get(..10).unwrap_or(&renews);
+    let pace = if used < limit && is_today { format!("; at this pace {forecast}") } else { String::new() };
+    let (of, name) = (text(&one["what"]), text(&one["name"]));
+    Some(format!("{of} {name}: {state}: {} of {}, renews {renews}{pace}", form(used), form(limit)))
+}
+
+/// Beginning of a target's state. Slow minutes are known, not seconds.
+fn began(one: &Value, now: &str) -> String {
+    let since = short(&text(&one["since"]), now);
+    if one["state"] == "slow" { since.replace(":00Z", "Z") } else { since }
+}
+
 /// A time without its date, if that is the date of `now`.
 fn short(at: &str, now: &str) -> String {
     let is_today = at.get(..11).is_some_and(|date| now.starts_with(date));
@@ -82,8 +237,8 @@ fn short(at: &str, now: &str) -> String {
 fn table(targets: &[Value], now: &str, wide: bool) -> String {
     let [left, right] = [Align::Left, Align::Right];
     let mut table = Table::new(&[
-        ("TARGET", left),
-        ("MODEL", left),
+        ("TARGET", Align::Name),
+        ("MODEL", Align::Name),
         ("STATE", left),
         ("SINCE", left),
         ("ANSWERED", right),
@@ -91,17 +246,14 @@ fn table(targets: &[Value], now: &str, wide: bool) -> String {
         ("IN FLIGHT", right),
         ("LAST FAILURE", left),
     ])
-    .fit(wide, &["IN FLIGHT", "MODEL"]);
+    .fit(wide, &["IN FLIGHT", "LAST FAILURE", "MODEL"]);
     for one in targets {
-        let text = |value: &Value| value.as_str().unwrap_or("-").to_string();
-        let count = |value: &Value| value.as_u64().map_or("-".to_string(), grouped);
-        let recent = &one["minutes_5"];
-        let failed = recent["failed"].as_u64().map(|failed| failed + recent["unanswered"].as_u64().unwrap_or(0));
-        // Slow minutes are known, not seconds.
-        let since = short(&text(&one["since"]), now);
-        let since = if one["state"] == "slow" { since.replace(":00Z", "Z") } else { since };
-        let state = text(&one["state"]).replace('_', " ");
-        let state = if one["one_caller"] == true { [&state, ", one caller"].concat() } else { state };
+        let [failed, _] = tried(one);
+        let state = match (word(one), is_untried(one)) {
+            (state, true) => [&state, ", not tried"].concat(),
+            (state, _) if one["one_caller"] == true => [&state, ", one caller"].concat(),
+            (state, _) => state,
+        };
         let failure = &one["last_failure"];
         let failure = match failure["time"].as_str() {
             Some(time) => [short(time, now), text(&failure["cause"])].join(" "),
@@ -111,10 +263,10 @@ fn table(targets: &[Value], now: &str, wide: bool) -> String {
             text(&one["target"]),
             text(&one["model"]),
             state,
-            since,
-            count(&recent["answered"]),
-            failed.map_or("-".to_string(), grouped),
-            count(&one["in_flight"]),
+            began(one, now),
+            grouped(count(&one["minutes_5"]["answered"])),
+            grouped(failed),
+            grouped(count(&one["in_flight"])),
             failure,
         ]);
     }
@@ -138,6 +290,104 @@ mod tests {
         .map(|one| has_unknown_times(&one));
         assert_eq!(unknown, [true, true, false, false]);
         assert!(unmeasured(1).starts_with("Whether 1 target is slow") && unmeasured(2).contains("2 targets are"));
+    }
+
+    const NOW: &str = "2026-11-27T13:00:00Z";
+
+    fn target(state: &str, more: Value) -> Value {
+        let mut one = json!({ "target": "simB/sim-large", "model": "m", "state": state, "in_flight": 0,
+            "since": "2026-11-27T12:41:12Z", "one_caller": false, "resting": null, "unanswered": null,
+            "minutes_5": { "answered": 0, "failed": 3, "unanswered": 0 }, "first_byte_us": null,
+            "last_failure": { "time": "2026-11-27T12:41:20Z", "cause": "connect: refused" } });
+        more.as_object().unwrap().iter().for_each(|(name, value)| one[name] = value.clone());
+        one
+    }
+
+    #[test]
+    fn reason_of_a_target_has_its_cause_and_time() {
+        let none = json!({ "answered": 0, "failed": 0, "unanswered": 0 });
+        let some = json!({ "answered": 7, "failed": 3, "unanswered": 2 });
+        let times = json!({ "median": 883_400, "p95": 1_000_000, "usual": 1_200 });
+        let resting = json!({ "until": "2026-11-27T13:00:30Z", "why": "status 429" });
+        for (word, more, said) in [
+            ("failing", json!({}), "failing since 12:41:12Z: connect: refused"),
+            (
+                "slow",
+                json!({ "since": "2026-11-27T12:41:00Z", "first_byte_us": times }),
+                "slow since 12:41Z: median 883 ms, usually 1 ms",
+            ),
+            (
+                "cooling_down",
+                json!({ "resting": resting }),
+                "cooling down since 12:41:12Z, until 13:00:30Z: status 429",
+            ),
+            (
+                "hung",
+                json!({ "unanswered": { "attempts": 2, "since": "2026-11-27T12:41:12Z" } }),
+                "hung since 12:41:12Z: 2 attempts without an answer",
+            ),
+            (
+                "partly_failing",
+                json!({ "minutes_5": some, "one_caller": true }),
+                "partly failing since 12:41:12Z: connect: refused, 5 of 12 failed in 5 min, \
+                 all failures are of one key or group",
+            ),
+            (
+                "failing",
+                json!({ "minutes_5": none }),
+                "failing since 12:41:12Z: connect: refused, not tried since 12:41:20Z",
+            ),
+        ] {
+            let targets = [target(word, more)];
+            let reason = format!("target simB/sim-large: {}", word.replace('_', " "));
+            assert_eq!(explained(&reason, &targets, NOW), format!("target simB/sim-large: {said}"));
+        }
+        assert_eq!(explained("requests are refused: clock", &[], NOW), "requests are refused: clock");
+        assert_eq!([999, 1_500, 9_999_499, 12_340_000].map(millis), ["<1 ms", "2 ms", "9999 ms", "12.3 s"]);
+    }
+
+    #[test]
+    fn notices_are_not_reasons_and_name_what_is_spent_or_refused() {
+        let none = json!({ "answered": 0, "failed": 0, "unanswered": 0 });
+        let targets =
+            [target("failing", json!({})), target("failing", json!({ "minutes_5": none })), target("ok", json!({}))];
+        let reasons = [line_of(&targets[0], NOW)];
+        let budget = |name: &str, unit: &str, [used, limit]: [f64; 2], forecast: &str| {
+            json!({ "what": "group", "name": name, "unit": unit, "used": used, "limit": limit, "forecast": forecast,
+                    "renews": "2026-12-01T00:00:00Z" })
+        };
+        let quota = json!({ "what": "key", "name": "bot", "unit": "tokens", "used": 13, "limit": 1,
+            "forecast": "spent", "renews": "2026-12-01T00:00:00Z" });
+        let budgets = [
+            budget("a", "usd", [0.2, 0.2], "spent"),
+            budget("b", "usd", [0.16, 0.2], "lasts"),
+            budget("c", "usd", [0.05, 0.2], "spent 18:59 UTC"),
+            budget("d", "usd", [0.05, 0.2], "spent 29 Nov"),
+            quota,
+        ];
+        let refused = json!({ "what": "key", "id": "AAAAAAAAAAAA", "name": "ci", "requests": 12, "refused": 10,
+            "status": 429, "since": "2026-11-27T12:59:00Z" });
+        assert_eq!(
+            notices(&reasons, &targets, (&budgets, &[refused]), NOW),
+            [
+                "notice: target simB/sim-large: failing since 12:41:12Z: connect: refused, not tried since 12:41:20Z",
+                "notice: group a: budget spent: $0.2000 of $0.2000, renews 2026-12-01",
+                "notice: group b: 80 % of the budget used: $0.1600 of $0.2000, renews 2026-12-01",
+                "notice: group c: 25 % of the budget used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
+                "notice: key bot: tokens spent: 13 of 1, renews 2026-12-01",
+                "notice: key ci: 10 of 12 requests refused in 5 min since 12:59:00Z, last with 429",
+            ]
+        );
+        let many = vec![budgets[0].clone(); NOTICES_MAX + 1];
+        let lines = notices(&[], &[], (&many, &[]), NOW);
+        assert_eq!((lines.len(), lines[NOTICES_MAX].as_str()), (NOTICES_MAX + 1, "and 1 more notice"));
+    }
+
+    #[test]
+    fn target_that_is_not_tried_says_so_in_the_table() {
+        let none = json!({ "answered": 0, "failed": 0, "unanswered": 0 });
+        let text = table(&[target("failing", json!({ "minutes_5": none }))], NOW, true);
+        assert!(text.contains("  failing, not tried  "), "{text}");
     }
 
     #[test]

@@ -6,13 +6,12 @@ use crate::base::limits::KEYS_PAGE;
 use crate::base::order;
 use crate::base::text::plural;
 use crate::base::time::Unix;
-use crate::cli::output::{Align, Failure, Table, dollars, grouped};
+use crate::cli::output::{Align, Failure, Table, grouped, money, percent};
 use crate::cli::store;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::plan::{PATH_SEPARATOR, Plan};
-use crate::policy::settings::units::dollars_text;
-use crate::policy::window::{DAY_MS, Period, iso, parse_moment, write_http_date};
+use crate::policy::window::{DAY_MS, Period, date, iso, parse_moment, write_http_date};
 use crate::store::api::{By, Names, Query, UsageLine};
 use crate::store::ledger::Ledger;
 use serde_json::{Value, json};
@@ -138,7 +137,12 @@ impl BudgetLine {
     }
 
     fn amount(&self, amount: u64) -> String {
-        if self.is_money { format!("${}", dollars(amount)) } else { grouped(amount) + " tokens" }
+        if self.is_money { money(amount) } else { format!("{} token{}", grouped(amount), plural(amount)) }
+    }
+
+    /// Amount used at the end of the period. Requests beyond the limit are refused, so it says no number there.
+    fn at_renewal(&self, amount: u64) -> String {
+        if amount > self.limit { "more than the limit".to_string() } else { self.amount(amount) }
     }
 
     pub(super) fn renews(&self, now: Unix) -> String {
@@ -149,7 +153,8 @@ impl BudgetLine {
     pub(super) fn text(&self, now: Unix) -> String {
         let Forecast { text, pace, at_renewal, .. } = self.forecast(now);
         let what = if self.is_money { "budget" } else { "tokens" };
-        let more = at_renewal.zip(pace).map(|(at, pace)| format!(", {} at renewal (pace: {pace})", self.amount(at)));
+        let more =
+            at_renewal.zip(pace).map(|(at, pace)| format!(", {} at renewal (pace: {pace})", self.at_renewal(at)));
         format!("{what}: {text}{}", more.unwrap_or_default())
     }
 
@@ -240,7 +245,7 @@ pub(in crate::cli) fn report(high: &Config, now: Unix) -> Result<Vec<BudgetLine>
 pub(in crate::cli) fn table(list: &[BudgetLine], wide: bool, now: Unix) -> String {
     let [left, right] = [Align::Left, Align::Right];
     let mut table = Table::new(&[
-        ("BUDGET", left),
+        ("BUDGET", Align::Name),
         ("USED", right),
         ("LIMIT", right),
         ("SHARE", right),
@@ -249,18 +254,18 @@ pub(in crate::cli) fn table(list: &[BudgetLine], wide: bool, now: Unix) -> Strin
         ("PACE", left),
         ("RENEWS", left),
     ])
-    .fit(wide, &["RENEWS", "PACE", "AT RENEWAL", "LIMIT", "USED"]);
+    .fit(wide, &["AT RENEWAL", "PACE", "LIMIT", "USED", "RENEWS"]);
     for one in list {
         let Forecast { text, pace, at_renewal, .. } = one.forecast(now);
         table.row(vec![
             format!("{} {}", one.what(), one.name),
             one.amount(one.used),
-            if one.is_money { format!("${}", dollars_text(one.limit)) } else { one.amount(one.limit) },
-            format!("{} %", (one.share() * 100.0) as u64),
+            one.amount(one.limit),
+            percent(one.used, one.limit),
             text,
-            at_renewal.map(|at| one.amount(at)).unwrap_or_default(),
+            at_renewal.map(|at| one.at_renewal(at)).unwrap_or_default(),
             pace.unwrap_or_default(),
-            one.renews(now),
+            date(one.period.bounds(now).1),
         ]);
     }
     table.text()
@@ -322,19 +327,22 @@ mod tests {
 
     #[test]
     fn pace_of_whole_days_decides_when_a_month_is_spent() {
-        let spent = "budget: spent 22 Nov, $20.5000 at renewal (pace: 1 day)";
+        let spent = "budget: spent 22 Nov, more than the limit at renewal (pace: 1 day)";
         assert_eq!(text(Period::Month, [10, 12], &[1]), spent);
         let lasts = "budget: lasts, $16.3000 at renewal (pace: 5 days)";
         assert_eq!(text(Period::Month, [10, 20], &[1, 0, 1, 0, 1]), lasts);
         assert_eq!(
             text(Period::Month, [10, 20], &[0, 0, 7]),
-            "budget: spent 24 Nov, $34.5000 at renewal (pace: 3 days)"
+            "budget: spent 24 Nov, more than the limit at renewal (pace: 3 days)"
         );
         assert_eq!(text(Period::Month, [10, 20], &[]), "budget: too early to say");
         assert_eq!(text(Period::Month, [20, 20], &[1]), "budget: spent");
         // The week ends on Monday.
         assert_eq!(text(Period::Week, [5, 9], &[1]), "budget: lasts, $7.5000 at renewal (pace: 1 day)");
-        assert_eq!(text(Period::Week, [5, 7], &[1]), "budget: spent 22 Nov, $7.5000 at renewal (pace: 1 day)");
+        assert_eq!(
+            text(Period::Week, [5, 7], &[1]),
+            "budget: spent 22 Nov, more than the limit at renewal (pace: 1 day)"
+        );
     }
 
     #[test]
@@ -342,12 +350,12 @@ mod tests {
         let text = |[used, limit]: [u64; 2], today: u64, days: &[u64]| {
             BudgetLine { today: today * DOLLAR, ..budget(Period::Month, [used, limit], days) }.text(NOON)
         };
-        let spent = "budget: spent 16:00 UTC, $16.0000 at renewal (pace: today)";
-        assert_eq!(text([3, 4], 3, &[]), spent.replace("$16", "$6"));
+        let spent = "budget: spent 16:00 UTC, more than the limit at renewal (pace: today)";
+        assert_eq!(text([3, 4], 3, &[]), spent);
         assert_eq!(text([3, 4], 3, &[1]), spent);
         assert_eq!(text([3, 4], 3, &[0, 0, 3]), spent);
         // Not more than on other days, and not enough to spend it today.
-        assert_eq!(text([3, 4], 3, &[3]), "budget: spent 20:00 UTC, $34.5000 at renewal (pace: 1 day)");
+        assert_eq!(text([3, 4], 3, &[3]), "budget: spent 20:00 UTC, more than the limit at renewal (pace: 1 day)");
         assert_eq!(text([3, 30], 3, &[1]), "budget: lasts, $13.5000 at renewal (pace: 1 day)");
         assert_eq!(text([3, 7], 3, &[]), "budget: too early to say");
         let early = BudgetLine { today: 3 * DOLLAR, ..budget(Period::Month, [3, 4], &[1]) };
@@ -358,7 +366,10 @@ mod tests {
 
     #[test]
     fn day_has_the_pace_of_its_own_hours_from_a_tenth_on() {
-        assert_eq!(text(Period::Day, [3, 4], &[9]), "budget: spent 16:00 UTC, $6.0000 at renewal (pace: today)");
+        assert_eq!(
+            text(Period::Day, [3, 4], &[9]),
+            "budget: spent 16:00 UTC, more than the limit at renewal (pace: today)"
+        );
         assert_eq!(text(Period::Day, [0, 4], &[9]), "budget: lasts, $0.0000 at renewal (pace: today)");
         let tenth = Unix(NOON.0 - DAY_MS / 2 + DAY_MS / 10);
         let day = budget(Period::Day, [1, 20], &[9]);
@@ -372,13 +383,27 @@ mod tests {
             begun: Unix(NOON.0 - minutes * 60_000),
             ..budget(period, [3, 4], &[])
         };
-        let spent = "budget: spent 12:03 UTC, $219.0000 at renewal (pace: 10 min)";
+        let spent = "budget: spent 12:03 UTC, more than the limit at renewal (pace: 10 min)";
         assert_eq!(created(Period::Day, 10).text(NOON), spent);
         assert_eq!(created(Period::Day, 4).text(NOON), "budget: too early to say");
         assert!(created(Period::Month, 120).text(NOON).starts_with("budget: spent 12:40 UTC, "), "the first day, too");
         let moved = BudgetLine { days: [1; PACE_DAYS], ..created(Period::Month, 120) };
         assert!(moved.text(NOON).ends_with("(pace: 7 days)"), "another key of its group had used something before");
         assert!(created(Period::Day, 13 * 60).text(NOON).ends_with("(pace: today)"), "it began yesterday");
+    }
+
+    #[test]
+    fn table_keeps_the_renewal_and_says_no_impossible_amount() {
+        let mut budget = budget(Period::Month, [48, 155], &[10]);
+        budget.name = "g".repeat(117);
+        let text = table(&[budget], true, NOON);
+        let cells = text.lines().nth(1).unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+        let cells: Vec<&str> = cells.collect();
+        let end = ["31 %", "lasts", "$153.0000", "1 day", "2026-12-01"];
+        assert_eq!(cells[cells.len() - 5..], end, "{text}");
+        let [one, two] = [1, 2]
+            .map(|tokens| BudgetLine { is_money: false, ..self::budget(Period::Day, [0, 1], &[]) }.amount(tokens));
+        assert_eq!([one, two], ["1 token", "2 tokens"]);
     }
 
     #[test]

@@ -8,14 +8,13 @@ use crate::base::{limits, order};
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
 use crate::cli::output::{
-    Align, Failure, Table, dollars, fitted, grouped, json_text, print, print_json, print_on, remark,
+    Align, Failure, Table, fitted, grouped, json_text, money, print, print_json, print_on, remark,
 };
 use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
 use crate::policy::plan::{LimitKind, Limits};
-use crate::policy::settings::units::dollars_text;
 use crate::policy::window::{Period, date, iso};
 use crate::store::api::Names;
 use crate::store::ledger::Ledger;
@@ -114,7 +113,7 @@ impl KeyLimits {
             let value = match limit {
                 0 if !is_own => return None,
                 0 => "none".to_string(),
-                nano if kind.is_money() => format!("${}", nano as f64 / 1e9),
+                nano if kind.is_money() => money(nano),
                 count => grouped(count),
             };
             Some(format!("{} {value}{}", kind.name(), if is_own { " (own)" } else { "" }))
@@ -208,7 +207,7 @@ impl KeyLine {
     /// Dollars used, and the budget; `None` if there is no budget.
     fn money_text(&self) -> Option<String> {
         let (used, budget) = self.nano;
-        (budget > 0).then(|| format!("${} / ${}", dollars(used), dollars_text(budget)))
+        (budget > 0).then(|| format!("{} / {}", money(used), money(budget)))
     }
 }
 
@@ -344,13 +343,17 @@ impl Out {
 }
 
 /// Columns that are omitted, in this order, if the terminal is too narrow.
-const SPARE: [&str; 10] =
-    ["LABELS", "ENDPOINTS", "CREATED", "EXPIRES", "MODELS", "ID", "PLAN", "TOKENS USED / LIMIT", "GROUP", "STATUS"];
+const SPARE: [&str; 9] =
+    ["LABELS", "ENDPOINTS", "CREATED", "EXPIRES", "MODELS", "ID", "PLAN", "TOKENS USED / LIMIT", "GROUP"];
 
 fn table() -> Table<'static> {
     let heads =
         ["ID", "NAME", "PLAN", "GROUP", "LABELS", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
-    let mut heads: Vec<(&str, Align)> = heads.map(|head| (head, Align::Left)).to_vec();
+    let align = |head: &str| match head {
+        "NAME" | "PLAN" | "GROUP" | "LABELS" | "MODELS" => Align::Name,
+        _ => Align::Left,
+    };
+    let mut heads: Vec<(&str, Align)> = heads.map(|head| (head, align(head))).to_vec();
     heads.extend([("TOKENS USED / LIMIT", Align::Right), ("USED / BUDGET", Align::Right)]);
     Table::new(&heads)
 }
@@ -478,6 +481,6 @@ mod tests {
         assert_eq!(line.cost_used, 1.25);
         let limits = LimitOverrides { budget: Some(12_500_000_000), ..LimitOverrides::default() };
         let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
-        assert!(text_of(&[line]).contains("$1.2500 / $12.50"));
+        assert!(text_of(&[line]).contains("$1.2500 / $12.5000"));
     }
 }

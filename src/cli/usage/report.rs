@@ -105,7 +105,7 @@ impl Report<'_> {
             .iter()
             .map(|name| if name == "key_name" { "NAME".to_string() } else { name.to_uppercase() })
             .collect();
-        let mut columns: Vec<(&str, Align)> = heads.iter().map(|name| (name.as_str(), Align::Left)).collect();
+        let mut columns: Vec<(&str, Align)> = heads.iter().map(|name| (name.as_str(), align(name))).collect();
         let counts_heads = ["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "TOKENS", "COST $"];
         columns.extend(counts_heads.map(|head| (head, Align::Right)));
         let mut table = Table::new(&columns).fit(wide, &SPARE);
@@ -121,12 +121,15 @@ impl Report<'_> {
             table.row(row(shown.collect(), counts));
         }
         if self.lines.len() > 1 {
-            let mut names = vec![String::new(); heads.len()];
-            names[0] = "total".to_string();
-            table.row(row(names, total));
+            table.total(row(Vec::new(), total));
         }
         table.text()
     }
+}
+
+/// Ids of keys and days are useless if they are cut.
+fn align(head: &str) -> Align {
+    if matches!(head, "KEY" | "DAY") { Align::Left } else { Align::Name }
 }
 
 /// Formats a cell, in quotes if necessary.
