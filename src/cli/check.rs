@@ -47,6 +47,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
             "providers": config.providers.len(),
             "models": config.catalog.models().len(),
             "plans": config.plans.len(),
+            "groups": config.groups.len(),
         }));
     }
     if args.connect {
@@ -61,8 +62,12 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         lists => format!("{models} and those that {lists} providers list"),
     };
     let plans = count(config.plans.len(), "plan");
+    let groups = match config.groups.len() {
+        0 => String::new(),
+        groups => [", ", &count(groups, "group")].concat(),
+    };
     let hint = if menu_is_empty(&config) { EMPTY_MENU } else { "" };
-    print(&format!("{}: ok ({providers}, {models}, {plans})\n{hint}", clean(&path.to_string_lossy())))
+    print(&format!("{}: ok ({providers}, {models}, {plans}{groups})\n{hint}", clean(&path.to_string_lossy())))
 }
 
 /// Everything that is allowed, but probably not meant.

@@ -20,6 +20,9 @@ use std::fmt::Write as _;
 const ENDPOINTS: [&str; 6] =
     ["/chat/completions", "/completions", "/v1/messages", "/messages", "/responses", "/models"];
 
+/// Maximum number of models that a line names.
+const NAMED_MAX: usize = 10;
+
 /// Result for one provider or target.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
@@ -94,6 +97,9 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     let millis = clock.mono().micros_since(began) / 1000;
     let mut text = format!("{}  {}\n  {word}: {} ({millis} ms)\n", provider.name, provider.base_url, clean(said));
     let mut bad = matches!(found, Found::Bad(_));
+    if bad {
+        text += &without(config, index);
+    }
     for (place, credential) in provider.credentials.iter().enumerate().skip(1) {
         let began = clock.mono();
         let one = Provider { credentials: vec![credential.clone()], ..provider.clone() };
@@ -134,6 +140,20 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
 fn targets(config: &Config, provider: usize) -> impl Iterator<Item = (&Model, &Target)> {
     let all = config.catalog.models().iter().flat_map(|model| model.targets.iter().map(move |target| (model, target)));
     all.filter(move |(_, target)| target.provider == provider && target.credential == 0)
+}
+
+/// The lines about the models of a provider that does not answer: those that fail, and those with other providers.
+fn without(config: &Config, provider: usize) -> String {
+    let is_own = |target: &Target| target.provider == provider;
+    let models = config.catalog.models().iter().filter(|model| model.targets.iter().any(is_own));
+    let (failing, served): (Vec<&Model>, Vec<&Model>) = models.partition(|model| model.targets.iter().all(is_own));
+    let line = |what: &str, models: &[&Model]| {
+        let names: Vec<&str> = models.iter().take(NAMED_MAX).map(|model| &*model.id).collect();
+        let more = models.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        if names.is_empty() { String::new() } else { format!("  {what}: {}{more}\n", clean(&names.join(", "))) }
+    };
+    line("models without another provider", &failing) + &line("models with another provider", &served)
 }
 
 /// Error text for a `base_url` that names an endpoint.
@@ -415,6 +435,27 @@ pub(super) fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::config::Source;
+
+    #[test]
+    fn models_of_a_dead_provider_are_named() {
+        let model =
+            |id: String, targets: &str| format!("[[models]]\nid = \"{id}\"\ncontext = \"1K\"\ntargets = [{targets}]\n");
+        let provider = |name: &str| {
+            format!("[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n")
+        };
+        let [p, q] = ["{ provider = \"p\" }", "{ provider = \"q\" }"];
+        let many: String = (0..12).map(|number| model(format!("m{number}"), p)).collect();
+        let both = model("both".to_string(), &format!("{p}, {q}"));
+        let text = [provider("p"), provider("q"), provider("r"), many, both].concat();
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+        let config = Config::parse(&source).unwrap();
+        let failing = "m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 2 more";
+        let hint = "  models with another provider: both\n";
+        assert_eq!(without(&config, 0), format!("  models without another provider: {failing}\n{hint}"));
+        assert_eq!([without(&config, 1), without(&config, 2)], [hint, ""]);
+    }
 
     #[test]
     fn distance_counts_changed_characters() {

@@ -293,7 +293,7 @@ fn list(
         return Ok(seen);
     }
     let mut shown: Vec<Raw<'_>> = kept.iter().filter(|one| args.takes(**one, &session_hash, names)).copied().collect();
-    let sums = Sums {
+    let sums = ListSums {
         kept: kept.len() as u64,
         taken: shown.len() as u64,
         nano: shown.iter().filter_map(|one| cost(*one)).fold(0, u64::saturating_add),
@@ -322,14 +322,14 @@ fn list(
 }
 
 /// Requests that the gateway keeps, those of them that match, and the cost of these.
-struct Sums {
+struct ListSums {
     kept: u64,
     taken: u64,
     nano: u64,
 }
 
 /// Prints the time since which requests are kept. Returns an error if the requested id is not among them.
-fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, sums: &Sums) -> Result<(), Failure> {
+fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, sums: &ListSums) -> Result<(), Failure> {
     let member = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default();
     let (all, failures) = (member("recorded_since"), member("failures_recorded_since"));
     let mut since = format!("all since {all}");
@@ -342,15 +342,15 @@ fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, sums: &Sums) -
             let since = since.replace('\n', " ");
             return Err(Failure::failed(format!("no such request; kept: {since}; the log has older ones")));
         }
+        (None, count @ 1..) if args.session.is_some() && !args.json => {
+            remark(&format!("In total: {}, {}. Kept: {since}.", requests(count), money(sums.nano)));
+        }
         _ if *all >= *begun => remark(&format!("Recording begins now; failures are kept since {failures}.")),
         // Of a session, the gateway lists only its requests.
         (None, 0) if sums.kept == 0 && args.session.is_none() => {
             remark(&format!("No request is recorded. Kept: {since}."));
         }
         (_, 0) => remark(&format!("No such request. Kept: {since}.")),
-        (None, count) if args.session.is_some() && !args.json => {
-            remark(&format!("In total: {}, {}. Kept: {since}.", requests(count), money(sums.nano)));
-        }
         (None, _) if !args.json => remark(&format!("Kept: {}, {since}.", requests(sums.kept))),
         _ => {}
     }

@@ -308,7 +308,7 @@ mod tests {
         let none = json!({ "answered": 0, "failed": 0, "unanswered": 0 });
         let some = json!({ "answered": 7, "failed": 3, "unanswered": 2 });
         let times = json!({ "median": 883_400, "p95": 1_000_000, "usual": 1_200 });
-        let resting = json!({ "until": "2026-11-27T13:00:30Z", "why": "status 429" });
+        let cool_down = json!({ "until": "2026-11-27T13:00:30Z", "why": "status 429" });
         for (word, more, said) in [
             ("failing", json!({}), "failing since 12:41:12Z: connect: refused"),
             (
@@ -318,7 +318,7 @@ mod tests {
             ),
             (
                 "cooling_down",
-                json!({ "resting": resting }),
+                json!({ "resting": cool_down }),
                 "cooling down since 12:41:12Z, until 13:00:30Z: status 429",
             ),
             (

@@ -276,7 +276,7 @@ fn failures_are_always_recorded_and_successes_after_the_first_read() {
         "{}",
         said.err
     );
-    assert_eq!(h.command(&["requests"]).err, format!("Kept: 1 requests, {kept}"));
+    assert_eq!(h.command(&["requests"]).err, format!("Kept: 1 request, {kept}"));
     assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
     assert_eq!(h.done(&["requests", "--status", "2xx"]).lines().count(), 2);
 }
@@ -326,8 +326,14 @@ fn a_session_is_found_by_the_name_that_the_client_sent() {
     let usage = told(&h, "usage?by=session&session=session%201/2");
     assert_eq!((&usage["data"][0]["name"], &usage["data"][0]["requests"]), (&hash.into(), &json!(1)), "{usage}");
     assert_eq!(usage["data"].as_array().unwrap().len(), 1);
+    let said = h.command(&["requests", "--session", "session-0"]);
+    assert!(
+        said.err.starts_with("In total: 1 request, <$0.0001. ") && said.err.contains("Kept: all since"),
+        "{}",
+        said.err
+    );
     let out = h.done(&["requests", "--id", &ids[0]]);
-    for wanted in ["id ", "session ", "tokens ", "cost usd ", "ms ", "target "] {
+    for wanted in ["id ", "session ", "tokens ", "cost  ", "ms ", "target "] {
         assert!(out.lines().any(|line| line.starts_with(wanted)), "{wanted}: {out}");
     }
 }

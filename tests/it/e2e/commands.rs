@@ -1,8 +1,8 @@
 //! `check`, `models` and `usage`, as an operator types them.
 
 use super::client::{Client, request};
-use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message};
-use super::process::{Folder, run};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, with};
+use super::process::{Folder, run, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::Command;
@@ -180,4 +180,53 @@ pub fn keys_are_listed_in_pages(h: &Harness) {
     }
     h.done(&["keys", "revoke", "other"]);
     assert_eq!(h.command(&["keys", "set", "other", "--disable"]).code, 1, "the key is revoked");
+}
+
+#[test]
+fn requests_of_a_revoked_key_are_found_by_its_name() {
+    let setup = Setup { server: "admin_token = { env = \"SIM_KEY\" }\nrecord_requests = true", ..Setup::default() };
+    let mut h = Harness::start(&setup);
+    let none = h.command(&["requests"]);
+    assert!(none.code == 0 && none.out.is_empty(), "{}", none.out);
+    assert!(none.err.starts_with("No request is recorded. Kept: all since ") || none.err.contains("begins now"));
+    let key = h.done(&["keys", "issue", "--name", "carol"]).trim_end().to_owned();
+    assert_eq!(h.status_of(&key), 200);
+    h.done(&["keys", "revoke", "carol"]);
+    wait_for("the revocation", || (h.status_of(&key) == 401).then_some(()));
+    let rows = |h: &Harness| -> Vec<String> {
+        let out = h.done(&["requests", "--wide", "--key", "carol"]);
+        out.lines().skip(1).map(str::to_owned).collect()
+    };
+    let (all, refused) = (rows(&h), |row: &String| row.contains(" 401 ") && row.contains(" carol "));
+    assert!(all[0].contains(" 200 ") && refused(&all[all.len() - 1]), "{all:?}");
+    h.gateway.stop("TERM");
+    h.start_again();
+    assert_eq!(h.status_of(&key), 401);
+    let all = rows(&h);
+    assert!(all.len() == 1 && refused(&all[0]), "after a restart: {all:?}");
+    let json = h.done(&["requests", "--key", "carol", "--json"]);
+    assert!(json.contains(&key[8..20]) && json.lines().count() == 1, "{json}");
+    assert_eq!(h.command(&["requests", "--key", "nobody"]).code, 1);
+}
+
+#[test]
+fn status_names_the_cause_of_a_failing_target_and_what_is_spent() {
+    let more = "[[groups]]\nname = \"crew\"\ntokens = 1\n".to_owned();
+    let setup = Setup { server: "record_requests = true", upstream: "", more, ..Setup::default() };
+    let h = Harness::start(&setup);
+    let checked = h.done(&["check"]);
+    assert!(checked.contains(" plans, 1 group)\n"), "{checked}");
+    let key = h.key_with(&["--group", "crew"]);
+    assert_eq!(h.chat(&key, &chat("one\n#sim tokens=5")).status(), 200);
+    h.ledger(1);
+    let said = wait_for("the spent quota", || {
+        Some(h.done(&["status"])).filter(|said| said.contains("group crew: tokens spent: "))
+    });
+    assert!(said.starts_with("healthy\n  notice: group crew: tokens spent: "), "{said}");
+    let key = h.key();
+    let gone = with(chat("x"), "model", "gone");
+    (0..6).for_each(|_| assert_ne!(h.chat(&key, &gone).status(), 200));
+    let said = h.done(&["status"]);
+    let line = said.lines().find(|line| line.contains("target nobody/up-gone: ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("failing since ") && line.contains("Z: connect: refused"), "{said}");
 }
