@@ -16,6 +16,7 @@ use crate::io::worker::start_thread;
 use crate::policy::settings::secret::{Origin, Secret};
 use crate::policy::window::iso;
 use crate::wire::json::{self, Raw};
+use crate::wire::percent::decoded;
 use clap::Args;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -186,7 +187,10 @@ impl RequestsArgs {
         };
         (!self.failed || has_failed())
             && self.id.as_deref().is_none_or(|id| is("id", id))
-            && self.model.as_deref().is_none_or(|model| is("model", model) || is("asked", model))
+            && self
+                .model
+                .as_deref()
+                .is_none_or(|model| is("model", model) || asked(request).is_some_and(|[_, name]| name == model))
             && self.status.as_deref().is_none_or(has_status)
             && self.session.as_deref().is_none_or(|name| is("session", name) || is("session", session_hash))
             && self.key.as_deref().is_none_or(|key| is("key", key) || names.of(request).as_deref() == Some(key))
@@ -519,11 +523,28 @@ fn details(request: Raw<'_>) -> String {
                 line("tokens", &format!("{input}, output {output}; counted by: {source}"));
             }
             "cache_read" | "cache_write" | "output" | "source" => {}
+            "asked" => line("asked", &asked(request).map(|[_, name]| name).unwrap_or_default()),
+            "reason" => line("reason", &reason(request)),
             "cost_usd" => line("cost", &cost(request).map(money).unwrap_or_default()),
             name => line(name, &value.text().unwrap_or_else(|| String::from_utf8_lossy(value.bytes()))),
         }
     }
     out
+}
+
+/// Requested name of a model that the request did not get: as logged, percent-encoded, and as the client wrote it.
+fn asked(request: Raw<'_>) -> Option<[String; 2]> {
+    let logged = request.get("asked").and_then(Raw::text)?;
+    Some([logged.to_string(), decoded(logged.as_bytes())])
+}
+
+/// Reason of a failed request, with the model's name as the client wrote it.
+fn reason(request: Raw<'_>) -> String {
+    let reason = request.get("reason").and_then(Raw::text).unwrap_or_default();
+    match asked(request) {
+        Some([logged, name]) if !logged.is_empty() => reason.replace(&logged, &name),
+        _ => reason.into_owned(),
+    }
 }
 
 /// Cost of a request in nano-dollars.
@@ -549,8 +570,8 @@ fn row(request: Raw<'_>, names: &mut KeyNames<'_>) -> Vec<String> {
         micros("wait").map(millis).unwrap_or_default(),
         cost(request).map(dollars).unwrap_or_default(),
         match count("count") {
-            Some(count) => format!("{} (x {count})", text("reason")),
-            None => text("reason"),
+            Some(count) => format!("{} (x {count})", reason(request)),
+            None => reason(request),
         },
     ]
 }
@@ -627,6 +648,19 @@ mod tests {
         let names = &mut KeyNames::new(&ask);
         assert_eq!([of(names, "lost"), of(names, "0")], [None, None]);
         assert_eq!(asked.get(), NAMES_MAX + 1, "a gateway that does not answer is not asked again");
+    }
+
+    #[test]
+    fn unknown_model_has_the_name_that_the_client_wrote() {
+        let request = Raw::new(br#"{"status":404,"asked":"a%22b%0a","reason":"no model a%22b%0a"}"#);
+        let ask = |_: &str| Ok(None);
+        let row = row(request, &mut KeyNames::new(&ask));
+        assert!(line(&row, true, &[]).ends_with(" no model a\"b?\n"), "{row:?}");
+        let text = details(request);
+        assert!(
+            text.contains("reason            no model a\"b?\n") && text.contains("asked             a\"b?\n"),
+            "{text}"
+        );
     }
 
     #[test]
