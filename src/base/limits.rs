@@ -385,6 +385,10 @@ pub const DEBTORS_MAX: usize = 1024;
 pub const BODY_RATE_MIN: u64 = 16 * 1024;
 /// Bytes of a request written to an upstream at a time. The others are cut from the client's own bytes as these leave.
 pub const SEND_SLICE: usize = 32 * 1024;
+/// Bytes of a form that are held until its model is known.
+pub const UPLOAD_HOLD: usize = 256 * 1024;
+/// Bytes of a form that is being sent which are read ahead of its provider.
+pub const UPLOAD_AHEAD: usize = 64 * 1024;
 /// Bytes of a request written to an upstream at a time if buffers are short.
 pub const SEND_SLICE_MIN: usize = 1024;
 /// Time that a process that hands over waits for requests that have begun to arrive. New ones wait in the kernel.

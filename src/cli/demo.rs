@@ -227,12 +227,19 @@ fn print_help(
             "\"query\":\"red fox\",\"documents\":[\"a heron\",\"the red fox\"]",
         ),
         ("completions", "Fill-in-the-middle, for editors", "\"prompt\":\"def add(\",\"suffix\":\"return a + b\""),
+        ("images/generations", "Images", "\"prompt\":\"A red fox\",\"n\":1"),
+        ("audio/speech", "Speech (bytes that are no sound)", "\"input\":\"A red fox\",\"voice\":\"alloy\""),
+        ("moderations", "Moderations", "\"input\":\"A red fox\""),
     ] {
         println!("\n{words}:\n");
         println!(
             "curl -s {base}/v1/{path} -H 'authorization: Bearer {key}' {json} -d '{{\"model\":\"{relayed}\",{more}}}'"
         );
     }
+    println!("\nTranscription (made-up text):\n");
+    println!(
+        "curl -s {base}/v1/audio/transcriptions -H 'authorization: Bearer {key}' -F model={relayed} -F file=@/etc/hosts"
+    );
     println!("\nModels of the key, and its remaining quota: GET {base}/v1/models and {base}/v1/quota\n");
     println!("Claude Code (the simulated provider returns made-up text):\n");
     println!("ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN={key} claude --model {messages}\n");

@@ -21,7 +21,11 @@ const ALIASES: [(&str, &str); 3] =
     [("ibis-large", "claude-opus-*"), ("ibis-medium", "claude-*"), ("ibis-small", "claude-haiku-*")];
 
 /// A model that serves more than chat.
-const SERVES: (&str, &str) = ("heron-nano", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]\n");
+const SERVES: (&str, &str) = (
+    "heron-nano",
+    "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\", \"speech\", \"images\", \"moderations\", \
+     \"transcriptions\", \"translations\"]\n",
+);
 
 /// The plan of the demo's key.
 pub const PLAN: &str = "demo";

@@ -432,7 +432,7 @@ mod tests {
         let wrong = [
             with(KeyOptions { plan: Some("gold".to_string()), ..KeyOptions::default() }),
             with(KeyOptions { models: list("gpt-9"), ..KeyOptions::default() }),
-            with(KeyOptions { endpoints: list("moderations"), ..KeyOptions::default() }),
+            with(KeyOptions { endpoints: list("videos"), ..KeyOptions::default() }),
             with(KeyOptions { expires: Some(Expiry::At(NOW)), ..KeyOptions::default() }),
         ];
         for args in wrong {

@@ -21,11 +21,18 @@ pub(super) struct ModelLine<'a> {
     context_window: u64,
     #[serde(flatten)]
     prices: PriceLine,
+    /// Prices of a relayed request, of an image and of a minute of audio, in US dollars.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_per_request: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_per_image: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_per_minute: Option<f64>,
     /// Prices of requests with long prompts, by rising thresholds.
     price_tiers: Vec<TierLine>,
     /// Endpoints that the model serves.
     serves: &'a [ModelEndpoint],
-    /// False if `input_price` or `output_price` is missing: the model costs nothing, and budgets may refuse it.
+    /// False if one of its endpoints has no price: the model costs nothing, and budgets may refuse it.
     priced: bool,
     /// True if its provider lists it; then it is not configured, and has no price.
     discovered: bool,
@@ -41,9 +48,13 @@ struct PriceLine {
     cache_write_1h_price: f64,
 }
 
+/// Micro-dollars in dollars.
+fn usd(micro: u64) -> f64 {
+    micro as f64 / 1e6
+}
+
 impl PriceLine {
     fn new(prices: &Prices) -> PriceLine {
-        let usd = |micro: u64| micro as f64 / 1e6;
         PriceLine {
             input_price: usd(prices.input),
             output_price: usd(prices.output),
@@ -108,6 +119,9 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<ModelLine<'_>> {
         context: &model.context_text,
         context_window: model.context,
         prices: PriceLine::new(&model.prices.base),
+        price_per_request: model.units.request.map(usd),
+        price_per_image: model.units.image.map(usd),
+        price_per_minute: model.units.minute.map(usd),
         price_tiers: tiers(&model.prices),
         serves: &model.serves,
         priced: model.priced,
@@ -137,6 +151,7 @@ fn table(catalog: &Catalog) -> String {
     for model in catalog.models() {
         let prices = match (model.discovered, model.priced) {
             (true, _) => ["discovered".to_string(), "-".to_string()],
+            _ if model.priced && !model.has_token_prices() => ["-".to_string(), "-".to_string()],
             (_, false) => ["none".to_string(), "none".to_string()],
             _ => [tiered(&model.prices, |prices| prices.input), tiered(&model.prices, |prices| prices.output)],
         };
@@ -160,7 +175,12 @@ mod tests {
         assert_eq!(lines.len(), 7);
         let first: Vec<&str> = lines[1].split_whitespace().collect();
         assert_eq!(first, ["Heron", "Large", "heron-large", "1M", "2.50", "10.00", "chat"]);
-        assert!(lines[3].ends_with(" chat, embeddings, rerank, completions"), "{text}");
+        assert!(
+            lines[3].ends_with(
+                " chat, embeddings, rerank, completions, speech, images, moderations, transcriptions, translations"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -221,7 +221,7 @@ fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
     let of_keys = KEYS.iter().zip(listed).enumerate();
     let differ = of_keys.filter_map(|(at, (&(key, of), listed))| {
         let mut listed = listed?;
-        let configured: Tiered = if model.priced {
+        let configured: Tiered = if model.has_token_prices() {
             let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
             std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
         } else {

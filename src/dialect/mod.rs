@@ -13,6 +13,7 @@ mod convert;
 mod cost;
 pub mod errors;
 mod events;
+pub mod form;
 mod format;
 mod keys;
 mod messages;
@@ -38,6 +39,7 @@ pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, Unknown
 pub use chat::signature::is_required as requires_signatures;
 pub use cost::write_cost;
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
+pub use form::{FormWriter, RequestForm};
 pub use naming::TranslationState;
 pub use overflow::{Overflow, is_rate};
 pub use reasons::add_reasons;

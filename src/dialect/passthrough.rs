@@ -16,6 +16,8 @@ pub(super) enum Expected {
     Text,
     /// A text, several texts, or their tokens.
     Texts,
+    /// A text, or several texts or parts.
+    Parts,
     /// An array that is not empty.
     List,
 }
@@ -26,6 +28,7 @@ impl Expected {
         match self {
             Expected::Text => "a string",
             Expected::Texts => "a string or a non-empty array of strings, of integers or of arrays of integers",
+            Expected::Parts => "a string or a non-empty array",
             Expected::List => "a non-empty array",
         }
     }
@@ -33,12 +36,12 @@ impl Expected {
 
 /// A relayed endpoint.
 pub(super) struct Relayed {
-    /// Required members and their types. The prompt is estimated from them.
+    /// Required members of a JSON request and their types. The prompt is estimated from them.
     pub(super) needed: &'static [(Name, Expected)],
     /// Other documented members apart from those and `model`. They are passed on unchanged.
     documented: &'static [&'static str],
     /// The list in its answer, under either of two names. Under the second it may be an object with a list for each
-    /// type.
+    /// type. [`K::Other`]: its answer has none.
     pub(super) list: K,
     pub(super) other: Option<K>,
 }
@@ -81,6 +84,84 @@ const COMPLETIONS: Relayed = Relayed {
     other: None,
 };
 
+const SPEECH: Relayed = Relayed {
+    needed: &[(Name::Input, Expected::Text)],
+    documented: &["instructions", "response_format", "speed", "stream_format", "voice"],
+    list: K::Other,
+    other: None,
+};
+
+const IMAGES: Relayed = Relayed {
+    needed: &[(Name::Prompt, Expected::Text)],
+    documented: &[
+        "background",
+        "moderation",
+        "n",
+        "output_compression",
+        "output_format",
+        "partial_images",
+        "quality",
+        "response_format",
+        "size",
+        "style",
+        "user",
+    ],
+    list: K::Data,
+    other: None,
+};
+
+const TRANSCRIPTIONS: Relayed = Relayed {
+    needed: &[],
+    documented: &[
+        "chunking_strategy",
+        "file",
+        "include",
+        "known_speaker_names",
+        "known_speaker_references",
+        "language",
+        "prompt",
+        "response_format",
+        "stream",
+        "temperature",
+        "timestamp_granularities",
+    ],
+    list: K::Other,
+    other: None,
+};
+
+const TRANSLATIONS: Relayed = Relayed {
+    needed: &[],
+    documented: &["file", "prompt", "response_format", "temperature"],
+    list: K::Other,
+    other: None,
+};
+
+const IMAGE_EDITS: Relayed = Relayed {
+    needed: &[],
+    documented: &[
+        "background",
+        "image",
+        "input_fidelity",
+        "mask",
+        "moderation",
+        "n",
+        "output_compression",
+        "output_format",
+        "partial_images",
+        "prompt",
+        "quality",
+        "response_format",
+        "size",
+        "stream",
+        "user",
+    ],
+    list: K::Data,
+    other: None,
+};
+
+const MODERATIONS: Relayed =
+    Relayed { needed: &[(Name::Input, Expected::Parts)], documented: &[], list: K::Results, other: None };
+
 impl Relayed {
     /// Table entry of an endpoint.
     pub(super) fn of(passthrough: Passthrough) -> &'static Relayed {
@@ -88,6 +169,12 @@ impl Relayed {
             Passthrough::Embeddings => &EMBEDDINGS,
             Passthrough::Rerank => &RERANK,
             Passthrough::Completions => &COMPLETIONS,
+            Passthrough::Speech => &SPEECH,
+            Passthrough::Images => &IMAGES,
+            Passthrough::Moderations => &MODERATIONS,
+            Passthrough::Transcriptions => &TRANSCRIPTIONS,
+            Passthrough::Translations => &TRANSLATIONS,
+            Passthrough::ImageEdits => &IMAGE_EDITS,
         }
     }
 
@@ -97,10 +184,13 @@ impl Relayed {
     }
 
     /// Usage that an answer reports: in its `usage`, read as a chat completion's (`told`), otherwise in its `meta`. An
-    /// endpoint that generates no text has no completion tokens.
+    /// endpoint that generates neither text nor media has no completion tokens.
     pub(super) fn reported(of: Passthrough, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
         if of.generates() {
             return told;
+        }
+        if of.is_media() {
+            return told.or_renamed(usage);
         }
         let count = |from: Raw<'_>, name| from.get(name).and_then(tokens);
         // Some servers report only the total.

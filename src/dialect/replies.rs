@@ -50,7 +50,7 @@ pub fn reply(
     // The estimate is made only on demand: nearly every answer reports its usage.
     let reported = answer.reported.believed();
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
-    let observed = ObservedUsage { reported, relayed_tokens };
+    let observed = ObservedUsage { reported, relayed_tokens, units: 0 };
     with_format!(to, format => format::write_answer(&answer, state, &observed, me, out))?;
     Ok(observed)
 }

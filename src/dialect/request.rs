@@ -17,8 +17,9 @@ pub(in crate::dialect) use leave::Leave;
 pub(in crate::dialect) use members::{Class, Name};
 
 use super::tokens::{CountLater, PromptTokens};
-use crate::wire::ModelEndpoint;
+use crate::dialect::form::RequestForm;
 use crate::wire::json::{Raw, ScanError, Scanner};
+use crate::wire::{ModelEndpoint, Passthrough};
 use checks::Checks;
 
 /// The bound on completion tokens in `value`, if it is usable.
@@ -39,6 +40,8 @@ pub struct RequestScan {
     fields: Fields,
     tokens: CountLater,
     unknown: u32,
+    /// The reader of a form, which is no JSON.
+    form: Option<Box<RequestForm>>,
 }
 
 /// How far a scan is.
@@ -85,11 +88,36 @@ impl RequestScan {
         let work = self.work.get_or_insert_default();
         work.scanner = Scanner::new();
         work.checks.reset(endpoint);
-        self.phase = ScanPhase::Open;
+        (self.phase, self.form) = (ScanPhase::Open, None);
+    }
+
+    /// Begins a form of `declared` bytes, at most `most`.
+    pub fn reset_form(&mut self, passthrough: Passthrough, boundary: &[u8], declared: Option<u64>, most: u64) {
+        let form = RequestForm::new(passthrough, boundary);
+        self.fields.reset();
+        self.tokens.reset();
+        form.count_file(declared, most, &mut self.tokens);
+        (self.phase, self.unknown, self.form) = (ScanPhase::Done, 0, Some(Box::new(form)));
+    }
+
+    /// The form that is read.
+    #[inline]
+    pub fn form(&self) -> Option<&RequestForm> {
+        self.form.as_deref()
+    }
+
+    /// All of the form has arrived.
+    pub fn form_completed(&mut self) {
+        if let Some(form) = &mut self.form {
+            form.completed();
+        }
     }
 
     /// Scans the bytes that have arrived. `body` is everything so far, from its first byte on.
     pub fn feed(&mut self, body: &[u8]) -> Result<(), Invalid> {
+        if let Some(form) = &mut self.form {
+            return form.feed(body, false, &mut self.fields, &mut self.tokens);
+        }
         let work = self.work.get_or_insert_default();
         let scanned = work.scanner.scan(body, &mut work.checks);
         if let Some(span) = work.scanner.open_string() {
@@ -100,6 +128,9 @@ impl RequestScan {
 
     /// Scans the rest of a complete body and checks that nothing is missing.
     pub fn finish(&mut self, body: &[u8]) -> Result<(), Invalid> {
+        if let Some(form) = &mut self.form {
+            return form.feed(body, true, &mut self.fields, &mut self.tokens);
+        }
         let work = self.work.get_or_insert_default();
         let scanned = work.scanner.finish(body, &mut work.checks);
         work.verdict(scanned)?;

@@ -14,7 +14,7 @@ use super::requests::RequestTarget;
 use super::responses::hosted_tools;
 use crate::dialect::chat::{custom_tools, signature};
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
-use crate::wire::{ModelEndpoint, Shape, Span};
+use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
 use std::borrow::Cow;
 
 /// A piece of the body to send.
@@ -111,7 +111,8 @@ pub fn rewrite(
     };
     let instead = if endpoint == ModelEndpoint::CHAT { SYSTEM } else { "" };
     let takes_it = !with.capabilities.drops("stream_options");
-    let ask = with.capabilities.stream_usage && takes_it && endpoint.shape == Shape::Chat && fields.stream;
+    let of_chat = endpoint.shape == Shape::Chat && fields.stream;
+    let ask = of_chat && with.capabilities.stream_usage && takes_it && !is_media(endpoint);
     let mut writer = Writer { body, cuts: &cuts, instead, text, pieces, total: 0 };
     if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(endpoint, fields, with.capabilities)) {
         writer.body(0, model.start as usize - 1);
@@ -334,6 +335,11 @@ fn bound_fate(
         return Fate::Drop;
     }
     if newer(&member) == (name != Name::MaxTokens.text()) { Fate::Keep } else { Fate::Bound }
+}
+
+/// True for an endpoint whose streams are not those of a chat completion.
+fn is_media(endpoint: ModelEndpoint) -> bool {
+    endpoint.passthrough().is_some_and(Passthrough::is_media)
 }
 
 /// Name of the bound on completion tokens. Completions only know the older name.

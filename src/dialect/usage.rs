@@ -112,6 +112,8 @@ pub struct ObservedUsage {
     /// Estimated tokens of the relayed text, reasoning, tool names and arguments. 0 for a complete answer that reports
     /// its output: no estimate is made then.
     pub relayed_tokens: u64,
+    /// Images returned, or milliseconds of the audio that was read.
+    pub units: u32,
 }
 
 impl ObservedUsage {
@@ -123,7 +125,7 @@ impl ObservedUsage {
             reported.output = reported.output.filter(|output| *output >= relayed_tokens);
         }
         reported.counted = 0;
-        ObservedUsage { reported, relayed_tokens }
+        ObservedUsage { reported, relayed_tokens, units: 0 }
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct ClientAttribution {
     pub(crate) parent_agent: Option<Arc<str>>,
     /// The client's credential for its provider, which is never written.
     pub(crate) credential: Option<ClientCredential>,
+    /// Content type of an answer without events, as its provider sends it.
+    pub(crate) answer_type: Option<Box<str>>,
 }
 
 /// Phases of a request, each with its beginning and its end, or `NEVER`.

@@ -3,7 +3,7 @@
 
 use super::keys::is_unseen;
 use super::limits::{Timeouts, UpstreamLimits};
-use super::prices::{ModelPrices, WrittenPrices};
+use super::prices::{ModelPrices, UnitPrices, WrittenPrices};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
@@ -158,8 +158,10 @@ pub struct Model {
     pub context_text: String,
     /// Prices.
     pub prices: ModelPrices,
-    /// True if it has a price: prices of input and output are written, even if they are 0; without output, a price of
-    /// input is enough.
+    /// Prices of relayed requests that are not for tokens.
+    pub units: UnitPrices,
+    /// True if each of its endpoints has a price: prices of input and output are written, even if they are 0; without
+    /// output, a price of input is enough; for a relayed endpoint, the price of a unit is enough.
     pub priced: bool,
     /// Prices that are written but not used, since the model is unpriced; in the order of [`super::prices::KEYS`].
     pub unused_prices: Vec<WrittenPrices>,
@@ -170,8 +172,9 @@ pub struct Model {
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
     /// Endpoints that the model serves: `"chat"` (chat, messages and responses), `"embeddings"`, `"rerank"`,
-    /// `"completions"`. The last three need targets of the shape `"chat"`, and only targets with the same model name as
-    /// the first serve them.
+    /// `"completions"`, `"speech"`, `"images"` (with edits), `"moderations"`, `"transcriptions"`, `"translations"`. All
+    /// but the first need targets of the shape `"chat"`, and only targets with the same model name as the first serve
+    /// them.
     pub serves: Vec<ModelEndpoint>,
     /// Providers that serve the model. Value: a list of 1 to 32 tables with the keys below.
     pub targets: Vec<Target>,
@@ -234,6 +237,11 @@ impl Model {
     #[inline]
     pub fn edits_requests(&self) -> bool {
         !(self.drop_params.is_empty() && self.set_params.is_empty() && self.default_params.is_empty())
+    }
+
+    /// True if it has prices for tokens, even if they are 0.
+    pub fn has_token_prices(&self) -> bool {
+        self.priced && (self.units.is_empty() || self.prices != ModelPrices::default())
     }
 
     /// Largest number of tokens that a prompt reserves: the largest context size and a quarter more, since an estimate

@@ -114,13 +114,18 @@ pub enum ScopeEndpoint {
 
 impl ScopeEndpoint {
     /// All values, in the order in which they are written.
-    pub const ALL: [ScopeEndpoint; 8] = [
+    pub const ALL: [ScopeEndpoint; 13] = [
         ScopeEndpoint::Chat,
         ScopeEndpoint::Messages,
         ScopeEndpoint::Responses,
         ScopeEndpoint::Passthrough(Passthrough::Embeddings),
         ScopeEndpoint::Passthrough(Passthrough::Rerank),
         ScopeEndpoint::Passthrough(Passthrough::Completions),
+        ScopeEndpoint::Passthrough(Passthrough::Speech),
+        ScopeEndpoint::Passthrough(Passthrough::Images),
+        ScopeEndpoint::Passthrough(Passthrough::Moderations),
+        ScopeEndpoint::Passthrough(Passthrough::Transcriptions),
+        ScopeEndpoint::Passthrough(Passthrough::Translations),
         ScopeEndpoint::Models,
         ScopeEndpoint::Quota,
     ];
@@ -170,7 +175,7 @@ impl Scope {
             chat: has(ScopeEndpoint::Chat),
             messages: has(ScopeEndpoint::Messages),
             responses: has(ScopeEndpoint::Responses),
-            relays: Passthrough::ALL.map(|passthrough| has(ScopeEndpoint::Passthrough(passthrough))),
+            relays: Passthrough::ALL.map(|passthrough| has(ScopeEndpoint::Passthrough(passthrough.service()))),
             models: has(ScopeEndpoint::Models),
             quota: has(ScopeEndpoint::Quota),
             models_allowed: None,
@@ -246,8 +251,12 @@ impl Scope {
     }
 }
 
-/// Full lists of endpoints of the versions before `responses` and before the relayed endpoints.
-const FORMER_ALL: [&str; 2] = ["chat,messages,models,quota", "chat,messages,responses,models,quota"];
+/// Full lists of endpoints of the versions before `responses`, before the relayed endpoints and before media.
+const FORMER_ALL: [&str; 3] = [
+    "chat,messages,models,quota",
+    "chat,messages,responses,models,quota",
+    "chat,messages,responses,embeddings,rerank,completions,models,quota",
+];
 /// Mark of a scope that permits such a list and nothing else.
 const NO_MORE: &str = "no-more";
 

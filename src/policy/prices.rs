@@ -1,4 +1,6 @@
-//! Prices of a model, with tiers for long prompts.
+//! Prices of a model, with tiers for long prompts, and prices of requests, images and minutes.
+
+use crate::wire::{ModelEndpoint, Passthrough};
 
 /// Tiers besides the base price that a model may have.
 pub const TIERS_MAX: usize = 8;
@@ -26,6 +28,68 @@ pub struct Prices {
     /// `cache_write_price`.
     #[doc(alias = "cache_write_1h_price")]
     pub hour_write: u64,
+}
+
+/// Prices of a relayed request that are not for tokens, in micro-dollars.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct UnitPrices {
+    /// US dollars per request to a relayed endpoint, such as `speech` or `rerank`. It is charged in addition to tokens
+    /// and images, once for each request that a provider has answered at least in part.
+    #[doc(alias = "price_per_request")]
+    pub request: Option<u64>,
+    /// US dollars per image that a provider has returned. A request reserves the price of `n` images.
+    #[doc(alias = "price_per_image")]
+    pub image: Option<u64>,
+    /// US dollars per minute of audio that a transcription or a translation has read, as far as the provider reports
+    /// its length. The length is not known before, so a budget also requires `price_per_request`.
+    #[doc(alias = "price_per_minute")]
+    pub minute: Option<u64>,
+}
+
+/// Reads one of the unit prices.
+pub type UnitPriceOf = fn(&UnitPrices) -> Option<u64>;
+
+/// Keys of the unit prices in a configuration.
+pub const UNIT_KEYS: [(&str, UnitPriceOf); 3] = [
+    ("price_per_request", |units| units.request),
+    ("price_per_image", |units| units.image),
+    ("price_per_minute", |units| units.minute),
+];
+
+/// Milliseconds of a minute.
+const MINUTE: u128 = 60_000;
+
+/// Nano-dollars per micro-dollar.
+const NANO: u64 = 1000;
+
+impl UnitPrices {
+    /// True if none is set.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        *self == UnitPrices::default()
+    }
+
+    /// True if a request to this endpoint has a price without one for tokens.
+    pub fn cover(&self, endpoint: ModelEndpoint) -> bool {
+        let Some(passthrough) = endpoint.passthrough() else { return false };
+        self.request.is_some() || (self.image.is_some() && passthrough.makes_images())
+    }
+
+    /// Cost of this many requests to an endpoint, and of their images or milliseconds of audio, in nano-dollars. Parts
+    /// of a minute are rounded half up.
+    pub fn cost_nano(&self, relay: Passthrough, requests: u64, units: u64) -> u64 {
+        let of = |count: u64, price: Option<u64>| count.saturating_mul(price.unwrap_or(0)).saturating_mul(NANO);
+        let minutes = |millis: u64, price: Option<u64>| {
+            let nano = u128::from(millis) * u128::from(price.unwrap_or(0)) * u128::from(NANO);
+            u64::try_from((nano + MINUTE / 2) / MINUTE).unwrap_or(u64::MAX)
+        };
+        let of_units = match relay {
+            _ if relay.makes_images() => of(units, self.image),
+            _ if relay.is_transcript() => minutes(units, self.minute),
+            _ => 0,
+        };
+        of(requests, self.request).saturating_add(of_units)
+    }
 }
 
 /// Reads one of the prices.
@@ -107,6 +171,28 @@ mod tests {
         for (micro, text) in cases {
             assert_eq!(price_text(micro), text);
         }
+    }
+
+    #[test]
+    fn units_and_requests_add_up_and_saturate() {
+        let units = UnitPrices { request: Some(100), image: Some(40_000), minute: Some(6_000) };
+        let (edits, words) = (Passthrough::ImageEdits, Passthrough::Translations);
+        assert_eq!(units.cost_nano(edits, 1, 3), 100_000 + 3 * 40_000_000);
+        assert_eq!(units.cost_nano(Passthrough::Speech, 1, 3), 100_000);
+        assert_eq!(units.cost_nano(words, 1, 90_000), 100_000 + 9_000_000);
+        assert_eq!(UnitPrices { minute: Some(3), ..UnitPrices::default() }.cost_nano(words, 0, 10), 1, "0.5 rounded");
+        assert_eq!(UnitPrices::default().cost_nano(words, 7, 7), 0);
+        assert_eq!(units.cost_nano(edits, 1, u64::MAX), u64::MAX);
+        assert_eq!(units.cost_nano(words, u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn price_of_an_image_covers_only_images() {
+        let of = ModelEndpoint::relay;
+        let image = UnitPrices { image: Some(0), ..UnitPrices::default() };
+        assert!(image.cover(of(Passthrough::Images)) && !image.cover(of(Passthrough::Speech)));
+        let request = UnitPrices { request: Some(0), ..UnitPrices::default() };
+        assert!(request.cover(of(Passthrough::Speech)) && !request.cover(ModelEndpoint::CHAT));
     }
 
     #[test]

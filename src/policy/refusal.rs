@@ -287,7 +287,9 @@ impl Refusal {
     /// 404: an endpoint of other services that is not supported.
     pub fn not_spoken() -> Refusal {
         let text = "this endpoint is not supported: send requests to /v1/chat/completions, /v1/messages, \
-                    /v1/responses, /v1/embeddings, /v1/rerank or /v1/completions";
+                    /v1/responses, /v1/embeddings, /v1/rerank, /v1/completions, /v1/audio/speech, \
+                    /v1/audio/transcriptions, /v1/audio/translations, /v1/images/generations, /v1/images/edits or \
+                    /v1/moderations";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 

@@ -184,7 +184,7 @@ mod counts {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Usage, D::Error> {
         let Counts { u: [uncached_in, cache_read, cache_write, out], f: source } = Counts::deserialize(from)?;
-        Ok(Usage { uncached_in, cache_read, cache_write, hour_write: 0, out, source })
+        Ok(Usage { uncached_in, cache_read, cache_write, out, source, ..Usage::default() })
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
 
     fn row() -> Row {
         let source = UsageSource::Partial;
-        let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, hour_write: 0, out: 4, source };
+        let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source, ..Usage::default() };
         Row {
             trace: None,
             agent: None,

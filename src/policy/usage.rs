@@ -50,6 +50,11 @@ pub struct Usage {
     /// Part of `cache_write`: tokens cached for an hour. They have their own price, and the ledger does not store their
     /// number.
     pub hour_write: u32,
+    /// Images returned, or milliseconds of the audio that was read, if the model has prices of units. The ledger does
+    /// not store their number.
+    pub units: u32,
+    /// Requests answered at least in part, if the model has a price for them. The ledger does not store their number.
+    pub requests: u8,
     /// Completion tokens, reasoning included.
     pub out: u64,
     /// Source of the counts.
@@ -77,6 +82,8 @@ impl Usage {
             cache_read: self.cache_read.saturating_add(other.cache_read),
             cache_write: self.cache_write.saturating_add(other.cache_write),
             hour_write: self.hour_write.saturating_add(other.hour_write),
+            units: self.units.saturating_add(other.units),
+            requests: self.requests.saturating_add(other.requests),
             out: self.out.saturating_add(other.out),
             source,
         }
@@ -89,6 +96,8 @@ impl Usage {
             cache_read: self.cache_read.saturating_sub(other.cache_read),
             cache_write: self.cache_write.saturating_sub(other.cache_write),
             hour_write: self.hour_write.saturating_sub(other.hour_write),
+            units: self.units.saturating_sub(other.units),
+            requests: self.requests.saturating_sub(other.requests),
             out: self.out.saturating_sub(other.out),
             ..self
         }

@@ -11,7 +11,7 @@ use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
 use crate::wire::body::{LAST_CHUNK, write_chunk};
-use crate::wire::{Operation, Shape};
+use crate::wire::{Operation, Passthrough, Shape};
 use std::time::Duration;
 
 /// Framing of the body.
@@ -221,7 +221,9 @@ impl SimulatedAnswer {
             self.whole(out, stats);
             return;
         }
-        self.head(out, "text/event-stream; charset=utf-8", None);
+        let is_audio = self.ask.endpoint.passthrough() == Some(Passthrough::Speech);
+        let kind = self.ask.audio.filter(|_| is_audio);
+        self.head(out, kind.unwrap_or("text/event-stream; charset=utf-8"), None);
         self.stage = AnswerStage::Start;
     }
 
@@ -256,7 +258,8 @@ impl SimulatedAnswer {
         if self.ask.directives.garbage {
             body.truncate(body.find(':').unwrap_or(0));
         }
-        self.head(out, "application/json", Some(body.len()));
+        let is_transcript = self.ask.endpoint.passthrough().is_some_and(Passthrough::is_transcript);
+        self.head(out, self.ask.audio.filter(|_| is_transcript).unwrap_or("application/json"), Some(body.len()));
         let d = &self.ask.directives;
         let cut = [d.cut_after, d.reset_after, d.stall_after].into_iter().flatten().min();
         let give = cut.map_or(body.len(), |cut| (cut as usize).min(body.len()));
@@ -383,7 +386,7 @@ impl SimulatedAnswer {
     fn put(&mut self, out: &mut Vec<u8>, event: &AnswerEvent<'_>) {
         self.event.clear();
         match (self.ask.endpoint.operation, self.ask.endpoint.shape) {
-            (Operation::Passthrough(_), _) => relay::event(&self.id, event, &mut self.event),
+            (Operation::Passthrough(one), _) => relay::event(one, &self.id, event, &mut self.event),
             (_, Shape::Chat) => chat::event(&self.id, event, &mut self.event),
             (_, Shape::Messages) => messages::event(&self.id, event, &mut self.event),
             (_, Shape::Responses) => self.spoken.event(&self.id, event, &mut self.event),

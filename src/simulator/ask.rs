@@ -7,7 +7,7 @@ use super::order;
 use super::script::{Call, Finish, Script, ScriptPart, Text, pieces_of};
 use super::signature;
 use crate::base::order::gathered;
-use crate::wire::{ModelEndpoint, Shape};
+use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use serde_json::{Map, Value, json};
 
 /// Default number of tokens of an answer.
@@ -42,6 +42,8 @@ pub struct SimulatedRequest {
     pub script: Script,
     /// Member of a relayed answer that is not text.
     pub given: String,
+    /// Content type of an answer in bytes.
+    pub audio: Option<&'static str>,
     /// Number of copies of the text in the answer, each with its index.
     pub texts: u64,
     /// Number of texts generated to choose `texts` from.
@@ -96,7 +98,8 @@ pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Co
     if endpoint == ModelEndpoint::CHAT && signature::has_them(&model) {
         signature::check(&model, messages).map_err(|text| Complaint { of_gemini: true, ..complain(text) })?;
     }
-    let stream = relayed.given.is_empty() && root["stream"].as_bool().unwrap_or(false);
+    let is_speech = endpoint == ModelEndpoint::relay(Passthrough::Speech);
+    let stream = is_speech || (relayed.given.is_empty() && root["stream"].as_bool().unwrap_or(false));
     if shape == Shape::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));
     }
@@ -125,6 +128,7 @@ pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Co
             false => Script::new(Vec::new(), None, None),
         },
         given: relayed.given,
+        audio: relayed.audio,
         texts: relayed.texts.max(1),
         made: relayed.made.max(1),
         directives,

@@ -39,8 +39,10 @@ pub struct AnswerIdentity {
     pub refuses: bool,
     /// Chat: length of the first call's thought signature; `None` if the model makes none.
     pub signature: Option<u64>,
-    /// Number of copies of a completion's text.
+    /// Number of copies of a completion's text, or of images; seconds of audio.
     pub texts: u64,
+    /// Content type of an answer in bytes.
+    pub audio: Option<&'static str>,
 }
 
 impl AnswerIdentity {
@@ -57,6 +59,7 @@ impl AnswerIdentity {
             refuses: ask.directives.refuse,
             signature: signature::has_them(&ask.model).then(|| ask.directives.signature.unwrap_or(signature::LENGTH)),
             texts: ask.texts,
+            audio: ask.audio,
         }
     }
 }

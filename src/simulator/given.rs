@@ -8,7 +8,8 @@ use crate::base::base64;
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::order;
 use crate::wire::Passthrough;
-use serde_json::Value;
+use crate::wire::multipart::{self, FormPiece, Multipart};
+use serde_json::{Map, Value};
 
 /// Default length of a vector in numbers, and maximum that may be requested.
 const DIMENSIONS: u64 = 8;
@@ -27,9 +28,11 @@ pub(super) struct Read {
     pub(super) asked: String,
     /// Member of a whole answer that is not text; empty if the answer is a text.
     pub(super) given: String,
-    /// Number of texts in the answer, and number generated to choose them from.
+    /// Number of texts or images in the answer, and number generated to choose them from.
     pub(super) texts: u64,
     pub(super) made: u64,
+    /// Content type of an answer in bytes.
+    pub(super) audio: Option<&'static str>,
 }
 
 /// Parses the parts of the request that the endpoint needs.
@@ -38,7 +41,123 @@ pub(super) fn read(relay: Passthrough, root: &Value) -> Result<Read, String> {
         Passthrough::Embeddings => embeddings(root),
         Passthrough::Rerank => rerank(root),
         Passthrough::Completions => completions(root),
+        Passthrough::Speech => speech(root),
+        Passthrough::Images => images(root),
+        Passthrough::ImageEdits if root["image"].is_null() => Err(String::from("image: a file is required")),
+        Passthrough::ImageEdits => images(root),
+        Passthrough::Transcriptions | Passthrough::Translations => transcript(root),
+        Passthrough::Moderations => moderations(root),
     }
+}
+
+/// Speech: a format of audio for each name that clients may request; the first is the default.
+const AUDIO: [(&str, &str); 6] = [
+    ("mp3", "audio/mpeg"),
+    ("opus", "audio/opus"),
+    ("aac", "audio/aac"),
+    ("flac", "audio/flac"),
+    ("wav", "audio/wav"),
+    ("pcm", "audio/pcm"),
+];
+/// Maximum number of images of one request.
+const IMAGES_MAX: u64 = 10;
+/// An image of one pixel.
+pub(super) const PIXEL: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+fn speech(root: &Value) -> Result<Read, String> {
+    let input = root["input"].as_str().ok_or_else(|| String::from("input: a text is required"))?;
+    if root["voice"].is_null() {
+        return Err(String::from("voice: a voice is required"));
+    }
+    let wanted = root["response_format"].as_str().unwrap_or(AUDIO[0].0);
+    let format = AUDIO.iter().find(|(name, _)| *name == wanted);
+    let (_, kind) = format.ok_or_else(|| format!("response_format: `{wanted}` is not a format"))?;
+    let audio = (root["stream_format"] != "sse").then_some(*kind);
+    Ok(Read { prompt: words(input), asked: input.to_owned(), audio, ..Read::default() })
+}
+
+fn images(root: &Value) -> Result<Read, String> {
+    let prompt = root["prompt"].as_str().ok_or_else(|| String::from("prompt: a text is required"))?;
+    let count = root["n"].as_u64().unwrap_or(1);
+    if !(1..=IMAGES_MAX).contains(&count) {
+        return Err(format!("n: expected a whole number from 1 to {IMAGES_MAX}"));
+    }
+    let image = match root["response_format"] == "url" {
+        true => r#"{"url":"https://images.example/sim.png"}"#.to_owned(),
+        false => format!(r#"{{"b64_json":"{PIXEL}"}}"#),
+    };
+    let data = vec![image; count as usize].join(",");
+    let given = if root["stream"] == true { String::new() } else { format!(r#""data":[{data}]"#) };
+    Ok(Read { prompt: words(prompt), asked: prompt.to_owned(), given, texts: count, ..Read::default() })
+}
+
+/// Returns a form as JSON: a file as its number of bytes, and a name that ends with `[]` as a list.
+pub(super) fn form(content_type: &[u8], body: &[u8]) -> Result<Value, String> {
+    let boundary = multipart::boundary(content_type).ok_or("a form with a boundary is required")?;
+    let (mut reader, mut root, mut at) = (Multipart::new(boundary), Map::new(), 0);
+    let (mut name, mut file, mut from) = (String::new(), false, 0);
+    while let Some((piece, length)) = reader.next(&body[at..], true)? {
+        if !name.is_empty() && piece != FormPiece::Data {
+            let content = &body[from..at];
+            let value = if file { content.len().into() } else { String::from_utf8_lossy(content).into_owned().into() };
+            match name.strip_suffix("[]") {
+                Some(list) => match root.entry(list).or_insert_with(|| Value::Array(Vec::new())) {
+                    Value::Array(items) => items.push(value),
+                    other => *other = value,
+                },
+                None => drop(root.insert(name.clone(), value)),
+            }
+            name.clear();
+        }
+        if let FormPiece::Part { name: place, is_file } = piece {
+            name = String::from_utf8_lossy(place.of(&body[at..])).into_owned();
+            (file, from) = (is_file, at + length);
+        }
+        at += length;
+    }
+    for word in ["stream", "n"] {
+        if let Some(value) = root.get(word).and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok()) {
+            root.insert(word.to_owned(), value);
+        }
+    }
+    Ok(Value::Object(root))
+}
+
+/// Bytes of audio for each second, and for each token of the prompt.
+const AUDIO_SECOND: u64 = 16_000;
+const AUDIO_TOKEN: u64 = 1_600;
+
+/// The directives are those of the field `prompt`.
+fn transcript(root: &Value) -> Result<Read, String> {
+    let bytes = root["file"].as_u64().ok_or_else(|| String::from("file: a file is required"))?;
+    let asked = root["prompt"].as_str().unwrap_or_default().to_owned();
+    let audio = match root["response_format"].as_str().unwrap_or("json") {
+        "json" => None,
+        "verbose_json" => Some("application/json"),
+        "text" => Some("text/plain; charset=utf-8"),
+        "srt" => Some("application/x-subrip"),
+        "vtt" => Some("text/vtt"),
+        other => return Err(format!("response_format: `{other}` is not a format")),
+    };
+    let seconds = bytes.div_ceil(AUDIO_SECOND);
+    Ok(Read { prompt: words(&asked) + bytes / AUDIO_TOKEN, asked, texts: seconds, made: 1, audio, ..Read::default() })
+}
+
+/// A text is flagged if it contains the word `violence`.
+fn moderations(root: &Value) -> Result<Read, String> {
+    let texts = texts(&root["input"]).ok_or_else(|| String::from("input: a text or parts are required"))?;
+    let result = |text: &Value| {
+        let flagged = text.as_str().or(text["text"].as_str()).is_some_and(|text| text.contains("violence"));
+        let score = if flagged { "0.97" } else { "0.01" };
+        format!(
+            r#"{{"flagged":{flagged},"categories":{{"violence":{flagged}}},"category_scores":{{"violence":{score}}}}}"#
+        )
+    };
+    let results: Vec<String> = texts.iter().map(result).collect();
+    let asked = texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_owned();
+    let given = format!(r#""results":[{}]"#, results.join(","));
+    Ok(Read { prompt: texts.iter().map(tokens).sum(), asked, given, ..Read::default() })
 }
 
 fn completions(root: &Value) -> Result<Read, String> {
@@ -61,7 +180,7 @@ fn completions(root: &Value) -> Result<Read, String> {
     let asked = texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_owned();
     let suffix = words(root["suffix"].as_str().unwrap_or_default());
     let (prompt, count) = (texts.iter().map(tokens).sum::<u64>() + suffix, texts.len() as u64);
-    Ok(Read { prompt, asked, given: String::new(), texts: count * each, made: count * best })
+    Ok(Read { prompt, asked, texts: count * each, made: count * best, ..Read::default() })
 }
 
 /// Returns the texts of a member, or the lists of their tokens: one, or several.

@@ -5,14 +5,14 @@ use super::answer::{SimulatedAnswer, Wait, error_body, response_head};
 use super::ask::{self, Complaint};
 use super::settings::SimulatorSettings;
 use super::stats::{Last, SimulatorStats, credential};
-use super::{chat, signature};
+use super::{chat, given, signature};
 use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
 use crate::wire::head::{Expect, HeaderField, Method, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
-use crate::wire::{ModelEndpoint, Operation, Shape};
+use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape};
 use std::time::Duration;
 
 /// Maximum size in bytes of a request's head.
@@ -230,9 +230,17 @@ impl SimulatorLink {
         let found = place(head.path.of(bytes));
         let shown = match found {
             Some(SimulatorEndpoint::Inference(endpoint)) => {
+                let is_form = endpoint.passthrough().is_some_and(Passthrough::is_form);
+                let form = match is_form {
+                    true => {
+                        given::form(head.field(HeaderField::ContentType).of(bytes), body).map(|form| form.to_string())
+                    }
+                    false => Ok(String::new()),
+                };
+                let body = if is_form { form.as_deref().unwrap_or("null").as_bytes() } else { body };
                 shared.last.keep(bytes, body);
                 shared.serial += 1;
-                let read = ask::read(endpoint, body);
+                let read = form.as_ref().map_err(|why| complaint(400, why)).and_then(|_| ask::read(endpoint, body));
                 self.done_reading(shared);
                 let models = &shared.settings.models;
                 let served = read.and_then(|ask| match models.is_empty() || models.contains(&ask.model) {

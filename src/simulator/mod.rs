@@ -3,10 +3,10 @@
 //! `gateway`. Run by `cli::provider`, `cli::demo` and the tests.
 //!
 //! **Endpoints.** Any path that ends in `/chat/completions`, `/responses` or `/messages` (POST; the last needs
-//! `anthropic-version`), or in `/embeddings`, `/rerank` or `/completions`; for any model, or only for those of its
-//! settings, which `GET` of a path that ends in `/models` lists. `GET /stats`: `{"requests","streamed",
-//! "prompt_tokens","completion_tokens","aborted","failed"}` since the start. `GET /last`: head and body of the last
-//! request to such an endpoint. `GET /` and `/healthz`: 200.
+//! `anthropic-version`), or in `/embeddings`, `/rerank`, `/completions`, `/audio/speech`, `/images/generations` or
+//! `/moderations`; for any model, or only for those of its settings, which `GET` of a path that ends in `/models`
+//! lists. `GET /stats`: `{"requests","streamed","prompt_tokens","completion_tokens","aborted","failed"}` since the
+//! start. `GET /last`: head and body of the last request to such an endpoint. `GET /` and `/healthz`: 200.
 //!
 //! A conversation must have the order that real providers require: every call is followed directly by its result, and
 //! every result follows its call.
@@ -25,6 +25,10 @@
 //! contain. For both, the directives on the head, the status and the ends of a whole answer apply, in any text or the
 //! query. For a **completion**, all directives of a text apply, in its last prompt. The words of a `suffix` count as
 //! prompt. A completion has the same text for each prompt `n` times, and counts it `best_of` times.
+//!
+//! **Speech** (`/audio/speech`) is a stream of bytes, or of events: 256 bytes for each token of a text. Its directives
+//! are those of a text in `input`. **Images** (`/images/generations`) have one pixel each; as a stream, each token of a
+//! text is a partial image. **Moderations** flag texts with the word `violence`.
 //!
 //! **Tools.** A tool is called if `tool_choice` forces one, if the directive `tool` asks for one, or if the last user
 //! text contains a tool's name. After a tool's result in the last message, only `turns` decides. Arguments are made

@@ -1,7 +1,9 @@
 //! Writes relayed answers like the real servers. Pure; called by `simulator::answer`.
 
 use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage, quoted, sse};
+use super::given::PIXEL;
 use super::script::{Finish, Script, ScriptPart};
+use crate::base::base64;
 use crate::wire::Passthrough;
 use std::ops::Range;
 
@@ -27,15 +29,93 @@ pub(super) fn whole(
             format!(r#"{{"id":"rerank-sim-{serial}",{given},{meta}}}"#)
         }
         Passthrough::Completions => {
-            let mut said = String::new();
-            for (part, tokens) in script.given() {
-                if let ScriptPart::Text(text) = part {
-                    (0..tokens).for_each(|at| said.push_str(&text.piece(at)));
-                }
-            }
+            let said = text_of(script);
             chunk(id, 0..id.texts, &said, &quoted(reason(script.finish)), &counts(id, usage))
         }
+        // Only if events or bytes were wanted, and the request says that there are none.
+        Passthrough::Speech => r#"{"audio":""}"#.to_owned(),
+        Passthrough::Transcriptions | Passthrough::Translations => transcript(id, script, usage),
+        Passthrough::Images | Passthrough::ImageEdits => {
+            let usage = format!(r#","usage":{}"#, media_counts(prompt, id.texts * IMAGE_TOKENS));
+            format!(r#"{{"created":{},{given}{}}}"#, id.created, if id.no_usage { "" } else { &usage })
+        }
+        Passthrough::Moderations => format!(r#"{{"id":"modr-sim-{serial}","model":{model},{given}}}"#),
     }
+}
+
+/// Completion tokens of an image.
+const IMAGE_TOKENS: u64 = 272;
+/// Bytes of audio for a token.
+const AUDIO_BYTES: usize = 256;
+
+fn text_of(script: &Script) -> String {
+    let mut said = String::new();
+    for (part, tokens) in script.given() {
+        if let ScriptPart::Text(text) = part {
+            (0..tokens).for_each(|at| said.push_str(&text.piece(at)));
+        }
+    }
+    said
+}
+
+/// Returns the text of audio in the format that was requested; the audio has `id.texts` seconds.
+fn transcript(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> String {
+    let (said, seconds) = (text_of(script), id.texts);
+    let end = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match id.audio {
+        None => {
+            let usage = format!(r#","usage":{}"#, media_counts(usage.prompt, usage.completion));
+            format!(r#"{{"text":{}{}}}"#, quoted(&said), if id.no_usage { "" } else { &usage })
+        }
+        Some("text/vtt") => format!("WEBVTT\n\n00:00:00.000 --> {end}.000\n{said}\n"),
+        Some("application/x-subrip") => format!("1\n00:00:00,000 --> {end},000\n{said}\n"),
+        Some("application/json") => format!(
+            r#"{{"task":"transcribe","language":"english","duration":{seconds}.0,"text":{},"segments":[]}}"#,
+            quoted(&said)
+        ),
+        Some(_) => format!("{said}\n"),
+    }
+}
+
+fn media_counts(input: u64, output: u64) -> String {
+    let total = input + output;
+    format!(r#"{{"input_tokens":{input},"output_tokens":{output},"total_tokens":{total}}}"#)
+}
+
+/// Appends one event with audio or an image, or the bytes of audio; nothing for events that they do not have.
+fn media_event(relay: Passthrough, id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
+    let bytes = |piece: &str| piece.bytes().cycle().take(AUDIO_BYTES).collect::<Vec<u8>>();
+    let (is_speech, is_transcript) = (relay == Passthrough::Speech, relay.is_transcript());
+    let usage_of = |usage: &AnswerUsage| {
+        let output = if relay.makes_images() { id.texts * IMAGE_TOKENS } else { usage.completion };
+        format!(r#","usage":{}"#, media_counts(usage.prompt, output))
+    };
+    let (kind, more) = match event {
+        AnswerEvent::Text { piece, .. } if is_transcript => {
+            ("transcript.text.delta", format!(r#","delta":{}"#, quoted(piece)))
+        }
+        AnswerEvent::Text { piece, .. } if id.audio.is_some() => return out.extend_from_slice(&bytes(piece)),
+        _ if id.audio.is_some() && !is_transcript => return,
+        AnswerEvent::Text { piece, .. } if is_speech => {
+            ("speech.audio.delta", format!(r#","audio":"{}""#, base64::encode(&bytes(piece))))
+        }
+        AnswerEvent::Text { .. } => {
+            let image = format!(r#","b64_json":"{PIXEL}","partial_image_index":0"#);
+            ("image_generation.partial_image", image)
+        }
+        AnswerEvent::Finish { usage, .. } => {
+            let usage = if id.no_usage { String::new() } else { usage_of(usage) };
+            match is_speech {
+                true => ("speech.audio.done", usage),
+                false if is_transcript => ("transcript.text.done", format!(r#","text":""{usage}"#)),
+                false => ("image_generation.completed", format!(r#","b64_json":"{PIXEL}"{usage}"#)),
+            }
+        }
+        AnswerEvent::Error(_) | AnswerEvent::Ping | AnswerEvent::Garbage => return super::chat::event(id, event, out),
+        _ => return,
+    };
+    let copies = if kind == "image_generation.completed" { id.texts } else { 1 };
+    (0..copies).for_each(|_| sse(out, id.crlf, Some(kind), &format!(r#"{{"type":"{kind}"{more}}}"#)));
 }
 
 fn reason(finish: Finish) -> &'static str {
@@ -64,7 +144,10 @@ fn chunk(id: &AnswerIdentity, at: Range<u64>, text: &str, finish: &str, usage: &
 }
 
 /// Appends one event of a stream, or one for each of its texts; nothing for events that completions do not have.
-pub(super) fn event(id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
+pub(super) fn event(relay: Passthrough, id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
+    if relay.is_media() {
+        return media_event(relay, id, event, out);
+    }
     let mut each = |text: &str, finish: &str| {
         (0..id.texts).for_each(|at| sse(out, id.crlf, None, &chunk(id, at..at + 1, text, finish, "")));
     };

@@ -11,7 +11,7 @@ use crate::policy::agent::Client;
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord, Scope};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
-use crate::wire::ModelEndpoint;
+use crate::wire::{ModelEndpoint, Passthrough};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -95,9 +95,9 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
             uncached_in: 10,
             cache_read: 3,
             cache_write: 2,
-            hour_write: 0,
             out,
             source: UsageSource::Provider,
+            ..Usage::default()
         },
         cost_nano: out * 1000,
         attempts: 1,
@@ -145,7 +145,7 @@ fn stored_keys_are_read_back_and_revoked_once() {
         chat: false,
         messages: true,
         responses: false,
-        relays: [false, true, false],
+        relays: Passthrough::ALL.map(|relay| relay == Passthrough::Rerank),
         models: false,
         quota: true,
         models_allowed: Some(vec!["a,b".into(), "q\"uoted".into()]),

@@ -83,7 +83,7 @@ impl Shape {
     }
 }
 
-/// An endpoint of the chat API whose requests and answers are relayed unchanged. Its name is its path below a base URL.
+/// An endpoint of the chat API whose requests and answers are relayed unchanged.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Passthrough {
     /// Embeddings: vectors of texts.
@@ -92,19 +92,74 @@ pub enum Passthrough {
     Rerank,
     /// Legacy completions: continuations of texts, or texts between two others.
     Completions,
+    /// Speech: audio of a text.
+    Speech,
+    /// Images made from a text.
+    Images,
+    /// Moderations: categories of unwanted content in texts and images.
+    Moderations,
+    /// Transcriptions: the text of audio.
+    Transcriptions,
+    /// Translations: the text of audio, in English.
+    Translations,
+    /// Images made from others. They belong to the same service as [`Passthrough::Images`].
+    ImageEdits,
 }
 
 impl Passthrough {
     /// All of them.
-    pub const ALL: [Passthrough; 3] = [Passthrough::Embeddings, Passthrough::Rerank, Passthrough::Completions];
+    pub const ALL: [Passthrough; 9] = [
+        Passthrough::Embeddings,
+        Passthrough::Rerank,
+        Passthrough::Completions,
+        Passthrough::Speech,
+        Passthrough::Images,
+        Passthrough::Moderations,
+        Passthrough::Transcriptions,
+        Passthrough::Translations,
+        Passthrough::ImageEdits,
+    ];
 
-    /// Returns its name in the configuration, in scopes and in rows.
+    /// Returns the one that names its service in the configuration, in scopes and in rows.
+    #[inline]
+    pub fn service(self) -> Passthrough {
+        if self == Passthrough::ImageEdits { Passthrough::Images } else { self }
+    }
+
+    /// Returns the name of its service.
     #[inline]
     pub fn name(self) -> &'static str {
         match self {
             Passthrough::Embeddings => "embeddings",
             Passthrough::Rerank => "rerank",
             Passthrough::Completions => "completions",
+            Passthrough::Speech => "speech",
+            Passthrough::Images | Passthrough::ImageEdits => "images",
+            Passthrough::Moderations => "moderations",
+            Passthrough::Transcriptions => "transcriptions",
+            Passthrough::Translations => "translations",
+        }
+    }
+
+    /// Returns the names of all services, as a list in a sentence.
+    pub fn names() -> String {
+        let services = Passthrough::ALL.into_iter().filter(|one| one.service() == *one);
+        services.map(Passthrough::name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns its path.
+    #[inline]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Passthrough::Embeddings => "/v1/embeddings",
+            Passthrough::Rerank => "/v1/rerank",
+            Passthrough::Completions => "/v1/completions",
+            Passthrough::Speech => "/v1/audio/speech",
+            Passthrough::Images => "/v1/images/generations",
+            Passthrough::Moderations => "/v1/moderations",
+            Passthrough::Transcriptions => "/v1/audio/transcriptions",
+            Passthrough::Translations => "/v1/audio/translations",
+            Passthrough::ImageEdits => "/v1/images/edits",
         }
     }
 
@@ -112,6 +167,31 @@ impl Passthrough {
     #[inline]
     pub fn generates(self) -> bool {
         self == Passthrough::Completions
+    }
+
+    /// True if it reads or makes audio or images. The provider decides whether its answers are bytes, JSON or events,
+    /// and may bill completion tokens for them.
+    #[inline]
+    pub fn is_media(self) -> bool {
+        self == Passthrough::Speech || self.makes_images() || self.is_transcript()
+    }
+
+    /// True if its answers are images.
+    #[inline]
+    pub fn makes_images(self) -> bool {
+        self.service() == Passthrough::Images
+    }
+
+    /// True if its answers are the text of audio.
+    #[inline]
+    pub fn is_transcript(self) -> bool {
+        matches!(self, Passthrough::Transcriptions | Passthrough::Translations)
+    }
+
+    /// True if its requests are forms with files, which are passed on while they arrive.
+    #[inline]
+    pub fn is_form(self) -> bool {
+        self == Passthrough::ImageEdits || self.is_transcript()
     }
 }
 
@@ -144,7 +224,7 @@ impl ModelEndpoint {
     pub const RESPONSES: ModelEndpoint = ModelEndpoint::generate(Shape::Responses);
 
     /// All of them. The most frequent one is the first.
-    pub const ALL: [ModelEndpoint; 8] = [
+    pub const ALL: [ModelEndpoint; 14] = [
         ModelEndpoint::CHAT,
         ModelEndpoint::MESSAGES,
         ModelEndpoint::RESPONSES,
@@ -153,6 +233,12 @@ impl ModelEndpoint {
         ModelEndpoint::relay(Passthrough::Completions),
         ModelEndpoint::count_tokens(Shape::Messages),
         ModelEndpoint::count_tokens(Shape::Responses),
+        ModelEndpoint::relay(Passthrough::Speech),
+        ModelEndpoint::relay(Passthrough::Images),
+        ModelEndpoint::relay(Passthrough::Moderations),
+        ModelEndpoint::relay(Passthrough::Transcriptions),
+        ModelEndpoint::relay(Passthrough::Translations),
+        ModelEndpoint::relay(Passthrough::ImageEdits),
     ];
 
     /// Returns the endpoint that answers in a conversation.
@@ -197,9 +283,7 @@ impl ModelEndpoint {
         match self.operation {
             Operation::Generate => self.shape.row().path,
             Operation::CountTokens => self.shape.row().count_path,
-            Operation::Passthrough(Passthrough::Embeddings) => "/v1/embeddings",
-            Operation::Passthrough(Passthrough::Rerank) => "/v1/rerank",
-            Operation::Passthrough(Passthrough::Completions) => "/v1/completions",
+            Operation::Passthrough(passthrough) => passthrough.path(),
         }
     }
 
@@ -253,9 +337,10 @@ mod tests {
         for endpoint in ModelEndpoint::ALL {
             assert_eq!(ModelEndpoint::at(endpoint.path_below().as_bytes()), Some(endpoint));
             let counts = endpoint.operation == Operation::CountTokens;
-            assert_eq!(ModelEndpoint::from_name(endpoint.name()), (!counts).then_some(endpoint));
-            // A relayed endpoint is named after its path.
-            assert!(!endpoint.is_relayed() || endpoint.path_below() == format!("/{}", endpoint.name()));
+            let service = endpoint.passthrough().map_or(endpoint, |one| ModelEndpoint::relay(one.service()));
+            assert_eq!(ModelEndpoint::from_name(endpoint.name()), (!counts).then_some(service));
+            // A relayed endpoint is named after a part of its path.
+            assert!(!endpoint.is_relayed() || endpoint.path().split('/').any(|part| part == endpoint.name()));
         }
         for path in ["", "/", "/chat", "/chat/completions/", "chat/completions", "/v1/messages"] {
             assert_eq!(ModelEndpoint::at(path.as_bytes()), None, "{path}");

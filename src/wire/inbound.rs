@@ -13,7 +13,7 @@ mod tests;
 use super::body::{BodyError, BodyReader};
 use super::head::{HeadError, HeadTemplates, RequestHead, parse_request};
 use crate::base::buf::{BLOCK, Buf, Pool};
-use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
+use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX, UPLOAD_AHEAD, UPLOAD_HOLD};
 use crate::wire::head::Framing;
 
 /// Free buffer space needed to grow the storage of an undeclared body, as a multiple of the growth.
@@ -63,10 +63,34 @@ pub struct Inbound {
     scanned: u32,
     head_len: u32,
     payload: u32,
+    /// Payload bytes that were dropped, or taken from an upload.
     dropped: u32,
+    hold: PayloadHold,
     phase: InboundPhase,
     /// Number of empty lines skipped before the request line.
     skipped: u8,
+}
+
+/// How much of a payload is held.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum PayloadHold {
+    /// All of it.
+    Whole,
+    /// The beginning of an upload.
+    Upload,
+    /// The part of an upload that could not be sent yet.
+    Rest,
+}
+
+impl PayloadHold {
+    /// Bytes above which no more payload is wanted.
+    fn most(self) -> usize {
+        match self {
+            PayloadHold::Whole => usize::MAX,
+            PayloadHold::Upload => UPLOAD_HOLD,
+            PayloadHold::Rest => UPLOAD_AHEAD,
+        }
+    }
 }
 
 impl Default for Inbound {
@@ -110,6 +134,7 @@ impl Inbound {
             head_len: 0,
             payload: 0,
             dropped: 0,
+            hold: PayloadHold::Whole,
             phase: InboundPhase::Head,
             skipped: 0,
         }
@@ -187,6 +212,7 @@ impl Inbound {
     pub fn begin_body(&mut self, head: &RequestHead, max_body: u64) -> Result<bool, BodyRefusal> {
         debug_assert_eq!(self.phase, InboundPhase::Parsed);
         self.max_body = u32::try_from(max_body).unwrap_or(u32::MAX);
+        self.hold = PayloadHold::Whole;
         self.phase = InboundPhase::Body;
         let fits = !matches!(head.framing, Framing::Length(count) if count > u64::from(self.max_body));
         if !fits {
@@ -367,9 +393,37 @@ impl Inbound {
         refusal.map_or(Ok(rest), |refusal| Err((rest, refusal)))
     }
 
-    /// Payload bytes stored, and those announced.
+    /// Payload bytes stored or taken, and those announced.
     fn expected(&self) -> u64 {
-        u64::from(self.payload).saturating_add(self.reader.promised())
+        (u64::from(self.payload) + u64::from(self.dropped)).saturating_add(self.reader.promised())
+    }
+
+    /// Sets how much of the payload is held from now on.
+    pub fn hold(&mut self, hold: PayloadHold) {
+        self.hold = hold;
+    }
+
+    /// How much of the payload is held.
+    #[inline]
+    pub fn held(&self) -> PayloadHold {
+        self.hold
+    }
+
+    /// True if no more payload is wanted for now.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.hold != PayloadHold::Whole && self.payload as usize >= self.hold.most()
+    }
+
+    /// Removes the first `count` bytes of the payload.
+    pub fn take_payload(&mut self, count: usize) {
+        let (start, end) = (self.head_len as usize, self.head_len as usize + count);
+        let bytes = self.rx.bytes_mut();
+        let left = bytes.len() - count;
+        bytes.copy_within(end.., start);
+        self.rx.truncate(left);
+        self.payload -= count as u32;
+        self.dropped = self.dropped.saturating_add(count as u32);
     }
 
     /// Appends payload. Storage grows in proportion to the received bytes and never beyond the declared length. It
@@ -393,6 +447,7 @@ impl Inbound {
             } else {
                 0
             };
+        let ahead = ahead.min(self.hold.most().saturating_sub(known));
         self.rx.edit(pool, |out| {
             if out.capacity() - out.len() < run.len() {
                 out.reserve_exact(run.len() + ahead);

@@ -5,6 +5,7 @@ mod endpoint;
 pub mod head;
 pub mod inbound;
 pub mod json;
+pub mod multipart;
 pub mod percent;
 pub mod sse;
 pub(crate) mod template;

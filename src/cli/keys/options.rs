@@ -30,8 +30,9 @@ pub struct KeyOptions {
     /// Models the key may use: comma-separated ids, or all
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, models, quota, or all;
-    /// the first six include models and quota
+    /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images,
+    /// moderations, transcriptions, translations, models, quota, or all; all but quota include models, and all but
+    /// models include quota
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// Expiry: a duration (30d), a date (2027-01-31), or never
@@ -62,8 +63,9 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
         "labels" => "Label for reports, such as team=search; repeatable",
         "models" => "Models the key may use: comma-separated ids, or all [default: all]",
         "endpoints" => {
-            "Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, models, quota, or \
-             all; the first six include models and quota [default: all]"
+            "Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images, \
+             moderations, transcriptions, translations, models, quota, or all; all but quota include models, and all \
+             but models include quota [default: all]"
         }
         "expires" => "Expiry: a duration (30d), a date (2027-01-31), or never [default: never]",
         "requests" => "Requests per window for this key; 0: no limit [default: the limit of the plan]",
@@ -197,7 +199,8 @@ fn words(list: &[String]) -> Vec<String> {
 }
 
 /// Names of endpoints for an error message.
-const ENDPOINTS: &str = "chat, messages, responses, embeddings, rerank, completions, models, quota";
+const ENDPOINTS: &str = "chat, messages, responses, embeddings, rerank, completions, speech, images, moderations, \
+                         transcriptions, translations, models, quota";
 
 /// The named endpoints and models; those of `before` if none are named.
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {

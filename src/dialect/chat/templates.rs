@@ -74,7 +74,7 @@ impl AnswerTemplates {
             Some((found, reported))
         })?;
         found.write(body, me, out);
-        Some(ObservedUsage { reported, relayed_tokens: 0 })
+        Some(ObservedUsage { reported, relayed_tokens: 0, units: 0 })
     }
 
     /// Learns a parsed answer that lacked nothing.

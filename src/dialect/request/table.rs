@@ -207,7 +207,9 @@ impl Name {
             Model => Class::Specified,
             Stream if passthrough.generates() => Class::Specified,
             MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if passthrough.generates() => Class::Read,
-            // The answer is not text.
+            Stream if passthrough == Passthrough::Images => Class::Specified,
+            N if passthrough == Passthrough::Images => Class::Read,
+            // The answer has no such stream.
             Stream | StreamOptions => Class::Denied,
             User if relayed.documents(b"user") => Class::Read,
             _ if relayed.needed.iter().any(|(name, _)| *name == self) => Class::Specified,

@@ -114,7 +114,10 @@ pub fn surcharge<'a>(
         return None;
     }
     let goes = |member: &&Member| fate_beside(endpoint, body, fields, member, with, false) != Fate::Drop;
-    let mut members = fields.members.iter().filter(goes);
+    let of_relayed = endpoint.passthrough().map(Relayed::of);
+    // A documented member of a relayed request has no price of its own, whatever it means elsewhere.
+    let has_price = |member: &&Member| !of_relayed.is_some_and(|relayed| relayed.documents(member.key.of(body)));
+    let mut members = fields.members.iter().filter(goes).filter(has_price);
     members.find_map(|member| {
         let value = Raw::new(member.value.of(body));
         let key = member.key.of(body);

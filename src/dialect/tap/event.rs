@@ -14,7 +14,7 @@ use super::super::naming::TranslationState;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind, has_line_end};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
-use super::reply::is_said;
+use super::reply::{is_said, millis};
 use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::wire::json::{Raw, Scanner, Token, key};
 use crate::wire::{ModelEndpoint, Span};
@@ -59,6 +59,12 @@ pub(in crate::dialect) enum StreamFormat {
         ended: bool,
     },
     Messages,
+    /// Audio, its text, or images. `due`: images still expected; `units`: those that have arrived, or milliseconds of
+    /// audio.
+    Media {
+        due: u32,
+        units: u32,
+    },
     /// `next`: number of the next event; `inserted`: Tollgate's own events between the upstream's; `opened`: the events
     /// that open a response have been sent.
     Responses {
@@ -70,9 +76,10 @@ pub(in crate::dialect) enum StreamFormat {
 
 impl StreamFormat {
     fn new(endpoint: ModelEndpoint) -> StreamFormat {
-        match endpoint.is_relayed() {
-            true => StreamFormat::Completion { due: 1, running: 0, ended: false },
-            false => with_format!(endpoint.shape, format => format::STREAM),
+        match endpoint.passthrough() {
+            Some(passthrough) if !passthrough.generates() => StreamFormat::Media { due: 1, units: 0 },
+            Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: false },
+            None => with_format!(endpoint.shape, format => format::STREAM),
         }
     }
 
@@ -122,6 +129,7 @@ impl Tap {
         match self.format {
             StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.chat(frame.name, frame.data, me, out),
             StreamFormat::Messages => self.messages(frame, me, out),
+            StreamFormat::Media { .. } => self.media(frame, out),
             StreamFormat::Responses { .. } => self.responses(frame, me, out),
         }
     }
@@ -139,6 +147,7 @@ impl Tap {
                 let (text, len) = template.event(behind(DELTA_BEGIN, buf)?)?;
                 (text, DELTA_BEGIN.len() + len)
             }
+            StreamFormat::Media { .. } => return None,
             StreamFormat::Responses { next, inserted, .. } => {
                 let (text, len) = template.passed(buf)?;
                 if *inserted > 0 {
@@ -153,14 +162,16 @@ impl Tap {
         self.relayed.feed_json(text);
         match self.format {
             StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => template.render(text, out),
-            StreamFormat::Messages | StreamFormat::Responses { .. } => out.extend_from_slice(&buf[..len]),
+            _ => out.extend_from_slice(&buf[..len]),
         }
         Some(len)
     }
 
     /// Sets the number of choices in the stream; each has an end of its own.
     pub(in crate::dialect) fn awaits(&mut self, choices: u32) {
-        if let StreamFormat::Chat { due } | StreamFormat::Completion { due, .. } = &mut self.format {
+        if let StreamFormat::Chat { due } | StreamFormat::Completion { due, .. } | StreamFormat::Media { due, .. } =
+            &mut self.format
+        {
             *due = choices;
         }
     }
@@ -207,9 +218,13 @@ impl Tap {
         self.finish_seen
     }
 
-    /// True if all texts that have begun have ended: some servers send only one of several requested.
+    /// True if all texts that have begun have ended, or an image has arrived: some servers send only one of several
+    /// requested.
     pub(in crate::dialect) fn all_ended(&self) -> bool {
-        matches!(self.format, StreamFormat::Completion { ended: true, running: 0, .. })
+        matches!(
+            self.format,
+            StreamFormat::Completion { ended: true, running: 0, .. } | StreamFormat::Media { units: 1.., .. }
+        )
     }
 
     /// Handles a stream without its formal end: writes that end if nothing else is missing.
@@ -224,6 +239,8 @@ impl Tap {
         match self.format {
             StreamFormat::Chat { .. } | StreamFormat::Completion { .. } => self.done(me, out),
             StreamFormat::Messages => out.extend_from_slice(MESSAGE_STOP),
+            // The end of the body is the only formal end.
+            StreamFormat::Media { .. } => {}
             // In this format the finish reason and the end are one event.
             StreamFormat::Responses { .. } => return Err(StreamFault::Incomplete),
         }
@@ -233,7 +250,37 @@ impl Tap {
 
     /// Usage observed so far.
     pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
-        ObservedUsage::of_stream(self.reported, &self.relayed)
+        let units = if let StreamFormat::Media { units, .. } = self.format { units } else { 0 };
+        ObservedUsage { units, ..ObservedUsage::of_stream(self.reported, &self.relayed) }
+    }
+
+    /// Passes on an event with audio or an image unchanged, except for the provider's cost. An event whose type ends
+    /// with `.done` or `.completed` ends the audio, or an image.
+    fn media(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+        if frame.data.trim_ascii() == b"[DONE]" {
+            if !(self.finish_seen || self.all_ended()) {
+                return Err(StreamFault::Incomplete);
+            }
+            out.extend_from_slice(frame.raw);
+            self.finished = true;
+            return Ok(true);
+        }
+        let seen = self.look(frame.data, media_value)?;
+        self.fail_on_error(&seen, frame.data, frame.name)?;
+        let usage = seen.value(seen.usage, frame.data);
+        usage.iter().for_each(|usage| self.reported.merge(Reported::from_responses(*usage)));
+        let seconds = usage.and_then(|usage| usage.get("seconds")).map_or(0, millis);
+        let kind = seen.value(seen.kind, frame.data).and_then(Raw::string).unwrap_or(frame.name);
+        let (is_image, is_done) = (kind.ends_with(b".completed"), kind.ends_with(b".done"));
+        if let StreamFormat::Media { due, units } = &mut self.format {
+            *units = units.saturating_add(is_image.into()).max(seconds);
+            *due = due.saturating_sub(is_image.into());
+            self.finish_seen |= is_done || (is_image && *due == 0);
+        }
+        let begin = out.len();
+        out.extend_from_slice(frame.raw);
+        remove_cost(seen.own_cost, begin, out);
+        Ok(true)
     }
 
     fn chat(
@@ -481,6 +528,18 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
         [K::Choices, K::Item, K::FinishReason | K::Error] => seen.finishes += u32::from(token != Token::Null),
         [K::Choices, K::Item, K::Delta, rest @ ..] => return is_said(rest),
         [.., K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
+        _ => {}
+    }
+    false
+}
+
+/// Notes the relevant values of an event with audio or an image.
+fn media_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
+    match path {
+        [K::Type] => seen.kind = Some(whole),
+        [K::Error] => seen.error = Some(whole),
+        [K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
+        [K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
         _ => {}
     }
     false

@@ -18,7 +18,7 @@ use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{
     self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
 };
-use crate::wire::{ModelEndpoint, Shape, Span};
+use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
 
 /// The only scan of an answer: reads its members, and those of `usage` as chat completions have it. Deeper values are
 /// only checked for validity.
@@ -152,9 +152,7 @@ impl Visitor for Notes {
         match depth {
             0 if token == Token::ObjectClose => self.seen.body = whole,
             // Some servers answer with only the list.
-            0 if token == Token::ArrayClose
-                && self.endpoint.passthrough().is_some_and(|passthrough| !passthrough.generates()) =>
-            {
+            0 if token == Token::ArrayClose && !has_text(self.endpoint) => {
                 (self.seen.body, self.seen.list) = (whole, Some(whole));
             }
             1 => self.member(buf, token, whole),
@@ -163,6 +161,11 @@ impl Visitor for Notes {
         }
         Ok(())
     }
+}
+
+/// True if the answers of an endpoint are text of a model.
+fn has_text(endpoint: ModelEndpoint) -> bool {
+    endpoint.passthrough().is_none_or(Passthrough::generates)
 }
 
 /// True for the name of a provider's cost in a usage.
@@ -236,7 +239,7 @@ fn read(
     if let Some(error) = error {
         return Err(Broken::Error(ErrorText::from_value(error)));
     }
-    let Some(list) = seen.list.filter(|_| !seen.object_is_error) else {
+    let Some(list) = list_of(endpoint, seen).filter(|_| !seen.object_is_error) else {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     };
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
@@ -256,8 +259,8 @@ fn read(
     }
     let reported = told.believed();
     // The estimate is made only on demand: nearly every answer reports its usage.
-    let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(endpoint, body) };
-    let observed = ObservedUsage { reported, relayed_tokens };
+    let relayed_tokens = if reported.output.is_some() || !has_text(endpoint) { 0 } else { estimated(endpoint, body) };
+    let observed = ObservedUsage { reported, relayed_tokens, units: units_of(endpoint, list.of(body)) };
     // Other formats' counters are passed on unchanged; the prompt is counted only on demand.
     let chat = endpoint == ModelEndpoint::CHAT;
     let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
@@ -270,6 +273,31 @@ fn read(
         hide(me.hides, false, from, out);
     }
     Ok(observed)
+}
+
+/// The list in an answer; all of it if answers of its endpoint have none.
+fn list_of(endpoint: ModelEndpoint, seen: &Seen) -> Option<Span> {
+    let has_list = endpoint.passthrough().is_none_or(|passthrough| Relayed::of(passthrough).list != K::Other);
+    if has_list { seen.list } else { Some(seen.body) }
+}
+
+/// Number of images in the list of an answer, or milliseconds of the audio that it is about.
+fn units_of(endpoint: ModelEndpoint, list: &[u8]) -> u32 {
+    match endpoint.passthrough() {
+        Some(relay) if relay.makes_images() => u32::try_from(Raw::new(list).items().count()).unwrap_or(u32::MAX),
+        Some(relay) if relay.is_transcript() => {
+            let [usage, duration] = Raw::new(list).pick(["usage", "duration"]);
+            let billed = usage.and_then(|usage| usage.get("seconds"));
+            billed.or(duration).map_or(0, millis)
+        }
+        _ => 0,
+    }
+}
+
+/// A number of seconds, perhaps as a text, in milliseconds; 0 if it is none.
+pub(super) fn millis(seconds: Raw<'_>) -> u32 {
+    let number = seconds.string().map_or(seconds, Raw::new).number();
+    number.map_or(0, |seconds| (seconds * 1000.0).round() as u32)
 }
 
 /// The rejection of a complete answer of `endpoint`, with its reported usage: its provider has billed that.
@@ -301,7 +329,7 @@ fn ends_well<'a>(
     ending: Raw<'_>,
     usage: impl FnOnce() -> Raw<'a>,
 ) -> Result<(), Broken> {
-    if endpoint.passthrough().is_some_and(|passthrough| !passthrough.generates()) {
+    if !has_text(endpoint) {
         return Ok(());
     }
     let is_empty = with_format!(endpoint.shape, format => {

@@ -145,7 +145,7 @@ pub(super) fn counted(reported: Reported) -> [u64; 4] {
 
 /// Tokens charged: estimates if the provider has reported none.
 fn charged(to: Shape, observed: &ObservedUsage, shown: [u64; 4], same: bool) -> [u64; 4] {
-    let ObservedUsage { reported, relayed_tokens } = observed;
+    let ObservedUsage { reported, relayed_tokens, .. } = observed;
     let [_, read, written, _] = counted(*reported);
     let input = reported.input.unwrap_or_else(|| ME.prompt.count());
     let charged = [input, read, written, reported.output.unwrap_or(*relayed_tokens)];

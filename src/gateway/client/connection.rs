@@ -11,6 +11,7 @@
 //! | Linger | all dropped, late or the client's end → Closing |
 //! | Closing | everything written → gone |
 
+use super::after::{AfterResponse, Remainder};
 use super::response::RequestMeta;
 use super::send_queue::SendQueue;
 use crate::base::buf::{Buf, Pool};
@@ -22,7 +23,7 @@ use crate::gateway::ids::ExchangeId;
 use crate::policy::config::Server;
 use crate::policy::keys::KeyIx;
 use crate::wire::head::{Expect, HeadError, HeadTemplates, RequestHead};
-use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
+use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PayloadHold, PushError};
 use std::time::Duration;
 
 /// Result of bytes, a deadline or the end of an answer.
@@ -82,42 +83,6 @@ pub(crate) enum Oddity {
     Crowded,
     /// Client that sends plain HTTP instead of TLS.
     Strayed,
-}
-
-/// Input that is still read from a connection that ends.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Remainder {
-    /// Remaining bytes of a body; the connection closes after the last.
-    Body(u32),
-    /// Bytes of any kind; the connection is cut beyond this number.
-    Unknown(u32),
-}
-
-impl Remainder {
-    fn take(&mut self, bytes: usize) {
-        let (Remainder::Body(left) | Remainder::Unknown(left)) = self;
-        *left = left.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
-    }
-}
-
-/// Next state of a connection after an answer.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum AfterResponse {
-    /// Another message may follow.
-    KeepAlive,
-    /// Another message may follow after the rest of this body has been dropped.
-    Discard,
-    /// The connection closes.
-    Close,
-    /// The connection closes after further input has been dropped for a while.
-    Linger(Remainder),
-}
-
-impl AfterResponse {
-    /// True if the answer may announce keep-alive.
-    pub(crate) fn keeps_alive(self) -> bool {
-        matches!(self, AfterResponse::KeepAlive | AfterResponse::Discard)
-    }
 }
 
 /// In [`ClientConnection::marks`]: part of a head has arrived.
@@ -204,7 +169,28 @@ impl ClientConnection {
 
     /// True if a request may still be admitted: its head or body is arriving, or may.
     pub(crate) fn is_arriving(&self) -> bool {
-        matches!(self.phase, Phase::Head | Phase::Held | Phase::Body | Phase::Discard)
+        let is_body = self.phase == Phase::Body && self.inbound.held() != PayloadHold::Rest;
+        is_body || matches!(self.phase, Phase::Head | Phase::Held | Phase::Discard)
+    }
+
+    /// True if its message is a form that is passed on while it arrives.
+    #[inline]
+    pub(crate) fn is_upload(&self) -> bool {
+        self.inbound.held() != PayloadHold::Whole
+    }
+
+    /// Its message is a form that is passed on while it arrives.
+    pub(crate) fn begin_upload(&mut self) {
+        self.inbound.hold(PayloadHold::Upload);
+    }
+
+    /// The first `count` bytes of the body have been sent on: more of it may be read.
+    pub(crate) fn sent_on(&mut self, count: usize, server: &Server, now: Mono) {
+        self.inbound.take_payload(count);
+        self.inbound.hold(PayloadHold::Rest);
+        if self.phase == Phase::Body && !self.inbound.is_full() {
+            self.wait = now.after(server.body_timeout);
+        }
     }
 
     /// True if its source must wait because of the number of unsent bytes.
@@ -318,7 +304,7 @@ impl ClientConnection {
             },
             Phase::Body => {
                 let (_, complete) = self.inbound.body_progress();
-                self.wait = now.after(server.body_timeout);
+                self.wait = if self.inbound.is_full() { Mono::NEVER } else { now.after(server.body_timeout) };
                 Some(ClientEvent::Body { complete })
             }
             Phase::Held | Phase::Busy | Phase::Discard | Phase::Linger(_) | Phase::Closing => None,
@@ -571,7 +557,7 @@ impl ClientConnection {
             Phase::Head => room && !self.is_full() && !self.is_paused(),
             Phase::Held | Phase::Busy => room && self.inbound.backlog() < PIPELINE_BYTES_MAX,
             Phase::Closing => false,
-            Phase::Body => room || self.inbound.declared_rest() > 0,
+            Phase::Body => (room || self.inbound.declared_rest() > 0) && !self.inbound.is_full(),
             Phase::Discard | Phase::Linger(_) => true,
         }
     }

@@ -1,6 +1,7 @@
 //! Lifetime of a client's TCP connection: heads and bodies in, answers out, keep-alive, deadlines. Independent of
 //! exchanges: `drive` interprets requests and provides answers.
 
+mod after;
 pub(crate) mod connection;
 pub(crate) mod cors;
 pub(crate) mod limits;
@@ -9,4 +10,5 @@ pub(crate) mod places;
 pub(crate) mod response;
 mod send_queue;
 
-pub(crate) use connection::{AfterResponse, ClientConnection, ClientEvent, Oddity};
+pub(crate) use after::AfterResponse;
+pub(crate) use connection::{ClientConnection, ClientEvent, Oddity};

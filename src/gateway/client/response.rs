@@ -135,7 +135,7 @@ pub(crate) struct ClientResponseHead<'a> {
     /// Framing of the body; `None` for a 204.
     pub(crate) framing: Framing,
     /// Empty for an answer without one.
-    pub(crate) content_type: &'static str,
+    pub(crate) content_type: &'a str,
     /// Quota status of the caller, if known.
     pub(crate) quota: Option<QuotaStatus>,
     /// End of the limit that refused the request, otherwise of the window of `quota`.

@@ -30,7 +30,7 @@ const IDLE_CLOSED: usize = 64;
 pub(crate) struct WholeReply<'a> {
     pub(super) status: u16,
     pub(super) framing: Framing,
-    pub(super) content_type: &'static str,
+    pub(super) content_type: &'a str,
     pub(super) refusal: Option<&'a Refusal>,
     /// Cost of the request in nano-dollars.
     pub(super) cost: Option<u64>,
@@ -38,10 +38,10 @@ pub(crate) struct WholeReply<'a> {
     pub(super) more: &'a [u8],
 }
 
-impl WholeReply<'_> {
+impl<'a> WholeReply<'a> {
     /// An answer with status 200.
     #[inline]
-    pub(super) fn ok(framing: Framing, content_type: &'static str, cost: Option<u64>) -> Self {
+    pub(super) fn ok(framing: Framing, content_type: &'a str, cost: Option<u64>) -> Self {
         WholeReply { status: 200, framing, content_type, refusal: None, cost, more: b"" }
     }
 }
@@ -101,7 +101,7 @@ impl Clients {
     fn open_stream(&mut self, request: &Request, forward: Forward, cx: &mut Cx) {
         let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
         let ends = forward.opens
-            && !self.write_head(request, &WholeReply::ok(framing, response::EVENTS, None), cx).keeps_alive();
+            && !self.write_head(request, &WholeReply::ok(framing, request.answer_type(), None), cx).keeps_alive();
         let Some(client) = self.table.get_mut(request.client) else { return };
         if ends {
             // The head has announced whether the connection stays open, so the end of the stream must match it.

@@ -18,6 +18,7 @@ use super::cx::Cx;
 use super::exchange::{ClientMessage, DriverCall, Effect, Endpoint, Exchange, ExchangeEvent, Exchanges};
 use super::ids::{ClientId, ExchangeId, client_conn};
 use super::offload::{JobOwner, OffloadTask};
+use crate::base::seam::Shut;
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
@@ -173,6 +174,10 @@ impl Driver {
             }
             Effect::Gone(outcome) => {
                 exchange.finish(outcome, &mut self.cx);
+            }
+            Effect::Cut(outcome) => {
+                exchange.finish(outcome, &mut self.cx);
+                self.clients.close(cid, Shut::Abort, &mut self.cx);
             }
             _ => debug_assert!(false, "this effect ends nothing"),
         }

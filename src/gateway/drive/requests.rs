@@ -82,13 +82,20 @@ impl Driver {
                 if complete {
                     client.begin_answer(Some(exchange));
                 }
+                let is_upload = client.is_upload();
                 self.tell(exchange, ExchangeEvent::Body { complete });
+                if is_upload {
+                    self.send_on(exchange);
+                }
             }
             ClientEvent::BadBody(_) | ClientEvent::SlowBody => {
                 let refusal = match event {
                     ClientEvent::SlowBody => Refusal::body_too_slow(server.body_timeout),
                     ClientEvent::BadBody(BodyRefusal::Bad(_)) => Refusal::bad_framing(),
-                    _ => Refusal::too_large(exchange.map_or(ADMIN_BODY_MAX, |_| server.max_body)),
+                    _ => {
+                        let exchange = exchange.and_then(|id| self.exchanges.get(id));
+                        Refusal::too_large(exchange.map_or(ADMIN_BODY_MAX, |one| one.job.request.body_max().0))
+                    }
                 };
                 match exchange {
                     Some(exchange) => self.tell(exchange, ExchangeEvent::Refused(Box::new(refusal))),
@@ -298,16 +305,20 @@ impl Driver {
 
     fn read_body(&mut self, id: ExchangeId, head: &RequestHead) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let Some(client) = self.clients.table.get(exchange.job.request.client) else { return };
         let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
-        let promised = exchange.read_body(head, declared, &mut self.cx);
+        let promised = exchange.read_body(head, client.message().0, declared, &mut self.cx);
         let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
-        let max_body = exchange.job.request.setup.config.server.max_body;
+        let (max_body, is_upload) = exchange.job.request.body_max();
         if let Err(refusal) = promised {
             let Some(mut exchange) = self.exchanges.remove(id) else { return };
             return self.clients.refuse(&mut exchange, &refusal, Outcome::refused(&refusal), &mut self.cx);
         }
         let Some(client) = self.clients.table.get_mut(cid) else { return };
         let begun = client.begin_body(Some(id), key, head, max_body);
+        if is_upload {
+            client.begin_upload();
+        }
         // Charged before its own body needs memory: pipelined requests count.
         charge_unread(client, &mut self.cx.memory.budget);
         let awaits_continue = client.awaits_continue(head);

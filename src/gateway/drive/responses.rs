@@ -1,16 +1,17 @@
 //! Input from providers: connections, requests, the heads and bodies of answers.
 
 use super::Driver;
-use super::clients::pass_on;
+use super::clients::{Next, pass_on};
 use crate::base::seam::{Action, DialError, Ending, NO_DESCRIPTOR};
 use crate::base::time::Mono;
 use crate::gateway::budget::Gate;
 use crate::gateway::exchange::fault::FaultKind;
 use crate::gateway::exchange::{ClientMessage, Dial, DriverCall, Effect, Exchange, ExchangeEvent};
-use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
+use crate::gateway::ids::{ExchangeId, ProviderId, client_conn, provider_conn};
 use crate::gateway::provider::connection::Ended;
 use crate::gateway::provider::{ProviderConnection, ProviderEvent};
 use crate::policy::keys::LiveKeys;
+use crate::policy::refusal::Refusal;
 use crate::wire::head::ResponseHead;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -105,6 +106,7 @@ impl Driver {
             return;
         };
         let Some(client) = self.clients.table.get(exchange.job.request.client) else { return };
+        let is_upload = client.is_upload();
         let (head, body) = client.message();
         let message = ClientMessage { exchange: id, head, body, storage: 0 };
         let room = self.cx.memory.pool.room();
@@ -115,6 +117,35 @@ impl Driver {
             false => provider.refill(&mut self.cx.memory.pool, write),
         }
         self.cx.commands.dirty.push(provider_conn(pid));
+        if is_upload {
+            self.sent_on(id, pid);
+        }
+    }
+
+    /// Sends on what has arrived of a form, if its provider waits for it.
+    pub(crate) fn send_on(&mut self, id: ExchangeId) {
+        let Some(pid) = self.exchanges.get(id).and_then(|exchange| exchange.state.provider()) else { return };
+        if self.providers.table.get(pid).is_some_and(ProviderConnection::is_starved) {
+            self.write_request(id, pid, false);
+        }
+    }
+
+    /// A part of a form has been put into the queue of its provider: more of it may be read.
+    fn sent_on(&mut self, id: ExchangeId, pid: ProviderId) {
+        let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.table.get(pid)) else {
+            return;
+        };
+        let cid = exchange.job.request.client;
+        let Some(client) = self.clients.table.get_mut(cid) else { return };
+        let (is_pending, held, now) = (!provider.unsent().is_empty(), client.message().1.len(), self.cx.now.mono);
+        let (used, failure) = exchange.state.upload_step(&exchange.job, is_pending, held, now);
+        client.sent_on(used, &self.cx.setup.config.server, now);
+        self.cx.commands.dirty.push(client_conn(cid));
+        self.arm(cid);
+        if let Some(why) = failure {
+            let refusal = Box::new(Refusal::invalid_body(why));
+            self.clients.queue.push_back(Next::Tell(id, ExchangeEvent::Refused(refusal)));
+        }
     }
 
     /// Handles bytes written to a provider: writes more of the request, or begins to wait for the answer. True if more

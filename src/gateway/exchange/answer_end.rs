@@ -1,10 +1,11 @@
 //! The end of an answer: its body is complete, its provider is late or has failed.
 
-use super::event::{AnswerStep, DriverCall, Effect, Over};
+use super::event::{AnswerStep, DriverCall, Effect, Forward, Over};
 use super::fault::{Fault, FaultKind};
 use super::finish::await_row;
 use super::job::RequestJob;
 use super::next::NextStep;
+use super::provider_error::NOT_JSON;
 use super::state::{Answering, Body, Committing, Draft, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
@@ -24,6 +25,11 @@ impl Answering {
             Body::Collect { buf, stream, .. } => {
                 let (buf, stream) = (std::mem::take(buf), stream.take());
                 self.collected(job, buf, stream, call, cx)
+            }
+            Body::Bytes { came: 0 } => Err(Fault::from(FaultKind::BadBody(NOT_JSON)).into()),
+            Body::Bytes { .. } => {
+                call.out.bytes.clear();
+                self.stream_ends(job, Forward::default(), call.out, cx)
             }
             Body::Stream(stream) => match stream.take_document() {
                 // The body is read as a complete response.
@@ -61,7 +67,7 @@ impl Answering {
                 self.drop_provider(call.out);
                 return self.body_end(job, call, cx);
             }
-            Body::Stream(_) if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
+            Body::Stream(_) | Body::Bytes { .. } if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
             _ => FaultKind::FirstByteTimeout,
         };
         Err(Fault::from(kind).into())

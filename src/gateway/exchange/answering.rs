@@ -25,7 +25,7 @@ impl Body {
         match self {
             Body::Stream(stream) => stream.observed(),
             Body::Offloaded { observed, .. } => **observed,
-            Body::Collect { .. } | Body::Error { .. } => ObservedUsage::default(),
+            Body::Collect { .. } | Body::Bytes { .. } | Body::Error { .. } => ObservedUsage::default(),
         }
     }
 
@@ -34,7 +34,7 @@ impl Body {
         match self {
             Body::Stream(stream) => stream.capacity(),
             Body::Collect { buf, .. } | Body::Error { buf, .. } => buf.capacity(),
-            Body::Offloaded { .. } => 0,
+            Body::Bytes { .. } | Body::Offloaded { .. } => 0,
         }
     }
 
@@ -57,13 +57,18 @@ impl Body {
                 cx.upstreams.streams.put(stream);
             }
             Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.memory.pool),
+            Body::Bytes { .. } => {}
             Body::Offloaded { serial, .. } => cx.abandon(serial),
         }
     }
 
     /// Writes events into the stream.
     pub(super) fn writer(&mut self) -> EventWriter<'_> {
-        if let Body::Stream(stream) = self { EventWriter::Stream(stream) } else { EventWriter::Alone }
+        match self {
+            Body::Stream(stream) => EventWriter::Stream(stream),
+            Body::Bytes { .. } => EventWriter::Nothing,
+            _ => EventWriter::Alone,
+        }
     }
 }
 
@@ -111,7 +116,7 @@ impl Answering {
     pub(super) fn drained(&mut self, cx: &Cx) -> Effect {
         let finish_seen = match &self.body {
             Body::Stream(stream) => stream.finish_seen(),
-            Body::Offloaded { .. } => false,
+            Body::Bytes { .. } | Body::Offloaded { .. } => false,
             Body::Collect { .. } | Body::Error { .. } => return Effect::Nothing,
         };
         self.by = self.late(finish_seen, cx.now.mono);

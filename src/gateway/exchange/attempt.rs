@@ -6,19 +6,20 @@ use super::fault::{Fault, FaultKind};
 use super::job::{Attempt, Request, RequestJob, TriedAddresses};
 use super::next::NextStep;
 use super::output::Output;
+use super::provider_error::NOT_JSON;
 use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT, SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
-use crate::dialect::SseStream;
+use crate::dialect::{RequestForm, SseStream};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{Among, Choice};
 use crate::gateway::provider::rate_limits::{Needs, retry_after};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
-use crate::wire::ModelEndpoint;
-use crate::wire::head::{Framing, ResponseHead};
+use crate::wire::head::{Framing, HeaderField, ResponseHead};
+use crate::wire::{ModelEndpoint, Passthrough};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ const SEND_SHARE: usize = 16;
 /// Message about a response of another kind than requested.
 const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
 const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
+
+/// Maximum bytes of a content type that is passed on, and the type of bytes without a usable one.
+const TYPE_MAX: usize = 128;
+const UNKNOWN_TYPE: &str = "application/octet-stream";
 
 impl Attempting {
     /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
@@ -97,7 +102,7 @@ impl Attempting {
         let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
         let by = match &body {
             Body::Error { .. } => now.after(ERROR_BODY_WAIT),
-            Body::Stream(_) => self.by.min(first_byte),
+            Body::Stream(_) | Body::Bytes { .. } => self.by.min(first_byte),
             Body::Collect { .. } | Body::Offloaded { .. } => Mono::NEVER,
         };
         let provider = if let Half::Open(provider) = self.half { Some(provider) } else { None };
@@ -109,7 +114,7 @@ impl Attempting {
 
     fn body_for(
         &mut self,
-        job: &RequestJob,
+        job: &mut RequestJob,
         head: &ResponseHead,
         bytes: &[u8],
         cx: &mut Cx,
@@ -128,6 +133,11 @@ impl Attempting {
         }
         let content_type = head.content_type.of(bytes).trim_ascii();
         let begins = |word: &[u8]| content_type.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+        if job.request.relays_media()
+            && let Some(body) = self.media_body(job, content_type, cx)?
+        {
+            return Ok(body);
+        }
         let mut stream = None;
         if job.request.asked.is_some_and(|asked| asked.stream) {
             if begins(b"text/html") {
@@ -145,6 +155,37 @@ impl Attempting {
             _ => None,
         };
         Ok(Body::Collect { buf: Buf::default(), announced, stream })
+    }
+
+    /// Body of an answer with audio or images that is not one JSON text; `None` for JSON.
+    fn media_body(
+        &mut self,
+        job: &mut RequestJob,
+        content_type: &[u8],
+        cx: &mut Cx,
+    ) -> Result<Option<Body>, FaultKind> {
+        let begins = |word: &[u8]| content_type.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+        if begins(b"text/event-stream") {
+            if let Some(asked) = &mut job.request.asked {
+                asked.stream = true;
+            }
+            return Ok(Some(Body::Stream(self.stream(job, cx).ok_or(FaultKind::Internal)?)));
+        }
+        let relay = job.request.endpoint().and_then(ModelEndpoint::passthrough);
+        let is_plain = self.draft.scan.form().is_some_and(RequestForm::is_plain);
+        let may_be_bytes = relay == Some(Passthrough::Speech) || relay.is_some_and(Passthrough::is_transcript);
+        if !may_be_bytes || begins(b"application/json") {
+            return Ok(None);
+        }
+        // Some servers send plain text under this type.
+        if begins(b"text/html") && !is_plain {
+            return Err(FaultKind::BadBody(NOT_JSON));
+        }
+        let own = std::str::from_utf8(content_type).unwrap_or_default();
+        let is_usable = (1..=TYPE_MAX).contains(&own.len()) && own.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        let said = job.request.said.get_or_insert_default();
+        said.answer_type = Some(if is_usable { own.into() } else { UNKNOWN_TYPE.into() });
+        Ok(Some(Body::Bytes { came: 0 }))
     }
 
     /// The stream in which the client gets the answer.
@@ -188,7 +229,13 @@ impl RequestJob {
         {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
             let relayed = self.request.endpoint().filter(|endpoint| endpoint.is_relayed());
-            template.write(target, draft.length(), relayed, same_shape, out);
+            match (&draft.upload, relayed) {
+                (Some(upload), Some(endpoint)) => {
+                    let content_type = draft.head.field(HeaderField::ContentType).of(message.head);
+                    template.write_form(target, endpoint, content_type, upload.length(), out);
+                }
+                _ => template.write(target, draft.length(), relayed, same_shape, out),
+            }
             if let Some(said) = &self.request.said
                 && let Some(credential) = &said.credential
                 && self.takes_clients()

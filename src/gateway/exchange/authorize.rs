@@ -9,7 +9,7 @@ use crate::policy::keys::KeyIx;
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
-use crate::wire::{ModelEndpoint, Operation, Span};
+use crate::wire::{ModelEndpoint, Operation, Span, multipart};
 use std::borrow::Cow;
 
 /// Endpoint of a request.
@@ -104,6 +104,8 @@ impl Identified {
     }
 }
 
+/// Error text for a body that is not the form that its endpoint needs.
+const NO_FORM: &str = "content-type: expected multipart/form-data with a boundary of 1 to 70 characters";
 /// Answer to requests for the paths of the admin listener.
 const ON_ADMIN: &str = "health and metrics are on the gateway's `admin_listen` address";
 
@@ -165,8 +167,8 @@ pub(crate) fn authorize(
     scope_allows(endpoint, key, context)?;
     let payer = context.access.payer(key, &context.setup.config)?;
     ready(context)?;
-    if let Endpoint::Inference(ModelEndpoint { operation, .. }) = endpoint {
-        content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
+    if let Endpoint::Inference(of_model @ ModelEndpoint { operation, .. }) = endpoint {
+        content_fits(head, bytes, endpoint, context.setup.config.server.body_max(of_model))?;
         // A count takes no slot and reserves nothing: only settled use can refuse it.
         let spent = match (operation, context.shared) {
             (Operation::CountTokens, _) => context.meter.spent_settled(payer, context.now),
@@ -223,7 +225,7 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
 /// True if a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
 /// right.
 fn is_spoken_elsewhere(inside: &[u8]) -> bool {
-    const FIRST: [&[u8]; 11] = [
+    const FIRST: [&[u8]; 10] = [
         b"assistants",
         b"audio",
         b"batches",
@@ -231,7 +233,6 @@ fn is_spoken_elsewhere(inside: &[u8]) -> bool {
         b"files",
         b"fine_tuning",
         b"images",
-        b"moderations",
         b"realtime",
         b"threads",
         b"vector_stores",
@@ -364,8 +365,16 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
 pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
     let content_type = head.field(HeaderField::ContentType).of(bytes).trim_ascii();
     let essence = || content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let is_form = matches!(
+        endpoint,
+        Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(relay), .. }) if relay.is_form()
+    );
+    if is_form && multipart::boundary(content_type).is_none() {
+        return Err(Refusal::invalid_body(NO_FORM.to_owned()));
+    }
     // The usual spelling first.
-    if content_type != b"application/json"
+    if !is_form
+        && content_type != b"application/json"
         && let essence = essence()
         && !essence.is_empty()
         && !essence.eq_ignore_ascii_case(b"application/json")

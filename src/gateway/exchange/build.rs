@@ -243,6 +243,9 @@ fn splice(
     body: &[u8],
     pool: &mut Pool,
 ) -> Result<(), Refusal> {
+    if draft.scan.form().is_some() {
+        return draft.lay_out_form(body, to).map_err(|Invalid(why)| Refusal::invalid_body(why));
+    }
     let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
     let length = draft.text.edit_small(pool, |out| rewrite(endpoint, body, fields, to, out, pieces));
     draft.length = length.map_err(|Invalid(why)| Refusal::invalid_body(why))?;

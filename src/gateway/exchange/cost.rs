@@ -29,7 +29,13 @@ impl RequestNotes {
             Some(diagnosis) => (usage.minus(diagnosis.spent), diagnosis.spent_nano),
             None => (*usage, 0),
         };
-        own.cost_nano(model.prices.of(own.prompt())).saturating_add(earlier).min(ROW_COST_MAX)
+        let mut nano = own.cost_nano(model.prices.of(own.prompt())).saturating_add(earlier);
+        if own.requests > 0
+            && let Some(relay) = request.endpoint().and_then(ModelEndpoint::passthrough)
+        {
+            nano = nano.saturating_add(model.units.cost_nano(relay, own.requests.into(), own.units.into()));
+        }
+        nano.min(ROW_COST_MAX)
     }
 }
 
@@ -103,11 +109,16 @@ impl RequestJob {
     fn unfinished(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
+        let is_relayed = self.request.endpoint().is_some_and(ModelEndpoint::is_relayed);
+        let has_units = is_relayed && self.request.model().is_some_and(|model| !model.units.is_empty());
+        let (requests, units) = if has_units { (1, observed.units) } else { (0, 0) };
         Usage {
             uncached_in: known.input.unwrap_or_else(|| self.request.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             hour_write: known.hour_write,
+            requests,
+            units,
             out: known.output.unwrap_or(0).max(observed.relayed_tokens),
             source,
         }
@@ -126,7 +137,7 @@ impl RequestJob {
         let is_free = match left {
             Some(true) => return self.charged(observed),
             Some(false) => self.attempt.sent == Mono::NEVER,
-            None => observed.relayed_tokens == 0 && observed.reported == Reported::default(),
+            None => observed == ObservedUsage::default() && !(self.attempt.has_events && self.request.relays_media()),
         };
         let is_free = is_free || self.admitted.is_none();
         self.with_spent(if is_free { Usage::default() } else { self.unfinished(observed) })

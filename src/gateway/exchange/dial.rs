@@ -133,6 +133,8 @@ impl RequestJob {
         if present
             && again.is_none()
             && !self.attempt.needs_fresh()
+            // A form cannot be sent again if the connection turns out to be closed.
+            && !self.request.is_upload()
             && let Some(kept) = cx.upstreams.idle.take(target.provider)
         {
             return Ok((Half::Open(kept), Mono::NEVER, Effect::Send(kept)));

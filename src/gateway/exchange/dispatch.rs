@@ -8,6 +8,7 @@ use super::next::NextStep;
 use super::reading;
 use super::state::{Attempting, Exchange, Queued, Reserving, State, Translating};
 use super::transitions::Step;
+use crate::dialect::RequestForm;
 use crate::gateway::cx::Cx;
 use crate::policy::refusal::Refusal;
 
@@ -26,10 +27,13 @@ impl Exchange {
         let Exchange { job, state } = self;
         let next = match (&mut *state, event) {
             (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
-                return job
-                    .request
-                    .scan(draft, false, &call.message, cx)
-                    .map_or_else(Effect::refuse, |()| Effect::Nothing);
+                let scanned = job.request.scan(draft, false, &call.message, cx);
+                if scanned.is_err() || !draft.scan.form().is_some_and(RequestForm::may_be_sent) {
+                    return scanned.map_or_else(Effect::refuse, |()| Effect::Nothing);
+                }
+                // Enough of the form has arrived.
+                let event = ExchangeEvent::Body { complete: false };
+                leave(std::mem::replace(state, State::Ended), job, event, call, cx)
             }
             (State::Reading { .. }, ExchangeEvent::Refused(refusal)) => return Effect::refuse(*refusal),
             (
@@ -158,7 +162,31 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due { .. }) => {
             NextStep::Enter(State::Ended, Effect::refuse(Refusal::store()))
         }
-        (State::Reading { draft }, ExchangeEvent::Body { .. }) => reading::complete(job, draft, call, cx),
+        (State::Reading { draft }, ExchangeEvent::Body { complete }) => {
+            reading::complete(job, draft, complete, call, cx)
+        }
+        (
+            mut state @ (State::Reserving(_)
+            | State::Queued(_)
+            | State::Attempting(_)
+            | State::Answering(_)
+            | State::Committing(_)),
+            ExchangeEvent::Body { complete },
+        ) => {
+            let effect = state.form_came(job, complete, call, cx);
+            NextStep::Enter(state, effect)
+        }
+        (
+            mut state @ (State::Reserving(_)
+            | State::Queued(_)
+            | State::Attempting(_)
+            | State::Answering(_)
+            | State::Committing(_)),
+            ExchangeEvent::Refused(refusal),
+        ) => {
+            let effect = state.refuse_form(job, *refusal, call, cx);
+            NextStep::Enter(state, effect)
+        }
         (State::Translating(translating), ExchangeEvent::Translated { draft, built }) => {
             translating.translated(job, draft, built, &call.message, cx)
         }

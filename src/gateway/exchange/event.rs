@@ -121,6 +121,8 @@ pub(crate) enum Effect {
     Authorize(Box<RequestHead>),
     /// The client disconnected; no response is sent.
     Gone(Outcome),
+    /// Disconnect the client: its answer is broken, and an error cannot be added to it.
+    Cut(Outcome),
 }
 
 impl Effect {
@@ -138,8 +140,8 @@ impl Effect {
 
     /// True if the exchange is over, or its head is authorized again.
     pub(super) fn ends(&self) -> bool {
-        use Effect::{Answer, AnswerBulk, Authorize, End, Gone, Quota, Refuse};
-        matches!(self, Answer(_) | AnswerBulk(..) | Authorize(_) | End(..) | Gone(_) | Quota | Refuse(..))
+        use Effect::{Answer, AnswerBulk, Authorize, Cut, End, Gone, Quota, Refuse};
+        matches!(self, Answer(_) | AnswerBulk(..) | Authorize(_) | Cut(_) | End(..) | Gone(_) | Quota | Refuse(..))
     }
 
     /// Events are to be sent, and nothing else follows.

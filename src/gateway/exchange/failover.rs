@@ -65,6 +65,11 @@ fn after(job: &mut RequestJob, mut draft: Outgoing, fault: Fault, reused: bool, 
         cx.report.stats.stale_retries += 1;
         return NextStep::Attempt(draft);
     }
+    // A form that has been sent in part is gone.
+    if draft.upload.as_ref().is_some_and(|upload| upload.has_begun()) {
+        job.target_failed(&fault, cx);
+        return NextStep::GiveUp(draft, Box::new(fault));
+    }
     NextStep::Failed(draft, Box::new(fault))
 }
 

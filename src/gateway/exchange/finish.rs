@@ -65,7 +65,9 @@ impl State {
         if let Some(endpoint) = job.request.endpoint() {
             let identity = job.request.counted_identity(cx.now.unix);
             let words = local::words(&refusal, job.request.id.as_str());
-            writer.failure(endpoint, job.attempt.told, &words, &identity, &mut out.bytes);
+            if !writer.failure(endpoint, job.attempt.told, &words, &identity, &mut out.bytes) {
+                return Effect::Cut(outcome);
+            }
         }
         Effect::End(Forward { opens, ..Forward::default() }, outcome)
     }

@@ -54,6 +54,8 @@ impl Answering {
                 (bytes.min(RELAY_SLICE), stream.growth(bytes.min(RELAY_SLICE)))
             }
             Body::Stream(stream) => (bytes, stream.growth(bytes)),
+            Body::Bytes { .. } if full && bytes > 0 => return None,
+            Body::Bytes { .. } => (bytes.min(RELAY_SLICE), bytes.min(RELAY_SLICE)),
             Body::Error { .. } => (bytes, bytes),
         };
         let verdict = cx.memory.room_for_events(own, more);
@@ -128,7 +130,10 @@ impl State {
 
     /// True if part of an event is buffered: the exchange must not be left without room for the rest of it.
     pub(crate) fn holds_part(&self) -> bool {
-        self.answering().is_some_and(|one| if let Body::Stream(stream) = &one.body { stream.held() > 0 } else { true })
+        self.answering().is_some_and(|one| match &one.body {
+            Body::Stream(stream) => stream.held() > 0,
+            body => !matches!(body, Body::Bytes { .. }),
+        })
     }
 
     /// True if its provider is not read until there is room.

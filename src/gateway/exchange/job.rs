@@ -6,8 +6,7 @@ use crate::base::time::{Mono, Unix};
 use crate::dialect::{Param, PromptTokens, ResponseIdentity};
 use crate::gateway::access_log::ClientAttribution;
 use crate::gateway::client::cors::CorsPolicy;
-use crate::gateway::client::response::RequestId;
-use crate::gateway::client::response::RequestMeta;
+use crate::gateway::client::response::{EVENTS, RequestId, RequestMeta};
 use crate::gateway::cx::Setup;
 use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::ids::ClientId;
@@ -18,7 +17,7 @@ use crate::policy::config::Provider;
 use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Meter};
 use crate::policy::row::Running;
-use crate::wire::ModelEndpoint;
+use crate::wire::{ModelEndpoint, Passthrough};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -244,7 +243,8 @@ impl RequestJob {
         let timeout = self.target().map(|target| target.limits.request_timeout);
         let stream = self.request.asked.is_some_and(|asked| asked.stream);
         if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
-            admitted.until = now.after(timeout);
+            // The time of an upload is limited by its own timeout.
+            admitted.until = if self.request.read == Mono::NEVER { Mono::NEVER } else { now.after(timeout) };
             if stream {
                 admitted.beat = now.after(self.request.setup.config.server.heartbeat_after);
             }
@@ -300,6 +300,31 @@ impl Request {
     /// The model's endpoint that the request uses, if any.
     pub(crate) fn endpoint(&self) -> Option<ModelEndpoint> {
         self.found.of_model()
+    }
+
+    /// True if its answer is audio or images.
+    #[inline]
+    pub(super) fn relays_media(&self) -> bool {
+        self.endpoint().and_then(ModelEndpoint::passthrough).is_some_and(Passthrough::is_media)
+    }
+
+    /// True if it is a form that is passed on while it arrives.
+    #[inline]
+    pub(super) fn is_upload(&self) -> bool {
+        self.endpoint().and_then(ModelEndpoint::passthrough).is_some_and(Passthrough::is_form)
+    }
+
+    /// Maximum bytes of its body; true if that is passed on while it arrives.
+    #[inline]
+    pub(crate) fn body_max(&self) -> (u64, bool) {
+        let server = &self.setup.config.server;
+        self.endpoint().map_or((server.max_body, false), |endpoint| (server.body_max(endpoint), self.is_upload()))
+    }
+
+    /// Content type of an answer in pieces.
+    pub(crate) fn answer_type(&self) -> &str {
+        let own = self.said.as_ref().and_then(|said| said.answer_type.as_deref());
+        own.unwrap_or(EVENTS)
     }
 
     /// Identity of an answer, after the prompt has been counted.

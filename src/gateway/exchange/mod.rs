@@ -45,6 +45,7 @@ mod stream;
 pub(crate) mod streams;
 mod transitions;
 mod translating;
+mod upload;
 mod verdict;
 mod views;
 
@@ -63,11 +64,12 @@ use super::client::response::RequestId;
 use super::client::response::RequestMeta;
 use super::cx::Cx;
 use super::ids::{ClientId, ExchangeName};
-use crate::base::limits::LOOKUP_TIMEOUT;
+use crate::base::limits::{IO_SLICE, LOOKUP_TIMEOUT, UPLOAD_HOLD};
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
 use crate::policy::refusal::Refusal;
-use crate::wire::head::RequestHead;
+use crate::wire::head::{Framing, HeaderField, RequestHead};
+use crate::wire::multipart;
 use authorize::Identified;
 use build::promise_translation;
 use job::{Attempt, RequestJob, RequestNotes};
@@ -103,13 +105,27 @@ impl Exchange {
     }
 
     /// The head is accepted: memory for the body is reserved, and the body is read.
-    pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
+    pub(crate) fn read_body(
+        &mut self,
+        head: &RequestHead,
+        bytes: &[u8],
+        declared: u64,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
         let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.request.endpoint()) else {
             return Ok(());
         };
         let mut draft = cx.upstreams.requests.take();
         draft.scan.reset(endpoint);
         draft.head = *head;
+        let mut declared = declared;
+        if let Some(passthrough) = endpoint.passthrough().filter(|relay| relay.is_form()) {
+            let known = if let Framing::Length(length) = head.framing { Some(length) } else { None };
+            let boundary = multipart::boundary(head.field(HeaderField::ContentType).of(bytes)).unwrap_or_default();
+            draft.scan.reset_form(passthrough, boundary, known, cx.setup.config.server.max_upload);
+            // More is not held.
+            declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);
+        }
         let promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
         let promised = promised.and_then(|()| promise_translation(&self.job.request, &mut draft, declared, None, cx));
         self.state = State::Reading { draft };

@@ -58,8 +58,22 @@ impl Request {
             completion = answer_tokens(model, fields, Some(&beside));
         }
         let is_limited = payer.is_some_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
-        let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
+        let mut nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
+        if is_limited && !model.units.is_empty() {
+            nano = nano.saturating_add(self.most_units(model, fields)).min(ROW_COST_MAX);
+        }
         Amount { tokens: prompt.saturating_add(completion), nano }
+    }
+
+    /// Highest possible cost of the request itself and of the images that it requests.
+    #[cold]
+    fn most_units(&self, model: &Model, fields: &Fields) -> u64 {
+        match self.endpoint().and_then(ModelEndpoint::passthrough) {
+            // The length of audio is not known before.
+            Some(relay) if relay.is_transcript() => model.units.cost_nano(relay, 1, 0),
+            Some(relay) => model.units.cost_nano(relay, 1, fields.made()),
+            None => 0,
+        }
     }
 
     /// Returns the reservation of a request with files of unknown size: their maximum, but no more than a whole limit.

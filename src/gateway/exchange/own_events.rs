@@ -18,6 +18,8 @@ pub(super) enum EventWriter<'a> {
     Opening(Option<&'a TranslationState>),
     /// The events belong to no stream.
     Alone,
+    /// The answer has no events: nothing may be added to it.
+    Nothing,
 }
 
 impl EventWriter<'_> {
@@ -31,10 +33,11 @@ impl EventWriter<'_> {
                 heartbeat(shape, out);
                 told
             }
+            EventWriter::Nothing => told,
         }
     }
 
-    /// Writes the error event that ends a broken stream.
+    /// Writes the error event that ends a broken stream; false for an answer without events.
     pub(super) fn failure(
         self,
         endpoint: ModelEndpoint,
@@ -42,12 +45,14 @@ impl EventWriter<'_> {
         words: &ErrorWords<'_>,
         identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         match self {
+            EventWriter::Nothing => return false,
             EventWriter::Stream(stream) => stream.fail(endpoint, words, identity, out),
             EventWriter::Opening(state) => failure(endpoint, told, state, words, identity, out),
             EventWriter::Alone => failure(endpoint, 0, None, words, identity, out),
         }
+        true
     }
 }
 

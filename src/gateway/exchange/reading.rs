@@ -23,8 +23,16 @@ use std::io::Write;
 use std::time::Duration;
 
 /// The body is complete: checks that the requested model exists and that the key may use it.
-pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall, cx: &mut Cx) -> NextStep {
-    match job.request.scan(&mut draft, true, &call.message, cx).and_then(|()| job.read(&mut draft, &call.message, cx)) {
+/// `complete` is false for a form of which enough has arrived.
+pub(super) fn complete(
+    job: &mut RequestJob,
+    mut draft: Outgoing,
+    complete: bool,
+    call: &mut DriverCall,
+    cx: &mut Cx,
+) -> NextStep {
+    let scanned = if complete { job.request.scan(&mut draft, true, &call.message, cx) } else { Ok(()) };
+    match scanned.and_then(|()| job.read(&mut draft, &call.message, cx)) {
         // Writes the body for its provider before admission: a request that cannot be sent is not charged.
         Ok(None) => write_first(job, draft, &call.message, cx),
         Ok(Some(shape)) => {
@@ -124,7 +132,8 @@ impl RequestJob {
             self.notes.note_asked(&self.request, &asked);
             return Err(Refusal::model_scope(asked_name));
         }
-        let asked = self.request.endpoint().map(|one| if one.is_relayed() { one } else { ModelEndpoint::CHAT });
+        let service = |one: ModelEndpoint| one.passthrough().map(|relay| ModelEndpoint::relay(relay.service()));
+        let asked = self.request.endpoint().map(|one| service(one).unwrap_or(ModelEndpoint::CHAT));
         if !model.serves.iter().any(|served| Some(*served) == asked) {
             let (id, refusal) = (model.id.clone(), not_served(model, asked));
             self.notes.note_asked(&self.request, &id);
@@ -152,7 +161,8 @@ impl RequestJob {
             model: index as u16,
             about: u32::try_from(draft.scan.tokens().tokens_about()).unwrap_or(u32::MAX),
             completion: u32::try_from(answer).unwrap_or(u32::MAX),
-            stream: fields.stream,
+            // Their provider decides whether it streams.
+            stream: fields.stream && !self.request.relays_media(),
             show_usage: fields.include_usage | draft.head.wants_cost,
             prompt: None,
         });
@@ -194,7 +204,8 @@ impl Request {
         }
         let storage = message.storage + draft.storage();
         cx.memory.budget.came(&mut draft.promise, storage, &mut cx.memory.pool);
-        if let Some(why) = draft.invalid.take_if(|_| complete) {
+        let is_form = draft.scan.form().is_some();
+        if let Some(why) = draft.invalid.take_if(|_| complete || is_form) {
             return Err(Refusal::invalid_body(why));
         }
         if complete {

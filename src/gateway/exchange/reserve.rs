@@ -162,10 +162,11 @@ impl Reserving {
 
 impl RequestJob {
     /// Admits a request without counting its prompt if the count cannot matter: far from all limits, and if the
-    /// response will report its usage. Its body is kept until then, so that it can still be counted.
+    /// response will report its usage, which audio does not. Its body is kept until then, so that it can still be
+    /// counted.
     fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> bool {
         let is_whole = self.request.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
-        if !is_whole || cx.is_shared() {
+        if !is_whole || cx.is_shared() || self.request.relays_media() {
             return false;
         }
         let most = draft.scan.prompt_tokens_max() + self.request.unknown_tokens(draft, message);

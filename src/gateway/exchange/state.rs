@@ -164,6 +164,8 @@ pub(crate) enum Body {
         /// The stream in which the client receives it, if the client asked for one.
         stream: Option<Box<SseStream>>,
     },
+    /// Audio, passed on as it arrives; the bytes so far.
+    Bytes { came: u64 },
     /// A failed answer, collected for its message.
     Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },
     /// A helper thread has the body; the usage that was observed before.

@@ -50,6 +50,10 @@ impl Answering {
         let stream = match &mut self.body {
             Body::Stream(stream) => stream,
             Body::Collect { buf, .. } => return collect(buf, job, data, &mut cx.memory.pool),
+            Body::Bytes { came } => {
+                *came += data.len() as u64;
+                return Ok(self.pass_bytes(job, data, call.out, cx));
+            }
             Body::Error { buf, .. } => {
                 if buf.len() + data.len() <= ERROR_BODY_MAX {
                     buf.push(&mut cx.memory.pool, data);
@@ -65,6 +69,14 @@ impl Answering {
         let fed = stream.feed(&data[alike..], &mut cx.memory.pool, &identity, &mut call.out.bytes);
         let fed = fed.map(|fed| Fed { events: fed.events + u32::from(alike > 0), ..fed });
         self.fed(job, fed, call.out, cx)
+    }
+
+    /// Passes on a piece of an answer without events.
+    fn pass_bytes(&mut self, job: &mut RequestJob, data: &[u8], out: &mut Output, cx: &mut Cx) -> Effect {
+        out.bytes.clear();
+        out.bytes.extend_from_slice(data);
+        let forward = self.relayed(job, false, out, cx);
+        job.forward(forward, out, cx)
     }
 
     /// A piece of a stream has been read; its events are in `out`.
@@ -193,7 +205,13 @@ impl Answering {
     }
 
     /// The stream has ended properly.
-    fn stream_ends(&mut self, job: &mut RequestJob, forward: Forward, out: &mut Output, cx: &mut Cx) -> AnswerStep {
+    pub(super) fn stream_ends(
+        &mut self,
+        job: &mut RequestJob,
+        forward: Forward,
+        out: &mut Output,
+        cx: &mut Cx,
+    ) -> AnswerStep {
         self.release_complete(out);
         job.target_succeeded(cx);
         let usage = job.charged(self.body.observed());

@@ -181,6 +181,11 @@ impl ProviderConnection {
         }
     }
 
+    /// True if more of its request is wanted, and nothing is left to be written.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.request == RequestHalf::Writing && self.queue.is_empty()
+    }
+
     /// Stops writing the request: its answer, an error, does not need the rest. The connection cannot be kept.
     pub(crate) fn stop_writing(&mut self) {
         if self.request != RequestHalf::Written {

@@ -7,5 +7,6 @@ pub(crate) mod dns;
 pub(crate) mod pool;
 pub(crate) mod rate_limits;
 pub(crate) mod request;
+mod upload;
 
 pub(crate) use connection::{Parting, ProviderConnection, ProviderEvent};

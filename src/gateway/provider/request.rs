@@ -1,11 +1,12 @@
 //! The request as it is sent upstream: a head rendered when the configuration is loaded, and a body made of pieces of
 //! the client's own bytes and inserted text, so that a large body is never copied as a whole.
 
+use super::upload::Upload;
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestScan, RewritePiece, ScanWork, Structured, Thinking,
-    TranslationState, UnknownMembers,
+    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestForm, RequestScan, RewritePiece, ScanWork, Structured,
+    Thinking, TranslationState, UnknownMembers,
 };
 use crate::gateway::budget::Promise;
 use crate::gateway::memory::Memory;
@@ -18,6 +19,9 @@ use std::sync::Arc;
 
 /// The API version sent to a provider with the messages format if the client sends none.
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
+
+/// The end of the head of a request with JSON.
+const OF_JSON: &[u8] = b"content-type: application/json\r\naccept-encoding: identity\r\ncontent-length: ";
 
 /// Headers of Anthropic's API that are written one by one.
 const WRITTEN: [&str; 2] = ["anthropic-version", "anthropic-beta"];
@@ -174,9 +178,7 @@ impl Template {
         if !says("user-agent") {
             line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
         }
-        line(&mut head, &[b"content-type: application/json"]);
-        line(&mut head, &[b"accept-encoding: identity"]);
-        head.extend_from_slice(b"content-length: ");
+        head.extend_from_slice(OF_JSON);
         head
     }
 
@@ -219,6 +221,33 @@ impl Template {
             out.extend_from_slice(b"\r\n");
         } else {
             out.extend_from_slice(b"\r\n\r\n");
+        }
+    }
+
+    /// Writes the head for a form. `content_type`: the client's, with the boundary; `length`: `None` if the form is
+    /// sent in chunks.
+    pub(crate) fn write_form(
+        &self,
+        target: &Target,
+        endpoint: ModelEndpoint,
+        content_type: &[u8],
+        length: Option<u64>,
+        out: &mut Vec<u8>,
+    ) {
+        let head = self.heads.get(target.credential).map_or(&[][..], |head| head);
+        out.extend_from_slice(head.get(..self.path.start).unwrap_or_default());
+        out.extend_from_slice(endpoint.path_below().as_bytes());
+        let end = head.len().saturating_sub(OF_JSON.len());
+        out.extend_from_slice(head.get(self.path.end..end).unwrap_or_default());
+        line(out, &[b"content-type: ", content_type]);
+        line(out, &[b"accept-encoding: identity"]);
+        match length {
+            Some(length) => {
+                out.extend_from_slice(b"content-length: ");
+                push_number(out, length);
+                out.extend_from_slice(b"\r\n\r\n");
+            }
+            None => out.extend_from_slice(b"transfer-encoding: chunked\r\n\r\n"),
         }
     }
 
@@ -299,6 +328,8 @@ pub(crate) struct OutgoingRequest {
     /// Memory reserved for a complete answer and its translation.
     pub(crate) answer: Promise,
     pub(crate) length: u64,
+    /// A form that is passed on while it arrives.
+    pub(crate) upload: Option<Box<Upload>>,
     next: usize,
     offset: usize,
 }
@@ -318,6 +349,7 @@ impl Default for OutgoingRequest {
             promise: Promise::default(),
             answer: Promise::default(),
             length: 0,
+            upload: None,
             next: 0,
             offset: 0,
         }
@@ -333,8 +365,16 @@ impl OutgoingRequest {
         if self.state.take().is_some() {
             self.charge(pool);
         }
-        self.length = 0;
+        (self.length, self.upload) = (0, None);
         self.restart();
+    }
+
+    /// Lays out the form that arrives for `with`. `body`: its bytes so far.
+    pub(crate) fn lay_out_form(&mut self, body: &[u8], with: &dialect::RequestTarget<'_>) -> Result<(), Invalid> {
+        if let Some(form) = self.scan.form() {
+            self.upload = Some(Box::new(Upload::new(form, self.scan.fields(), with, &self.head, body)?));
+        }
+        Ok(())
     }
 
     /// Updates the memory charged for the body's scan and the translation state.
@@ -412,7 +452,7 @@ impl OutgoingRequest {
 
     /// True if the whole outgoing body has been taken.
     pub(crate) fn is_written(&self) -> bool {
-        self.next >= self.pieces.len()
+        self.next >= self.pieces.len() && self.upload.as_ref().is_none_or(|upload| upload.is_written())
     }
 
     /// Length of the outgoing body in bytes.
@@ -422,6 +462,9 @@ impl OutgoingRequest {
 
     /// Appends up to `room` bytes of the outgoing body to `out`. `body` is the client's body. True when it is complete.
     pub(crate) fn write_some(&mut self, body: &[u8], mut room: usize, out: &mut Vec<u8>) -> bool {
+        if let Some(upload) = &mut self.upload {
+            return upload.write_some(body, self.scan.form().is_some_and(RequestForm::is_complete), room, out);
+        }
         while let Some(piece) = self.pieces.get(self.next) {
             let bytes = match *piece {
                 RewritePiece::Body(span) => rest(span, body, self.offset),

@@ -15,7 +15,7 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
-use crate::wire::{ModelEndpoint, Shape};
+use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use std::ops::RangeInclusive;
 
 /// Targets of one model.
@@ -114,11 +114,7 @@ fn read_one(
     let drop_params = read_dropped(reader, s);
     let (set_params, default_params) = params::read(reader, s);
     let hosted_tools = read_hosted(reader, s);
-    let mut capabilities = Capabilities::default();
-    if let Some(mut table) = reader.table(s, "capabilities") {
-        capabilities.read_rows(reader, &mut table);
-        table.finish(reader);
-    }
+    let capabilities = read_capabilities(reader, s);
     let (affinity, balance) = read_balance(reader, s);
     let queue = reader.table(s, "queue").map(|mut table| {
         let mut queue = QueueLimits::default();
@@ -129,7 +125,8 @@ fn read_one(
     let targets = read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits);
     let client_credential = takes_clients(reader, s, &targets, providers);
     let (serves, relayed) = read_serves(reader, s, &targets, providers);
-    let (prices, priced, unused_prices) = prices::read(reader, s, &serves, client_credential);
+    let units = prices::read_units(reader, s);
+    let (prices, priced, unused_prices) = prices::read(reader, s, &serves, &units, client_credential);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     let contexts = || targets.iter().map(|target| target.context);
@@ -144,6 +141,7 @@ fn read_one(
         narrow: contexts().min().filter(|least| contexts().any(|one| one > *least)).map_or(u64::MAX, with_quarter),
         context_text: context_text(context),
         prices,
+        units,
         priced,
         unused_prices,
         client_credential,
@@ -213,13 +211,23 @@ fn read_serves(
                 reader.error(&field, format!("`{word}` needs a target at a provider of shape \"chat\""));
             }
             Some(endpoint) => serves.push(endpoint),
-            None => reader.wrong(&field, "expected one of chat, embeddings, rerank, completions"),
+            None => reader.wrong(&field, format!("expected one of chat, {}", Passthrough::names())),
         }
     }
     if serves.iter().all(|served| *served == ModelEndpoint::CHAT) {
         relayed.clear();
     }
     (serves, relayed)
+}
+
+#[inline]
+fn read_capabilities(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Capabilities {
+    let mut capabilities = Capabilities::default();
+    if let Some(mut table) = reader.table(s, "capabilities") {
+        capabilities.read_rows(reader, &mut table);
+        table.finish(reader);
+    }
+    capabilities
 }
 
 #[inline]

@@ -2,7 +2,7 @@
 
 use crate::base::order;
 use crate::policy::catalog::TOKENS_MAX;
-use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX, WrittenPrices};
+use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX, UNIT_KEYS, UnitPrices, WrittenPrices};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units;
 use crate::wire::{ModelEndpoint, Passthrough};
@@ -10,19 +10,38 @@ use crate::wire::{ModelEndpoint, Passthrough};
 /// Rule of one price.
 const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decimals";
 
-/// Reads the prices. Returns true with them if the model has prices: input and output are both required, and 0 counts.
-/// If one of the two is missing, the model is unpriced, and the third value has the written prices in the order of
-/// [`KEYS`]. `is_free`: a model without any price costs nothing.
+/// Rule of the price of a unit.
+const UNIT_PRICE: &str = "US dollars, from 0 to 1000000 with at most six decimals";
+
+/// Reads the prices of units.
+#[inline]
+pub(super) fn read_units(reader: &mut Reader<'_>, s: &mut Section<'_>) -> UnitPrices {
+    let [request, image, minute] = UNIT_KEYS.map(|(key, _)| {
+        let field = s.take(key)?;
+        let price = field.decimal().and_then(units::price);
+        if price.is_none() {
+            reader.wrong(&field, format!("expected {UNIT_PRICE}"));
+        }
+        price
+    });
+    UnitPrices { request, image, minute }
+}
+
+/// Reads the prices of tokens. Returns true with them if the model has prices: input and output are both required, and
+/// 0 counts, unless `units` covers all that it serves. If one of the two is missing, the third value has the written
+/// prices in the order of [`KEYS`]. `is_free`: a model without any price costs nothing.
 #[inline]
 pub(super) fn read(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     serves: &[ModelEndpoint],
+    units: &UnitPrices,
     is_free: bool,
 ) -> (ModelPrices, bool, Vec<WrittenPrices>) {
     let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
     // A model without completion tokens needs no output price.
-    let answers = |endpoint: &ModelEndpoint| endpoint.passthrough().is_none_or(Passthrough::generates);
+    let is_billed = |relayed: Passthrough| relayed.generates() || relayed.is_media();
+    let answers = |endpoint: &ModelEndpoint| endpoint.passthrough().is_none_or(is_billed);
     if !serves.is_empty() && !serves.iter().any(answers) && read[0].is_some() && read[1].is_none() {
         read[1] = Some(vec![(0, 0)]);
     }
@@ -33,7 +52,8 @@ pub(super) fn read(
             reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
         }
         let unused = if is_priced { read.map(Option::unwrap_or_default).into() } else { Vec::new() };
-        return (ModelPrices::default(), is_free && !is_priced, unused);
+        let is_covered = !serves.is_empty() && serves.iter().all(|served| units.cover(*served));
+        return (ModelPrices::default(), !is_priced && (is_free || is_covered), unused);
     }
     let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
     order::by_key(&mut thresholds, |above| (*above, 0));

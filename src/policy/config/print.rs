@@ -178,7 +178,7 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     for (key, of) in prices::KEYS {
         let base = price_text(of(&model.prices.base));
         // A written 0 is a price.
-        match (model.priced, &*model.prices.tiers) {
+        match (model.has_token_prices(), &*model.prices.tiers) {
             (false, _) => page.line(format_args!("# {key}: none")),
             (true, []) => page.key(key, base),
             (true, tiers) => {
@@ -187,6 +187,12 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
                 let tiers: String = tiers.iter().map(tier).collect();
                 page.key(key, format_args!("{{ \"0\" = {base}{tiers} }}"));
             }
+        }
+    }
+    for (key, of) in prices::UNIT_KEYS {
+        match of(&model.units) {
+            Some(price) => page.key(key, price_text(price)),
+            None => page.line(format_args!("# {key}: none")),
         }
     }
     let targets: Vec<String> = model

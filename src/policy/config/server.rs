@@ -10,6 +10,7 @@ use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::policy::settings::units::{self, quoted, quoted_list};
 use crate::policy::settings::{Settings, section};
+use crate::wire::{ModelEndpoint, Passthrough};
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -87,6 +88,9 @@ section! {
         pub max_header: usize = 16 << 10, Bytes(1024..=MIB), Live;
         /// Size of a request's body. A request with a larger body gets 413.
         pub max_body: u64 = 32 * MIB, Bytes(1024..=1024 * MIB), Live;
+        /// Size of the form of a transcription, a translation or an image edit. A request with a larger one gets 413.
+        /// Tollgate passes the form on while it arrives, and holds at most 320 KiB of it.
+        pub max_upload: u64 = 100 * MIB, Bytes(1024..=2048 * MIB), Live;
         /// Memory of all buffers together; at least four times `max_body`. Requests beyond it get 503. The requests of
         /// one key together can use a quarter of this memory, or up to three quarters while one large request is
         /// translated. A response of up to an eighth (a sixteenth if it is translated) always continues. A larger
@@ -180,6 +184,13 @@ pub(super) struct SettingPositions {
 }
 
 impl Server {
+    /// Maximum bytes of the body of a request to `endpoint`.
+    #[inline]
+    pub fn body_max(&self, endpoint: ModelEndpoint) -> u64 {
+        let is_form = endpoint.passthrough().is_some_and(Passthrough::is_form);
+        if is_form { self.max_upload } else { self.max_body }
+    }
+
     /// Reads `[server]`. `known`: facts of other sections that the memory depends on.
     #[inline]
     pub(super) fn read(

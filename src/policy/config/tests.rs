@@ -837,7 +837,9 @@ fn values_of_a_model_are_checked() {
         ("drop_params = [\"model\"]", "models[0].drop_params[0]", "cannot be dropped"),
         ("drop_params = [1]", "models[0].drop_params[0]", "expected a string"),
         ("serves = []", "models[0].serves", "at least one"),
-        ("serves = [\"chat\", \"speech\"]", "models[0].serves[1]", "chat, embeddings, rerank"),
+        ("serves = [\"chat\", \"video\"]", "models[0].serves[1]", "chat, embeddings, rerank"),
+        ("price_per_image = -1", "models[0].price_per_image", "expected US dollars"),
+        ("price_per_request = 0.0000001", "models[0].price_per_request", "six decimals"),
         ("idle_timeout = \"x\"", "models[0].idle_timeout", "duration"),
         ("capabilities = { sampling = 1 }", "models[0].capabilities.sampling", "true or false"),
         ("capabilities = { structured_output = \"x\" }", "models[0].capabilities.structured_output", "native, tool"),
@@ -1113,6 +1115,29 @@ fn a_model_with_one_price_of_two_is_unpriced_with_a_warning() {
     assert!(!prices("serves = [\"embeddings\", \"completions\"]\ninput_price = 1").0);
     assert!(!prices("serves = [\"embeddings\"]\noutput_price = 1").0);
     assert!(prices("cache_read_price = 1").2[0].contains("models[0].input_price: missing"));
+}
+
+#[test]
+fn a_price_of_a_unit_is_enough_for_endpoints_that_it_covers() {
+    let priced = |text: &str| {
+        let config = parse(&format!("{PROVIDER}{MODEL}{text}")).unwrap();
+        let page = effective(&config);
+        assert_eq!(effective(&parse(&page).unwrap()), page);
+        config.catalog.models()[0].priced
+    };
+    for (serves, price, expected) in [
+        ("\"images\"", "price_per_image = 0.04", true),
+        ("\"images\", \"speech\"", "price_per_image = 0.04", false),
+        ("\"images\", \"speech\"", "price_per_request = 0", true),
+        ("\"images\", \"chat\"", "price_per_request = 1\nprice_per_image = 1", false),
+        ("\"images\", \"chat\"", "price_per_image = 1\ninput_price = 1\noutput_price = 1", true),
+        // Their providers bill completion tokens.
+        ("\"images\"", "input_price = 1", false),
+        ("\"moderations\"", "input_price = 0", true),
+        ("\"speech\"", "", false),
+    ] {
+        assert_eq!(priced(&format!("serves = [{serves}]\n{price}\n")), expected, "{serves} {price}");
+    }
 }
 
 #[test]

@@ -288,7 +288,8 @@ fn a_scope_with_a_generation_endpoint_includes_models_and_quota() {
     assert_eq!(scope(&["models"], &[]).unwrap().endpoints_text(), "models");
     assert_eq!(scope(&["quota"], &[]).unwrap().endpoints_text(), "quota");
     assert_eq!(scope(&["rerank"], &[]).unwrap().endpoints_text(), "rerank,models,quota");
-    assert_eq!(scope(&["chat", "moderations"], &[]), Err("moderations".to_string()));
+    assert_eq!(scope(&["images"], &[]).unwrap().endpoints_text(), "images,models,quota");
+    assert_eq!(scope(&["chat", "videos"], &[]), Err("videos".to_string()));
 }
 
 #[test]

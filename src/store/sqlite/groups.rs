@@ -252,7 +252,7 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
             endpoint: *endpoint,
             stream: stream != 0,
             status: u16::try_from(status).ok()?,
-            usage: Usage { uncached_in, cache_read, cache_write, hour_write: 0, out, source: *source },
+            usage: Usage { uncached_in, cache_read, cache_write, out, source: *source, ..Usage::default() },
             cost_nano,
             attempts: u32::try_from(attempts).ok()?,
             micros,

@@ -248,9 +248,9 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
             uncached_in: uint(row, 8)?,
             cache_read: uint(row, 9)?,
             cache_write: uint(row, 10)?,
-            hour_write: 0,
             out: uint(row, 11)?,
             source: UsageSource::from_text(&text(12)?).unwrap_or_default(),
+            ..Usage::default()
         },
         cost_nano: uint(row, 13)?,
         attempts: row.get(14)?,

@@ -19,7 +19,8 @@ fn setting() -> Rig {
          [[models]]\nid = \"small\"\ncontext = \"256K\"\ninput_price = 0.75\noutput_price = 4.5\n\
          targets = [{{ provider = \"local\" }}]\n\
          [[models]]\nid = \"wide\"\ncontext = \"8K\"\ninput_price = 0.1\noutput_price = 0.1\n\
-         serves = [\"embeddings\", \"rerank\", \"completions\"]\ntargets = [{{ provider = \"local\" }}]\n",
+         serves = [\"embeddings\", \"rerank\", \"completions\", \"images\", \"moderations\"]\n\
+         targets = [{{ provider = \"local\" }}]\n",
         rig.provider
     );
     rig.configure("", &models, "[[plans]]\nname = \"team\"\ntokens = \"10M\"\nrequests = 600\nbudget = 50.0\n");

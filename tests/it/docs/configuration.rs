@@ -40,7 +40,7 @@ const TABLES: [Table; 13] = [
     table("[upstream]", "upstream", "upstream", &["UpstreamLimits"]),
     table("[[providers]]", "providers", "providers[0]", &["Provider", "Credential"]),
     table("discover", "providers", "providers[0].discover", &["Discover"]),
-    table("[[models]]", "models", "models[0]", &["Model", "Prices"]),
+    table("[[models]]", "models", "models[0]", &["Model", "Prices", "UnitPrices"]),
     table("targets", "models", "models[0].targets[0]", &["Target"]),
     table("queue", "models", "models[0].queue", &["QueueLimits"]),
     table("capabilities", "capabilities", "models[0].capabilities", &["Capabilities"]),

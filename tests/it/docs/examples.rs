@@ -55,6 +55,9 @@ models.output_price = 4.5
 models.cache_read_price = 0.075
 models.cache_write_price = 0.9375
 models.cache_write_1h_price = 1.5
+models.price_per_request = 0.002
+models.price_per_image = 0.04
+models.price_per_minute = 0.006
 models.serves = ["chat", "embeddings"]
 models.targets = [{ provider = "openai", model = "gpt-5.4-mini" }]
 models.affinity = "key"

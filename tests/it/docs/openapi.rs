@@ -102,8 +102,13 @@ pub(super) fn check(doc: &Value, path: &str, method: &str, answer: &Answer) {
     }
     let (_, kind) = answer.fields.iter().find(|(name, _)| name == "content-type").unwrap();
     let kind = kind.split(';').next().unwrap();
-    let content = &response["content"][kind];
+    let range = if kind.starts_with("audio/") { "audio/*" } else { "text/*" };
+    let is_bytes = !matches!(kind, "application/json" | "text/event-stream");
+    let content = &response["content"][if is_bytes { range } else { kind }];
     assert!(content.is_object(), "{what}: {kind} is not in the document");
+    if is_bytes {
+        return assert!(!answer.body.is_empty(), "{what}");
+    }
     if kind == "application/json" {
         return fits(doc, &content["schema"], &serde_json::from_str(&answer.body).unwrap(), &what);
     }
@@ -130,7 +135,8 @@ fn setting(name: &str) -> Rig {
         "{}[[providers]]\nname = \"m\"\nshape = \"messages\"\nbase_url = \"http://{}\"\n\
          [[models]]\nid = \"claude\"\ncontext = \"1M\"\ntargets = [{{ provider = \"m\", model = \"y\" }}]\n\
          [[providers]]\nname = \"c\"\nshape = \"chat\"\nbase_url = \"http://{}/v1\"\n\
-         [[models]]\nid = \"wide\"\ncontext = \"1M\"\nserves = [\"embeddings\", \"rerank\", \"completions\"]\n\
+         [[models]]\nid = \"wide\"\ncontext = \"1M\"\nserves = [\"embeddings\", \"rerank\", \"completions\", \
+         \"speech\", \"images\", \"moderations\", \"transcriptions\", \"translations\"]\n\
          targets = [{{ provider = \"c\", model = \"z\" }}]\n",
         rig.models("small"),
         rig.provider,
@@ -298,11 +304,14 @@ fn answer_relayed(
         check(doc, path, "post", &answer);
         seen.insert((path.to_string(), "post".to_string(), status));
     };
-    let prompt = "/v1/completions";
+    let (prompt, speech, images) = ("/v1/completions", "/v1/audio/speech", "/v1/images/generations");
     let bodies = [
         ("/v1/embeddings", r#"{"model":"wide","input":"hi"}"#),
         ("/v1/rerank", r#"{"model":"wide","query":"hi","documents":["a hi"]}"#),
         (prompt, r#"{"model":"wide","prompt":"hi"}"#),
+        (speech, r#"{"model":"wide","input":"hi","voice":"alloy"}"#),
+        (images, r#"{"model":"wide","prompt":"hi"}"#),
+        ("/v1/moderations", r#"{"model":"wide","input":"hi"}"#),
     ];
     for (path, body) in bodies {
         see(path, 200, bearer(gate, key, path, body));
@@ -319,6 +328,37 @@ fn answer_relayed(
     let streamed = r#"{"model":"wide","prompt":"hi","stream":true,"stream_options":{"include_usage":true}}"#;
     see(prompt, 200, bearer(gate, key, prompt, streamed));
     see(prompt, 200, bearer(gate, key, prompt, &streamed.replace("hi", "hi #sim error_after=3")));
+    let events = r#"{"model":"wide","input":"hi","voice":"alloy","stream_format":"sse"}"#;
+    see(speech, 200, bearer(gate, key, speech, events));
+    see(speech, 200, bearer(gate, key, speech, &events.replace("hi", "hi #sim error_after=3")));
+    see(images, 200, bearer(gate, key, images, streamed));
+    for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"] {
+        let file = if path.ends_with("edits") { "image" } else { "file" };
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: multipart/form-data; boundary=b\r\nauthorization: Bearer "
+        );
+        let form = |key: &str, model: &str, prompt: &str, format: &str| {
+            let part = |name: &str, content: &str| {
+                format!("--b\r\ncontent-disposition: form-data; name={name}\r\n\r\n{content}\r\n")
+            };
+            let fields = [part("model", model), part("prompt", prompt), part("response_format", format)].concat();
+            let body = format!("{fields}{}--b--", part(&format!("{file}; filename=a"), "x"));
+            ask(gate, &format!("{head}{key}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+        };
+        see(path, 200, form(key, "wide", "hi", "json"));
+        if file == "file" {
+            see(path, 200, form(key, "wide", "hi", "vtt"));
+        }
+        see(path, 400, bearer(gate, key, path, "{}"));
+        see(path, 401, bare("POST", path, "nothing"));
+        see(path, 403, bare("POST", path, narrow));
+        see(path, 404, form(key, "x", "hi", "json"));
+        see(path, 404, form(key, "small", "hi", "json"));
+        see(path, 405, bare("GET", path, key));
+        see(path, 413, ask(gate, &format!("{head}{key}\r\ncontent-length: 200000000\r\n\r\n")));
+        see(path, 429, form(spent, "wide", "hi", "json"));
+        see(path, 500, form(key, "wide", "hi #sim status=503", "json"));
+    }
 }
 
 #[test]
@@ -351,6 +391,11 @@ fn relayed_requests_are_accepted_as_documented() {
     for text in &texts {
         cases.push(("/v1/embeddings", "EmbeddingsRequest", with("input", text)));
         cases.push(("/v1/completions", "CompletionRequest", with("prompt", text)));
+        cases.push(("/v1/images/generations", "ImagesRequest", with("prompt", text)));
+        let mut speech = with("input", text);
+        speech["voice"] = json!("alloy");
+        cases.push(("/v1/audio/speech", "SpeechRequest", speech));
+        cases.push(("/v1/moderations", "ModerationRequest", with("input", text)));
     }
     for body in [
         ranking(json!("q"), json!(["d", { "text": "e" }])),
@@ -368,6 +413,8 @@ fn relayed_requests_are_accepted_as_documented() {
             "CompletionRequest",
             json!({"model": "wide", "prompt": "hi", "stream": stream}),
         ));
+        let images = json!({"model": "wide", "prompt": "hi", "stream": stream});
+        cases.push(("/v1/images/generations", "ImagesRequest", images));
     }
     for (path, name, body) in cases {
         let schema = Schema::new(&doc, &json!({"$ref": format!("#/components/schemas/{name}")}));

@@ -40,9 +40,15 @@ fn demo_starts_its_commands_work_and_ctrl_c_exits_with_0() {
     assert!(status == 200 && body.contains("content"), "{status}: {body}");
     let (status, body) = paste(find("/v1/responses"));
     assert!(status == 200 && body.contains("output_text"), "{status}: {body}");
-    for (path, word) in
-        [("embeddings", "embedding"), ("rerank", "relevance_score"), ("completions ", "text_completion")]
-    {
+    for (path, word) in [
+        ("embeddings", "embedding"),
+        ("rerank", "relevance_score"),
+        ("completions ", "text_completion"),
+        ("audio/speech", "answer"),
+        ("images/generations", "b64_json"),
+        ("moderations", "flagged"),
+        ("audio/transcriptions", "text"),
+    ] {
         let (status, body) = paste(find(&format!("/v1/{path}")));
         assert!(status == 200 && body.contains(word), "{path}: {status}: {body}");
     }

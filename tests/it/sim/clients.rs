@@ -394,6 +394,7 @@ fn asked_for(relay: Passthrough, text: &str, rng: &mut Rng) -> String {
         (Passthrough::Rerank, _) => format!("\"query\":\"{text}\",\"documents\":[\"a\",{{\"text\":\"b\"}}]"),
         (Passthrough::Completions, 0) => format!("\"prompt\":\"{text}\",\"suffix\":\"}}\",\"max_tokens\":50"),
         (Passthrough::Completions, _) => format!("\"n\":2,\"prompt\":[\"{text}\"],\"max_completion_tokens\":50"),
+        (relay, _) => unreachable!("{relay:?} is not asked for"),
     }
 }
 

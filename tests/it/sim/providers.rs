@@ -518,6 +518,7 @@ fn relayed(relay: Passthrough, (content, pad): (&str, &str), usage: Option<(u64,
             format!("\"choices\":[{{\"text\":\"{content}\",\"index\":0,\"finish_reason\":{reason}}}]"),
             format!("\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}"),
         ),
+        relay => unreachable!("{relay:?} is not asked for"),
     };
     let usage = if (input, output) == (0, 0) { "\"usage\":null" } else { &usage };
     format!("{{\"id\":\"c\",\"model\":\"up-small\",{own},\"pad\":\"{pad}\",{usage}}}")

@@ -1,10 +1,10 @@
-// The official `openai` package, unmodified, at the relayed endpoints: embeddings and completions.
+// The official `openai` package, unmodified, at the relayed endpoints.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Gateway, load, waitFor } from './gateway.mjs';
 
-const { OpenAI } = load('openai');
+const { OpenAI, toFile } = load('openai');
 const REQUEST_ID = /^req_[0-9a-f]{32}$/;
 
 let gateway;
@@ -70,4 +70,64 @@ test('a completion that is aborted closes its upstream', async () => {
   for await (const _ of stream) break;
   stream.controller.abort();
   await waitFor('the upstream to be closed', async () => (await gateway.stats()).aborted > aborted);
+});
+
+const speak = (input, more = {}) =>
+  client().audio.speech.create({ model: 'wide', voice: 'alloy', input, ...more });
+
+test('speech arrives in pieces under its content type', async () => {
+  const answer = await speak('one\n#sim tokens=40 pace=200', { response_format: 'opus' });
+  assert.equal(answer.headers.get('content-type'), 'audio/opus');
+  let [length, pieces] = [0, 0];
+  for await (const piece of answer.body) [length, pieces] = [length + piece.length, pieces + 1];
+  assert.equal(length, 40 * 256);
+  assert.ok(pieces > 1);
+});
+
+test('speech that breaks is an error', async () => {
+  const answer = await speak('one\n#sim tokens=40 pace=200 cut_after=20');
+  await assert.rejects(answer.arrayBuffer());
+});
+
+test('images, whole and streamed', async () => {
+  const made = await client().images.generate({ model: 'wide', prompt: 'a red fox', n: 2 });
+  assert.deepEqual([made.data.length, made.usage.output_tokens], [2, 544]);
+  const kinds = [];
+  const asked = { model: 'wide', prompt: 'x\n#sim tokens=2', stream: true, partial_images: 2 };
+  for await (const event of await client().images.generate(asked)) kinds.push(event.type);
+  const partial = 'image_generation.partial_image';
+  assert.deepEqual(kinds, [partial, partial, 'image_generation.completed']);
+});
+
+test('moderations', async () => {
+  const answer = await client().moderations.create({ model: 'wide', input: ['a fox', 'some violence'] });
+  assert.deepEqual([answer.model, answer.results.map((result) => result.flagged)], ['wide', [false, true]]);
+});
+
+const sound = (bytes) => toFile(Buffer.alloc(bytes, 'RIFF'), 'a.wav', { type: 'audio/wav' });
+
+test('transcription, whole, as text and streamed; the package sends the file first', async () => {
+  const asked = async (more) => client().audio.transcriptions.create({ file: await sound(32_000), model: 'wide', ...more });
+  assert.match((await asked()).text, /^This answer/);
+  assert.match(await asked({ response_format: 'text' }), /^This answer/);
+  const { body } = await gateway.last();
+  assert.deepEqual([body.model, body.file, body.response_format], ['up-wide', 32_000, 'text']);
+  const kinds = [];
+  for await (const event of await asked({ stream: true })) kinds.push(event.type);
+  assert.equal(kinds.at(-1), 'transcript.text.done');
+});
+
+test('a large file comes after the model', async () => {
+  const asked = { model: 'wide', file: await sound(5_000_000) };
+  assert.match((await client().audio.translations.create(asked)).text, /^This answer/);
+  assert.equal((await gateway.last()).body.file, 5_000_000);
+  const late = client().audio.translations.create({ file: await sound(5_000_000), model: 'wide' });
+  await assert.rejects(late, (error) => error instanceof OpenAI.BadRequestError && /^400 model: /.test(error.message));
+});
+
+test('an image edit', async () => {
+  const image = [await sound(100), await sound(200)];
+  const made = await client().images.edit({ model: 'wide', prompt: 'a fox', n: 2, image });
+  assert.equal(made.data.length, 2);
+  assert.deepEqual((await gateway.last()).body.image, [100, 200]);
 });

@@ -132,6 +132,97 @@ class Completions(unittest.TestCase):
         wait_until("the upstream to be closed", lambda: GATEWAY.stats()["aborted"] > aborted)
 
 
+class Media(unittest.TestCase):
+    SPOKEN = {"model": "wide", "voice": "alloy"}
+
+    def test_speech_equals_the_providers_bytes_and_arrives_in_pieces(self):
+        asked = {**self.SPOKEN, "input": "one two\n#sim tokens=40 pace=200", "response_format": "wav"}
+        with client().audio.speech.with_streaming_response.create(**asked) as answer:
+            self.assertEqual(answer.headers["content-type"], "audio/wav")
+            pieces = list(answer.iter_bytes(chunk_size=256))
+        straight = provider().audio.speech.create(**{**asked, "model": "up-wide"}).content
+        self.assertEqual((b"".join(pieces), len(straight)), (straight, 40 * 256))
+        self.assertEqual(client().audio.speech.create(**asked).content, straight)
+
+    def test_speech_as_events(self):
+        asked = {**self.SPOKEN, "input": "one two", "extra_body": {"stream_format": "sse"}}
+        text = client().audio.speech.create(**asked).content.decode()
+        kinds = [json.loads(line[6:])["type"] for line in text.splitlines() if line.startswith("data: ")]
+        self.assertEqual(kinds, ["speech.audio.delta"] * 12 + ["speech.audio.done"])
+
+    def test_speech_that_breaks_is_not_complete(self):
+        with self.assertRaises(Exception) as broken:
+            client().audio.speech.create(**self.SPOKEN, input="x\n#sim tokens=40 cut_after=20")
+        self.assertRegex(repr(broken.exception), "(?i)protocol|connection|incomplete")
+
+    def test_images(self):
+        answer = client().images.generate(model="wide", prompt="a red fox", n=2)
+        self.assertEqual((len(answer.data), answer.usage.input_tokens, answer.usage.output_tokens), (2, 3, 544))
+        self.assertTrue(base64.b64decode(answer.data[0].b64_json).startswith(b"\x89PNG"))
+        answer = client().images.generate(model="wide", prompt="a red fox", response_format="url")
+        self.assertTrue(answer.data[0].url.startswith("https://"))
+
+    def test_images_streamed(self):
+        asked = {"model": "wide", "prompt": "x\n#sim tokens=2", "stream": True, "partial_images": 2}
+        events = list(client().images.generate(**asked))
+        partial = "image_generation.partial_image"
+        self.assertEqual([event.type for event in events], [partial, partial, "image_generation.completed"])
+        self.assertEqual(events[-1].usage.output_tokens, 272)
+
+    def test_transcriptions_in_every_format(self):
+        sound = ("a \u20ac.wav", b"RIFF" * 8000, "audio/wav")
+        for form, expected in [("json", "This answer"), ("verbose_json", "This answer")]:
+            answer = client().audio.transcriptions.create(model="wide", file=sound, response_format=form)
+            self.assertTrue(answer.text.startswith(expected))
+        self.assertEqual(answer.duration, 2.0)
+        for form, expected in [("text", "This"), ("vtt", "WEBVTT"), ("srt", "1\n")]:
+            answer = client().audio.transcriptions.create(model="wide", file=sound, response_format=form)
+            self.assertTrue(answer.startswith(expected), answer)
+        last = GATEWAY.last()["body"]
+        self.assertEqual((last["model"], last["file"], last["response_format"]), ("up-wide", 32000, "srt"))
+        lists = {"timestamp_granularities": ["word", "segment"], "include": ["logprobs"], "language": "de"}
+        client().audio.transcriptions.create(model="wide", file=sound, response_format="verbose_json", **lists)
+        self.assertEqual(GATEWAY.last()["body"]["timestamp_granularities"], ["word", "segment"])
+
+    def test_transcription_streamed(self):
+        sound = ("a.wav", b"RIFF", "audio/wav")
+        events = list(client().audio.transcriptions.create(model="wide", file=sound, stream=True))
+        self.assertEqual([event.type for event in events[-2:]], ["transcript.text.delta", "transcript.text.done"])
+        self.assertEqual(len(events), 13)
+
+    def test_translation(self):
+        self.assertTrue(client().audio.translations.create(model="wide", file=("a.mp3", b"ID3")).text)
+        self.assertEqual(GATEWAY.last()["body"]["file"], 3)
+
+    def test_image_edits(self):
+        pictures = [("a.png", b"\x89PNG" * 9, "image/png"), ("b.png", b"\x89PNG", "image/png")]
+        answer = client().images.edit(model="wide", image=pictures, mask=pictures[0], prompt="a red fox", n=2)
+        self.assertEqual((len(answer.data), answer.usage.output_tokens), (2, 544))
+        body = GATEWAY.last()["body"]
+        self.assertEqual((body["image"], body["mask"], body["n"]), ([36, 4], 36, 2))
+
+    def test_large_upload_passes(self):
+        sound = ("a.wav", b"RIFF" * 5_000_000, "audio/wav")
+        client().audio.transcriptions.create(model="wide", file=sound)
+        self.assertEqual(GATEWAY.last()["body"]["file"], 20_000_000)
+
+    def test_moderations(self):
+        answer = client().moderations.create(model="wide", input=["a fox", "some violence"])
+        self.assertEqual((answer.model, [result.flagged for result in answer.results]), ("wide", [False, True]))
+        parts = [{"type": "text", "text": "a fox"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
+        self.assertFalse(client().moderations.create(model="wide", input=parts).results[0].flagged)
+
+    def test_errors_raise_the_packages_exceptions(self):
+        with self.assertRaises(openai.NotFoundError):
+            client().moderations.create(model="small", input="x")
+        with self.assertRaises(openai.BadRequestError):
+            client().images.generate(model="wide", prompt=7)
+        with self.assertRaises(openai.PermissionDeniedError):
+            client(GATEWAY.issue("--endpoints", "chat")).audio.speech.create(**self.SPOKEN, input="x")
+        with self.assertRaises(openai.InternalServerError):
+            client().audio.speech.create(**self.SPOKEN, input="x\n#sim status=503")
+
+
 class Others(unittest.TestCase):
     def test_langchain(self):
         known = {"base_url": f"http://{GATEWAY.gateway}/v1", "api_key": GATEWAY.key, "max_retries": 0}

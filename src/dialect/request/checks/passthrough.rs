@@ -15,8 +15,8 @@ impl Checks {
         let Some(at) = needed.iter().position(|(name, _)| *name == self.name) else { return Ok(()) };
         let (name, expected) = needed[at];
         let fits = match (expected, token) {
-            (Expected::Text | Expected::Texts, Token::String) => true,
-            (Expected::Texts | Expected::List, Token::ArrayClose) => self.items > 0,
+            (Expected::Text | Expected::Texts | Expected::Parts, Token::String) => true,
+            (Expected::Texts | Expected::Parts | Expected::List, Token::ArrayClose) => self.items > 0,
             _ => false,
         };
         if !fits {
@@ -55,6 +55,8 @@ impl Checks {
             self.one_of_texts(buf, token, depth, span)?;
         }
         match token {
+            // An image.
+            Token::String if *expected == Expected::Parts && span.of(buf).starts_with(b"data:") => self.tokens.add(1),
             // A long one may have been counted while it arrived.
             Token::String | Token::Key if span.len() > LATER_BYTES_MAX => self.tokens.text(buf, span, true),
             Token::String | Token::Key => self.tokens.add(tokens_of(span.of(buf))),
@@ -101,9 +103,13 @@ impl Checks {
         // The query or suffix has been counted once on arrival.
         let again = u64::from(self.fields.texts.saturating_sub(1));
         self.tokens.add(again.saturating_mul(self.query.into()));
-        // No tokens are reserved for an answer that is not text.
         let plain = self.plain_max.map(NonZeroU64::get);
-        self.fields.max_tokens = if passthrough.generates() { self.fields.max_tokens.or(plain) } else { Some(0) };
+        self.fields.max_tokens = match passthrough {
+            _ if passthrough.generates() => self.fields.max_tokens.or(plain),
+            // The number of tokens that audio or an image takes is not known before.
+            _ if passthrough.is_media() => None,
+            _ => Some(0),
+        };
         Ok(())
     }
 

@@ -1,0 +1,324 @@
+//! Requests to relayed endpoints that are forms with files (`multipart/form-data`): the fields that are read, and the
+//! form that is sent.
+//!
+//! Owns the treatment of fields. Must never hold content: a form is read where it lies, and written on while it
+//! arrives. Called by [`super::request`] and by the gateway when it writes a request upstream.
+
+use super::capabilities::{Capabilities, UnknownMembers};
+use super::passthrough::Relayed;
+use super::request::{Fields, Invalid, Name};
+use super::requests::RequestTarget;
+use super::tokens::CountLater;
+use crate::base::limits::{NAME_BYTES_MAX, UPLOAD_HOLD};
+use crate::wire::multipart::{FormPiece, Multipart, PART_HEAD_MAX};
+use crate::wire::{Passthrough, Span};
+
+/// Bytes at the beginning of a form that must contain its model: however it arrives, the bytes that are held show
+/// whether they do, with the head of the next part.
+const MODEL_WITHIN: usize = UPLOAD_HOLD - PART_HEAD_MAX;
+/// Least bytes of compressed audio for one prompt token: providers count about ten for each second.
+const AUDIO_BYTES_PER_TOKEN: u64 = 100;
+/// Bytes of a field that is read, such as `n`; a longer value is not one.
+const VALUE_MAX: usize = 1024;
+
+/// A field of a form, as far as its content matters.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum FormField {
+    Model,
+    Stream,
+    Format,
+    N,
+    Prompt,
+    Other,
+}
+
+impl FormField {
+    fn of(passthrough: Passthrough, name: &[u8]) -> FormField {
+        match name {
+            b"model" => FormField::Model,
+            b"stream" => FormField::Stream,
+            b"response_format" => FormField::Format,
+            b"n" if passthrough.makes_images() => FormField::N,
+            b"prompt" => FormField::Prompt,
+            _ => FormField::Other,
+        }
+    }
+}
+
+/// Reads the fields of a form that has not been sent yet.
+#[derive(Debug)]
+pub struct RequestForm {
+    passthrough: Passthrough,
+    reader: Multipart,
+    /// Bytes of the body that have been read.
+    at: usize,
+    /// The current field, the beginning of its content, and true for a file.
+    field: (FormField, usize, bool),
+    /// The answer is to be plain text: VTT, SRT or only the words.
+    is_plain: bool,
+    may_be_sent: bool,
+    is_complete: bool,
+}
+
+impl RequestForm {
+    /// A form at its start.
+    pub fn new(passthrough: Passthrough, boundary: &[u8]) -> RequestForm {
+        let field = (FormField::Other, 0, false);
+        RequestForm {
+            passthrough,
+            reader: Multipart::new(boundary),
+            at: 0,
+            field,
+            is_plain: false,
+            may_be_sent: false,
+            is_complete: false,
+        }
+    }
+
+    /// True if the answer is to be plain text, not JSON.
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
+    /// True if enough has been read to send the request.
+    pub fn may_be_sent(&self) -> bool {
+        self.may_be_sent
+    }
+
+    /// True if all of it has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// The rest of it has arrived.
+    pub fn completed(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// Reads more of `body`, all bytes so far.
+    pub(super) fn feed(
+        &mut self,
+        body: &[u8],
+        complete: bool,
+        fields: &mut Fields,
+        tokens: &mut CountLater,
+    ) -> Result<(), Invalid> {
+        self.is_complete |= complete;
+        while let Some((piece, length)) = self.reader.next(&body[self.at..], complete).map_err(invalid)? {
+            let begin = self.at;
+            self.at += length;
+            match piece {
+                FormPiece::Part { name, is_file } => {
+                    self.end_field(body, begin, fields, tokens)?;
+                    let name = name.of(&body[begin..]);
+                    self.field = (FormField::of(self.passthrough, name), self.at, is_file);
+                }
+                FormPiece::End => {
+                    self.end_field(body, begin, fields, tokens)?;
+                    self.field = (FormField::Other, self.at, false);
+                }
+                FormPiece::Data | FormPiece::Rest => {}
+            }
+        }
+        let is_held = body.len() >= UPLOAD_HOLD;
+        if is_held && fields.model.is_none() {
+            return Err(late());
+        }
+        // The content of a file is not waited for.
+        self.may_be_sent = complete || is_held || (self.field.2 && fields.model.is_some());
+        Ok(())
+    }
+
+    /// Ends the current field, whose content ends at `end`.
+    fn end_field(
+        &mut self,
+        body: &[u8],
+        end: usize,
+        fields: &mut Fields,
+        tokens: &mut CountLater,
+    ) -> Result<(), Invalid> {
+        let (field, begin, is_file) = self.field;
+        let value = Span::new(begin, end);
+        let text = value.of(body);
+        let expected = |name: &str, what: &str| Err(Invalid(format!("{name}: expected {what}")));
+        match field {
+            FormField::Model if fields.model.is_some() => return expected("model", "it only once"),
+            FormField::Model if is_file => return expected("model", "a text"),
+            FormField::Model if end > MODEL_WITHIN => return Err(late()),
+            FormField::Model => fields.model = Some(value).filter(|value| !value.is_empty()),
+            FormField::Stream => match text {
+                b"true" | b"True" | b"1" => fields.stream = true,
+                b"false" | b"False" | b"0" | b"" => {}
+                _ => return expected("stream", "true or false"),
+            },
+            FormField::Format if text.len() <= VALUE_MAX => {
+                self.is_plain = [&b"text"[..], b"srt", b"vtt"].contains(&text)
+            }
+            FormField::N => match std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
+                Some(count @ 1..) => fields.each = count,
+                _ => return expected("n", "an integer of at least 1"),
+            },
+            FormField::Prompt if !is_file => tokens.text(body, value, true),
+            FormField::Prompt | FormField::Format | FormField::Other => {}
+        }
+        Ok(())
+    }
+
+    /// Estimates the prompt of a form with a body of `declared` bytes, if its length is known.
+    pub(super) fn count_file(&self, declared: Option<u64>, most: u64, tokens: &mut CountLater) {
+        if self.passthrough.is_transcript() {
+            tokens.add(declared.unwrap_or(most) / AUDIO_BYTES_PER_TOKEN);
+        }
+    }
+}
+
+fn late() -> Invalid {
+    Invalid(format!("model: expected it before the file, or within the first {} KiB", MODEL_WITHIN / 1024))
+}
+
+fn invalid(why: &'static str) -> Invalid {
+    Invalid(why.to_owned())
+}
+
+/// Treatment of a part of the form.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum PartFate {
+    Keep,
+    Drop,
+    /// Its content is replaced by the model's name at the provider.
+    Model,
+}
+
+/// Writes a form for a target while it arrives: the model has its name there, and fields that the target must not get
+/// are left out. All other bytes are unchanged.
+#[derive(Clone, Debug)]
+pub struct FormWriter {
+    passthrough: Passthrough,
+    reader: Multipart,
+    model: String,
+    drop_params: Vec<String>,
+    unknown: UnknownMembers,
+    fate: PartFate,
+    has_model: bool,
+    /// The number of images was known at admission.
+    has_count: bool,
+    /// The client has sent no model.
+    adds_model: bool,
+    /// Bytes written so far.
+    written: u64,
+    /// Length of the form that was announced, if any.
+    length: Option<u64>,
+}
+
+impl FormWriter {
+    /// A writer for `with` of the form with the fields `fields`.
+    pub fn new(form: &RequestForm, fields: &Fields, with: &RequestTarget<'_>) -> FormWriter {
+        let Capabilities { drop_params, unknown, .. } = with.capabilities;
+        FormWriter {
+            passthrough: form.passthrough,
+            reader: form.reader.restarted(),
+            model: with.model.to_owned(),
+            drop_params: drop_params.clone(),
+            unknown: *unknown,
+            fate: PartFate::Keep,
+            has_model: false,
+            has_count: fields.each > 0,
+            adds_model: fields.model.is_none(),
+            written: 0,
+            length: None,
+        }
+    }
+
+    /// Announces the length of the form: the client's body has `declared` bytes, of which `body` has arrived. Fields
+    /// that are left out later are replaced by blanks behind the form.
+    pub fn announce(&mut self, body: &[u8], complete: bool, declared: u64) -> Result<u64, Invalid> {
+        let (mut trial, mut out) = (self.clone(), Vec::new());
+        let used = trial.write(body, complete, &mut out)?;
+        let length = declared.saturating_sub(used as u64).saturating_add(trial.written);
+        self.length = Some(length);
+        Ok(length)
+    }
+
+    /// True if a byte has been written.
+    pub fn has_begun(&self) -> bool {
+        self.written > 0
+    }
+
+    /// Writes what can be decided of `input`, the bytes that have not been used yet; returns the number of those used
+    /// now. `complete`: `input` is all of the rest.
+    pub fn write(&mut self, input: &[u8], complete: bool, out: &mut Vec<u8>) -> Result<usize, Invalid> {
+        let (mut used, before) = (0, out.len());
+        if std::mem::take(&mut self.adds_model) {
+            out.extend_from_slice(self.reader.delimiter());
+            out.extend_from_slice(b"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n");
+            out.extend_from_slice(self.model.as_bytes());
+            self.has_model = true;
+        }
+        while let Some((piece, length)) = self.reader.next(&input[used..], complete).map_err(invalid)? {
+            let bytes = &input[used..used + length];
+            used += length;
+            if let FormPiece::Part { name, .. } = piece {
+                self.begin_part(name.of(bytes))?;
+            } else if piece == FormPiece::End {
+                self.fate = PartFate::Keep;
+            }
+            let is_delimiter = matches!(piece, FormPiece::Part { .. } | FormPiece::End);
+            let goes = self.fate == PartFate::Keep || (self.fate == PartFate::Model && is_delimiter);
+            if is_delimiter && goes {
+                // The line end before the delimiter, unless it is the first.
+                let first = self.written == 0 && out.len() == before;
+                out.extend_from_slice(if first { b"" } else { b"\r\n" });
+                out.extend_from_slice(bytes.strip_prefix(b"\r\n").unwrap_or(bytes));
+            } else if goes {
+                out.extend_from_slice(bytes);
+            }
+            if self.fate == PartFate::Model && is_delimiter {
+                out.extend_from_slice(self.model.as_bytes());
+            }
+        }
+        self.written += (out.len() - before) as u64;
+        if complete && used == input.len() && !self.reader.is_over() {
+            return Err(Invalid("the body: ended before its closing boundary".to_owned()));
+        }
+        if complete && let Some(length) = self.length {
+            let missing = usize::try_from(length.saturating_sub(self.written)).unwrap_or(0);
+            out.resize(out.len() + missing, b' ');
+            self.written += missing as u64;
+        }
+        Ok(used)
+    }
+
+    fn begin_part(&mut self, name: &[u8]) -> Result<(), Invalid> {
+        let base = name.strip_suffix(b"[]").unwrap_or(name);
+        self.fate = match Name::of(base) {
+            Name::Model if std::mem::replace(&mut self.has_model, true) => {
+                return Err(Invalid("model: expected it only once".to_owned()));
+            }
+            // Its images were not reserved.
+            Name::N if self.passthrough.makes_images() && !self.has_count => {
+                return Err(Invalid("n: expected it before the file".to_owned()));
+            }
+            Name::Model => PartFate::Model,
+            Name::Models | Name::Fallbacks | Name::ApiBase | Name::Container | Name::McpServers | Name::Store => {
+                PartFate::Drop
+            }
+            _ if self.drop_params.iter().any(|param| param.as_bytes() == base) => PartFate::Drop,
+            _ if Relayed::of(self.passthrough).documents(base) || self.goes_on(base) => PartFate::Keep,
+            _ => PartFate::Drop,
+        };
+        Ok(())
+    }
+
+    /// True if a field that no table documents is passed on.
+    fn goes_on(&self, name: &[u8]) -> bool {
+        let is_short = name.len() <= NAME_BYTES_MAX;
+        match self.unknown {
+            UnknownMembers::Drop => false,
+            UnknownMembers::Local => Name::is_local(name),
+            UnknownMembers::New | UnknownMembers::Forward => is_short && !Name::leads_elsewhere(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use super::*;
+use crate::dialect::RequestScan;
+use crate::wire::Shape;
+
+fn part(name: &str, more: &str, content: &str) -> String {
+    format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"{more}\r\n\r\n{content}\r\n")
+}
+
+fn file(name: &str, content: &str) -> String {
+    part(name, "; filename=\"a\\\"b.wav\"; filename*=UTF-8''%e2%82%ac.wav\r\nContent-Type: audio/wav", content)
+}
+
+fn form(parts: &[String]) -> String {
+    format!("{}--b--\r\n", parts.concat())
+}
+
+/// Result of sending a form: the form, and its announced length.
+type Sent = Result<(String, u64), String>;
+
+/// Sends a form that arrives cut at `cuts`, as the gateway does.
+fn sent(relay: Passthrough, body: &str, cuts: &[usize], takes: &Capabilities) -> Sent {
+    let body = body.as_bytes();
+    let mut scan = RequestScan::new();
+    scan.reset_form(relay, b"b", Some(body.len() as u64), 1 << 20);
+    let with = RequestTarget { model: "up", shape: Shape::Chat, capabilities: takes, cache_key: None };
+    let (mut writer, mut length, mut out, mut used): (Option<FormWriter>, u64, Vec<u8>, usize) =
+        (None, 0, Vec::new(), 0);
+    for end in cuts.iter().copied().chain([body.len()]) {
+        let complete = end == body.len();
+        if writer.is_none() {
+            let scanned = if complete { scan.finish(&body[..end]) } else { scan.feed(&body[..end]) };
+            scanned.map_err(|Invalid(why)| why)?;
+            if scan.form().unwrap().may_be_sent() {
+                let mut own = FormWriter::new(scan.form().unwrap(), scan.fields(), &with);
+                length = own.announce(&body[..end], complete, body.len() as u64).map_err(|Invalid(why)| why)?;
+                writer = Some(own);
+            }
+        }
+        if let Some(writer) = &mut writer {
+            used += writer.write(&body[used..end], complete, &mut out).map_err(|Invalid(why)| why)?;
+        }
+    }
+    Ok((String::from_utf8(out).unwrap(), length))
+}
+
+fn whole(relay: Passthrough, body: &str) -> Sent {
+    sent(relay, body, &[], &Capabilities::default())
+}
+
+const WORDS: Passthrough = Passthrough::Transcriptions;
+
+#[test]
+fn every_cut_sends_the_same_form_of_the_announced_length() {
+    let audio = format!("RIFF\r\n--\r\n--a{}\r", "x".repeat(100));
+    let takes = Capabilities { drop_params: vec!["temperature".to_string()], ..Capabilities::default() };
+    let body = form(&[
+        part("api_base", "", "http://x"),
+        part("language", "", "de"),
+        part("model", "", "small"),
+        file("file", &audio),
+        part("timestamp_granularities[]", "", "word"),
+        part("temperature", "", "0"),
+        part("mystery", "", "1"),
+    ]);
+    let expected = form(&[
+        part("language", "", "de"),
+        part("model", "", "up"),
+        file("file", &audio),
+        part("timestamp_granularities[]", "", "word"),
+    ]);
+    for one in 1..body.len() {
+        let (form, length) = sent(WORDS, &body, &[one], &takes).unwrap();
+        assert_eq!((form.trim_end_matches(' '), form.len() as u64), (&*expected, length), "{one}");
+        let (form, length) = sent(WORDS, &body, &[one, one + (body.len() - one) / 2], &takes).unwrap();
+        assert_eq!((form.trim_end_matches(' '), form.len() as u64), (&*expected, length), "{one}");
+    }
+    let each: Vec<usize> = (1..body.len()).collect();
+    let (form, length) = sent(WORDS, &body, &each, &takes).unwrap();
+    assert_eq!((form.trim_end_matches(' '), form.len() as u64), (&*expected, length));
+}
+
+#[test]
+fn model_is_found_behind_a_small_file_and_required_before_a_large_one() {
+    let large = "x".repeat(UPLOAD_HOLD);
+    let (model, small) = (part("model", "", "small"), file("file", "RIFF"));
+    let (sent_form, length) = whole(WORDS, &form(&[small.clone(), model.clone()])).unwrap();
+    assert_eq!((sent_form.len() as u64, sent_form), (length, form(&[small.clone(), part("model", "", "up")])));
+    let late = form(&[file("file", &large), model.clone()]);
+    let refused = sent(WORDS, &late, &[UPLOAD_HOLD], &Capabilities::default());
+    assert_eq!(refused, Err("model: expected it before the file, or within the first 248 KiB".to_string()));
+    // Without a model the default one is added.
+    let (sent_form, length) = whole(WORDS, &form(&[small])).unwrap();
+    assert!(
+        sent_form.starts_with("--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nup\r\n--b\r\n"),
+        "{sent_form}"
+    );
+    assert_eq!(sent_form.len() as u64, length);
+}
+
+#[test]
+fn fields_that_are_read_are_validated() {
+    let with =
+        |parts: &[String]| whole(Passthrough::ImageEdits, &form(&[&[part("model", "", "small")], parts].concat()));
+    let image = file("image[]", "PNG");
+    assert!(
+        with(&[image.clone(), part("n", "", "3"), part("stream", "", "true"), part("prompt", "", "a fox")]).is_ok()
+    );
+    for (field, why) in [
+        (part("n", "", "0"), "n: expected an integer of at least 1"),
+        (part("n", "", "many"), "n: expected an integer of at least 1"),
+        (part("stream", "", "maybe"), "stream: expected true or false"),
+        (part("model", "", "large"), "model: expected it only once"),
+    ] {
+        assert_eq!(with(&[field, image.clone()]), Err(why.to_string()));
+    }
+    let file_as_model = form(&[file("model", "small"), image]);
+    assert_eq!(whole(WORDS, &file_as_model), Err("model: expected a text".to_string()));
+}
+
+#[test]
+fn fields_behind_the_file_are_checked_while_it_is_sent() {
+    let before = [part("model", "", "small"), file("image", "PNG")].concat();
+    let cut = before.len() - 2;
+    let edits =
+        |more: &str| sent(Passthrough::ImageEdits, &format!("{before}{more}"), &[cut], &Capabilities::default());
+    assert_eq!(edits(&form(&[part("n", "", "2")])), Err("n: expected it before the file".to_string()));
+    assert_eq!(edits(&form(&[part("model", "", "b")])), Err("model: expected it only once".to_string()));
+    assert_eq!(edits("--b"), Err("the body: ended before its closing boundary".to_string()));
+    let (form, length) = edits(&form(&[part("store", "", "true"), part("size", "", "1x1")])).unwrap();
+    assert!(form.contains("size") && !form.contains("store"), "{form}");
+    assert_eq!(form.len() as u64, length);
+}
+
+#[test]
+fn unknown_fields_follow_the_provider() {
+    let takes = |unknown| Capabilities { unknown, ..Capabilities::default() };
+    let body = form(&[
+        part("model", "", "s"),
+        part("hotwords", "", "x"),
+        part("api_key", "", "x"),
+        part("top_k", "", "1"),
+        file("file", "a"),
+    ]);
+    let has = |unknown, name: &str| sent(WORDS, &body, &[], &takes(unknown)).unwrap().0.contains(name);
+    for (unknown, hotwords, top_k) in [
+        (UnknownMembers::Drop, false, false),
+        (UnknownMembers::Local, false, true),
+        (UnknownMembers::Forward, true, true),
+    ] {
+        assert_eq!(
+            (has(unknown, "hotwords"), has(unknown, "top_k"), has(unknown, "api_key")),
+            (hotwords, top_k, false)
+        );
+    }
+}
