@@ -166,27 +166,13 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
             reading::complete(job, draft, complete, call, cx)
         }
         (
-            mut state @ (State::Reserving(_)
+            state @ (State::Reserving(_)
             | State::Queued(_)
             | State::Attempting(_)
             | State::Answering(_)
             | State::Committing(_)),
-            ExchangeEvent::Body { complete },
-        ) => {
-            let effect = state.form_came(job, complete, call, cx);
-            NextStep::Enter(state, effect)
-        }
-        (
-            mut state @ (State::Reserving(_)
-            | State::Queued(_)
-            | State::Attempting(_)
-            | State::Answering(_)
-            | State::Committing(_)),
-            ExchangeEvent::Refused(refusal),
-        ) => {
-            let effect = state.refuse_form(job, *refusal, call, cx);
-            NextStep::Enter(state, effect)
-        }
+            event @ (ExchangeEvent::Body { .. } | ExchangeEvent::Refused(_)),
+        ) => form_event(state, job, event, call, cx),
         (State::Translating(translating), ExchangeEvent::Translated { draft, built }) => {
             translating.translated(job, draft, built, &call.message, cx)
         }
@@ -236,4 +222,19 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
             NextStep::End(state, Box::new(Fault::from(FaultKind::Internal)))
         }
     }
+}
+
+/// Handles a further part of a form, which goes on arriving while it is sent, or the error in it. The state stays.
+fn form_event(
+    mut state: State,
+    job: &mut RequestJob,
+    event: ExchangeEvent<'_>,
+    call: &mut DriverCall,
+    cx: &mut Cx,
+) -> NextStep {
+    let effect = match event {
+        ExchangeEvent::Refused(refusal) => state.refuse_form(job, *refusal, call, cx),
+        event => state.form_came(job, matches!(event, ExchangeEvent::Body { complete: true }), call, cx),
+    };
+    NextStep::Enter(state, effect)
 }
