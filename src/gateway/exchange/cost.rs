@@ -39,6 +39,16 @@ impl RequestNotes {
     }
 }
 
+impl Request {
+    /// Tokens of the prompt that are charged if the provider reports none. Those of audio are only reserved: their
+    /// number is an upper bound by the length of the form.
+    fn counted_prompt(&self) -> u64 {
+        let relay = self.endpoint().and_then(ModelEndpoint::passthrough);
+        let is_audio = relay.is_some_and(Passthrough::is_transcript);
+        self.asked.filter(|_| !is_audio).map_or(0, |asked| asked.counted())
+    }
+}
+
 impl RequestJob {
     /// Usage that a complete answer is charged: as reported, estimated if the provider reported none.
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
@@ -113,7 +123,7 @@ impl RequestJob {
         let has_units = is_relayed && self.request.model().is_some_and(|model| !model.units.is_empty());
         let (requests, units) = if has_units { (1, observed.units) } else { (0, 0) };
         Usage {
-            uncached_in: known.input.unwrap_or_else(|| self.request.asked.map_or(0, |asked| asked.counted())),
+            uncached_in: known.input.unwrap_or_else(|| self.request.counted_prompt()),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             hour_write: known.hour_write,
