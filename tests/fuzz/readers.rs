@@ -13,9 +13,9 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    AnswerTemplates, Cache, Capabilities, ErrorWords, Fields, ObservedUsage, RequestScan, RequestTarget,
-    ResponseIdentity, RewritePiece, SseStream, StreamFault, Structured, Thinking, TranslationState, UnknownMembers,
-    error_event, read_error, reply, rewrite, translate, whole,
+    AnswerTemplates, Cache, Capabilities, ErrorWords, Fields, FormWriter, Invalid, ObservedUsage, RequestScan,
+    RequestTarget, ResponseIdentity, RewritePiece, SseStream, StreamFault, Structured, Thinking, TranslationState,
+    UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
@@ -30,7 +30,7 @@ use tollgate::wire::{ModelEndpoint, Passthrough, Shape};
 pub type Door = fn(&[u8]);
 
 /// Every parser by the name of its target.
-pub const READERS: [(&str, Door); 19] = [
+pub const READERS: [(&str, Door); 20] = [
     ("http_head", http_head),
     ("chunked_body", chunked_body),
     ("json", json_text),
@@ -49,6 +49,7 @@ pub const READERS: [(&str, Door); 19] = [
     ("relayed_stream", |data| stream(ModelEndpoint::relay(Passthrough::Completions), data)),
     ("configuration", configuration),
     ("proxy_header", proxy_header),
+    ("form", form),
     ("gateway", world::run),
 ];
 
@@ -490,6 +491,45 @@ fn proxy_header(data: &[u8]) {
             );
         }
         Err(proxy::NoHeader) => {}
+    }
+}
+
+/// Sends a form with the boundary `b` that arrives in pieces of `step` bytes, as the gateway does. Returns what the
+/// provider gets, without the blanks behind it.
+fn sent_form(body: &[u8], step: usize) -> Result<Vec<u8>, Invalid> {
+    let takes = Capabilities { drop_params: vec!["temperature".to_owned()], ..Capabilities::default() };
+    let with = RequestTarget { model: "up", shape: Shape::Chat, capabilities: &takes, cache_key: None };
+    let mut scan = RequestScan::new();
+    scan.reset_form(Passthrough::Transcriptions, b"b", Some(body.len() as u64), ANSWER_MAX as u64);
+    let (mut writer, mut length, mut out, mut used): (Option<FormWriter>, u64, Vec<u8>, usize) =
+        (None, 0, Vec::new(), 0);
+    for end in (step..body.len()).step_by(step).chain([body.len()]) {
+        let complete = end == body.len();
+        if writer.is_none() {
+            if complete { scan.finish(&body[..end]) } else { scan.feed(&body[..end]) }?;
+            if let Some(form) = scan.form().filter(|form| form.may_be_sent()) {
+                let own = writer.insert(FormWriter::new(form, scan.fields(), &with));
+                length = own.announce(&body[..end], complete, body.len() as u64)?;
+            }
+        }
+        if let Some(writer) = &mut writer {
+            used += writer.write(&body[used..end], complete, &mut out)?;
+        }
+    }
+    assert_eq!((used, out.len() as u64), (body.len(), length), "all of the form must be sent, as announced");
+    Ok(out.trim_ascii_end().to_vec())
+}
+
+fn form(data: &[u8]) {
+    let Some((_, step, body)) = choice(data) else { return };
+    match (sent_form(body, body.len().max(1)), sent_form(body, step)) {
+        (Ok(at_once), Ok(in_parts)) => {
+            assert_eq!(at_once, in_parts, "the form must not depend on the pieces");
+            let again = sent_form(&at_once, step);
+            assert_eq!(again, Ok(at_once), "a form that was sent is valid, and has only fields that may be sent");
+        }
+        (Err(_), Err(_)) => {}
+        (at_once, in_parts) => panic!("{at_once:?} and in pieces {in_parts:?}"),
     }
 }
 

@@ -190,6 +190,8 @@ fn check_connects_through_the_proxy_and_reports_its_errors() {
     let lines: Vec<&str> = done.out.lines().filter(|line| line.starts_with("  ")).collect();
     assert!(lines[0].starts_with("  ok: 200, ") && lines[1].starts_with("  ok: good -> m"), "{}", done.out);
     let said = ["error: proxy: 407, it wants other credentials: check `proxy`", "error: the proxy 127.0.0.1:"];
-    assert!(lines[2].contains(said[0]) && lines[3].contains(said[1]), "{}", done.out);
+    assert!(lines[2].contains(said[0]) && lines[4].contains(said[1]), "{}", done.out);
+    let without = ["  models without another provider: wants", "  models without another provider: closed"];
+    assert_eq!([lines[3], lines[5]], without, "{}", done.out);
     assert!(done.code == 1 && !done.out.contains("secret"), "{}{}", done.out, done.err);
 }

@@ -1,0 +1,7 @@
+//! Fuzzes the reader `form`; see `tests/fuzz/readers.rs`.
+#![no_main]
+
+#[path = "../readers.rs"]
+mod readers;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| readers::run("form", data));
