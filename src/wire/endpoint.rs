@@ -269,6 +269,7 @@ impl ModelEndpoint {
     }
 
     /// Returns its name in metrics, in log lines and in rows.
+    #[inline]
     pub fn name(self) -> &'static str {
         match self.operation {
             Operation::Generate => self.shape.name(),

@@ -134,6 +134,7 @@ members! {
 
 impl Name {
     /// Finds the member by the inside of a key; [`Name::Other`] for those outside the table.
+    #[inline(always)]
     pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
         if let Some(name) = plain(raw) {
             return name;

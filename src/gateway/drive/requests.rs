@@ -305,11 +305,13 @@ impl Driver {
 
     fn read_body(&mut self, id: ExchangeId, head: &RequestHead) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let Some(client) = self.clients.table.get(exchange.job.request.client) else { return };
         let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
-        let promised = exchange.read_body(head, client.message().0, declared, &mut self.cx);
         let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
         let (max_body, is_upload) = exchange.job.request.body_max();
+        // The boundary of a form is in the head.
+        let form = self.clients.table.get(cid).filter(|_| is_upload);
+        let bytes = form.map_or(&[][..], |client| client.message().0);
+        let promised = exchange.read_body(head, bytes, declared, &mut self.cx);
         if let Err(refusal) = promised {
             let Some(mut exchange) = self.exchanges.remove(id) else { return };
             return self.clients.refuse(&mut exchange, &refusal, Outcome::refused(&refusal), &mut self.cx);

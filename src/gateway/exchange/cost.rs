@@ -51,6 +51,7 @@ impl Request {
 
 impl RequestJob {
     /// Usage that a complete answer is charged: as reported, estimated if the provider reported none.
+    #[inline]
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let out = known.output.unwrap_or(observed.relayed_tokens);
@@ -116,6 +117,7 @@ impl RequestJob {
     }
 
     /// The charge for an answer that was not completed.
+    #[inline]
     fn unfinished(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
