@@ -38,7 +38,7 @@ impl FormField {
             b"model" => FormField::Model,
             b"stream" => FormField::Stream,
             b"response_format" => FormField::Format,
-            b"n" if passthrough.makes_images() => FormField::N,
+            b"n" | b"n[]" if passthrough.makes_images() => FormField::N,
             b"prompt" => FormField::Prompt,
             _ => FormField::Other,
         }
@@ -125,7 +125,8 @@ impl RequestForm {
             return Err(late());
         }
         // The content of a file is not waited for.
-        self.may_be_sent = complete || is_held || (self.field.2 && fields.model.is_some());
+        let has_count = !self.passthrough.makes_images() || fields.each > 0;
+        self.may_be_sent = complete || is_held || (self.field.2 && fields.model.is_some() && has_count);
         Ok(())
     }
 
@@ -154,6 +155,8 @@ impl RequestForm {
             FormField::Format if text.len() <= VALUE_MAX => {
                 self.is_plain = [&b"text"[..], b"srt", b"vtt"].contains(&text)
             }
+            FormField::N if fields.each > 0 => return expected("n", "it only once"),
+            FormField::N if end > MODEL_WITHIN => return Err(late_count()),
             FormField::N => match std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
                 Some(count @ 1..) => fields.each = count,
                 _ => return expected("n", "an integer of at least 1"),
@@ -174,6 +177,10 @@ impl RequestForm {
 
 fn late() -> Invalid {
     Invalid(format!("model: expected it before the file, or within the first {} KiB", MODEL_WITHIN / 1024))
+}
+
+fn late_count() -> Invalid {
+    Invalid(format!("n: expected it within the first {} KiB", MODEL_WITHIN / 1024))
 }
 
 fn invalid(why: &'static str) -> Invalid {
@@ -249,9 +256,7 @@ impl FormWriter {
     pub fn write(&mut self, input: &[u8], complete: bool, out: &mut Vec<u8>) -> Result<usize, Invalid> {
         let (mut used, before) = (0, out.len());
         if std::mem::take(&mut self.adds_model) {
-            out.extend_from_slice(self.reader.delimiter());
-            out.extend_from_slice(b"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n");
-            out.extend_from_slice(self.model.as_bytes());
+            self.write_model(out);
             self.has_model = true;
         }
         while let Some((piece, length)) = self.reader.next(&input[used..], complete).map_err(invalid)? {
@@ -268,12 +273,12 @@ impl FormWriter {
                 // The line end before the delimiter, unless it is the first.
                 let first = self.written == 0 && out.len() == before;
                 out.extend_from_slice(if first { b"" } else { b"\r\n" });
-                out.extend_from_slice(bytes.strip_prefix(b"\r\n").unwrap_or(bytes));
+                match self.fate {
+                    PartFate::Model => self.write_model(out),
+                    _ => out.extend_from_slice(bytes.strip_prefix(b"\r\n").unwrap_or(bytes)),
+                }
             } else if goes {
                 out.extend_from_slice(bytes);
-            }
-            if self.fate == PartFate::Model && is_delimiter {
-                out.extend_from_slice(self.model.as_bytes());
             }
         }
         self.written += (out.len() - before) as u64;
@@ -288,6 +293,13 @@ impl FormWriter {
         Ok(used)
     }
 
+    /// Appends the part with the model's name at the provider. Its head is our own: the client's may have the length.
+    fn write_model(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.reader.delimiter());
+        out.extend_from_slice(b"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n");
+        out.extend_from_slice(self.model.as_bytes());
+    }
+
     fn begin_part(&mut self, name: &[u8]) -> Result<(), Invalid> {
         let base = name.strip_suffix(b"[]").unwrap_or(name);
         self.fate = match Name::of(base) {
@@ -296,7 +308,7 @@ impl FormWriter {
             }
             // Its images were not reserved.
             Name::N if self.passthrough.makes_images() && !self.has_count => {
-                return Err(Invalid("n: expected it before the file".to_owned()));
+                return Err(late_count());
             }
             Name::Model => PartFate::Model,
             Name::Models | Name::Fallbacks | Name::ApiBase | Name::Container | Name::McpServers | Name::Store => {

@@ -107,6 +107,7 @@ fn fields_that_are_read_are_validated() {
     );
     for (field, why) in [
         (part("n", "", "0"), "n: expected an integer of at least 1"),
+        ([part("n", "", "1"), part("n[]", "", "1000")].concat(), "n: expected it only once"),
         (part("n", "", "many"), "n: expected an integer of at least 1"),
         (part("stream", "", "maybe"), "stream: expected true or false"),
         (part("model", "", "large"), "model: expected it only once"),
@@ -118,12 +119,25 @@ fn fields_that_are_read_are_validated() {
 }
 
 #[test]
+fn length_in_the_head_of_the_model_is_not_sent() {
+    let model = part("model", "\r\nContent-Length: 5", "small");
+    let (sent_form, _) = whole(WORDS, &form(&[model, file("file", "a")])).unwrap();
+    assert_eq!(sent_form, form(&[part("model", "", "up"), file("file", "a")]));
+}
+
+#[test]
 fn fields_behind_the_file_are_checked_while_it_is_sent() {
-    let before = [part("model", "", "small"), file("image", "PNG")].concat();
+    let of = |image: &str| [part("model", "", "small"), file("image", image)].concat();
+    let before = of(&"x".repeat(UPLOAD_HOLD));
     let cut = before.len() - 2;
     let edits =
         |more: &str| sent(Passthrough::ImageEdits, &format!("{before}{more}"), &[cut], &Capabilities::default());
-    assert_eq!(edits(&form(&[part("n", "", "2")])), Err("n: expected it before the file".to_string()));
+    let late = "n: expected it within the first 248 KiB".to_string();
+    assert_eq!(edits(&form(&[part("n", "", "2")])), Err(late.clone()));
+    assert_eq!(edits(&form(&[part("n[]", "", "2")])), Err(late));
+    let small = format!("{}{}", of("PNG"), form(&[part("n", "", "2")]));
+    let each: Vec<usize> = (1..small.len()).collect();
+    assert!(sent(Passthrough::ImageEdits, &small, &each, &Capabilities::default()).is_ok(), "in any pieces");
     assert_eq!(edits(&form(&[part("model", "", "b")])), Err("model: expected it only once".to_string()));
     assert_eq!(edits("--b"), Err("the body: ended before its closing boundary".to_string()));
     let (form, length) = edits(&form(&[part("store", "", "true"), part("size", "", "1x1")])).unwrap();

@@ -316,7 +316,8 @@ impl Checks {
             Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf | Name::Suffix
                 if self.endpoint.is_relayed() =>
             {
-                self.beside_needed(raw);
+                let passthrough = self.endpoint.passthrough();
+                passthrough.into_iter().for_each(|passthrough| self.beside_needed(passthrough, raw));
             }
             Name::Audio if self.endpoint == ModelEndpoint::CHAT => {
                 self.fields.may_cost_more |= token != Token::Null;

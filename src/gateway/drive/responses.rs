@@ -117,8 +117,9 @@ impl Driver {
             false => provider.refill(&mut self.cx.memory.pool, write),
         }
         self.cx.commands.dirty.push(provider_conn(pid));
-        if is_upload {
-            self.sent_on(id, pid);
+        // A part that is left out wakes no provider. Each round uses some of the bytes that are here.
+        if is_upload && self.sent_on(id, pid) {
+            self.write_request(id, pid, false);
         }
     }
 
@@ -130,15 +131,17 @@ impl Driver {
         }
     }
 
-    /// A part of a form has been put into the queue of its provider: more of it may be read.
-    fn sent_on(&mut self, id: ExchangeId, pid: ProviderId) {
+    /// A part of a form has been put into the queue of its provider: more of it may be read. True if nothing was put
+    /// into the queue, and more of the form is here.
+    fn sent_on(&mut self, id: ExchangeId, pid: ProviderId) -> bool {
         let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.table.get(pid)) else {
-            return;
+            return false;
         };
         let cid = exchange.job.request.client;
-        let Some(client) = self.clients.table.get_mut(cid) else { return };
+        let Some(client) = self.clients.table.get_mut(cid) else { return false };
         let (is_pending, held, now) = (!provider.unsent().is_empty(), client.message().1.len(), self.cx.now.mono);
         let (used, failure) = exchange.state.upload_step(&exchange.job, is_pending, held, now);
+        let goes_on = provider.is_starved() && used > 0 && used < held && failure.is_none();
         client.sent_on(used, &self.cx.setup.config.server, now);
         self.cx.commands.dirty.push(client_conn(cid));
         self.arm(cid);
@@ -146,6 +149,7 @@ impl Driver {
             let refusal = Box::new(Refusal::invalid_body(why));
             self.clients.queue.push_back(Next::Tell(id, ExchangeEvent::Refused(refusal)));
         }
+        goes_on
     }
 
     /// Handles bytes written to a provider: writes more of the request, or begins to wait for the answer. True if more

@@ -25,6 +25,7 @@ mod errors;
 mod fields;
 mod first;
 mod follow;
+mod forms;
 pub mod harness;
 mod heads;
 mod leaving;

@@ -12,7 +12,12 @@ pub(in crate::dialect::request) fn whole_number(raw: Raw<'_>) -> Option<u64> {
 /// Number of answers requested, read as leniently as some servers do, which accept `"2"` as a number. 0 if absent.
 pub(in crate::dialect::request) fn answers(raw: Raw<'_>) -> u32 {
     // A number that is too long to read counts as the maximum: a server may read it.
-    let Some(number) = short(raw.string().map_or(raw, Raw::new)) else { return u32::MAX };
+    if raw.bytes().len() > 8 * NUMBER_BYTES_MAX {
+        return u32::MAX;
+    }
+    let text = raw.text();
+    let value = text.as_ref().map_or(raw, |text| Raw::new(text.trim().trim_start_matches('+').as_bytes()));
+    let Some(number) = short(value) else { return u32::MAX };
     u32::try_from(number.integer().unwrap_or(0)).unwrap_or(u32::MAX)
 }
 

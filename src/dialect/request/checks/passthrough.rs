@@ -114,12 +114,14 @@ impl Checks {
     }
 
     /// Reads a member that matters for some relayed requests; it is never refused.
-    pub(super) fn beside_needed(&mut self, value: Raw<'_>) {
+    pub(super) fn beside_needed(&mut self, passthrough: Passthrough, value: Raw<'_>) {
         match self.name {
             Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
             Name::BestOf => self.fields.made = answers(value),
             Name::Suffix => self.query = token_count(value),
+            // No length is known by which these images would be charged if the number is read elsewhere.
+            _ if passthrough.makes_images() && answers(value) == 0 && !value.is_null() => self.fields.each = u32::MAX,
             _ => self.fields.each = answers(value),
         }
     }

@@ -1,0 +1,76 @@
+//! Forms that are passed on while they arrive, to the simulated provider.
+
+use super::client::{Answer, post};
+use super::harness::{Harness, Setup, bearer};
+use serde_json::json;
+
+const MODELS: &str = r#"
+[[models]]
+id = "media"
+context = "8K"
+serves = ["transcriptions"]
+targets = [{ provider = "sim-chat", model = "media" }]
+[[models]]
+id = "pictures"
+context = "8K"
+serves = ["images"]
+price_per_image = 0.04
+targets = [{ provider = "sim-chat", model = "media" }]
+"#;
+
+fn start() -> Harness {
+    Harness::start(&Setup { more: MODELS.to_owned(), ..Setup::default() })
+}
+
+fn part(name: &str, content: &str) -> String {
+    let file = if matches!(name, "file" | "image") { "; filename=\"a\"" } else { "" };
+    format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n{content}\r\n")
+}
+
+fn send(h: &Harness, key: &str, path: &str, parts: &[(&str, &str)]) -> Answer {
+    let body = parts.iter().map(|(name, content)| part(name, content)).collect::<String>() + "--b--\r\n";
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: {}\r\n\
+         content-type: multipart/form-data; boundary=b\r\ncontent-length: {}\r\n\r\n",
+        bearer(key),
+        body.len()
+    );
+    h.client().ask((head + &body).as_bytes())
+}
+
+/// Bytes that are left out wake no provider.
+#[test]
+fn field_of_any_size_that_is_left_out_does_not_stop_a_form() {
+    let (h, sound) = (start(), "x".repeat(160_000));
+    let key = h.key();
+    for size in [60_000, 100_000, 3_000_000] {
+        let unknown = "x".repeat(size);
+        for parts in [
+            [("model", "media"), ("file", &*sound), ("unknown", &*unknown)],
+            [("model", "media"), ("unknown", &*unknown), ("file", "RIFF")],
+            [("model", "media"), ("file", "RIFF"), ("unknown", &*unknown)],
+        ] {
+            let answer = send(&h, &key, "/v1/audio/transcriptions", &parts);
+            assert_eq!(answer.status(), 200, "{size}: {}", answer.text());
+        }
+    }
+    let many: Vec<(&str, &str)> =
+        [("model", "media"), ("file", "RIFF")].into_iter().chain([("unknown", "x"); 3000]).collect();
+    assert_eq!(send(&h, &key, "/v1/audio/transcriptions", &many).status(), 200);
+}
+
+#[test]
+fn images_are_reserved_as_many_as_a_provider_may_read() {
+    let h = start();
+    let key = h.key_with(&["--budget", "1"]);
+    for count in [r#""\u0031\u0030\u0030""#, "\"+1000\"", "[1000]", "1000.5", "true", "-1", "1e3"] {
+        let body = format!(r#"{{"model":"pictures","prompt":"a fox","n":{count}}}"#);
+        let answer = h.client().ask(&post("/v1/images/generations", &[("authorization", &*bearer(&key))], &body));
+        assert_eq!(answer.status(), 429, "{count}: {}", answer.text());
+    }
+    let edit = [("model", "pictures"), ("prompt", "a fox"), ("image", "PNG"), ("n", "1"), ("n[]", "1000")];
+    for parts in [edit, [edit[0], edit[1], edit[4], edit[3], edit[2]]] {
+        let answer = send(&h, &key, "/v1/images/edits", &parts);
+        assert_eq!((answer.status(), &answer.json()["error"]["message"]), (400, &json!("n: expected it only once")));
+    }
+}
