@@ -66,7 +66,7 @@ impl UnitPrices {
     /// True if none is set.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        *self == UnitPrices::default()
+        self.request.is_none() && self.image.is_none() && self.minute.is_none()
     }
 
     /// True if a request to this endpoint has a price without one for tokens.

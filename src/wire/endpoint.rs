@@ -173,13 +173,14 @@ impl Passthrough {
     /// and may bill completion tokens for them.
     #[inline]
     pub fn is_media(self) -> bool {
-        self == Passthrough::Speech || self.makes_images() || self.is_transcript()
+        use Passthrough::{Completions, Embeddings, Moderations, Rerank};
+        !matches!(self, Embeddings | Rerank | Completions | Moderations)
     }
 
     /// True if its answers are images.
     #[inline]
     pub fn makes_images(self) -> bool {
-        self.service() == Passthrough::Images
+        matches!(self, Passthrough::Images | Passthrough::ImageEdits)
     }
 
     /// True if its answers are the text of audio.
@@ -191,7 +192,7 @@ impl Passthrough {
     /// True if its requests are forms with files, which are passed on while they arrive.
     #[inline]
     pub fn is_form(self) -> bool {
-        self == Passthrough::ImageEdits || self.is_transcript()
+        matches!(self, Passthrough::Transcriptions | Passthrough::Translations | Passthrough::ImageEdits)
     }
 }
 

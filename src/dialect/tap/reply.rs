@@ -275,23 +275,36 @@ fn read(
     Ok(observed)
 }
 
-/// The list in an answer; all of it if answers of its endpoint have none.
+/// The endpoint, if its answers are audio, images or the text of audio.
+#[inline]
+fn media(endpoint: ModelEndpoint) -> Option<Passthrough> {
+    endpoint.passthrough().filter(|relay| relay.is_media())
+}
+
+/// The list in an answer; all of it if answers of its endpoint have none, as some with media.
+#[inline]
 fn list_of(endpoint: ModelEndpoint, seen: &Seen) -> Option<Span> {
-    let has_list = endpoint.passthrough().is_none_or(|passthrough| Relayed::of(passthrough).list != K::Other);
+    let has_list = media(endpoint).is_none_or(|relay| Relayed::of(relay).list != K::Other);
     if has_list { seen.list } else { Some(seen.body) }
 }
 
 /// Number of images in the list of an answer, or milliseconds of the audio that it is about.
+#[inline]
 fn units_of(endpoint: ModelEndpoint, list: &[u8]) -> u32 {
-    match endpoint.passthrough() {
-        Some(relay) if relay.makes_images() => u32::try_from(Raw::new(list).items().count()).unwrap_or(u32::MAX),
-        Some(relay) if relay.is_transcript() => {
-            let [usage, duration] = Raw::new(list).pick(["usage", "duration"]);
-            let billed = usage.and_then(|usage| usage.get("seconds"));
-            billed.or(duration).map_or(0, millis)
-        }
-        _ => 0,
+    media(endpoint).map_or(0, |relay| units_of_media(relay, list))
+}
+
+#[cold]
+fn units_of_media(relay: Passthrough, list: &[u8]) -> u32 {
+    if relay.makes_images() {
+        return u32::try_from(Raw::new(list).items().count()).unwrap_or(u32::MAX);
     }
+    if !relay.is_transcript() {
+        return 0;
+    }
+    let [usage, duration] = Raw::new(list).pick(["usage", "duration"]);
+    let billed = usage.and_then(|usage| usage.get("seconds"));
+    billed.or(duration).map_or(0, millis)
 }
 
 /// A number of seconds, perhaps as a text, in milliseconds; 0 if it is none.
