@@ -167,7 +167,7 @@ fn millis(micros: u64) -> String {
     }
 }
 
-/// What needs attention without being a reason of the gateway's state: targets in trouble, budgets and refused callers.
+/// Returns the notices: targets in trouble, budgets and refused callers that are no reason of the gateway's state.
 /// `reasons`: lines that are printed already.
 fn notices(reasons: &[String], targets: &[Value], (budgets, refused): (&[Value], &[Value]), now: &str) -> Vec<String> {
     let is_troubled = |one: &&Value| {

@@ -1,4 +1,4 @@
-//! What follows on a connection after an answer.
+//! The next state of a client's connection after a response.
 
 /// Input that is still read from a connection that ends.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

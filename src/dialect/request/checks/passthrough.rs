@@ -120,7 +120,7 @@ impl Checks {
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
             Name::BestOf => self.fields.made = answers(value),
             Name::Suffix => self.query = token_count(value),
-            // No length is known by which these images would be charged if the number is read elsewhere.
+            // A provider may read a number where Tollgate reads none, so the most is reserved.
             _ if passthrough.makes_images() && answers(value) == 0 && !value.is_null() => self.fields.each = u32::MAX,
             _ => self.fields.each = answers(value),
         }
