@@ -63,7 +63,7 @@ impl Driver {
         // The body's storage changes only while the body arrives.
         let storage = if matches!(event, ExchangeEvent::Body { .. }) { client.payload_storage() } else { 0 };
         let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.job.request.found.key);
-        let effect = exchange.on(event, &mut DriverCall { message, out: &mut self.clients.out }, &mut self.cx);
+        let effect = exchange.on(event, &mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx });
         self.done(id, effect);
         self.cx.free_heavy(key);
     }

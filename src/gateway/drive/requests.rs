@@ -10,7 +10,7 @@ use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{ClientEvent, Oddity};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::{ClientMessage, Endpoint, Exchange, ExchangeEvent, Outcome, Readiness};
+use crate::gateway::exchange::{ClientMessage, DriverCall, Endpoint, Exchange, ExchangeEvent, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::refusal::Refusal;
@@ -342,7 +342,7 @@ impl Driver {
         };
         let (head, body) = client.message();
         let message = ClientMessage { exchange: id, head, body, storage: 0 };
-        if exchange.look(&message, &mut self.cx) {
+        if exchange.look(&mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx }) {
             client.begin_answer(Some(id));
         } else if let Some(mut exchange) = self.exchanges.remove(id) {
             self.clients.answer_local(&mut exchange, Endpoint::Quota, &mut self.cx);

@@ -237,7 +237,7 @@ impl Driver {
         let (head, body) = client.message();
         let message = ClientMessage { exchange: xid, head, body, storage: 0 };
         let effect =
-            exchange.data(payload, alike, &mut DriverCall { message, out: &mut self.clients.out }, &mut self.cx);
+            exchange.data(payload, alike, &mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx });
         if effect.is_mere_news() && !self.clients.out.releases() {
             return pass_on(client, &exchange.job.request, &self.clients.out.bytes, &mut self.cx);
         }

@@ -8,11 +8,10 @@ use super::next::NextStep;
 use super::provider_error::NOT_JSON;
 use super::state::{Answering, Body, Committing, Draft, State};
 use crate::base::time::Mono;
-use crate::gateway::cx::Cx;
 
 impl Answering {
     /// The response's body has ended as its framing announced.
-    pub(super) fn body_end(&mut self, job: &mut RequestJob, call: &mut DriverCall, cx: &mut Cx) -> AnswerStep {
+    pub(super) fn body_end(&mut self, job: &mut RequestJob, call: &mut DriverCall) -> AnswerStep {
         match &mut self.body {
             // Another attempt may need the same connection.
             Body::Error { .. } if self.provider.is_some() => {
@@ -24,7 +23,7 @@ impl Answering {
             }
             Body::Collect { buf, stream, .. } => {
                 let (buf, stream) = (std::mem::take(buf), stream.take());
-                self.collected(job, buf, stream, call, cx)
+                self.collected(job, buf, stream, call)
             }
             // Silence has an empty transcript.
             Body::Bytes { came: 0 } if !job.request.is_upload() => {
@@ -32,24 +31,24 @@ impl Answering {
             }
             Body::Bytes { .. } => {
                 call.out.bytes.clear();
-                self.stream_ends(job, Forward::default(), call.out, cx)
+                self.stream_ends(job, Forward::default(), call)
             }
             Body::Stream(stream) => match stream.take_document() {
                 // The body is read as a complete response.
                 Some(buf) => {
                     let stream = self.body.take_stream();
-                    self.collected(job, buf, stream, call, cx)
+                    self.collected(job, buf, stream, call)
                 }
-                None if cx.is_long(stream.held()) => {
+                None if call.cx.is_long(stream.held()) => {
                     // The provider is not needed any more.
                     self.by = Mono::NEVER;
-                    self.offload_events(job, None, &call.message, cx)
+                    self.offload_events(job, None, call)
                 }
                 None => {
                     call.out.bytes.clear();
-                    let identity = job.request.counted_identity(cx.now.unix);
-                    let ended = stream.end(&mut cx.memory.pool, &identity, &mut call.out.bytes);
-                    self.ended(job, ended, call.out, cx)
+                    let identity = job.request.counted_identity(call.cx.now.unix);
+                    let ended = stream.end(&mut call.cx.memory.pool, &identity, &mut call.out.bytes);
+                    self.ended(job, ended, call)
                 }
             },
             Body::Offloaded { .. } => Ok(Effect::Nothing),
@@ -58,17 +57,17 @@ impl Answering {
 
     /// The provider is late with its response. If it was not read, it is not to blame: its client did not read, or the
     /// buffers were full. The body of an error is not waited for.
-    fn late_answer(&mut self, job: &mut RequestJob, unread: bool, call: &mut DriverCall, cx: &mut Cx) -> AnswerStep {
+    fn late_answer(&mut self, job: &mut RequestJob, unread: bool, call: &mut DriverCall) -> AnswerStep {
         let kind = match &self.body {
             Body::Error { .. } => {
                 self.drop_provider(call.out);
-                return self.body_end(job, call, cx);
+                return self.body_end(job, call);
             }
-            _ if unread => return Ok(self.drained(cx)),
+            _ if unread => return Ok(self.drained(call.cx)),
             // Only its terminator is missing, or texts that its provider does not send.
             Body::Stream(stream) if stream.finish_seen() || stream.may_be_done() => {
                 self.drop_provider(call.out);
-                return self.body_end(job, call, cx);
+                return self.body_end(job, call);
             }
             Body::Stream(_) | Body::Bytes { .. } if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
             _ => FaultKind::FirstByteTimeout,
@@ -82,32 +81,31 @@ impl Answering {
         job: &mut RequestJob,
         (unread, drained): (bool, bool),
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> NextStep {
-        let now = cx.now.mono;
+        let now = call.cx.now.mono;
         let step = match job.overdue(unread, now) {
             Some(fault) => Err(fault.into()),
-            None if self.by <= now => self.late_answer(job, unread, call, cx),
-            None => Ok(job.heartbeat(drained, self.body.writer(), call.out, cx)),
+            None if self.by <= now => self.late_answer(job, unread, call),
+            None => Ok(job.heartbeat(drained, self.body.writer(), call)),
         };
         match step {
             Ok(effect) => NextStep::Enter(State::Answering(self), effect),
-            Err(over) => self.over(*over, job, call, cx),
+            Err(over) => self.over(*over, job, call),
         }
     }
 
     /// The answer is over.
     #[inline(never)]
-    pub(super) fn over(self, over: Over, job: &mut RequestJob, call: &mut DriverCall, cx: &mut Cx) -> NextStep {
+    pub(super) fn over(self, over: Over, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
         match over {
-            Over::Failed { fault, good } => match (self.failed(job, fault, false, call, cx), good) {
+            Over::Failed { fault, good } => match (self.failed(job, fault, false, call), good) {
                 (NextStep::End(state, fault), Some(good)) => NextStep::EndAfter(state, fault, good),
                 (next, _) => next,
             },
             Over::Complete { last, kind, usage, forward } => {
                 let committing = Committing { last, kind, usage, by: Mono::NEVER };
-                let (committing, effect) = await_row(job, committing, forward, call, cx);
-                self.release(job.request.found.key, cx);
+                let (committing, effect) = await_row(job, committing, forward, call);
+                self.release(job.request.found.key, call.cx);
                 NextStep::Enter(State::Committing(committing), effect)
             }
         }

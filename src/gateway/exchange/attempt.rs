@@ -1,11 +1,10 @@
 //! Attempts at targets: each has a target, a slot there, and a connection.
 
 use super::build::Built;
-use super::event::{ClientMessage, Effect};
+use super::event::{ClientMessage, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::{Attempt, Request, RequestJob, TriedAddresses};
 use super::next::NextStep;
-use super::output::Output;
 use super::provider_error::NOT_JSON;
 use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
 use crate::base::buf::Buf;
@@ -37,19 +36,21 @@ const UNKNOWN_TYPE: &str = "application/octet-stream";
 impl Attempting {
     /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
     /// full by now is skipped if another one is free.
-    pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+    pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let targets = job.request.targets();
         let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0);
-        if target.is_some_and(|target| !cx.upstreams.breakers.is_free(target, &job.request.needs(), cx.now.mono)) {
+        if target
+            .is_some_and(|target| !call.cx.upstreams.breakers.is_free(target, &job.request.needs(), call.cx.now.mono))
+        {
             let fresh = job.attempt.fresh();
             let full = std::mem::replace(&mut job.attempt, fresh);
-            if !job.attempt.choose(&job.request, &draft, cx) {
+            if !job.attempt.choose(&job.request, &draft, call.cx) {
                 job.attempt = full;
                 return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::NoSlot)));
             }
             if job.attempt.target != full.target {
                 let unfit = Fault::from(FaultKind::Internal);
-                match job.build(&mut draft, message, cx) {
+                match job.build(&mut draft, call) {
                     Ok(Built::Whole) => {}
                     Ok(Built::TooLong) => {
                         return NextStep::Translate(draft, Some(Box::new((unfit, job.attempt.target))));
@@ -85,15 +86,14 @@ impl Attempting {
         job: &mut RequestJob,
         head: &ResponseHead,
         bytes: &[u8],
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> NextStep {
-        let body = match self.body_for(job, head, bytes, cx) {
+        let body = match self.body_for(job, head, bytes, call.cx) {
             Ok(body) => body,
-            Err(kind) => return self.failed(job, Fault::from(kind), false, out, cx),
+            Err(kind) => return self.failed(job, Fault::from(kind), false, call),
         };
-        let (now, mut flight) = (cx.now.mono, job.attempt.flight.take());
-        job.heard_head(&mut flight, head, bytes, cx);
+        let (now, mut flight) = (call.cx.now.mono, job.attempt.flight.take());
+        job.heard_head(&mut flight, head, bytes, call.cx);
         let at = &mut job.attempt;
         (at.flight, at.first, at.sent) = (flight, at.first.min(now), at.sent.min(now));
         let limits = job.target().map(|target| &target.limits);

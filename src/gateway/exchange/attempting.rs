@@ -8,7 +8,6 @@ use super::output::Output;
 use super::own_events::EventWriter;
 use super::state::{Attempting, Half, State};
 use crate::base::time::Mono;
-use crate::gateway::cx::Cx;
 
 impl Attempting {
     /// The attempt continues, with this effect.
@@ -32,15 +31,14 @@ impl Attempting {
         job: &mut RequestJob,
         (unread, drained): (bool, bool),
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> NextStep {
-        let now = cx.now.mono;
+        let now = call.cx.now.mono;
         let overdue = job.overdue(unread, now);
         let late = match self.half {
             _ if overdue.is_some() => overdue,
             _ if self.by > now => None,
-            Half::Renewing => return job.renewed(self.draft, &call.message, cx),
-            Half::Dialing(dials) => return self.dial_late(dials, job, call.out, cx),
+            Half::Renewing => return job.renewed(self.draft, call),
+            Half::Dialing(dials) => return self.dial_late(dials, job, call),
             // The provider is not to blame.
             Half::Open(_) if unread => {
                 let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
@@ -51,9 +49,9 @@ impl Attempting {
             Half::Resolving => Some(Fault::from(FaultKind::ConnectTimeout)),
         };
         if let Some(fault) = late {
-            return self.failed(job, fault, false, call.out, cx);
+            return self.failed(job, fault, false, call);
         }
-        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), call.out, cx);
+        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), call);
         self.goes_on(effect)
     }
 }

@@ -2,7 +2,7 @@
 //! the kind of client program. Read once, when the model is known. It is never added to what a provider gets, and no
 //! metric has it as a label.
 
-use super::event::ClientMessage;
+use super::event::DriverCall;
 use super::job::Request;
 use crate::dialect::{self, Named};
 use crate::gateway::cx::Cx;
@@ -14,32 +14,32 @@ use crate::wire::head::{HeaderField, RequestHead, values};
 
 impl Request {
     /// Notes user, session and client, if the configuration keeps them.
-    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) {
+    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, call: &DriverCall) {
         let kept = self.setup.config.server.attribution;
         if kept == Attribution::Off {
             return;
         }
-        let header = draft.head.field(HeaderField::Session).of(message.head);
-        let Named { user, session } = dialect::named(message.body, draft.scan.fields());
-        self.meta.agent = Client::of_agent(draft.head.field(HeaderField::UserAgent).of(message.head));
+        let header = draft.head.field(HeaderField::Session).of(call.message.head);
+        let Named { user, session } = dialect::named(call.message.body, draft.scan.fields());
+        self.meta.agent = Client::of_agent(draft.head.field(HeaderField::UserAgent).of(call.message.head));
         if header.is_empty() && user.is_none() && session.is_none() && !draft.head.names_agent {
             return;
         }
-        let hash = |name: &str| cx.report.hash_key.user(name.as_bytes());
+        let hash = |name: &str| call.cx.report.hash_key.user(name.as_bytes());
         let prefix = &self.setup.config.server.key_prefix;
         let user = user.and_then(|name| match kept {
             Attribution::Plain if !stands_in(&name, prefix) => plain(&name),
             _ => Some(hash(&name)),
         });
         let session = match header {
-            [] => session.map(|name| cx.report.hash_key.session(name.as_bytes())),
-            name => Some(cx.report.hash_key.session(name)),
+            [] => session.map(|name| call.cx.report.hash_key.session(name.as_bytes())),
+            name => Some(call.cx.report.hash_key.session(name)),
         };
         let said = self.said.get_or_insert_default();
         (said.user, said.session) = (user, session);
         if draft.head.names_agent {
-            let [agent, parent] = agents(message.head, header);
-            let hash = |name: &[u8]| (!name.is_empty()).then(|| cx.report.hash_key.session(name));
+            let [agent, parent] = agents(call.message.head, header);
+            let hash = |name: &[u8]| (!name.is_empty()).then(|| call.cx.report.hash_key.session(name));
             (said.agent, said.parent_agent) = (hash(agent), hash(parent));
         }
     }

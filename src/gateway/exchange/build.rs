@@ -3,7 +3,7 @@
 
 use super::authorize::Endpoint;
 use super::diagnosis::beginning;
-use super::event::ClientMessage;
+use super::event::{ClientMessage, DriverCall};
 use super::job::{Attempt, Request, RequestJob, RequestNotes};
 use super::next::NextStep;
 use super::state::Outgoing;
@@ -39,12 +39,12 @@ pub(super) struct Wanted<'a> {
 
 /// Writes the body for the first target: here, or on a helper thread if it is long. If it can be written for no target,
 /// the model cannot serve the request.
-pub(super) fn write_first(job: &mut RequestJob, mut draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+pub(super) fn write_first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
     loop {
-        match job.build(&mut draft, message, cx) {
+        match job.build(&mut draft, call) {
             Ok(Built::Whole) => return NextStep::Reserve { draft, others_counted: false },
             Ok(Built::TooLong) => return NextStep::Translate(draft, None),
-            Err(refusal) if !job.attempt.next_to_write(&job.request, &draft, cx) => {
+            Err(refusal) if !job.attempt.next_to_write(&job.request, &draft, call.cx) => {
                 return NextStep::refuse(draft, refusal);
             }
             Err(_) => {}
@@ -55,19 +55,14 @@ pub(super) fn write_first(job: &mut RequestJob, mut draft: Outgoing, message: &C
 impl RequestJob {
     /// Writes the body for the chosen target from the client's own, and notes the fields that the target is not sent.
     #[inline]
-    pub(super) fn build(
-        &mut self,
-        draft: &mut OutgoingRequest,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Result<Built, Refusal> {
+    pub(super) fn build(&mut self, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<Built, Refusal> {
         let RequestJob { request, attempt, notes, .. } = self;
         let wanted = attempt.wanted(request).ok_or_else(Refusal::internal)?;
-        let built = request.lay_out(draft, &wanted, message, cx)?;
-        notes.note_dropped(request, draft, &wanted, message);
+        let built = request.lay_out(draft, &wanted, call)?;
+        notes.note_dropped(request, draft, &wanted, &call.message);
         // The body goes to a helper thread.
         if matches!(built, Built::TooLong) {
-            self.count_prompt(draft, message, cx);
+            self.count_prompt(draft, call);
         }
         Ok(built)
     }
@@ -105,11 +100,10 @@ impl Request {
         &self,
         draft: &mut OutgoingRequest,
         wanted: &Wanted<'_>,
-        message: &ClientMessage,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> Result<Built, Refusal> {
         let &Wanted { endpoint, translated, ref to } = wanted;
-        draft.rewind(&mut cx.memory.pool);
+        draft.rewind(&mut call.cx.memory.pool);
         let added = to.capabilities.params_room();
         let built = match translated {
             true => dialect::structure(endpoint.shape, draft.scan.fields())
@@ -120,25 +114,25 @@ impl Request {
             && let Some(key) = self.found.key
         {
             // The memory reserved for the translation of an earlier attempt is used again.
-            let length = message.body.len();
+            let length = call.message.body.len();
             let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
             let wanted = length + room + built + added + draft.scan.storage();
             let more = wanted.saturating_sub(draft.promise.total());
-            cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool)?;
+            call.cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut call.cx.memory.pool)?;
         }
-        if translated && cx.is_long(message.body.len()) {
+        if translated && call.cx.is_long(call.message.body.len()) {
             return Ok(Built::TooLong);
         }
         if translated {
             let to = dialect::RequestTarget { cache_key: draft.cache_key, ..*to };
             draft
-                .translate(endpoint.shape, message.body, &to, &mut cx.memory.pool)
+                .translate(endpoint.shape, call.message.body, &to, &mut call.cx.memory.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
         } else {
-            splice(draft, endpoint, to, message.body, &mut cx.memory.pool)?;
+            splice(draft, endpoint, to, call.message.body, &mut call.cx.memory.pool)?;
         }
         if translated || added > 0 || draft.text.capacity() > REQUEST_BYTES {
-            self.keep(draft, message, cx)?;
+            self.keep(draft, call)?;
         }
         Ok(Built::Whole)
     }
@@ -146,15 +140,10 @@ impl Request {
     /// The outgoing body is written. It stays in the buffers with the state of the translation, if the share of the key
     /// allows it: their size was not known before.
     #[inline]
-    pub(super) fn keep(
-        &self,
-        draft: &mut OutgoingRequest,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Result<(), Refusal> {
-        let storage = message.storage.max(message.body.len()) + draft.storage();
+    pub(super) fn keep(&self, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), Refusal> {
+        let storage = call.message.storage.max(call.message.body.len()) + draft.storage();
         match self.found.key {
-            Some(key) => cx.memory.budget.took(&mut draft.promise, key, storage, &mut cx.memory.pool),
+            Some(key) => call.cx.memory.budget.took(&mut draft.promise, key, storage, &mut call.cx.memory.pool),
             None => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! Usage and cost that a request is charged. The cost in its usage record, in the head of a complete answer, and in the
 //! last usage of a stream whose client asked for it, is the same number.
 
-use super::event::ClientMessage;
+use super::event::DriverCall;
 use super::fault::{Fault, FaultKind};
 use super::job::{Request, RequestJob, RequestNotes};
 use super::state::Body;
@@ -9,7 +9,6 @@ use crate::base::limits::{BYTES_PER_TOKEN_MAX, ROW_COST_MAX};
 use crate::base::text::push_cost;
 use crate::base::time::Mono;
 use crate::dialect::{self, Broken, ObservedUsage, Reported, SseStream, write_cost};
-use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::{ModelEndpoint, Passthrough};
@@ -70,14 +69,7 @@ impl RequestJob {
 
     /// Charges an answer that failed before any of it was relayed. The provider bills the usage that it reports, and
     /// has also generated an answer that is too large here.
-    pub(super) fn charge_failed(
-        &mut self,
-        body: &Body,
-        draft: &OutgoingRequest,
-        fault: &Fault,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) {
+    pub(super) fn charge_failed(&mut self, body: &Body, draft: &OutgoingRequest, fault: &Fault, call: &mut DriverCall) {
         let mut observed = body.observed();
         if let Some(reported) = &fault.reported {
             observed.reported.merge(**reported);
@@ -85,14 +77,14 @@ impl RequestJob {
         if let FaultKind::TooLarge(_, came) = fault.kind {
             let relayed = self.request.endpoint().and_then(ModelEndpoint::passthrough);
             let generates = relayed.is_none_or(Passthrough::generates);
-            let most = if generates { self.request.completion_max(draft, message) } else { 0 };
+            let most = if generates { self.request.completion_max(draft, &call.message) } else { 0 };
             let text = most.min(came as u64 / BYTES_PER_TOKEN_MAX);
             observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
         } else {
             if let Body::Collect { buf, .. } = body
                 && let Some((from, _)) = self.endpoints()
                 && !buf.is_empty()
-                && !cx.is_long(buf.len())
+                && !call.cx.is_long(buf.len())
             {
                 // Events that were cut off may have reported it.
                 observed.reported = *dialect::rejected(from, buf.bytes(), Broken::NotJson).reported;
@@ -102,7 +94,7 @@ impl RequestJob {
             }
         }
         if observed.reported.input.is_none() {
-            self.count_prompt(draft, message, cx);
+            self.count_prompt(draft, call);
         }
         let known = observed.reported;
         let source = match known {

@@ -1,11 +1,10 @@
 //! The connection of an attempt: a kept one, or dials to the addresses of the provider's host. The dial to a slow
 //! address continues while the next ones are tried (RFC 8305); all of them share `connect_timeout`.
 
-use super::event::{Dial, Effect};
+use super::event::{Dial, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::{Attempt, Request, RequestJob};
 use super::next::NextStep;
-use super::output::Output;
 use super::state::{Attempting, Dials, Half};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
@@ -27,22 +26,22 @@ impl Attempting {
     }
 
     /// This connection is established: closes the other dial, and remembers the address if it was not the first.
-    pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, out: &mut Output, cx: &mut Cx) -> Effect {
+    pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, call: &mut DriverCall) -> Effect {
         let (Dials { newest, earlier }, tried) = (self.half.dials(), job.attempt.addresses);
         let (order, other) = match earlier {
             Some((earlier, order)) if earlier == provider => (order, newest),
             _ => (tried.order(), earlier.map(|(earlier, _)| earlier)),
         };
         if let Some(other) = other {
-            out.release(other, false);
+            call.out.release(other, false);
         }
         (self.half, self.by) = (Half::Open(provider), Mono::NEVER);
         if order > 0
             && let Some(provider) = job.target_provider()
-            && let Some(addr) = tried.address(order, addresses(provider, cx))
+            && let Some(addr) = tried.address(order, addresses(provider, call.cx))
         {
             let (host, port) = provider.next_hop();
-            cx.upstreams.names.has_answered(host, port, addr);
+            call.cx.upstreams.names.has_answered(host, port, addr);
         }
         Effect::Send(provider)
     }
@@ -54,8 +53,7 @@ impl Attempting {
         job: &mut RequestJob,
         id: ProviderId,
         why: DialError,
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> NextStep {
         let Dials { newest, earlier } = self.half.dials();
         if newest.is_some_and(|newest| newest != id) {
@@ -64,24 +62,24 @@ impl Attempting {
         }
         let earlier = earlier.filter(|(earlier, _)| *earlier != id);
         self.half = Half::Dialing(Dials { newest: None, earlier });
-        if matches!(why, DialError::Connect(_)) && job.attempt.next_address(&job.request, cx) {
-            return self.dial_again(job, out, cx);
+        if matches!(why, DialError::Connect(_)) && job.attempt.next_address(&job.request, call.cx) {
+            return self.dial_again(job, call);
         }
         match earlier.is_some() {
             true => self.goes_on(Effect::Wait),
-            false => self.failed(job, Fault::from(FaultKind::Dial(why)), false, out, cx),
+            false => self.failed(job, Fault::from(FaultKind::Dial(why)), false, call),
         }
     }
 
     /// A dial takes long: the next address is tried while the slow dial continues.
-    pub(super) fn dial_late(mut self, dials: Dials, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> NextStep {
+    pub(super) fn dial_late(mut self, dials: Dials, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
         let Dials { newest, earlier } = dials;
         let timeout = job.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
         let (order, until) = (job.attempt.addresses.order(), job.attempt.begun.after(timeout));
-        if until <= cx.now.mono {
-            return self.failed(job, Fault::from(FaultKind::ConnectTimeout), false, out, cx);
+        if until <= call.cx.now.mono {
+            return self.failed(job, Fault::from(FaultKind::ConnectTimeout), false, call);
         }
-        if !job.attempt.next_address(&job.request, cx) {
+        if !job.attempt.next_address(&job.request, call.cx) {
             // Fewer addresses are known than when it began.
             self.by = until;
             return self.goes_on(Effect::Wait);
@@ -89,9 +87,9 @@ impl Attempting {
         let slow = earlier.or(newest.map(|newest| (newest, order)));
         self.half = Half::Dialing(Dials { newest: None, earlier: slow });
         if let (Some(_), Some(newest)) = (earlier, newest) {
-            out.release(newest, false);
+            call.out.release(newest, false);
         }
-        self.dial_again(job, out, cx)
+        self.dial_again(job, call)
     }
 
     /// The host's addresses are known, or their lookup has failed.
@@ -99,25 +97,24 @@ impl Attempting {
         self,
         job: &mut RequestJob,
         failed: Option<&'static str>,
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> NextStep {
         match failed {
             Some(why) => {
                 let fault = job.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
-                self.failed(job, fault, false, out, cx)
+                self.failed(job, fault, false, call)
             }
-            None => self.dial_again(job, out, cx),
+            None => self.dial_again(job, call),
         }
     }
 
-    fn dial_again(mut self, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> NextStep {
-        match job.connect(Some(self.half.dials()), cx) {
+    fn dial_again(mut self, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
+        match job.connect(Some(self.half.dials()), call.cx) {
             Ok((half, by, effect)) => {
                 (self.half, self.by) = (half, by);
                 self.goes_on(effect)
             }
-            Err(fault) => self.failed(job, *fault, false, out, cx),
+            Err(fault) => self.failed(job, *fault, false, call),
         }
     }
 }

@@ -9,72 +9,71 @@ use super::reading;
 use super::state::{Attempting, Exchange, Queued, Reserving, State, Translating};
 use super::transitions::Step;
 use crate::dialect::RequestForm;
-use crate::gateway::cx::Cx;
 use crate::policy::refusal::Refusal;
 
 impl Exchange {
     /// Handles an event in the present state. A combination that is not in the table of transitions is a bug: it ends
     /// this exchange, and a debug build panics.
     #[inline]
-    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall, cx: &mut Cx) -> Effect {
+    pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall) -> Effect {
         let step = Step::of(self, &event);
-        let effect = self.handle(event, call, cx);
+        let effect = self.handle(event, call);
         step.leads(self, &effect);
         effect
     }
 
-    fn handle(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall, cx: &mut Cx) -> Effect {
+    fn handle(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall) -> Effect {
         let Exchange { job, state } = self;
         let next = match (&mut *state, event) {
             (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
-                let scanned = job.request.scan(draft, false, &call.message, cx);
+                let scanned = job.request.scan(draft, false, call);
                 if scanned.is_err() || !draft.scan.form().is_some_and(RequestForm::may_be_sent) {
                     return scanned.map_or_else(Effect::refuse, |()| Effect::Nothing);
                 }
                 // Enough of the form has arrived.
                 let event = ExchangeEvent::Body { complete: false };
-                leave(std::mem::replace(state, State::Ended), job, event, call, cx)
+                leave(std::mem::replace(state, State::Ended), job, event, call)
             }
             (State::Reading { .. }, ExchangeEvent::Refused(refusal)) => return Effect::refuse(*refusal),
             (
                 State::Queued(Queued { draft, .. }) | State::Attempting(Attempting { draft, .. }),
                 ExchangeEvent::Count,
             ) => {
-                job.count_now(draft, &call.message, cx);
+                job.count_now(draft, call);
                 return Effect::Nothing;
             }
             (State::Answering(answering), ExchangeEvent::Count) => {
                 if let Some(draft) = answering.draft.get() {
-                    job.count_now(draft, &call.message, cx);
+                    job.count_now(draft, call);
                 }
                 return Effect::Nothing;
             }
             (State::Attempting(attempting), ExchangeEvent::Dialed(id)) => {
-                return attempting.dialed(job, id, call.out, cx);
+                return attempting.dialed(job, id, call);
             }
-            (State::Attempting(attempting), ExchangeEvent::Sent) => return attempting.sent(job, cx.now.mono),
-            (State::Answering(answering), ExchangeEvent::Sent) => return answering.sent(cx),
-            (State::Answering(answering), ExchangeEvent::Whole(body)) => match answering.whole(job, body, call, cx) {
+            (State::Attempting(attempting), ExchangeEvent::Sent) => return attempting.sent(job, call.cx.now.mono),
+            (State::Answering(answering), ExchangeEvent::Sent) => return answering.sent(call.cx),
+            (State::Answering(answering), ExchangeEvent::Whole(body)) => match answering.whole(job, body, call) {
                 Ok(effect) => return effect,
-                Err(over) => std::mem::take(answering).over(*over, job, call, cx),
+                Err(over) => std::mem::take(answering).over(*over, job, call),
             },
-            (State::Answering(answering), ExchangeEvent::BodyEnd) => match answering.body_end(job, call, cx) {
+            (State::Answering(answering), ExchangeEvent::BodyEnd) => match answering.body_end(job, call) {
                 Ok(effect) => return effect,
-                Err(over) => std::mem::take(answering).over(*over, job, call, cx),
+                Err(over) => std::mem::take(answering).over(*over, job, call),
             },
             (State::Answering(answering), ExchangeEvent::Offloaded(product)) => {
-                match answering.offloaded(job, product.map(|product| *product), call, cx) {
+                match answering.offloaded(job, product.map(|product| *product), call) {
                     Ok(effect) => return effect,
-                    Err(over) => std::mem::take(answering).over(*over, job, call, cx),
+                    Err(over) => std::mem::take(answering).over(*over, job, call),
                 }
             }
             (State::Answering(answering), ExchangeEvent::Room) => {
                 answering.paused = false;
-                return answering.drained(cx);
+                return answering.drained(call.cx);
             }
-            (State::Answering(answering), ExchangeEvent::Drained) => return answering.drained(cx),
+            (State::Answering(answering), ExchangeEvent::Drained) => return answering.drained(call.cx),
             (State::Committing(committing), ExchangeEvent::Committed) => {
-                return committing.committed(job, call.out, cx);
+                return committing.committed(job, call);
             }
             // The connection watches an arriving body; an ended response has no deadline.
             (State::Reading { .. }, ExchangeEvent::Due { .. }) => return Effect::Nothing,
@@ -83,38 +82,38 @@ impl Exchange {
                 State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
                 ExchangeEvent::Drained,
             ) => return Effect::Nothing,
-            (state, ExchangeEvent::Left) => return state.left(job, call, cx),
-            (state, ExchangeEvent::Stopped) => return state.stopped(job, call.out, cx),
-            (state, event) => leave(std::mem::replace(state, State::Ended), job, event, call, cx),
+            (state, ExchangeEvent::Left) => return state.left(job, call),
+            (state, ExchangeEvent::Stopped) => return state.stopped(job, call),
+            (state, event) => leave(std::mem::replace(state, State::Ended), job, event, call),
         };
-        self.go(next, call, cx)
+        self.go(next, call)
     }
 
     /// Handles a piece of the response's body, of which [`Answering::pass_alike`] has taken `alike` bytes.
-    pub(crate) fn data(&mut self, data: &[u8], alike: usize, call: &mut DriverCall, cx: &mut Cx) -> Effect {
+    pub(crate) fn data(&mut self, data: &[u8], alike: usize, call: &mut DriverCall) -> Effect {
         let taken = Step::of(self, &format_args!("Data"));
         let Exchange { job, state } = self;
         let next = match state {
-            State::Answering(answering) => match answering.data(job, data, alike, call, cx) {
+            State::Answering(answering) => match answering.data(job, data, alike, call) {
                 Ok(effect) => {
                     taken.leads(self, &effect);
                     return effect;
                 }
-                Err(over) => std::mem::take(answering).over(*over, job, call, cx),
+                Err(over) => std::mem::take(answering).over(*over, job, call),
             },
             state => {
                 let fault = Box::new(Fault::from(FaultKind::Internal));
                 NextStep::End(std::mem::replace(state, State::Ended), fault)
             }
         };
-        let effect = self.go(next, call, cx);
+        let effect = self.go(next, call);
         taken.leads(self, &effect);
         effect
     }
 
     /// Takes the steps that follow, until the request waits or ends. It calls itself where a loop would copy each step;
     /// a request's steps are bounded by its attempts, and it waits in most of them.
-    fn go(&mut self, next: NextStep, call: &mut DriverCall, cx: &mut Cx) -> Effect {
+    fn go(&mut self, next: NextStep, call: &mut DriverCall) -> Effect {
         let Exchange { job, state } = self;
         let next = match next {
             NextStep::Enter(entered, effect) => {
@@ -123,37 +122,35 @@ impl Exchange {
             }
             NextStep::End(entered, fault) => {
                 *state = entered;
-                return state.end(job, *fault, call.out, cx);
+                return state.end(job, *fault, call);
             }
             NextStep::EndAfter(entered, fault, forward) => {
                 *state = entered;
                 let good = std::mem::take(&mut call.out.bytes);
-                let effect = state.end(job, *fault, call.out, cx);
+                let effect = state.end(job, *fault, call);
                 let error = std::mem::replace(&mut call.out.bytes, good);
                 call.out.bytes.extend_from_slice(&error);
                 return if let Effect::End(_, outcome) = effect { Effect::End(forward, outcome) } else { effect };
             }
-            NextStep::Reserve { draft, others_counted } => {
-                Reserving::begin(job, draft, others_counted, &call.message, cx)
-            }
-            NextStep::Serve(draft) => match job.start_clocks(cx.now.mono) {
-                Some(queue) => Queued::first(job, queue, draft, &call.message, cx),
-                None => Attempting::first(job, draft, &call.message, cx),
+            NextStep::Reserve { draft, others_counted } => Reserving::begin(job, draft, others_counted, call),
+            NextStep::Serve(draft) => match job.start_clocks(call.cx.now.mono) {
+                Some(queue) => Queued::first(job, queue, draft, call),
+                None => Attempting::first(job, draft, call),
             },
-            NextStep::Translate(draft, failed) => Translating::begin(job, draft, failed, cx),
-            NextStep::Attempt(draft) => Attempting::begin(job, draft, cx),
-            NextStep::Failed(draft, fault) => job.attempt_failed(draft, fault, cx),
-            NextStep::Another(draft, fault) => job.next_target(draft, fault, &call.message, cx),
-            NextStep::Wait(draft, fault) => Queued::again(job, draft, fault, &call.message, cx),
-            NextStep::LastResort(draft, fault) => job.last_resort(draft, fault, &call.message, cx),
-            NextStep::GiveUp(draft, fault) => job.give_up(draft, fault, cx),
+            NextStep::Translate(draft, failed) => Translating::begin(job, draft, failed, call.cx),
+            NextStep::Attempt(draft) => Attempting::begin(job, draft, call.cx),
+            NextStep::Failed(draft, fault) => job.attempt_failed(draft, fault, call.cx),
+            NextStep::Another(draft, fault) => job.next_target(draft, fault, call),
+            NextStep::Wait(draft, fault) => Queued::again(job, draft, fault, call),
+            NextStep::LastResort(draft, fault) => job.last_resort(draft, fault, call),
+            NextStep::GiveUp(draft, fault) => job.give_up(draft, fault, call.cx),
         };
-        self.go(next, call, cx)
+        self.go(next, call)
     }
 }
 
 /// Handles an event that may end the state: the handler gets the state itself.
-fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mut DriverCall, cx: &mut Cx) -> NextStep {
+fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mut DriverCall) -> NextStep {
     match (state, event) {
         (State::Identifying { head, .. }, ExchangeEvent::LookedUp { answered: true }) => {
             NextStep::Enter(State::Ended, Effect::Authorize(head))
@@ -162,9 +159,7 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due { .. }) => {
             NextStep::Enter(State::Ended, Effect::refuse(Refusal::store()))
         }
-        (State::Reading { draft }, ExchangeEvent::Body { complete }) => {
-            reading::complete(job, draft, complete, call, cx)
-        }
+        (State::Reading { draft }, ExchangeEvent::Body { complete }) => reading::complete(job, draft, complete, call),
         (
             state @ (State::Reserving(_)
             | State::Queued(_)
@@ -172,47 +167,43 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
             | State::Answering(_)
             | State::Committing(_)),
             event @ (ExchangeEvent::Body { .. } | ExchangeEvent::Refused(_)),
-        ) => form_event(state, job, event, call, cx),
+        ) => form_event(state, job, event, call),
         (State::Translating(translating), ExchangeEvent::Translated { draft, built }) => {
-            translating.translated(job, draft, built, &call.message, cx)
+            translating.translated(job, draft, built, call)
         }
         (state @ State::Translating(_), ExchangeEvent::Offloaded(_)) => {
             NextStep::End(state, Box::new(Fault::from(FaultKind::Internal)))
         }
         (State::Translating(translating), ExchangeEvent::Due { unread, drained }) => {
-            translating.due(job, (unread, drained), call.out, cx)
+            translating.due(job, (unread, drained), call)
         }
-        (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, cx),
+        (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, call.cx),
         // The bounded requests that share a limit with this one are counted now.
         (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
             NextStep::Reserve { draft, others_counted: true }
         }
-        (State::Reserving(reserving), ExchangeEvent::Due { .. }) => reserving.not_ruled(job, cx),
-        (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, &call.message, cx),
-        (State::Queued(queued), ExchangeEvent::Due { unread, drained }) => {
-            queued.due(job, (unread, drained), call.out, cx)
-        }
-        (State::Attempting(attempting), ExchangeEvent::Named { failed }) => {
-            attempting.resolved(job, failed, call.out, cx)
-        }
+        (State::Reserving(reserving), ExchangeEvent::Due { .. }) => reserving.not_ruled(job, call.cx),
+        (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, call),
+        (State::Queued(queued), ExchangeEvent::Due { unread, drained }) => queued.due(job, (unread, drained), call),
+        (State::Attempting(attempting), ExchangeEvent::Named { failed }) => attempting.resolved(job, failed, call),
         (State::Attempting(attempting), ExchangeEvent::DialFailed(id, why)) => {
-            attempting.dial_failed(job, id, why, call.out, cx)
+            attempting.dial_failed(job, id, why, call)
         }
-        (State::Attempting(Attempting { draft, .. }), ExchangeEvent::Renewed) => job.renewed(draft, &call.message, cx),
+        (State::Attempting(Attempting { draft, .. }), ExchangeEvent::Renewed) => job.renewed(draft, call),
         (State::Attempting(attempting), ExchangeEvent::Head(head, bytes)) => {
-            attempting.answered(job, head, bytes, call.out, cx)
+            attempting.answered(job, head, bytes, call)
         }
         (State::Attempting(attempting), ExchangeEvent::Failed { kind, reused }) => {
-            attempting.failed(job, Fault::from(kind), reused, call.out, cx)
+            attempting.failed(job, Fault::from(kind), reused, call)
         }
         (State::Attempting(attempting), ExchangeEvent::Due { unread, drained }) => {
-            attempting.due(job, (unread, drained), call, cx)
+            attempting.due(job, (unread, drained), call)
         }
         (State::Answering(answering), ExchangeEvent::Failed { kind, reused }) => {
-            answering.failed(job, Fault::from(kind), reused, call, cx)
+            answering.failed(job, Fault::from(kind), reused, call)
         }
         (State::Answering(answering), ExchangeEvent::Due { unread, drained }) => {
-            answering.due(job, (unread, drained), call, cx)
+            answering.due(job, (unread, drained), call)
         }
         (state @ State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due { .. }) => {
             NextStep::End(state, Box::new(Fault::from(FaultKind::Store)))
@@ -225,16 +216,10 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
 }
 
 /// Handles a further part of a form, which goes on arriving while it is sent, or the error in it. The state stays.
-fn form_event(
-    mut state: State,
-    job: &mut RequestJob,
-    event: ExchangeEvent<'_>,
-    call: &mut DriverCall,
-    cx: &mut Cx,
-) -> NextStep {
+fn form_event(mut state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mut DriverCall) -> NextStep {
     let effect = match event {
-        ExchangeEvent::Refused(refusal) => state.refuse_form(job, *refusal, call, cx),
-        event => state.form_came(job, matches!(event, ExchangeEvent::Body { complete: true }), call, cx),
+        ExchangeEvent::Refused(refusal) => state.refuse_form(job, *refusal, call),
+        event => state.form_came(job, matches!(event, ExchangeEvent::Body { complete: true }), call),
     };
     NextStep::Enter(state, effect)
 }

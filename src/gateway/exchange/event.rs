@@ -7,6 +7,7 @@ use crate::base::buf::Buf;
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
 use crate::dialect::{Invalid, OwnedTarget};
+use crate::gateway::cx::Cx;
 use crate::gateway::ids::{ExchangeId, ProviderId};
 use crate::gateway::offload::Product;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -77,11 +78,11 @@ pub(crate) enum ExchangeEvent<'a> {
     Stopped,
 }
 
-/// Message and output, which the driver lends to an exchange that handles an event.
-#[derive(Debug)]
+/// Message, output and services, which the driver lends to an exchange that handles an event.
 pub(crate) struct DriverCall<'a> {
     pub(crate) message: ClientMessage<'a>,
     pub(crate) out: &'a mut Output,
+    pub(crate) cx: &'a mut Cx,
 }
 
 /// The driver's next action.

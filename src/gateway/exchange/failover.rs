@@ -2,11 +2,10 @@
 //! is possible as long as the draft is kept: the exchange drops it once part of an answer has been relayed.
 
 use super::build::Built;
-use super::event::{ClientMessage, DriverCall, Effect};
+use super::event::{DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::{Attempt, Request, RequestJob};
 use super::next::NextStep;
-use super::output::Output;
 use super::state::{Answering, Attempting, Draft, Half, Outgoing, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
@@ -19,11 +18,10 @@ impl Attempting {
         job: &mut RequestJob,
         fault: Fault,
         reused: bool,
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> NextStep {
-        self.drop_provider(out);
-        after(job, self.draft, fault, reused, cx)
+        self.drop_provider(call.out);
+        after(job, self.draft, fault, reused, call.cx)
     }
 }
 
@@ -35,19 +33,18 @@ impl Answering {
         mut fault: Fault,
         reused: bool,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> NextStep {
         (fault.answered, fault.came) = (true, self.body.came());
         self.drop_provider(call.out);
         match std::mem::replace(&mut self.draft, Draft::Gone) {
             Draft::Kept(mut draft) => {
-                job.charge_failed(&self.body, &draft, &fault, &call.message, cx);
-                cx.memory.release(&mut draft.answer);
-                self.release(job.request.found.key, cx);
-                after(job, draft, fault, reused, cx)
+                job.charge_failed(&self.body, &draft, &fault, call);
+                call.cx.memory.release(&mut draft.answer);
+                self.release(job.request.found.key, call.cx);
+                after(job, draft, fault, reused, call.cx)
             }
             draft => {
-                job.target_failed(&fault, cx);
+                job.target_failed(&fault, call.cx);
                 self.draft = draft;
                 NextStep::End(State::Answering(self), Box::new(fault))
             }
@@ -92,16 +89,10 @@ impl RequestJob {
 
     /// Chooses the next target for which the request can be written, and skips others: the request is valid, since it
     /// could be written for an earlier target.
-    pub(super) fn next_target(
-        &mut self,
-        mut draft: Outgoing,
-        fault: Box<Fault>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> NextStep {
+    pub(super) fn next_target(&mut self, mut draft: Outgoing, fault: Box<Fault>, call: &mut DriverCall) -> NextStep {
         let failed = self.attempt.target;
-        while self.attempt.choose(&self.request, &draft, cx) {
-            match self.build(&mut draft, message, cx) {
+        while self.attempt.choose(&self.request, &draft, call.cx) {
+            match self.build(&mut draft, call) {
                 Ok(Built::Whole) => return NextStep::Attempt(draft),
                 Ok(Built::TooLong) => return NextStep::Translate(draft, Some(Box::new((*fault, failed)))),
                 Err(_) => {}
@@ -113,21 +104,15 @@ impl RequestJob {
 
     /// No other target is left. If the provider has refused a secret that was renewed since, makes one more attempt at
     /// the present target; if it is being renewed, waits for that; otherwise ends the request.
-    pub(super) fn last_resort(
-        &mut self,
-        draft: Outgoing,
-        fault: Box<Fault>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> NextStep {
+    pub(super) fn last_resort(&mut self, draft: Outgoing, fault: Box<Fault>, call: &mut DriverCall) -> NextStep {
         if fault.kind == FaultKind::Status(401) && !self.attempt.renewed {
             self.attempt.renewed = true;
-            if self.adopt_secret(cx) {
-                return self.once_more(draft, fault, message, cx);
+            if self.adopt_secret(call.cx) {
+                return self.once_more(draft, fault, call);
             }
-            if self.origin().is_some_and(|origin| cx.upstreams.renewals.contains(origin)) {
+            if self.origin().is_some_and(|origin| call.cx.upstreams.renewals.contains(origin)) {
                 let timeout = self.target().map_or(Default::default(), |target| target.limits.connect_timeout);
-                let by = cx.now.mono.after(timeout);
+                let by = call.cx.now.mono.after(timeout);
                 return NextStep::Enter(
                     State::Attempting(Attempting { draft, half: Half::Renewing, by }),
                     Effect::Wait,
@@ -138,8 +123,8 @@ impl RequestJob {
     }
 
     /// Writes the request for the present target again.
-    fn once_more(&mut self, mut draft: Outgoing, fault: Box<Fault>, message: &ClientMessage, cx: &mut Cx) -> NextStep {
-        match self.build(&mut draft, message, cx) {
+    fn once_more(&mut self, mut draft: Outgoing, fault: Box<Fault>, call: &mut DriverCall) -> NextStep {
+        match self.build(&mut draft, call) {
             Ok(Built::Whole) => NextStep::Attempt(draft),
             Ok(Built::TooLong) => NextStep::Translate(draft, Some(Box::new((*fault, self.attempt.target)))),
             Err(_) => NextStep::GiveUp(draft, fault),
@@ -147,10 +132,10 @@ impl RequestJob {
     }
 
     /// The refused secret has been read again, or that takes too long.
-    pub(super) fn renewed(&mut self, draft: Outgoing, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+    pub(super) fn renewed(&mut self, draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let fault = Box::new(Fault::from(FaultKind::Status(401)));
-        match self.adopt_secret(cx) {
-            true => self.once_more(draft, fault, message, cx),
+        match self.adopt_secret(call.cx) {
+            true => self.once_more(draft, fault, call),
             false => NextStep::GiveUp(draft, fault),
         }
     }

@@ -3,10 +3,9 @@
 //! finishing event on, or a whole answer, waits until it is in the ledger, so that a kill loses nothing that a client
 //! saw completed. A stream waits for a commit only at its own end.
 
-use super::event::{ClientMessage, DriverCall, Effect, Forward, Outcome};
+use super::event::{DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob};
-use super::output::Output;
 use super::own_events::EventWriter;
 use super::state::{Body, Committing, Exchange, FinalOutput, State};
 use crate::base::time::Mono;
@@ -26,7 +25,7 @@ pub(super) const CLIENT_LEFT: u16 = 499;
 
 impl State {
     /// No attempt is left: sends an error with its own status, or an error event if a head was sent.
-    pub(super) fn end(&mut self, job: &mut RequestJob, fault: Fault, out: &mut Output, cx: &Cx) -> Effect {
+    pub(super) fn end(&mut self, job: &mut RequestJob, fault: Fault, call: &mut DriverCall) -> Effect {
         let (mut last, mut observed) = (job.attempt.attempts.into(), ObservedUsage::default());
         let writer = match self {
             // A waiting request fails without an attempt.
@@ -35,11 +34,11 @@ impl State {
                 EventWriter::Opening(queued.draft.state.as_ref())
             }
             State::Attempting(attempting) => {
-                attempting.drop_provider(out);
+                attempting.drop_provider(call.out);
                 EventWriter::Opening(attempting.draft.state.as_ref())
             }
             State::Answering(answering) => {
-                answering.drop_provider(out);
+                answering.drop_provider(call.out);
                 observed = answering.body.observed();
                 answering.body.writer()
             }
@@ -61,11 +60,11 @@ impl State {
             return Effect::Refuse(Box::new(refusal), outcome);
         }
         let opens = job.open();
-        out.bytes.clear();
+        call.out.bytes.clear();
         if let Some(endpoint) = job.request.endpoint() {
-            let identity = job.request.counted_identity(cx.now.unix);
+            let identity = job.request.counted_identity(call.cx.now.unix);
             let words = local::words(&refusal, job.request.id.as_str());
-            if !writer.failure(endpoint, job.attempt.told, &words, &identity, &mut out.bytes) {
+            if !writer.failure(endpoint, job.attempt.told, &words, &identity, &mut call.out.bytes) {
                 return Effect::Cut(outcome);
             }
         }
@@ -73,30 +72,30 @@ impl State {
     }
 
     /// The drain time is over.
-    pub(super) fn stopped(&mut self, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> Effect {
+    pub(super) fn stopped(&mut self, job: &mut RequestJob, call: &mut DriverCall) -> Effect {
         if let State::Attempting(_) | State::Answering(_) = self {
-            abandon(job, cx);
+            abandon(job, call.cx);
         }
-        self.end(job, Fault::from(FaultKind::Draining), out, cx)
+        self.end(job, Fault::from(FaultKind::Draining), call)
     }
 
     /// The client has left.
-    pub(super) fn left(&mut self, job: &mut RequestJob, call: &mut DriverCall, cx: &mut Cx) -> Effect {
+    pub(super) fn left(&mut self, job: &mut RequestJob, call: &mut DriverCall) -> Effect {
         let (mut observed, mut shown) = (ObservedUsage::default(), false);
         match self {
             State::Attempting(attempting) => {
-                left_under_way(job, Some(&attempting.draft), &call.message, cx);
+                left_under_way(job, Some(&attempting.draft), call);
                 attempting.drop_provider(call.out);
             }
             State::Answering(answering) => {
-                left_under_way(job, answering.draft.get(), &call.message, cx);
+                left_under_way(job, answering.draft.get(), call);
                 answering.drop_provider(call.out);
                 observed = answering.body.observed();
                 if let Body::Stream(stream) = &answering.body {
                     shown = job.request.has_shown_cost(stream, &observed);
                 }
             }
-            _ => job.note_unanswered(cx),
+            _ => job.note_unanswered(call.cx),
         }
         job.notes.get_mut().cause = Some(Cause::new("client left", ""));
         Effect::Gone(Outcome { status: CLIENT_LEFT, error: None, usage: job.partial_usage(observed, Some(shown)) })
@@ -104,13 +103,13 @@ impl State {
 }
 
 /// The client leaves during an attempt or its answer.
-fn left_under_way(job: &mut RequestJob, draft: Option<&OutgoingRequest>, message: &ClientMessage, cx: &mut Cx) {
+fn left_under_way(job: &mut RequestJob, draft: Option<&OutgoingRequest>, call: &mut DriverCall) {
     // A request that was not sent costs nothing, whatever its prompt is.
     if let Some(draft) = draft.filter(|_| job.attempt.sent != Mono::NEVER) {
-        job.count_now(draft, message, cx);
+        job.count_now(draft, call);
     }
-    job.note_unanswered(cx);
-    abandon(job, cx);
+    job.note_unanswered(call.cx);
+    abandon(job, call.cx);
 }
 
 /// Ends the attempt under way; its target is not to blame.
@@ -135,18 +134,17 @@ pub(super) fn await_row(
     mut committing: Committing,
     forward: Forward,
     call: &mut DriverCall,
-    cx: &mut Cx,
 ) -> (Committing, Effect) {
-    let row = job.settle(committing.usage, 200, cx).and_then(|(_, row)| row);
-    committing.by = cx.now.mono.after(job.request.setup.config.store.max_commit_lag);
+    let row = job.settle(committing.usage, 200, call.cx).and_then(|(_, row)| row);
+    committing.by = call.cx.now.mono.after(job.request.setup.config.store.max_commit_lag);
     let Some(row) = row else {
         // Without an admission there is no usage record to wait for.
-        let effect = committing.committed(job, call.out, cx);
+        let effect = committing.committed(job, call);
         return (committing, effect);
     };
-    cx.accounts.ledger.hold_back(row.get(), call.message.exchange);
+    call.cx.accounts.ledger.hold_back(row.get(), call.message.exchange);
     let effect = match committing.kind {
-        FinalOutput::Events => job.forward(Forward { waits: true, ..forward }, call.out, cx),
+        FinalOutput::Events => job.forward(Forward { waits: true, ..forward }, call),
         FinalOutput::Whole | FinalOutput::Bulk => Effect::Wait,
     };
     (committing, effect)
@@ -183,15 +181,15 @@ impl Exchange {
 
 impl Committing {
     /// The usage record is committed: sends the end of the answer that was held back.
-    pub(super) fn committed(&mut self, job: &mut RequestJob, out: &mut Output, cx: &mut Cx) -> Effect {
+    pub(super) fn committed(&mut self, job: &mut RequestJob, call: &mut DriverCall) -> Effect {
         let outcome = Outcome { status: 200, error: None, usage: self.usage };
         let mut buf = std::mem::take(&mut self.last);
         if self.kind == FinalOutput::Bulk {
             return Effect::AnswerBulk(outcome, buf);
         }
-        out.bytes.clear();
-        out.bytes.extend_from_slice(buf.bytes());
-        buf.release(&mut cx.memory.pool);
+        call.out.bytes.clear();
+        call.out.bytes.extend_from_slice(buf.bytes());
+        buf.release(&mut call.cx.memory.pool);
         match self.kind {
             FinalOutput::Events => Effect::End(Forward { opens: job.open(), ..Forward::default() }, outcome),
             _ => Effect::Answer(outcome),

@@ -133,8 +133,8 @@ impl Exchange {
     }
 
     /// Asks the shared ledger for the state of the key. Returns false if the local state is enough.
-    pub(crate) fn look(&mut self, message: &ClientMessage, cx: &mut Cx) -> bool {
-        let Some(reserving) = Reserving::look(&self.job, message, cx) else { return false };
+    pub(crate) fn look(&mut self, call: &mut DriverCall) -> bool {
+        let Some(reserving) = Reserving::look(&self.job, call) else { return false };
         self.state = State::Reserving(reserving);
         true
     }

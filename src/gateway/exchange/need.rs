@@ -1,12 +1,12 @@
 //! Computes the tokens and money that a request may use: its prompt, all answers that it requests, and bytes that
 //! providers get in addition to those counted. Also the share of a limit that one request may take.
 
-use super::event::ClientMessage;
+use super::event::{ClientMessage, DriverCall};
 use super::job::Request;
 use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::time::Unix;
 use crate::dialect::{self, BOUND_MIN, Beside, Fields, RequestTarget};
-use crate::gateway::cx::{Access, Cx};
+use crate::gateway::cx::Access;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::config::Config;
@@ -32,9 +32,9 @@ impl Request {
     }
 
     /// Maximum usage of the request with a prompt of this many tokens; money only if it is limited, or may soon be.
-    pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, message: &ClientMessage, cx: &Cx) -> Amount {
-        let payer = self.payer(&cx.access, &cx.setup.config).ok();
-        self.amount_of(payer, prompt, draft, message)
+    pub(super) fn amount(&self, prompt: u64, draft: &OutgoingRequest, call: &DriverCall) -> Amount {
+        let payer = self.payer(&call.cx.access, &call.cx.setup.config).ok();
+        self.amount_of(payer, prompt, draft, &call.message)
     }
 
     /// Like [`Exchange::amount`], for a payer that is known.
@@ -79,17 +79,11 @@ impl Request {
     /// Returns the reservation of a request with files of unknown size: their maximum, but no more than a whole limit.
     /// So such requests run one after the other. The known part may still exceed the limit.
     #[cold]
-    pub(super) fn with_fetched(
-        &self,
-        all: Amount,
-        draft: &OutgoingRequest,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Amount {
-        let Ok(payer) = self.payer(&cx.access, &cx.setup.config) else { return all };
-        let prompt = draft.scan.prompt_tokens(message.body).count() + self.unknown_tokens(draft, message);
-        let known = self.amount_of(Some(payer), prompt - draft.scan.tokens_fetched(), draft, message);
-        all.min(cx.accounts.meter.share(payer).max(known))
+    pub(super) fn with_fetched(&self, all: Amount, draft: &OutgoingRequest, call: &mut DriverCall) -> Amount {
+        let Ok(payer) = self.payer(&call.cx.access, &call.cx.setup.config) else { return all };
+        let prompt = draft.scan.prompt_tokens(call.message.body).count() + self.unknown_tokens(draft, &call.message);
+        let known = self.amount_of(Some(payer), prompt - draft.scan.tokens_fetched(), draft, &call.message);
+        all.min(call.cx.accounts.meter.share(payer).max(known))
     }
 
     /// Tokens of the client's unknown members that a target is sent, with each prompt: reserved, and charged if the

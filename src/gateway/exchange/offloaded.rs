@@ -1,11 +1,10 @@
 //! Long events of a stream, which a helper thread reads.
 
-use super::event::{AnswerStep, ClientMessage, DriverCall, Effect};
+use super::event::{AnswerStep, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::state::{Answering, Body};
 use crate::base::buf::Buf;
-use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask, Product};
 
 impl Answering {
@@ -14,23 +13,22 @@ impl Answering {
         &mut self,
         job: &RequestJob,
         data: Option<&[u8]>,
-        message: &ClientMessage,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> AnswerStep {
         let observed = Box::new(self.body.observed());
         let Some(stream) = self.body.take_stream() else { return Err(Fault::from(FaultKind::Internal).into()) };
-        let serial = cx.next_offload();
-        let identity = job.request.counted_identity(cx.now.unix).into();
+        let serial = call.cx.next_offload();
+        let identity = job.request.counted_identity(call.cx.now.unix).into();
         self.body = Body::Offloaded { serial, observed };
         let mut piece = Buf::default();
-        piece.push(&mut cx.memory.pool, data.unwrap_or_default());
+        piece.push(&mut call.cx.memory.pool, data.unwrap_or_default());
         let lent = stream.capacity() + piece.capacity();
         let task = match data {
             Some(_) => OffloadTask::Events { stream, data: piece },
             None => OffloadTask::LastEvent { stream },
         };
-        let of = JobOwner { exchange: message.exchange, key: job.request.found.key, serial };
-        cx.offload(of, lent, identity, task);
+        let of = JobOwner { exchange: call.message.exchange, key: job.request.found.key, serial };
+        call.cx.offload(of, lent, identity, task);
         Ok(Effect::Wait)
     }
 
@@ -40,22 +38,21 @@ impl Answering {
         job: &mut RequestJob,
         product: Option<Product>,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> AnswerStep {
         match product {
-            Some(Product::Reply { read, out: body }) => self.whole_read(job, read, body, call, cx),
+            Some(Product::Reply { read, out: body }) => self.whole_read(job, read, body, call),
             Some(Product::Events { stream, out: bytes, fed }) => {
                 self.body = Body::Stream(stream);
                 call.out.bytes = bytes;
-                self.fed(job, fed, call.out, cx)
+                self.fed(job, fed, call)
             }
             Some(Product::LastEvent { stream, out: bytes, ended }) => {
                 self.body = Body::Stream(stream);
                 call.out.bytes = bytes;
-                self.ended(job, ended, call.out, cx)
+                self.ended(job, ended, call)
             }
             Some(Product::Request { .. }) | None => {
-                cx.report.stats.panics += 1;
+                call.cx.report.stats.panics += 1;
                 Err(Fault::from(FaultKind::Internal).into())
             }
         }

@@ -1,12 +1,10 @@
 //! Events of a stream that its provider has not sent: heartbeats, and the error that ends a broken stream.
 
-use super::event::{Effect, Forward};
+use super::event::{DriverCall, Effect, Forward};
 use super::job::RequestJob;
-use super::output::Output;
 use crate::dialect::errors::ErrorWords;
 use crate::dialect::stream::heartbeat;
 use crate::dialect::{ResponseIdentity, SseStream, TranslationState, failure, opening};
-use crate::gateway::cx::Cx;
 use crate::wire::{ModelEndpoint, Shape};
 
 /// Writes such events, in the client's API format.
@@ -59,22 +57,16 @@ impl EventWriter<'_> {
 impl RequestJob {
     /// Sends the status and a heartbeat after a period without events, so that no proxy closes the connection. A client
     /// that has not read its pending output, `drained`, needs none.
-    pub(super) fn heartbeat(
-        &mut self,
-        drained: bool,
-        writer: EventWriter<'_>,
-        out: &mut Output,
-        cx: &mut Cx,
-    ) -> Effect {
-        let now = cx.now.mono;
+    pub(super) fn heartbeat(&mut self, drained: bool, writer: EventWriter<'_>, call: &mut DriverCall) -> Effect {
+        let now = call.cx.now.mono;
         let Some(admitted) = self.admitted.as_mut().filter(|admitted| admitted.beat <= now) else {
             return Effect::Wait;
         };
         admitted.beat = now.after(self.request.setup.config.server.heartbeat_after);
         let Some(endpoint) = self.request.endpoint().filter(|_| drained) else { return Effect::Wait };
-        out.bytes.clear();
-        let identity = self.request.counted_identity(cx.now.unix);
-        self.attempt.told = writer.heartbeat(endpoint.shape, self.attempt.told, &identity, &mut out.bytes);
+        call.out.bytes.clear();
+        let identity = self.request.counted_identity(call.cx.now.unix);
+        self.attempt.told = writer.heartbeat(endpoint.shape, self.attempt.told, &identity, &mut call.out.bytes);
         Effect::Forward(Forward { opens: self.open(), commits: false, waits: true })
     }
 }

@@ -3,11 +3,10 @@
 //! [`super::super::queue`] decides the order.
 
 use super::build::Built;
-use super::event::{ClientMessage, Effect};
+use super::event::{DriverCall, Effect};
 use super::fault::{Fault, FaultKind, wants_rest};
 use super::job::{Attempt, Request, RequestJob};
 use super::next::NextStep;
-use super::output::Output;
 use super::own_events::EventWriter;
 use super::state::{Outgoing, Queued, State};
 use crate::base::time::Mono;
@@ -34,76 +33,58 @@ impl Request {
 
 impl Queued {
     /// Begins the first attempt of an admitted request whose model has a queue, or adds it to the queue.
-    pub(super) fn first(
-        job: &mut RequestJob,
-        queue: QueueLimits,
-        draft: Outgoing,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> NextStep {
+    pub(super) fn first(job: &mut RequestJob, queue: QueueLimits, draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let fresh = job.attempt.fresh();
-        let choice = Choice { tried: fresh.tried, ..job.attempt.choice(&job.request, &draft, cx.now.mono) };
-        match job.request.seek(&queue, &choice, Stage::New, cx) {
+        let choice = Choice { tried: fresh.tried, ..job.attempt.choice(&job.request, &draft, call.cx.now.mono) };
+        match job.request.seek(&queue, &choice, Stage::New, call.cx) {
             Seek::Found(target) if target == job.attempt.target as usize => NextStep::Attempt(draft),
             Seek::Found(target) => {
                 job.attempt = fresh;
                 job.attempt.aim(target);
-                sent_to(job, draft, cx.now.mono.after(queue.wait), message, cx)
+                sent_to(job, draft, call.cx.now.mono.after(queue.wait), call)
             }
-            _ => match job.request.full(&queue, cx) {
+            _ => match job.request.full(&queue, call.cx) {
                 Some((why, again)) => {
                     let fault = Fault { retry_after: Some(again), ..FaultKind::Queue(why).into() };
                     NextStep::GiveUp(draft, Box::new(fault))
                 }
                 None => {
                     job.attempt = fresh;
-                    Queued::begin(job, queue, draft, message, cx)
+                    Queued::begin(job, queue, draft, call)
                 }
             },
         }
     }
 
     /// After a failed attempt no other target is free: waits for one, if that can help.
-    pub(super) fn again(
-        job: &mut RequestJob,
-        draft: Outgoing,
-        fault: Box<Fault>,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> NextStep {
+    pub(super) fn again(job: &mut RequestJob, draft: Outgoing, fault: Box<Fault>, call: &mut DriverCall) -> NextStep {
         let Some(queue) = job.request.model().and_then(|model| model.queue) else {
             return NextStep::LastResort(draft, fault);
         };
-        let mut choice = job.attempt.choice(&job.request, &draft, cx.now.mono);
+        let mut choice = job.attempt.choice(&job.request, &draft, call.cx.now.mono);
         if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
             // The target had no free slot, so it may be tried again after its cool-down.
             choice.tried &= !job.attempt.bit();
         }
-        match job.request.seek(&queue, &choice, Stage::Failed, cx) {
-            Seek::Wait if job.request.full(&queue, cx).is_none() => {
+        match job.request.seek(&queue, &choice, Stage::Failed, call.cx) {
+            Seek::Wait if job.request.full(&queue, call.cx).is_none() => {
                 job.attempt.tried = choice.tried;
-                Queued::begin(job, queue, draft, message, cx)
+                Queued::begin(job, queue, draft, call)
             }
             _ => NextStep::LastResort(draft, fault),
         }
     }
 
     /// Adds the request to the queue. A body that was written for a target is dropped.
-    fn begin(
-        job: &mut RequestJob,
-        queue: QueueLimits,
-        mut draft: Outgoing,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> NextStep {
-        draft.rewind(&mut cx.memory.pool);
-        let (now, own) = (cx.now.mono, message.exchange);
+    fn begin(job: &mut RequestJob, queue: QueueLimits, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
+        draft.rewind(&mut call.cx.memory.pool);
+        let (now, own) = (call.cx.now.mono, call.message.exchange);
         if let (Some(key), Some(model), Some(asked)) = (job.request.found.key, job.request.model(), &job.request.asked)
         {
-            let share = cx.access.payer(key, &cx.setup.config).map_or(1, |payer| payer.plan.share);
+            let share = call.cx.access.payer(key, &call.cx.setup.config).map_or(1, |payer| payer.plan.share);
             let tokens = asked.about.saturating_add(asked.completion);
             let (came, epoch) = (job.request.read, job.request.setup.epoch);
-            cx.upstreams.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
+            call.cx.upstreams.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
         }
         let by = now.after(job.request.may_wait(queue.wait));
         // The time of a failed attempt counts as part of sending the request.
@@ -112,24 +93,24 @@ impl Queued {
     }
 
     /// Starts the attempt: the request is first in its queue, and a slot is free.
-    pub(super) fn placed(mut self, job: &mut RequestJob, message: &ClientMessage, cx: &mut Cx) -> NextStep {
-        let now = cx.now.mono;
+    pub(super) fn placed(mut self, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
+        let now = call.cx.now.mono;
         self.note_waited(&mut job.request, now);
-        if job.request.found.key.is_some_and(|key| !cx.access.keys.get(key).is_live(cx.now.unix)) {
+        if job.request.found.key.is_some_and(|key| !call.cx.access.keys.get(key).is_live(call.cx.now.unix)) {
             return NextStep::End(State::Queued(self), Box::new(Fault::from(FaultKind::KeyEnded)));
         }
         let Queued { draft, by, .. } = self;
         let choice = job.attempt.choice(&job.request, &draft, now);
         let found = job
             .request
-            .present_targets(&cx.setup)
-            .map(|targets| cx.upstreams.breakers.seek(targets, &choice, Stage::Waits, by));
+            .present_targets(&call.cx.setup)
+            .map(|targets| call.cx.upstreams.breakers.seek(targets, &choice, Stage::Waits, by));
         let Some(Seek::Found(target)) = found else {
             debug_assert!(false, "a turn without a place");
             return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::Internal)));
         };
         job.attempt.aim(target);
-        sent_to(job, draft, by, message, cx)
+        sent_to(job, draft, by, call)
     }
 
     /// Failure of a request that has waited for `wait`.
@@ -171,19 +152,18 @@ impl Queued {
         mut self,
         job: &mut RequestJob,
         (unread, drained): (bool, bool),
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> NextStep {
-        let now = cx.now.mono;
+        let now = call.cx.now.mono;
         let late = match self.by <= now {
-            true => Some(Queued::in_vain(job, cx)),
+            true => Some(Queued::in_vain(job, call.cx)),
             false => job.overdue(unread, now),
         };
         if let Some(fault) = late {
             return NextStep::End(State::Queued(self), Box::new(fault));
         }
         self.note_waited(&mut job.request, now);
-        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), out, cx);
+        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), call);
         NextStep::Enter(State::Queued(self), effect)
     }
 
@@ -198,10 +178,10 @@ impl Queued {
 
 /// Writes the body for the chosen target, which is free, for an attempt. If the body cannot be written for that target,
 /// another one is chosen.
-fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, message: &ClientMessage, cx: &mut Cx) -> NextStep {
+fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, call: &mut DriverCall) -> NextStep {
     let unfit = || Fault::from(FaultKind::Internal);
     loop {
-        match job.build(&mut draft, message, cx) {
+        match job.build(&mut draft, call) {
             Ok(Built::Whole) => return NextStep::Attempt(draft),
             Ok(Built::TooLong) => return NextStep::Translate(draft, Some(Box::new((unfit(), job.attempt.target)))),
             Err(_) => {}
@@ -209,11 +189,11 @@ fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, message: &Client
         let Some(queue) = job.request.model().and_then(|model| model.queue) else {
             return NextStep::GiveUp(draft, Box::new(unfit()));
         };
-        let choice = job.attempt.choice(&job.request, &draft, cx.now.mono);
+        let choice = job.attempt.choice(&job.request, &draft, call.cx.now.mono);
         let all_tried = choice.tried.count_ones() as usize >= job.request.targets().len();
-        match cx.upstreams.breakers.seek(job.request.targets(), &choice, Stage::Waits, by) {
+        match call.cx.upstreams.breakers.seek(job.request.targets(), &choice, Stage::Waits, by) {
             Seek::Found(target) => job.attempt.aim(target),
-            Seek::Wait if !all_tried => return Queued::begin(job, queue, draft, message, cx),
+            Seek::Wait if !all_tried => return Queued::begin(job, queue, draft, call),
             _ => return NextStep::GiveUp(draft, Box::new(unfit())),
         }
     }

@@ -24,17 +24,11 @@ use std::time::Duration;
 
 /// The body is complete: checks that the requested model exists and that the key may use it.
 /// `complete` is false for a form of which enough has arrived.
-pub(super) fn complete(
-    job: &mut RequestJob,
-    mut draft: Outgoing,
-    complete: bool,
-    call: &mut DriverCall,
-    cx: &mut Cx,
-) -> NextStep {
-    let scanned = if complete { job.request.scan(&mut draft, true, &call.message, cx) } else { Ok(()) };
-    match scanned.and_then(|()| job.read(&mut draft, &call.message, cx)) {
+pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool, call: &mut DriverCall) -> NextStep {
+    let scanned = if complete { job.request.scan(&mut draft, true, call) } else { Ok(()) };
+    match scanned.and_then(|()| job.read(&mut draft, call)) {
         // Writes the body for its provider before admission: a request that cannot be sent is not charged.
-        Ok(None) => write_first(job, draft, &call.message, cx),
+        Ok(None) => write_first(job, draft, call),
         Ok(Some(shape)) => {
             call.out.bytes.clear();
             let object = if shape.is_anthropic() { "" } else { r#""object":"response.input_tokens","# };
@@ -44,7 +38,7 @@ pub(super) fn complete(
             NextStep::Enter(State::Reading { draft }, Effect::Answer(Outcome::ok()))
         }
         // A lack of memory was found before the body was judged.
-        Err(_) if draft.scan.has_input() && draft.invalid.is_none() => Translating::reread(job, draft, cx),
+        Err(_) if draft.scan.has_input() && draft.invalid.is_none() => Translating::reread(job, draft, call.cx),
         Err(refusal) => NextStep::refuse(draft, refusal),
     }
 }
@@ -55,65 +49,59 @@ pub(super) fn reread(
     job: &mut RequestJob,
     mut draft: Outgoing,
     scanned: Result<(), Invalid>,
-    message: &ClientMessage,
-    cx: &mut Cx,
+    call: &mut DriverCall,
 ) -> NextStep {
-    cx.upstreams.requests.keep_work(&mut draft.scan);
-    job.request.read = cx.now.mono;
+    call.cx.upstreams.requests.keep_work(&mut draft.scan);
+    job.request.read = call.cx.now.mono;
     let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
     // The second scan has tables of its own.
-    let read = read.and_then(|()| job.request.keep(&mut draft, message, cx));
-    match read.and_then(|()| job.read(&mut draft, message, cx)) {
-        Ok(_) => write_first(job, draft, message, cx),
+    let read = read.and_then(|()| job.request.keep(&mut draft, call));
+    match read.and_then(|()| job.read(&mut draft, call)) {
+        Ok(_) => write_first(job, draft, call),
         Err(refusal) => NextStep::refuse(draft, refusal),
     }
 }
 
 impl RequestJob {
     /// Reads the request in the body. Returns its API format if only its tokens are to be counted.
-    fn read(
-        &mut self,
-        draft: &mut OutgoingRequest,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Result<Option<Shape>, Refusal> {
+    fn read(&mut self, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<Option<Shape>, Refusal> {
         let counts = match self.request.found.endpoint {
             Some(Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape })) => Some(shape),
             _ => None,
         };
-        self.request.still_welcome(cx)?;
-        if !cx.clock_is_right() {
+        self.request.still_welcome(call.cx)?;
+        if !call.cx.clock_is_right() {
             return Err(Refusal::clock());
         }
         // A count needs only the prompt; but a named model must exist, and the key must be allowed to use it.
         if counts.is_none() || draft.scan.fields().model.is_some() {
-            self.choose_model(draft, message, cx)?;
+            self.choose_model(draft, call)?;
         }
         if counts.is_some() {
             return Ok(counts);
         }
-        self.request.attribute(draft, message, cx);
-        draft.kept_with = self.request.kept_with(draft, message, cx);
-        draft.cache_key = self.request.cache_key(draft, message, cx);
-        self.attempt.first_target(&self.request, draft, cx)?;
+        self.request.attribute(draft, call);
+        draft.kept_with = self.request.kept_with(draft, call);
+        draft.cache_key = self.request.cache_key(draft, call);
+        self.attempt.first_target(&self.request, draft, call.cx)?;
         Ok(None)
     }
 
     /// The model that the body names, or the default one, if the key may use it.
-    fn choose_model(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Result<(), Refusal> {
+    fn choose_model(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) -> Result<(), Refusal> {
         let Some(key) = self.request.found.key else { return Ok(()) };
         let fields = draft.scan.fields();
         if fields.thread {
             return Err(Refusal::no_threads());
         }
-        if let Some(name) = fields.long_model_name(message.body) {
+        if let Some(name) = fields.long_model_name(call.message.body) {
             let name = String::from_utf8_lossy(name);
             self.notes.note_asked(&self.request, &name);
             return Err(Refusal::unknown_model(&name));
         }
-        cx.report.scratch.clear();
+        call.cx.report.scratch.clear();
         let catalog = &self.request.setup.config.catalog;
-        let asked_name = fields.model_name(message.body, &mut cx.report.scratch);
+        let asked_name = fields.model_name(call.message.body, &mut call.cx.report.scratch);
         let index = match asked_name {
             Some(name) => match catalog.asked(name) {
                 Some(index) => index,
@@ -127,7 +115,7 @@ impl RequestJob {
             None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
-        if !cx.access.keys.get(key).kind.scope.allows_model(&model.id) {
+        if !call.cx.access.keys.get(key).kind.scope.allows_model(&model.id) {
             let asked = asked_name.unwrap_or(&model.id).to_owned();
             self.notes.note_asked(&self.request, &asked);
             return Err(Refusal::model_scope(asked_name));
@@ -144,13 +132,13 @@ impl RequestJob {
         } else {
             if model.client_credential {
                 let prefix = &self.request.setup.config.server.key_prefix;
-                let credential = ClientCredential::read(&draft.head, message.head, prefix)?;
+                let credential = ClientCredential::read(&draft.head, call.message.head, prefix)?;
                 self.request.said.get_or_insert_default().credential = Some(credential);
             }
-            cx.access.payer(key, &cx.setup.config).ok()
+            call.cx.access.payer(key, &call.cx.setup.config).ok()
         };
-        if payer.is_some_and(|payer| cx.accounts.meter.refuses_unpriced(payer))
-            && let Err(refusal) = self.request.has_price(index, model, fields, message)
+        if payer.is_some_and(|payer| call.cx.accounts.meter.refuses_unpriced(payer))
+            && let Err(refusal) = self.request.has_price(index, model, fields, &call.message)
         {
             let id = model.id.clone();
             self.notes.note_asked(&self.request, &id);
@@ -176,40 +164,39 @@ impl Request {
         &mut self,
         draft: &mut OutgoingRequest,
         complete: bool,
-        message: &ClientMessage,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> Result<(), Refusal> {
-        let length = message.body.len() as u64;
+        let length = call.message.body.len() as u64;
         let scanned = match (&draft.invalid, complete) {
             (Some(_), _) => Ok(()),
-            (None, true) => draft.scan.finish(message.body),
-            (None, false) => draft.scan.feed(message.body),
+            (None, true) => draft.scan.finish(call.message.body),
+            (None, false) => draft.scan.feed(call.message.body),
         };
         if complete {
-            cx.upstreams.requests.keep_work(&mut draft.scan);
+            call.cx.upstreams.requests.keep_work(&mut draft.scan);
         }
         // Reported when the body is complete: the response must not depend on how its bytes arrived.
         if let Err(Invalid(why)) = scanned {
             draft.invalid = Some(why);
         }
         let body_timeout = self.setup.config.server.body_timeout;
-        if !complete && is_too_slow(length, cx.now.mono.micros_since(self.received), body_timeout) {
+        if !complete && is_too_slow(length, call.cx.now.mono.micros_since(self.received), body_timeout) {
             return Err(Refusal::body_too_slow(body_timeout));
         }
         if let Some(key) = self.found.key {
-            promise_body(draft, key, length, cx)?;
+            promise_body(draft, key, length, call.cx)?;
         }
         if !complete {
-            promise_named(self, draft, message.body, cx)?;
+            promise_named(self, draft, call.message.body, call.cx)?;
         }
-        let storage = message.storage + draft.storage();
-        cx.memory.budget.came(&mut draft.promise, storage, &mut cx.memory.pool);
+        let storage = call.message.storage + draft.storage();
+        call.cx.memory.budget.came(&mut draft.promise, storage, &mut call.cx.memory.pool);
         let is_form = draft.scan.form().is_some();
         if let Some(why) = draft.invalid.take_if(|_| complete || is_form) {
             return Err(Refusal::invalid_body(why));
         }
         if complete {
-            self.read = cx.now.mono;
+            self.read = call.cx.now.mono;
         }
         Ok(())
     }

@@ -3,13 +3,11 @@
 use super::event::{AnswerStep, DriverCall, Effect, Outcome, Over};
 use super::fault::{Fault, FaultKind};
 use super::job::{Asked, RequestJob};
-use super::output::Output;
 use super::provider_error::NOT_JSON;
 use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
-use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
 use crate::wire::ModelEndpoint;
@@ -22,37 +20,30 @@ impl Answering {
         mut buf: Buf,
         stream: Option<Box<SseStream>>,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> AnswerStep {
-        if cx.is_long(buf.len()) {
-            return self.offload_reply(job, buf, stream, call, cx);
+        if call.cx.is_long(buf.len()) {
+            return self.offload_reply(job, buf, stream, call);
         }
         if let Some(stream) = stream {
-            let step = self.unstreamed(job, stream, buf.bytes(), call.out, cx);
-            buf.release(&mut cx.memory.pool);
+            let step = self.unstreamed(job, stream, buf.bytes(), call);
+            buf.release(&mut call.cx.memory.pool);
             return step;
         }
-        let read = self.read_whole(job, buf.bytes(), call, cx);
+        let read = self.read_whole(job, buf.bytes(), call);
         // The output replaces it.
-        buf.release(&mut cx.memory.pool);
-        self.reply(job, read, call, cx)
+        buf.release(&mut call.cx.memory.pool);
+        self.reply(job, read, call)
     }
 
     /// A complete response has arrived.
-    pub(super) fn whole(
-        &mut self,
-        job: &mut RequestJob,
-        body: &[u8],
-        call: &mut DriverCall,
-        cx: &mut Cx,
-    ) -> AnswerStep {
+    pub(super) fn whole(&mut self, job: &mut RequestJob, body: &[u8], call: &mut DriverCall) -> AnswerStep {
         if let Body::Collect { stream, .. } = &mut self.body
             && let Some(stream) = stream.take()
         {
-            return self.unstreamed(job, stream, body, call.out, cx);
+            return self.unstreamed(job, stream, body, call);
         }
-        let read = self.read_whole(job, body, call, cx);
-        self.reply(job, read, call, cx)
+        let read = self.read_whole(job, body, call);
+        self.reply(job, read, call)
     }
 
     /// A complete response has arrived instead of a stream: it is written as a stream.
@@ -62,37 +53,30 @@ impl Answering {
         job: &mut RequestJob,
         mut stream: Box<SseStream>,
         body: &[u8],
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> AnswerStep {
         let Some((from, _)) = job.endpoints() else { return Err(Fault::from(FaultKind::Internal).into()) };
-        out.bytes.clear();
-        let identity = job.request.counted_identity(cx.now.unix);
-        match stream.whole(from, body, &mut cx.memory.pool, &identity, &mut out.bytes) {
+        call.out.bytes.clear();
+        let identity = job.request.counted_identity(call.cx.now.unix);
+        match stream.whole(from, body, &mut call.cx.memory.pool, &identity, &mut call.out.bytes) {
             Ok(fed) => {
                 self.body = Body::Stream(stream);
-                self.fed(job, fed, out, cx)
+                self.fed(job, fed, call)
             }
             Err(rejected) => {
-                cx.upstreams.streams.put(stream);
+                call.cx.upstreams.streams.put(stream);
                 Err(job.rejected(rejected).into())
             }
         }
     }
 
     /// Reads a complete answer, and writes what the client is sent to the output.
-    fn read_whole(
-        &self,
-        job: &RequestJob,
-        body: &[u8],
-        call: &mut DriverCall,
-        cx: &mut Cx,
-    ) -> Result<ObservedUsage, Rejected> {
+    fn read_whole(&self, job: &RequestJob, body: &[u8], call: &mut DriverCall) -> Result<ObservedUsage, Rejected> {
         let (Some(asked), Some(to)) = (&job.request.asked, job.request.endpoint()) else {
             return Err(Rejected { why: Broken::NotJson, reported: Box::default() });
         };
         let from = job.target_provider().map_or(to.shape, |provider| provider.shape);
-        let DriverCall { message, out } = call;
+        let DriverCall { message, out, cx } = call;
         out.bytes.clear();
         let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix);
         match self.draft.translation() {
@@ -113,17 +97,16 @@ impl Answering {
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> AnswerStep {
-        let usage = self.whole_accepted(job, read, call, cx)?;
+        let usage = self.whole_accepted(job, read, call)?;
         if !job.notes.is_empty() {
             job.notes.note_finish(&job.request, true, &call.out.bytes);
         }
-        if !cx.waits_for_rows() {
+        if !call.cx.waits_for_rows() {
             return Ok(Effect::Answer(Outcome { status: 200, error: None, usage }));
         }
         let mut last = Buf::default();
-        last.push(&mut cx.memory.pool, &call.out.bytes);
+        last.push(&mut call.cx.memory.pool, &call.out.bytes);
         Err(Over::complete(last, FinalOutput::Whole, usage))
     }
 
@@ -134,16 +117,15 @@ impl Answering {
         mut body: Buf,
         stream: Option<Box<SseStream>>,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> AnswerStep {
         self.release_complete(call.out);
         let (Some(asked), Some((from, to))) = (&job.request.asked, job.endpoints()) else {
-            body.release(&mut cx.memory.pool);
+            body.release(&mut call.cx.memory.pool);
             return Err(Fault::from(FaultKind::Internal).into());
         };
-        let (serial, chunked) = (cx.next_offload(), job.request.meta.http11);
+        let (serial, chunked) = (call.cx.next_offload(), job.request.meta.http11);
         let state = self.draft.translation().cloned();
-        let identity = job.request.identity(self.draft.prompt(asked, call.message.body), cx.now.unix).into();
+        let identity = job.request.identity(self.draft.prompt(asked, call.message.body), call.cx.now.unix).into();
         self.body = Body::Offloaded { serial, observed: Box::default() };
         let lent = body.capacity();
         let of = JobOwner { exchange: call.message.exchange, key: job.request.found.key, serial };
@@ -151,7 +133,7 @@ impl Answering {
             Some(stream) => OffloadTask::Unstreamed { stream, body, from },
             None => OffloadTask::Reply { body, from, to, state, chunked },
         };
-        cx.offload(of, lent, identity, task);
+        call.cx.offload(of, lent, identity, task);
         Ok(Effect::Wait)
     }
 
@@ -162,13 +144,12 @@ impl Answering {
         read: Result<ObservedUsage, Rejected>,
         mut body: Buf,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> AnswerStep {
-        match self.whole_accepted(job, read, call, cx) {
-            Ok(usage) if cx.waits_for_rows() => Err(Over::complete(body, FinalOutput::Bulk, usage)),
+        match self.whole_accepted(job, read, call) {
+            Ok(usage) if call.cx.waits_for_rows() => Err(Over::complete(body, FinalOutput::Bulk, usage)),
             Ok(usage) => Ok(Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, body)),
             Err(over) => {
-                body.release(&mut cx.memory.pool);
+                body.release(&mut call.cx.memory.pool);
                 Err(over)
             }
         }
@@ -180,18 +161,17 @@ impl Answering {
         job: &mut RequestJob,
         read: Result<ObservedUsage, Rejected>,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> Result<Usage, Box<Over>> {
         let observed = match read {
             Ok(observed) => observed,
             Err(rejected) => return Err(job.rejected(rejected).into()),
         };
         self.release_complete(call.out);
-        job.target_succeeded(cx);
+        job.target_succeeded(call.cx);
         if observed.reported.input.is_none()
             && let Some(draft) = self.draft.get()
         {
-            job.count_now(draft, &call.message, cx);
+            job.count_now(draft, call);
         }
         Ok(job.charged(observed))
     }

@@ -1,7 +1,7 @@
 //! Admits a request whose body is written, with a reservation in the meter. A shared ledger admits for all hosts; then
 //! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
 
-use super::event::{ClientMessage, Effect};
+use super::event::{DriverCall, Effect};
 use super::job::{Admitted, Asked, RequestJob};
 use super::next::NextStep;
 use super::state::{Outgoing, Reserving, State};
@@ -22,28 +22,27 @@ impl Reserving {
         job: &mut RequestJob,
         draft: Outgoing,
         others_counted: bool,
-        message: &ClientMessage,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> NextStep {
-        if job.admit_bounded(&draft, message, cx) {
+        if job.admit_bounded(&draft, call) {
             return NextStep::Serve(draft);
         }
-        let mut estimate = job.count_prompt(&draft, message, cx);
+        let mut estimate = job.count_prompt(&draft, call);
         if draft.scan.tokens_fetched() > 0 {
-            estimate = job.request.with_fetched(estimate, &draft, message, cx);
+            estimate = job.request.with_fetched(estimate, &draft, call);
         }
-        if cx.asks_ledger() {
+        if call.cx.asks_ledger() {
             let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
-            let granted = job.request.found.key.and_then(|key| cx.admit_granted(key, reserved));
+            let granted = job.request.found.key.and_then(|key| call.cx.admit_granted(key, reserved));
             return match granted {
                 Some((hold, lease)) => {
-                    job.admitted(hold, Some(lease), cx.now.unix);
+                    job.admitted(hold, Some(lease), call.cx.now.unix);
                     NextStep::Serve(draft)
                 }
-                None => Reserving::ask(job, draft, reserved, message, cx),
+                None => Reserving::ask(job, draft, reserved, call),
             };
         }
-        match job.admit_alone(estimate, cx) {
+        match job.admit_alone(estimate, call.cx) {
             Ok(()) => NextStep::Serve(draft),
             // Requests that share a limit with this one were admitted by a bound and have not been counted: their real
             // reservations may be smaller.
@@ -51,11 +50,11 @@ impl Reserving {
                 if !others_counted
                     && job
                         .request
-                        .payer(&cx.access, &cx.setup.config)
-                        .is_ok_and(|payer| cx.accounts.meter.is_bounded(payer.key, payer.path)) =>
+                        .payer(&call.cx.access, &call.cx.setup.config)
+                        .is_ok_and(|payer| call.cx.accounts.meter.is_bounded(payer.key, payer.path)) =>
             {
                 let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
-                let (draft, asked, by) = (Some(draft), cx.now.unix, Mono::NEVER);
+                let (draft, asked, by) = (Some(draft), call.cx.now.unix, Mono::NEVER);
                 NextStep::Enter(State::Reserving(Reserving { draft, lease, asked, by }), Effect::CountOthers)
             }
             Err(refusal) => NextStep::refuse(draft, refusal),
@@ -63,54 +62,54 @@ impl Reserving {
     }
 
     /// Asks the shared ledger; the exchange waits for the answer.
-    fn ask(job: &RequestJob, draft: Outgoing, reserved: Amount, message: &ClientMessage, cx: &mut Cx) -> NextStep {
-        let payer = job
-            .request
-            .payer(&cx.access, &cx.setup.config)
-            .and_then(|payer| job.request.fits(payer, reserved, cx.now.unix, &mut cx.accounts.meter).map(|()| payer));
+    fn ask(job: &RequestJob, draft: Outgoing, reserved: Amount, call: &mut DriverCall) -> NextStep {
+        let payer = job.request.payer(&call.cx.access, &call.cx.setup.config).and_then(|payer| {
+            job.request.fits(payer, reserved, call.cx.now.unix, &mut call.cx.accounts.meter).map(|()| payer)
+        });
         let payer = match payer {
             Ok(payer) => payer,
             Err(refusal) => return NextStep::refuse(draft, refusal),
         };
-        let lease = cx.accounts.meter.lease_for(payer, cx.now.unix, reserved);
+        let lease = call.cx.accounts.meter.lease_for(payer, call.cx.now.unix, reserved);
         let (key, limits) = (payer.key, Limits::of(payer.plan));
-        let reserving = Reserving::put(key, Some(draft), lease, limits, message, cx);
+        let reserving = Reserving::put(key, Some(draft), lease, limits, call);
         NextStep::Enter(State::Reserving(reserving), Effect::Wait)
     }
 
     /// Asks the shared ledger for the state of the key, since other hosts use it too. `None` if the local state is
     /// enough: also if the request has a body, which no client sends.
-    pub(super) fn look(job: &RequestJob, message: &ClientMessage, cx: &mut Cx) -> Option<Reserving> {
-        let asks = job.request.meta.bodiless && cx.asks_ledger();
-        let payer = job.request.payer(&cx.access, &cx.setup.config).ok().filter(|_| asks)?;
-        let lease = cx.accounts.meter.lease_for(payer, cx.now.unix, Amount::default());
+    pub(super) fn look(job: &RequestJob, call: &mut DriverCall) -> Option<Reserving> {
+        let asks = job.request.meta.bodiless && call.cx.asks_ledger();
+        let payer = job.request.payer(&call.cx.access, &call.cx.setup.config).ok().filter(|_| asks)?;
+        let lease = call.cx.accounts.meter.lease_for(payer, call.cx.now.unix, Amount::default());
         let (key, limits) = (payer.key, Limits::of(payer.plan));
-        Some(Reserving::put(key, None, lease, limits, message, cx))
+        Some(Reserving::put(key, None, lease, limits, call))
     }
 
-    fn put(
-        key: KeyIx,
-        draft: Option<Outgoing>,
-        lease: Lease,
-        limits: Limits,
-        message: &ClientMessage,
-        cx: &mut Cx,
-    ) -> Reserving {
-        let number = (message.exchange.slot, message.exchange.generation);
+    fn put(key: KeyIx, draft: Option<Outgoing>, lease: Lease, limits: Limits, call: &mut DriverCall) -> Reserving {
+        let number = (call.message.exchange.slot, call.message.exchange.generation);
         let groups: Box<[Limits]> = match lease.path.is_some() {
-            true => cx.accounts.meter.group_limits(lease.path).iter().map(Limits::of).collect(),
+            true => call.cx.accounts.meter.group_limits(lease.path).iter().map(Limits::of).collect(),
             false => Box::default(),
         };
         let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
         // Concurrent requests are granted one by one.
         let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
         let wish = match is_granted {
-            true => cx.accounts.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
+            true => call.cx.accounts.grants.wish(key, call.cx.setup.config.store.hosts.saturating_mul(4)),
             false => Wish::default(),
         };
-        cx.commands.orders.ask(Ask { number, key: cx.access.keys.get(key).id(), lease, limits, groups, admits, wish });
-        let by = cx.now.mono.after(ASK_TIMEOUT);
-        Reserving { draft, lease: kept, asked: cx.now.unix, by }
+        call.cx.commands.orders.ask(Ask {
+            number,
+            key: call.cx.access.keys.get(key).id(),
+            lease,
+            limits,
+            groups,
+            admits,
+            wish,
+        });
+        let by = call.cx.now.mono.after(ASK_TIMEOUT);
+        Reserving { draft, lease: kept, asked: call.cx.now.unix, by }
     }
 
     /// The shared ledger has answered.
@@ -164,36 +163,36 @@ impl RequestJob {
     /// Admits a request without counting its prompt if the count cannot matter: far from all limits, and if the
     /// response will report its usage, which audio does not. Its body is kept until then, so that it can still be
     /// counted.
-    fn admit_bounded(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> bool {
+    fn admit_bounded(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) -> bool {
         let is_whole = self.request.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
-        if !is_whole || cx.is_shared() || self.request.relays_media() {
+        if !is_whole || call.cx.is_shared() || self.request.relays_media() {
             return false;
         }
-        let most = draft.scan.prompt_tokens_max() + self.request.unknown_tokens(draft, message);
-        let payer = self.request.payer(&cx.access, &cx.setup.config).ok();
-        let most = self.request.amount_of(payer, most, draft, message);
-        let hold = payer.and_then(|payer| cx.accounts.meter.admit_bounded(payer, cx.now.unix, most));
+        let most = draft.scan.prompt_tokens_max() + self.request.unknown_tokens(draft, &call.message);
+        let payer = self.request.payer(&call.cx.access, &call.cx.setup.config).ok();
+        let most = self.request.amount_of(payer, most, draft, &call.message);
+        let hold = payer.and_then(|payer| call.cx.accounts.meter.admit_bounded(payer, call.cx.now.unix, most));
         let Some(hold) = hold else { return false };
-        self.admitted(hold, None, cx.now.unix);
+        self.admitted(hold, None, call.cx.now.unix);
         true
     }
 
     /// Counts the prompt of a request that was admitted by a bound.
-    pub(super) fn count_now(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) {
+    pub(super) fn count_now(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) {
         if self.is_bounded() {
-            self.count_prompt(draft, message, cx);
+            self.count_prompt(draft, call);
         }
     }
 
     /// Counts the request's prompt and returns the maximum usage. If it was admitted by a bound, the exact amount is
     /// reserved from here on.
-    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &ClientMessage, cx: &mut Cx) -> Amount {
+    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) -> Amount {
         let Some(asked) = self.request.asked else { return Amount::default() };
         if let Some(counted) = asked.prompt {
-            return self.request.amount(counted.get().into(), draft, message, cx);
+            return self.request.amount(counted.get().into(), draft, call);
         }
-        let mut prompt =
-            draft.scan.prompt_tokens(message.body).count().max(1) + self.request.unknown_tokens(draft, message);
+        let mut prompt = draft.scan.prompt_tokens(call.message.body).count().max(1)
+            + self.request.unknown_tokens(draft, &call.message);
         if draft.scan.tokens_fetched() > 0 {
             let most = self
                 .request
@@ -203,9 +202,9 @@ impl RequestJob {
         }
         let prompt_counted = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
         self.request.asked = Some(Asked { prompt: prompt_counted, ..asked });
-        let estimate = self.request.amount(prompt, draft, message, cx);
+        let estimate = self.request.amount(prompt, draft, call);
         if let Some(admitted) = &self.admitted {
-            cx.accounts.meter.count(&admitted.hold, estimate);
+            call.cx.accounts.meter.count(&admitted.hold, estimate);
         }
         estimate
     }

@@ -45,38 +45,37 @@ impl Answering {
         data: &[u8],
         alike: usize,
         call: &mut DriverCall,
-        cx: &mut Cx,
     ) -> AnswerStep {
         let stream = match &mut self.body {
             Body::Stream(stream) => stream,
-            Body::Collect { buf, .. } => return collect(buf, job, data, &mut cx.memory.pool),
+            Body::Collect { buf, .. } => return collect(buf, job, data, &mut call.cx.memory.pool),
             Body::Bytes { came } => {
                 *came += data.len() as u64;
-                return Ok(self.pass_bytes(job, data, call.out, cx));
+                return Ok(self.pass_bytes(job, data, call));
             }
             Body::Error { buf, .. } => {
                 if buf.len() + data.len() <= ERROR_BODY_MAX {
-                    buf.push(&mut cx.memory.pool, data);
+                    buf.push(&mut call.cx.memory.pool, data);
                 }
                 return Ok(Effect::Nothing);
             }
             Body::Offloaded { .. } => return Ok(Effect::Nothing),
         };
-        if cx.is_long(stream.held() + data.len()) {
-            return self.offload_events(job, Some(data), &call.message, cx);
+        if call.cx.is_long(stream.held() + data.len()) {
+            return self.offload_events(job, Some(data), call);
         }
-        let identity = job.request.counted_identity(cx.now.unix);
-        let fed = stream.feed(&data[alike..], &mut cx.memory.pool, &identity, &mut call.out.bytes);
+        let identity = job.request.counted_identity(call.cx.now.unix);
+        let fed = stream.feed(&data[alike..], &mut call.cx.memory.pool, &identity, &mut call.out.bytes);
         let fed = fed.map(|fed| Fed { events: fed.events + u32::from(alike > 0), ..fed });
-        self.fed(job, fed, call.out, cx)
+        self.fed(job, fed, call)
     }
 
     /// Passes on a piece of an answer without events.
-    fn pass_bytes(&mut self, job: &mut RequestJob, data: &[u8], out: &mut Output, cx: &mut Cx) -> Effect {
-        out.bytes.clear();
-        out.bytes.extend_from_slice(data);
-        let forward = self.relayed(job, false, out, cx);
-        job.forward(forward, out, cx)
+    fn pass_bytes(&mut self, job: &mut RequestJob, data: &[u8], call: &mut DriverCall) -> Effect {
+        call.out.bytes.clear();
+        call.out.bytes.extend_from_slice(data);
+        let forward = self.relayed(job, false, call.out, call.cx);
+        job.forward(forward, call)
     }
 
     /// A piece of a stream has been read; its events are in `out`.
@@ -84,30 +83,29 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         fed: Result<Fed, StreamFault>,
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> AnswerStep {
-        let fits = self.charge_events(job, cx);
+        let fits = self.charge_events(job, call.cx);
         let end_at = if let Body::Stream(stream) = &self.body { stream.end_at() } else { None };
         let came = match &fed {
             Ok(fed) => fed.events > 0,
             // The client still gets the events before the fault.
-            Err(_) => !out.bytes.is_empty(),
+            Err(_) => !call.out.bytes.is_empty(),
         };
         let mut forward = Forward::default();
         match came {
-            true => forward = self.relayed(job, end_at.is_some(), out, cx),
+            true => forward = self.relayed(job, end_at.is_some(), call.out, call.cx),
             // Comments and pings open no stream and extend no deadline; passed on in an open stream, they keep proxies
             // from closing the connection.
-            false if !job.attempt.opened => out.bytes.clear(),
+            false if !job.attempt.opened => call.out.bytes.clear(),
             false => {}
         }
-        self.hold_back(end_at, out, cx);
+        self.hold_back(end_at, call);
         match fed {
-            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, out)),
-            Ok(Fed { finished: true, .. }) => self.stream_ends(job, forward, out, cx),
-            Ok(_) if !fits => Err(self.broken(job, Fault::from(FaultKind::KeyBuffers), forward, out)),
-            Ok(_) => Ok(job.forward(forward, out, cx)),
+            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, call.out)),
+            Ok(Fed { finished: true, .. }) => self.stream_ends(job, forward, call),
+            Ok(_) if !fits => Err(self.broken(job, Fault::from(FaultKind::KeyBuffers), forward, call.out)),
+            Ok(_) => Ok(job.forward(forward, call)),
         }
     }
 
@@ -188,11 +186,11 @@ impl Answering {
 
     /// With `durability = "before-reply"` the end of a stream waits for its row: keeps it, from `end_at` on.
     #[inline]
-    fn hold_back(&mut self, end_at: Option<usize>, out: &mut Output, cx: &mut Cx) {
-        if let Some(end_at) = end_at.filter(|_| cx.waits_for_rows()) {
-            let end_at = end_at.min(out.bytes.len());
-            self.last.push(&mut cx.memory.pool, &out.bytes[end_at..]);
-            out.bytes.truncate(end_at);
+    fn hold_back(&mut self, end_at: Option<usize>, call: &mut DriverCall) {
+        if let Some(end_at) = end_at.filter(|_| call.cx.waits_for_rows()) {
+            let end_at = end_at.min(call.out.bytes.len());
+            self.last.push(&mut call.cx.memory.pool, &call.out.bytes[end_at..]);
+            call.out.bytes.truncate(end_at);
         }
     }
 
@@ -205,17 +203,11 @@ impl Answering {
     }
 
     /// The stream has ended properly.
-    pub(super) fn stream_ends(
-        &mut self,
-        job: &mut RequestJob,
-        forward: Forward,
-        out: &mut Output,
-        cx: &mut Cx,
-    ) -> AnswerStep {
-        self.release_complete(out);
-        job.target_succeeded(cx);
+    pub(super) fn stream_ends(&mut self, job: &mut RequestJob, forward: Forward, call: &mut DriverCall) -> AnswerStep {
+        self.release_complete(call.out);
+        job.target_succeeded(call.cx);
         let usage = job.charged(self.body.observed());
-        if cx.waits_for_rows() {
+        if call.cx.waits_for_rows() {
             let (last, kind) = (std::mem::take(&mut self.last), FinalOutput::Events);
             return Err(Box::new(Over::Complete { last, kind, usage, forward }));
         }
@@ -228,16 +220,16 @@ impl Answering {
         &mut self,
         job: &mut RequestJob,
         ended: Result<(), StreamFault>,
-        out: &mut Output,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> AnswerStep {
-        let forward = if out.bytes.is_empty() { Forward::default() } else { self.relayed(job, true, out, cx) };
+        let forward =
+            if call.out.bytes.is_empty() { Forward::default() } else { self.relayed(job, true, call.out, call.cx) };
         match ended {
             Ok(()) => {
-                self.hold_back(Some(0), out, cx);
-                self.stream_ends(job, forward, out, cx)
+                self.hold_back(Some(0), call);
+                self.stream_ends(job, forward, call)
             }
-            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, out)),
+            Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, call.out)),
         }
     }
 }
@@ -245,13 +237,13 @@ impl Answering {
 impl RequestJob {
     /// Forwards the events in `out`.
     #[inline]
-    pub(super) fn forward(&mut self, forward: Forward, out: &mut Output, cx: &Cx) -> Effect {
-        if out.bytes.is_empty() {
+    pub(super) fn forward(&mut self, forward: Forward, call: &mut DriverCall) -> Effect {
+        if call.out.bytes.is_empty() {
             return if forward.waits { Effect::Wait } else { Effect::Nothing };
         }
         let forward = Forward { opens: self.open(), ..forward };
-        if cx.is_long(out.bytes.len()) {
-            return Effect::ForwardBulk(forward, std::mem::take(&mut out.bytes));
+        if call.cx.is_long(call.out.bytes.len()) {
+            return Effect::ForwardBulk(forward, std::mem::take(&mut call.out.bytes));
         }
         Effect::Forward(forward)
     }

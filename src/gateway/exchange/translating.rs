@@ -1,11 +1,10 @@
 //! Waits for a helper thread that writes a long body for the chosen target.
 
 use super::build::{Wanted, write_first};
-use super::event::{ClientMessage, Effect, Translate};
+use super::event::{DriverCall, Effect, Translate};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
-use super::output::Output;
 use super::own_events::EventWriter;
 use super::reading::reread;
 use super::state::{Outgoing, State, Translating};
@@ -49,18 +48,12 @@ impl Translating {
     }
 
     /// The helper thread or the request takes too long, or a heartbeat is due.
-    pub(super) fn due(
-        self,
-        job: &mut RequestJob,
-        (unread, drained): (bool, bool),
-        out: &mut Output,
-        cx: &mut Cx,
-    ) -> NextStep {
-        let now = cx.now.mono;
+    pub(super) fn due(self, job: &mut RequestJob, (unread, drained): (bool, bool), call: &mut DriverCall) -> NextStep {
+        let now = call.cx.now.mono;
         let late = (self.by <= now).then(|| Fault::from(FaultKind::RequestTimeout));
         match job.overdue(unread, now).or(late) {
             Some(fault) => NextStep::End(State::Translating(self), Box::new(fault)),
-            None => NextStep::Enter(State::Translating(self), job.heartbeat(drained, EventWriter::Alone, out, cx)),
+            None => NextStep::Enter(State::Translating(self), job.heartbeat(drained, EventWriter::Alone, call)),
         }
     }
 
@@ -70,31 +63,30 @@ impl Translating {
         job: &mut RequestJob,
         mut draft: Outgoing,
         built: Result<(), Invalid>,
-        message: &ClientMessage,
-        cx: &mut Cx,
+        call: &mut DriverCall,
     ) -> NextStep {
         draft.promise = self.promise;
         if job.request.asked.is_none() {
-            return reread(job, draft, built, message, cx);
+            return reread(job, draft, built, call);
         }
         if let Some(wanted) = job.attempt.wanted(&job.request) {
-            job.notes.note_dropped(&job.request, &draft, &wanted, message);
+            job.notes.note_dropped(&job.request, &draft, &wanted, &call.message);
         }
         let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
-        match (built.and_then(|()| job.request.keep(&mut draft, message, cx)), self.failed) {
+        match (built.and_then(|()| job.request.keep(&mut draft, call)), self.failed) {
             (Ok(()), _) if job.admitted.is_some() => NextStep::Attempt(draft),
-            (Ok(()), _) => match job.request.still_welcome(cx) {
+            (Ok(()), _) => match job.request.still_welcome(call.cx) {
                 Ok(()) => NextStep::Reserve { draft, others_counted: false },
                 Err(refusal) => NextStep::refuse(draft, refusal),
             },
             (Err(_), Some(failed)) => {
-                job.no_verdict(cx);
+                job.no_verdict(call.cx);
                 let (fault, target) = *failed;
                 job.attempt.target = target;
                 NextStep::Another(draft, Box::new(fault))
             }
-            (Err(refusal), None) => match job.attempt.next_to_write(&job.request, &draft, cx) {
-                true => write_first(job, draft, message, cx),
+            (Err(refusal), None) => match job.attempt.next_to_write(&job.request, &draft, call.cx) {
+                true => write_first(job, draft, call),
                 false => NextStep::refuse(draft, refusal),
             },
         }

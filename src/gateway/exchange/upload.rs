@@ -5,7 +5,6 @@ use super::job::RequestJob;
 use super::state::{Answering, Attempting, Draft, Queued, Reserving, State};
 use crate::base::limits::UPLOAD_AHEAD;
 use crate::base::time::Mono;
-use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::refusal::Refusal;
@@ -24,14 +23,8 @@ impl State {
     }
 
     /// More of the form has arrived. The driver sends it on.
-    pub(super) fn form_came(
-        &mut self,
-        job: &mut RequestJob,
-        complete: bool,
-        call: &mut DriverCall,
-        cx: &mut Cx,
-    ) -> Effect {
-        let (held, now) = (call.message.body.len(), cx.now.mono);
+    pub(super) fn form_came(&mut self, job: &mut RequestJob, complete: bool, call: &mut DriverCall) -> Effect {
+        let (held, now) = (call.message.body.len(), call.cx.now.mono);
         let body_timeout = job.request.setup.config.server.body_timeout;
         let Some(draft) = self.form_draft() else { return Effect::Wait };
         if complete {
@@ -49,19 +42,13 @@ impl State {
             upload.is_too_slow(held, job.request.received, now, body_timeout)
         });
         match is_too_slow {
-            true => self.refuse_form(job, Refusal::body_too_slow(body_timeout), call, cx),
+            true => self.refuse_form(job, Refusal::body_too_slow(body_timeout), call),
             false => Effect::Wait,
         }
     }
 
     /// The rest of the form is invalid or late: its provider must not take it for complete.
-    pub(super) fn refuse_form(
-        &mut self,
-        job: &RequestJob,
-        refusal: Refusal,
-        call: &mut DriverCall,
-        cx: &mut Cx,
-    ) -> Effect {
+    pub(super) fn refuse_form(&mut self, job: &RequestJob, refusal: Refusal, call: &mut DriverCall) -> Effect {
         if let State::Committing(_) = self {
             return Effect::Nothing;
         }
@@ -71,7 +58,7 @@ impl State {
             _ => {}
         }
         if let (State::Attempting(_) | State::Answering(_), Some(target)) = (&*self, job.target()) {
-            cx.upstreams.breakers.ended(target, AttemptEnd::Abandoned);
+            call.cx.upstreams.breakers.ended(target, AttemptEnd::Abandoned);
         }
         let outcome = Outcome { status: refusal.status, error: Some(refusal.kind), usage: Usage::default() };
         match job.attempt.opened {
