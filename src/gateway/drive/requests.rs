@@ -10,7 +10,9 @@ use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{ClientEvent, Oddity};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::{ClientMessage, DriverCall, Endpoint, Exchange, ExchangeEvent, Outcome, Readiness};
+use crate::gateway::exchange::{
+    ClientMessage, DriverCall, Endpoint, Exchange, ExchangeEvent, Flow, Outcome, Readiness,
+};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::refusal::Refusal;
@@ -164,7 +166,7 @@ impl Driver {
             (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.state.due(&ex.job) <= now) => {
                 let unread = self.exchanges.get(exchange).and_then(|one| one.state.provider());
                 let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
-                self.tell(exchange, ExchangeEvent::Due { unread, drained });
+                self.tell(exchange, ExchangeEvent::Due(Flow { unread, drained }));
                 self.resume(exchange);
             }
             (None, None) => self.admins().live_due(id),

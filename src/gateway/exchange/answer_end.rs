@@ -1,6 +1,6 @@
 //! The end of an answer: its body is complete, its provider is late or has failed.
 
-use super::event::{AnswerStep, DriverCall, Effect, Forward, Over};
+use super::event::{AnswerStep, DriverCall, Effect, Flow, Forward, Over};
 use super::fault::{Fault, FaultKind};
 use super::finish::await_row;
 use super::job::RequestJob;
@@ -76,17 +76,12 @@ impl Answering {
     }
 
     /// A deadline of the request or of its provider has expired, or a heartbeat is due.
-    pub(super) fn due(
-        mut self,
-        job: &mut RequestJob,
-        (unread, drained): (bool, bool),
-        call: &mut DriverCall,
-    ) -> NextStep {
+    pub(super) fn due(mut self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
         let now = call.cx.now.mono;
-        let step = match job.overdue(unread, now) {
+        let step = match job.overdue(flow.unread, now) {
             Some(fault) => Err(fault.into()),
-            None if self.by <= now => self.late_answer(job, unread, call),
-            None => Ok(job.heartbeat(drained, self.body.writer(), call)),
+            None if self.by <= now => self.late_answer(job, flow.unread, call),
+            None => Ok(job.heartbeat(flow.drained, self.body.writer(), call)),
         };
         match step {
             Ok(effect) => NextStep::Enter(State::Answering(self), effect),

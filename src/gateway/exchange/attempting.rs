@@ -1,6 +1,6 @@
 //! Progress and deadlines of an attempt that has no answer yet.
 
-use super::event::{DriverCall, Effect};
+use super::event::{DriverCall, Effect, Flow};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
@@ -26,21 +26,16 @@ impl Attempting {
     }
 
     /// A deadline of the request or of the present step has expired, or a heartbeat is due.
-    pub(super) fn due(
-        mut self,
-        job: &mut RequestJob,
-        (unread, drained): (bool, bool),
-        call: &mut DriverCall,
-    ) -> NextStep {
+    pub(super) fn due(mut self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
         let now = call.cx.now.mono;
-        let overdue = job.overdue(unread, now);
+        let overdue = job.overdue(flow.unread, now);
         let late = match self.half {
             _ if overdue.is_some() => overdue,
             _ if self.by > now => None,
             Half::Renewing => return job.renewed(self.draft, call),
             Half::Dialing(dials) => return self.dial_late(dials, job, call),
             // The provider is not to blame.
-            Half::Open(_) if unread => {
+            Half::Open(_) if flow.unread => {
                 let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
                 self.by = first_byte.map_or(Mono::NEVER, |timeout| now.after(timeout));
                 None
@@ -51,7 +46,7 @@ impl Attempting {
         if let Some(fault) = late {
             return self.failed(job, fault, false, call);
         }
-        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), call);
+        let effect = job.heartbeat(flow.drained, EventWriter::Opening(self.draft.state.as_ref()), call);
         self.goes_on(effect)
     }
 }

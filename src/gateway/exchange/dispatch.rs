@@ -76,7 +76,7 @@ impl Exchange {
                 return committing.committed(job, call);
             }
             // The connection watches an arriving body; an ended response has no deadline.
-            (State::Reading { .. }, ExchangeEvent::Due { .. }) => return Effect::Nothing,
+            (State::Reading { .. }, ExchangeEvent::Due(_)) => return Effect::Nothing,
             (State::Committing(_), ExchangeEvent::Drained | ExchangeEvent::Sent) => return Effect::Nothing,
             (
                 State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
@@ -156,7 +156,7 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
             NextStep::Enter(State::Ended, Effect::Authorize(head))
         }
         // If the ledger cannot be read, the key is not reported as wrong.
-        (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due { .. }) => {
+        (State::Identifying { .. }, ExchangeEvent::LookedUp { .. } | ExchangeEvent::Due(_)) => {
             NextStep::Enter(State::Ended, Effect::refuse(Refusal::store()))
         }
         (State::Reading { draft }, ExchangeEvent::Body { complete }) => reading::complete(job, draft, complete, call),
@@ -174,17 +174,15 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (state @ State::Translating(_), ExchangeEvent::Offloaded(_)) => {
             NextStep::End(state, Box::new(Fault::from(FaultKind::Internal)))
         }
-        (State::Translating(translating), ExchangeEvent::Due { unread, drained }) => {
-            translating.due(job, (unread, drained), call)
-        }
+        (State::Translating(translating), ExchangeEvent::Due(flow)) => translating.due(job, flow, call),
         (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, call.cx),
         // The bounded requests that share a limit with this one are counted now.
         (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
             NextStep::Reserve { draft, others_counted: true }
         }
-        (State::Reserving(reserving), ExchangeEvent::Due { .. }) => reserving.not_ruled(job, call.cx),
+        (State::Reserving(reserving), ExchangeEvent::Due(_)) => reserving.not_ruled(job, call.cx),
         (State::Queued(queued), ExchangeEvent::Place) => queued.placed(job, call),
-        (State::Queued(queued), ExchangeEvent::Due { unread, drained }) => queued.due(job, (unread, drained), call),
+        (State::Queued(queued), ExchangeEvent::Due(flow)) => queued.due(job, flow, call),
         (State::Attempting(attempting), ExchangeEvent::Named { failed }) => attempting.resolved(job, failed, call),
         (State::Attempting(attempting), ExchangeEvent::DialFailed(id, why)) => {
             attempting.dial_failed(job, id, why, call)
@@ -196,16 +194,12 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (State::Attempting(attempting), ExchangeEvent::Failed { kind, reused }) => {
             attempting.failed(job, Fault::from(kind), reused, call)
         }
-        (State::Attempting(attempting), ExchangeEvent::Due { unread, drained }) => {
-            attempting.due(job, (unread, drained), call)
-        }
+        (State::Attempting(attempting), ExchangeEvent::Due(flow)) => attempting.due(job, flow, call),
         (State::Answering(answering), ExchangeEvent::Failed { kind, reused }) => {
             answering.failed(job, Fault::from(kind), reused, call)
         }
-        (State::Answering(answering), ExchangeEvent::Due { unread, drained }) => {
-            answering.due(job, (unread, drained), call)
-        }
-        (state @ State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due { .. }) => {
+        (State::Answering(answering), ExchangeEvent::Due(flow)) => answering.due(job, flow, call),
+        (state @ State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due(_)) => {
             NextStep::End(state, Box::new(Fault::from(FaultKind::Store)))
         }
         (state, event) => {

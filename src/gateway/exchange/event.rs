@@ -69,13 +69,21 @@ pub(crate) enum ExchangeEvent<'a> {
     Committed,
     /// The usage record is not committed, and will not be in time.
     NotCommitted,
-    /// A deadline of its own may have expired. `unread`: the provider is not read at the moment, since the client does
-    /// not read or no buffer is free; `drained`: the client has read everything that was sent.
-    Due { unread: bool, drained: bool },
+    /// A deadline of its own may have expired.
+    Due(Flow),
     /// The client has disconnected.
     Left,
     /// The drain time is over.
     Stopped,
+}
+
+/// Reading at both ends of a response.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Flow {
+    /// The provider is not read at the moment, since the client does not read or no buffer is free.
+    pub(crate) unread: bool,
+    /// The client has read everything that was sent.
+    pub(crate) drained: bool,
 }
 
 /// Message, output and services, which the driver lends to an exchange that handles an event.

@@ -50,7 +50,7 @@ mod verdict;
 mod views;
 
 pub(crate) use authorize::{Endpoint, Readiness};
-pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Forward, Outcome};
+pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome};
 pub(crate) use job::Request;
 pub(crate) use output::Output;
 pub(crate) use reading::is_too_slow;

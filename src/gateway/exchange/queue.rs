@@ -3,7 +3,7 @@
 //! [`super::super::queue`] decides the order.
 
 use super::build::Built;
-use super::event::{DriverCall, Effect};
+use super::event::{DriverCall, Effect, Flow};
 use super::fault::{Fault, FaultKind, wants_rest};
 use super::job::{Attempt, Request, RequestJob};
 use super::next::NextStep;
@@ -148,22 +148,17 @@ impl Queued {
     }
 
     /// The wait is over, or a deadline of the request, or a heartbeat is due.
-    pub(super) fn due(
-        mut self,
-        job: &mut RequestJob,
-        (unread, drained): (bool, bool),
-        call: &mut DriverCall,
-    ) -> NextStep {
+    pub(super) fn due(mut self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
         let now = call.cx.now.mono;
         let late = match self.by <= now {
             true => Some(Queued::in_vain(job, call.cx)),
-            false => job.overdue(unread, now),
+            false => job.overdue(flow.unread, now),
         };
         if let Some(fault) = late {
             return NextStep::End(State::Queued(self), Box::new(fault));
         }
         self.note_waited(&mut job.request, now);
-        let effect = job.heartbeat(drained, EventWriter::Opening(self.draft.state.as_ref()), call);
+        let effect = job.heartbeat(flow.drained, EventWriter::Opening(self.draft.state.as_ref()), call);
         NextStep::Enter(State::Queued(self), effect)
     }
 

@@ -1,7 +1,7 @@
 //! Waits for a helper thread that writes a long body for the chosen target.
 
 use super::build::{Wanted, write_first};
-use super::event::{DriverCall, Effect, Translate};
+use super::event::{DriverCall, Effect, Flow, Translate};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
@@ -48,12 +48,12 @@ impl Translating {
     }
 
     /// The helper thread or the request takes too long, or a heartbeat is due.
-    pub(super) fn due(self, job: &mut RequestJob, (unread, drained): (bool, bool), call: &mut DriverCall) -> NextStep {
+    pub(super) fn due(self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
         let now = call.cx.now.mono;
         let late = (self.by <= now).then(|| Fault::from(FaultKind::RequestTimeout));
-        match job.overdue(unread, now).or(late) {
+        match job.overdue(flow.unread, now).or(late) {
             Some(fault) => NextStep::End(State::Translating(self), Box::new(fault)),
-            None => NextStep::Enter(State::Translating(self), job.heartbeat(drained, EventWriter::Alone, call)),
+            None => NextStep::Enter(State::Translating(self), job.heartbeat(flow.drained, EventWriter::Alone, call)),
         }
     }
 
