@@ -1,6 +1,6 @@
 //! Owns the store thread: commits rows in groups, and informs the event loop of the outcome and of the keys.
 //!
-//! Called by the loop's outbox ([`StoreHandle::write`]). fsync has tails of a hundred milliseconds, so the loop never
+//! Called by the loop's outbox ([`LedgerHandle::write`]). fsync has tails of a hundred milliseconds, so the loop never
 //! accesses the ledger itself. No row is ever dropped while the thread lives: rows that cannot be committed are kept
 //! and tried again, and the core stops admitting meanwhile.
 
@@ -10,6 +10,7 @@ pub mod copy;
 #[cfg(feature = "redis")]
 pub mod counters;
 pub mod follow;
+mod handle;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
@@ -28,20 +29,21 @@ pub mod who;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
-use crate::io::channel::{Sender, channel};
+use crate::io::channel::Sender;
 use crate::io::clock::{self, Clock};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
-use api::{Batch, Leftover, Store, StoreError};
+use api::{Store, StoreError};
 use copy::Snapshots;
 use follow::{Follower, KeySource};
+use handle::{DIED, EndGuard, LedgerTransfer, StoreHandle, Tasks, refuse_release};
+pub use handle::{LedgerHandle, StoreTurn};
 use moments::FoldGuard;
 pub use schedule::Duties;
 use schedule::Schedule;
 use sqlite::Sqlite;
 use std::collections::HashSet;
 use std::io;
-use std::thread::JoinHandle;
 
 /// Notice from the store thread.
 #[derive(Clone, PartialEq, Debug)]
@@ -73,165 +75,13 @@ pub enum StoreNotice {
     Warning(String),
 }
 
-/// Error text for a thread that ended by a bug.
-const DIED: &str = "the thread of the ledger has died";
-
-/// Work that waits for the thread.
-#[derive(Default)]
-struct Tasks {
-    rows: Vec<Row>,
-    /// Keys to look up before the rows are written.
-    lookups: Vec<KeyId>,
-    /// Change of the ledger's owner, to be done after the rows.
-    turn: Option<LedgerTransfer>,
-    /// The thread has ended, and accepts no more work.
-    ended: bool,
-}
-
-/// Hands the ledger over to another process, or takes it back.
-enum LedgerTransfer {
-    /// Commit all rows and release the ledger to another process; if that fails, keep it and return the reason. In both
-    /// cases later rows wait.
-    Release(Sender<Result<(), String>>),
-    /// Write rows that may be in the ledger already, if no other process has it, and release it again; otherwise return
-    /// the rows.
-    Offer(Vec<Row>, Sender<Result<(), Vec<Row>>>),
-    /// Take the ledger back, with rows that may be in it already. Answered after the first attempt, successful or not.
-    /// If the release was refused, that attempt has already been made.
-    Retake(Vec<Row>, Sender<()>),
-}
-
-impl Tasks {
-    fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.lookups.is_empty() && self.turn.is_none()
-    }
-
-    /// Ends all tasks: waiting callers receive no answer; rows are left for [`StoreHandle::finish`].
-    fn end(&mut self) {
-        self.ended = true;
-        if let Some(LedgerTransfer::Retake(mut rows, _) | LedgerTransfer::Offer(mut rows, _)) = self.turn.take() {
-            self.rows.append(&mut rows);
-        }
-    }
-}
-
-/// Refuses a waiting release, because a hand-over does not wait for a failing ledger. True if there was one.
-fn refuse_release(turn: &mut Option<LedgerTransfer>, error: &StoreError) -> bool {
-    match turn.take_if(|turn| matches!(turn, LedgerTransfer::Release(_))) {
-        Some(LedgerTransfer::Release(told)) => told.send(Err(error.to_string())).is_ok(),
-        _ => false,
-    }
-}
-
-/// Handle of the store thread. Dropping it commits all remaining rows and waits for the thread.
-pub struct StoreHandle {
-    queue: BatchQueue<Tasks>,
-    urgent: bool,
-    thread: Option<JoinHandle<Vec<Row>>>,
-}
-
-/// Hands the ledger over to another process and takes it back. Used by a thread that may block.
-#[derive(Clone)]
-pub struct StoreTurn {
-    queue: BatchQueue<Tasks>,
-}
-
-/// Guard that marks the tasks as ended when the thread ends, even by a panic.
-struct EndGuard(BatchQueue<Tasks>);
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        self.0.put(false, Tasks::end);
-    }
-}
-
-impl StoreTurn {
-    fn give(&self, turn: LedgerTransfer) {
-        self.queue.put(true, |tasks| {
-            tasks.turn = Some(turn);
-            if tasks.ended {
-                tasks.end();
-            }
-        });
-    }
-
-    /// Waits until every row handed over so far is committed and the ledger is released to another process. If it
-    /// cannot be released, returns the reason, and this process keeps it. In both cases, rows wait until
-    /// [`StoreTurn::retake`].
-    pub fn release(&self) -> Result<(), String> {
-        let (told, answer) = channel();
-        self.give(LedgerTransfer::Release(told));
-        answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
-    }
-
-    /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and releases it
-    /// again. Otherwise returns the rows.
-    pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
-        let (told, answer) = channel();
-        self.give(LedgerTransfer::Offer(rows, told));
-        // A thread that has died has reported it.
-        answer.recv().unwrap_or(Ok(()))
-    }
-
-    /// Takes the ledger back, with `rows` that precede all others and may be in it already. If that fails at first, the
-    /// thread keeps trying, and reports that the ledger has failed.
-    pub fn retake(&self, rows: Vec<Row>) {
-        let (told, answer) = channel();
-        self.give(LedgerTransfer::Retake(rows, told));
-        // A thread that has died has reported it.
-        let _ = answer.recv();
-    }
-}
-
-impl StoreHandle {
-    /// Hands over rows and returns the vector empty for reuse. While the thread is busy this is a copy under a lock,
-    /// without a system call.
-    pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
-        if !rows.is_empty() {
-            self.queue.put(self.urgent, |waiting| waiting.rows.append(&mut rows));
-        }
-        rows
-    }
-
-    /// Looks up keys without delay.
-    pub fn look_up(&self, ids: &[KeyId]) {
-        self.queue.put(true, |waiting| waiting.lookups.extend_from_slice(ids));
-    }
-
-    /// Returns the handle for handing the ledger over to another process.
-    pub fn turn(&self) -> StoreTurn {
-        StoreTurn { queue: self.queue.clone() }
-    }
-
-    /// Commits all remaining rows and ends the thread. Returns the rows that could not be committed.
-    pub fn finish(mut self) -> Leftover {
-        self.end()
-    }
-
-    fn end(&mut self) -> Leftover {
-        self.queue.close();
-        let Some(thread) = self.thread.take() else { return Leftover::default() };
-        let (mut rows, died) = thread.join().map_or((Vec::new(), true), |rows| (rows, false));
-        // Rows that it had not taken yet when it gave up.
-        self.queue.put(false, |tasks| rows.append(&mut tasks.rows));
-        let batches = if rows.is_empty() { Vec::new() } else { vec![Batch { rows, ..Batch::default() }] };
-        Leftover { batches, died }
-    }
-}
-
-impl Drop for StoreHandle {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(
     db: impl Store + KeySource,
     duties: Duties,
     tell: impl Fn(StoreNotice) + Send + 'static,
-) -> io::Result<StoreHandle> {
-    let queue = BatchQueue::new(Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() });
+) -> io::Result<Box<dyn LedgerHandle>> {
+    let queue = BatchQueue::new(Tasks::with_room());
     let theirs = queue.clone();
     let urgent = duties.urgent;
     let thread = std::thread::Builder::new().name("store".into());
@@ -260,7 +110,7 @@ pub fn spawn(
         warning.into_iter().for_each(|text| tell(StoreNotice::Warning(text)));
         rest
     })?;
-    Ok(StoreHandle { queue, urgent, thread: Some(thread) })
+    Ok(Box::new(StoreHandle { queue, urgent, thread: Some(thread) }))
 }
 
 struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
@@ -293,7 +143,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Works until the end. Returns the rows that are left.
     fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
         let mut idle = IdlePolicy::new(self.schedule.tick());
-        let mut tasks = Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() };
+        let mut tasks = Tasks::with_room();
         self.look();
         let mut next_look = self.clock.mono().after(limits::KEYS_LOOK);
         let mut next_fold = self.clock.mono();

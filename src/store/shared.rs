@@ -26,7 +26,7 @@ use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 pub use batches::append_again;
 use batches::{batches_of, count_alone};
-pub use handle::{SharedHandle, spawn};
+pub use handle::spawn;
 use lents::Lents;
 pub use seam::SharedStore;
 pub(super) use seam::fresh_name;

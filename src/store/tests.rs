@@ -1,6 +1,6 @@
 //! Tests of the ledger in a real file, and of the thread that writes it.
 
-use super::api::{By, DaySum, Entry, Names, Query, Recent, UsageLine};
+use super::api::{Batch, By, DaySum, Entry, Leftover, Names, Query, Recent, UsageLine};
 use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
 use super::moments::Moments;
 use super::note::{AuditLine, Note, edited};
@@ -354,7 +354,7 @@ fn foreign_and_newer_databases_are_not_changed() {
     assert!(matches!(Sqlite::open(&place.file(), Mode::Shared), Err(StoreError::Foreign(_, _))));
 }
 
-fn started(place: &Place) -> (StoreHandle, Receiver<StoreNotice>) {
+fn started(place: &Place) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
     let (tell, told) = channel();
     let handle =
         spawn(open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap(), Duties::default(), move |notice| {
@@ -886,7 +886,7 @@ fn thread_releases_its_ledger_and_keeps_records_until_it_returns() {
     let place = Place::new("away");
     let (handle, told) = started(&place);
     handle.write(rows_of(0..2));
-    let turn = handle.turn();
+    let turn = handle.turn().unwrap();
     turn.release().unwrap();
     let mut other = place.owner();
     assert_eq!(other.count_rows().unwrap(), 2);
@@ -912,7 +912,7 @@ fn records_not_written_before_the_end_are_returned() {
     let place = Place::new("leftover");
     let (handle, told) = started(&place);
     handle.write(rows_of(0..2));
-    let turn = handle.turn();
+    let turn = handle.turn().unwrap();
     turn.release().unwrap();
     let other = place.owner();
     turn.retake(rows_of(2..4));
@@ -932,11 +932,11 @@ fn failed_ledger_refuses_its_release_immediately() {
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 3 };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
     handle.write(rows_of(0..1));
-    let refused = handle.turn().release();
+    let refused = handle.turn().unwrap().release();
     assert!(refused.is_err(), "{refused:?}");
     // Rows wait until the hand-over is cancelled, as it is here.
     handle.write(rows_of(2..3));
-    handle.turn().retake(rows_of(1..2));
+    handle.turn().unwrap().retake(rows_of(1..2));
     assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(ids(&mut place.owner()), [0, 1, 2]);
 }
@@ -947,7 +947,7 @@ fn unwritable_ledger_is_retaken_without_waiting() {
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: u32::MAX };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
     handle.write(rows_of(0..2));
-    let turn = handle.turn();
+    let turn = handle.turn().unwrap();
     assert!(turn.release().is_err());
     handle.write(rows_of(3..4));
     let (told, taken) = channel();
@@ -1018,7 +1018,7 @@ fn wait_for_a_dead_thread_ends_and_returns_its_records() {
     })
     .unwrap();
     handle.write(rows_of(0..1));
-    let turn = handle.turn();
+    let turn = handle.turn().unwrap();
     while turn.release().is_ok() {
         turn.retake(Vec::new());
     }
@@ -1030,7 +1030,7 @@ fn wait_for_a_dead_thread_ends_and_returns_its_records() {
 }
 
 /// Starts the thread of a ledger that keeps rows for 32 days. Returns it and its notices.
-fn folding(place: &Place, moments: Moments) -> (StoreHandle, Receiver<StoreNotice>) {
+fn folding(place: &Place, moments: Moments) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
     let (tell, told) = channel();
     let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), moments, ..Duties::default() };
     (spawn(place.owner(), duties, move |notice| drop(tell.send(notice))).unwrap(), told)

@@ -12,49 +12,33 @@ use crate::io::clock::{unix, watch};
 use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
-use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
 use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::{Amount, DAYS_KEPT};
-use crate::policy::row::Row;
 use crate::policy::window;
-use crate::store::api::{Leftover, StoreError};
+use crate::store::api::StoreError;
 use crate::store::copy::SnapshotPlan;
 use crate::store::follow::{KeySource, KeysSeen};
+use crate::store::ledger::Ledger;
 use crate::store::moments::Moments;
 #[cfg(feature = "redis")]
 use crate::store::remote::{Bounds, Remote};
 #[cfg(feature = "redis")]
-use crate::store::shared::{self, SharedHandle, SharedNotice};
+use crate::store::shared::{self, SharedNotice};
 use crate::store::spill::Place;
 use crate::store::sqlite::Sqlite;
-use crate::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
+use crate::store::{self, Duties, LedgerHandle, StoreNotice};
 use std::sync::Arc;
 
 /// An open ledger.
 pub(super) struct Opened {
-    kind: LedgerKind,
+    ledger: Ledger,
     /// See [`Duties::seen`].
     seen: KeysSeen,
     /// The times that its writers' clocks have recorded.
     moments: Moments,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
-}
-
-enum LedgerKind {
-    /// A file used by this gateway only.
-    File(Box<Sqlite>),
-    /// A ledger shared with other hosts.
-    #[cfg(feature = "redis")]
-    Shared(Box<Remote>),
-}
-
-/// The thread of a ledger.
-pub(super) enum LedgerHandle {
-    File(StoreHandle),
-    #[cfg(feature = "redis")]
-    Shared(SharedHandle),
 }
 
 fn past(key: KeyId, group: Arc<str>, at: Unix, tokens: u64, nano: u64) -> Past {
@@ -113,7 +97,7 @@ impl Opened {
                         ));
                     }
                     Ok(Opened {
-                        kind: LedgerKind::File(Box::new(db)),
+                        ledger: Ledger::Sqlite(Box::new(db)),
                         seen: KeysSeen::default(),
                         moments: Moments::default(),
                         warnings,
@@ -129,7 +113,7 @@ impl Opened {
                 let mut remote = Remote { server };
                 warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
                 Ok(Opened {
-                    kind: LedgerKind::Shared(Box::new(remote)),
+                    ledger: Ledger::Remote(Box::new(remote)),
                     seen: KeysSeen::default(),
                     moments: Moments::default(),
                     warnings,
@@ -144,10 +128,10 @@ impl Opened {
         let mut seed = [0u8; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
             .map_err(|_| "no entropy is available".to_string())?;
-        let db = match &mut self.kind {
-            LedgerKind::File(db) => &mut **db,
+        let db = match &mut self.ledger {
+            Ledger::Sqlite(db) => &mut **db,
             #[cfg(feature = "redis")]
-            LedgerKind::Shared(remote) => {
+            Ledger::Remote(remote) => {
                 self.seen = remote.keys_seen().map_err(failed)?;
                 let (keys, hash_key) = (all_keys(&mut **remote)?, remote.hash_key().map_err(failed)?);
                 self.moments = remote.moments().map_err(failed)?;
@@ -193,7 +177,7 @@ impl Opened {
         config: &Config,
         mailbox: Mailbox<ReactorMessage<Gateway>>,
         warn: impl Fn(String) + Send + 'static,
-    ) -> Result<LedgerHandle, String> {
+    ) -> Result<Box<dyn LedgerHandle>, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
         let Opened { seen, moments, .. } = self;
         let StoreConfig { commit_every, sync_every, retention, .. } = config.store;
@@ -220,10 +204,10 @@ impl Opened {
             StoreNotice::Recovered => say(Notice::StoreRecovered),
             StoreNotice::Warning(text) => warn(text),
         };
-        let kept = match self.kind {
-            LedgerKind::File(db) => store::spawn(*db, duties, tell).map(LedgerHandle::File),
+        let kept = match self.ledger {
+            Ledger::Sqlite(db) => store::spawn(*db, duties, tell),
             #[cfg(feature = "redis")]
-            LedgerKind::Shared(remote) => {
+            Ledger::Remote(remote) => {
                 let answered = move |notice| drop(answers.send(ReactorMessage::Notice(notice)));
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(notice),
@@ -232,75 +216,9 @@ impl Opened {
                     SharedNotice::BegunAnew => answered(Notice::BegunAnew),
                 };
                 let remote = Remote { server: remote.server.within(Bounds::SERVING) };
-                shared::spawn(remote, duties, tell).map(LedgerHandle::Shared)
+                shared::spawn(remote, duties, tell)
             }
         };
         kept.map_err(|error| format!("cannot start the ledger's thread: {}", explained(&error)))
-    }
-}
-
-impl LedgerHandle {
-    /// Handle for giving the ledger to another process; `None` for one that several processes use concurrently.
-    pub(super) fn turn(&self) -> Option<StoreTurn> {
-        match self {
-            LedgerHandle::File(handle) => Some(handle.turn()),
-            #[cfg(feature = "redis")]
-            LedgerHandle::Shared(_) => None,
-        }
-    }
-
-    /// Writes the remaining rows and ends the thread; returns the rows that could not be written.
-    pub(super) fn finish(self) -> Leftover {
-        match self {
-            LedgerHandle::File(handle) => handle.finish(),
-            #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.finish(),
-        }
-    }
-
-    /// Passes on rows and returns the emptied vector: a copy under a lock, without a system call while the thread is
-    /// busy.
-    pub(super) fn write(&self, rows: Vec<Row>) -> Vec<Row> {
-        match self {
-            LedgerHandle::File(handle) => handle.write(rows),
-            #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.write(rows),
-        }
-    }
-
-    /// Passes on requests for admission, and empties the vector. A ledger in a file gets none.
-    pub(super) fn ask(&self, asks: &mut Vec<Ask>) {
-        match self {
-            LedgerHandle::File(_) => asks.clear(),
-            #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.ask(asks),
-        }
-    }
-
-    /// Requests an immediate look-up of keys.
-    pub(super) fn look_up(&self, ids: Vec<KeyId>) {
-        match self {
-            LedgerHandle::File(handle) => handle.look_up(&ids),
-            #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.look_up(ids),
-        }
-    }
-
-    /// Passes on the use of grants, and empties the vector. A ledger in a file has none.
-    pub(super) fn used(&self, uses: &mut Vec<Use>) {
-        match self {
-            LedgerHandle::File(_) => uses.clear(),
-            #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.used(uses),
-        }
-    }
-
-    /// Passes on released leases, and empties the vector.
-    pub(super) fn release(&self, releases: &mut Vec<Release>) {
-        match self {
-            LedgerHandle::File(_) => releases.clear(),
-            #[cfg(feature = "redis")]
-            LedgerHandle::Shared(handle) => handle.release(releases),
-        }
     }
 }

@@ -3,7 +3,6 @@
 
 use super::alerts::{AlertNeeds, AlertSender};
 use super::exporter::Exporter;
-use super::ledger::LedgerHandle;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::base::limits::WORK_THREADS;
@@ -19,6 +18,7 @@ use crate::io::worker::Worker;
 use crate::policy::alert::AlertNews;
 use crate::policy::config::Config;
 use crate::policy::row::{Row, Running};
+use crate::store::LedgerHandle;
 use crate::store::api::Leftover;
 use crate::store::spill::Place;
 use std::io;
@@ -102,7 +102,7 @@ impl DeskEnd {
 #[derive(Default)]
 pub(super) struct StoreEnd {
     /// `None` before its thread exists.
-    pub(super) ledger: Option<LedgerHandle>,
+    pub(super) ledger: Option<Box<dyn LedgerHandle>>,
     /// True if another process has the ledger, or is about to get it: rows go to the hand-over.
     away: bool,
 }
@@ -230,7 +230,7 @@ impl Helpers {
     fn hand_over(&self, running: Vec<Running>) {
         let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
-        let turn = store.ledger.as_ref().and_then(LedgerHandle::turn);
+        let turn = store.ledger.as_ref().and_then(|ledger| ledger.turn());
         store.away = turn.is_some();
         let running = if store.away { running } else { Vec::new() };
         handover.hand_over(turn, running);

@@ -2,7 +2,7 @@
 
 use super::super::moments::FoldGuard;
 use super::super::remote::{Remote, Speaker};
-use super::super::{Duties, api::Batch, api::Leftover};
+use super::super::{Duties, LedgerHandle, api::Batch, api::Leftover};
 use super::seam::fresh_name;
 use super::{SharedNotice, SharedThread, Task, batches_of};
 use crate::io::batch_queue::BatchQueue;
@@ -13,50 +13,47 @@ use crate::policy::row::Row;
 use std::io;
 use std::thread::JoinHandle;
 
-/// Handle of the thread. Dropping it sends all remaining tasks and waits for the thread.
-pub struct SharedHandle {
+struct SharedHandle {
     queue: BatchQueue<Vec<Task>>,
     urgent: bool,
     thread: Option<JoinHandle<Vec<Batch>>>,
 }
 
-impl SharedHandle {
-    /// Hands over rows and returns the vector empty for reuse.
-    pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
+impl LedgerHandle for SharedHandle {
+    fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
         self.put(self.urgent, &mut rows, Task::Row);
         rows
     }
 
-    /// Hands over questions, which are always urgent, and leaves the vector empty.
-    pub fn ask(&self, asks: &mut Vec<Ask>) {
+    /// Questions are always urgent.
+    fn ask(&self, asks: &mut Vec<Ask>) {
         self.put(true, asks, Task::Ask);
     }
 
-    /// Looks up keys without delay.
-    pub fn look_up(&self, ids: Vec<KeyId>) {
+    fn look_up(&self, ids: Vec<KeyId>) {
         self.queue.put(true, |tasks| tasks.push(Task::LookUp(ids)));
     }
 
-    /// Hands over leases that are given back, and leaves the vector empty.
-    pub fn release(&self, releases: &mut Vec<Release>) {
+    fn release(&self, releases: &mut Vec<Release>) {
         self.put(false, releases, Task::Release);
     }
 
-    /// Hands over uses of grants, and leaves the vector empty. Returned grants are urgent.
-    pub fn used(&self, uses: &mut Vec<Use>) {
+    /// Returned grants are urgent.
+    fn used(&self, uses: &mut Vec<Use>) {
         let urgent = uses.iter().any(|one| matches!(one, Use::Returned(_)));
         self.put(urgent, uses, Task::Use);
     }
 
+    fn finish(mut self: Box<Self>) -> Leftover {
+        self.end()
+    }
+}
+
+impl SharedHandle {
     fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
         if !items.is_empty() {
             self.queue.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
         }
-    }
-
-    /// Sends all remaining tasks and ends the thread. Returns the rows that are not known to have arrived.
-    pub fn finish(mut self) -> Leftover {
-        self.end()
     }
 
     fn end(&mut self) -> Leftover {
@@ -80,7 +77,11 @@ impl Drop for SharedHandle {
 }
 
 /// Starts the thread on `remote`; `tell` puts its notices into the loop's mailbox.
-pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send + 'static) -> io::Result<SharedHandle> {
+pub fn spawn(
+    remote: Remote,
+    duties: Duties,
+    tell: impl Fn(SharedNotice) + Send + 'static,
+) -> io::Result<Box<dyn LedgerHandle>> {
     let queue = BatchQueue::<Vec<Task>>::default();
     let theirs = queue.clone();
     let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
@@ -93,5 +94,5 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
     let (folding, seen) = (FoldGuard::new(duties.retention, duties.moments), duties.seen);
     let serve = move || SharedThread::new(remote, speaker, folding, seen, tell).serve(&theirs);
     let thread = std::thread::Builder::new().name("store".into()).spawn(serve)?;
-    Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
+    Ok(Box::new(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) }))
 }

@@ -5,7 +5,7 @@ use super::super::{log_files, sqlite};
 use super::*;
 
 /// Starts the thread of a ledger with these duties, and skips its first notice.
-fn with_duties(place: &Place, duties: Duties) -> (StoreHandle, Receiver<StoreNotice>) {
+fn with_duties(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
     let (tell, told) = channel();
     let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     let handle = spawn(db, duties, move |notice| drop(tell.send(notice))).unwrap();
@@ -50,7 +50,7 @@ fn collected_records_are_committed_before_a_hand_over() {
     handle.write(rows_of(0..1));
     assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
     handle.write(rows_of(1..4));
-    assert_eq!(handle.turn().release(), Ok(()));
+    assert_eq!(handle.turn().unwrap().release(), Ok(()));
     assert_eq!(place.owner().count_rows().unwrap(), 4);
 }
 
@@ -245,13 +245,13 @@ fn no_draft_of_a_snapshot_is_left_after_a_hand_over() {
     let plan = SnapshotPlan { from: place.file(), to: to.clone(), every: Duration::from_millis(50) };
     let (handle, _told) = with_duties(&place, Duties { snapshot: Some(plan), ..Duties::default() });
     until("a draft", || drafts() > 0);
-    assert_eq!(handle.turn().release(), Ok(()));
+    assert_eq!(handle.turn().unwrap().release(), Ok(()));
     drop(handle);
     assert_eq!((drafts(), to.exists()), (0, false));
 }
 
 /// Like [`with_duties`], with keys in the ledger.
-fn with_duties_and_keys(place: &Place, duties: Duties) -> (StoreHandle, Receiver<StoreNotice>) {
+fn with_duties_and_keys(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
     let (tell, told) = channel();
     let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     let seen = db.keys_seen().unwrap();
