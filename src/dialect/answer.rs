@@ -5,8 +5,9 @@
 
 use super::capabilities::Param;
 use super::errors::{ErrorText, read_error};
+use super::naming::TranslationState;
 use super::tokens::PromptTokens;
-use super::usage::Reported;
+use super::usage::{ObservedUsage, Reported};
 use crate::wire::json::write_inside;
 
 /// Identity that an answer gets for the client.
@@ -31,6 +32,17 @@ impl ResponseIdentity<'_> {
     pub(super) fn write_model(&self, out: &mut Vec<u8>) {
         write_inside(out, self.model.as_bytes());
     }
+}
+
+/// Destination of a response in another format.
+#[derive(Debug)]
+pub(super) struct Destination<'a> {
+    /// State of the translation since the request.
+    pub(super) state: &'a TranslationState,
+    /// Usage observed so far.
+    pub(super) observed: &'a ObservedUsage,
+    pub(super) me: &'a ResponseIdentity<'a>,
+    pub(super) out: &'a mut Vec<u8>,
 }
 
 /// Reason why a whole answer cannot be passed on.

@@ -12,7 +12,7 @@ pub(super) use super::messages::stream_reader::write_thinking;
 pub(super) use super::messages::stream_writer::{NO_DETAILS, write_usage as write_messages_usage};
 pub(super) use super::responses::stream_reader::{call_id, failed, kind_of, reason, thoughts, unfinished, write_kept};
 
-use super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::errors::ErrorWords;
 use super::format::{StreamReader, StreamWriter};
 use super::naming::{JSON_TOOL, TranslationState};
@@ -183,15 +183,16 @@ impl Convert {
     pub(super) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
         let observed = self.translation.observed();
         let StreamWriter::Responses(writer) = &mut self.translation.writer else { return false };
-        writer.fail(words, &observed, &self.translation.state, me, out);
+        writer.fail(words, &mut Destination { state: &self.translation.state, observed: &observed, me, out });
         true
     }
 
     /// Writes a heartbeat for a silent upstream; returns the number of events sent so far. `None` if the format's
     /// general heartbeat applies.
     pub(super) fn heartbeat(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<u64> {
+        let observed = self.translation.observed();
         let StreamWriter::Responses(writer) = &mut self.translation.writer else { return None };
-        writer.heartbeat(&self.translation.state, me, out);
+        writer.heartbeat(&mut Destination { state: &self.translation.state, observed: &observed, me, out });
         Some(writer.sequence())
     }
 
@@ -258,33 +259,21 @@ pub(super) fn hands_back(from: Shape, to: Shape) -> bool {
 
 /// Appends the events that announce an answer to a responses client, numbered from `events` on; returns the number of
 /// events sent so far.
-pub(super) fn write_opening(
-    events: u64,
-    state: &TranslationState,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) -> u64 {
+pub(super) fn write_opening(events: u64, to: &mut Destination<'_>) -> u64 {
     let mut writer = ResponsesWriter::default();
     if events > 0 {
-        writer.resume(events, me.created);
+        writer.resume(events, to.me.created);
     }
-    writer.heartbeat(state, me, out);
+    writer.heartbeat(to);
     writer.sequence()
 }
 
 /// Appends the events that report a failed answer to a responses client. `events` of the answer were sent before; apart
 /// from its usage, nothing else of the answer is known here.
-pub(super) fn write_failure(
-    events: u64,
-    words: &ErrorWords<'_>,
-    observed: &ObservedUsage,
-    state: &TranslationState,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) {
+pub(super) fn write_failure(events: u64, words: &ErrorWords<'_>, to: &mut Destination<'_>) {
     let mut writer = ResponsesWriter::default();
-    writer.resume(events, me.created);
-    writer.fail(words, observed, state, me, out);
+    writer.resume(events, to.me.created);
+    writer.fail(words, to);
 }
 
 /// Writes the failure from the upstream's own failed response, with Tollgate's message and names.
@@ -343,8 +332,8 @@ impl Take for Sink<'_> {
         let Translation { writer, state, deferred, .. } = translation;
         // Chunks say which call they belong to.
         let defers = !matches!(writer, StreamWriter::Chat(_)) && deferred.defers(&delta)?;
-        let (me, out) = (self.me, &mut *self.out);
-        let mut write = |delta: Delta<'_>| writer.take(delta, &observed, state, me, out);
+        let mut to = Destination { state, observed: &observed, me: self.me, out: self.out };
+        let mut write = |delta: Delta<'_>| writer.take(delta, &mut to);
         match delta {
             Delta::Stop { .. } | Delta::End => {
                 deferred.release(true, &mut write)?;

@@ -3,17 +3,15 @@
 //! Owns the list of the formats. The folder of each defines what [`with_format`] gives access to, by the same names and
 //! with the same signatures. A new format begins with a row here; the compiler names everything else that it needs.
 
-use super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::answer::{Destination, Frame, StreamFault};
 use super::chat::stream_reader::ChatReader;
 use super::chat::stream_writer::ChatWriter;
 use super::messages::stream_reader::MessagesReader;
 use super::messages::stream_writer::MessagesWriter;
-use super::naming::TranslationState;
 use super::neutral::delta::{Delta, Take};
 use super::responses::stream_reader::ResponsesReader;
 use super::responses::stream_writer::ResponsesWriter;
 use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, behind};
-use super::usage::ObservedUsage;
 use crate::wire::Shape;
 
 /// Evaluates an expression in which `$format` is the module of a shape's format.
@@ -122,18 +120,11 @@ impl StreamWriter {
 
     /// Writes a delta.
     #[inline]
-    pub(super) fn take(
-        &mut self,
-        delta: Delta<'_>,
-        observed: &ObservedUsage,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    pub(super) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match self {
-            StreamWriter::Chat(writer) => writer.take(delta, observed, state, me, out),
-            StreamWriter::Messages(writer) => writer.take(delta, observed, state, me, out),
-            StreamWriter::Responses(writer) => writer.take(delta, observed, state, me, out),
+            StreamWriter::Chat(writer) => writer.take(delta, to),
+            StreamWriter::Messages(writer) => writer.take(delta, to),
+            StreamWriter::Responses(writer) => writer.take(delta, to),
         }
     }
 

@@ -10,7 +10,7 @@ pub(super) mod write;
 
 pub(super) use streamed::{Collected, response as read_streamed};
 
-use super::answer::{Broken, ResponseIdentity};
+use super::answer::{Broken, Destination, ResponseIdentity};
 use super::convert::hands_back;
 use super::errors::{ErrorText, is_error, read_error};
 use super::format::with_format;
@@ -51,7 +51,7 @@ pub fn reply(
     let reported = answer.reported.believed();
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
     let observed = ObservedUsage { reported, relayed_tokens, units: 0 };
-    with_format!(to, format => format::write_answer(&answer, state, &observed, me, out))?;
+    with_format!(to, format => format::write_answer(&answer, Destination { state, observed: &observed, me, out }))?;
     Ok(observed)
 }
 

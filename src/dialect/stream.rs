@@ -6,7 +6,7 @@
 
 mod halves;
 
-use super::answer::{Broken, Frame, Rejected, ResponseIdentity, StreamFault};
+use super::answer::{Broken, Destination, Frame, Rejected, ResponseIdentity, StreamFault};
 use super::convert::{Convert, write_failure, write_opening};
 use super::errors::{ErrorWords, error_event};
 use super::events;
@@ -478,7 +478,10 @@ pub fn opening(
     out: &mut Vec<u8>,
 ) -> u16 {
     match state.filter(|_| shape == Shape::Responses) {
-        Some(state) => u16::try_from(write_opening(u64::from(events), state, me, out)).unwrap_or(u16::MAX),
+        Some(state) => {
+            let mut to = Destination { state, observed: &ObservedUsage::default(), me, out };
+            u16::try_from(write_opening(u64::from(events), &mut to)).unwrap_or(u16::MAX)
+        }
         None => {
             heartbeat(shape, out);
             events
@@ -498,13 +501,14 @@ pub fn failure(
     match endpoint.shape {
         Shape::Responses => {
             let plain = TranslationState::default();
-            let (nothing, state) = (ObservedUsage::default(), state.unwrap_or(&plain));
+            let state = state.unwrap_or(&plain);
+            let mut to = Destination { state, observed: &ObservedUsage::default(), me, out };
             // Codex reads the failure of a response only if that response has begun.
             let events = match events {
-                0 if words.is_overflow() => write_opening(0, state, me, out),
+                0 if words.is_overflow() => write_opening(0, &mut to),
                 events => u64::from(events),
             };
-            write_failure(events, words, &nothing, state, me, out);
+            write_failure(events, words, &mut to);
         }
         _ => error_event(endpoint, words, out),
     }

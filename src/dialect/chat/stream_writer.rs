@@ -1,8 +1,8 @@
 //! Writes a chat stream: deltas to chunks.
 
-use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::chat::signature;
-use crate::dialect::naming::{TranslationState, made_id};
+use crate::dialect::naming::made_id;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use crate::dialect::responses::response::free_input;
 use crate::dialect::usage::ObservedUsage;
@@ -44,66 +44,59 @@ impl ChatWriter {
     }
 
     /// Writes the chunks for one delta.
-    pub(in crate::dialect) fn take(
-        &mut self,
-        delta: Delta<'_>,
-        observed: &ObservedUsage,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match delta {
-            Delta::Ping => out.extend_from_slice(b":\n\n"),
+            Delta::Ping => to.out.extend_from_slice(b":\n\n"),
             Delta::Usage(_) => {}
-            Delta::Start => self.start(me, out),
-            Delta::Text(text) => self.text("content", text, me, out),
-            Delta::Refuse(text) => self.text("refusal", text, me, out),
-            Delta::Think(text) => self.text("reasoning_content", text, me, out),
+            Delta::Start => self.start(to),
+            Delta::Text(text) => self.text("content", text, to),
+            Delta::Refuse(text) => self.text("refusal", text, to),
+            Delta::Think(text) => self.text("reasoning_content", text, to),
             Delta::Thought { block } => {
                 self.signature.clear();
                 self.signature.extend_from_slice(block.unwrap_or_default());
             }
             Delta::ToolOpen { slot, id, name } => {
-                if state.is_free(name) {
+                if to.state.is_free(name) {
                     self.free.push((slot, Vec::new()));
                 }
-                self.open(slot, id, state.restore(name), me, out);
+                self.open(slot, id, to.state.restore(name), to);
             }
             Delta::ToolArgs { slot, json } => match self.free.iter_mut().find(|(own, _)| *own == slot) {
                 Some((_, held)) if held.len() + json.len() > TOOL_HELD_MAX => return Err(StreamFault::TooLarge),
                 Some((_, held)) => held.extend_from_slice(json),
-                None => self.arguments(slot, json, me, out),
+                None => self.arguments(slot, json, to),
             },
             Delta::ToolClose { slot } if self.calls.get(slot) == Some(&false) => {
-                self.arguments(slot, b"{}", me, out);
+                self.arguments(slot, b"{}", to);
             }
-            Delta::ToolClose { slot } => self.close_free(Some(slot), me, out),
+            Delta::ToolClose { slot } => self.close_free(Some(slot), to),
             Delta::Stop { reason, explanation, .. } => {
-                self.close_free(None, me, out);
+                self.close_free(None, to);
                 if let Some(text) = explanation.filter(|text| !text.is_empty()) {
-                    self.text("refusal", text, me, out);
+                    self.text("refusal", text, to);
                 }
-                self.stop(reason, me, out);
+                self.stop(reason, to);
             }
-            Delta::End => self.end(observed, me, out),
+            Delta::End => self.end(to),
         }
         Ok(())
     }
 
-    fn start(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn start(&mut self, to: &mut Destination<'_>) {
         if !self.started {
             self.started = true;
-            self.created = me.created;
-            self.chunk(me, None, out, |out| {
+            self.created = to.me.created;
+            self.chunk(None, to, |out| {
                 out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\",\"refusal\":null");
             });
         }
     }
 
-    fn text(&mut self, name: &str, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.start(me, out);
+    fn text(&mut self, name: &str, text: &[u8], to: &mut Destination<'_>) {
+        self.start(to);
         let mut at = 0;
-        self.chunk(me, None, out, |out| {
+        self.chunk(None, to, |out| {
             key(out, name);
             at = out.len() + 1;
             write_inside(out, text);
@@ -111,8 +104,8 @@ impl ChatWriter {
         self.text_at = at;
     }
 
-    fn open(&mut self, slot: usize, id: &[u8], name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.start(me, out);
+    fn open(&mut self, slot: usize, id: &[u8], name: &[u8], to: &mut Destination<'_>) {
+        self.start(to);
         self.calls.resize(self.calls.len().max(slot + 1), false);
         let is_free = self.free.last().is_some_and(|(own, _)| *own == slot);
         // A text is written at its end.
@@ -120,12 +113,12 @@ impl ChatWriter {
         let block = std::mem::take(&mut self.signature);
         let signature = if block.is_empty() { None } else { signature::of_next(Raw::new(&block), id) };
         let (kind, member) = if is_free { ("custom", "input") } else { ("function", "arguments") };
-        self.chunk(me, None, out, |out| {
+        self.chunk(None, to, |out| {
             out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
             write_count(out, slot as u64);
             out.extend_from_slice(b",\"id\":\"");
             if id.is_empty() {
-                made_id(me.id, slot, out);
+                made_id(to.me.id, slot, out);
             } else {
                 out.extend_from_slice(id);
             }
@@ -141,25 +134,17 @@ impl ChatWriter {
         });
     }
 
-    fn arguments(&mut self, slot: usize, json: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn arguments(&mut self, slot: usize, json: &[u8], to: &mut Destination<'_>) {
         if let Some(written) = self.calls.get_mut(slot) {
             *written = true;
         }
-        self.piece(slot, "function", "arguments", json, me, out);
+        self.piece(slot, "function", "arguments", json, to);
     }
 
     /// Writes a piece of the arguments or of the text of a call.
-    fn piece(
-        &mut self,
-        slot: usize,
-        kind: &str,
-        member: &str,
-        inside: &[u8],
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    fn piece(&mut self, slot: usize, kind: &str, member: &str, inside: &[u8], to: &mut Destination<'_>) {
         let mut at = 0;
-        self.chunk(me, None, out, |out| {
+        self.chunk(None, to, |out| {
             out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
             write_count(out, slot as u64);
             key(out, kind);
@@ -173,48 +158,42 @@ impl ChatWriter {
     }
 
     /// Writes the texts of open calls of tools that take free text: of all, or of this one.
-    fn close_free(&mut self, only: Option<usize>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn close_free(&mut self, only: Option<usize>, to: &mut Destination<'_>) {
         for (slot, held) in std::mem::take(&mut self.free) {
             match only.is_none_or(|only| only == slot) {
-                true => self.piece(slot, "custom", "input", &free_input(&held), me, out),
+                true => self.piece(slot, "custom", "input", &free_input(&held), to),
                 false => self.free.push((slot, held)),
             }
         }
     }
 
-    fn stop(&mut self, reason: StopReason, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.start(me, out);
+    fn stop(&mut self, reason: StopReason, to: &mut Destination<'_>) {
+        self.start(to);
         if !self.stopped {
             self.stopped = true;
-            self.chunk(me, Some(reason.to_chat(!self.calls.is_empty())), out, |_| {});
+            self.chunk(Some(reason.to_chat(!self.calls.is_empty())), to, |_| {});
         }
     }
 
-    fn end(&mut self, observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.stop(StopReason::Unknown, me, out);
+    fn end(&mut self, to: &mut Destination<'_>) {
+        self.stop(StopReason::Unknown, to);
         if self.show_usage {
-            write_usage_chunk(CHUNK, observed, &ResponseIdentity { created: self.created, ..*me }, out);
+            write_usage_chunk(CHUNK, to.observed, &ResponseIdentity { created: self.created, ..*to.me }, to.out);
         }
-        out.extend_from_slice(b"data: [DONE]\n\n");
+        to.out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
-    fn chunk(
-        &self,
-        me: &ResponseIdentity<'_>,
-        finish: Option<&str>,
-        out: &mut Vec<u8>,
-        delta: impl FnOnce(&mut Vec<u8>),
-    ) {
-        write_head(CHUNK, self.created, me, out);
-        out.extend_from_slice(b"\"choices\":[{\"index\":0,\"delta\":{");
-        delta(out);
-        out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
+    fn chunk(&self, finish: Option<&str>, to: &mut Destination<'_>, delta: impl FnOnce(&mut Vec<u8>)) {
+        write_head(CHUNK, self.created, to.me, to.out);
+        to.out.extend_from_slice(b"\"choices\":[{\"index\":0,\"delta\":{");
+        delta(to.out);
+        to.out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
         match finish {
-            Some(word) => write_string(out, word),
-            None => out.extend_from_slice(b"null"),
+            Some(word) => write_string(to.out, word),
+            None => to.out.extend_from_slice(b"null"),
         }
         let tail: &[u8] = if self.show_usage { b"}],\"usage\":null}\n\n" } else { b"}]}\n\n" };
-        out.extend_from_slice(tail);
+        to.out.extend_from_slice(tail);
     }
 }
 

@@ -4,9 +4,8 @@
 //! gaps. A stopped block cannot be reopened, and a client may run a tool as soon as its block stops. So while one call
 //! is open, pieces of other calls wait, within [`TOOL_HELD_MAX`].
 
-use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::carrier;
-use crate::dialect::naming::TranslationState;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
@@ -66,52 +65,46 @@ impl MessagesWriter {
     }
 
     /// Writes the events for one delta.
-    pub(in crate::dialect) fn take(
-        &mut self,
-        delta: Delta<'_>,
-        observed: &ObservedUsage,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match delta {
-            Delta::Ping => out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+            Delta::Ping => to.out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
             Delta::Usage(_) => {}
-            Delta::Start => self.start(me, out),
+            Delta::Start => self.start(to),
             // Servers put a line feed between calls; it must not close the open one.
             Delta::Text(text) if matches!(self.open, OpenBlock::Tool(_)) && is_blank(text) => {}
-            Delta::Text(text) => self.text(OpenBlock::Text, text, me, out),
+            Delta::Text(text) => self.text(OpenBlock::Text, text, to),
             Delta::Refuse(text) => {
                 self.refused = true;
-                self.text(OpenBlock::Text, text, me, out);
+                self.text(OpenBlock::Text, text, to);
             }
-            Delta::Think(text) => self.text(OpenBlock::Think, text, me, out),
-            Delta::Thought { block } => self.thought(block, state, me, out),
+            Delta::Think(text) => self.text(OpenBlock::Think, text, to),
+            Delta::Thought { block } => self.thought(block, to),
             Delta::ToolOpen { slot, id, name } => {
                 let mut safe = Vec::with_capacity(id.len());
-                state.fresh_id(id, slot, me.id, &mut self.ids, &mut safe);
-                self.call(slot, safe, state.restore(name), me, out);
+                to.state.fresh_id(id, slot, to.me.id, &mut self.ids, &mut safe);
+                self.call(slot, safe, to.state.restore(name), to);
                 if self.waiting > TOOL_HELD_MAX {
                     return Err(StreamFault::TooLarge);
                 }
             }
-            Delta::ToolArgs { slot, json } => return self.arguments(slot, json, out),
-            Delta::ToolClose { slot } if self.open == OpenBlock::Tool(slot) => self.close(out),
+            Delta::ToolArgs { slot, json } => return self.arguments(slot, json, to.out),
+            Delta::ToolClose { slot } if self.open == OpenBlock::Tool(slot) => self.close(to.out),
             Delta::ToolClose { .. } => {}
             Delta::Stop { reason, sequence, .. } => {
                 self.reason = reason;
                 self.sequence = sequence.map(<[u8]>::to_vec);
             }
-            Delta::End => self.end(observed, me, out),
+            Delta::End => self.end(to),
         }
         Ok(())
     }
 
-    fn start(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn start(&mut self, to: &mut Destination<'_>) {
         if self.started {
             return;
         }
         self.started = true;
+        let Destination { me, out, .. } = to;
         out.extend_from_slice(b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":");
         write_inside(out, me.id);
         out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
@@ -129,60 +122,54 @@ impl MessagesWriter {
     }
 
     /// Begins a block of text or reasoning, unless it is the current one.
-    fn begin(&mut self, kind: OpenBlock, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.start(me, out);
+    fn begin(&mut self, kind: OpenBlock, to: &mut Destination<'_>) {
+        self.start(to);
         if self.open == kind {
             return;
         }
-        self.flush(out);
-        self.open_block(out);
+        self.flush(to.out);
+        self.open_block(to.out);
         let block: &[u8] = if kind == OpenBlock::Think {
             b"{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
         } else {
             b"{\"type\":\"text\",\"text\":\"\",\"citations\":[]}"
         };
-        out.extend_from_slice(block);
-        out.extend_from_slice(b"}\n\n");
+        to.out.extend_from_slice(block);
+        to.out.extend_from_slice(b"}\n\n");
         self.open = kind;
     }
 
-    fn text(&mut self, kind: OpenBlock, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.begin(kind, me, out);
+    fn text(&mut self, kind: OpenBlock, text: &[u8], to: &mut Destination<'_>) {
+        self.begin(kind, to);
         let thinks = kind == OpenBlock::Think;
         self.delta(
             if thinks { "thinking" } else { "text" },
             if thinks { "thinking_delta" } else { "text_delta" },
             text,
-            out,
+            to.out,
         );
     }
 
     /// Ends a piece of reasoning: stops its block, with the data that its target must get back as the signature.
-    fn thought(
-        &mut self,
-        block: Option<&[u8]>,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    fn thought(&mut self, block: Option<&[u8]>, to: &mut Destination<'_>) {
         if self.open != OpenBlock::Think {
             if block.is_none() {
                 return;
             }
-            self.begin(OpenBlock::Think, me, out);
+            self.begin(OpenBlock::Think, to);
         }
         if let Some(block) = block {
             let mut carrier = Vec::new();
-            carrier::close(block, &state.mark, &mut carrier);
-            self.delta("signature", "signature_delta", &carrier, out);
+            carrier::close(block, &to.state.mark, &mut carrier);
+            self.delta("signature", "signature_delta", &carrier, to.out);
             self.signed = true;
         }
-        self.close(out);
+        self.close(to.out);
     }
 
     /// Begins a call; it waits while another one is open.
-    fn call(&mut self, slot: usize, id: Vec<u8>, name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.start(me, out);
+    fn call(&mut self, slot: usize, id: Vec<u8>, name: &[u8], to: &mut Destination<'_>) {
+        self.start(to);
         while self.calls.len() <= slot {
             self.calls.push(CallProgress::Closed);
         }
@@ -191,8 +178,8 @@ impl MessagesWriter {
             self.calls[slot] = CallProgress::Waiting { id, name: name.to_vec(), json: Vec::new() };
             return;
         }
-        self.close(out);
-        self.open_tool(slot, &id, name, out);
+        self.close(to.out);
+        self.open_tool(slot, &id, name, to.out);
     }
 
     fn open_tool(&mut self, slot: usize, id: &[u8], name: &[u8], out: &mut Vec<u8>) {
@@ -280,9 +267,10 @@ impl MessagesWriter {
         self.waiting = 0;
     }
 
-    fn end(&mut self, observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.start(me, out);
-        self.flush(out);
+    fn end(&mut self, to: &mut Destination<'_>) {
+        self.start(to);
+        self.flush(to.out);
+        let Destination { observed, me, out, .. } = to;
         out.extend_from_slice(b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":");
         let word = self.reason.to_messages(!self.calls.is_empty(), self.refused);
         write_string(out, word);

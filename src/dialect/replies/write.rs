@@ -1,11 +1,10 @@
 //! Writes a complete answer of each format.
 
-use super::super::answer::{Broken, ResponseIdentity, StreamFault};
+use super::super::answer::{Broken, Destination, ResponseIdentity, StreamFault};
 use super::super::carrier;
 use super::super::convert::{NO_DETAILS, write_chat_usage, write_messages_usage};
 use super::super::naming::{TranslationState, made_id};
 use super::super::requests::write_details;
-use super::super::usage::ObservedUsage;
 use crate::dialect::chat::request_writer::write_call;
 use crate::dialect::chat::signature::Signatures;
 use crate::dialect::messages::request_writer::write_called;
@@ -22,13 +21,8 @@ fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-pub(in crate::dialect) fn chat(
-    answer: &NeutralAnswer<'_>,
-    state: &TranslationState,
-    observed: &ObservedUsage,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), Broken> {
+pub(in crate::dialect) fn chat(answer: &NeutralAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
+    let Destination { state, observed, me, out } = to;
     let texts =
         || answer.parts.iter().filter_map(|part| if let AnswerPart::Text(text) = part { Some(&**text) } else { None });
     let refusals =
@@ -123,13 +117,8 @@ fn write_free_call(id: impl FnOnce(&mut Vec<u8>), name: &[u8], input: &[u8], out
     out.extend_from_slice(b"}}");
 }
 
-pub(in crate::dialect) fn messages(
-    answer: &NeutralAnswer<'_>,
-    state: &TranslationState,
-    observed: &ObservedUsage,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), Broken> {
+pub(in crate::dialect) fn messages(answer: &NeutralAnswer<'_>, to: Destination<'_>) -> Result<(), Broken> {
+    let Destination { state, observed, me, out } = to;
     out.extend_from_slice(b"{\"id\":");
     write_inside(out, me.id);
     out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
@@ -201,20 +190,14 @@ fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationSt
 }
 
 /// Writes the answer in the format whose streams end with the complete answer.
-pub(in crate::dialect) fn responses(
-    answer: &NeutralAnswer<'_>,
-    state: &TranslationState,
-    observed: &ObservedUsage,
-    me: &ResponseIdentity<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), Broken> {
+pub(in crate::dialect) fn responses(answer: &NeutralAnswer<'_>, mut to: Destination<'_>) -> Result<(), Broken> {
     let mut writer = ResponsesWriter::quiet();
-    each_delta(answer, &mut |delta| writer.take(delta, observed, state, me, out))
-        .and_then(|()| writer.finish(observed, state, me, out))
-        .map_err(|fault| match fault {
+    each_delta(answer, &mut |delta| writer.take(delta, &mut to)).and_then(|()| writer.finish(&mut to)).map_err(
+        |fault| match fault {
             StreamFault::Error(text) => Broken::Error(text),
             _ => Broken::NotJson,
-        })
+        },
+    )
 }
 
 /// Calls `take` with the deltas of an answer.

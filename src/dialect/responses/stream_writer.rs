@@ -6,11 +6,11 @@
 
 mod calls;
 
-use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::carrier;
 use crate::dialect::errors::ErrorWords;
 use crate::dialect::messages::stream_writer::is_blank;
-use crate::dialect::naming::{Called, TranslationState};
+use crate::dialect::naming::Called;
 use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::responses::response::{AnswerState, is_json, write_failed, write_response};
 use crate::dialect::usage::{ObservedUsage, Reported};
@@ -110,28 +110,21 @@ impl ResponsesWriter {
     }
 
     /// Writes the events for one delta.
-    pub(in crate::dialect) fn take(
-        &mut self,
-        delta: Delta<'_>,
-        observed: &ObservedUsage,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn take(&mut self, delta: Delta<'_>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match delta {
-            Delta::Ping if self.started => self.event("keepalive", out, |_| {}),
+            Delta::Ping if self.started => self.event("keepalive", to.out, |_| {}),
             Delta::Ping | Delta::Usage(_) => {}
-            Delta::Start => self.start(state, me, out),
+            Delta::Start => self.start(to),
             // Servers put a line feed between calls; it must not end the open one.
             Delta::Text(text) if matches!(self.open, OpenItem::Call(_)) && is_blank(text) => {}
-            Delta::Text(text) => self.say(OpenPart::Text, text, state, me, out)?,
-            Delta::Refuse(text) => self.say(OpenPart::Refusal, text, state, me, out)?,
-            Delta::Think(text) => self.think(text, state, me, out)?,
-            Delta::Thought { block } => self.thought(block, state, me, out)?,
+            Delta::Text(text) => self.say(OpenPart::Text, text, to)?,
+            Delta::Refuse(text) => self.say(OpenPart::Refusal, text, to)?,
+            Delta::Think(text) => self.think(text, to)?,
+            Delta::Thought { block } => self.thought(block, to)?,
             Delta::ToolOpen { slot, id, name } => {
-                self.call(slot, id, name, state, me, out)?;
+                self.call(slot, id, name, to)?;
             }
-            Delta::ToolArgs { slot, json } => return self.arguments(slot, json, me, out),
+            Delta::ToolArgs { slot, json } => return self.arguments(slot, json, to),
             Delta::ToolClose { slot } => {
                 if let Some(call) = self.calls.get_mut(slot) {
                     call.complete = true;
@@ -139,53 +132,40 @@ impl ResponsesWriter {
             }
             Delta::Stop { reason, explanation, .. } => {
                 if let Some(text) = explanation.filter(|text| !text.is_empty()) {
-                    self.say(OpenPart::Refusal, text, state, me, out)?;
+                    self.say(OpenPart::Refusal, text, to)?;
                 }
                 self.reason = reason;
             }
             Delta::End => {
-                self.start(state, me, out);
-                self.finish_items(state, me, out)?;
+                self.start(to);
+                self.finish_items(to)?;
                 let name = match self.reason.to_responses() {
                     Some(_) => "response.incomplete",
                     None => "response.completed",
                 };
-                let ending = self.ending(Some(observed));
-                let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, state, me, out);
-                self.response(name, response, out);
+                let ending = self.ending(Some(to.observed));
+                let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.me, out);
+                self.response(name, response, to.out);
             }
         }
         Ok(())
     }
 
     /// Writes the complete answer after all deltas except the end.
-    pub(in crate::dialect) fn finish(
-        &mut self,
-        observed: &ObservedUsage,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
-        self.created = me.created;
-        self.finish_items(state, me, out)?;
-        write_response(&self.ending(Some(observed)), &self.done, state, me, out);
+    pub(in crate::dialect) fn finish(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+        self.created = to.me.created;
+        self.finish_items(to)?;
+        write_response(&self.ending(Some(to.observed)), &self.done, to.state, to.me, to.out);
         Ok(())
     }
 
     /// Writes both events by which clients recognise a failure, with the content that was complete before it.
-    pub(in crate::dialect) fn fail(
-        &mut self,
-        words: &ErrorWords<'_>,
-        observed: &ObservedUsage,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) {
-        self.event("error", out, |out| words.write_event(out));
-        let known = (observed.reported != Reported::default()).then_some(observed);
+    pub(in crate::dialect) fn fail(&mut self, words: &ErrorWords<'_>, to: &mut Destination<'_>) {
+        self.event("error", to.out, |out| words.write_event(out));
+        let known = (to.observed.reported != Reported::default()).then_some(to.observed);
         let ending = AnswerState { error: Some(words), ..self.ending(known) };
-        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, state, me, out);
-        self.response("response.failed", response, out);
+        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, to.state, to.me, out);
+        self.response("response.failed", response, to.out);
     }
 
     /// Writes the failure from the failed response that the upstream has sent.
@@ -201,15 +181,10 @@ impl ResponsesWriter {
     }
 
     /// Writes a heartbeat while the upstream is silent.
-    pub(in crate::dialect) fn heartbeat(
-        &mut self,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    pub(in crate::dialect) fn heartbeat(&mut self, to: &mut Destination<'_>) {
         match self.started {
-            true => self.event("keepalive", out, |_| {}),
-            false => self.start(state, me, out),
+            true => self.event("keepalive", to.out, |_| {}),
+            false => self.start(to),
         }
     }
 
@@ -245,14 +220,14 @@ impl ResponsesWriter {
         self.done = done;
     }
 
-    fn start(&mut self, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn start(&mut self, to: &mut Destination<'_>) {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        self.created = me.created;
+        self.created = to.me.created;
         let ending = AnswerState { open: true, ..self.ending(None) };
         for name in ["response.created", "response.in_progress"] {
-            self.response(name, |done, out| write_response(&ending, done, state, me, out), out);
+            self.response(name, |done, out| write_response(&ending, done, to.state, to.me, out), to.out);
         }
     }
 
@@ -267,21 +242,14 @@ impl ResponsesWriter {
     }
 
     /// Begins an event about the current item, whose ids begin with `start`.
-    fn about(
-        &mut self,
-        name: &str,
-        start: &str,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-        members: impl FnOnce(&mut Vec<u8>),
-    ) {
+    fn about(&mut self, name: &str, start: &str, to: &mut Destination<'_>, members: impl FnOnce(&mut Vec<u8>)) {
         if self.quiet {
             return;
         }
         let mut head = Vec::with_capacity(96);
-        self.write_id(start, me, &mut head);
+        self.write_id(start, to.me, &mut head);
         let index = self.index;
-        self.event(name, out, |out| {
+        self.event(name, to.out, |out| {
             key(out, "item_id");
             out.extend_from_slice(&head);
             key(out, "output_index");
@@ -332,35 +300,28 @@ impl ResponsesWriter {
         self.text.clear();
     }
 
-    fn say(
-        &mut self,
-        part: OpenPart,
-        text: &[u8],
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
-        self.start(state, me, out);
+    fn say(&mut self, part: OpenPart, text: &[u8], to: &mut Destination<'_>) -> Result<(), StreamFault> {
+        self.start(to);
         if self.open != OpenItem::Message {
-            self.flush(state, me, out)?;
+            self.flush(to)?;
             let mut item = Vec::with_capacity(128);
-            self.write_item("msg_", "message", "in_progress", me, &mut item);
+            self.write_item("msg_", "message", "in_progress", to.me, &mut item);
             item.extend_from_slice(b",\"role\":\"assistant\",\"content\":[]}");
-            self.added(&item, out);
+            self.added(&item, to.out);
             (self.open, self.part, self.content_index) = (OpenItem::Message, OpenPart::None, 0);
         }
         if self.part != part {
-            self.close_part(me, out);
+            self.close_part(to);
             self.part = part;
             let index = self.content_index;
-            self.about("response.content_part.added", "msg_", me, out, |out| {
+            self.about("response.content_part.added", "msg_", to, |out| {
                 write_content_index(index, out);
                 key(out, "part");
                 write_part(part, b"", out);
             });
         }
         let (index, name) = (self.content_index, part_event(part, true));
-        self.about(name, "msg_", me, out, |out| {
+        self.about(name, "msg_", to, |out| {
             write_content_index(index, out);
             key(out, "delta");
             write_inside(out, text);
@@ -370,19 +331,19 @@ impl ResponsesWriter {
         Ok(())
     }
 
-    fn close_part(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn close_part(&mut self, to: &mut Destination<'_>) {
         if self.part == OpenPart::None {
             return;
         }
         let (part, index) = (self.part, self.content_index);
         let text = std::mem::take(&mut self.text);
-        self.about(part_event(part, false), "msg_", me, out, |out| {
+        self.about(part_event(part, false), "msg_", to, |out| {
             write_content_index(index, out);
             key(out, part.member());
             write_inside(out, &text);
             write_logprobs(part, out);
         });
-        self.about("response.content_part.done", "msg_", me, out, |out| {
+        self.about("response.content_part.done", "msg_", to, |out| {
             write_content_index(index, out);
             key(out, "part");
             write_part(part, &text, out);
@@ -395,24 +356,18 @@ impl ResponsesWriter {
         self.text.clear();
     }
 
-    fn think(
-        &mut self,
-        text: &[u8],
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
-        let summary = state.echo.as_ref().is_some_and(|echo| echo.summary);
-        self.open_reasoning(state, me, out)?;
+    fn think(&mut self, text: &[u8], to: &mut Destination<'_>) -> Result<(), StreamFault> {
+        let summary = to.state.echo.as_ref().is_some_and(|echo| echo.summary);
+        self.open_reasoning(to)?;
         if !summary {
             return Ok(());
         }
         if self.text.is_empty() {
-            self.about("response.reasoning_summary_part.added", "rs_", me, out, |out| {
+            self.about("response.reasoning_summary_part.added", "rs_", to, |out| {
                 out.extend_from_slice(b",\"summary_index\":0,\"part\":{\"type\":\"summary_text\",\"text\":\"\"}");
             });
         }
-        self.about("response.reasoning_summary_text.delta", "rs_", me, out, |out| {
+        self.about("response.reasoning_summary_text.delta", "rs_", to, |out| {
             out.extend_from_slice(b",\"summary_index\":0");
             key(out, "delta");
             write_inside(out, text);
@@ -421,62 +376,45 @@ impl ResponsesWriter {
         Ok(())
     }
 
-    fn open_reasoning(
-        &mut self,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
-        self.start(state, me, out);
+    fn open_reasoning(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+        self.start(to);
         if self.open == OpenItem::Think {
             return Ok(());
         }
-        self.flush(state, me, out)?;
+        self.flush(to)?;
         let mut item = Vec::with_capacity(128);
-        self.write_item("rs_", "reasoning", "", me, &mut item);
+        self.write_item("rs_", "reasoning", "", to.me, &mut item);
         item.extend_from_slice(b",\"summary\":[]}");
-        self.added(&item, out);
+        self.added(&item, to.out);
         self.open = OpenItem::Think;
         Ok(())
     }
 
     /// Ends a piece of reasoning, with the data that its target must get back.
-    fn thought(
-        &mut self,
-        block: Option<&[u8]>,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    fn thought(&mut self, block: Option<&[u8]>, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         if block.is_some() {
-            self.open_reasoning(state, me, out)?;
+            self.open_reasoning(to)?;
         }
         if self.open == OpenItem::Think {
-            self.close_reasoning(block, state, me, out);
+            self.close_reasoning(block, to);
         }
         Ok(())
     }
 
-    fn close_reasoning(
-        &mut self,
-        block: Option<&[u8]>,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) {
+    fn close_reasoning(&mut self, block: Option<&[u8]>, to: &mut Destination<'_>) {
         let text = std::mem::take(&mut self.text);
         let mut written = Vec::with_capacity(text.len() + 128);
-        self.write_item("rs_", "reasoning", "", me, &mut written);
+        self.write_item("rs_", "reasoning", "", to.me, &mut written);
         key(&mut written, "summary");
         written.push(b'[');
         if !text.is_empty() {
-            self.about("response.reasoning_summary_text.done", "rs_", me, out, |out| {
+            self.about("response.reasoning_summary_text.done", "rs_", to, |out| {
                 out.extend_from_slice(b",\"summary_index\":0");
                 key(out, "text");
                 write_inside(out, &text);
             });
             write_summary(&text, &mut written);
-            self.about("response.reasoning_summary_part.done", "rs_", me, out, |out| {
+            self.about("response.reasoning_summary_part.done", "rs_", to, |out| {
                 out.extend_from_slice(b",\"summary_index\":0");
                 key(out, "part");
                 write_summary(&text, out);
@@ -485,74 +423,58 @@ impl ResponsesWriter {
         written.push(b']');
         if let Some(block) = block {
             written.extend_from_slice(b",\"encrypted_content\":\"");
-            carrier::close(block, &state.mark, &mut written);
+            carrier::close(block, &to.state.mark, &mut written);
             written.push(b'"');
         }
         written.push(b'}');
-        self.item_done(&written, out);
+        self.item_done(&written, to.out);
     }
 
     /// Ends the current item. `last`: the answer ends too, so an incomplete answer ends inside this item.
-    fn close(
-        &mut self,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-        last: bool,
-    ) -> Result<(), StreamFault> {
+    fn close(&mut self, to: &mut Destination<'_>, last: bool) -> Result<(), StreamFault> {
         let cut = last && self.reason.to_responses().is_some();
         match self.open {
             OpenItem::None => {}
-            OpenItem::Think => self.close_reasoning(None, state, me, out),
+            OpenItem::Think => self.close_reasoning(None, to),
             OpenItem::Message => {
-                self.close_part(me, out);
+                self.close_part(to);
                 let parts = std::mem::take(&mut self.parts);
                 let mut written = Vec::with_capacity(parts.len() + 128);
                 let status = if cut { "incomplete" } else { "completed" };
-                self.write_item("msg_", "message", status, me, &mut written);
+                self.write_item("msg_", "message", status, to.me, &mut written);
                 written.extend_from_slice(b",\"role\":\"assistant\",\"content\":[");
                 written.extend_from_slice(&parts);
                 written.extend_from_slice(b"]}");
-                self.item_done(&written, out);
+                self.item_done(&written, to.out);
             }
             OpenItem::Call(slot) => {
                 let held = if self.calls[slot].held.is_empty() { &self.text } else { &self.calls[slot].held };
                 let whole = self.calls[slot].complete && is_json(held);
-                self.close_call(slot, cut && !whole, me, out);
+                self.close_call(slot, cut && !whole, to);
             }
         }
         Ok(())
     }
 
     /// Ends the current item and writes every waiting call completely, in order.
-    fn flush(
-        &mut self,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
-        self.close(state, me, out, false)?;
+    fn flush(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
+        self.close(to, false)?;
         for slot in 0..self.calls.len() {
             if self.calls[slot].stage == CallStage::Waiting {
-                self.open_call(slot, me, out);
-                self.close(state, me, out, false)?;
+                self.open_call(slot, to);
+                self.close(to, false)?;
             }
         }
         Ok(())
     }
 
-    fn finish_items(
-        &mut self,
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    fn finish_items(&mut self, to: &mut Destination<'_>) -> Result<(), StreamFault> {
         let waits = |calls: &[CallItem]| calls.iter().position(|call| call.stage == CallStage::Waiting);
         while let Some(slot) = waits(&self.calls) {
-            self.close(state, me, out, false)?;
-            self.open_call(slot, me, out);
+            self.close(to, false)?;
+            self.open_call(slot, to);
         }
-        self.close(state, me, out, true)
+        self.close(to, true)
     }
 }
 

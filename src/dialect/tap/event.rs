@@ -3,7 +3,7 @@
 mod response;
 mod seen;
 
-use super::super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::super::convert::{CHUNK, write_failed, write_failure, write_messages_usage, write_usage_chunk};
 use super::super::cost::remove_cost;
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
@@ -194,7 +194,10 @@ impl Tap {
         let events = u64::from(next);
         match self.failed.take() {
             Some(response) => write_failed(events, words, Raw::new(&response), me, out),
-            None => write_failure(events, words, &self.observed(), &TranslationState::default(), me, out),
+            None => {
+                let (state, observed) = (&TranslationState::default(), &self.observed());
+                write_failure(events, words, &mut Destination { state, observed, me, out });
+            }
         }
         true
     }

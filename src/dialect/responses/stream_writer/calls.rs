@@ -1,8 +1,8 @@
 //! Calls of tools in a responses stream.
 
-use crate::dialect::answer::{ResponseIdentity, StreamFault};
+use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::messages::stream_writer::is_blank;
-use crate::dialect::naming::{ToolKind, TranslationState, made_id};
+use crate::dialect::naming::{ToolKind, made_id};
 use crate::dialect::neutral::delta::TOOL_HELD_MAX;
 use crate::dialect::responses::response::free_input;
 use crate::dialect::responses::stream_writer::{CallItem, CallStage, OpenItem, ResponsesWriter};
@@ -15,19 +15,17 @@ impl ResponsesWriter {
         slot: usize,
         id: &[u8],
         name: &[u8],
-        state: &TranslationState,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
+        to: &mut Destination<'_>,
     ) -> Result<(), StreamFault> {
-        self.start(state, me, out);
+        self.start(to);
         if self.calls.len() <= slot {
             self.calls.resize_with(slot + 1, CallItem::default);
         }
         let mut known = id.to_vec();
         if id.is_empty() {
-            made_id(me.id, slot, &mut known);
+            made_id(to.me.id, slot, &mut known);
         }
-        let called = state.called(name);
+        let called = to.state.called(name);
         self.waiting += known.len() + called.name.len();
         self.calls[slot] = CallItem { id: known, called, stage: CallStage::Waiting, ..CallItem::default() };
         if let OpenItem::Call(open) = self.open
@@ -35,12 +33,12 @@ impl ResponsesWriter {
         {
             return if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { Ok(()) };
         }
-        self.close(state, me, out, false)?;
-        self.open_call(slot, me, out);
+        self.close(to, false)?;
+        self.open_call(slot, to);
         Ok(())
     }
 
-    pub(super) fn open_call(&mut self, slot: usize, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    pub(super) fn open_call(&mut self, slot: usize, to: &mut Destination<'_>) {
         self.open = OpenItem::Call(slot);
         self.calls[slot].stage = CallStage::Open;
         if self.calls[slot].called.kind != ToolKind::Function {
@@ -49,31 +47,25 @@ impl ResponsesWriter {
         let held = std::mem::take(&mut self.calls[slot].held);
         self.waiting -= held.len();
         let mut item = Vec::with_capacity(192);
-        self.write_call(slot, "in_progress", b"", me, &mut item);
-        self.added(&item, out);
+        self.write_call(slot, "in_progress", b"", to.me, &mut item);
+        self.added(&item, to.out);
         if !held.is_empty() {
-            self.tell_arguments(&held, me, out);
+            self.tell_arguments(&held, to);
         }
     }
 
-    fn tell_arguments(&mut self, piece: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        self.about("response.function_call_arguments.delta", "fc_", me, out, |out| {
+    fn tell_arguments(&mut self, piece: &[u8], to: &mut Destination<'_>) {
+        self.about("response.function_call_arguments.delta", "fc_", to, |out| {
             key(out, "delta");
             write_inside(out, piece);
         });
         self.text.extend_from_slice(piece);
     }
 
-    pub(super) fn arguments(
-        &mut self,
-        slot: usize,
-        piece: &[u8],
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), StreamFault> {
+    pub(super) fn arguments(&mut self, slot: usize, piece: &[u8], to: &mut Destination<'_>) -> Result<(), StreamFault> {
         match self.calls.get_mut(slot) {
             Some(call) if call.stage == CallStage::Open && call.called.kind == ToolKind::Function => {
-                self.tell_arguments(piece, me, out);
+                self.tell_arguments(piece, to);
             }
             Some(call) if call.stage != CallStage::Closed => {
                 call.held.extend_from_slice(piece);
@@ -118,7 +110,7 @@ impl ResponsesWriter {
     }
 
     /// Ends the current call. `cut`: the answer ended inside it.
-    pub(super) fn close_call(&mut self, slot: usize, cut: bool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    pub(super) fn close_call(&mut self, slot: usize, cut: bool, to: &mut Destination<'_>) {
         let call = &mut self.calls[slot];
         call.stage = CallStage::Closed;
         self.waiting -= call.id.len() + call.called.name.len() + call.held.len();
@@ -127,41 +119,41 @@ impl ResponsesWriter {
         let mut written = Vec::with_capacity(self.text.len() + held.len() + 192);
         if kind == ToolKind::Function {
             if self.text.is_empty() && !cut {
-                self.tell_arguments(b"{}", me, out);
+                self.tell_arguments(b"{}", to);
             }
             let text = std::mem::take(&mut self.text);
             if !cut {
                 let name = self.calls[slot].called.name.clone();
-                self.about("response.function_call_arguments.done", "fc_", me, out, |out| {
+                self.about("response.function_call_arguments.done", "fc_", to, |out| {
                     key(out, "name");
                     write_inside(out, &name);
                     key(out, "arguments");
                     write_inside(out, &text);
                 });
             }
-            self.write_call(slot, if cut { "incomplete" } else { "completed" }, &text, me, &mut written);
-            return self.item_done(&written, out);
+            self.write_call(slot, if cut { "incomplete" } else { "completed" }, &text, to.me, &mut written);
+            return self.item_done(&written, to.out);
         }
         if cut {
             return;
         }
         let mut item = Vec::with_capacity(192);
-        self.write_call(slot, "in_progress", b"", me, &mut item);
-        self.added(&item, out);
+        self.write_call(slot, "in_progress", b"", to.me, &mut item);
+        self.added(&item, to.out);
         let inside = match kind {
             ToolKind::Custom => free_input(&held),
             _ => object_of(&held),
         };
         if kind == ToolKind::Custom {
             for (name, member) in [("delta", "delta"), ("done", "input")] {
-                self.about(&format!("response.custom_tool_call_input.{name}"), "ctc_", me, out, |out| {
+                self.about(&format!("response.custom_tool_call_input.{name}"), "ctc_", to, |out| {
                     key(out, member);
                     write_inside(out, &inside);
                 });
             }
         }
-        self.write_call(slot, "completed", &inside, me, &mut written);
-        self.item_done(&written, out);
+        self.write_call(slot, "completed", &inside, to.me, &mut written);
+        self.item_done(&written, to.out);
     }
 }
 
