@@ -69,6 +69,17 @@ impl Fields {
     }
 }
 
+/// A request, and the target that it is laid out for.
+#[derive(Copy, Clone)]
+struct Layout<'a> {
+    endpoint: ModelEndpoint,
+    body: &'a [u8],
+    fields: &'a Fields,
+    with: &'a RequestTarget<'a>,
+    /// Usage is to be requested.
+    ask: bool,
+}
+
 struct Writer<'a> {
     body: &'a [u8],
     /// Spans that are omitted from the body, in order. An empty one marks a missing thought signature, `null` or an
@@ -114,26 +125,27 @@ pub fn rewrite(
     let of_chat = endpoint.shape == Shape::Chat && fields.stream;
     let ask = of_chat && with.capabilities.stream_usage && takes_it && !is_media(endpoint);
     let mut writer = Writer { body, cuts: &cuts, instead, text, pieces, total: 0 };
+    let layout = Layout { endpoint, body, fields, with, ask };
     if let Some(model) = fields.model.filter(|_| !ask && goes_as_it_is(endpoint, fields, with.capabilities)) {
         writer.body(0, model.start as usize - 1);
         writer.text(|text| write_string(text, with.model));
         writer.body(model.end as usize + 1, body.len());
     } else {
-        by_members(&mut writer, endpoint, fields, with, ask);
+        by_members(&mut writer, &layout);
     }
     Ok(writer.total)
 }
 
-/// Lays out a body member by member. `ask`: usage is to be requested.
-fn by_members(writer: &mut Writer<'_>, endpoint: ModelEndpoint, fields: &Fields, with: &RequestTarget<'_>, ask: bool) {
-    let body = writer.body;
+/// Lays out a body member by member.
+fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
+    let &Layout { endpoint, body, fields, with, ask } = layout;
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else { return };
     writer.body(0, first.start());
     let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
     // Kept members, and the bytes between them, that are not written yet.
     let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
-        let fate = fate_beside(endpoint, body, fields, member, with, ask);
+        let fate = layout.fate_beside(member);
         asked |= member.name == Name::StreamOptions;
         if fate == Fate::Drop {
             if let Some((from, to)) = run.take() {
@@ -176,13 +188,12 @@ fn by_members(writer: &mut Writer<'_>, endpoint: ModelEndpoint, fields: &Fields,
         writer.add(&mut wrote, "stream_options", |text| text.extend_from_slice(b"{\"include_usage\":true}"));
     }
     if !with.capabilities.params.is_empty() {
-        writer.add_params(&mut wrote, endpoint, fields, with, ask);
+        writer.add_params(&mut wrote, layout);
     }
     writer.body(last.end(), body.len());
 }
 
 /// True if only the model differs for this target, as for nearly all requests. The members then need no check.
-/// members need not be gone through.
 fn goes_as_it_is(endpoint: ModelEndpoint, fields: &Fields, takes: &Capabilities) -> bool {
     let keeps_bound = fields.max_tokens.is_none() || endpoint.shape == Shape::Messages || !takes.max_completion_tokens;
     !fields.has_odd
@@ -213,25 +224,80 @@ pub fn dropped<'a>(
             let key = member.key.of(body);
             !is_read(member.name) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
         }
-        false => fate(endpoint, body, fields, member, with, false) == Fate::Drop,
+        false => Layout { endpoint, body, fields, with, ask: false }.fate(member) == Fate::Drop,
     };
     members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
 }
 
-/// Treatment of a member, ignoring those from the configuration.
-#[inline]
-fn fate_beside(
-    endpoint: ModelEndpoint,
-    body: &[u8],
-    fields: &Fields,
-    member: &Member,
-    with: &RequestTarget<'_>,
-    ask: bool,
-) -> Fate {
-    let params = &*with.capabilities.params;
-    match params.is_empty() || !gives_way(params, body, member) {
-        true => fate(endpoint, body, fields, member, with, ask),
-        false => Fate::Drop,
+impl Layout<'_> {
+    /// Treatment of a member, ignoring those from the configuration.
+    #[inline]
+    fn fate_beside(&self, member: &Member) -> Fate {
+        let params = &*self.with.capabilities.params;
+        match params.is_empty() || !gives_way(params, self.body, member) {
+            true => self.fate(member),
+            false => Fate::Drop,
+        }
+    }
+
+    fn fate(&self, member: &Member) -> Fate {
+        let &Layout { endpoint, body, fields, with, ask } = self;
+        if member.name == Name::Model {
+            return Fate::Model;
+        }
+        let (key, takes) = (member.key.of(body), with.capabilities);
+        match member.name.class(endpoint) {
+            Class::Denied => return Fate::Drop,
+            Class::Unknown if !goes_on(endpoint, key, member.name, takes.unknown) => return Fate::Drop,
+            _ => {}
+        }
+        let of_response = endpoint.shape == Shape::Responses && member.name == Name::Include;
+        let is_plain = !of_response
+            && !matches!(
+                member.name,
+                Name::N
+                    | Name::StreamOptions
+                    | Name::MaxTokens
+                    | Name::MaxCompletionTokens
+                    | Name::MaxOutputTokens
+                    | Name::Tools
+            );
+        if takes.drop_params.is_empty() && is_plain {
+            return Fate::Keep;
+        }
+        let value = Raw::new(member.value.of(body));
+        match member.name {
+            _ if endpoint.shape == Shape::Responses => response_fate(key, member.name, value, takes),
+            Name::MaxTokens | Name::MaxCompletionTokens
+                if endpoint.shape != Shape::Messages && fields.max_tokens.is_some() =>
+            {
+                self.bound_fate(member)
+            }
+            _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
+            Name::Tools if fields.has_custom => Fate::Tools,
+            Name::N if endpoint == ModelEndpoint::CHAT && !value.is_null() && value.bytes() != b"1" => Fate::One,
+            Name::StreamOptions if !takes.stream_usage && endpoint.shape == Shape::Chat => Fate::Drop,
+            Name::StreamOptions if ask => {
+                let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
+                let plain =
+                    asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();
+                if plain { Fate::Keep } else { Fate::AskUsage }
+            }
+            _ => Fate::Keep,
+        }
+    }
+
+    /// Treatment of the two names of a bound. If both are present, the newer one applies if it is usable. The other is
+    /// omitted: providers refuse the two together, or do not know one of them.
+    fn bound_fate(&self, member: &Member) -> Fate {
+        let &Layout { endpoint, body, fields, with, .. } = self;
+        let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
+        let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
+        let name = bound(endpoint, with.capabilities);
+        if newer(&member) != wins || with.capabilities.drops(name) {
+            return Fate::Drop;
+        }
+        if newer(&member) == (name != Name::MaxTokens.text()) { Fate::Keep } else { Fate::Bound }
     }
 }
 
@@ -241,58 +307,6 @@ fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     let key = member.key.of(body);
     let param = params.iter().find(|param| eq_unescaped(key, &param.name));
     param.is_some_and(|param| param.always || Raw::new(member.value.of(body)).is_null())
-}
-
-fn fate(
-    endpoint: ModelEndpoint,
-    body: &[u8],
-    fields: &Fields,
-    member: &Member,
-    with: &RequestTarget<'_>,
-    ask: bool,
-) -> Fate {
-    if member.name == Name::Model {
-        return Fate::Model;
-    }
-    let (key, takes) = (member.key.of(body), with.capabilities);
-    match member.name.class(endpoint) {
-        Class::Denied => return Fate::Drop,
-        Class::Unknown if !goes_on(endpoint, key, member.name, takes.unknown) => return Fate::Drop,
-        _ => {}
-    }
-    let of_response = endpoint.shape == Shape::Responses && member.name == Name::Include;
-    let is_plain = !of_response
-        && !matches!(
-            member.name,
-            Name::N
-                | Name::StreamOptions
-                | Name::MaxTokens
-                | Name::MaxCompletionTokens
-                | Name::MaxOutputTokens
-                | Name::Tools
-        );
-    if takes.drop_params.is_empty() && is_plain {
-        return Fate::Keep;
-    }
-    let value = Raw::new(member.value.of(body));
-    match member.name {
-        _ if endpoint.shape == Shape::Responses => response_fate(key, member.name, value, takes),
-        Name::MaxTokens | Name::MaxCompletionTokens
-            if endpoint.shape != Shape::Messages && fields.max_tokens.is_some() =>
-        {
-            bound_fate(endpoint, body, fields, member, with)
-        }
-        _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
-        Name::Tools if fields.has_custom => Fate::Tools,
-        Name::N if endpoint == ModelEndpoint::CHAT && !value.is_null() && value.bytes() != b"1" => Fate::One,
-        Name::StreamOptions if !takes.stream_usage && endpoint.shape == Shape::Chat => Fate::Drop,
-        Name::StreamOptions if ask => {
-            let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
-            let plain = asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();
-            if plain { Fate::Keep } else { Fate::AskUsage }
-        }
-        _ => Fate::Keep,
-    }
 }
 
 /// Treatment of a responses request's member that the tables document.
@@ -317,24 +331,6 @@ fn goes_on(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMemb
         UnknownMembers::New => name == Name::Other && !Name::leads_elsewhere(key),
         UnknownMembers::Forward => !Name::leads_elsewhere(key),
     }
-}
-
-/// Treatment of the two names of a bound. If both are present, the newer one applies if it is usable. The other is
-/// omitted: providers refuse the two together, or do not know one of them.
-fn bound_fate(
-    endpoint: ModelEndpoint,
-    body: &[u8],
-    fields: &Fields,
-    member: &Member,
-    with: &RequestTarget<'_>,
-) -> Fate {
-    let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
-    let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
-    let name = bound(endpoint, with.capabilities);
-    if newer(&member) != wins || with.capabilities.drops(name) {
-        return Fate::Drop;
-    }
-    if newer(&member) == (name != Name::MaxTokens.text()) { Fate::Keep } else { Fate::Bound }
 }
 
 /// True for an endpoint whose streams are not those of a chat completion.
@@ -418,21 +414,12 @@ impl Writer<'_> {
     }
 
     /// Writes the members from the configuration: some always, others only if the client's own is not sent.
-    fn add_params(
-        &mut self,
-        wrote: &mut bool,
-        endpoint: ModelEndpoint,
-        fields: &Fields,
-        with: &RequestTarget<'_>,
-        ask: bool,
-    ) {
-        let body = self.body;
-        for param in with.capabilities.params.iter() {
+    fn add_params(&mut self, wrote: &mut bool, layout: &Layout<'_>) {
+        for param in layout.with.capabilities.params.iter() {
             let goes_on = |member: &Member| {
-                eq_unescaped(member.key.of(body), &param.name)
-                    && fate_beside(endpoint, body, fields, member, with, ask) != Fate::Drop
+                eq_unescaped(member.key.of(layout.body), &param.name) && layout.fate_beside(member) != Fate::Drop
             };
-            if param.always || !fields.members.iter().any(goes_on) {
+            if param.always || !layout.fields.members.iter().any(goes_on) {
                 self.add(wrote, &param.name, |text| text.extend_from_slice(param.json.as_bytes()));
             }
         }

@@ -10,7 +10,7 @@ use super::super::passthrough::Relayed;
 use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
 use super::super::requests::{BOUND_MIN, RequestTarget};
 use super::super::responses::hosted_tools;
-use super::{Fate, bound, fate_beside};
+use super::{Fate, Layout, bound};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::{ModelEndpoint, Shape};
 use std::borrow::Cow;
@@ -75,12 +75,13 @@ pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &Requ
         found.bound = if with.shape == Shape::Responses { BOUND_MIN } else { 0 };
         return found;
     }
+    let layout = Layout { endpoint, body, fields, with, ask: false };
     for member in &fields.members {
         let predicts = fields.predicts && member.name == Name::Prediction;
         if !(predicts || is_unknown(endpoint, body, member)) {
             continue;
         }
-        if fate_beside(endpoint, body, fields, member, with, false) == Fate::Drop {
+        if layout.fate_beside(member) == Fate::Drop {
             continue;
         }
         let value = member.value.of(body);
@@ -113,7 +114,8 @@ pub fn surcharge<'a>(
     if with.shape != endpoint.shape {
         return None;
     }
-    let goes = |member: &&Member| fate_beside(endpoint, body, fields, member, with, false) != Fate::Drop;
+    let layout = Layout { endpoint, body, fields, with, ask: false };
+    let goes = |member: &&Member| layout.fate_beside(member) != Fate::Drop;
     let of_relayed = endpoint.passthrough().map(Relayed::of);
     // A documented member of a relayed request has no price of its own, whatever it means elsewhere.
     let has_price = |member: &&Member| !of_relayed.is_some_and(|relayed| relayed.documents(member.key.of(body)));
