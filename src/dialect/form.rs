@@ -302,7 +302,7 @@ impl FormWriter {
 
     fn begin_part(&mut self, name: &[u8]) -> Result<(), Invalid> {
         let base = name.strip_suffix(b"[]").unwrap_or(name);
-        self.fate = match Name::of(base) {
+        self.fate = match Name::of_field(base) {
             Name::Model if std::mem::replace(&mut self.has_model, true) => {
                 return Err(Invalid("model: expected it only once".to_owned()));
             }

@@ -211,6 +211,7 @@ pub struct CountLater {
 
 impl CountLater {
     /// Resets it and keeps the storage.
+    #[inline]
     pub fn reset(&mut self) {
         self.texts.clear();
         (self.counted, self.arriving) = (None, None);

@@ -196,6 +196,19 @@ impl Passthrough {
     }
 }
 
+/// Number of endpoints that nearly all requests are for.
+const FREQUENT: usize = 4;
+
+/// Paths of the endpoints from number `first` on, below `/v1`.
+const fn paths<const N: usize>(first: usize) -> [&'static str; N] {
+    let (mut paths, mut at) = ([""; N], 0);
+    while at < N {
+        paths[at] = ModelEndpoint::ALL[first + at].path_below();
+        at += 1;
+    }
+    paths
+}
+
 /// Operation that a request wants from a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Operation {
@@ -224,7 +237,7 @@ impl ModelEndpoint {
     /// `POST /v1/responses`.
     pub const RESPONSES: ModelEndpoint = ModelEndpoint::generate(Shape::Responses);
 
-    /// All of them. The most frequent one is the first.
+    /// All of them. The first [`FREQUENT`] ones are the most frequent.
     pub const ALL: [ModelEndpoint; 14] = [
         ModelEndpoint::CHAT,
         ModelEndpoint::MESSAGES,
@@ -298,16 +311,13 @@ impl ModelEndpoint {
     /// Returns the endpoint with the path `below` below `/v1`.
     #[inline]
     pub fn at(below: &[u8]) -> Option<ModelEndpoint> {
-        // Computed by the compiler: nearly every request comes here.
-        const PATHS: [&str; ModelEndpoint::ALL.len()] = {
-            let (mut paths, mut at) = ([""; ModelEndpoint::ALL.len()], 0);
-            while at < paths.len() {
-                paths[at] = ModelEndpoint::ALL[at].path_below();
-                at += 1;
-            }
-            paths
-        };
-        PATHS.iter().position(|path| path.as_bytes() == below).map(|at| ModelEndpoint::ALL[at])
+        // Computed by the compiler. Comparisons with few paths are compiled to fewer instructions than with a longer
+        // table, and nearly every request has one of the first.
+        const OFTEN: [&str; FREQUENT] = paths(0);
+        const OTHERS: [&str; ModelEndpoint::ALL.len() - FREQUENT] = paths(FREQUENT);
+        let is_path = |path: &&str| path.as_bytes() == below;
+        let at = OFTEN.iter().position(is_path);
+        at.or_else(|| Some(FREQUENT + OTHERS.iter().position(is_path)?)).map(|at| ModelEndpoint::ALL[at])
     }
 
     /// Returns the endpoint with the name `name`, apart from those that count.

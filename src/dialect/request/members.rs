@@ -145,6 +145,11 @@ impl Name {
         BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)
     }
 
+    /// Finds the member by the name of a form's field, which has no escapes.
+    pub(in crate::dialect) fn of_field(field: &[u8]) -> Name {
+        BY_NAME.iter().find(|(text, _)| text.as_bytes() == field).map_or(Name::Other, |(_, name)| *name)
+    }
+
     /// Spelling of the name.
     pub(in crate::dialect) fn text(self) -> &'static str {
         BY_NAME.get(self as usize).map_or("", |(text, _)| text)

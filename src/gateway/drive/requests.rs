@@ -311,7 +311,7 @@ impl Driver {
         let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
         let (max_body, is_upload) = exchange.job.request.body_max();
         // The boundary of a form is in the head.
-        let form = self.clients.table.get(cid).filter(|_| is_upload);
+        let form = if is_upload { self.clients.table.get(cid) } else { None };
         let bytes = form.map_or(&[][..], |client| client.message().0);
         let promised = exchange.read_body(head, bytes, declared, &mut self.cx);
         if let Err(refusal) = promised {

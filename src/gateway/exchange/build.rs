@@ -151,7 +151,7 @@ impl Request {
 
 impl Attempt {
     /// The body that the chosen target needs.
-    #[inline]
+    #[inline(always)]
     pub(super) fn wanted<'a>(&self, request: &'a Request) -> Option<Wanted<'a>> {
         let (endpoint, target) = (request.written_for()?, self.target(request)?);
         let provider = request.setup.config.providers.get(target.provider)?;

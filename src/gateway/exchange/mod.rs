@@ -64,12 +64,13 @@ use super::client::response::RequestId;
 use super::client::response::RequestMeta;
 use super::cx::Cx;
 use super::ids::{ClientId, ExchangeName};
+use super::provider::request::OutgoingRequest;
 use crate::base::limits::{IO_SLICE, LOOKUP_TIMEOUT, UPLOAD_HOLD};
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, HeaderField, RequestHead};
-use crate::wire::multipart;
+use crate::wire::{Passthrough, multipart};
 use authorize::Identified;
 use build::promise_translation;
 use job::{Attempt, RequestJob, RequestNotes};
@@ -120,9 +121,7 @@ impl Exchange {
         draft.head = *head;
         let mut declared = declared;
         if let Some(passthrough) = endpoint.passthrough().filter(|relay| relay.is_form()) {
-            let known = if let Framing::Length(length) = head.framing { Some(length) } else { None };
-            let boundary = multipart::boundary(head.field(HeaderField::ContentType).of(bytes)).unwrap_or_default();
-            draft.scan.reset_form(passthrough, boundary, known, cx.setup.config.server.max_upload);
+            begin_form(&mut draft, passthrough, bytes, cx.setup.config.server.max_upload);
             // More is not held.
             declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);
         }
@@ -138,6 +137,14 @@ impl Exchange {
         self.state = State::Reserving(reserving);
         true
     }
+}
+
+/// Begins to read a form. `bytes`: those of its request's head.
+#[cold]
+fn begin_form(draft: &mut OutgoingRequest, passthrough: Passthrough, bytes: &[u8], most: u64) {
+    let known = if let Framing::Length(length) = draft.head.framing { Some(length) } else { None };
+    let boundary = multipart::boundary(draft.head.field(HeaderField::ContentType).of(bytes)).unwrap_or_default();
+    draft.scan.reset_form(passthrough, boundary, known, most);
 }
 
 #[cfg(test)]
