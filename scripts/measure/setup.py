@@ -21,7 +21,7 @@ def configure():
               'concurrency = 100_000\n')
     config = lambda listen, admin, limits, ledger="ledger": (
         f'default_model = "bench"\n[server]\nlisten = "{local(listen)}"\nadmin_listen = "{local(admin)}"\n'
-        f'[store]\nurl = "sqlite:{WORK}/{ledger}.db"\n[upstream]\npool_max_idle = 4096\n\n'
+        f'[store]\nurl = "sqlite:{WORK}/{ledger}.db"\n\n'
         + provider("plain", "chat", f"http://{local('up')}/v1")
         + provider("slow", "chat", f"http://{local('slow')}/v1")
         + provider("near", "chat", f"http://{local('near')}/v1")

@@ -19,7 +19,7 @@ REQUESTS, SOME, MANY = 30_000, 8, 500
 def configured(name, url):
     (WORK / f"{name}.toml").write_text(
         f'[server]\nlisten = "127.0.0.1:{PORTS[name]}"\nadmin_listen = "127.0.0.1:{PORTS[name + "_admin"]}"\n'
-        f'[store]\nurl = "{url}"\nhosts = 2\n[upstream]\npool_max_idle = 4096\n'
+        f'[store]\nurl = "{url}"\nhosts = 2\n'
         f'[[providers]]\nname = "plain"\nshape = "chat"\nbase_url = "http://127.0.0.1:{PORTS["up"]}/v1"\n'
         '[[models]]\nid = "bench"\ncontext = "1M"\ninput_price = 2.5\noutput_price = 10.0\n'
         'targets = [{ provider = "plain", model = "upstream-model-2026-11-01" }]\n'

@@ -37,9 +37,12 @@ section! {
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
-        /// Idle connections that are kept open per provider.
-        pub pool_max_idle: usize = 64, Whole(0..=100_000), Live;
-        /// Time for which an idle connection is kept open.
+        /// Maximum number of idle connections that are kept open per provider. The one used last is used next, so at
+        /// most as many are kept as were in use at once within `pool_idle_timeout`. An idle connection takes less than
+        /// 1 KiB, or up to 40 KiB with TLS. If `memory` is set in `[server]`, the default is a connection for each
+        /// 4 MiB of it.
+        pub pool_max_idle: usize = 1024, Whole(0..=100_000), Live;
+        /// Time for which a connection is kept open without a request.
         pub pool_idle_timeout: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
         /// Size of one event of a stream; at most (`max_buffered` / 4) - 128 KiB. If the default is larger than this
         /// bound, the bound applies.

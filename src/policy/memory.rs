@@ -16,6 +16,8 @@ const LOG_QUEUES: u64 = 4;
 /// Bytes of one connection besides its buffers: its state, the state of its exchange, alarms, and the event that later
 /// events of its stream are compared with.
 const CONNECTION_BYTES: u64 = 24 << 10;
+/// Bytes of an idle connection to a provider. It has no buffers and no exchange.
+const IDLE_BYTES: u64 = 1 << 10;
 /// Bytes that TLS adds to a connection: keys, a record received in part, and a record not yet sent.
 const SESSION_BYTES: u64 = 40 << 10;
 /// Bytes of one key: its place in the table, and its counters once it is used.
@@ -142,7 +144,7 @@ pub const SHARE_MIN: u64 = 15 * MIB;
 /// Divides `memory` bytes among the limits. `None` if too little remains for buffers.
 pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let max_connections = (memory / MIB).clamp(8, 10_000);
-    let idle = (memory / (4 * MIB)).clamp(2, 64);
+    let idle = (memory / (4 * MIB)).clamp(2, 1024);
     let rows = (memory / 16 / ROW_BYTES).min(ROWS_WAITING_MAX);
     let log = (memory / 128).clamp(64 << 10, LOG_BYTES_MAX as u64);
     let list = (memory / 32 / ITEM_BYTES).clamp(16, 1000);
@@ -150,11 +152,11 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let listed = listed.min(CATALOG_MAX as u64);
     let list_bytes = (memory / 64).min(ASKED_BYTES_MAX as u64);
     let clients = max_connections + RESERVE_CONNECTIONS as u64;
-    let upstreams = clients + known.providers * idle.min(clients);
+    let idle_upstreams = known.providers * idle.min(clients);
     let terms = Terms {
         clients,
-        upstreams,
-        secure: upstreams + if known.tls { clients } else { 0 },
+        idle_upstreams,
+        secure: clients + idle_upstreams + if known.tls { clients } else { 0 },
         spans: known.spans,
         rows: clients + rows,
         log,
@@ -193,11 +195,11 @@ fn count(number: u64) -> usize {
 /// Numbers of all things that take memory.
 #[derive(Debug, Default)]
 pub struct Terms {
-    /// Client connections.
+    /// Client connections. Each has at most one connection to a provider.
     pub clients: u64,
-    /// Connections to providers.
-    pub upstreams: u64,
-    /// Connections of both kinds that use TLS.
+    /// Idle connections to providers.
+    pub idle_upstreams: u64,
+    /// Connections of all kinds that use TLS.
     pub secure: u64,
     /// True if spans are exported.
     pub spans: bool,
@@ -236,7 +238,8 @@ impl Terms {
             + self.keys
             + self.list * ITEM_BYTES
             + self.catalog.bytes()
-            + (self.clients + self.upstreams) * CONNECTION_BYTES
+            + 2 * self.clients * CONNECTION_BYTES
+            + self.idle_upstreams * IDLE_BYTES
             + self.secure * SESSION_BYTES
             + self.rows * ROW_BYTES
             + self.buffers

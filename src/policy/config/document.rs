@@ -90,15 +90,15 @@ impl Config {
         let (server, bounds) = (&self.server, &self.server.bounds);
         let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
         let kept = self.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
-        let upstreams = clients + kept.sum::<u64>();
+        let idle_upstreams = kept.sum::<u64>();
         let secure = if server.tls.is_some() { clients } else { 0 }
-            + if self.providers.iter().any(|provider| provider.authority.is_some()) { upstreams } else { 0 };
+            + if self.providers.iter().any(|one| one.authority.is_some()) { clients + idle_upstreams } else { 0 };
         let is_alone = matches!(self.store.url, StoreUrl::Redis(_)) && self.store.on_outage == OnOutage::Local;
         let targets = self.catalog.models().iter().flat_map(|model| &model.targets);
         let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
         let terms = Terms {
             clients,
-            upstreams,
+            idle_upstreams,
             secure,
             spans: self.telemetry.exports(),
             rows: clients + if is_alone { bounds.rows_alone } else { bounds.rows },
@@ -172,7 +172,9 @@ fn peek_catalog(top: &Section<'_>) -> CatalogSize {
     for model in top.peek_tables("models") {
         size.models += 1;
         // Endpoints that are relayed have targets of their own.
-        let copies = if model.contains_key("serves") { 2 } else { 1 };
+        let serves = model.get("serves").and_then(|serves| serves.get_ref().as_array());
+        let relays = serves.is_some_and(|all| all.iter().any(|one| one.get_ref().as_str() != Some("chat")));
+        let copies = if relays { 2 } else { 1 };
         let targets = model.get("targets").and_then(|targets| targets.get_ref().as_array());
         for target in targets.into_iter().flat_map(|targets| targets.iter()) {
             let name = target.get_ref().as_table().and_then(|target| target.get("provider")?.get_ref().as_str());

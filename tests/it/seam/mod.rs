@@ -6,6 +6,7 @@ mod admin;
 mod affinity;
 mod billed;
 mod budget;
+mod connections;
 mod drain;
 mod fairness;
 mod pace;
