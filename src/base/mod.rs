@@ -16,3 +16,4 @@ pub mod slots;
 pub mod text;
 pub mod time;
 pub mod timers;
+pub mod words;

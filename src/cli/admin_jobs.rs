@@ -116,7 +116,7 @@ fn changed(
     now: Unix,
     issued: &mut Option<Box<KeyRecord>>,
 ) -> Result<String, ErrorAnswer> {
-    let by = Actor { who: ask.writer.map_or("", ChangeAuthor::name), once };
+    let by = Actor { who: ask.writer.map_or("", ChangeAuthor::as_str), once };
     match (ask.method.as_str(), name) {
         ("POST", []) => {
             let SetArgs { name, options, .. } = options(&ask.body, false)?;

@@ -22,7 +22,7 @@ fn escaped(text: &str) -> String {
 }
 
 fn generic(alert: &Alert) -> String {
-    let (id, what, name) = (&alert.id, alert.what.name(), Value::from(&*alert.name));
+    let (id, what, name) = (&alert.id, alert.what.as_str(), Value::from(&*alert.name));
     let (threshold, used, limit, period) = match &alert.budget {
         Some(BudgetUse { threshold, used, limit, period: [begins, renews] }) => {
             let period = format!("\"{}/{}\"", iso(Unix(*begins)), iso(Unix(*renews)));

@@ -193,7 +193,7 @@ impl Convert {
         let observed = self.translation.observed();
         let StreamWriter::Responses(writer) = &mut self.translation.writer else { return None };
         writer.heartbeat(&mut Destination { state: &self.translation.state, observed: &observed, me, out });
-        Some(writer.sequence())
+        Some(writer.sequence)
     }
 
     /// Continues after `events` events of the answer have been sent.
@@ -248,7 +248,7 @@ impl Convert {
     /// for a responses client, everything that the last event repeats.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.reader.waiting() + self.translation.writer.waiting() + self.translation.deferred.bytes()
+        self.reader.waiting() + self.translation.writer.waiting() + self.translation.deferred.bytes
     }
 }
 
@@ -265,7 +265,7 @@ pub(super) fn write_opening(events: u64, to: &mut Destination<'_>) -> u64 {
         writer.resume(events, to.me.created);
     }
     writer.heartbeat(to);
-    writer.sequence()
+    writer.sequence
 }
 
 /// Appends the events that report a failed answer to a responses client. `events` of the answer were sent before; apart

@@ -55,9 +55,11 @@ pub struct RequestForm {
     /// The current field, the beginning of its content, and true for a file.
     field: (FormField, usize, bool),
     /// The answer is to be plain text: VTT, SRT or only the words.
-    is_plain: bool,
-    may_be_sent: bool,
-    is_complete: bool,
+    pub is_plain: bool,
+    /// True if enough has been read to send the request.
+    pub may_be_sent: bool,
+    /// True if all of it has arrived.
+    pub is_complete: bool,
 }
 
 impl RequestForm {
@@ -73,21 +75,6 @@ impl RequestForm {
             may_be_sent: false,
             is_complete: false,
         }
-    }
-
-    /// True if the answer is to be plain text, not JSON.
-    pub fn is_plain(&self) -> bool {
-        self.is_plain
-    }
-
-    /// True if enough has been read to send the request.
-    pub fn may_be_sent(&self) -> bool {
-        self.may_be_sent
-    }
-
-    /// True if all of it has arrived.
-    pub fn is_complete(&self) -> bool {
-        self.is_complete
     }
 
     /// The rest of it has arrived.

@@ -103,7 +103,7 @@ impl StreamReader {
         match self {
             StreamReader::Chat(reader) => reader.waiting(),
             StreamReader::Messages(reader) => reader.waiting(),
-            StreamReader::Responses(reader) => reader.waiting(),
+            StreamReader::Responses(reader) => reader.waiting,
         }
     }
 }
@@ -131,8 +131,8 @@ impl StreamWriter {
     /// Position of the last text in the output, if its event may repeat.
     pub(super) fn text_at(&self) -> Option<usize> {
         match self {
-            StreamWriter::Chat(writer) => Some(writer.text_at()),
-            StreamWriter::Messages(writer) => Some(writer.text_at()),
+            StreamWriter::Chat(writer) => Some(writer.text_at),
+            StreamWriter::Messages(writer) => Some(writer.text_at),
             StreamWriter::Responses(_) => None,
         }
     }

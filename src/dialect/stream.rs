@@ -41,7 +41,7 @@ pub struct SseStream {
     /// Position in the last call's output at which the end of the stream begins; see [`SseStream::end_at`].
     end_at: Option<NonZeroU32>,
     /// Data events so far.
-    seen: u32,
+    pub seen: u32,
     /// Part of the answer has been written.
     begun: bool,
     /// The first half of a UTF-16 surrogate pair, until the second half arrives.
@@ -312,11 +312,6 @@ impl SseStream {
         self.end_at.map(|at| at.get() as usize - 1)
     }
 
-    /// Data events so far.
-    pub fn seen(&self) -> u32 {
-        self.seen
-    }
-
     /// Bytes of the current event.
     pub fn held(&self) -> usize {
         self.held.len()
@@ -441,7 +436,7 @@ impl EventHandler {
     /// True once the event that ends the stream is handled.
     fn finished(&self) -> bool {
         match self {
-            EventHandler::Same(tap) => tap.finished(),
+            EventHandler::Same(tap) => tap.finished,
             EventHandler::Translated(convert) => convert.finished(),
         }
     }
@@ -449,7 +444,7 @@ impl EventHandler {
     /// True once a finish reason has arrived: only the formal end may be missing.
     fn finish_seen(&self) -> bool {
         match self {
-            EventHandler::Same(tap) => tap.finish_seen(),
+            EventHandler::Same(tap) => tap.finish_seen,
             EventHandler::Translated(convert) => convert.finish_seen(),
         }
     }

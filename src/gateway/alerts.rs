@@ -133,7 +133,7 @@ impl Cx {
 
     /// The alert for a problem that began `ago` milliseconds before, if it has lasted for `long`.
     fn trouble(&self, what: AlertKind, name: &str, ago: u64, long: Duration) -> AlertNews {
-        let (name, subject) = (name.to_string(), format!("{}/{name}", what.name()));
+        let (name, subject) = (name.to_string(), format!("{}/{name}", what.as_str()));
         let since = self.now.unix.0.saturating_sub(ago);
         let at = since.saturating_add(long.as_millis() as u64);
         let alert = Alert { id: String::new(), what, name, subject, since, at, budget: None };
@@ -141,6 +141,6 @@ impl Cx {
     }
 
     fn trouble_over(&self, what: AlertKind, name: &str) -> AlertNews {
-        AlertNews::Over(format!("{}/{name}", what.name()), self.now.unix.0)
+        AlertNews::Over(format!("{}/{name}", what.as_str()), self.now.unix.0)
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct BudgetSums {
     groups: bool,
     next_group: usize,
     /// Time of the next questions; `NEVER` if there are none, or none for a committed row.
-    due: Mono,
+    pub(crate) due: Mono,
 }
 
 impl Default for BudgetSums {
@@ -31,12 +31,6 @@ impl Default for BudgetSums {
 }
 
 impl BudgetSums {
-    /// Time of the next questions.
-    #[inline]
-    pub(crate) fn due(&self) -> Mono {
-        self.due
-    }
-
     /// The row with this number changes the sums of its key; 0: they may have changed before.
     #[inline(never)]
     pub(crate) fn add(&mut self, key: KeyIx, row: u64, now: Mono) {
@@ -103,20 +97,20 @@ mod tests {
     #[test]
     fn keys_are_requested_once_after_their_rows_and_in_pieces() {
         let (mut sums, now, count) = (BudgetSums::default(), Mono(5_000_000), SUMS_AT_ONCE as u32 + 1);
-        assert_eq!(sums.due(), Mono::NEVER);
+        assert_eq!(sums.due, Mono::NEVER);
         (0..count).for_each(|key| sums.add(KeyIx(key), 0, now));
         sums.add(KeyIx(3), 7, now);
-        assert_eq!(sums.due(), now.after(COUNTS_FRESH));
-        let first = sums.take(sums.due(), count, |row| row < 7);
+        assert_eq!(sums.due, now.after(COUNTS_FRESH));
+        let first = sums.take(sums.due, count, |row| row < 7);
         assert!(first.len() == SUMS_AT_ONCE && !first.contains(&KeyIx(3)));
-        assert_eq!(sums.due(), now.after(COUNTS_FRESH).after(SUMS_PAUSE));
-        assert_eq!(sums.take(sums.due(), count, |row| row < 7), []);
+        assert_eq!(sums.due, now.after(COUNTS_FRESH).after(SUMS_PAUSE));
+        assert_eq!(sums.take(sums.due, count, |row| row < 7), []);
         // The query waits until the row of the last key is committed.
-        assert_eq!(sums.due(), Mono::NEVER);
+        assert_eq!(sums.due, Mono::NEVER);
         sums.committed(now);
-        assert_eq!(sums.due(), now.after(COUNTS_FRESH));
-        assert_eq!(sums.take(sums.due(), count, |_| true), [KeyIx(3)]);
-        assert_eq!(sums.due(), Mono::NEVER);
+        assert_eq!(sums.due, now.after(COUNTS_FRESH));
+        assert_eq!(sums.take(sums.due, count, |_| true), [KeyIx(3)]);
+        assert_eq!(sums.due, Mono::NEVER);
     }
 
     #[test]
@@ -126,7 +120,7 @@ mod tests {
         assert_eq!(sums.take_groups(count).count(), 0);
         sums.add_groups(now);
         sums.add_groups(now);
-        assert_eq!(sums.due(), now.after(COUNTS_FRESH));
+        assert_eq!(sums.due, now.after(COUNTS_FRESH));
         assert!(sums.take_groups(count).eq(0..SUMS_AT_ONCE));
         assert_eq!(sums.take_groups(count).count(), 0);
         sums.add_groups(now);
@@ -144,13 +138,13 @@ mod tests {
         sums.add_all(now);
         sums.add(KeyIx(9), 7, now);
         // A failed ledger is not queried before its next commit.
-        assert_eq!((sums.take(sums.due(), count, |_| false), sums.due()), (vec![], Mono::NEVER));
+        assert_eq!((sums.take(sums.due, count, |_| false), sums.due), (vec![], Mono::NEVER));
         sums.committed(now);
-        let first = sums.take(sums.due(), count, |_| true);
+        let first = sums.take(sums.due, count, |_| true);
         assert_eq!((first.len(), first[0], first[1]), (SUMS_AT_ONCE, KeyIx(9), KeyIx(0)));
-        let rest = sums.take(sums.due(), count, |_| true);
-        assert_eq!((rest.len(), rest[5], sums.due()), (6, KeyIx(count - 1), Mono::NEVER));
+        let rest = sums.take(sums.due, count, |_| true);
+        assert_eq!((rest.len(), rest[5], sums.due), (6, KeyIx(count - 1), Mono::NEVER));
         sums.committed(now);
-        assert_eq!(sums.due(), Mono::NEVER);
+        assert_eq!(sums.due, Mono::NEVER);
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct ClockGuard {
     /// True if the clock was behind at the last check.
     behind: bool,
     /// Time of the next check; `NEVER` while the clock is right.
-    due: Mono,
+    pub(crate) due: Mono,
 }
 
 impl ClockGuard {
@@ -55,12 +55,6 @@ impl ClockGuard {
         now >= self.earliest && !self.behind
     }
 
-    /// Time of the next check.
-    #[inline]
-    pub(crate) fn due(&self) -> Mono {
-        self.due
-    }
-
     /// Checks the clock; true if the result has changed.
     pub(crate) fn look(&mut self, now: Now) -> bool {
         let behind = now.unix < self.earliest;
@@ -94,10 +88,10 @@ mod tests {
         for (newest, built) in [(100, 0), (100, 30), (30, 100)] {
             let mut guard = ClockGuard::new(Unix(newest * MINUTE), Unix(built * MINUTE));
             assert!(guard.is_right(Unix(95 * MINUTE)) && !guard.is_right(Unix(95 * MINUTE - 1)));
-            assert!(!guard.look(at(95)) && guard.due() == Mono::NEVER);
-            assert!(guard.look(at(94)) && guard.is_behind() && guard.due() == Mono(1_000_007));
+            assert!(!guard.look(at(95)) && guard.due == Mono::NEVER);
+            assert!(guard.look(at(94)) && guard.is_behind() && guard.due == Mono(1_000_007));
             assert!(!guard.look(at(0)) && !guard.is_right(Unix(100 * MINUTE)));
-            assert!(guard.look(at(95)) && guard.is_right(Unix(95 * MINUTE)) && guard.due() == Mono::NEVER);
+            assert!(guard.look(at(95)) && guard.is_right(Unix(95 * MINUTE)) && guard.due == Mono::NEVER);
         }
     }
 

@@ -243,10 +243,8 @@ impl Cx {
         let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(Mono::NEVER);
         let handover = lifecycle.handover.due().unwrap_or(Mono::NEVER);
         let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(Mono::NEVER));
-        let keys_and_clock =
-            self.access.lookups.due().min(self.accounts.clock.due()).min(self.access.lookups.sums.due());
-        let others =
-            self.upstreams.queues.wake().min(self.upstreams.discovery.due()).min(self.report.stranger_log.due());
+        let keys_and_clock = self.access.lookups.due.min(self.accounts.clock.due).min(self.access.lookups.sums.due);
+        let others = self.upstreams.queues.wake.min(self.upstreams.discovery.due).min(self.report.stranger_log.due());
         drain.min(others).min(keys_and_clock).min(self.report.recorder.due())
     }
 

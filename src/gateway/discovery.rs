@@ -21,7 +21,7 @@ struct Poll {
 pub(crate) struct Discovery {
     polls: Vec<Poll>,
     /// Earliest time of all: it is read several times in each event-loop iteration.
-    due: Mono,
+    pub(crate) due: Mono,
     /// The setup before the last list was taken. It exists while a request uses it.
     pub(crate) former: Weak<dyn Any>,
 }
@@ -38,12 +38,6 @@ impl Discovery {
         let asked = config.providers.iter().enumerate().filter(|(_, provider)| provider.discover.is_some());
         self.polls = asked.map(|(provider, _)| Poll { provider, due: now, failed: None }).collect();
         self.set_due();
-    }
-
-    /// Time of the next request; `NEVER` if none is planned.
-    #[inline]
-    pub(crate) fn due(&self) -> Mono {
-        self.due
     }
 
     fn set_due(&mut self) {

@@ -26,7 +26,7 @@ pub(crate) struct Lookups {
     /// Earliest time of the next request to the ledger.
     free: Mono,
     /// Time of the next request to the ledger; `NEVER` if no id is pending.
-    due: Mono,
+    pub(crate) due: Mono,
     /// Ids that do not exist.
     absent: BTreeSet<KeyId>,
     /// Expiry times of these ids, oldest first.
@@ -69,12 +69,6 @@ impl Lookups {
         waiting.push(exchange);
         self.requests += 1;
         self.ask(now, orders);
-    }
-
-    /// Time of the next request to the ledger.
-    #[inline]
-    pub(crate) fn due(&self) -> Mono {
-        self.due
     }
 
     /// Sends the ledger the ids added since the last look-up, if that is allowed yet.
@@ -136,14 +130,14 @@ mod tests {
             assert!(lookups.may_wait(&id(n), now), "{n}");
             lookups.wait(id(n), exchange(n), now, &mut orders);
         }
-        assert_eq!((asked(&mut orders), lookups.due()), (vec![1], Mono(5_001_000)));
+        assert_eq!((asked(&mut orders), lookups.due), (vec![1], Mono(5_001_000)));
         lookups.ask(Mono(5_000_999), &mut orders);
         assert_eq!(asked(&mut orders), [1]);
         lookups.ask(Mono(5_001_000), &mut orders);
-        assert_eq!((asked(&mut orders), lookups.due()), (vec![1, 128], Mono(5_002_000)));
+        assert_eq!((asked(&mut orders), lookups.due), (vec![1, 128], Mono(5_002_000)));
         lookups.ask(Mono(5_002_000), &mut orders);
         lookups.ask(Mono(5_003_000), &mut orders);
-        assert_eq!((asked(&mut orders), lookups.due()), (vec![1, 128, 128, 43], Mono::NEVER));
+        assert_eq!((asked(&mut orders), lookups.due), (vec![1, 128, 128, 43], Mono::NEVER));
     }
 
     #[test]

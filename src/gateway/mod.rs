@@ -398,10 +398,10 @@ impl Core for Gateway {
         if driver.cx.due() <= now.mono {
             driver.cx.upstreams.queues.woken(now.mono);
             driver.cx.access.lookups.ask(now.mono, &mut driver.cx.commands.orders);
-            if driver.cx.access.lookups.sums.due() <= now.mono {
+            if driver.cx.access.lookups.sums.due <= now.mono {
                 budget_news::ask_for_sums(&mut driver.cx);
             }
-            if driver.cx.accounts.clock.due() <= now.mono {
+            if driver.cx.accounts.clock.due <= now.mono {
                 driver.cx.look_at_clock();
             }
             if driver.cx.report.recorder.due() <= now.mono {
@@ -487,7 +487,7 @@ impl Core for Gateway {
     }
 
     fn has_orders(&mut self) -> bool {
-        self.driver.cx.memory.pool.has_heavy() || self.driver.cx.commands.orders.is_given()
+        self.driver.cx.memory.pool.has_heavy() || self.driver.cx.commands.orders.is_given
     }
 
     fn panicked(&mut self, conn: Option<Conn>, now: Now) {

@@ -65,16 +65,10 @@ pub(crate) struct OrderSink {
     /// The commands, some of them empty, which only keep their storage.
     orders: Vec<Order>,
     /// True if a command has been added since the last hand-over.
-    is_given: bool,
+    pub(crate) is_given: bool,
 }
 
 impl OrderSink {
-    /// True if a command is pending.
-    #[inline]
-    pub(crate) fn is_given(&self) -> bool {
-        self.is_given
-    }
-
     /// Returns the vector for a hand-over.
     #[inline]
     pub(crate) fn hand_over(&mut self) -> &mut Vec<Order> {

@@ -1,35 +1,27 @@
 //! An event that people receive by webhook. Data only: `gateway` raises it, a helper thread words and delivers it.
 
 use super::attribution::HashKey;
+use crate::base::words::words;
 
-/// Kind of an alert.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum AlertKind {
-    /// The used share of a budget has reached a threshold.
-    Budget,
-    /// A target fails, and has answered nothing for a while.
-    Target,
-    /// The ledger takes no usage records.
-    Ledger,
-    /// Sent by `tollgate alerts test`.
-    Test,
+words! {
+    /// Kind of an alert.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub enum AlertKind {
+        /// The used share of a budget has reached a threshold.
+        Budget = "budget",
+        /// A target fails, and has answered nothing for a while.
+        Target = "target",
+        /// The ledger takes no usage records.
+        Ledger = "ledger",
+        /// Sent by `tollgate alerts test`.
+        Test = "test",
+    }
 }
 
 impl AlertKind {
-    /// Name in the request.
-    pub fn name(self) -> &'static str {
-        match self {
-            AlertKind::Budget => "budget",
-            AlertKind::Target => "target",
-            AlertKind::Ledger => "ledger",
-            AlertKind::Test => "test",
-        }
-    }
-
     /// The kind of this name.
     pub fn of(name: &str) -> Option<AlertKind> {
-        let all = [AlertKind::Budget, AlertKind::Target, AlertKind::Ledger, AlertKind::Test];
-        all.into_iter().find(|kind| kind.name() == name)
+        AlertKind::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
     /// True if an alert is about trouble that lasts until it is over.
@@ -75,7 +67,7 @@ pub struct Alert {
 impl Alert {
     /// Gives it an id that follows from its event and from the ledger that `key` belongs to.
     pub fn identified(mut self, key: &HashKey) -> Alert {
-        let event = format!("{}\n{}\n{}", self.what.name(), self.subject, self.since);
+        let event = format!("{}\n{}\n{}", self.what.as_str(), self.subject, self.since);
         self.id = format!("alert_{}", key.alert(event.as_bytes()));
         self
     }

@@ -4,31 +4,20 @@
 use super::keys::is_unseen;
 use crate::base::digest::{hex, sha256};
 use crate::base::limits::{NAMED_BYTES_MAX, USER_CHARS_MAX};
+use crate::base::words::words;
 use std::fmt;
 use std::sync::Arc;
 
-/// Form in which the user of a request is stored.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Attribution {
-    /// Users as keyed hashes.
-    Hash,
-    /// Users in plain text.
-    Plain,
-    /// No users.
-    Off,
-}
-
-impl Attribution {
-    /// All values.
-    pub const ALL: [Attribution; 3] = [Attribution::Hash, Attribution::Plain, Attribution::Off];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Attribution::Hash => "hash",
-            Attribution::Plain => "plain",
-            Attribution::Off => "off",
-        }
+words! {
+    /// Form in which the user of a request is stored.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub enum Attribution {
+        /// Users as keyed hashes.
+        Hash = "hash",
+        /// Users in plain text.
+        Plain = "plain",
+        /// No users.
+        Off = "off",
     }
 }
 

@@ -10,6 +10,7 @@ use super::settings::{section, units};
 use crate::base::limits::QUEUED_MAX;
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::base::words::words;
 use crate::wire::ModelEndpoint;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -307,128 +308,71 @@ section! {
     }
 }
 
-/// Requests that Tollgate sends to the same one of equal targets.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum Affinity {
-    /// The turns of a conversation.
-    #[default]
-    Session,
-    /// All requests of a key.
-    Key,
-    /// No affinity.
-    Off,
-}
-
-impl Affinity {
-    /// All values.
-    pub const ALL: [Affinity; 3] = [Affinity::Session, Affinity::Key, Affinity::Off];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Affinity::Session => "session",
-            Affinity::Key => "key",
-            Affinity::Off => "off",
-        }
+words! {
+    /// Requests that Tollgate sends to the same one of equal targets.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum Affinity {
+        /// The turns of a conversation.
+        #[default]
+        Session = "session",
+        /// All requests of a key.
+        Key = "key",
+        /// No affinity.
+        Off = "off",
     }
 }
 
-/// Choice among equal targets.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum Balance {
-    /// By [`Affinity`], or in turn.
-    #[default]
-    Affinity,
-    /// Target with the fewest requests in flight.
-    LeastBusy,
-}
-
-impl Balance {
-    /// All values.
-    pub const ALL: [Balance; 2] = [Balance::Affinity, Balance::LeastBusy];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Balance::Affinity => "affinity",
-            Balance::LeastBusy => "least_busy",
-        }
+words! {
+    /// Choice among equal targets.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum Balance {
+        /// By [`Affinity`], or in turn.
+        #[default]
+        Affinity = "affinity",
+        /// Target with the fewest requests in flight.
+        LeastBusy = "least_busy",
     }
 }
 
-/// Way to request JSON of a given schema from a model.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum StructuredOutput {
-    /// By a field of its own.
-    #[default]
-    Native,
-    /// By a tool that it must call.
-    Tool,
-    /// By an instruction in the prompt.
-    Instruction,
-}
-
-impl StructuredOutput {
-    const ALL: [StructuredOutput; 3] =
-        [StructuredOutput::Native, StructuredOutput::Tool, StructuredOutput::Instruction];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StructuredOutput::Native => "native",
-            StructuredOutput::Tool => "tool",
-            StructuredOutput::Instruction => "instruction",
-        }
+words! {
+    /// Way to request JSON of a given schema from a model.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum StructuredOutput {
+        /// By a field of its own.
+        #[default]
+        Native = "native",
+        /// By a tool that it must call.
+        Tool = "tool",
+        /// By an instruction in the prompt.
+        Instruction = "instruction",
     }
 }
 
-/// Way to request reasoning from a model.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum ModelThinking {
-    /// Not at all.
-    #[default]
-    Unset,
-    /// The model decides.
-    Adaptive,
-    /// With a number of tokens.
-    Budget,
-}
-
-impl ModelThinking {
-    const ALL: [ModelThinking; 3] = [ModelThinking::Unset, ModelThinking::Adaptive, ModelThinking::Budget];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ModelThinking::Unset => "none",
-            ModelThinking::Adaptive => "adaptive",
-            ModelThinking::Budget => "budget",
-        }
+words! {
+    /// Way to request reasoning from a model.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum ModelThinking {
+        /// Not at all.
+        #[default]
+        Unset = "none",
+        /// The model decides.
+        Adaptive = "adaptive",
+        /// With a number of tokens.
+        Budget = "budget",
     }
 }
 
-/// Way to use a provider's prompt cache.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum PromptCache {
-    /// Not at all.
-    #[default]
-    Unset,
-    /// By cache marks in the prompt.
-    Marks,
-    /// By a key for the conversation.
-    Key,
-}
-
-impl PromptCache {
-    const ALL: [PromptCache; 3] = [PromptCache::Unset, PromptCache::Marks, PromptCache::Key];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            PromptCache::Unset => "none",
-            PromptCache::Marks => "marks",
-            PromptCache::Key => "key",
-        }
+words! {
+    /// Way to use a provider's prompt cache.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum PromptCache {
+        /// Not at all.
+        #[default]
+        Unset = "none",
+        /// By cache marks in the prompt.
+        Marks = "marks",
+        /// By a key for the conversation.
+        Key = "key",
     }
 }
 

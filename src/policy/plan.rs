@@ -5,6 +5,7 @@ use super::settings::kinds::{Count, Dollars, Kind, OneOf, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{Setting, Settings, section};
 use super::window::Period;
+use crate::base::words::words;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -58,26 +59,15 @@ section! {
     }
 }
 
-/// True if models without a price may be used if there is a budget.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum Unpriced {
-    /// No: their cost is not known.
-    #[default]
-    Refuse,
-    /// Yes, at no cost.
-    Allow,
-}
-
-impl Unpriced {
-    /// Both values.
-    pub const ALL: [Unpriced; 2] = [Unpriced::Refuse, Unpriced::Allow];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Unpriced::Refuse => "refuse",
-            Unpriced::Allow => "allow",
-        }
+words! {
+    /// True if models without a price may be used if there is a budget.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum Unpriced {
+        /// No: their cost is not known.
+        #[default]
+        Refuse = "refuse",
+        /// Yes, at no cost.
+        Allow = "allow",
     }
 }
 

@@ -10,43 +10,31 @@ use super::cause::Cause;
 use super::meter::{Limit, LimitReason, Whose};
 use super::plan::LimitKind;
 use crate::base::time::Unix;
+use crate::base::words::words;
 pub use credential::CredentialError;
 pub use queue::QueueRefusal;
 use std::borrow::Cow;
 use std::time::Duration;
 pub use upstream::UpstreamRefusal;
 
-/// Value of `error.type`.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
-pub enum RefusalKind {
-    /// 400 and similar: the request is wrong.
-    InvalidRequest,
-    /// 401: no usable key.
-    Authentication,
-    /// 403: not within the key's scope.
-    Permission,
-    /// 404: no such model or path.
-    NotFound,
-    /// 429: a limit of the key or its plan.
-    RateLimit,
-    /// 500 and 503: the provider or the gateway failed.
-    Upstream,
-    /// 504: the model took too long.
-    Timeout,
-}
-
-impl RefusalKind {
-    /// Text of `error.type`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RefusalKind::InvalidRequest => "invalid_request_error",
-            RefusalKind::Authentication => "authentication_error",
-            RefusalKind::Permission => "permission_error",
-            RefusalKind::NotFound => "not_found_error",
-            RefusalKind::RateLimit => "rate_limit_error",
-            RefusalKind::Upstream => "upstream_error",
-            RefusalKind::Timeout => "timeout_error",
-        }
+words! {
+    /// Value of `error.type`.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+    pub enum RefusalKind {
+        /// 400 and similar: the request is wrong.
+        InvalidRequest = "invalid_request_error",
+        /// 401: no usable key.
+        Authentication = "authentication_error",
+        /// 403: not within the key's scope.
+        Permission = "permission_error",
+        /// 404: no such model or path.
+        NotFound = "not_found_error",
+        /// 429: a limit of the key or its plan.
+        RateLimit = "rate_limit_error",
+        /// 500 and 503: the provider or the gateway failed.
+        Upstream = "upstream_error",
+        /// 504: the model took too long.
+        Timeout = "timeout_error",
     }
 }
 
@@ -90,49 +78,27 @@ const RETRY_SOON: u64 = 1;
 /// Seconds a client is asked to wait while the gateway drains and another one takes over.
 const RETRY_AFTER_DRAIN: u64 = 5;
 
-/// Subject of a refusal, for the operator.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum About {
-    Http,
-    Proxy,
-    Timeout,
-    Key,
-    Scope,
-    Endpoint,
-    Plan,
-    Group,
-    Budget,
-    Limit,
-    Buffers,
-    Connections,
-    Slots,
-    Queue,
-    Ledger,
-    Clock,
-    Stopping,
-}
-
-impl About {
-    fn name(self) -> &'static str {
-        match self {
-            About::Http => "http",
-            About::Proxy => "proxy",
-            About::Timeout => "timeout",
-            About::Key => "key",
-            About::Scope => "scope",
-            About::Endpoint => "endpoint",
-            About::Plan => "plan",
-            About::Group => "group",
-            About::Budget => "budget",
-            About::Limit => "limit",
-            About::Buffers => "buffers",
-            About::Connections => "connections",
-            About::Slots => "slots",
-            About::Queue => "queue",
-            About::Ledger => "ledger",
-            About::Clock => "clock",
-            About::Stopping => "stopping",
-        }
+words! {
+    /// Subject of a refusal, for the operator.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    enum About {
+        Http = "http",
+        Proxy = "proxy",
+        Timeout = "timeout",
+        Key = "key",
+        Scope = "scope",
+        Endpoint = "endpoint",
+        Plan = "plan",
+        Group = "group",
+        Budget = "budget",
+        Limit = "limit",
+        Buffers = "buffers",
+        Connections = "connections",
+        Slots = "slots",
+        Queue = "queue",
+        Ledger = "ledger",
+        Clock = "clock",
+        Stopping = "stopping",
     }
 }
 
@@ -216,7 +182,7 @@ impl Refusal {
 
     /// Cause for the operator only, if status and type do not show it.
     pub fn cause(&self) -> Option<Cause> {
-        self.about.map(|about| Cause::new(about.name(), self.what))
+        self.about.map(|about| Cause::new(about.as_str(), self.what))
     }
 
     fn invalid(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {

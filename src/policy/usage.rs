@@ -3,38 +3,30 @@
 
 use super::prices::{ModelPrices, Prices};
 use crate::base::limits;
+use crate::base::words::words;
 use serde::{Deserialize, Serialize};
 
-/// Source of the numbers of a [`Usage`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum UsageSource {
-    /// The provider reported all of it.
-    Provider,
-    /// The provider reported some of it, the remainder is estimated.
-    Partial,
-    /// Estimated from the relayed content.
-    Estimated,
-    /// No tokens were used: the request failed before any.
-    #[default]
-    None,
+words! {
+    /// Source of the numbers of a [`Usage`].
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum UsageSource {
+        /// The provider reported all of it.
+        Provider = "provider",
+        /// The provider reported some of it, the remainder is estimated.
+        Partial = "partial",
+        /// Estimated from the relayed content.
+        Estimated = "estimated",
+        /// No tokens were used: the request failed before any.
+        #[default]
+        None = "none",
+    }
 }
 
 impl UsageSource {
-    /// Name in logs, rows and reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            UsageSource::Provider => "provider",
-            UsageSource::Partial => "partial",
-            UsageSource::Estimated => "estimated",
-            UsageSource::None => "none",
-        }
-    }
-
     /// Reads the output of [`UsageSource::as_str`]; `None` for any other text.
     pub fn from_text(text: &str) -> Option<UsageSource> {
-        let all = [UsageSource::Provider, UsageSource::Partial, UsageSource::Estimated, UsageSource::None];
-        all.into_iter().find(|source| source.as_str() == text)
+        UsageSource::ALL.into_iter().find(|source| source.as_str() == text)
     }
 }
 

@@ -2,6 +2,7 @@
 //! values; no clock is read here. Called by `meter`, `gateway` (headers, quota) and `cli`.
 
 use crate::base::time::Unix;
+use crate::base::words::words;
 use jiff::civil::Date;
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,31 +15,21 @@ const LAST_MS: u64 = 253_402_300_799 * SECOND_MS;
 /// Day 0.
 const EPOCH: Date = Date::constant(1970, 1, 1);
 
-/// The calendar period of an allowance, UTC.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
-pub enum Period {
-    /// From the first of a month to the first of the next.
-    #[default]
-    Month,
-    /// From Monday to Monday (ISO 8601).
-    Week,
-    /// From midnight to midnight.
-    Day,
+words! {
+    /// The calendar period of an allowance, UTC.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
+    pub enum Period {
+        /// From the first of a month to the first of the next.
+        #[default]
+        Month = "month",
+        /// From Monday to Monday (ISO 8601).
+        Week = "week",
+        /// From midnight to midnight.
+        Day = "day",
+    }
 }
 
 impl Period {
-    /// All values, in the order of their numbers.
-    pub const ALL: [Period; 3] = [Period::Month, Period::Week, Period::Day];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Period::Month => "month",
-            Period::Week => "week",
-            Period::Day => "day",
-        }
-    }
-
     /// Period that contains `at`: its first moment and the first moment of the next.
     pub fn bounds(self, at: Unix) -> (Unix, Unix) {
         let day = at.0.min(LAST_MS) / DAY_MS;

@@ -43,7 +43,7 @@ pub(super) struct SimulatorLink {
     /// If set, no more is read, and the connection is closed in this way after everything is written.
     ending: Option<Shut>,
     /// Next time that the connection must be processed.
-    due: Mono,
+    pub(super) due: Mono,
     /// Maximum number of bytes written at a time, 0 for no limit.
     drip: usize,
 }
@@ -77,10 +77,6 @@ impl SimulatorLink {
     /// True while the client still expects data.
     pub(super) fn is_busy(&self) -> bool {
         self.answer.is_some() || !self.tx.is_empty()
-    }
-
-    pub(super) fn due(&self) -> Mono {
-        self.due
     }
 
     pub(super) fn clear(&mut self, shared: &mut Shared) {

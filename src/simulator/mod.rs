@@ -142,7 +142,7 @@ impl Simulator {
         if let Some(shut) = link.finished() {
             return self.close(conn, shut);
         }
-        let due = link.due();
+        let due = link.due;
         self.timers.arm(conn, due);
         self.dirty.push(conn);
     }
@@ -210,7 +210,7 @@ impl Core for Simulator {
         let Some((_, owner)) = self.timers.next() else { return false };
         let Some((id, link)) = self.links.tenant(owner.slot()) else { return false };
         let conn = Conn { side: Side::Client, slot: id.slot, generation: id.generation };
-        if self.timers.fired(conn, link.due(), now.mono) {
+        if self.timers.fired(conn, link.due, now.mono) {
             self.step(conn, |link, shared| link.expired(shared, now));
         }
         true

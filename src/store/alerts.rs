@@ -306,7 +306,7 @@ pub fn may_wait(alert: &Alert, now: Unix) -> bool {
 /// An alert that waits, as JSON.
 pub fn due_line(alert: &Alert) -> String {
     let Alert { id, since, at, .. } = alert;
-    let (what, name, subject) = (alert.what.name(), quoted(&alert.name), quoted(&alert.subject));
+    let (what, name, subject) = (alert.what.as_str(), quoted(&alert.name), quoted(&alert.subject));
     let budget = alert.budget.as_ref().map_or(String::new(), |budget| {
         let BudgetUse { threshold, used, limit, period: [begins, renews] } = budget;
         let counts = format!("\"threshold\":{threshold},\"used\":{used},\"limit\":{limit}");

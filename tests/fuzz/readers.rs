@@ -507,7 +507,7 @@ fn sent_form(body: &[u8], step: usize) -> Result<Vec<u8>, Invalid> {
         let complete = end == body.len();
         if writer.is_none() {
             if complete { scan.finish(&body[..end]) } else { scan.feed(&body[..end]) }?;
-            if let Some(form) = scan.form().filter(|form| form.may_be_sent()) {
+            if let Some(form) = scan.form().filter(|form| form.may_be_sent) {
                 let own = writer.insert(FormWriter::new(form, scan.fields(), &with));
                 length = own.announce(&body[..end], complete, body.len() as u64)?;
             }

@@ -377,7 +377,7 @@ impl Courier {
 
     fn say(&self, alert: &Alert, outcome: &str, error: Option<&str>) {
         let error = error.map_or(String::new(), |error| format!(",\"error\":{}", serde_json::Value::from(error)));
-        let (id, what, name) = (&alert.id, alert.what.name(), serde_json::Value::from(&*alert.name));
+        let (id, what, name) = (&alert.id, alert.what.as_str(), serde_json::Value::from(&*alert.name));
         self.log(format!(
             "\"event\":\"alert\",\"outcome\":\"{outcome}\",\"id\":\"{id}\",\"what\":\"{what}\",\"name\":{name}{error}"
         ));

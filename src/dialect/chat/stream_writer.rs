@@ -22,18 +22,13 @@ pub(in crate::dialect) struct ChatWriter {
     /// Block with the signature of the next call.
     signature: Vec<u8>,
     /// Position of the last text written.
-    text_at: usize,
+    pub(in crate::dialect) text_at: usize,
 }
 
 impl ChatWriter {
     /// `show_usage`: the client asked for the usage chunk.
     pub(in crate::dialect) fn new(show_usage: bool) -> ChatWriter {
         ChatWriter { show_usage, ..ChatWriter::default() }
-    }
-
-    /// Position in the output of the last text written.
-    pub(in crate::dialect) fn text_at(&self) -> usize {
-        self.text_at
     }
 
     /// Bytes of arguments that wait for their end.

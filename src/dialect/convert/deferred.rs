@@ -24,15 +24,11 @@ pub(in crate::dialect) struct Deferred {
     /// Calls that have begun and not ended.
     open: usize,
     deltas: Vec<(DeltaKind, Vec<u8>)>,
-    bytes: usize,
+    /// Bytes that wait.
+    pub(in crate::dialect) bytes: usize,
 }
 
 impl Deferred {
-    /// Bytes that wait.
-    pub(in crate::dialect) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Notes a delta; true if it must wait and has been stored.
     pub(in crate::dialect) fn defers(&mut self, delta: &Delta<'_>) -> Result<bool, StreamFault> {
         let (kind, text) = match *delta {

@@ -30,7 +30,7 @@ fn sent(relay: Passthrough, body: &str, cuts: &[usize], takes: &Capabilities) ->
         if writer.is_none() {
             let scanned = if complete { scan.finish(&body[..end]) } else { scan.feed(&body[..end]) };
             scanned.map_err(|Invalid(why)| why)?;
-            if scan.form().unwrap().may_be_sent() {
+            if scan.form().unwrap().may_be_sent {
                 let mut own = FormWriter::new(scan.form().unwrap(), scan.fields(), &with);
                 length = own.announce(&body[..end], complete, body.len() as u64).map_err(|Invalid(why)| why)?;
                 writer = Some(own);

@@ -50,18 +50,13 @@ pub(in crate::dialect) struct MessagesWriter {
     /// The current reasoning has its signature.
     signed: bool,
     /// Position of the last text written.
-    text_at: usize,
+    pub(in crate::dialect) text_at: usize,
 }
 
 impl MessagesWriter {
     /// Bytes held: waiting calls with their arguments, and the stop sequence that ended the answer.
     pub(in crate::dialect) fn waiting(&self) -> usize {
         self.waiting + self.sequence.as_ref().map_or(0, Vec::len)
-    }
-
-    /// Position in the output of the last text written.
-    pub(in crate::dialect) fn text_at(&self) -> usize {
-        self.text_at
     }
 
     /// Writes the events for one delta.

@@ -41,7 +41,7 @@ pub(in crate::dialect) struct ResponsesReader {
     items: Vec<OutputItem>,
     calls: usize,
     /// Bytes of `early` of all items.
-    waiting: usize,
+    pub(in crate::dialect) waiting: usize,
     /// The index after the last item that an event has reported.
     next: u64,
     /// The client receives each piece of reasoning, to send it back.
@@ -52,11 +52,6 @@ impl ResponsesReader {
     /// `keeps`: the client receives each piece of reasoning, to send it back.
     pub(in crate::dialect) fn new(keeps: bool) -> ResponsesReader {
         ResponsesReader { keeps, ..ResponsesReader::default() }
-    }
-
-    /// Bytes of arguments that wait for the start of their call, or for the first piece.
-    pub(in crate::dialect) fn waiting(&self) -> usize {
-        self.waiting
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.

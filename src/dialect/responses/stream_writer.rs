@@ -75,7 +75,7 @@ pub(in crate::dialect) struct ResponsesWriter {
     started: bool,
     created: u64,
     /// Number of the next event.
-    sequence: u64,
+    pub(in crate::dialect) sequence: u64,
     /// Index of the current item, or of the next one.
     index: u64,
     open: OpenItem,
@@ -186,11 +186,6 @@ impl ResponsesWriter {
             true => self.event("keepalive", to.out, |_| {}),
             false => self.start(to),
         }
-    }
-
-    /// Number of the next event.
-    pub(in crate::dialect) fn sequence(&self) -> u64 {
-        self.sequence
     }
 
     fn ending<'a>(&self, usage: Option<&'a ObservedUsage>) -> AnswerState<'a> {

@@ -37,8 +37,10 @@ pub(in crate::dialect) struct Tap {
     usage_due: Option<bool>,
     /// Part of an answer has arrived; for a chat stream or a completion, the end of one of its choices.
     begun: bool,
-    finish_seen: bool,
-    finished: bool,
+    /// True once a finish reason is relayed: only the formal end may be missing.
+    pub(in crate::dialect) finish_seen: bool,
+    /// True once the event that ends the stream is relayed.
+    pub(in crate::dialect) finished: bool,
 }
 
 /// The event that ends a messages stream.
@@ -209,16 +211,6 @@ impl Tap {
             return None;
         }
         self.keepalive(out)
-    }
-
-    /// True once the event that ends the stream is relayed.
-    pub(in crate::dialect) fn finished(&self) -> bool {
-        self.finished
-    }
-
-    /// True once a finish reason is relayed: only the formal end may be missing.
-    pub(in crate::dialect) fn finish_seen(&self) -> bool {
-        self.finish_seen
     }
 
     /// True if all texts that have begun have ended, or an image has arrived: some servers send only one of several

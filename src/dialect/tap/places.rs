@@ -2,43 +2,28 @@
 //!
 //! Owns these types. Must never read an answer itself. Called by `tap::reply` and its templates.
 
+use crate::base::words::words;
 use crate::wire::Span;
 use crate::wire::json::Raw;
 
 /// Maximum number of replaced values in one answer; an answer with more (a name repeated many times) is invalid.
 pub(in crate::dialect) const EDITS_MAX: usize = 16;
 
-/// Kind of replacement for a value.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::dialect) enum Edit {
-    Id,
-    Model,
-    Object,
-    Created,
-    Usage,
-    Prompt,
-    Completion,
-    Total,
-    /// True if a response is stored, and the id of the previous one; Tollgate stores none.
-    Store,
-    Previous,
-}
-
-impl Edit {
-    /// The member's name.
-    pub(in crate::dialect) fn key(self) -> &'static str {
-        match self {
-            Edit::Id => "id",
-            Edit::Model => "model",
-            Edit::Object => "object",
-            Edit::Created => "created",
-            Edit::Usage => "usage",
-            Edit::Prompt => "prompt_tokens",
-            Edit::Completion => "completion_tokens",
-            Edit::Total => "total_tokens",
-            Edit::Store => "store",
-            Edit::Previous => "previous_response_id",
-        }
+words! {
+    /// Kind of replacement for a value.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(in crate::dialect) enum Edit {
+        Id = "id",
+        Model = "model",
+        Object = "object",
+        Created = "created",
+        Usage = "usage",
+        Prompt = "prompt_tokens",
+        Completion = "completion_tokens",
+        Total = "total_tokens",
+        /// True if a response is stored, and the id of the previous one; Tollgate stores none.
+        Store = "store",
+        Previous = "previous_response_id",
     }
 }
 

@@ -457,7 +457,7 @@ impl ReplyWriter<'_> {
         let mut first = true;
         for &edit in members.iter().filter(|edit| !self.seen.has(**edit)) {
             self.out.extend_from_slice(if first { b"\"" } else { b",\"" });
-            self.out.extend_from_slice(edit.key().as_bytes());
+            self.out.extend_from_slice(edit.as_str().as_bytes());
             self.out.extend_from_slice(b"\":");
             self.value(edit);
             first = false;
@@ -491,7 +491,7 @@ impl ReplyWriter<'_> {
                 self.out.push(b'{');
                 for (at, edit) in [Edit::Prompt, Edit::Completion, Edit::Total].into_iter().enumerate() {
                     self.out.extend_from_slice(if at == 0 { b"\"" } else { b",\"" });
-                    self.out.extend_from_slice(edit.key().as_bytes());
+                    self.out.extend_from_slice(edit.as_str().as_bytes());
                     self.out.extend_from_slice(b"\":");
                     self.value(edit);
                 }

@@ -5,6 +5,7 @@
 use super::paging::ListPart;
 use crate::base::limits::{ADMIN_CONNECTIONS, HIGH_WATER};
 use crate::base::time::Mono;
+use crate::base::words::words;
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::ids::ClientId;
@@ -52,22 +53,14 @@ impl Load {
     }
 }
 
-/// Author of a change, for the audit.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum ChangeAuthor {
-    /// Caller with the `admin_write_token`.
-    Token,
-    /// Caller through a Unix socket.
-    Socket,
-}
-
-impl ChangeAuthor {
-    /// Name in the audit.
-    pub fn name(self) -> &'static str {
-        match self {
-            ChangeAuthor::Token => "admin_write_token",
-            ChangeAuthor::Socket => "admin socket",
-        }
+words! {
+    /// Author of a change, for the audit.
+    #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+    pub enum ChangeAuthor {
+        /// Caller with the `admin_write_token`.
+        Token = "admin_write_token",
+        /// Caller through a Unix socket.
+        Socket = "admin socket",
     }
 }
 

@@ -278,12 +278,12 @@ fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarg
     use TargetCondition::{CoolingDown, Failing, Hung, PartlyFailing};
     let one_caller = is_one && callers.first.is_some() && matches!(standing.condition, Failing | Hung | PartlyFailing);
     let (word, since) = match standing.condition {
-        state @ (Failing | CoolingDown | Hung) => (state.name(), began),
-        _ if hangs => (Hung.name(), oldest_at),
-        state @ PartlyFailing => (state.name(), began),
+        state @ (Failing | CoolingDown | Hung) => (state.as_str(), began),
+        _ if hangs => (Hung.as_str(), oldest_at),
+        state @ PartlyFailing => (state.as_str(), began),
         _ if slow.is_some() => ("slow", slow),
         _ if oldest.is_some() && standing.recent[..2] == [0; 2] => ("waiting", None),
-        state => (state.name(), None),
+        state => (state.as_str(), None),
     };
     let unanswered = oldest_at.map(|at| (own.count() as u64, at));
     JudgedTarget { word, since, standing, times, one_caller: one_caller && !hangs, unanswered }

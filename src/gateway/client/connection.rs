@@ -116,7 +116,7 @@ pub(crate) struct ClientConnection {
     /// Reason that it was accepted only to be refused.
     pub(crate) oddity: Option<Oddity>,
     /// Key whose answers it receives.
-    key: Option<KeyIx>,
+    pub(crate) key: Option<KeyIx>,
     /// Amount charged to that key for unread answers.
     pub(crate) unread: Promise,
 }
@@ -209,11 +209,6 @@ impl ClientConnection {
         }
         let due = if storage > UNREAD_MIN { storage } else { 0 };
         self.key.map(|key| (key, due))
-    }
-
-    /// Key of its requests, once one is known.
-    pub(crate) fn key(&self) -> Option<KeyIx> {
-        self.key
     }
 
     /// Records the key of its first request.

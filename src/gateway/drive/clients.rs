@@ -330,7 +330,7 @@ impl Clients {
     pub(crate) fn idlest(&mut self) -> Vec<ClientId> {
         self.walks += 1;
         let idle = self.table.iter().filter(|(_, client)| !client.admin && client.is_idle());
-        let mut idle: Vec<_> = idle.map(|(id, client)| (client.key(), client.due(), id)).collect();
+        let mut idle: Vec<_> = idle.map(|(id, client)| (client.key, client.due(), id)).collect();
         order::by_key(&mut idle, |(key, due, _)| (key.map_or(u64::MAX, |key| key.0.into()), due.0.into()));
         let of_keys = idle.chunk_by(|one, next| one.0 == next.0);
         let most = of_keys.max_by_key(|idle| idle.len()).unwrap_or_default();
@@ -368,7 +368,7 @@ impl Clients {
         }
         client.release(&mut cx.memory.pool);
         cx.memory.release(&mut client.unread);
-        cx.free_heavy(client.key());
+        cx.free_heavy(client.key);
         cx.commands.actions.push(Action::Close { conn: client_conn(id), shut });
     }
 }

@@ -129,7 +129,7 @@ impl Driver {
         if client.unread.total() > 0 {
             charge_unread(client, &mut self.cx.memory.budget);
         }
-        let (drained, exchange, key) = (client.unsent_bytes() == 0, client.exchange, client.key());
+        let (drained, exchange, key) = (client.unsent_bytes() == 0, client.exchange, client.key);
         self.cx.free_heavy(key);
         if let Some(event) = event {
             self.client_event(id, &event);

@@ -10,7 +10,7 @@ use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT, SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
-use crate::dialect::{RequestForm, SseStream};
+use crate::dialect::SseStream;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{Among, Choice};
 use crate::gateway::provider::rate_limits::{Needs, retry_after};
@@ -172,7 +172,7 @@ impl Attempting {
             return Ok(Some(Body::Stream(self.stream(job, cx).ok_or(FaultKind::Internal)?)));
         }
         let relay = job.request.endpoint().and_then(ModelEndpoint::passthrough);
-        let is_plain = self.draft.scan.form().is_some_and(RequestForm::is_plain);
+        let is_plain = self.draft.scan.form().is_some_and(|form| form.is_plain);
         let may_be_bytes = relay == Some(Passthrough::Speech) || relay.is_some_and(Passthrough::is_transcript);
         if !may_be_bytes || begins(b"application/json") {
             return Ok(None);
@@ -232,9 +232,9 @@ impl RequestJob {
             match (&draft.upload, relayed) {
                 (Some(upload), Some(endpoint)) => {
                     let content_type = draft.head.field(HeaderField::ContentType).of(message.head);
-                    template.write_form(target, endpoint, content_type, upload.length(), out);
+                    template.write_form(target, endpoint, content_type, upload.length, out);
                 }
-                _ => template.write(target, draft.length(), relayed, same_shape, out),
+                _ => template.write(target, draft.length, relayed, same_shape, out),
             }
             if let Some(said) = &self.request.said
                 && let Some(credential) = &said.credential

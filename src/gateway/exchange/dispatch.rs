@@ -8,7 +8,6 @@ use super::next::NextStep;
 use super::reading;
 use super::state::{Attempting, Exchange, Queued, Reserving, State, Translating};
 use super::transitions::Step;
-use crate::dialect::RequestForm;
 use crate::policy::refusal::Refusal;
 
 impl Exchange {
@@ -27,7 +26,7 @@ impl Exchange {
         let next = match (&mut *state, event) {
             (State::Reading { draft }, ExchangeEvent::Body { complete: false }) => {
                 let scanned = job.request.scan(draft, false, call);
-                if scanned.is_err() || !draft.scan.form().is_some_and(RequestForm::may_be_sent) {
+                if scanned.is_err() || !draft.scan.form().is_some_and(|form| form.may_be_sent) {
                     return scanned.map_or_else(Effect::refuse, |()| Effect::Nothing);
                 }
                 // Enough of the form has arrived.

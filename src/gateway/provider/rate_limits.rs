@@ -158,7 +158,7 @@ pub(crate) struct Rest {
     /// End of the cool-down; set until the next success.
     until: Option<Mono>,
     /// Consecutive cool-downs without a success and without a length from the provider.
-    again: u32,
+    pub(crate) again: u32,
 }
 
 impl Rest {
@@ -170,11 +170,6 @@ impl Rest {
     /// End of the cool-down; `None` if there is none or it has ended.
     pub(crate) fn ends(&self, now: Mono) -> Option<Mono> {
         self.until.filter(|until| *until > now)
-    }
-
-    /// Number of times that it has been doubled.
-    pub(crate) fn again(&self) -> u32 {
-        self.again
     }
 
     /// Begins a cool-down because the provider has no capacity for a request. It lasts as long as the provider asks,

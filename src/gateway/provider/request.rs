@@ -5,8 +5,8 @@ use super::upload::Upload;
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestForm, RequestScan, RewritePiece, ScanWork, Structured,
-    Thinking, TranslationState, UnknownMembers,
+    self, Cache, CacheKey, Capabilities, Invalid, Param, RequestScan, RewritePiece, ScanWork, Structured, Thinking,
+    TranslationState, UnknownMembers,
 };
 use crate::gateway::budget::Promise;
 use crate::gateway::memory::Memory;
@@ -327,6 +327,7 @@ pub(crate) struct OutgoingRequest {
     pub(crate) promise: Promise,
     /// Memory reserved for a complete answer and its translation.
     pub(crate) answer: Promise,
+    /// Length of the outgoing body in bytes.
     pub(crate) length: u64,
     /// A form that is passed on while it arrives.
     pub(crate) upload: Option<Box<Upload>>,
@@ -452,18 +453,13 @@ impl OutgoingRequest {
 
     /// True if the whole outgoing body has been taken.
     pub(crate) fn is_written(&self) -> bool {
-        self.next >= self.pieces.len() && self.upload.as_ref().is_none_or(|upload| upload.is_written())
-    }
-
-    /// Length of the outgoing body in bytes.
-    pub(crate) fn length(&self) -> u64 {
-        self.length
+        self.next >= self.pieces.len() && self.upload.as_ref().is_none_or(|upload| upload.is_written)
     }
 
     /// Appends up to `room` bytes of the outgoing body to `out`. `body` is the client's body. True when it is complete.
     pub(crate) fn write_some(&mut self, body: &[u8], mut room: usize, out: &mut Vec<u8>) -> bool {
         if let Some(upload) = &mut self.upload {
-            return upload.write_some(body, self.scan.form().is_some_and(RequestForm::is_complete), room, out);
+            return upload.write_some(body, self.scan.form().is_some_and(|form| form.is_complete), room, out);
         }
         while let Some(piece) = self.pieces.get(self.next) {
             let bytes = match *piece {

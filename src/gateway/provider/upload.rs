@@ -17,12 +17,13 @@ const STEP_MIN: usize = 2 * PART_HEAD_MAX;
 pub(crate) struct Upload {
     writer: FormWriter,
     /// Announced length; `None` if it is sent in chunks.
-    length: Option<u64>,
+    pub(crate) length: Option<u64>,
     /// Bytes of the client's body used in the last step, and in all earlier ones.
     used: usize,
     taken: u64,
     failed: Option<String>,
-    is_written: bool,
+    /// True if all of it has been written.
+    pub(crate) is_written: bool,
     /// When the client was last told to wait, and how long it has waited before, in microseconds.
     waits_since: Mono,
     waited: u64,
@@ -39,26 +40,16 @@ impl Upload {
     ) -> Result<Upload, Invalid> {
         let mut writer = FormWriter::new(form, fields, with);
         let length = match head.framing {
-            Framing::Length(declared) => Some(writer.announce(body, form.is_complete(), declared)?),
+            Framing::Length(declared) => Some(writer.announce(body, form.is_complete, declared)?),
             _ => None,
         };
         let (failed, is_written, waits_since) = (None, false, Mono::NEVER);
         Ok(Upload { writer, length, used: 0, taken: 0, failed, is_written, waits_since, waited: 0 })
     }
 
-    /// Announced length; `None` if it is sent in chunks.
-    pub(crate) fn length(&self) -> Option<u64> {
-        self.length
-    }
-
     /// True if a byte of it has been written: no other attempt can follow.
     pub(crate) fn has_begun(&self) -> bool {
         self.writer.has_begun()
-    }
-
-    /// True if all of it has been written.
-    pub(crate) fn is_written(&self) -> bool {
-        self.is_written
     }
 
     /// Appends what can be sent of `body`, the bytes that have arrived and are not used; true if the form is complete.

@@ -45,7 +45,7 @@ pub(crate) struct Queues {
     /// True if a slot may have become free without a notification.
     pub(super) look: bool,
     /// Time at which a slot may become free without an event; `NEVER` if none may.
-    wake: Mono,
+    pub(crate) wake: Mono,
 }
 
 impl Default for Queues {
@@ -156,12 +156,6 @@ impl Queues {
     pub(crate) fn set_wake(&mut self, when: impl FnMut(&Waiter) -> Mono) {
         let samples = self.queues.iter().flat_map(|queue| queue.turns.samples());
         self.wake = samples.map(when).min().unwrap_or(Mono::NEVER);
-    }
-
-    /// Time of the next check without an event.
-    #[inline]
-    pub(crate) fn wake(&self) -> Mono {
-        self.wake
     }
 
     /// Checks again if that time has come.

@@ -3,6 +3,7 @@
 use super::base_url::parse_base;
 use super::providers::Provider;
 use crate::base::limits::{ALERT_CONNECT, ALERT_THRESHOLDS_MAX};
+use crate::base::words::words;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::kinds::{Kind, OneOf, Or, Pem, Shown};
 use crate::policy::settings::reader::{Field, Reader, Section};
@@ -11,22 +12,15 @@ use crate::policy::settings::{Settings, section};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Format of an alert.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum AlertForm {
-    /// A JSON object with a field for each fact.
-    #[default]
-    Generic,
-    /// The `text` of Slack's incoming webhooks.
-    Slack,
-}
-
-impl AlertForm {
-    fn name(self) -> &'static str {
-        match self {
-            AlertForm::Generic => "generic",
-            AlertForm::Slack => "slack",
-        }
+words! {
+    /// Format of an alert.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum AlertForm {
+        /// A JSON object with a field for each fact.
+        #[default]
+        Generic = "generic",
+        /// The `text` of Slack's incoming webhooks.
+        Slack = "slack",
     }
 }
 
@@ -42,7 +36,7 @@ section! {
         /// most 8 integers from 1 to 100; an empty one raises none.
         pub budget: Vec<u8> = vec![80, 100], Percents, Live;
         /// Format of an alert: `"generic"` has a field for each fact, `"slack"` is for Slack's incoming webhooks.
-        pub form: AlertForm = AlertForm::Generic, OneOf(&[AlertForm::Generic, AlertForm::Slack], AlertForm::name), Live;
+        pub form: AlertForm = AlertForm::Generic, OneOf(&AlertForm::ALL, AlertForm::as_str), Live;
         /// Certificate authorities that are trusted for the webhook in addition to the public ones. Value: path of a
         /// PEM file.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),

@@ -2,6 +2,7 @@
 
 use super::base_url::{Base, parse_base};
 use super::proxy::{self, Proxy};
+use crate::base::words::words;
 use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
@@ -66,29 +67,18 @@ pub enum Auth {
     Client,
 }
 
-/// Treatment of request fields that neither API documents.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum UnknownFields {
-    /// Fields that local servers document go to servers on the local network, and fields that no format has from
-    /// Messages clients to Messages providers. All others are dropped.
-    #[default]
-    Auto,
-    /// Drop them.
-    Drop,
-    /// Pass them on, except those that refer to other places.
-    Forward,
-}
-
-impl UnknownFields {
-    const ALL: [UnknownFields; 3] = [UnknownFields::Auto, UnknownFields::Drop, UnknownFields::Forward];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            UnknownFields::Auto => "auto",
-            UnknownFields::Drop => "drop",
-            UnknownFields::Forward => "forward",
-        }
+words! {
+    /// Treatment of request fields that neither API documents.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum UnknownFields {
+        /// Fields that local servers document go to servers on the local network, and fields that no format has from
+        /// Messages clients to Messages providers. All others are dropped.
+        #[default]
+        Auto = "auto",
+        /// Drop them.
+        Drop = "drop",
+        /// Pass them on, except those that refer to other places.
+        Forward = "forward",
     }
 }
 

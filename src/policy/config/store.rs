@@ -1,6 +1,7 @@
 //! `[store]`: location and durability of keys and ledger.
 
 use crate::base::limits::COMMIT_TICK;
+use crate::base::words::words;
 use crate::policy::limits::TIMEOUTS;
 use crate::policy::settings::kinds::{Folder, Kind, OneOf, Or, Pem, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
@@ -207,47 +208,27 @@ impl Kind<u32> for PageSize {
     }
 }
 
-/// Moment at which a client may see an answer as complete.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum Durability {
-    /// At once; the row follows within milliseconds.
-    #[default]
-    WriteBehind,
-    /// After the commit of its row.
-    BeforeReply,
-}
-
-impl Durability {
-    const ALL: [Durability; 2] = [Durability::WriteBehind, Durability::BeforeReply];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Durability::WriteBehind => "write-behind",
-            Durability::BeforeReply => "before-reply",
-        }
+words! {
+    /// Moment at which a client may see an answer as complete.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum Durability {
+        /// At once; the row follows within milliseconds.
+        #[default]
+        WriteBehind = "write-behind",
+        /// After the commit of its row.
+        BeforeReply = "before-reply",
     }
 }
 
-/// Behaviour while a shared ledger cannot be reached.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub enum OnOutage {
-    /// 503.
-    #[default]
-    Refuse,
-    /// Each host admits its share of every limit.
-    Local,
-}
-
-impl OnOutage {
-    const ALL: [OnOutage; 2] = [OnOutage::Refuse, OnOutage::Local];
-
-    /// Name in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            OnOutage::Refuse => "refuse",
-            OnOutage::Local => "local",
-        }
+words! {
+    /// Behaviour while a shared ledger cannot be reached.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub enum OnOutage {
+        /// 503.
+        #[default]
+        Refuse = "refuse",
+        /// Each host admits its share of every limit.
+        Local = "local",
     }
 }
 

@@ -30,12 +30,12 @@ impl Breakers {
             let spent =
                 entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
             let until = entry.rest.ends(now.mono).max(spent)?;
-            Some(told(&entry.label, until, entry.rest.again(), Callers::default()))
+            Some(told(&entry.label, until, entry.rest.again, Callers::default()))
         });
         let accounts = self.accounts.iter().filter_map(|account| {
             let ends = account.rest.ends(now.mono);
             let matters = ends.is_some() || account.refused.first.is_some();
-            matters.then(|| told(&account.name, ends.unwrap_or(now.mono), account.rest.again(), account.refused))
+            matters.then(|| told(&account.name, ends.unwrap_or(now.mono), account.rest.again, account.refused))
         });
         entries.chain(accounts).collect()
     }

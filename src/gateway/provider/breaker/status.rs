@@ -3,6 +3,7 @@
 use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
 use super::{Breakers, Caller};
 use crate::base::time::{Mono, Unix};
+use crate::base::words::words;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
@@ -19,28 +20,16 @@ const PARTLY_PERCENT: u64 = 20;
 /// a request at once, and editors that cancel completions, say nothing about the target.
 pub(crate) const UNANSWERED: Duration = Duration::from_secs(2);
 
-/// State of a target in one word.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum TargetCondition {
-    Ok,
-    Failing,
-    PartlyFailing,
-    Hung,
-    CoolingDown,
-    NoTraffic,
-}
-
-impl TargetCondition {
-    /// Name in the admin API.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            TargetCondition::Ok => "ok",
-            TargetCondition::Failing => "failing",
-            TargetCondition::PartlyFailing => "partly_failing",
-            TargetCondition::Hung => "hung",
-            TargetCondition::CoolingDown => "cooling_down",
-            TargetCondition::NoTraffic => "no_traffic",
-        }
+words! {
+    /// State of a target in one word.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) enum TargetCondition {
+        Ok = "ok",
+        Failing = "failing",
+        PartlyFailing = "partly_failing",
+        Hung = "hung",
+        CoolingDown = "cooling_down",
+        NoTraffic = "no_traffic",
     }
 }
 
