@@ -85,7 +85,7 @@
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |
 //! | a form of a provider's list of models | `cli::discover` (reading), `policy::discover`; `gateway::discovery` (times of requests), `lifecycle::listing` and `policy::config::fill` (results) |
 //! | an error | [`policy::refusal`] (one constructor, or one variant of a type that becomes one), the code that raises it, and advice for the client in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
-//! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
+//! | an endpoint | `exchange::paths::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a relayed endpoint | [`wire::Passthrough`], its entry in `dialect::passthrough`, its name in [`policy::keys`], `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], and both kinds of ledger in [`store`] |
 //!

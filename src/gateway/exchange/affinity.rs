@@ -3,7 +3,7 @@
 //! key.
 
 use super::event::{ClientMessage, DriverCall};
-use super::job::Request;
+use super::request::Request;
 use crate::base::digest::{hex_into, sha256};
 use crate::base::hash::mix_bytes;
 use crate::dialect::{self, CacheKey};

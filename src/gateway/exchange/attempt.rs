@@ -3,19 +3,19 @@
 use super::build::Built;
 use super::event::{ClientMessage, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
-use super::job::{Attempt, Request, RequestJob, TriedAddresses};
+use super::job::RequestJob;
 use super::next::NextStep;
 use super::provider_error::NOT_JSON;
 use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
+use super::targets::TriedAddresses;
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT, SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
 use crate::dialect::SseStream;
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::breaker::{Among, Choice};
-use crate::gateway::provider::rate_limits::{Needs, retry_after};
+use crate::gateway::provider::rate_limits::retry_after;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::catalog::{Affinity, Balance, Target};
+use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
 use crate::wire::head::{Framing, HeaderField, ResponseHead};
 use crate::wire::{ModelEndpoint, Passthrough};
@@ -255,45 +255,6 @@ impl RequestJob {
     pub(super) fn route(&self) -> Option<(ModelEndpoint, &Target, &Provider)> {
         let target = self.target()?;
         Some((self.request.endpoint()?, target, self.request.setup.config.providers.get(target.provider)?))
-    }
-}
-
-impl Attempt {
-    /// Chooses the next target; false when none is left.
-    #[inline]
-    pub(super) fn choose(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        let choice = self.choice(request, draft, cx.now.mono);
-        let chosen = cx.upstreams.breakers.choose(request.targets(), &choice);
-        chosen.is_some_and(|chosen| {
-            self.aim(chosen);
-            true
-        })
-    }
-
-    /// Rule that chooses a target for the request among those that were not tried.
-    #[inline]
-    pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, now: Mono) -> Choice {
-        let among = match request.model().map(|model| (model.balance, model.affinity)) {
-            Some((Balance::LeastBusy, _)) => Among::LeastBusy,
-            Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
-            Some(_) => Among::Kept(draft.kept_with),
-        };
-        Choice { tried: self.tried, needs: request.needs(), among, now }
-    }
-
-    /// Counts the attempt as in flight at its target, unless it is counted already.
-    pub(super) fn take_place(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
-        if self.flight.is_none() {
-            let choice = Choice { tried: self.tried & !self.bit(), ..self.choice(request, draft, cx.now.mono) };
-            self.flight = cx.upstreams.breakers.begin(request.targets(), self.target as usize, &choice);
-        }
-    }
-}
-
-impl Request {
-    /// Share of the provider's rate limits that the request needs.
-    pub(super) fn needs(&self) -> Needs {
-        self.asked.map_or_else(Needs::default, |asked| asked.needs())
     }
 }
 

@@ -3,7 +3,7 @@
 //! metric has it as a label.
 
 use super::event::DriverCall;
-use super::job::Request;
+use super::request::Request;
 use crate::dialect::{self, Named};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;

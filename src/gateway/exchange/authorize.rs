@@ -1,6 +1,8 @@
 //! Decides from the head only if a request may pass: a straight line of checks in a fixed order; the first that fails
 //! determines the error. Has no side effects; the caller acts on the result.
 
+use super::paths::{Endpoint, endpoint_of, exact_endpoint, is_spoken_elsewhere, single_slashes, trim_slashes};
+use super::presented::{beside_credential, usual_key};
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
 use crate::gateway::cx::{Access, Setup};
@@ -9,46 +11,8 @@ use crate::policy::keys::KeyIx;
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
-use crate::wire::{ModelEndpoint, Operation, Span, multipart};
+use crate::wire::{ModelEndpoint, Operation, multipart};
 use std::borrow::Cow;
-
-/// Endpoint of a request.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Endpoint {
-    /// `GET /`: agents probe it; 200 without a key.
-    Root,
-    /// An endpoint that a model serves.
-    Inference(ModelEndpoint),
-    /// `GET /v1/models`.
-    Models,
-    /// `GET /v1/models/{id}`; the id as in the head, percent-encoded.
-    Model(Span),
-    /// `GET /v1/quota`.
-    Quota,
-    /// A browser's preflight request (CORS).
-    Preflight,
-}
-
-impl Endpoint {
-    /// Name of the endpoint in metrics and log lines.
-    #[inline]
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Endpoint::Root => "root",
-            Endpoint::Inference(endpoint) => endpoint.name(),
-            Endpoint::Models | Endpoint::Model(_) => "models",
-            Endpoint::Quota => "quota",
-            Endpoint::Preflight => "preflight",
-        }
-    }
-
-    fn allowed(self) -> &'static str {
-        match self {
-            Endpoint::Inference(_) => "POST",
-            _ => "GET, HEAD",
-        }
-    }
-}
 
 /// Requests that the gateway can accept at this moment.
 #[derive(Copy, Clone, Debug)]
@@ -180,67 +144,6 @@ pub(crate) fn authorize(
     Ok(endpoint)
 }
 
-fn trim_slashes(mut path: &[u8]) -> &[u8] {
-    while let [rest @ .., b'/'] = path
-        && !rest.is_empty()
-    {
-        path = rest;
-    }
-    path
-}
-
-/// `path` with each run of slashes replaced by one slash.
-fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
-    let is_run = |pair: &[u8]| pair == b"//";
-    if !path.windows(2).any(is_run) {
-        return Cow::Borrowed(path);
-    }
-    let mut single = path.to_vec();
-    single.dedup_by(|byte, before| *byte == b'/' && *before == b'/');
-    Cow::Owned(single)
-}
-
-/// The endpoint of a path below `/v1` that has no variable part.
-#[inline]
-fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
-    match inside {
-        b"/models" => Some(Endpoint::Models),
-        b"/quota" => Some(Endpoint::Quota),
-        _ => ModelEndpoint::at(inside).map(Endpoint::Inference),
-    }
-}
-
-/// The endpoint of a path below `/v1`.
-fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
-    if let Some(endpoint) = exact_endpoint(inside) {
-        return Some(endpoint);
-    }
-    let id = inside.strip_prefix(b"/models/")?;
-    // The id ends where the path does, without the slashes at its end.
-    let path = trim_slashes(head.path.of(bytes));
-    let end = head.path.start as usize + path.len();
-    (!id.is_empty() && path.ends_with(id)).then(|| Endpoint::Model(Span::new(end - id.len(), end)))
-}
-
-/// True if a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
-/// right.
-fn is_spoken_elsewhere(inside: &[u8]) -> bool {
-    const FIRST: [&[u8]; 10] = [
-        b"assistants",
-        b"audio",
-        b"batches",
-        b"complete",
-        b"files",
-        b"fine_tuning",
-        b"images",
-        b"realtime",
-        b"threads",
-        b"vector_stores",
-    ];
-    let first = inside.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
-    FIRST.contains(&first) || inside.starts_with(b"/messages/batches")
-}
-
 /// A WebSocket upgrade, which some agents try first.
 fn asks_websocket(head: &RequestHead, bytes: &[u8]) -> bool {
     head.method == Method::Get && values(bytes, "upgrade").any(|value| value.eq_ignore_ascii_case(b"websocket"))
@@ -277,45 +180,6 @@ fn authenticate(
         context.access.lookups.unknown = context.access.keys.unknown(presented, prefix);
         Refusal::bad_key(context.access.keys.why_not(presented, prefix, context.now).0)
     })
-}
-
-/// The key that a refused request shows; empty if it shows none.
-pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
-    beside_credential(head, bytes, usual_key(head, bytes, endpoint, prefix))
-}
-
-/// The key in `x-tollgate-key`, which clients send next to a credential of their own; otherwise `usual`.
-#[inline]
-fn beside_credential<'a>(head: &RequestHead, bytes: &'a [u8], usual: &'a [u8]) -> &'a [u8] {
-    match head.names_key {
-        true => values(bytes, "x-tollgate-key").map(<[u8]>::trim_ascii).find(|key| !key.is_empty()).unwrap_or(usual),
-        false => usual,
-    }
-}
-
-/// The key in `authorization` or `x-api-key`; empty if there is none.
-fn usual_key<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
-    let bearer = bearer_token(head.field(HeaderField::Authorization).of(bytes));
-    let takes_api_key = match endpoint {
-        Some(Endpoint::Inference(endpoint)) => endpoint.shape.is_anthropic(),
-        other => other != Some(Endpoint::Quota),
-    };
-    let api_key = if takes_api_key { head.field(HeaderField::XApiKey).of(bytes).trim_ascii() } else { b"" };
-    let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
-    match (bearer.is_empty(), api_key.is_empty()) {
-        (true, false) => api_key,
-        (false, false) if !ours(bearer) && ours(api_key) => api_key,
-        _ => bearer,
-    }
-}
-
-/// The token of an `authorization` header; empty if it has none.
-pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
-    match value.split_first_chunk::<7>() {
-        // The usual spelling first, before the comparison by letters.
-        Some((scheme, token)) if scheme == b"Bearer " || scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
-        _ => b"",
-    }
 }
 
 #[inline]
@@ -408,23 +272,6 @@ fn is_date(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bearer_tokens_are_found_whatever_the_case_and_spaces() {
-        assert_eq!(bearer_token(b"Bearer abc"), b"abc");
-        assert_eq!(bearer_token(b"bearer   abc "), b"abc");
-        assert_eq!(bearer_token(b"Basic abc"), b"");
-        assert_eq!(bearer_token(b"Bearer "), b"");
-    }
-
-    #[test]
-    fn runs_of_slashes_count_as_one() {
-        assert_eq!(trim_slashes(b"/v1/models/"), b"/v1/models");
-        assert_eq!(trim_slashes(b"/v1/models//"), b"/v1/models");
-        assert_eq!(*single_slashes(b"//v1///a/b"), *b"/v1/a/b");
-        assert_eq!(*single_slashes(b"/v1/a"), *b"/v1/a");
-        assert_eq!((trim_slashes(b"/"), trim_slashes(b"//")), (&b"/"[..], &b"/"[..]));
-    }
 
     #[test]
     fn version_headers_must_look_like_dates() {

@@ -1,12 +1,14 @@
 //! Writes the body for a target: the client's own with replaced parts if the target has its API format, otherwise a
 //! translation. Also notes the fields that the target is not sent.
 
-use super::authorize::Endpoint;
 use super::diagnosis::beginning;
 use super::event::{ClientMessage, DriverCall};
-use super::job::{Attempt, Request, RequestJob, RequestNotes};
+use super::job::{RequestJob, RequestNotes};
 use super::next::NextStep;
+use super::paths::Endpoint;
+use super::request::Request;
 use super::state::Outgoing;
+use super::targets::Attempt;
 use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;

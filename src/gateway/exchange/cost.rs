@@ -3,7 +3,8 @@
 
 use super::event::DriverCall;
 use super::fault::{Fault, FaultKind};
-use super::job::{Request, RequestJob, RequestNotes};
+use super::job::{RequestJob, RequestNotes};
+use super::request::Request;
 use super::state::Body;
 use crate::base::limits::{BYTES_PER_TOKEN_MAX, ROW_COST_MAX};
 use crate::base::text::push_cost;

@@ -4,8 +4,9 @@
 
 use super::event::Outcome;
 use super::fault::Fault;
-use super::job::{Request, RequestJob, RequestNotes};
+use super::job::{RequestJob, RequestNotes};
 use super::mask::{mask, without_words};
+use super::request::Request;
 use super::state::Body;
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};

@@ -3,9 +3,11 @@
 
 use super::event::{Dial, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
-use super::job::{Attempt, Request, RequestJob};
+use super::job::RequestJob;
 use super::next::NextStep;
+use super::request::Request;
 use super::state::{Attempting, Dials, Half};
+use super::targets::Attempt;
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;

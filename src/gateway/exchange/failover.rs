@@ -4,9 +4,11 @@
 use super::build::Built;
 use super::event::{DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
-use super::job::{Attempt, Request, RequestJob};
+use super::job::RequestJob;
 use super::next::NextStep;
+use super::request::Request;
 use super::state::{Answering, Attempting, Draft, Half, Outgoing, State};
+use super::targets::Attempt;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
 use crate::policy::catalog::Target;

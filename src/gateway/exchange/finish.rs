@@ -5,8 +5,9 @@
 
 use super::event::{DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::job::{Asked, RequestJob};
+use super::job::RequestJob;
 use super::own_events::EventWriter;
+use super::request::Asked;
 use super::state::{Body, Committing, Exchange, FinalOutput, State};
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Overflow};

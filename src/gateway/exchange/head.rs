@@ -1,8 +1,10 @@
 //! Checks of a request's head, before its body is read.
 
-use super::authorize::{self, AuthContext, Endpoint, Readiness, presented};
+use super::authorize::{self, AuthContext, Readiness};
 use super::diagnosis::told;
 use super::job::RequestJob;
+use super::paths::Endpoint;
+use super::presented::presented;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::peer::caller;
 use crate::gateway::cx::Cx;

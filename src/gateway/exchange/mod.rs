@@ -31,6 +31,8 @@ mod next;
 mod offloaded;
 mod output;
 mod own_events;
+mod paths;
+pub(crate) mod presented;
 mod provider_error;
 mod queries;
 mod queue;
@@ -38,22 +40,26 @@ mod reading;
 mod record;
 mod renewal;
 mod reply;
+mod request;
 mod reserve;
+mod span_json;
 mod spans;
 mod state;
 mod stream;
 pub(crate) mod streams;
+mod targets;
 mod transitions;
 mod translating;
 mod upload;
 mod verdict;
 mod views;
 
-pub(crate) use authorize::{Endpoint, Readiness};
+pub(crate) use authorize::Readiness;
 pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome};
-pub(crate) use job::Request;
 pub(crate) use output::Output;
+pub(crate) use paths::Endpoint;
 pub(crate) use reading::is_too_slow;
+pub(crate) use request::Request;
 pub(crate) use state::Exchange;
 
 /// All requests.
@@ -73,8 +79,9 @@ use crate::wire::head::{Framing, HeaderField, RequestHead};
 use crate::wire::{Passthrough, multipart};
 use authorize::Identified;
 use build::promise_translation;
-use job::{Attempt, RequestJob, RequestNotes};
+use job::{RequestJob, RequestNotes};
 use state::{Reserving, State};
+use targets::Attempt;
 
 impl Exchange {
     /// The exchange of a request whose head is complete or invalid.

@@ -2,7 +2,7 @@
 //! providers get in addition to those counted. Also the share of a limit that one request may take.
 
 use super::event::{ClientMessage, DriverCall};
-use super::job::Request;
+use super::request::Request;
 use crate::base::limits::{RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::time::Unix;
 use crate::dialect::{self, BOUND_MIN, Beside, Fields, RequestTarget};

@@ -5,18 +5,18 @@
 use super::build::Built;
 use super::event::{DriverCall, Effect, Flow};
 use super::fault::{Fault, FaultKind, wants_rest};
-use super::job::{Attempt, Request, RequestJob};
+use super::job::RequestJob;
 use super::next::NextStep;
 use super::own_events::EventWriter;
+use super::request::Request;
 use super::state::{Outgoing, Queued, State};
 use crate::base::time::Mono;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
-use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::queue::{Look, Waiter};
 use crate::policy::catalog::{Model, QueueLimits, Target, with_quarter};
 use crate::policy::keys::LiveKeys;
-use crate::policy::refusal::{QueueRefusal, Refusal};
+use crate::policy::refusal::QueueRefusal;
 use std::time::Duration;
 
 impl Request {
@@ -194,56 +194,10 @@ fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, call: &mut Drive
     }
 }
 
-impl Attempt {
-    /// Chooses the next target, free or not, after the body could not be written for the chosen one. False if the model
-    /// has no other.
-    pub(super) fn next_to_write(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        self.tried |= self.bit();
-        if self.choose(request, draft, cx) {
-            return true;
-        }
-        let untried = self.tried.trailing_ones() as usize;
-        let is_there = untried < request.targets().len();
-        if is_there {
-            self.aim(untried);
-        }
-        is_there
-    }
-
-    /// The target that the body is written for before admission. If the request will wait, that is the first in the
-    /// list; it may be sent to another one later.
-    pub(super) fn first_target(
-        &mut self,
-        request: &Request,
-        draft: &OutgoingRequest,
-        cx: &mut Cx,
-    ) -> Result<(), Refusal> {
-        let Some(model) = request.model() else { return Err(Refusal::no_model()) };
-        let (small, queue) = (request.too_small(model), model.queue);
-        let Some(queue) = queue else {
-            self.tried |= small;
-            if self.choose(request, draft, cx) {
-                return Ok(());
-            }
-            self.tried &= !small;
-            return match small > 0 && self.choose(request, draft, cx) {
-                true => Ok(()),
-                false => Err(Refusal::no_slot()),
-            };
-        };
-        let choice = Choice { tried: small, ..self.choice(request, draft, cx.now.mono) };
-        match request.seek(&queue, &choice, Stage::New, cx) {
-            Seek::Found(target) => self.aim(target),
-            _ => return request.full(&queue, cx).map_or(Ok(()), |(why, again)| Err(why.refusal(again))),
-        }
-        Ok(())
-    }
-}
-
 impl Request {
     /// The targets that are too small for the prompt by its estimate, as bits; never the largest.
     #[inline]
-    fn too_small(&self, model: &Model) -> u64 {
+    pub(super) fn too_small(&self, model: &Model) -> u64 {
         let prompt = self.asked.map_or(0, |asked| asked.about.into());
         if prompt <= model.narrow {
             return 0;
@@ -253,7 +207,7 @@ impl Request {
     }
 
     /// A target for a request that does not wait yet. It never overtakes waiting requests.
-    fn seek(&self, queue: &QueueLimits, choice: &Choice, stage: Stage, cx: &mut Cx) -> Seek {
+    pub(super) fn seek(&self, queue: &QueueLimits, choice: &Choice, stage: Stage, cx: &mut Cx) -> Seek {
         let Some(model) = self.model() else { return Seek::None };
         if stage == Stage::New && cx.upstreams.queues.len(&model.id) > 0 {
             return Seek::Wait;
@@ -264,7 +218,7 @@ impl Request {
 
     /// Reason that the request cannot wait: the queue is full, or its key uses half of it and other keys exist. With
     /// it, the seconds until the next waiting request gets its slot, which makes room.
-    fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(QueueRefusal, u64)> {
+    pub(super) fn full(&self, queue: &QueueLimits, cx: &Cx) -> Option<(QueueRefusal, u64)> {
         let (model, key) = (self.model()?, self.found.key?);
         let share = match cx.access.keys.live(cx.now.unix) {
             LiveKeys::One => queue.max,

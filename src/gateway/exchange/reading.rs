@@ -1,12 +1,13 @@
 //! Reads a body as it arrives. Once it is complete, finds the model that it names, and writes the body for the first
 //! target.
 
-use super::authorize::Endpoint;
 use super::build::{promise_named, write_first};
 use super::event::{ClientMessage, DriverCall, Effect, Outcome};
-use super::job::{Asked, Request, RequestJob};
+use super::job::RequestJob;
 use super::need::answer_tokens;
 use super::next::NextStep;
+use super::paths::Endpoint;
+use super::request::{Asked, Request};
 use super::state::{Outgoing, State, Translating};
 use crate::base::limits::BODY_RATE_MIN;
 use crate::dialect::{self, Fields, Invalid, Surcharge};

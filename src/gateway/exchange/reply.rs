@@ -2,8 +2,9 @@
 
 use super::event::{AnswerStep, DriverCall, Effect, Outcome, Over};
 use super::fault::{Fault, FaultKind};
-use super::job::{Asked, RequestJob};
+use super::job::RequestJob;
 use super::provider_error::NOT_JSON;
+use super::request::Asked;
 use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::stream::SseStream;

@@ -2,8 +2,9 @@
 //! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
 
 use super::event::{DriverCall, Effect};
-use super::job::{Admitted, Asked, RequestJob};
+use super::job::{Admitted, RequestJob};
 use super::next::NextStep;
+use super::request::Asked;
 use super::state::{Outgoing, Reserving, State};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};

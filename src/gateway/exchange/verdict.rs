@@ -2,7 +2,8 @@
 //! ends exactly once, whatever the reason.
 
 use super::fault::{Fault, refuses_credential, wants_rest};
-use super::job::{Request, RequestJob};
+use super::job::RequestJob;
+use super::request::Request;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
