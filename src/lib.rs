@@ -54,7 +54,7 @@
 //! 3. The body is scanned by [`dialect::request`] as it arrives: strict JSON, fields, roles, an estimate of tokens.
 //! 4. `exchange::reserve` finds the model, writes the body for its first target and makes a reservation in the
 //!    [`policy::meter`].
-//! 5. `exchange::attempt` chooses a target (a request may wait in `gateway::queue`), `exchange::dial` a connection;
+//! 5. `exchange::targets` chooses a target (a request may wait in `gateway::queue`), `exchange::dial` a connection;
 //!    `provider::request` builds the new body from pieces of the client's.
 //! 6. `provider::connection` reads the framing of the answer; `exchange::stream` (events) or `exchange::reply`
 //!    (complete answers) passes it on and reads its usage.
@@ -74,7 +74,7 @@
 //! | a response header | `gateway::client::response::ClientResponseHead` |
 //! | a plan limit | [`policy::plan`]: its setting, and its row in `limits!`, from which the limits of keys, shares of hosts, the question to a shared ledger, names and lists follow; `meter::limit`: its count and its message; `admit.lua` and its model, `Server::admit` in `tests/it/sim/ledger.rs`; its option in `cli::keys::options`; `admin::status::groups`; `gateway/admin/openapi.json` (`BLESS=1 cargo test --test it docs::` writes the manual). For counts of running requests also `meter::Open`, `meter::account`, `meter::Lease`, [`policy::row`] (`Running`), `gateway::lifecycle::inheritance`, `store::spill`, `append.lua` and `release.lua` |
 //! | a metric | `gateway::metrics`, and its row in [`docs::reference::metrics`] |
-//! | a field of the log line | `gateway::access_log::AccessLogLine`, where `exchange::record` makes one, and its row in [`docs::reference::log`]; what only the driver sees: a field of `exchange::state::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
+//! | a field of the log line | `gateway::access_log::AccessLogLine`, where `exchange::record` makes one, and its row in [`docs::reference::log`]; what only the driver sees: a field of `exchange::request::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
 //! | an alert | `gateway::alerts`, where it is raised; [`policy::alert`], its kind; `cli::alert_body`, its words; how it is delivered: `cli::serve::alerts`, `store::alerts`; the page "Get alerts by webhook" |
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::provider_error::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::failover` for another order of targets |

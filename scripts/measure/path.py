@@ -10,17 +10,22 @@ POLLED = re.compile(r"::(unsent|dirty|actions|orders|expire|turned|wants_read|ne
 AFTERWARDS = re.compile(r"::(settle_down|wrote|client_wrote)$")
 DRIVER = re.compile(r"engine::gateway::(Gateway(>| as |::)|drive::)")
 OWN = re.compile(r"\bengine::")
+# Building blocks without knowledge of requests.
+BLOCKS = re.compile(r"\bengine::(base|wire::json)::|\blanes::")
+# Lines that a function of several steps runs at least: its head, two steps and its end.
+STEPS = 4
 # Code that the compiler makes, or that belongs to the standard library.
 MADE = re.compile(r"closure|drop_in_place|as core::|as alloc::")
 
 
 def calls(*arguments):
-    """Calls in one run of benches/steady.rs by caller, line and function called, and the file of each function."""
+    """Calls in one run of benches/steady.rs by caller, line and function called; the file of each function, and the
+    number of its lines that were run."""
     out = WORK / "path.callgrind"
     program = TARGET / "debug" / "examples" / "steady"
     subprocess.run(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", str(program), *arguments],
                    check=True, capture_output=True)
-    known, files, counted = {}, {}, Counter()
+    known, files, counted, lines = {}, {}, Counter(), {}
     caller = callee = file = file_called = count = None
     line = 0
 
@@ -50,44 +55,49 @@ def calls(*arguments):
         elif text and text[0] in "0123456789+-*":
             at = text.split()[0]
             line = line if at == "*" else line + int(at) if at[0] in "+-" else int(at)
+            lines.setdefault(caller, set()).add(line)
             if count is not None:
                 counted[caller, line, callee] += count
                 count = None
     own = lambda function: OWN.search(function) and not MADE.search(function) and not POLLED.search(function)
-    return Counter({call: count for call, count in counted.items() if own(call[2])}), files
+    sizes = {function: len(own_lines) for function, own_lines in lines.items()}
+    return Counter({call: count for call, count in counted.items() if own(call[2])}), files, sizes
 
 
 def passed(less, more):
     """Functions of gateway/ that `more` calls more often than `less`: the driver's, and all."""
     counts = [Counter(), Counter()]
-    for of, (counted, _) in zip(counts, (less, more)):
+    for of, (counted, *_) in zip(counts, (less, more)):
         for (_, _, function), count in counted.items():
             of[function] += count
     names = sorted(name for name in counts[1] if counts[1][name] > counts[0][name] and "engine::gateway::" in name)
     return [name for name in names if DRIVER.search(name)], names
 
 
-def walk(less, more):
-    """Functions and files that `more` passes in addition, and how often its calls, in the order of their lines, lead
-    back to a file that they have left."""
-    (before, _), (after, files) = less, more
+def walk(less, more, has_meaning):
+    """Functions and files that `more` passes in addition, in the order of their calls, and how often a call leads back
+    to a file that was left: none of its functions is under way. Other functions are passed through without a count."""
+    (before, *_), (after, files, _) = less, more
     following = {}
     for caller, line, callee in sorted(call for call in after if after[call] > before[call]):
         following.setdefault(caller, []).append(callee)
     called = {callee for callees in following.values() for callee in callees}
-    functions, entered, returns = set(), set(), 0
-    pending = [callee for caller in following if caller not in called for callee in following[caller]][::-1]
-    here = None
+    functions, entered, under_way, returns = set(), set(), Counter(), 0
+    pending = [(callee, False) for caller in following if caller not in called for callee in following[caller]][::-1]
     while pending:
-        function = pending.pop()
-        if files[function] != here:
-            here = files[function]
-            returns += here in entered
-            entered.add(here)
-        if function not in functions:
+        function, is_over = pending.pop()
+        file = files[function]
+        if is_over:
+            under_way[file] -= 1
+        elif function not in functions:
             functions.add(function)
-            pending.extend(following.get(function, [])[::-1])
-    return len(functions), len(entered), returns
+            if has_meaning(function):
+                returns += file in entered and not under_way[file]
+                entered.add(file)
+                under_way[file] += 1
+                pending.append((function, True))
+            pending.extend((callee, False) for callee in following.get(function, [])[::-1])
+    return sum(map(has_meaning, functions)), len(entered), returns
 
 
 def path():
@@ -104,7 +114,10 @@ def path():
         for name in before:
             print(f"    {name.split('::')[-1]}")
         print("    afterwards:", *(name.split("::")[-1] for name in driver if AFTERWARDS.search(name)))
-    functions, files, returns = walk(runs["whole 2"], runs["whole 3"])
-    print(f"path: a whole request: {functions} functions in {files} files, with accessors; {returns} of their calls "
-          "lead back to a file that was left")
+    sizes = runs["whole 3"][2]
+    has_steps = lambda function: sizes.get(function, 0) >= STEPS and not BLOCKS.search(function)
+    for title, counts in (("with accessors and building blocks", lambda _: True), ("of several steps", has_steps)):
+        functions, files, returns = walk(runs["whole 2"], runs["whole 3"], counts)
+        print(f"path: a whole request: {functions} functions {title} in {files} files; {returns} calls lead back to a "
+              "file that was left")
     return 0
