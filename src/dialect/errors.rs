@@ -4,8 +4,7 @@
 //! that. Called by `gateway`.
 
 use crate::base::limits::ERROR_BODY_MAX;
-use crate::base::text::push_number;
-use crate::wire::json::{self, Raw, key, write_string};
+use crate::wire::json::{self, Raw, key, member_count, member_string, write_string};
 use crate::wire::{ModelEndpoint, Shape};
 
 /// An upstream's error.
@@ -155,8 +154,7 @@ impl ErrorWords<'_> {
                 key(out, "param");
                 self.write_param(out);
                 if let Some(seconds) = self.resets_at {
-                    key(out, "resets_at");
-                    push_number(out, seconds);
+                    member_count(out, "resets_at", seconds);
                 }
             }
             Some(Shape::Chat) if self.is_overflow() => {
@@ -167,14 +165,12 @@ impl ErrorWords<'_> {
             }
             _ => out.extend_from_slice(self.status.to_string().as_bytes()),
         }
-        key(out, "message");
-        write_string(out, self.message);
+        member_string(out, "message", self.message);
         if let Some(details) = self.details {
             key(out, "details");
             out.extend_from_slice(details.as_bytes());
         }
-        key(out, "request_id");
-        write_string(out, self.request_id);
+        member_string(out, "request_id", self.request_id);
         out.push(b'}');
     }
 
@@ -188,10 +184,8 @@ impl ErrorWords<'_> {
     /// Appends the members of a responses stream's `error` event except type and number: flat, as the format defines
     /// them, and as an object, which the SDKs raise.
     pub(super) fn write_event(&self, out: &mut Vec<u8>) {
-        key(out, "code");
-        write_string(out, self.word);
-        key(out, "message");
-        write_string(out, self.message);
+        member_string(out, "code", self.word);
+        member_string(out, "message", self.message);
         key(out, "param");
         self.write_param(out);
         key(out, "error");
@@ -202,8 +196,7 @@ impl ErrorWords<'_> {
     pub(super) fn write_brief(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"code\":");
         write_string(out, self.word);
-        key(out, "message");
-        write_string(out, self.message);
+        member_string(out, "message", self.message);
         out.push(b'}');
     }
 }

@@ -6,7 +6,7 @@
 use super::format::with_format;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::wire::ModelEndpoint;
-use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, write_count, write_inside};
+use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, member_count, member_inside, write_inside};
 
 /// Appends the events of `body`, a complete response of `endpoint` that has been checked.
 pub(super) fn write(endpoint: ModelEndpoint, body: &[u8], out: &mut Vec<u8>) {
@@ -98,8 +98,7 @@ fn calls(message: Raw<'_>, out: &mut Vec<u8>) {
     for (at, call) in calls.items().enumerate() {
         item(out);
         out.push(b'{');
-        key(out, "index");
-        write_count(out, at as u64);
+        member_count(out, "index", at as u64);
         members(call, &["index"], out);
         out.push(b'}');
     }
@@ -152,8 +151,7 @@ pub(super) fn messages(body: Raw<'_>, out: &mut Vec<u8>) {
 fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
     let about = |name: &str, out: &mut Vec<u8>| {
         begin(name, out);
-        key(out, "index");
-        write_count(out, at);
+        member_count(out, "index", at);
     };
     let kind = string(block, "type").unwrap_or_default();
     // The members that are streamed, each with the type of its delta.
@@ -181,11 +179,9 @@ fn block(at: u64, block: Raw<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"type\":");
         write_inside(out, delta.as_bytes());
         if *name == "input" {
-            key(out, "partial_json");
-            write_inside(out, &Arguments::of(Some(value)).text());
+            member_inside(out, "partial_json", &Arguments::of(Some(value)).text());
         } else {
-            key(out, name);
-            write_inside(out, value.string().unwrap_or_default());
+            member_inside(out, name, value.string().unwrap_or_default());
         }
         out.push(b'}');
         end(out);
@@ -241,8 +237,7 @@ impl Response<'_> {
 
     fn begin(&mut self, name: &str) {
         begin(name, self.out);
-        key(self.out, "sequence_number");
-        write_count(self.out, self.number);
+        member_count(self.out, "sequence_number", self.number);
         self.number += 1;
     }
 
@@ -250,11 +245,9 @@ impl Response<'_> {
     fn about(&mut self, name: &str, at: u64, item: Raw<'_>) {
         self.begin(name);
         if let Some(id) = string(item, "id") {
-            key(self.out, "item_id");
-            write_inside(self.out, id);
+            member_inside(self.out, "item_id", id);
         }
-        key(self.out, "output_index");
-        write_count(self.out, at);
+        member_count(self.out, "output_index", at);
     }
 
     fn item(&mut self, at: u64, item: Raw<'_>) {
@@ -265,8 +258,7 @@ impl Response<'_> {
         };
         let arguments = string(item, "arguments");
         self.begin("response.output_item.added");
-        key(self.out, "output_index");
-        write_count(self.out, at);
+        member_count(self.out, "output_index", at);
         key(self.out, "item");
         self.out.push(b'{');
         let later = texts.as_ref().map_or("arguments", |texts| texts.list);
@@ -288,14 +280,12 @@ impl Response<'_> {
         } else if let Some(arguments) = arguments {
             for (name, value) in [("delta", "delta"), ("done", "arguments")] {
                 self.about(&format!("response.function_call_arguments.{name}"), at, item);
-                key(self.out, value);
-                write_inside(self.out, arguments);
+                member_inside(self.out, value, arguments);
                 end(self.out);
             }
         }
         self.begin("response.output_item.done");
-        key(self.out, "output_index");
-        write_count(self.out, at);
+        member_count(self.out, "output_index", at);
         key(self.out, "item");
         self.out.extend_from_slice(item.bytes());
         end(self.out);
@@ -316,8 +306,7 @@ impl Response<'_> {
             (format!("response.{}.done", texts.part), ""),
         ] {
             self.about(&name, at, item);
-            key(self.out, texts.index);
-            write_count(self.out, index);
+            member_count(self.out, texts.index, index);
             match member {
                 "part" => {
                     key(self.out, "part");
@@ -331,8 +320,7 @@ impl Response<'_> {
                     self.out.extend_from_slice(part.bytes());
                 }
                 name => {
-                    key(self.out, name);
-                    write_inside(self.out, text);
+                    member_inside(self.out, name, text);
                 }
             }
             end(self.out);

@@ -13,7 +13,9 @@ use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::requests::schema::{is_strict, write_parameters};
-use crate::wire::json::{Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
+use crate::wire::json::{
+    Raw, compact, item, key, member_count, member_inside, member_string, write_escaped, write_inside, write_string,
+};
 use std::borrow::Cow;
 
 /// Maximum number of stop sequences in the chat format.
@@ -41,8 +43,7 @@ pub(in crate::dialect) fn write(
         add_instruction(&mut talk.turns, words);
     }
     out.push(b'{');
-    key(out, "model");
-    write_string(out, ask.target.model);
+    member_string(out, "model", ask.target.model);
     key(out, "messages");
     out.push(b'[');
     // The current turn begins after the newest message that the provider regards as a user's.
@@ -98,8 +99,7 @@ fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<JsonText<'a>>) {
 fn open_message(role: &str, out: &mut Vec<u8>) {
     item(out);
     out.push(b'{');
-    key(out, "role");
-    write_string(out, role);
+    member_string(out, "role", role);
     key(out, "content");
 }
 
@@ -322,8 +322,7 @@ fn write_reasoning(turn: &Turn<'_>, replays: bool, out: &mut Vec<u8>) {
     }
     write_details(carried.into_iter().flat_map(|json| Raw::new(json).items()), out);
     if replays && !thoughts.is_empty() {
-        key(out, "reasoning_content");
-        write_inside(out, &thoughts.concat());
+        member_inside(out, "reasoning_content", &thoughts.concat());
     }
 }
 
@@ -354,8 +353,7 @@ fn write_limits(
     let capabilities = ask.target.capabilities;
     let bound = capabilities.bound();
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
-        key(out, bound);
-        write_count(out, max);
+        member_count(out, bound, max);
     }
     write_sampling(ask, wishes, out);
     let stops = wishes.stops.iter().filter(|stop| !stop.is_empty() && !ask.drops("stop"));
@@ -375,12 +373,10 @@ fn write_limits(
         state.dropped.extend(&wishes.reasoning);
     }
     if let Some(effort) = effort {
-        key(out, "reasoning_effort");
-        write_string(out, effort.word());
+        member_string(out, "reasoning_effort", effort.word());
     }
     if let Some(verbosity) = wishes.verbosity.filter(|_| capabilities.verbosity && !ask.drops("verbosity")) {
-        key(out, "verbosity");
-        write_inside(out, verbosity);
+        member_inside(out, "verbosity", verbosity);
     }
 }
 
@@ -427,8 +423,7 @@ fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
     key(out, "tools");
     out.extend_from_slice(b"[{\"type\":\"function\",\"function\":{\"name\":");
     write_string(out, JSON_TOOL);
-    key(out, "description");
-    write_string(out, "Give the answer by calling this function.");
+    member_string(out, "description", "Give the answer by calling this function.");
     key(out, "parameters");
     write_parameters(schema, out);
     out.extend_from_slice(b"}}]");
@@ -473,11 +468,9 @@ impl Format<'_> {
     /// Appends the members that describe a schema in both of OpenAI's formats.
     pub(in crate::dialect) fn write_schema(&self, out: &mut Vec<u8>) {
         let Format::Schema { schema, name, description, strict } = self else { return };
-        key(out, "name");
-        write_inside(out, name.unwrap_or(b"response"));
+        member_inside(out, "name", name.unwrap_or(b"response"));
         if let Some(description) = description {
-            key(out, "description");
-            write_inside(out, description);
+            member_inside(out, "description", description);
         }
         key(out, "schema");
         compact(schema.bytes(), out);

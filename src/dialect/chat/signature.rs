@@ -8,7 +8,7 @@ use crate::dialect::naming::{is_made, messages_id};
 use crate::dialect::neutral::delta::TOOL_CALLS_MAX;
 use crate::dialect::request::{Fields, Name};
 use crate::wire::Span;
-use crate::wire::json::{Raw, ValueKind, eq_unescaped, key, write_inside};
+use crate::wire::json::{Raw, ValueKind, eq_unescaped, member_inside};
 
 /// Placeholder that a provider accepts instead of a signature. It costs quality, so only a call that is checked gets
 /// it.
@@ -42,11 +42,9 @@ fn of(extra: Raw<'_>) -> Option<&[u8]> {
 pub(in crate::dialect) fn block_of(extra: Raw<'_>, id: &[u8]) -> Option<Vec<u8>> {
     let signature = of(extra)?;
     let mut block = b"{".to_vec();
-    key(&mut block, MEMBER);
-    write_inside(&mut block, signature);
+    member_inside(&mut block, MEMBER, signature);
     if !id.is_empty() {
-        key(&mut block, CALL);
-        write_inside(&mut block, id);
+        member_inside(&mut block, CALL, id);
     }
     block.push(b'}');
     Some(block)

@@ -18,7 +18,7 @@ use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, w
 use crate::dialect::requests::bounds::too_many;
 use crate::dialect::requests::ids::CallIds;
 use crate::dialect::requests::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
-use crate::wire::json::{self, Raw, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{self, Raw, item, key, member_inside, member_string, write_count, write_inside, write_string};
 use std::borrow::Cow;
 
 /// Maximum length of a `metadata.user_id` that is passed on unchanged.
@@ -360,8 +360,7 @@ fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
 /// Appends the rest of a call after its id, in a request or a complete answer.
 pub(in crate::dialect) fn write_called(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
     out.push(b'"');
-    key(out, "name");
-    write_inside(out, name);
+    member_inside(out, "name", name);
     key(out, "input");
     arguments.write_object(out);
     out.push(b'}');
@@ -417,11 +416,9 @@ impl<'t, 'a> OfferedTools<'t, 'a> {
         };
         key(out, "tool_choice");
         out.push(b'{');
-        key(out, "type");
-        write_string(out, kind);
+        member_string(out, "type", kind);
         if let ToolChoice::One(name) = choice {
-            key(out, "name");
-            write_inside(out, name);
+            member_inside(out, "name", name);
         }
         if one_at_a_time && *choice != ToolChoice::None {
             key(out, "disable_parallel_tool_use");
@@ -436,8 +433,7 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"name\":");
     write_inside(out, &tool.name);
     if let Some(description) = &tool.description {
-        key(out, "description");
-        write_inside(out, description);
+        member_inside(out, "description", description);
     }
     key(out, "input_schema");
     let strict = strict && tool.strict;
@@ -462,8 +458,7 @@ fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
     key(out, "tools");
     out.extend_from_slice(b"[{\"name\":");
     write_string(out, JSON_TOOL);
-    key(out, "description");
-    write_string(out, "Give the answer by calling this tool.");
+    member_string(out, "description", "Give the answer by calling this tool.");
     key(out, "input_schema");
     write_input_schema(schema, out);
     out.extend_from_slice(b"}]");
@@ -532,8 +527,7 @@ fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> 
     key(out, "output_config");
     out.push(b'{');
     if let Some(effort) = effort {
-        key(out, "effort");
-        write_string(out, if effort.word() == "minimal" { "low" } else { effort.word() });
+        member_string(out, "effort", if effort.word() == "minimal" { "low" } else { effort.word() });
     }
     if let Some(schema) = schema {
         key(out, "format");

@@ -5,7 +5,7 @@ use crate::dialect::errors::{ErrorText, is_error, read_error};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
 use crate::dialect::usage::Reported;
-use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, member_inside, write_inside};
 
 /// Maximum number of open blocks. The format allows one; some slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
@@ -210,9 +210,7 @@ impl MessagesReader {
 /// Appends a block of reasoning in the form that a messages upstream requires.
 pub(in crate::dialect) fn write_thinking(text: &[u8], signature: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"thinking\"");
-    key(out, "thinking");
-    write_inside(out, text);
-    key(out, "signature");
-    write_inside(out, signature);
+    member_inside(out, "thinking", text);
+    member_inside(out, "signature", signature);
     out.push(b'}');
 }

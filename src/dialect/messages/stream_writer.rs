@@ -8,7 +8,7 @@ use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::carrier;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use crate::dialect::usage::ObservedUsage;
-use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
+use crate::wire::json::{Run, key, member_count, member_inside, runs, write_count, write_inside, write_string};
 
 /// The current block.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -181,8 +181,7 @@ impl MessagesWriter {
         self.open_block(out);
         out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":");
         write_inside(out, id);
-        key(out, "name");
-        write_inside(out, name);
+        member_inside(out, "name", name);
         out.extend_from_slice(b",\"input\":{},\"caller\":{\"type\":\"direct\"}}}\n\n");
         self.calls[slot] = CallProgress::Open;
         self.open = OpenBlock::Tool(slot);
@@ -299,8 +298,7 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
         ("cache_read_input_tokens", reported.cache_read.unwrap_or(0)),
         ("output_tokens", reported.output.unwrap_or(observed.relayed_tokens)),
     ] {
-        key(out, name);
-        write_count(out, count);
+        member_count(out, name, count);
     }
     key(out, "output_tokens_details");
     match reported.reasoning {

@@ -9,7 +9,7 @@ use crate::dialect::chat::signature;
 use crate::dialect::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{StopReason, choice_word, finish_word};
-use crate::wire::json::{Raw, ValueKind, item, key, write_inside};
+use crate::wire::json::{Raw, ValueKind, item, member_inside};
 use std::borrow::Cow;
 
 fn inside(value: Option<Raw<'_>>) -> &[u8] {
@@ -89,8 +89,7 @@ pub(in crate::dialect) fn messages<'a>(answer: &AnswerMembers<'a>) -> Result<Neu
             }
             b"redacted_thinking" => {
                 let mut kept = b"{\"type\":\"redacted_thinking\"".to_vec();
-                key(&mut kept, "data");
-                write_inside(&mut kept, string(block, "data"));
+                member_inside(&mut kept, "data", string(block, "data"));
                 kept.push(b'}');
                 parts.push(AnswerPart::Thought(Vec::new(), Some(kept)));
             }

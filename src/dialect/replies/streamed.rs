@@ -8,7 +8,7 @@ use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, Take};
 use crate::wire::Shape;
-use crate::wire::json::{self, Raw, ValueKind, item, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, item, key, member_inside};
 use crate::wire::sse::Splitter;
 use std::borrow::Cow;
 
@@ -68,8 +68,7 @@ fn with(response: Raw<'_>, items: &[u8], late: &[Late], incomplete: bool) -> Vec
             item(&mut out);
             out.extend_from_slice(call.bytes());
             if let Some((_, name, text)) = arguments_of(call, late).filter(|_| out.pop() == Some(b'}')) {
-                key(&mut out, name);
-                write_inside(&mut out, text);
+                member_inside(&mut out, name, text);
                 out.push(b'}');
             }
         }

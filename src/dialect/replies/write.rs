@@ -12,7 +12,7 @@ use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::responses::response::free_input;
 use crate::dialect::responses::stream_writer::ResponsesWriter;
-use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, item, key, member_inside, write_count, write_inside, write_string};
 
 /// Appends several strings as one.
 fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
@@ -112,8 +112,7 @@ fn write_free_call(id: impl FnOnce(&mut Vec<u8>), name: &[u8], input: &[u8], out
     id(out);
     out.extend_from_slice(b"\",\"type\":\"custom\",\"custom\":{\"name\":");
     write_inside(out, name);
-    key(out, "input");
-    write_inside(out, input);
+    member_inside(out, "input", input);
     out.extend_from_slice(b"}}");
 }
 

@@ -7,7 +7,7 @@ use super::ask::refuse;
 use crate::base::base64;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, Media};
-use crate::wire::json::{Raw, item, key, unescape, write_escaped, write_inside};
+use crate::wire::json::{Raw, item, key, member_inside, unescape, write_escaped, write_inside};
 use std::borrow::Cow;
 use std::fmt::Display;
 
@@ -255,16 +255,14 @@ impl Media<'_> {
         match self {
             Media::Url { url, .. } | Media::Document { url, .. } => {
                 out.extend_from_slice(b"\"type\":\"url\"");
-                key(out, "url");
-                write_inside(out, url);
+                member_inside(out, "url", url);
             }
             Media::Image { kind, data, .. } => write_base64(kind, data, out),
             Media::Pdf { data, .. } => write_base64(PDF, data, out),
         }
         out.push(b'}');
         if let Media::Pdf { title: Some(title), .. } | Media::Document { title: Some(title), .. } = self {
-            key(out, "title");
-            write_inside(out, title);
+            member_inside(out, "title", title);
         }
         out.push(b'}');
     }
@@ -328,14 +326,12 @@ impl Media<'_> {
 
 fn write_detail(detail: Option<&[u8]>, out: &mut Vec<u8>) {
     if let Some(detail) = detail {
-        key(out, "detail");
-        write_inside(out, detail);
+        member_inside(out, "detail", detail);
     }
 }
 
 fn write_file(data: &[u8], title: Option<&[u8]>, out: &mut Vec<u8>) {
-    key(out, "filename");
-    write_inside(out, title.unwrap_or(b"document.pdf"));
+    member_inside(out, "filename", title.unwrap_or(b"document.pdf"));
     key(out, "file_data");
     out.extend_from_slice(b"\"data:application/pdf;base64,");
     out.extend_from_slice(data);
@@ -344,8 +340,6 @@ fn write_file(data: &[u8], title: Option<&[u8]>, out: &mut Vec<u8>) {
 
 fn write_base64(kind: &[u8], data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\"type\":\"base64\"");
-    key(out, "media_type");
-    write_inside(out, kind);
-    key(out, "data");
-    write_inside(out, data);
+    member_inside(out, "media_type", kind);
+    member_inside(out, "data", data);
 }

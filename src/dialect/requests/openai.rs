@@ -3,7 +3,7 @@
 use super::ask::{SourceRequest, write_user};
 use super::schema::{write_free, write_parameters};
 use crate::dialect::neutral::conversation::{Offer, Schema, Tool, ToolChoice, Wishes};
-use crate::wire::json::{key, write_inside, write_string};
+use crate::wire::json::{key, member_inside, member_string, write_inside};
 
 /// Maximum length of the end user's name and of a key of the prompt cache that are passed on unchanged.
 const USER_MAX: usize = 64;
@@ -32,8 +32,7 @@ pub(in crate::dialect) fn write_caller(ask: &SourceRequest<'_>, name: &str, wish
 pub(in crate::dialect) fn write_function(tool: &Tool<'_>, out: &mut Vec<u8>) {
     write_inside(out, &tool.name);
     if let Some(description) = &tool.description {
-        key(out, "description");
-        write_inside(out, description);
+        member_inside(out, "description", description);
     }
     key(out, "parameters");
     match tool.schema {
@@ -63,8 +62,7 @@ pub(in crate::dialect) fn write_choice(
         }
     };
     if let Some(word) = word {
-        key(out, "tool_choice");
-        write_string(out, word);
+        member_string(out, "tool_choice", word);
     }
     if let Some(parallel) = offer.parallel.filter(|_| !ask.drops("parallel_tool_calls")) {
         key(out, "parallel_tool_calls");

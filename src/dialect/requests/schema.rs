@@ -3,7 +3,7 @@
 //! Owns the requirements of the target. Must never reorder the members of a schema, nor drop one that the target
 //! accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the recursion.
 
-use crate::wire::json::{Raw, ValueKind, compact, item, key, write_escaped, write_inside};
+use crate::wire::json::{Raw, ValueKind, compact, item, key, member_inside, write_escaped};
 use std::collections::BTreeSet;
 
 /// Maximum bytes of a schema that is walked recursively: each level scans everything below it.
@@ -86,8 +86,7 @@ fn described(schema: Raw<'_>, refused: fn(&[u8], Raw<'_>) -> bool) -> Option<Vec
 /// Appends the description of a schema, if any.
 fn write_described(words: Option<Vec<u8>>, out: &mut Vec<u8>) {
     if let Some(words) = words {
-        key(out, "description");
-        write_inside(out, &words);
+        member_inside(out, "description", &words);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::dialect::neutral::conversation::{
 use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
-use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, item, key, member_count, member_inside, member_string, write_inside};
 
 /// Minimum bound on an answer in the responses format.
 pub const BOUND_MIN: u64 = 16;
@@ -25,8 +25,7 @@ pub(in crate::dialect) fn write(
     // The format requires an input.
     let leading = if leading < talk.turns.len() { leading } else { 0 };
     out.push(b'{');
-    key(out, "model");
-    write_string(out, ask.target.model);
+    member_string(out, "model", ask.target.model);
     write_instructions(&talk.turns[..leading], out);
     key(out, "input");
     out.push(b'[');
@@ -68,8 +67,7 @@ fn write_instructions(turns: &[Turn<'_>], out: &mut Vec<u8>) {
 fn open_message(role: &str, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"message\"");
-    key(out, "role");
-    write_string(out, role);
+    member_string(out, "role", role);
     key(out, "content");
 }
 
@@ -130,8 +128,7 @@ fn write_assistant(turn: &Turn<'_>, out: &mut Vec<u8>) {
                 out.extend_from_slice(b"{\"type\":\"reasoning\",\"summary\":[]");
                 for name in ["id", "encrypted_content"] {
                     if let Some(text) = kept.get(name).and_then(Raw::string) {
-                        key(out, name);
-                        write_inside(out, text);
+                        member_inside(out, name, text);
                     }
                 }
                 out.push(b'}');
@@ -157,8 +154,7 @@ fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"function_call\",\"call_id\":\"");
     responses_id(call.id, out);
     out.push(b'"');
-    key(out, "name");
-    write_inside(out, &call.name);
+    member_inside(out, "name", &call.name);
     out.extend_from_slice(b",\"arguments\":\"");
     call.arguments.write_text(out);
     out.extend_from_slice(b"\"}");
@@ -217,8 +213,7 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
 /// stop sequences.
 fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) -> bool {
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops("max_output_tokens")) {
-        key(out, "max_output_tokens");
-        write_count(out, max.max(BOUND_MIN));
+        member_count(out, "max_output_tokens", max.max(BOUND_MIN));
     }
     write_sampling(ask, wishes, out);
     let reasons = (wishes.effort.is_some() || wishes.reasons.is_some()) && !ask.drops("reasoning");
@@ -226,8 +221,7 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
         key(out, "reasoning");
         out.push(b'{');
         if let Some(effort) = wishes.effort {
-            key(out, "effort");
-            write_string(out, effort.word());
+            member_string(out, "effort", effort.word());
         }
         if wishes.effort != Some(Effort::NONE) {
             key(out, "summary");
@@ -257,8 +251,7 @@ fn write_text(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
         }
     }
     if let Some(verbosity) = verbosity {
-        key(out, "verbosity");
-        write_inside(out, verbosity);
+        member_inside(out, "verbosity", verbosity);
     }
     out.push(b'}');
 }

@@ -7,7 +7,8 @@ use crate::dialect::naming::{Echo, TranslationState};
 use crate::dialect::neutral::delta::StopReason;
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{
-    self, Raw, ValueKind, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
+    self, Raw, ValueKind, eq_unescaped, item, key, member_string, write_count, write_escaped, write_inside,
+    write_string,
 };
 
 /// State of an answer.
@@ -57,8 +58,7 @@ pub(in crate::dialect) fn write_response(
     } else {
         out.extend_from_slice(b"null")
     }
-    key(out, "status");
-    write_string(out, status);
+    member_string(out, "status", status);
     out.extend_from_slice(b",\"background\":false,\"error\":");
     match ending.error {
         Some(words) => words.write_brief(out),

@@ -8,7 +8,7 @@ use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
 use crate::dialect::neutral::pieces::{ArgumentsSoFar, TextSoFar};
 use crate::dialect::usage::Reported;
-use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, member_inside};
 use std::borrow::Cow;
 
 /// Maximum number of open items and parts. The format has one of each.
@@ -401,11 +401,9 @@ pub(in crate::dialect) fn write_kept(item: Raw<'_>, out: &mut Vec<u8>) -> bool {
     let Some(encrypted) = text("encrypted_content") else { return false };
     out.push(b'{');
     if let Some(id) = text("id") {
-        key(out, "id");
-        write_inside(out, id);
+        member_inside(out, "id", id);
     }
-    key(out, "encrypted_content");
-    write_inside(out, encrypted);
+    member_inside(out, "encrypted_content", encrypted);
     out.push(b'}');
     true
 }

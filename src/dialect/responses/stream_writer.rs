@@ -14,7 +14,9 @@ use crate::dialect::naming::Called;
 use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::responses::response::{AnswerState, is_json, write_failed, write_response};
 use crate::dialect::usage::{ObservedUsage, Reported};
-use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
+use crate::wire::json::{
+    Raw, item, key, member_count, member_inside, member_string, write_count, write_inside, write_string,
+};
 
 /// The current item.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -247,8 +249,7 @@ impl ResponsesWriter {
         self.event(name, to.out, |out| {
             key(out, "item_id");
             out.extend_from_slice(&head);
-            key(out, "output_index");
-            write_count(out, index);
+            member_count(out, "output_index", index);
             members(out);
         });
     }
@@ -258,11 +259,9 @@ impl ResponsesWriter {
         item(out);
         out.extend_from_slice(b"{\"id\":");
         self.write_id(start, me, out);
-        key(out, "type");
-        write_string(out, kind);
+        member_string(out, "type", kind);
         if kind != "reasoning" {
-            key(out, "status");
-            write_string(out, status);
+            member_string(out, "status", status);
         }
     }
 
@@ -270,8 +269,7 @@ impl ResponsesWriter {
     fn added(&mut self, item: &[u8], out: &mut Vec<u8>) {
         let index = self.index;
         self.event("response.output_item.added", out, |out| {
-            key(out, "output_index");
-            write_count(out, index);
+            member_count(out, "output_index", index);
             key(out, "item");
             out.extend_from_slice(item);
         });
@@ -281,8 +279,7 @@ impl ResponsesWriter {
     fn item_done(&mut self, written: &[u8], out: &mut Vec<u8>) {
         let index = self.index;
         self.event("response.output_item.done", out, |out| {
-            key(out, "output_index");
-            write_count(out, index);
+            member_count(out, "output_index", index);
             key(out, "item");
             out.extend_from_slice(written);
         });
@@ -318,8 +315,7 @@ impl ResponsesWriter {
         let (index, name) = (self.content_index, part_event(part, true));
         self.about(name, "msg_", to, |out| {
             write_content_index(index, out);
-            key(out, "delta");
-            write_inside(out, text);
+            member_inside(out, "delta", text);
             write_logprobs(part, out);
         });
         self.text.extend_from_slice(text);
@@ -334,8 +330,7 @@ impl ResponsesWriter {
         let text = std::mem::take(&mut self.text);
         self.about(part_event(part, false), "msg_", to, |out| {
             write_content_index(index, out);
-            key(out, part.member());
-            write_inside(out, &text);
+            member_inside(out, part.member(), &text);
             write_logprobs(part, out);
         });
         self.about("response.content_part.done", "msg_", to, |out| {
@@ -364,8 +359,7 @@ impl ResponsesWriter {
         }
         self.about("response.reasoning_summary_text.delta", "rs_", to, |out| {
             out.extend_from_slice(b",\"summary_index\":0");
-            key(out, "delta");
-            write_inside(out, text);
+            member_inside(out, "delta", text);
         });
         self.text.extend_from_slice(text);
         Ok(())
@@ -405,8 +399,7 @@ impl ResponsesWriter {
         if !text.is_empty() {
             self.about("response.reasoning_summary_text.done", "rs_", to, |out| {
                 out.extend_from_slice(b",\"summary_index\":0");
-                key(out, "text");
-                write_inside(out, &text);
+                member_inside(out, "text", &text);
             });
             write_summary(&text, &mut written);
             self.about("response.reasoning_summary_part.done", "rs_", to, |out| {
@@ -474,8 +467,7 @@ impl ResponsesWriter {
 }
 
 fn write_content_index(index: u64, out: &mut Vec<u8>) {
-    key(out, "content_index");
-    write_count(out, index);
+    member_count(out, "content_index", index);
 }
 
 fn write_logprobs(part: OpenPart, out: &mut Vec<u8>) {
@@ -496,8 +488,7 @@ fn part_event(part: OpenPart, delta: bool) -> &'static str {
 fn write_part(part: OpenPart, text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":");
     write_string(out, part.kind());
-    key(out, part.member());
-    write_inside(out, text);
+    member_inside(out, part.member(), text);
     if part == OpenPart::Text {
         out.extend_from_slice(b",\"annotations\":[]");
     }

@@ -17,7 +17,7 @@ use crate::policy::cause::Cause;
 use crate::policy::keys::LiveKeys;
 use crate::policy::meter::GroupStatus;
 use crate::policy::window;
-use crate::wire::json::{item, key, write_string};
+use crate::wire::json::{item, key, member_count, member_string, write_string};
 
 /// State of the gateway's connections and requests.
 pub(crate) struct View<'a> {
@@ -55,8 +55,7 @@ pub(crate) fn scrape(cx: &mut Cx, scrape: &mut Scrape, room: usize, out: &mut Ve
 /// Appends a member that is a number.
 #[inline(never)] // compiled once: it has many callers here
 fn count(out: &mut Vec<u8>, name: &str, value: u64) {
-    key(out, name);
-    push_number(out, value);
+    member_count(out, name, value);
 }
 
 #[inline(never)]
@@ -67,8 +66,7 @@ fn truth(out: &mut Vec<u8>, name: &str, value: bool) {
 
 #[inline(never)]
 fn text(out: &mut Vec<u8>, name: &str, value: &str) {
-    key(out, name);
-    write_string(out, value);
+    member_string(out, name, value);
 }
 
 /// Appends a member that is a point in time.

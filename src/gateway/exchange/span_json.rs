@@ -4,7 +4,7 @@ use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_number};
 use crate::base::time::{Mono, Now};
 use crate::gateway::trace::Trace;
-use crate::wire::json::{item, key, write_string};
+use crate::wire::json::{item, key, member_count, member_string, write_string};
 
 /// Text that is ASCII already.
 pub(super) fn ascii(text: &[u8]) -> &str {
@@ -28,13 +28,10 @@ pub(super) fn open(trace: &Trace, span: u8, parent: ([u8; 8], u64), kind: u8, na
         }
     }
     if !trace.state.is_empty() {
-        key(out, "traceState");
-        write_string(out, ascii(&trace.state));
+        member_string(out, "traceState", ascii(&trace.state));
     }
-    key(out, "flags");
-    push_number(out, parent.1 | u64::from(trace.flags));
-    key(out, "kind");
-    push_number(out, kind.into());
+    member_count(out, "flags", parent.1 | u64::from(trace.flags));
+    member_count(out, "kind", kind.into());
     key(out, "name");
     let [first, second] = named;
     let gap = if second.is_empty() { "" } else { " " };

@@ -41,6 +41,27 @@ pub fn write_inside(out: &mut Vec<u8>, inside: &[u8]) {
     out.push(b'"');
 }
 
+/// Writes a member of the current object: a JSON string whose inside is already escaped.
+#[inline]
+pub fn member_inside(out: &mut Vec<u8>, name: &str, inside: &[u8]) {
+    key(out, name);
+    write_inside(out, inside);
+}
+
+/// Writes a member of the current object: `text` as a JSON string.
+#[inline]
+pub fn member_string(out: &mut Vec<u8>, name: &str, text: &str) {
+    key(out, name);
+    write_string(out, text);
+}
+
+/// Writes a member of the current object: a count.
+#[inline]
+pub fn member_count(out: &mut Vec<u8>, name: &str, count: u64) {
+    key(out, name);
+    write_count(out, count);
+}
+
 /// Appends `text` as a JSON string, quotes included.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
     let text = text.as_bytes();

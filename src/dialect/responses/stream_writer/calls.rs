@@ -6,7 +6,7 @@ use crate::dialect::naming::{ToolKind, made_id};
 use crate::dialect::neutral::delta::TOOL_HELD_MAX;
 use crate::dialect::responses::response::free_input;
 use crate::dialect::responses::stream_writer::{CallItem, CallStage, OpenItem, ResponsesWriter};
-use crate::wire::json::{self, Raw, ValueKind, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, member_inside};
 
 impl ResponsesWriter {
     /// Begins a call; it waits while another one is open.
@@ -56,8 +56,7 @@ impl ResponsesWriter {
 
     fn tell_arguments(&mut self, piece: &[u8], to: &mut Destination<'_>) {
         self.about("response.function_call_arguments.delta", "fc_", to, |out| {
-            key(out, "delta");
-            write_inside(out, piece);
+            member_inside(out, "delta", piece);
         });
         self.text.extend_from_slice(piece);
     }
@@ -90,21 +89,17 @@ impl ResponsesWriter {
             ToolKind::Search => ("tsc_", "tool_search_call"),
         };
         self.write_item(start, kind, status, me, out);
-        key(out, "call_id");
-        write_inside(out, id);
+        member_inside(out, "call_id", id);
         if called.kind == ToolKind::Search {
             out.extend_from_slice(b",\"execution\":\"client\",\"arguments\":");
             out.extend_from_slice(if inside.is_empty() { b"{}" } else { inside });
             out.push(b'}');
             return;
         }
-        key(out, "name");
-        write_inside(out, &called.name);
-        key(out, if called.kind == ToolKind::Custom { "input" } else { "arguments" });
-        write_inside(out, inside);
+        member_inside(out, "name", &called.name);
+        member_inside(out, if called.kind == ToolKind::Custom { "input" } else { "arguments" }, inside);
         if let Some(namespace) = &called.namespace {
-            key(out, "namespace");
-            write_inside(out, namespace);
+            member_inside(out, "namespace", namespace);
         }
         out.push(b'}');
     }
@@ -125,10 +120,8 @@ impl ResponsesWriter {
             if !cut {
                 let name = self.calls[slot].called.name.clone();
                 self.about("response.function_call_arguments.done", "fc_", to, |out| {
-                    key(out, "name");
-                    write_inside(out, &name);
-                    key(out, "arguments");
-                    write_inside(out, &text);
+                    member_inside(out, "name", &name);
+                    member_inside(out, "arguments", &text);
                 });
             }
             self.write_call(slot, if cut { "incomplete" } else { "completed" }, &text, to.me, &mut written);
@@ -147,8 +140,7 @@ impl ResponsesWriter {
         if kind == ToolKind::Custom {
             for (name, member) in [("delta", "delta"), ("done", "input")] {
                 self.about(&format!("response.custom_tool_call_input.{name}"), "ctc_", to, |out| {
-                    key(out, member);
-                    write_inside(out, &inside);
+                    member_inside(out, member, &inside);
                 });
             }
         }

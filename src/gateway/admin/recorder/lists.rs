@@ -3,7 +3,7 @@
 
 use super::super::reason::reason;
 use crate::base::text::{push_dollars, push_number};
-use crate::wire::json::{Raw, key, write_string};
+use crate::wire::json::{Raw, member_string};
 
 /// Maximum number of kinds of requests in a list that counts repetitions.
 const KINDS: usize = 12;
@@ -70,8 +70,7 @@ impl RecordedRow<'_> {
             push_dollars(out, self.place.cost_nano);
         }
         if let Some(reason) = reason(Raw::new(self.line)) {
-            key(out, "reason");
-            write_string(out, &reason);
+            member_string(out, "reason", &reason);
         }
         if self.count > 1 {
             out.extend_from_slice(b",\"count\":");
