@@ -118,7 +118,7 @@ impl<T: Default> Sparse<T> {
     #[cold]
     fn add(&mut self, index: usize) -> usize {
         while self.places.len() <= index {
-            self.places.push_page();
+            self.places.pages.push(vec![0; PAGE]);
         }
         let place = self.items.len();
         self.items.push((index as u32, T::default()));
@@ -134,13 +134,6 @@ impl<T: Default> Sparse<T> {
     /// Iterates over all items with their indices, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         self.items.iter_mut().map(|(index, item)| (*index as usize, item))
-    }
-}
-
-impl Paged<u32> {
-    /// Appends a whole page of zeros.
-    fn push_page(&mut self) {
-        self.pages.push(vec![0; PAGE]);
     }
 }
 

@@ -45,7 +45,7 @@ pub fn push_number(out: &mut Vec<u8>, value: u64) {
 fn push_large(out: &mut Vec<u8>, value: u64) {
     if value < 1_000_000 {
         push_small(out, value / 1000);
-        return push_three(out, value % 1000);
+        return out.extend_from_slice(&three_digits(value % 1000));
     }
     match value / 1_000_000 {
         high @ ..1000 => push_small(out, high),
@@ -74,12 +74,6 @@ fn push_small(out: &mut Vec<u8>, value: u64) {
     // Copies a length that the compiler knows, then cuts off the excess.
     out.extend_from_slice(&entry.to_le_bytes());
     out.truncate(length);
-}
-
-/// Appends a number below 1000 with leading zeros.
-#[inline]
-fn push_three(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(&three_digits(value));
 }
 
 /// Appends `parts` / `unit` as a decimal number. `unit` is a power of ten, and its zeros are the number of decimals.

@@ -35,7 +35,8 @@ pub(in crate::dialect) fn answers_of(value: &[u8]) -> u64 {
 /// Scans one request body, fed as it arrives.
 #[derive(Debug, Default)]
 pub struct RequestScan {
-    work: Option<Box<ScanWork>>,
+    /// The part that only an incomplete body needs, to be used for another scan once this body is complete.
+    pub work: Option<Box<ScanWork>>,
     phase: ScanPhase,
     fields: Fields,
     tokens: CountLater,
@@ -68,18 +69,6 @@ impl RequestScan {
     /// Returns a scan that must be [`RequestScan::reset`] first; until then it expects a chat request.
     pub fn new() -> RequestScan {
         RequestScan::default()
-    }
-
-    /// Returns the part that [`RequestScan::take_work`] has taken from another scan.
-    #[inline]
-    pub fn give_work(&mut self, work: Option<Box<ScanWork>>) {
-        self.work = work;
-    }
-
-    /// Takes the part that only an incomplete body needs.
-    #[inline]
-    pub fn take_work(&mut self) -> Option<Box<ScanWork>> {
-        self.work.take()
     }
 
     /// Begins another body and keeps the storage.

@@ -46,8 +46,9 @@ pub(crate) struct Budget {
     share: u64,
     /// Number of keys that hold more.
     over: u32,
-    /// A key whose answers wait for its share holds less than before, or a key is back below its share.
-    eased: bool,
+    /// Answers that wait for their keys' shares should be checked: such a key holds less than before or is back below
+    /// its share, or such an answer may be gone or may continue.
+    pub(crate) eased: bool,
 }
 
 /// Memory that one key holds, in bytes.
@@ -381,16 +382,6 @@ impl Budget {
     /// True if any key holds more than its share.
     pub(crate) fn is_any_over(&self) -> bool {
         self.over > 0
-    }
-
-    /// Reports that an answer waiting for its key's share may be gone, or may continue.
-    pub(crate) fn ease(&mut self) {
-        self.eased = true;
-    }
-
-    /// Result of the next [`Budget::take_eased`].
-    pub(crate) fn is_eased(&self) -> bool {
-        self.eased
     }
 
     /// Returns true, once, if answers waiting for their keys' shares should be checked.

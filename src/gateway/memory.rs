@@ -58,7 +58,7 @@ impl Memory {
     pub(crate) fn may_have_room(&self) -> bool {
         self.turns.alone.is_some()
             || !self.turns.is_empty()
-            || self.budget.is_eased()
+            || self.budget.eased
             || self.gate != Gate::Open
             // The memory pressure is about to rise.
             || self.pool.room() < Budget::narrow(&self.pool)

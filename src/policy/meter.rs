@@ -383,7 +383,7 @@ impl Meter {
     pub fn lease(&mut self, hold: &Hold) -> Lease {
         let Some(open) = self.open.get(hold.0) else { return Lease::default() };
         let Open { window, reserved, shared, path, admitted, .. } = *open;
-        let period = self.accounts.entry(open.key.0 as usize).period_of(admitted);
+        let period = self.accounts.entry(open.key.0 as usize).calendar.bounds(admitted);
         let mut groups = Vec::new();
         self.tree.each_as_it_is(path, |node| {
             let (window, period) = (node.seen(open).window, node.limits.period.bounds(admitted));

@@ -103,8 +103,8 @@ pub(crate) struct ClientConnection {
     phase: Phase,
     /// Exchange of the current request.
     pub(crate) exchange: Option<ExchangeId>,
-    /// Deadline of the reading side.
-    wait: Mono,
+    /// Deadline of the reading side, or time at which the answering code must be called again.
+    pub(crate) wait: Mono,
     /// Deadline for the client to read.
     stall: Mono,
     /// [`READING`], [`LAST`], [`PAUSED`] and multiples of [`BEGUN`].
@@ -364,11 +364,6 @@ impl ClientConnection {
     /// Releases the request's bytes, which are no longer needed.
     pub(crate) fn release_message(&mut self, pool: &mut Pool) {
         self.inbound.release(pool);
-    }
-
-    /// Sets the time at which the answering code must be called again.
-    pub(crate) fn wake_at(&mut self, at: Mono) {
-        self.wait = at;
     }
 
     /// Lends the message to a helper thread.

@@ -377,7 +377,7 @@ impl AdminListener<'_> {
             });
         }
         if let Some(client) = self.clients.table.get_mut(id) {
-            client.wake_at(self.cx.now.mono.after(LIVE_EVERY));
+            client.wait = self.cx.now.mono.after(LIVE_EVERY);
             self.cx.commands.timers.arm(client_conn(id), client.due());
         }
     }

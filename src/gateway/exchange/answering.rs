@@ -126,7 +126,7 @@ impl Answering {
     /// Releases everything that it holds. `key`: the key that the storage of a stream was charged to.
     pub(super) fn release(mut self, key: Option<KeyIx>, cx: &mut Cx) {
         if self.paused {
-            cx.memory.budget.ease();
+            cx.memory.budget.eased = true;
         }
         self.body.release(cx);
         if let Some(key) = key {

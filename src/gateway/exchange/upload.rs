@@ -81,7 +81,7 @@ impl State {
         let Some(upload) = self.form_draft().and_then(|draft| draft.upload.as_mut()) else { return (held, None) };
         let used = upload.take_used();
         upload.waits(held.saturating_sub(used) >= UPLOAD_AHEAD, now);
-        let failure = upload.take_failure();
+        let failure = upload.failed.take();
         if let State::Attempting(attempting) = self {
             // A provider that does not read is late; a client has its own timeout.
             attempting.by = idle.filter(|_| is_pending).map_or(Mono::NEVER, |idle| now.after(idle));

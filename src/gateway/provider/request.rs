@@ -502,14 +502,14 @@ impl OutgoingRequests {
     /// Returns an unused request.
     pub(crate) fn take(&mut self) -> Box<OutgoingRequest> {
         let mut draft = self.spare.pop().unwrap_or_default();
-        draft.scan.give_work(self.works.pop());
+        draft.scan.work = self.works.pop();
         draft
     }
 
     /// Keeps the working memory of a scan for reuse: the body is complete, or its rest is not read.
     #[inline]
     pub(crate) fn keep_work(&mut self, scan: &mut RequestScan) {
-        if let Some(work) = scan.take_work() {
+        if let Some(work) = scan.work.take() {
             // A request with thousands of members must not occupy memory permanently.
             if self.works.len() < SPARE_MAX && work.storage() == 0 {
                 self.works.push(work);

@@ -21,7 +21,8 @@ pub(crate) struct Upload {
     /// Bytes of the client's body used in the last step, and in all earlier ones.
     used: usize,
     taken: u64,
-    failed: Option<String>,
+    /// Why the form is invalid, until that is reported.
+    pub(crate) failed: Option<String>,
     /// True if all of it has been written.
     pub(crate) is_written: bool,
     /// When the client was last told to wait, and how long it has waited before, in microseconds.
@@ -79,11 +80,6 @@ impl Upload {
     pub(crate) fn take_used(&mut self) -> usize {
         self.taken += self.used as u64;
         std::mem::take(&mut self.used)
-    }
-
-    /// Takes the reason why the form is not valid.
-    pub(crate) fn take_failure(&mut self) -> Option<String> {
-        self.failed.take()
     }
 
     /// The client waits, or not, from `now` on.

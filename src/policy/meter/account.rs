@@ -378,11 +378,6 @@ impl MeterAccount {
         self.period.used = Amount::default();
     }
 
-    /// Period that contains `at`.
-    pub(super) fn period_of(&self, at: Unix) -> WindowBounds {
-        self.calendar.bounds(at)
-    }
-
     /// Counts one more request in the present window and period. `bounded`: its reservation is a bound.
     #[inline]
     pub(super) fn begin(&mut self, estimate: Amount, bounded: bool) {
