@@ -49,3 +49,10 @@ pub struct Now {
     /// Time for windows, periods and timestamps.
     pub unix: Unix,
 }
+
+impl Now {
+    /// Wall-clock time of an earlier moment.
+    pub fn wall(&self, earlier: Mono) -> Unix {
+        Unix(self.unix.0.saturating_sub(self.mono.micros_since(earlier) / 1000))
+    }
+}

@@ -33,6 +33,11 @@ impl Cause {
         matches!((self.kind, self.what), ("dns" | "connect" | "tls" | "local", _) | ("timeout", "connect"))
     }
 
+    /// The status that the provider has answered with, if that is the cause.
+    pub fn of_status(&self) -> Option<u16> {
+        self.status
+    }
+
     /// Number that is equal for equal causes, whatever came before.
     pub fn number(&self) -> u64 {
         let words = self.kind.as_ptr().addr() ^ self.what.as_ptr().addr().rotate_left(9);

@@ -35,6 +35,9 @@ pub struct CoolDown {
     pub until_ms: u64,
     /// Number of times that it was doubled.
     pub again: u32,
+    /// Its beginning, as `until_ms`.
+    #[serde(default)]
+    pub since_ms: u64,
     /// Callers whose requests the provider has refused to a credential since it last served one.
     #[serde(default)]
     pub refused: Callers,

@@ -11,9 +11,10 @@ use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Gauges, Scrape, Sources};
-use crate::gateway::provider::breaker::{TargetCondition, TargetStatus};
+use crate::gateway::provider::breaker::{TargetCondition, TargetStatus, TargetTrouble};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
+use crate::policy::counters::Callers;
 use crate::policy::keys::LiveKeys;
 use crate::policy::meter::GroupStatus;
 use crate::policy::window;
@@ -267,7 +268,7 @@ fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarg
     let is_quiet = now.unix.0.saturating_sub(standing.quiet_since.0) > HUNG / 1000;
     let hangs = is_quiet && oldest.is_some_and(|micros| micros > most);
     let (began, slow) = (standing.trouble.map(|trouble| trouble.since), times.and_then(|times| times.slow_since));
-    let callers = standing.callers;
+    let callers = standing.trouble.map_or(Callers::default(), |trouble| trouble.callers);
     let is_one = match cx.access.keys.live(now.unix) {
         LiveKeys::One => false,
         LiveKeys::OneOwner => !callers.several_keys,
@@ -276,7 +277,10 @@ fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarg
     use TargetCondition::{CoolingDown, Failing, Hung, PartlyFailing};
     let one_caller = is_one && callers.first.is_some() && matches!(standing.condition, Failing | Hung | PartlyFailing);
     let (word, since) = match standing.condition {
-        state @ (Failing | CoolingDown | Hung) => (state.as_str(), began),
+        CoolingDown => {
+            (CoolingDown.as_str(), standing.cool_down.map(|rest| resting_since(&standing, now.wall(rest.begun))))
+        }
+        state @ (Failing | Hung) => (state.as_str(), began),
         _ if hangs => (Hung.as_str(), oldest_at),
         state @ PartlyFailing => (state.as_str(), began),
         _ if slow.is_some() => ("slow", slow),
@@ -285,6 +289,13 @@ fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarg
     };
     let unanswered = oldest_at.map(|at| (own.count() as u64, at));
     JudgedTarget { word, since, standing, times, one_caller: one_caller && !hangs, unanswered }
+}
+
+/// Beginning of a cool-down that began at this time, or of the failures that led to it.
+fn resting_since(standing: &TargetStatus, begun: Unix) -> Unix {
+    // Both clocks are rounded.
+    let leads = |trouble: &TargetTrouble| trouble.last.0 + 1000 >= begun.0;
+    standing.trouble.filter(leads).map_or(begun, |trouble| trouble.since.min(begun))
 }
 
 /// `GET /admin/v1/targets`: the targets of all models.
@@ -359,12 +370,12 @@ fn rest(standing: &TargetStatus, now: Mono, unix: Unix, out: &mut Vec<u8>) {
     key(out, "resting");
     match standing.cool_down {
         None => out.extend_from_slice(b"null"),
-        Some((until, why)) => {
+        Some(rest) => {
             out.push(b'{');
-            moment(out, "until", on_wall(until, now, unix));
-            match &standing.trouble {
-                Some(trouble) => words(out, "why", &trouble.cause),
-                None => text(out, "why", why),
+            moment(out, "until", on_wall(rest.until, now, unix));
+            match &rest.cause {
+                Some(cause) => words(out, "why", cause),
+                None => text(out, "why", rest.why),
             }
             out.push(b'}');
         }
@@ -399,11 +410,11 @@ fn condition(state: &JudgedTarget, out: &mut Vec<u8>) {
         }
     }
     key(out, "last_failure");
-    match &standing.trouble {
-        Some(trouble) => {
+    match &standing.failure {
+        Some((last, cause)) => {
             out.push(b'{');
-            moment(out, "time", trouble.last);
-            words(out, "cause", &trouble.cause);
+            moment(out, "time", *last);
+            words(out, "cause", cause);
             out.push(b'}');
         }
         None => out.extend_from_slice(b"null"),

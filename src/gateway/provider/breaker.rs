@@ -55,6 +55,8 @@ struct Breaker {
     callers: Callers,
     /// End of its cool-down; set until the next success.
     open_until: Option<Mono>,
+    /// Beginning of that cool-down.
+    opened: Mono,
     /// The only request that probes a target after its cool-down is in flight.
     trial: bool,
     /// Attempts in flight.
@@ -443,6 +445,7 @@ impl Breakers {
         let rested = breaker.open_until.is_some_and(|until| until > now);
         if opens {
             breaker.open_until = Some(now.after(limits.breaker_cooldown));
+            breaker.opened = if rested { breaker.opened } else { now };
         }
         opens && !rested
     }
@@ -506,6 +509,7 @@ mod waiting;
 
 pub(crate) use callers::Caller;
 pub(crate) use flight::Flight;
+pub(crate) use history::TargetTrouble;
 pub(crate) use status::{TargetCondition, TargetStatus, UNANSWERED};
 pub(crate) use waiting::{Seek, Stage};
 

@@ -157,14 +157,15 @@ fn spelt(value: &str) -> Option<Duration> {
 pub(crate) struct Rest {
     /// End of the cool-down; set until the next success.
     until: Option<Mono>,
+    pub(crate) begun: Mono,
     /// Consecutive cool-downs without a success and without a length from the provider.
     pub(crate) again: u32,
 }
 
 impl Rest {
     /// Cool-down of a previous process.
-    pub(crate) fn until(until: Mono, again: u32) -> Rest {
-        Rest { until: Some(until), again }
+    pub(crate) fn until(begun: Mono, until: Mono, again: u32) -> Rest {
+        Rest { until: Some(until), begun, again }
     }
 
     /// End of the cool-down; `None` if there is none or it has ended.
@@ -198,6 +199,9 @@ impl Rest {
     }
 
     fn extend(&mut self, wait: Duration, now: Mono) {
+        if self.ends(now).is_none() {
+            self.begun = now;
+        }
         let until = now.after(wait.clamp(REST.0, REST.1));
         self.until = Some(self.until.map_or(until, |before| before.max(until)));
     }

@@ -233,7 +233,7 @@ fn target_hangs_when_clients_leave_before_the_first_byte() {
         assert_eq!(health(&mut rig, 1), "healthy");
         leave(&mut rig, 1, 6000);
         let (state, one) = target(&mut rig, 2);
-        assert_eq!((&*state, &one["last_failure"]["cause"]), ("hung", &"client left: before the first byte".into()));
+        assert_eq!((&*state, &one["last_failure"]["cause"]), ("hung", &"no answer".into()));
         let since = tollgate::policy::window::parse_moment(one["since"].as_str().unwrap()).unwrap();
         let ago = (rig.world.now.unix.0 - since.0) / 1000;
         assert!((25..=28).contains(&ago), "since {ago} seconds: {one}");

@@ -39,12 +39,4 @@ impl Callers {
     pub(super) fn are_several(&mut self) {
         (self.several_keys, self.several_owners) = (true, true);
     }
-
-    /// Adds the callers of other failed requests.
-    pub(super) fn add(&mut self, other: &Callers) {
-        let Some((key, owner)) = other.first else { return };
-        self.meet(Caller { key, owner });
-        self.several_keys |= other.several_keys;
-        self.several_owners |= other.several_owners;
-    }
 }

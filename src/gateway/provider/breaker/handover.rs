@@ -19,10 +19,11 @@ impl Breakers {
     /// Returns every provider cool-down that has not ended, every exhausted rate limit, and every credential whose last
     /// use was refused, in a form for a process with another monotonic clock.
     pub(crate) fn cool_downs(&self, now: Now) -> Vec<CoolDown> {
-        let told = |name: &str, until: Mono, again: u32, refused: Callers| CoolDown {
+        let told = |name: &str, until: Mono, rest: &Rest, refused: Callers| CoolDown {
             name: name.into(),
             until_ms: now.unix.0 + until.micros_since(now.mono).div_ceil(1000),
-            again,
+            since_ms: now.wall(rest.begun).0,
+            again: rest.again,
             refused,
         };
         let one = [1; ALLOWANCES];
@@ -30,12 +31,12 @@ impl Breakers {
             let spent =
                 entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
             let until = entry.rest.ends(now.mono).max(spent)?;
-            Some(told(&entry.label, until, entry.rest.again, Callers::default()))
+            Some(told(&entry.label, until, &entry.rest, Callers::default()))
         });
         let accounts = self.accounts.iter().filter_map(|account| {
             let ends = account.rest.ends(now.mono);
             let matters = ends.is_some() || account.refused.first.is_some();
-            matters.then(|| told(&account.name, ends.unwrap_or(now.mono), account.rest.again, account.refused))
+            matters.then(|| told(&account.name, ends.unwrap_or(now.mono), &account.rest, account.refused))
         });
         entries.chain(accounts).collect()
     }
@@ -58,7 +59,8 @@ impl Breakers {
             }
         };
         if until > now.mono && rest.ends(now.mono) < Some(until) {
-            *rest = Rest::until(until, told.again);
+            let ago = now.unix.0.saturating_sub(told.since_ms).saturating_mul(1000);
+            *rest = Rest::until(Mono(now.mono.0.saturating_sub(ago)), until, told.again);
         }
     }
 

@@ -10,6 +10,9 @@ pub(super) const MINUTES: usize = 5;
 /// Milliseconds without a failure after which a target is no longer failing, if its last attempts succeeded.
 pub(super) const QUIET_MS: u64 = 30_000;
 
+/// Maximum number of different causes that are counted for one target.
+pub(super) const CAUSES_MAX: usize = 8;
+
 /// Failures of a target by its own fault, by its provider's refusals, or by clients that left before an answer, without
 /// such a pause between them.
 #[derive(Copy, Clone, Debug)]
@@ -17,12 +20,28 @@ pub(crate) struct TargetTrouble {
     /// The first and the last failure.
     pub(crate) since: Unix,
     pub(crate) last: Unix,
-    pub(crate) cause: Cause,
+    /// Callers of all of them; several if a request could not be the cause.
+    pub(crate) callers: Callers,
     /// Answered attempts before the first and before the last failure.
     pub(super) answered_first: u64,
     pub(super) answered: u64,
     /// Failures since the last of them: by the target's own fault, and unanswered attempts.
     pub(super) in_a_row: [u32; 2],
+}
+
+/// A cause, the time of its last failure, and its failures of the current minute and of those before it.
+#[derive(Debug)]
+pub(super) struct CauseCounts {
+    cause: Cause,
+    last: Unix,
+    minutes: [u32; MINUTES],
+}
+
+impl CauseCounts {
+    /// Number of its failures, then the time of the last one: the most frequent cause has the largest.
+    fn rank(&self) -> (u32, Unix) {
+        (self.minutes.iter().fold(0, |sum, count| sum.saturating_add(*count)), self.last)
+    }
 }
 
 /// See the module's documentation.
@@ -33,8 +52,8 @@ pub(super) struct TargetHistory {
     /// Attempts whose clients left after they had waited for an answer.
     pub(super) unanswered: u64,
     pub(super) trouble: Option<TargetTrouble>,
-    /// Callers of the failures of the current minute, and of those before it.
-    pub(super) callers: [Callers; MINUTES],
+    /// Causes of the failures of the last minutes, or the most frequent one of the last failures before them.
+    pub(super) causes: Vec<CauseCounts>,
     /// Number of answered attempts at the last look, and the look at which it had last changed.
     pub(super) seen: (u64, Unix),
 }
@@ -44,6 +63,48 @@ impl TargetHistory {
     pub(super) fn sums(&self, counts: &TargetCounts) -> [u64; 3] {
         let [answered, failed] = attempts(counts);
         [answered, failed, self.unanswered]
+    }
+
+    /// Counts a failure. If there are too many causes, the least frequent one is forgotten.
+    pub(super) fn failed(&mut self, cause: Cause, now: Unix) {
+        let at = self.causes.iter().position(|known| known.cause.number() == cause.number()).unwrap_or_else(|| {
+            if self.causes.len() >= CAUSES_MAX
+                && let Some(least) = (0..self.causes.len()).min_by_key(|at| self.causes[*at].rank())
+            {
+                self.causes.swap_remove(least);
+            }
+            self.causes.push(CauseCounts { cause, last: now, minutes: [0; MINUTES] });
+            self.causes.len() - 1
+        });
+        let counts = &mut self.causes[at];
+        (counts.cause, counts.last) = (cause, now);
+        counts.minutes[0] = counts.minutes[0].saturating_add(1);
+    }
+
+    /// The cause of most failures of the last minutes, or of the last failures before them, and the time of the last
+    /// failure. Of equally frequent causes it is the newest. A client that leaves is no cause.
+    pub(super) fn cause(&self) -> Option<(Unix, Cause)> {
+        let most = self.causes.iter().max_by_key(|one| one.rank())?;
+        Some((self.causes.iter().map(|one| one.last).fold(most.last, Unix::max), most.cause))
+    }
+
+    /// The newest of the causes for which this is true.
+    pub(super) fn newest(&self, is_one: impl Fn(&Cause) -> bool) -> Option<Cause> {
+        self.causes.iter().filter(|one| is_one(&one.cause)).max_by_key(|one| one.last).map(|one| one.cause)
+    }
+
+    /// Begins another minute.
+    pub(super) fn close_minute(&mut self, counts: &TargetCounts) {
+        self.past.rotate_right(1);
+        self.past[0] = self.sums(counts);
+        let most = self.cause();
+        for one in &mut self.causes {
+            one.minutes.rotate_right(1);
+            one.minutes[0] = 0;
+        }
+        let is_over = self.causes.iter().all(|one| one.rank().0 == 0);
+        self.causes
+            .retain(|one| if is_over { most.is_some_and(|(_, cause)| one.cause == cause) } else { one.rank().0 > 0 });
     }
 
     /// Notes the number of answered attempts. Returns a time after which none has been answered.

@@ -4,6 +4,7 @@ use super::{
     ALLOWANCES, Breaker, Breakers, Callers, Left, Needs, Rest, TargetCounts, TargetHistory, TargetState, account_of,
     place_of,
 };
+use crate::base::time::Mono;
 use std::sync::Arc;
 
 /// Number of targets that are compared one by one before the table is used.
@@ -46,6 +47,7 @@ impl Breakers {
                 failures: 0,
                 callers: Callers::default(),
                 open_until: None,
+                opened: Mono::default(),
                 trial: false,
                 busy: 0,
             });

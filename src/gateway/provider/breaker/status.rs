@@ -4,7 +4,8 @@ use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
 use super::{Breakers, Caller};
 use crate::base::time::{Mono, Unix};
 use crate::base::words::words;
-use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED};
+use crate::gateway::exchange::fault::refuses_credential;
+use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED, Rest};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::policy::counters::Callers;
@@ -19,6 +20,8 @@ const PARTLY_PERCENT: u64 = 20;
 /// An attempt counts as unanswered if its client left after such a time without a byte of the answer. People who cancel
 /// a request at once, and editors that cancel completions, say nothing about the target.
 pub(crate) const UNANSWERED: Duration = Duration::from_secs(2);
+/// Cause of a target that has not answered attempts until their clients left.
+const NO_ANSWER: Cause = Cause::new("no answer", "");
 
 words! {
     /// State of a target in one word.
@@ -33,6 +36,16 @@ words! {
     }
 }
 
+/// A cool-down of a target.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct CoolDownStatus {
+    pub(crate) begun: Mono,
+    pub(crate) until: Mono,
+    /// Cause, if it is known to this process, and otherwise the reason in words.
+    pub(crate) cause: Option<Cause>,
+    pub(crate) why: &'static str,
+}
+
 /// Status of one target.
 #[derive(Debug)]
 pub(crate) struct TargetStatus {
@@ -43,8 +56,8 @@ pub(crate) struct TargetStatus {
     pub(crate) quiet_since: Unix,
     /// Answered, failed and unanswered attempts of the last minutes.
     pub(crate) recent: [u64; 3],
-    /// Callers of the failures of the last minutes; several if a request could not be the cause.
-    pub(crate) callers: Callers,
+    /// Cause of most of the target's failures, and the time of the last one. See [`TargetHistory::cause`].
+    pub(crate) failure: Option<(Unix, Cause)>,
     /// True if an attempt was answered since the first of the last failures.
     pub(crate) answers: bool,
     /// Attempts in flight.
@@ -55,8 +68,7 @@ pub(crate) struct TargetStatus {
     pub(crate) failures: u64,
     /// Failures since its last success.
     pub(crate) in_a_row: u32,
-    /// End of its cool-down, and the reason if the cause of the last failure is not known.
-    pub(crate) cool_down: Option<(Mono, &'static str)>,
+    pub(crate) cool_down: Option<CoolDownStatus>,
     /// Remaining rate limits of its provider: the name, the remaining count, and the time until which it is valid.
     pub(crate) left: [Option<(&'static str, u64, Mono)>; ALLOWANCES],
 }
@@ -68,14 +80,25 @@ impl Breakers {
         let entry = &mut self.entries[index];
         let quiet_since = entry.history.look(attempts(&entry.counts)[0], unix);
         let (entry, breaker) = (&*entry, &self.breakers[entry.breaker]);
-        let all = [
-            (self.accounts[entry.account].rest.ends(now), "the provider refuses the credential"),
-            (entry.rest.ends(now), "the provider has no place for more"),
-            (breaker.open_until.filter(|until| *until > now), "it has failed too often"),
-        ];
-        let cool_down = all.into_iter().filter_map(|(until, why)| Some((until?, why))).max_by_key(|(until, _)| *until);
-        let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
         let history = &entry.history;
+        let failure = history.cause();
+        let of_rest = |rest: &Rest, is_cause: fn(u16) -> bool, why| {
+            let cause = history.newest(|cause| cause.of_status().is_some_and(is_cause));
+            rest.ends(now).map(|until| CoolDownStatus { begun: rest.begun, until, cause, why })
+        };
+        let opened = breaker.open_until.filter(|until| *until > now).map(|until| CoolDownStatus {
+            begun: breaker.opened,
+            until,
+            cause: failure.map(|(_, cause)| cause),
+            why: "it has failed too often",
+        });
+        let all = [
+            of_rest(&self.accounts[entry.account].rest, refuses_credential, "the provider refuses the credential"),
+            of_rest(&entry.rest, |status| !refuses_credential(status), "the provider has no place for more"),
+            opened,
+        ];
+        let cool_down = all.into_iter().flatten().max_by_key(|one| one.until);
+        let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
         let (total, past, trouble) = (history.sums(&entry.counts), history.past[MINUTES - 1], history.trouble);
         let recent = [0, 1, 2].map(|at| total[at].saturating_sub(past[at]));
         let (ended, bad, in_a_row) = (recent[0] + recent[1], recent[1] + recent[2], breaker.failures);
@@ -95,22 +118,23 @@ impl Breakers {
         // A few answers after a pause between failures are no recovery yet.
         let lasts = trouble.is_some_and(|trouble| is_recent || total[0] < trouble.answered + ATTEMPTS_MIN);
         let partly = lasts && bad >= ATTEMPTS_MIN && bad * 100 >= attempts * PARTLY_PERCENT;
-        let mut callers = Callers::default();
-        history.callers.iter().for_each(|minute| callers.add(minute));
+        let condition = match cool_down {
+            Some(_) => TargetCondition::CoolingDown,
+            None if is_hung => TargetCondition::Hung,
+            None if is_down || (trouble.is_some() && (in_a_row >= IN_A_ROW || often)) => TargetCondition::Failing,
+            None if hangs => TargetCondition::Hung,
+            None if partly => TargetCondition::PartlyFailing,
+            None if attempts == 0 => TargetCondition::NoTraffic,
+            None => TargetCondition::Ok,
+        };
+        // Attempts without an answer are what a hung target fails with.
+        let failure = failure.filter(|_| condition != TargetCondition::Hung);
         TargetStatus {
-            condition: match cool_down {
-                Some(_) => TargetCondition::CoolingDown,
-                None if is_hung => TargetCondition::Hung,
-                None if is_down || (trouble.is_some() && (in_a_row >= IN_A_ROW || often)) => TargetCondition::Failing,
-                None if hangs => TargetCondition::Hung,
-                None if partly => TargetCondition::PartlyFailing,
-                None if attempts == 0 => TargetCondition::NoTraffic,
-                None => TargetCondition::Ok,
-            },
+            condition,
             trouble,
+            failure: failure.or_else(|| trouble.map(|trouble| (trouble.last, NO_ANSWER))),
             quiet_since,
             recent,
-            callers,
             answers: trouble.is_some_and(|trouble| total[0] > trouble.answered_first),
             busy: entry.busy,
             served: entry.counts.served,
@@ -131,7 +155,9 @@ impl Breakers {
     /// An attempt has failed by the fault of the target, or its provider has refused it.
     #[cold]
     pub(crate) fn troubled(&mut self, target: &Target, caller: Caller, cause: Cause, now: Unix) {
-        self.trouble(target, (caller, cause), [1, 0], now, now);
+        let index = self.index(&target.label);
+        self.entries[index].history.failed(cause, now);
+        self.trouble(target, (caller, cause.is_of_connection()), [1, 0], now, now);
     }
 
     /// The client of an attempt has left. It had waited for a byte of the answer since `begun`.
@@ -139,12 +165,12 @@ impl Breakers {
     pub(crate) fn unanswered(&mut self, target: &Target, caller: Caller, begun: Unix, now: Unix) {
         let index = self.index(&target.label);
         self.entries[index].history.unanswered += 1;
-        let cause = Cause::new("client left", "before the first byte");
-        self.trouble(target, (caller, cause), [0, 1], begun, now);
+        self.trouble(target, (caller, false), [0, 1], begun, now);
     }
 
-    /// Notes a failure that began at this time. `more`: what it adds to the failures in a row.
-    fn trouble(&mut self, target: &Target, (caller, cause): (Caller, Cause), more: [u32; 2], begun: Unix, now: Unix) {
+    /// Notes a failure that began at this time. `for_all`: the requests of others would have failed, too. `more`: what
+    /// it adds to the failures in a row.
+    fn trouble(&mut self, target: &Target, (caller, for_all): (Caller, bool), more: [u32; 2], begun: Unix, now: Unix) {
         let index = self.index(&target.label);
         let entry = &mut self.entries[index];
         let (in_a_row, [answered, _]) = (self.breakers[entry.breaker].failures, attempts(&entry.counts));
@@ -152,25 +178,23 @@ impl Breakers {
         let goes_on = |before: &TargetTrouble| {
             in_a_row > 1 || before.answered == answered || now.0.saturating_sub(before.last.0) < 2 * QUIET_MS
         };
-        entry.history.callers[0].meet(caller);
-        if cause.is_of_connection() {
-            entry.history.callers[0].are_several();
-        }
         let first = before.filter(goes_on);
         let (since, answered_first) = first.map_or((begun, answered), |first| (first.since, first.answered_first));
+        let mut callers = first.map_or(Callers::default(), |first| first.callers);
+        callers.meet(caller);
+        if for_all {
+            callers.are_several();
+        }
         let run = before.filter(|before| before.answered == answered).map_or([0; 2], |before| before.in_a_row);
         let in_a_row = [0, 1].map(|at| run[at].saturating_add(more[at]));
-        entry.history.trouble = Some(TargetTrouble { since, last: now, cause, answered_first, answered, in_a_row });
+        entry.history.trouble = Some(TargetTrouble { since, last: now, callers, answered_first, answered, in_a_row });
     }
 
     /// Begins another minute, after so many.
     pub(crate) fn close_minutes(&mut self, passed: u64, now: Unix) {
         for _ in 0..passed.min(MINUTES as u64) {
             for entry in &mut self.entries {
-                entry.history.past.rotate_right(1);
-                entry.history.past[0] = entry.history.sums(&entry.counts);
-                entry.history.callers.rotate_right(1);
-                entry.history.callers[0] = Callers::default();
+                entry.history.close_minute(&entry.counts);
                 entry.history.look(entry.history.past[0][0], now);
             }
         }

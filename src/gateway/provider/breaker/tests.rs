@@ -522,18 +522,96 @@ fn target_without_an_answer_since_its_failures_stays_failing() {
 
 #[test]
 fn failed_connection_is_no_fault_of_its_caller() {
-    let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
+    let target = target("a/x", 1, 1);
     for (cause, alone) in [
         (Cause::status(503), true),
         (Cause::new("timeout", "idle"), true),
         (Cause::new("timeout", "connect"), false),
         (Cause::new("connect", "refused"), false),
     ] {
-        breakers.close_minutes(MINUTES as u64, Unix(1_000_000));
+        let mut breakers = Breakers::default();
         breakers.troubled(&target, Caller::new(1, 1), cause, Unix(1_000_000));
-        let callers = breakers.standing(&target, Mono(0), Unix(1_000_000)).callers;
+        let callers = breakers.standing(&target, Mono(0), Unix(1_000_000)).trouble.unwrap().callers;
         assert_eq!((!callers.several_keys, !callers.several_owners), (alone, alone), "{cause:?}");
     }
+}
+
+#[test]
+fn callers_are_those_of_all_failures_since_the_state_began() {
+    let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
+    let fail = |breakers: &mut Breakers, key: u64, minute: u64| {
+        breakers.ended(&target, AttemptEnd::Status(500));
+        breakers.troubled(&target, Caller::new(key, key), Cause::status(500), Unix(minute * 60_000));
+    };
+    fail(&mut breakers, 1, 10);
+    (0..2 * MINUTES as u64).for_each(|minute| {
+        fail(&mut breakers, 2, 10 + minute);
+        breakers.close_minutes(1, Unix((11 + minute) * 60_000));
+    });
+    let status = breakers.standing(&target, Mono(0), Unix(1_200_000));
+    let trouble = status.trouble.unwrap();
+    assert_eq!((trouble.since, trouble.callers.several_keys), (Unix(600_000), true), "the first has met it, too");
+    breakers.served(&target, false, Mono(0));
+    fail(&mut breakers, 2, 60);
+    let trouble = breakers.standing(&target, Mono(0), Unix(3_600_000)).trouble.unwrap();
+    assert_eq!((trouble.since, trouble.callers.several_keys), (Unix(3_600_000), false), "another trouble");
+}
+
+#[test]
+fn cause_of_a_target_is_the_one_of_most_failures() {
+    let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
+    let second = |second: u64| Unix(1_000_000 + second * 1000);
+    let fail = |breakers: &mut Breakers, cause: Cause, at: u64| {
+        breakers.ended(&target, AttemptEnd::Status(500));
+        breakers.troubled(&target, Caller::default(), cause, second(at));
+    };
+    let cause = |breakers: &mut Breakers| breakers.standing(&target, Mono(0), second(400)).failure;
+    (0..7).for_each(|at| fail(&mut breakers, Cause::status(500), at));
+    breakers.unanswered(&target, Caller::default(), second(20), second(30));
+    assert_eq!(cause(&mut breakers), Some((second(6), Cause::status(500))), "a client that leaves is no cause");
+    let reset = Cause::new("reset", "");
+    (40..46).for_each(|at| fail(&mut breakers, reset.after(at, "events"), at));
+    assert_eq!(cause(&mut breakers), Some((second(45), Cause::status(500))), "seven, against six after other events");
+    fail(&mut breakers, reset.after(1, "events"), 46);
+    assert_eq!(cause(&mut breakers), Some((second(46), reset.after(1, "events"))), "of equal ones the newest");
+    // Another minute, after which the earlier failures are out of the window.
+    breakers.close_minutes(MINUTES as u64 - 1, second(300));
+    fail(&mut breakers, Cause::new("dns", "no such name"), 301);
+    assert_eq!(cause(&mut breakers), Some((second(301), reset.after(1, "events"))));
+    breakers.close_minutes(1, second(302));
+    assert_eq!(cause(&mut breakers), Some((second(301), Cause::new("dns", "no such name"))));
+    breakers.close_minutes(MINUTES as u64, second(400));
+    assert_eq!(cause(&mut breakers), Some((second(301), Cause::new("dns", "no such name"))), "nothing later is known");
+    (0..100).for_each(|status| fail(&mut breakers, Cause::status(500 + status), 500));
+    assert_eq!(breakers.entries[0].history.causes.len(), history::CAUSES_MAX);
+}
+
+#[test]
+fn cool_down_has_its_beginning_and_its_own_cause() {
+    let targets = [target("a/x", 1, 1), target("a/y", 1, 1)];
+    let (mut breakers, second) = (Breakers::default(), Duration::from_secs(1));
+    let at = |seconds: u64| Unix(1_000_000 + seconds * 1000);
+    // A server error of its own, then a refused credential, which concerns all of its targets.
+    breakers.troubled(&targets[1], Caller::default(), Cause::status(500), at(1));
+    breakers.troubled(&targets[0], Caller::default(), Cause::status(401), at(5));
+    breakers.refused(&targets[0], None, false, Mono(0).after(second * 5));
+    let rest = |breakers: &mut Breakers, target: &Target| {
+        let rest = breakers.standing(target, Mono(0).after(second * 9), at(9)).cool_down.unwrap();
+        (rest.begun, rest.cause, rest.why)
+    };
+    let (begun, why) = (Mono(0).after(second * 5), "the provider refuses the credential");
+    assert_eq!(rest(&mut breakers, &targets[0]), (begun, Some(Cause::status(401)), why));
+    assert_eq!(rest(&mut breakers, &targets[1]), (begun, None, why), "not its own server error");
+    // A longer one goes on from the beginning of the first.
+    breakers.refused(&targets[0], None, true, Mono(0).after(second * 7));
+    assert_eq!(rest(&mut breakers, &targets[0]).0, begun);
+    // A process with another clock has it, too.
+    let now = Now { mono: Mono(0).after(second * 9), unix: at(9) };
+    let mut after = Breakers::default();
+    let later = Now { mono: Mono(0).after(second * 1000), unix: at(10) };
+    breakers.cool_downs(now).iter().for_each(|told| after.take_cool_down(told, later));
+    let rest = after.standing(&targets[1], later.mono, later.unix).cool_down.unwrap();
+    assert_eq!((later.wall(rest.begun), rest.cause), (at(5), None));
 }
 
 #[test]
