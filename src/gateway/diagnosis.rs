@@ -25,6 +25,8 @@ pub(crate) struct Diagnosis {
     pub(crate) upstream_code: Box<[u8]>,
     /// Field of the request that the provider's error names.
     pub(crate) upstream_param: Box<[u8]>,
+    /// Configured model that a refused request names, if it was refused before its model was chosen.
+    pub(crate) model: Option<Arc<str>>,
     /// Requested model, if it is unknown or the request may not use it.
     pub(crate) asked: Box<[u8]>,
     /// Path of the request, if the path is unknown.

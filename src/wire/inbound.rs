@@ -262,6 +262,11 @@ impl Inbound {
         (head, &rest[..self.payload as usize])
     }
 
+    /// Returns the bytes that have arrived after the head: the payload, in its framing.
+    pub fn behind_head(&self) -> &[u8] {
+        &self.rx.bytes()[self.head_len as usize..]
+    }
+
     /// Lends head and payload of the current message, to be offloaded. Until [`Inbound::put_back`] the message is empty
     /// here. It may be released meanwhile. Bytes after it stay.
     pub fn lend(&mut self, pool: &mut Pool) -> Lent {

@@ -233,6 +233,11 @@ impl ClientConnection {
         self.inbound.message()
     }
 
+    /// Bytes that have arrived after the head of the current message, in their framing.
+    pub(crate) fn behind_head(&self) -> &[u8] {
+        self.inbound.behind_head()
+    }
+
     /// Bytes of storage after the head of the current message.
     pub(crate) fn payload_storage(&self) -> usize {
         self.inbound.payload_storage()

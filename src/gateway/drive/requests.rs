@@ -273,7 +273,16 @@ impl Driver {
                 Some(key) if self.cx.access.lookups.may_wait(&key, self.cx.now.mono) => {
                     return HeadOutcome::Unknown(key);
                 }
-                _ => self.clients.refuse(exchange, &refusal, Outcome::refused(&refusal), &mut self.cx),
+                _ => {
+                    // Readers of requests want to know the model, although nothing depends on it.
+                    if refusal.limit.is_some()
+                        && self.cx.report.recorder.records_all()
+                        && let Some(client) = self.clients.table.get(exchange.job.request.client)
+                    {
+                        exchange.job.note_model(client.behind_head());
+                    }
+                    self.clients.refuse(exchange, &refusal, Outcome::refused(&refusal), &mut self.cx)
+                }
             },
         }
         HeadOutcome::Answered

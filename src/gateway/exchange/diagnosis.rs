@@ -12,6 +12,7 @@ use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
 use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Mono;
+use crate::dialect::RequestScan;
 use crate::gateway::admin::FailedRequest;
 use crate::gateway::client::response::printable;
 use crate::gateway::credential::ClientCredential;
@@ -27,6 +28,9 @@ use std::net::Ipv6Addr;
 
 /// Replacement for a word that looks like a key.
 const STARS: &[u8] = b"***";
+
+/// Bytes of a refused body in which its model is looked for.
+const MODEL_LOOKED_AT: usize = 16 << 10;
 
 /// Characters behind the prefix of our keys from which on a word looks like one.
 const KEY_MIN: usize = 16;
@@ -128,6 +132,9 @@ impl RequestNotes {
             if words.iter().any(|word| !word.is_empty()) {
                 kind = words.iter().fold(kind, |kind, word| mix_bytes(kind, word));
             }
+            if let Some(model) = &diagnosis.model {
+                kind = mix(kind, model.as_ptr().addr() as u64);
+            }
             if let Some(group) = &diagnosis.limit_group {
                 kind = mix_bytes(kind, group.as_bytes());
             }
@@ -181,6 +188,22 @@ impl RequestNotes {
 }
 
 impl RequestJob {
+    /// Notes the model that a refused request names at the beginning of its body.
+    #[cold]
+    pub(crate) fn note_model(&mut self, body: &[u8]) {
+        let Some(endpoint) = self.request.endpoint().filter(|_| self.request.asked.is_none()) else { return };
+        let body = &body[..body.len().min(MODEL_LOOKED_AT)];
+        let (mut scan, mut scratch) = (RequestScan::new(), Vec::new());
+        scan.reset(endpoint);
+        // The members before an error are known.
+        let _ = scan.feed(body);
+        let catalog = &self.request.setup.config.catalog;
+        let named = scan.fields().model_name(body, &mut scratch).and_then(|name| catalog.asked(name));
+        if let Some(model) = named.and_then(|index| catalog.get(index)) {
+            self.notes.get_mut().model = Some(model.id.clone());
+        }
+    }
+
     /// A provider's message with its secrets masked; `None` if there is none.
     pub(super) fn masked(&self, message: &str) -> Option<String> {
         let (model, target) = (self.request.model()?, self.target()?);

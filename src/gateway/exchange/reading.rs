@@ -40,7 +40,10 @@ pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool
         }
         // A lack of memory was found before the body was judged.
         Err(_) if draft.scan.has_input() && draft.invalid.is_none() => Translating::reread(job, draft, call.cx),
-        Err(refusal) => NextStep::refuse(draft, refusal),
+        Err(refusal) => {
+            job.note_model(call.message.body);
+            NextStep::refuse(draft, refusal)
+        }
     }
 }
 

@@ -122,7 +122,7 @@ impl RequestJob {
             key: self.notes.presented(request).map(|key| cx.access.keys.get(key)),
             said: request.said.as_deref(),
             client: request.meta.agent.name(),
-            model: self.request.model().map(|model| &*model.id),
+            model: request.model().map(|model| &*model.id).or_else(|| self.notes.0.as_ref()?.model.as_deref()),
             target: target.map(|target| (&*target.label, at.attempts.into())),
             stream: self.request.asked.is_some_and(|asked| asked.stream),
             status: outcome.status,
@@ -135,7 +135,7 @@ impl RequestJob {
         let Some(keep) = keep else { return cx.commands.orders.log(|out| line.write(time, out)) };
         let first = target.filter(|_| at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
-            cost_nano: bill.map(|bill| bill.cost_nano),
+            cost_nano: bill.filter(|_| request.model().is_some_and(|model| model.priced)).map(|bill| bill.cost_nano),
             first: first.map(|target| FirstByte {
                 target: target.seed,
                 streams: line.stream,
@@ -143,7 +143,8 @@ impl RequestJob {
             }),
             callers: [
                 line.key.map(|key| mix_bytes(0, key.id().text())),
-                line.model.map(|model| mix_bytes(1, model.as_bytes())),
+                // A limit of the key does not concern the model.
+                request.model().map(|model| mix_bytes(1, model.id.as_bytes())),
             ],
             status: outcome.status,
         };

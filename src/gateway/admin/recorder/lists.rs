@@ -9,6 +9,8 @@ use crate::wire::json::{Raw, member_string};
 const KINDS: usize = 12;
 /// Seconds for which a request counts as a repetition of another one of its kind.
 const REPEATS: u64 = 60;
+/// Number of characters from which the beginning of an id is enough to find a request.
+const ID_BEGINNING: usize = 12;
 /// Maximum bytes of a line; a longer line is not kept.
 pub(super) const LINE_MAX: usize = 8 << 10;
 
@@ -48,12 +50,12 @@ impl RecordedRow<'_> {
         self.place.number
     }
 
-    /// True for the request with this id.
+    /// True for the request with this id, or with an id that begins so.
     pub(crate) fn is(&self, id: &str) -> bool {
         let before = b"\",\"id\":\"";
         let at = self.line.windows(before.len()).position(|bytes| bytes == before);
         let rest = at.map_or(&[][..], |at| &self.line[at + before.len()..]);
-        rest.strip_prefix(id.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'"'))
+        rest.strip_prefix(id.as_bytes()).is_some_and(|rest| id.len() >= ID_BEGINNING || rest.first() == Some(&b'"'))
     }
 
     /// True for a request of the session with this stored name.
