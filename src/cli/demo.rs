@@ -4,7 +4,7 @@
 use super::args::DemoArgs;
 use super::demo_config::{PLAN, demo_text};
 use super::demo_traffic::{self, traffic_settings};
-use super::output::Failure;
+use super::output::{Failure, print};
 use super::serve::{ServeListeners, catch_signals, serve};
 use crate::base::digest::hex;
 use crate::io::clock;
@@ -19,6 +19,7 @@ use crate::policy::plan::LimitOverrides;
 use crate::simulator::SimulatorSettings;
 use crate::store::sqlite::{Mode, Sqlite};
 use ring::rand::{SecureRandom, SystemRandom};
+use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -72,11 +73,12 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let config = Config::parse(&source).map_err(Failure::Config)?;
     let key = issue_key(&db, &config, ("demo", PLAN, None)).map_err(Failure::failed)?;
     let listeners = ServeListeners::bind(&config).map_err(Failure::failed)?;
-    [&listen, &admin].into_iter().for_each(Port::tell);
     let listeners_at = [listen.address, admin.address];
-    print_help(&listeners_at, (&key, &token), &config, &file, args.examples);
+    let help = help_text(&listeners_at, (&key, &token), &config, &file, args.examples).map_err(Failure::failed)?;
+    print(&[listen.taken(), admin.taken(), help].concat())?;
     if args.traffic {
         start_traffic(listen.address, &db, &config).map_err(Failure::failed)?;
+        print("Traffic: requests of four more keys. About a quarter fail, for eleven reasons.\n\n")?;
     }
     // Without log output: the demo's terminal shows the commands to paste.
     serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
@@ -109,10 +111,12 @@ impl Port {
         Ok(Port { address, usual, asked: asked.is_some() })
     }
 
-    fn tell(&self) {
-        if !self.asked && self.address != self.usual {
-            println!("Port {} is taken by something else: this is {}.", self.usual.port(), self.address);
+    /// Line about the default port if another one is used in its place; otherwise nothing.
+    fn taken(&self) -> String {
+        if self.asked || self.address == self.usual {
+            return String::new();
         }
+        format!("Port {} is taken by something else: this is {}.\n", self.usual.port(), self.address)
     }
 }
 
@@ -140,9 +144,7 @@ fn write_token(place: &Path) -> Result<String, String> {
 fn start_traffic(gateway: SocketAddr, db: &Path, config: &Config) -> Result<(), String> {
     let issue = |(name, plan, group)| issue_key(db, config, (name, plan, Some(group)));
     let secrets = demo_traffic::KEYS.map(issue).into_iter().collect::<Result<Vec<String>, String>>()?;
-    demo_traffic::start(gateway, &secrets).map_err(|error| format!("cannot start the traffic: {error}"))?;
-    println!("Traffic: requests of four more keys. About a quarter fail, for eleven reasons.\n");
-    Ok(())
+    demo_traffic::start(gateway, &secrets).map_err(|error| format!("cannot start the traffic: {error}"))
 }
 
 /// Issues a key with this name, plan and group; returns its secret.
@@ -182,43 +184,47 @@ fn model_of<'a>(config: &'a Config, shape: &str) -> &'a str {
     config.catalog.models().iter().find(speaks).map_or("", |model| &*model.id)
 }
 
-fn print_help(
+fn help_text(
     [listen, admin]: &[SocketAddr; 2],
     (key, token): (&str, &str),
     config: &Config,
     file: &Path,
     examples: bool,
-) {
+) -> Result<String, std::fmt::Error> {
     let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
     let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
     let relayed = config.catalog.models().iter().find(|model| model.serves.len() > 1).map_or("", |model| &*model.id);
     let (base, models) = (format!("http://{listen}"), models.join(", "));
     let json = "-H 'content-type: application/json'";
     let hello = "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]";
-    println!("Tollgate is listening on {base} with a simulated provider behind it. Ctrl-C ends it.\n");
-    println!("Dashboard: http://{admin}/#token={token} (admin token: {token})\n");
-    println!("Models: {models}\n\nOpenAI Chat Completions, streamed:\n");
-    println!(
+    let mut out = String::new();
+    writeln!(out, "Tollgate is listening on {base} with a simulated provider behind it. Ctrl-C ends it.\n")?;
+    writeln!(out, "Dashboard: http://{admin}/#token={token} (admin token: {token})\n")?;
+    writeln!(out, "Models: {models}\n\nOpenAI Chat Completions, streamed:\n")?;
+    writeln!(
+        out,
         "curl -sN {base}/v1/chat/completions -H 'authorization: Bearer {key}' {json} \
          -d '{{\"model\":\"{chat}\",\"stream\":true,{hello}}}'"
-    );
-    println!("\nFor the SDKs:\n");
-    println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");
-    println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
+    )?;
+    writeln!(out, "\nFor the SDKs:\n")?;
+    writeln!(out, "export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}")?;
+    writeln!(out, "export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n")?;
     if !examples {
-        println!("`tollgate demo --examples` prints a command for every API, Claude Code, usage and metrics.");
-        return;
+        writeln!(out, "`tollgate demo --examples` prints a command for every API, Claude Code, usage and metrics.")?;
+        return Ok(out);
     }
-    println!("Anthropic Messages:\n");
-    println!(
+    writeln!(out, "Anthropic Messages:\n")?;
+    writeln!(
+        out,
         "curl -s {base}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' {json} \
          -d '{{\"model\":\"{messages}\",\"max_tokens\":256,{hello}}}'"
-    );
-    println!("\nOpenAI Responses, which Codex uses:\n");
-    println!(
+    )?;
+    writeln!(out, "\nOpenAI Responses, which Codex uses:\n")?;
+    writeln!(
+        out,
         "curl -s {base}/v1/responses -H 'authorization: Bearer {key}' {json} \
          -d '{{\"model\":\"{chat}\",\"input\":\"Hello\"}}'"
-    );
+    )?;
     for (path, words, more) in [
         ("embeddings", "Embeddings", "\"input\":[\"red fox\",\"grey heron\"]"),
         (
@@ -231,18 +237,21 @@ fn print_help(
         ("audio/speech", "Speech (bytes that are no sound)", "\"input\":\"A red fox\",\"voice\":\"alloy\""),
         ("moderations", "Moderations", "\"input\":\"A red fox\""),
     ] {
-        println!("\n{words}:\n");
-        println!(
+        writeln!(out, "\n{words}:\n")?;
+        writeln!(
+            out,
             "curl -s {base}/v1/{path} -H 'authorization: Bearer {key}' {json} -d '{{\"model\":\"{relayed}\",{more}}}'"
-        );
+        )?;
     }
-    println!("\nTranscription (made-up text):\n");
-    println!(
+    writeln!(out, "\nTranscription (made-up text):\n")?;
+    writeln!(
+        out,
         "curl -s {base}/v1/audio/transcriptions -H 'authorization: Bearer {key}' -F model={relayed} -F file=@/etc/hosts"
-    );
-    println!("\nModels of the key, and its remaining quota: GET {base}/v1/models and {base}/v1/quota\n");
-    println!("Claude Code (the simulated provider returns made-up text):\n");
-    println!("ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN={key} claude --model {messages}\n");
-    println!("Usage: tollgate usage --config {}", file.display());
-    println!("Health and metrics: http://{admin}/readyz and http://{admin}/metrics\n");
+    )?;
+    writeln!(out, "\nModels of the key, and its remaining quota: GET {base}/v1/models and {base}/v1/quota\n")?;
+    writeln!(out, "Claude Code (the simulated provider returns made-up text):\n")?;
+    writeln!(out, "ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN={key} claude --model {messages}\n")?;
+    writeln!(out, "Usage: tollgate usage --config {}", file.display())?;
+    writeln!(out, "Health and metrics: http://{admin}/readyz and http://{admin}/metrics\n")?;
+    Ok(out)
 }

@@ -225,8 +225,8 @@ pub enum Align {
     Right,
 }
 
-/// Minimum width of a column of words that is made narrower.
-const WORDS_MIN: usize = 12;
+/// Minimum widths of columns that are made narrower, in this order.
+const WIDTHS_MIN: [(Align, usize); 4] = [(Align::Name, 12), (Align::Left, 24), (Align::Name, 8), (Align::Left, 12)];
 /// Width that a column of names keeps as long as other columns can be omitted.
 const NAME_KEPT: usize = 16;
 /// Label of the row of sums.
@@ -261,15 +261,22 @@ impl<'a> Table<'a> {
     /// value, then those in `spare` with one value in all rows, then the others in `spare`. Then the longest names are
     /// cut, and if that is not enough, the longest words.
     pub fn fit(self, wide: bool, spare: &'static [&'static str]) -> Table<'a> {
-        let fits = terminal_width().filter(|_| !wide).map(|width| (width, spare));
-        Table { fits, ..self }
+        match terminal_width().filter(|_| !wide) {
+            Some(width) => self.within(width, spare),
+            None => self,
+        }
+    }
+
+    /// Makes lines fit this width.
+    pub fn within(self, width: usize, spare: &'static [&'static str]) -> Table<'a> {
+        Table { fits: Some((width, spare)), ..self }
     }
 
     /// Sets the width of omitted columns to 0.
     fn narrow(&self, widths: &mut [usize]) {
         let Some((most, spare)) = self.fits else { return };
         let is_same = |at: usize| self.rows.len() > 1 && self.rows.iter().all(|row| row[at] == self.rows[0][at]);
-        let is_empty = |at: usize| self.rows.iter().all(|row| matches!(&*row[at], "" | "-"));
+        let is_empty = |at: usize| !self.rows.is_empty() && self.rows.iter().all(|row| matches!(&*row[at], "" | "-"));
         let named = |name: &&str| self.heads.iter().position(|(head, _)| head == name);
         let spare: Vec<usize> = spare.iter().filter_map(named).collect();
         let order = (1..self.heads.len()).filter(|at| is_empty(*at));
@@ -287,12 +294,12 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Makes the widest columns of names, then those of words, narrower until a line fits.
+    /// Makes the widest columns of names and words narrower until a line fits.
     fn shrink(&self, widths: &mut [usize]) {
         let Some((most, _)) = self.fits else { return };
-        for kind in [Align::Name, Align::Left] {
+        for (kind, least) in WIDTHS_MIN {
             while line_width(widths) > most {
-                let words = (0..widths.len()).filter(|at| self.heads[*at].1 == kind && widths[*at] > WORDS_MIN);
+                let words = (0..widths.len()).filter(|at| self.heads[*at].1 == kind && widths[*at] > least);
                 let Some(widest) = words.max_by_key(|at| widths[*at]) else { break };
                 widths[widest] -= 1;
             }
@@ -399,11 +406,13 @@ pub fn money(nano: u64) -> String {
     text.strip_prefix('<').map_or_else(|| ["$", &text].concat(), |least| ["<$", least].concat())
 }
 
-/// A share in whole percent, rounded half up; 100 only if all of it is reached.
+/// A share in whole percent, rounded down, so that it shows a threshold only if that is reached. The dashboard has the
+/// same rule.
 pub fn percent(part: u64, of: u64) -> String {
-    let (part, of) = (u128::from(part), u128::from(of.max(1)));
-    let rounded = (part * 200 + of) / (of * 2);
-    format!("{} %", if part < of { rounded.min(99) } else { rounded })
+    match u128::from(part) * 100 / u128::from(of.max(1)) {
+        0 if part > 0 => "< 1 %".to_string(),
+        whole => format!("{whole} %"),
+    }
 }
 
 #[cfg(test)]
@@ -428,7 +437,7 @@ mod tests {
         table.row(["漢".repeat(30), "a long cause of a failure".to_string(), "12345.0001".to_string()].to_vec());
         let text = table.text();
         assert!(text.lines().all(|line| columns(line) <= 40) && text.contains("12345.0001"), "{text}");
-        assert!(text.contains("漢…   a long cause …  12345"), "{text}");
+        assert!(text.contains("a long cause of a…  12345"), "{text}");
         assert_eq!([columns("漢a"), columns(&cut("漢漢漢", 4)), columns(&cut("漢漢漢", 5))], [3, 3, 5]);
         assert_eq!(padded("漢", 4, Align::Right), "  漢  ");
     }
@@ -548,9 +557,9 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_rounded_but_never_to_all() {
-        let shares = [(48, 155), (1, 200), (1, 201), (999, 1000), (3, 2), (u64::MAX, u64::MAX), (0, 0)];
+    fn shares_are_rounded_down_but_never_to_nothing() {
+        let shares = [(48, 155), (1, 101), (1, 100), (999, 1000), (1207, 1000), (u64::MAX, u64::MAX), (0, 0)];
         let texts = shares.map(|(part, of)| percent(part, of));
-        assert_eq!(texts, ["31 %", "1 %", "0 %", "99 %", "150 %", "100 %", "0 %"]);
+        assert_eq!(texts, ["30 %", "< 1 %", "1 %", "99 %", "120 %", "100 %", "0 %"]);
     }
 }

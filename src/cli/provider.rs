@@ -2,12 +2,13 @@
 //! until TERM or INT. Independent of the gateway.
 
 use super::args::parse_address;
+use super::output::{Failure, print};
 use crate::io::listen;
 use crate::io::machine::explained;
 use crate::io::reactor::{Reactor, ReactorSetup};
 use crate::io::signals::Signals;
 use crate::simulator::{Simulator, SimulatorSettings};
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 
@@ -30,16 +31,15 @@ pub struct ProviderArgs {
 
 /// Runs the command. Exit codes: 0 ended by a signal, 1 failed.
 pub fn run(args: &ProviderArgs) -> ExitCode {
-    match serve(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: provider on {}: {}", args.listen, explained(&error));
-            ExitCode::FAILURE
-        }
-    }
+    let failed = |error| Failure::failed(format!("provider on {}: {}", args.listen, explained(&error)));
+    let served = start(args).map_err(failed).and_then(|(reactor, addr)| {
+        print(&format!("simulated provider on http://{addr} (stats at /stats, last request at /last)\n"))?;
+        reactor.run().map(drop).map_err(failed)
+    });
+    served.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
-fn serve(args: &ProviderArgs) -> io::Result<()> {
+fn start(args: &ProviderArgs) -> io::Result<(Reactor<Simulator>, SocketAddr)> {
     // Benchmarks need many connections; fewer descriptors still work.
     let _ = listen::raise_descriptor_limit();
     let listener = listen::bind(args.listen, false)?;
@@ -47,9 +47,7 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
     let settings = SimulatorSettings { pace: args.pace, key: args.key.clone(), models: args.model.clone() };
     let mut reactor = reactor(listener, settings)?;
     reactor.watch(Signals::catch()?)?;
-    println!("simulated provider on http://{addr} (stats at /stats, last request at /last)");
-    io::stdout().flush()?;
-    reactor.run().map(drop)
+    Ok((reactor, addr))
 }
 
 /// An event loop with a provider on `listener`, ready to run on a separate thread; for `demo` and tests.

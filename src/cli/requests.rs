@@ -6,7 +6,7 @@ use super::args::ConfigArg;
 use super::blocking_http::NoAnswer;
 use super::keys;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, clean, cut, dollars, grouped, money, padded, print, remark};
+use super::output::{Align, Failure, Table, clean, dollars, grouped, money, print, remark};
 use super::provider_client::encoded;
 use crate::base::text::plural;
 use crate::io::channel::{BoundedSender, bounded};
@@ -58,8 +58,8 @@ pub struct RequestsArgs {
     /// Only requests of this key, by id or name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// Only the request with this id, with all its details
-    #[arg(long, value_name = "ID", conflicts_with = "live")]
+    /// Only the request with this id, or with an id that begins so, with all its details
+    #[arg(long, value_name = "ID", conflicts_with = "live", value_parser = parse_id)]
     pub id: Option<String>,
     /// Only requests for this model
     #[arg(long, value_name = "MODEL")]
@@ -90,46 +90,59 @@ fn parse_status(text: &str) -> Result<String, String> {
     }
 }
 
-/// Columns of the table: title, alignment and width.
-const COLUMNS: [(&str, Align, usize); 11] = [
-    ("TIME", Align::Left, 20),
-    ("STATUS", Align::Right, 6),
-    ("ENDPOINT", Align::Left, 12),
-    ("MODEL", Align::Left, 20),
-    ("TARGET", Align::Left, 28),
-    ("KEY", Align::Left, 16),
-    ("TOKENS", Align::Right, 9),
-    ("MS", Align::Right, 8),
-    ("WAIT MS", Align::Right, 8),
-    ("COST $", Align::Right, 8),
-    ("REASON", Align::Left, 0),
+/// Columns of the table.
+const COLUMNS: [(&str, Align); 12] = [
+    ("TIME", Align::Left),
+    ("STATUS", Align::Right),
+    ("ENDPOINT", Align::Left),
+    ("MODEL", Align::Name),
+    ("TARGET", Align::Name),
+    ("KEY", Align::Name),
+    ("TOKENS", Align::Right),
+    ("MS", Align::Right),
+    ("WAIT MS", Align::Right),
+    ("COST $", Align::Right),
+    ("ID", Align::Left),
+    ("REASON", Align::Left),
 ];
-/// Columns, and their widths, for a terminal that is too narrow for all.
-const NARROW: [(usize, usize); 6] = [(0, 9), (1, 6), (5, 12), (3, 12), (7, 7), (10, 0)];
+/// Columns that are omitted, in this order, if the terminal is too narrow; a live list does not know its rows.
+const SPARE: [&str; 5] = ["WAIT MS", "ENDPOINT", "TOKENS", "TARGET", "COST $"];
+/// Width of a terminal from which times and ids are written out.
+const ROOM: usize = 200;
+/// Prefix of ids, and number of characters of the rest that a narrow terminal shows.
+const ID: (&str, usize) = ("req_", 8);
 
-/// Printed columns, by index, with their widths; the last one takes the remaining width. If all `rows` are known, names
-/// and times take no more than they need.
-fn columns(wide: bool, rows: &[Vec<String>]) -> (Vec<(usize, usize)>, usize) {
-    let all = COLUMNS.iter().enumerate().map(|(at, (.., width))| (at, *width));
-    let room: usize = COLUMNS.iter().map(|(.., width)| width + 2).sum::<usize>() + 40;
-    match terminal_width().filter(|width| !wide && *width < room) {
-        None => (all.collect(), usize::MAX),
-        Some(width) => narrow(width, rows),
+/// The id of a request, or its beginning, with or without the prefix.
+fn parse_id(text: &str) -> Result<String, String> {
+    let (prefix, shown) = ID;
+    let id = text.strip_prefix(prefix).unwrap_or(text);
+    if id.len() < shown {
+        return Err(format!("expected an id of a request, or at least its first {shown} characters"));
     }
+    Ok([prefix, id].concat())
 }
 
-/// The columns of [`NARROW`] on a terminal of this width.
-fn narrow(width: usize, rows: &[Vec<String>]) -> (Vec<(usize, usize)>, usize) {
-    // Long names get half of the width above 80 columns.
-    let more = width.saturating_sub(80) / 4;
-    let needed = |at: usize| rows.iter().map(|row| row[at].chars().count().max(COLUMNS[at].0.len())).max();
-    let widths = NARROW.map(|(at, most)| match at {
-        3 | 5 => (at, needed(at).map_or(most + more, |needed| needed.min(most + more))),
-        7 => (at, needed(at).map_or(most, |needed| needed.min(most))),
-        _ => (at, most),
-    });
-    let used: usize = widths.iter().map(|(_, width)| width + 2).sum::<usize>() - 2;
-    (widths.to_vec(), width.saturating_sub(used).max(10))
+/// The printed table. Rows can be added later.
+struct RequestTable {
+    table: Table<'static>,
+    /// Numbers of its columns.
+    columns: Vec<usize>,
+    is_short: bool,
+}
+
+impl RequestTable {
+    fn new(args: &RequestsArgs) -> RequestTable {
+        let is_short = !args.wide && terminal_width().is_some_and(|width| width < ROOM);
+        let is_kept = |at: &usize| !(is_short && args.live && SPARE.contains(&COLUMNS[*at].0));
+        let columns: Vec<usize> = (0..COLUMNS.len()).filter(is_kept).collect();
+        let heads: Vec<_> = columns.iter().map(|at| COLUMNS[*at]).collect();
+        RequestTable { table: Table::new(&heads).fit(args.wide, &SPARE), columns, is_short }
+    }
+
+    fn row(&mut self, request: Raw<'_>, names: &mut KeyNames<'_>) {
+        let cells = cells(request, self.is_short, names);
+        self.table.row(self.columns.iter().map(|at| cells[*at].clone()).collect());
+    }
 }
 
 /// Names of keys. The line of a request that was refused before its key was known, such as that of a revoked key, has
@@ -186,11 +199,11 @@ impl RequestsArgs {
             if wanted.ends_with("xx") { status.starts_with(&wanted[..1]) && status != "499" } else { status == wanted }
         };
         (!self.failed || has_failed())
-            && self.id.as_deref().is_none_or(|id| is("id", id))
             && self
-                .model
+                .id
                 .as_deref()
-                .is_none_or(|model| is("model", model) || asked(request).is_some_and(|[_, name]| name == model))
+                .is_none_or(|id| request.get("id").and_then(Raw::text).is_some_and(|own| own.starts_with(id)))
+            && self.model.as_deref().is_none_or(|model| is("model", model) || asked(request).as_deref() == Some(model))
             && self.status.as_deref().is_none_or(has_status)
             && self.session.as_deref().is_none_or(|name| is("session", name) || is("session", session_hash))
             && self.key.as_deref().is_none_or(|key| is("key", key) || names.of(request).as_deref() == Some(key))
@@ -202,7 +215,11 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
     let ask = |id: &str| name_of(&listener, id);
     let names = &mut KeyNames::new(&ask);
-    if args.live { live(args, &listener, names) } else { list(args, &listener, Recorded::default(), names).map(drop) }
+    let table = &mut RequestTable::new(args);
+    match args.live {
+        true => live(args, &listener, table, names),
+        false => list(args, &listener, Recorded::default(), table, names).map(drop),
+    }
 }
 
 /// Facts about the requests seen so far that the live feed needs.
@@ -264,6 +281,7 @@ fn list(
     args: &RequestsArgs,
     listener: &Listener,
     mut seen: Recorded,
+    table: &mut RequestTable,
     names: &mut KeyNames<'_>,
 ) -> Result<Recorded, Failure> {
     let begun = iso(unix());
@@ -291,7 +309,7 @@ fn list(
     if seen.is_listed {
         for (one, _) in kept.iter().rev().zip(new).filter(|(one, new)| *new && one.get("id").is_some()) {
             if args.takes(*one, &session_hash, names) {
-                print_one(args, *one, &[], names)?;
+                print_one(args, *one, table, names)?;
             }
         }
         return Ok(seen);
@@ -304,15 +322,15 @@ fn list(
     };
     shown.truncate(args.limit);
     shown.reverse();
-    if args.id.is_some() && !args.json {
+    if args.json {
+        shown.iter().try_for_each(|request| print_one(args, *request, table, names))?;
+    } else if args.id.is_some() {
         shown.iter().try_for_each(|request| print(&details(*request)))?;
     } else {
-        // The widths of a live list cannot depend on its rows.
-        let known: Vec<_> = shown.iter().filter(|_| !args.live && !args.json).map(|one| row(*one, names)).collect();
-        if !args.json && (args.live || !shown.is_empty()) {
-            print(&line(&COLUMNS.map(|(name, ..)| name.to_string()), args.wide, &known))?;
+        shown.iter().for_each(|request| table.row(*request, names));
+        if args.live || !shown.is_empty() {
+            print(&table.table.take_text())?;
         }
-        shown.iter().try_for_each(|request| print_one(args, *request, &known, names))?;
     }
     if shown.is_empty()
         && let (Some(key), None) = (&args.key, &args.admin.at.admin)
@@ -320,7 +338,7 @@ fn list(
     {
         keys::known(&high, key)?;
     }
-    remark_on(args, document, &begun, &sums)?;
+    remark_on(args, listener, document, (&begun, &sums))?;
     (seen.is_listed, seen.session_hash) = (true, session_hash.into_owned());
     Ok(seen)
 }
@@ -333,7 +351,12 @@ struct ListSums {
 }
 
 /// Prints the time since which requests are kept. Returns an error if the requested id is not among them.
-fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, sums: &ListSums) -> Result<(), Failure> {
+fn remark_on(
+    args: &RequestsArgs,
+    listener: &Listener,
+    document: Raw<'_>,
+    (begun, sums): (&str, &ListSums),
+) -> Result<(), Failure> {
     let member = |name: &str| document.get(name).and_then(Raw::text).unwrap_or_default();
     let (all, failures) = (member("recorded_since"), member("failures_recorded_since"));
     let mut since = format!("all since {all}");
@@ -346,8 +369,19 @@ fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, sums: &ListSum
             let since = since.replace('\n', " ");
             return Err(Failure::failed(format!("no such request; kept: {since}; the log has older ones")));
         }
-        (None, count @ 1..) if args.session.is_some() && !args.json => {
-            remark(&format!("In total: {}, {}. Kept: {since}.", requests(count), money(sums.nano)));
+        (None, count @ 1..)
+            if !args.json
+                && let Some(session) = &args.session =>
+        {
+            let kept = format!("{}, {}", requests(count), money(sums.nano));
+            match of_ledger(args, listener, session)? {
+                Some([all, nano]) => remark(&format!(
+                    "The whole session, from the ledger: {}, {}.\nOf these and refused ones, kept: {kept},\n{since}.",
+                    requests(all),
+                    money(nano)
+                )),
+                None => remark(&format!("The ledger has no request of the session. Kept: {kept},\n{since}.")),
+            }
         }
         _ if *all >= *begun => remark(&format!("Recording begins now; failures are kept since {failures}.")),
         // Of a session, the gateway lists only its requests.
@@ -359,6 +393,15 @@ fn remark_on(args: &RequestsArgs, document: Raw<'_>, begun: &str, sums: &ListSum
         _ => {}
     }
     Ok(())
+}
+
+/// Number and cost in nano-dollars of all requests of a session in the ledger, if it has any.
+fn of_ledger(args: &RequestsArgs, listener: &Listener, session: &str) -> Result<Option<[u64; 2]>, Failure> {
+    let path = ["/admin/v1/usage?by=session&session=", &encoded(session)].concat();
+    let body = read(listener, &path, &args.admin, &args.config)?;
+    let line = Raw::new(&body).get("data").and_then(|data| data.items().next());
+    Ok(line
+        .map(|line| ["requests", "cost_nano_usd"].map(|name| line.get(name).and_then(Raw::count).unwrap_or_default())))
 }
 
 /// Error for a token that the configured listener has refused or not received.
@@ -386,13 +429,14 @@ fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
 fn print_one(
     args: &RequestsArgs,
     request: Raw<'_>,
-    known: &[Vec<String>],
+    table: &mut RequestTable,
     names: &mut KeyNames<'_>,
 ) -> Result<(), Failure> {
-    match args.json {
-        true => print(&[&String::from_utf8_lossy(request.bytes()), "\n"].concat()),
-        false => print(&line(&row(request, names), args.wide, known)),
+    if args.json {
+        return print(&[&String::from_utf8_lossy(request.bytes()), "\n"].concat());
     }
+    table.row(request, names);
+    print(&table.table.take_text())
 }
 
 /// Part of a live feed, or its end.
@@ -432,14 +476,19 @@ fn read_feed(listener: &Listener, number: u64, feeds: &BoundedSender<(u64, Feed)
 
 /// Follows the gateway's live feed until standard output or the gateway is gone. The recorded requests are printed once
 /// the feed is open, so that none that ends in between is missed. During an upgrade two processes have a feed.
-fn live(args: &RequestsArgs, listener: &Listener, names: &mut KeyNames<'_>) -> Result<(), Failure> {
+fn live(
+    args: &RequestsArgs,
+    listener: &Listener,
+    table: &mut RequestTable,
+    names: &mut KeyNames<'_>,
+) -> Result<(), Failure> {
     let (sender, feeds) = bounded(FEED_QUEUE);
     let (mut recorded, mut newest, mut tries) = (Recorded::default(), 0, 0);
     read_feed(listener, newest, &sender);
     while let Ok((number, part)) = feeds.recv() {
         match part {
             Feed::Open => {
-                recorded = list(args, listener, recorded, names)?;
+                recorded = list(args, listener, recorded, table, names)?;
                 tries = 0;
             }
             Feed::Event(event) => {
@@ -456,7 +505,7 @@ fn live(args: &RequestsArgs, listener: &Listener, names: &mut KeyNames<'_>) -> R
                 }
                 let request = Raw::new(data);
                 if recorded.is_new(request) && args.takes(request, &recorded.session_hash, names) {
-                    print_one(args, request, &[], names)?;
+                    print_one(args, request, table, names)?;
                 }
             }
             Feed::Ended(_) if number < newest => {}
@@ -523,8 +572,7 @@ fn details(request: Raw<'_>) -> String {
                 line("tokens", &format!("{input}, output {output}; counted by: {source}"));
             }
             "cache_read" | "cache_write" | "output" | "source" => {}
-            "asked" => line("asked", &asked(request).map(|[_, name]| name).unwrap_or_default()),
-            "reason" => line("reason", &reason(request)),
+            "asked" => line("asked", &asked(request).unwrap_or_default()),
             "cost_usd" => line("cost", &cost(request).map(money).unwrap_or_default()),
             name => line(name, &value.text().unwrap_or_else(|| String::from_utf8_lossy(value.bytes()))),
         }
@@ -532,19 +580,9 @@ fn details(request: Raw<'_>) -> String {
     out
 }
 
-/// Requested name of a model that the request did not get: as logged, percent-encoded, and as the client wrote it.
-fn asked(request: Raw<'_>) -> Option<[String; 2]> {
-    let logged = request.get("asked").and_then(Raw::text)?;
-    Some([logged.to_string(), decoded(logged.as_bytes())])
-}
-
-/// Reason of a failed request, with the model's name as the client wrote it.
-fn reason(request: Raw<'_>) -> String {
-    let reason = request.get("reason").and_then(Raw::text).unwrap_or_default();
-    match asked(request) {
-        Some([logged, name]) if !logged.is_empty() => reason.replace(&logged, &name),
-        _ => reason.into_owned(),
-    }
+/// Requested name of a model that the request did not get, as the client wrote it.
+fn asked(request: Raw<'_>) -> Option<String> {
+    request.get("asked").and_then(Raw::text).map(|name| decoded(name.as_bytes()))
 }
 
 /// Cost of a request in nano-dollars.
@@ -552,45 +590,32 @@ fn cost(request: Raw<'_>) -> Option<u64> {
     request.get("cost_usd").and_then(Raw::number).map(|dollars| (dollars * 1e9).round() as u64)
 }
 
-/// Cells of a request's row.
-fn row(request: Raw<'_>, names: &mut KeyNames<'_>) -> Vec<String> {
+/// Cells of a request's row, one for each of [`COLUMNS`].
+fn cells(request: Raw<'_>, is_short: bool, names: &mut KeyNames<'_>) -> [String; COLUMNS.len()] {
     let text = |name: &str| request.get(name).and_then(Raw::text).map(String::from).unwrap_or_default();
     let count = |name: &str| request.get(name).and_then(Raw::count);
     let tokens: Vec<u64> = ["input", "cache_read", "cache_write", "output"].into_iter().filter_map(count).collect();
     let micros = |name: &str| request.get("us").and_then(|us| us.get(name)).and_then(Raw::count);
-    vec![
-        text("time"),
+    let short = |whole: String, from: usize, to: usize| match whole.get(from..to) {
+        Some(part) if is_short => part.to_string(),
+        _ => whole,
+    };
+    let repeated = count("count").map_or(String::new(), |count| format!(" (x {count})"));
+    [
+        // The time of day is enough.
+        short(text("time"), 11, 19),
         count("status").unwrap_or_default().to_string(),
         text("endpoint"),
-        text("model"),
+        Some(text("model")).filter(|model| !model.is_empty()).or_else(|| asked(request)).unwrap_or_default(),
         text("target"),
         names.of(request).unwrap_or_else(|| text("key")),
         if tokens.is_empty() { String::new() } else { tokens.iter().sum::<u64>().to_string() },
         micros("total").map(millis).unwrap_or_default(),
         micros("wait").map(millis).unwrap_or_default(),
         cost(request).map(dollars).unwrap_or_default(),
-        match count("count") {
-            Some(count) => format!("{} (x {count})", reason(request)),
-            None => reason(request),
-        },
+        short(text("id"), ID.0.len(), ID.0.len() + ID.1),
+        text("reason") + &repeated,
     ]
-}
-
-/// Formats a row with fixed column widths, so that later rows align with it.
-fn line(values: &[String], wide: bool, known: &[Vec<String>]) -> String {
-    let mut line = String::new();
-    let (columns, rest) = columns(wide, known);
-    let is_narrow = rest != usize::MAX;
-    for (at, width) in columns {
-        let value = match (at, is_narrow) {
-            // The time of day is enough.
-            (0, true) if values[0].len() == 20 => values[0][11..].to_string(),
-            (_, true) => cut(&values[at], if width == 0 { rest } else { width }),
-            _ => clean(&values[at]),
-        };
-        line += &padded(&value, width, COLUMNS[at].1);
-    }
-    format!("{}\n", line.trim_end())
 }
 
 #[cfg(test)]
@@ -629,7 +654,7 @@ mod tests {
         assert_eq!(taken(&args(None, true)), [false, true, true, true, true]);
         assert_eq!(taken(&args(Some("ann"), false)), [true, false, false, true, false]);
         assert_eq!(taken(&args(Some("BBBBBBBBBBBB"), true)), [false, true, true, false, false]);
-        assert_eq!(row(Raw::new(all[3].as_bytes()), &mut KeyNames::new(&ask))[5], "ann");
+        assert_eq!(cells(Raw::new(all[3].as_bytes()), true, &mut KeyNames::new(&ask))[5], "ann");
     }
 
     #[test]
@@ -652,15 +677,10 @@ mod tests {
 
     #[test]
     fn unknown_model_has_the_name_that_the_client_wrote() {
-        let request = Raw::new(br#"{"status":404,"asked":"a%22b%0a","reason":"no model a%22b%0a"}"#);
-        let ask = |_: &str| Ok(None);
-        let row = row(request, &mut KeyNames::new(&ask));
-        assert!(line(&row, true, &[]).ends_with(" no model a\"b?\n"), "{row:?}");
+        let request = Raw::new(br#"{"status":404,"asked":"a%22b%0a"}"#);
+        assert_eq!(cells(request, true, &mut KeyNames::new(&|_: &str| Ok(None)))[3], "a\"b\n");
         let text = details(request);
-        assert!(
-            text.contains("reason            no model a\"b?\n") && text.contains("asked             a\"b?\n"),
-            "{text}"
-        );
+        assert!(text.contains("asked             a\"b?\n"), "{text}");
     }
 
     #[test]
@@ -670,29 +690,46 @@ mod tests {
     }
 
     #[test]
-    fn line_has_tokens_and_milliseconds_and_no_control_characters() {
-        let request = br#"{"time":"2026-11-22T10:00:00Z","status":200,"endpoint":"chat","model":"m","target":"p/m",
-            "name":"a\u001b[2J","input":3,"output":4,"us":{"total":12345,"wait":999},"cost_usd":0.0125,"reason":"why"}"#;
-        let ask = |_: &str| Ok(None);
-        let line = line(&row(Raw::new(request), &mut KeyNames::new(&ask)), true, &[]);
-        let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(
-            words,
-            ["2026-11-22T10:00:00Z", "200", "chat", "m", "p/m", "a?[2J", "7", "12.3", "0.9", "0.0125", "why"]
+    fn row_is_short_on_a_terminal_and_whole_elsewhere() {
+        let request = Raw::new(
+            br#"{"time":"2026-11-22T10:00:00Z","id":"req_0123456789abcdef","status":200,"endpoint":"chat","model":"m",
+            "target":"p/m","name":"ann","input":3,"output":4,"us":{"total":12345,"wait":999},"cost_usd":0.0125,
+            "reason":"why","count":3}"#,
         );
+        let names = &mut KeyNames::new(&|_: &str| Ok(None));
+        let rest = ["200", "chat", "m", "p/m", "ann", "7", "12.3", "0.9", "0.0125"];
+        for (is_short, time, id) in
+            [(true, "10:00:00", "01234567"), (false, "2026-11-22T10:00:00Z", "req_0123456789abcdef")]
+        {
+            assert_eq!(cells(request, is_short, names)[..], [&[time], &rest[..], &[id, "why (x 3)"]].concat());
+        }
+        assert_eq!(parse_id("01234567").unwrap(), "req_01234567");
+        assert_eq!(parse_id("req_01234567").unwrap(), "req_01234567");
+        assert!(parse_id("req_0123456").is_err());
     }
 
     #[test]
-    fn known_rows_leave_their_blank_columns_to_the_reason() {
-        let row = |key: &str, model: &str| {
-            let mut row = vec![String::new(); COLUMNS.len()];
-            (row[3], row[5], row[7]) = (model.to_string(), key.to_string(), "12.3".to_string());
-            row
+    fn narrow_table_keeps_names_id_and_most_of_the_reason() {
+        let row = |name: &str, reason: &str| {
+            let line = format!(
+                r#"{{"time":"2026-11-22T10:00:00Z","id":"req_0123456789abcdef","status":503,"endpoint":"chat",
+                "model":"{name}","target":"{name}/x","name":"{name}","us":{{"total":1234567}},"reason":"{reason}"}}"#
+            );
+            cells(Raw::new(line.as_bytes()), true, &mut KeyNames::new(&|_: &str| Ok(None))).to_vec()
         };
-        assert_eq!(narrow(80, &[]), (NARROW.to_vec(), 24));
-        let (widths, reason) = narrow(80, &[row("ann", "small"), row("b", "m")]);
-        assert_eq!((&widths[2..5], reason), (&[(5, 3), (3, 5), (7, 4)][..], 43));
-        assert_eq!(narrow(80, &[row(&"k".repeat(30), &"m".repeat(30))]).1, 27);
+        let text = |rows: &[Vec<String>]| {
+            let mut table = Table::new(&COLUMNS).within(80, &SPARE);
+            rows.iter().for_each(|one| table.row(one.clone()));
+            table.text()
+        };
+        let long = row("twenty-characters-ab", "attempt 2 succeeded; egret-rack1/egret: connect: refused");
+        let all = text(&[long, row("ann", "")]);
+        assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
+        for wanted in ["TIME", "STATUS", "MODEL", "KEY", "MS", "ID", "REASON", "01234567", "attempt 2 succeeded;"] {
+            assert!(all.contains(wanted), "{wanted}: {all}");
+        }
+        let short = text(&[row("twenty-characters-ab", ""), row("ann", "")]);
+        assert!(short.contains("twenty-characters-ab  ") && !short.contains('\u{2026}'), "no reason to cut: {short}");
     }
 
     #[test]

@@ -82,8 +82,7 @@ fn has_unknown_times(one: &Value) -> bool {
 fn unmeasured(targets: usize) -> String {
     let are = if targets == 1 { "target is" } else { "targets are" };
     format!(
-        "Whether {targets} {are} slow is not known: times are measured from the first look on, or from the start with \
-         record_requests = true."
+        "Whether {targets} {are} slow is not known yet: that needs 20 recorded requests more than five minutes ago."
     )
 }
 
@@ -209,7 +208,7 @@ fn budget_notice(one: &Value) -> Option<String> {
     let what = if is_money { "budget" } else { "tokens" };
     let is_today = forecast.starts_with("spent ") && forecast.ends_with(" UTC");
     let state = if used >= limit {
-        format!("{what} spent")
+        format!("{what} {forecast}")
     } else if is_today || used as f64 * 100.0 >= limit as f64 * USED_PERCENT {
         format!("{} of the {what} used", percent(used, limit))
     } else {
@@ -245,8 +244,9 @@ fn table(targets: &[Value], now: &str, wide: bool) -> String {
         ("FAILED", right),
         ("IN FLIGHT", right),
         ("LAST FAILURE", left),
+        ("CAUSE", left),
     ])
-    .fit(wide, &["IN FLIGHT", "LAST FAILURE", "MODEL"]);
+    .fit(wide, &["IN FLIGHT", "LAST FAILURE", "CAUSE", "MODEL"]);
     for one in targets {
         let [failed, _] = tried(one);
         let state = match (word(one), is_untried(one)) {
@@ -255,10 +255,6 @@ fn table(targets: &[Value], now: &str, wide: bool) -> String {
             (state, _) => state,
         };
         let failure = &one["last_failure"];
-        let failure = match failure["time"].as_str() {
-            Some(time) => [short(time, now), text(&failure["cause"])].join(" "),
-            None => "-".to_string(),
-        };
         table.row(vec![
             text(&one["target"]),
             text(&one["model"]),
@@ -267,7 +263,8 @@ fn table(targets: &[Value], now: &str, wide: bool) -> String {
             grouped(count(&one["minutes_5"]["answered"])),
             grouped(failed),
             grouped(count(&one["in_flight"])),
-            failure,
+            failure["time"].as_str().map_or("-".to_string(), |time| short(time, now)),
+            text(&failure["cause"]),
         ]);
     }
     table.text()
@@ -359,7 +356,7 @@ mod tests {
         let quota = json!({ "what": "key", "name": "bot", "unit": "tokens", "used": 13, "limit": 1,
             "forecast": "spent", "renews": "2026-12-01T00:00:00Z" });
         let budgets = [
-            budget("a", "usd", [0.2, 0.2], "spent"),
+            budget("a", "usd", [0.2, 0.2], "spent since 26 Nov"),
             budget("b", "usd", [0.16, 0.2], "lasts"),
             budget("c", "usd", [0.05, 0.2], "spent 18:59 UTC"),
             budget("d", "usd", [0.05, 0.2], "spent 29 Nov"),
@@ -371,7 +368,7 @@ mod tests {
             notices(&reasons, &targets, (&budgets, &[refused]), NOW),
             [
                 "notice: target simB/sim-large: failing since 12:41:12Z: connect: refused, not tried since 12:41:20Z",
-                "notice: group a: budget spent: $0.2000 of $0.2000, renews 2026-12-01",
+                "notice: group a: budget spent since 26 Nov: $0.2000 of $0.2000, renews 2026-12-01",
                 "notice: group b: 80 % of the budget used: $0.1600 of $0.2000, renews 2026-12-01",
                 "notice: group c: 25 % of the budget used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
                 "notice: key bot: tokens spent: 13 of 1, renews 2026-12-01",
@@ -407,12 +404,12 @@ mod tests {
             .lines()
             .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect())
             .collect();
-        let failure = "12:59:30Z connect: refused";
+        let cause = "connect: refused";
         assert_eq!(
             lines[1],
-            ["a/m", "m", "partly failing, one caller", "12:59:21Z", "1", "62", "0", failure],
+            ["a/m", "m", "partly failing, one caller", "12:59:21Z", "1", "62", "0", "12:59:30Z", cause],
             "{text}"
         );
-        assert_eq!(lines[2][3..], ["12:38Z", "1", "62", "0", &*["2026-11-26T", failure].concat()], "{text}");
+        assert_eq!(lines[2][3..], ["12:38Z", "1", "62", "0", "2026-11-26T12:59:30Z", cause], "{text}");
     }
 }

@@ -135,7 +135,9 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         return print(&budgets::table(&list, args.wide, now));
     }
     let (lines, keys) = read(args, &high, None)?;
-    let report = Report { parts: &args.by.0, lines: &lines, keys: &keys };
+    let is_free =
+        |name: &str| high.catalog.asked(name).and_then(|at| high.catalog.get(at)).is_some_and(|one| !one.priced);
+    let report = Report { parts: &args.by.0, lines: &lines, keys: &keys, is_free: &is_free };
     match (args.json, args.csv) {
         (true, _) => print_json(&report.json()),
         (_, true) => print(&report.csv()),
@@ -190,7 +192,7 @@ pub(super) fn reported(
     let (mut lines, keys) = read(args, high, Some(Page { from, most: most.saturating_add(1) }))?;
     let more = lines.len() as u64 > most;
     lines.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-    Ok((Report { parts: &args.by.0, lines: &lines, keys: &keys }.json(), more))
+    Ok((Report { parts: &args.by.0, lines: &lines, keys: &keys, is_free: &|_| false }.json(), more))
 }
 
 /// Reads the lines of the report or of one page, and the details of the keys in them.
@@ -322,7 +324,7 @@ mod tests {
             query.add(&mut lines, names, &line.sums(), line.last);
         }
         let lines = query.sorted(lines).unwrap();
-        print(&Report { parts: &by.0, lines: &lines, keys: &keys })
+        print(&Report { parts: &by.0, lines: &lines, keys: &keys, is_free: &|_| false })
     }
 
     fn table_of(by: &str, found: Vec<UsageLine>) -> String {

@@ -109,9 +109,23 @@ impl BudgetLine {
         (is_known && is_spent && self.today > 0).then_some((self.today, passed))
     }
 
+    /// The day on which it was spent, if that is one of the last days.
+    fn spent_on(&self, now: Unix) -> Option<Unix> {
+        let (midnight, begun) = (Period::Day.bounds(now).0, self.period.bounds(now).0);
+        let days = (0..).map(|ago| Unix(midnight.0.saturating_sub(ago * DAY_MS))).take_while(|day| *day >= begun);
+        let mut used = self.used;
+        let mut amounts = std::iter::once(self.today).chain(self.days).zip(days);
+        amounts.find_map(|(amount, day)| {
+            used = used.saturating_sub(amount);
+            (used < self.limit).then_some(day)
+        })
+    }
+
     fn forecast(&self, now: Unix) -> Forecast {
         let say = |text: &str| Forecast { text: text.to_string(), pace: None, spent_at: None, at_renewal: None };
-        let Some(left) = self.limit.checked_sub(self.used).filter(|left| *left > 0) else { return say("spent") };
+        let Some(left) = self.limit.checked_sub(self.used).filter(|left| *left > 0) else {
+            return say(&self.spent_on(now).map_or("spent".to_string(), |at| ["spent since ", &day(at)].concat()));
+        };
         let before = self.pace(now);
         let today = self.pace_of_today(now);
         let of_today = today.map(|(amount, passed)| (amount, passed, "today".to_string()));
@@ -119,15 +133,9 @@ impl BudgetLine {
         let end = self.period.bounds(now).1;
         let spent_at = Unix(now.0.saturating_add(part(left, time, amount)));
         let spent_at = Some(spent_at).filter(|at| amount > 0 && *at < end);
-        let text = spent_at.map_or("lasts".to_string(), |at| {
-            let mut date = Vec::new();
-            write_http_date(at, &mut date);
-            let date = String::from_utf8(date).unwrap_or_default();
-            // `Fri, 27 Nov 2026 14:05:00 GMT`
-            match Period::Day.bounds(at) == Period::Day.bounds(now) {
-                true => format!("spent {} UTC", &date[17..22]),
-                false => format!("spent {}", date[5..11].trim_start_matches('0')),
-            }
+        let text = spent_at.map_or("lasts".to_string(), |at| match Period::Day.bounds(at) == Period::Day.bounds(now) {
+            true => format!("spent {} UTC", &iso(at)[11..16]),
+            false => ["spent ", &day(at)].concat(),
         });
         // Today's pace is not that of the days to come.
         let until = if today.is_some() { Period::Day.bounds(now).1.min(end) } else { end };
@@ -179,6 +187,14 @@ impl BudgetLine {
     fn what(&self) -> &'static str {
         if self.key.is_some() { "key" } else { "group" }
     }
+}
+
+/// A day in words: `27 Nov`.
+fn day(at: Unix) -> String {
+    let mut date = Vec::new();
+    write_http_date(at, &mut date);
+    // `Fri, 27 Nov 2026 14:05:00 GMT`
+    String::from_utf8(date).unwrap_or_default()[5..11].trim_start_matches('0').to_string()
 }
 
 /// `a` times `b` divided by `of`, at most the largest number.
@@ -336,13 +352,26 @@ mod tests {
             "budget: spent 24 Nov, more than the limit at renewal (pace: 3 days)"
         );
         assert_eq!(text(Period::Month, [10, 20], &[]), "budget: too early to say");
-        assert_eq!(text(Period::Month, [20, 20], &[1]), "budget: spent");
         // The week ends on Monday.
         assert_eq!(text(Period::Week, [5, 9], &[1]), "budget: lasts, $7.5000 at renewal (pace: 1 day)");
         assert_eq!(
             text(Period::Week, [5, 7], &[1]),
             "budget: spent 22 Nov, more than the limit at renewal (pace: 1 day)"
         );
+    }
+
+    #[test]
+    fn spent_budget_has_the_day_on_which_that_happened() {
+        let text = |period: Period, amounts: [u64; 2], today: u64, days: &[u64]| {
+            BudgetLine { today: today * DOLLAR, ..budget(period, amounts, days) }.text(NOON)
+        };
+        // 20 November is a Friday; the week began on the 16th.
+        assert_eq!(text(Period::Month, [20, 20], 1, &[5]), "budget: spent since 20 Nov");
+        assert_eq!(text(Period::Month, [21, 20], 1, &[5]), "budget: spent since 19 Nov", "today's was beyond it");
+        assert_eq!(text(Period::Week, [9, 5], 0, &[1, 1, 4, 3, 9]), "budget: spent since 17 Nov");
+        assert_eq!(text(Period::Week, [9, 5], 0, &[0, 0, 0, 0, 9]), "budget: spent", "of another week");
+        assert_eq!(text(Period::Day, [9, 5], 9, &[9]), "budget: spent since 20 Nov");
+        assert_eq!(text(Period::Month, [20, 20], 0, &[]), "budget: spent", "more than seven days ago");
     }
 
     #[test]
@@ -399,7 +428,7 @@ mod tests {
         let text = table(&[budget], true, NOON);
         let cells = text.lines().nth(1).unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty());
         let cells: Vec<&str> = cells.collect();
-        let end = ["31 %", "lasts", "$153.0000", "1 day", "2026-12-01"];
+        let end = ["30 %", "lasts", "$153.0000", "1 day", "2026-12-01"];
         assert_eq!(cells[cells.len() - 5..], end, "{text}");
         let [one, two] = [1, 2]
             .map(|tokens| BudgetLine { is_money: false, ..self::budget(Period::Day, [0, 1], &[]) }.amount(tokens));

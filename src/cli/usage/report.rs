@@ -48,6 +48,8 @@ pub(super) struct Report<'a> {
     pub(super) parts: &'a [Part],
     pub(super) lines: &'a [UsageLine],
     pub(super) keys: &'a KeyDetails,
+    /// True for a model without a price.
+    pub(super) is_free: &'a dyn Fn(&str) -> bool,
 }
 
 impl Report<'_> {
@@ -118,7 +120,16 @@ impl Report<'_> {
                 (true, _) => "(none)".to_string(),
                 _ => clean(&value),
             });
-            table.row(row(shown.collect(), counts));
+            let mut cells = row(shown.collect(), counts);
+            let is_model = matches!(self.parts, [part] if part.by() == By::Model);
+            if is_model
+                && line.cost_nano == 0
+                && (self.is_free)(&line.name)
+                && let Some(cost) = cells.last_mut()
+            {
+                *cost = "-".to_string();
+            }
+            table.row(cells);
         }
         if self.lines.len() > 1 {
             table.total(row(Vec::new(), total));

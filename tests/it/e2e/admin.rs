@@ -269,7 +269,7 @@ fn failures_are_always_recorded_and_successes_after_the_first_read() {
     let failures = if since < all { format!("\nand failures (5xx) since {since}") } else { String::new() };
     let kept = format!("all since {all}{failures}.\n");
     assert_eq!(said.err, format!("No such request. Kept: {kept}"));
-    let said = h.command(&["requests", "--id", "nosuch"]);
+    let said = h.command(&["requests", "--id", "nosuchid"]);
     assert_eq!(
         (said.code, said.err.contains(&kept.replace('\n', " ").trim_end_matches(['.', ' ']).to_string())),
         (1, true),
@@ -328,7 +328,8 @@ fn a_session_is_found_by_the_name_that_the_client_sent() {
     assert_eq!(usage["data"].as_array().unwrap().len(), 1);
     let said = h.command(&["requests", "--session", "session-0"]);
     assert!(
-        said.err.starts_with("In total: 1 request, <$0.0001. ") && said.err.contains("Kept: all since"),
+        said.err.starts_with("The whole session, from the ledger: 1 request, <$0.0001.\n")
+            && said.err.contains("all since"),
         "{}",
         said.err
     );

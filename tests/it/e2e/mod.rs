@@ -38,6 +38,7 @@ pub mod process;
 mod quiet;
 mod recorder;
 mod reports;
+mod rows;
 mod scrapes;
 mod secrets;
 mod signatures;

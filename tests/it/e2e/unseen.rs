@@ -1,6 +1,6 @@
 //! A secret that cannot be printed: no key stays valid that its owner has never seen.
 
-use super::harness::{CREDENTIAL, Harness};
+use super::harness::{CREDENTIAL, Harness, chat, with};
 use super::process::{binary, wait_for};
 use serde_json::Value;
 use std::fs::File;
@@ -78,5 +78,52 @@ fn rotation_that_cannot_be_printed_is_undone() {
         let all = keys(&h);
         assert_eq!(all[0]["former_secrets_until"], serde_json::json!([]), "{all:?}");
         wait_for("the former secret", || (h.status_of(&key) == 200).then_some(()));
+    }
+}
+
+#[test]
+fn command_that_cannot_print_fails_and_says_so() {
+    let h = Harness::usual();
+    let key = h.key();
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
+    h.ledger(1);
+    // The recorder has a failure, too.
+    assert_eq!(h.chat(&key, &with(chat("x"), "model", "no-such")).status(), 404);
+    let free = ["--listen", "127.0.0.1:0"];
+    let demo = ["demo", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
+    let provider = [&["provider"], &free[..]].concat();
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["completions", "bash"],
+        &["check"],
+        &["models"],
+        &["models", "--json"],
+        &["keys", "list"],
+        &["keys", "show", &key[8..20]],
+        &["usage"],
+        &["usage", "--csv"],
+        &["usage", "--budgets"],
+        &["status"],
+        &["requests"],
+        &["requests", "--json"],
+        &["ledger", "verify"],
+        &["ledger", "audit"],
+        &["ledger", "export"],
+        &demo,
+        &provider,
+    ] {
+        let output = with_output(&h, args, full());
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let said = failed(&output);
+        assert!(said.ends_with("error: standard output: No space left on device (os error 28)\n"), "{args:?}: {said}");
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+    }
+    // A reader that has gone away is no failure.
+    for args in [&["--help"][..], &["models"], &["usage"], &["status"], &["requests", "--json"], &["ledger", "export"]]
+    {
+        let output = with_output(&h, args, abandoned());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("panicked"), "{args:?}: {said}");
     }
 }
