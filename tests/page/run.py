@@ -162,6 +162,49 @@ def stopped_provider_is_shown_with_cause_and_start_until_it_is_back(_, driver):
         gate.end()
 
 
+def the_cause_of_a_target_is_that_of_most_failures(_, driver):
+    gate = Incident()
+    body = json.dumps({"model": "small", "messages": [{"role": "user", "content": "#sim delay=9000"}]})
+    try:
+        for _ in range(7):
+            assert gate.send("#sim status=500")[0] == 500
+        subprocess.run(["curl", "-s", "-m", "2.5", gate.client + "/v1/chat/completions", "-H", f"authorization: Bearer {gate.key}",
+                        "-H", "content-type: application/json", "-d", body], check=False)
+        page = Page(gate, driver)
+        page.open()
+        row = page.until(lambda: next((row for row in page.cells("#attention") if row[1] == "sim/m"), None))
+        assert re.match(r"(failing|cooling down): status 500, \d of \d failed in 5 min$", row[2]), row
+        page.go("targets")
+        page.until(lambda: "status 500" in page.cells("#targetlist")[0][2])
+        said = gate.run("status").stdout
+        assert re.search(r"target sim/m: (failing|cooling down) since [\d:]+Z.*: status 500\n", said) and "client left" not in said, said
+    finally:
+        gate.end()
+
+
+def dashboard_and_status_judge_the_failures_alike(page, _):
+    page.gate.chat()
+    page.open()
+    page.until(lambda: page.js("return !missing.size && !!forecasts"))
+    # The last failure is half a minute ago: the gateway has recovered, although the target cools down.
+    rows = lambda reasons: page.js("""const minute = {...now.minutes[0], requests: 100, failed: 20, start: new Date(Date.parse(now.time) - 6e4).toISOString()}
+        now = {...now, minutes: [minute], health: 'degraded', reasons: arguments[0]}
+        overview()
+        return [...document.querySelectorAll('#attention tbody tr')].map(row => [...row.cells].slice(1).map(cell => cell.textContent))""", reasons)
+    assert not any("5xx" in row[1] for row in rows(["target a/b: cooling down"]))
+    row = next(row for row in rows(["20 of 100 requests failed (5xx) in 5 min"]) if row[0] == "gateway")
+    assert row[1] == "20 of 100 requests failed (5xx) in 5 min" and re.match(r"\d\d:\d\d$", row[2].split()[-1]) and row[3] == "Requests", row
+    assert any(row[:2] == ["gateway", "the ledger is late by 1500 ms"] for row in rows(["the ledger is late by 1500 ms"]))
+
+
+def shares_have_one_rule_everywhere(page, _):
+    shares = [[0, 3], [1, 1000], [799, 1000], [999, 1000], [1, 1], [1207, 1000]]
+    page.open()
+    shown = page.js("return arguments[0].map(([part, of]) => percent(part / of))", shares)
+    # The same list is in src/cli/output.rs.
+    assert shown == ["0 %", "< 1 %", "79 %", "99 %", "100 %", "120 %"], shown
+
+
 def a_slow_target_is_shown_with_its_start_and_its_usual_time(page, _):
     page.gate.chat()
     page.open()
@@ -374,6 +417,10 @@ def budgets_warn_with_words_and_a_date(_, driver):
         assert own[1] == f"${shown['cost_used']:.4f} / $5.0000", (own, shown)
         page.go("overview")
         page.until(lambda: any("budget spent" in row[2] and "UTC" in row[2] for row in page.cells("#attention")))
+        spent = page.until(lambda: next((row for row in page.cells("#attention") if row[1] == "group agents" and row[3] != "-"), None))
+        today = page.js("return day(Date.now())")
+        assert spent[3] == f"{today} UTC" or re.match(r"[\d:]{8}$", spent[3]), spent
+        assert re.search(rf"group agents: budget spent since {today}: ", gate.run("status").stdout), gate.run("status").stdout
         named = lambda: [row[2] for row in page.cells("#attention") if row[1] == "key own"]
         assert not named(), "nothing is used of it"
         page.until(lambda: page.js("return forecasts?.length"))
@@ -746,7 +793,9 @@ def tables_and_help_fit_eighty_columns(_, driver):
             long = [line for line in said.splitlines() if len(line) > 80]
             assert not long, (args, long)
         said = on_terminal(gate, "requests", "--failed")
-        assert all(word in said for word in ["TIME", "STATUS", "KEY", "MODEL", "MS", "REASON", "status 500"]), said
+        assert all(word in said for word in ["TIME", "STATUS", "KEY", "MODEL", "MS", "ID", "REASON", "status 500"]), said
+        failed = json.loads(gate.run("requests", "--failed", "--status", "500", "--json").stdout.splitlines()[-1])
+        assert failed["id"][4:12] in said and failed["id"] in on_terminal(gate, "requests", "--id", failed["id"][4:12]), (failed, said)
         said = on_terminal(gate, "keys", "list")
         assert all(word in said for word in [NAME, "LAST USE", "USED / BUDGET"]), said
         gate.send("#sim status=503")
@@ -966,6 +1015,9 @@ CASES = [
     first_look_shows_everything_that_failed_before,
     every_reason_names_its_limit_field_name_or_cause,
     stopped_provider_is_shown_with_cause_and_start_until_it_is_back,
+    the_cause_of_a_target_is_that_of_most_failures,
+    dashboard_and_status_judge_the_failures_alike,
+    shares_have_one_rule_everywhere,
     a_slow_target_is_shown_with_its_start_and_its_usual_time,
     budgets_warn_with_words_and_a_date,
     cost_of_a_session_equals_the_report,
