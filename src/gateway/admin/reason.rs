@@ -43,7 +43,10 @@ pub(crate) fn reason(line: Raw<'_>) -> Option<String> {
         if cause.is_empty() { format!("no path {path}") } else { format!("{cause}: {path}") }
     } else if status == 499 {
         let micros = us.and_then(|us| us.get("total")).and_then(Raw::count).unwrap_or_default();
-        format!("client left after {}.{} s", micros / 1_000_000, micros % 1_000_000 / 100_000)
+        match micros {
+            0..1_000_000 => format!("client left after {} ms", micros / 1000),
+            _ => format!("client left after {}.{} s", micros / 1_000_000, micros % 1_000_000 / 100_000),
+        }
     } else if !cause.is_empty() {
         if more.is_empty() { cause } else { format!("{cause}: {more}") }
     } else if !attempts_failed.is_empty() {
@@ -91,6 +94,7 @@ mod tests {
             ),
             (r#""status":404,"path":"/v1/chatt""#, Some("no path /v1/chatt")),
             (r#""status":499,"cause":"client left","us":{"total":12140000}"#, Some("client left after 12.1 s")),
+            (r#""status":499,"us":{"total":54900}"#, Some("client left after 54 ms")),
             (r#""status":500,"cause":"status 503","upstream_code":"overloaded""#, Some("status 503: overloaded")),
             (r#""status":400,"cause":"status 400","upstream_code":"x","upstream_param":"n""#, Some("status 400: x n")),
             (r#""status":401,"error":"authentication_error""#, Some("authentication_error")),

@@ -79,6 +79,17 @@ fn moment(out: &mut Vec<u8>, name: &str, at: Unix) {
     out.push(b'"');
 }
 
+/// Appends a member that `write` writes, or that is null.
+fn optional<T>(out: &mut Vec<u8>, name: &str, value: Option<T>, write: impl FnOnce(T, &mut Vec<u8>)) {
+    match value {
+        Some(value) => write(value, out),
+        None => {
+            key(out, name);
+            out.extend_from_slice(b"null");
+        }
+    }
+}
+
 /// Opens a member that is an object or a list.
 #[inline(never)]
 fn open(out: &mut Vec<u8>, name: &str, bracket: u8) {
@@ -325,16 +336,12 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
             count(out, "queued", cx.upstreams.queues.len(&model.id) as u64);
             rest(standing, now.mono, now.unix, out);
             condition(&state, out);
-            key(out, "unanswered");
-            match state.unanswered {
-                Some((attempts, oldest)) => {
-                    out.push(b'{');
-                    count(out, "attempts", attempts);
-                    moment(out, "since", oldest);
-                    out.push(b'}');
-                }
-                None => out.extend_from_slice(b"null"),
-            }
+            optional(out, "unanswered", state.unanswered, |(attempts, oldest), out| {
+                open(out, "unanswered", b'{');
+                count(out, "attempts", attempts);
+                moment(out, "since", oldest);
+                out.push(b'}');
+            });
             count(out, "served", standing.served);
             count(out, "failures", standing.failures);
             count(out, "failures_in_a_row", standing.in_a_row.into());
@@ -347,17 +354,13 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
 
 #[inline(never)]
 fn first_bytes(times: Option<FirstByteTimes>, out: &mut Vec<u8>) {
-    key(out, "first_byte_us");
-    let Some(times) = times else { return out.extend_from_slice(b"null") };
-    out.push(b'{');
-    count(out, "median", times.median.into());
-    count(out, "p95", times.p95.into());
-    key(out, "usual");
-    match times.usual {
-        Some(usual) => push_number(out, usual.into()),
-        None => out.extend_from_slice(b"null"),
-    }
-    out.push(b'}');
+    optional(out, "first_byte_us", times, |times, out| {
+        open(out, "first_byte_us", b'{');
+        count(out, "median", times.median.into());
+        count(out, "p95", times.p95.into());
+        optional(out, "usual", times.usual, |usual, out| count(out, "usual", usual.into()));
+        out.push(b'}');
+    });
 }
 
 /// Converts an end to wall-clock time, in whole seconds, rounded up: at the reported time it has been reached.
@@ -367,19 +370,15 @@ fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
 
 #[inline(never)]
 fn rest(standing: &TargetStatus, now: Mono, unix: Unix, out: &mut Vec<u8>) {
-    key(out, "resting");
-    match standing.cool_down {
-        None => out.extend_from_slice(b"null"),
-        Some(rest) => {
-            out.push(b'{');
-            moment(out, "until", on_wall(rest.until, now, unix));
-            match &rest.cause {
-                Some(cause) => words(out, "why", cause),
-                None => text(out, "why", rest.why),
-            }
-            out.push(b'}');
+    optional(out, "resting", standing.cool_down, |rest, out| {
+        open(out, "resting", b'{');
+        moment(out, "until", on_wall(rest.until, now, unix));
+        match &rest.cause {
+            Some(cause) => words(out, "why", cause),
+            None => text(out, "why", rest.why),
         }
-    }
+        out.push(b'}');
+    });
     open(out, "left", b'{');
     for (name, left, until) in standing.left.iter().flatten() {
         open(out, name, b'{');
@@ -402,23 +401,13 @@ fn words(out: &mut Vec<u8>, name: &str, cause: &Cause) {
 fn condition(state: &JudgedTarget, out: &mut Vec<u8>) {
     let standing = &state.standing;
     text(out, "state", state.word);
-    match state.since {
-        Some(since) => moment(out, "since", since),
-        None => {
-            key(out, "since");
-            out.extend_from_slice(b"null");
-        }
-    }
-    key(out, "last_failure");
-    match &standing.failure {
-        Some((last, cause)) => {
-            out.push(b'{');
-            moment(out, "time", *last);
-            words(out, "cause", cause);
-            out.push(b'}');
-        }
-        None => out.extend_from_slice(b"null"),
-    }
+    optional(out, "since", state.since, |since, out| moment(out, "since", since));
+    optional(out, "last_failure", standing.failure, |(last, cause), out| {
+        open(out, "last_failure", b'{');
+        moment(out, "time", last);
+        words(out, "cause", &cause);
+        out.push(b'}');
+    });
     open(out, "minutes_5", b'{');
     count(out, "answered", standing.recent[0]);
     count(out, "failed", standing.recent[1]);
@@ -438,11 +427,7 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
         item(out);
         out.push(b'{');
         text(out, "name", &limits.name);
-        key(out, "parent");
-        match status.parent {
-            Some(parent) => write_string(out, parent),
-            None => out.extend_from_slice(b"null"),
-        }
+        optional(out, "parent", status.parent, |parent, out| text(out, "parent", parent));
         text(out, "period", limits.period.as_str());
         moment(out, "renews", status.renews);
         count(out, "window_seconds", limits.window.as_secs());
