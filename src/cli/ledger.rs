@@ -6,7 +6,7 @@ mod file;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, clean, fitted, grouped, print, print_json};
+use super::output::{Align, Failure, Table, clean, grouped, print, print_json};
 use super::store;
 use crate::base::digest::hex;
 use crate::base::time::Unix;
@@ -190,14 +190,15 @@ fn audit(args: &AuditArgs) -> Result<(), Failure> {
     if args.json {
         return print(&format!("{}\n", audit_json(&lines)));
     }
-    let heads = ["TIME", "WHO", "WHAT", "KEY", "NAME", "CHANGED"];
-    let mut table = Table::new(&heads.map(|head| (head, Align::Left)));
+    let align = |head| if head == "NAME" { Align::Name } else { Align::Left };
+    let heads = ["TIME", "WHO", "WHAT", "KEY", "NAME", "CHANGED"].map(|head| (head, align(head)));
+    let mut table = Table::new(&heads).fit(false, &["KEY"]);
     for line in &lines {
         let name = Raw::new(line.after.as_bytes()).get("name").and_then(Raw::text).unwrap_or_default().into_owned();
         let (who, what, key) = (line.who.clone(), line.what.clone(), line.key.clone());
         table.row(vec![window::iso(line.at), who, what, key, name, changed(line).join(", ")]);
     }
-    print(&fitted(table.text()))
+    print(&table.text())
 }
 
 /// The last lines of the audit, newest first, starting after the first `from`, up to the one after `bytes` bytes.

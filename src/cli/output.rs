@@ -226,7 +226,7 @@ pub enum Align {
 }
 
 /// Minimum widths of columns that are made narrower, in this order.
-const WIDTHS_MIN: [(Align, usize); 4] = [(Align::Name, 12), (Align::Left, 24), (Align::Name, 8), (Align::Left, 12)];
+const WIDTHS_MIN: [(Align, usize); 4] = [(Align::Name, 12), (Align::Left, 24), (Align::Name, 10), (Align::Left, 12)];
 /// Width that a column of names keeps as long as other columns can be omitted.
 const NAME_KEPT: usize = 16;
 /// Label of the row of sums.
@@ -298,8 +298,10 @@ impl<'a> Table<'a> {
     fn shrink(&self, widths: &mut [usize]) {
         let Some((most, _)) = self.fits else { return };
         for (kind, least) in WIDTHS_MIN {
+            // A time or an id in the first column is useless if it is cut.
+            let from = usize::from(kind == Align::Left);
             while line_width(widths) > most {
-                let words = (0..widths.len()).filter(|at| self.heads[*at].1 == kind && widths[*at] > least);
+                let words = (from..widths.len()).filter(|at| self.heads[*at].1 == kind && widths[*at] > least);
                 let Some(widest) = words.max_by_key(|at| widths[*at]) else { break };
                 widths[widest] -= 1;
             }
@@ -437,7 +439,7 @@ mod tests {
         table.row(["漢".repeat(30), "a long cause of a failure".to_string(), "12345.0001".to_string()].to_vec());
         let text = table.text();
         assert!(text.lines().all(|line| columns(line) <= 40) && text.contains("12345.0001"), "{text}");
-        assert!(text.contains("a long cause of a…  12345"), "{text}");
+        assert!(text.contains("a long cause of…  12345"), "{text}");
         assert_eq!([columns("漢a"), columns(&cut("漢漢漢", 4)), columns(&cut("漢漢漢", 5))], [3, 3, 5]);
         assert_eq!(padded("漢", 4, Align::Right), "  漢  ");
     }

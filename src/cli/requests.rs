@@ -725,7 +725,7 @@ mod tests {
         let long = row("twenty-characters-ab", "attempt 2 succeeded; egret-rack1/egret: connect: refused");
         let all = text(&[long, row("ann", "")]);
         assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
-        for wanted in ["TIME", "STATUS", "MODEL", "KEY", "MS", "ID", "REASON", "01234567", "attempt 2 succeeded;"] {
+        for wanted in ["TIME", "STATUS", "MODEL", "KEY", "MS", "ID", "REASON", "01234567", "attempt 2 succeeded"] {
             assert!(all.contains(wanted), "{wanted}: {all}");
         }
         let short = text(&[row("twenty-characters-ab", ""), row("ann", "")]);

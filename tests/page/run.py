@@ -779,6 +779,7 @@ def tables_and_help_fit_eighty_columns(_, driver):
         gate.send("x", key)
         gate.send("#sim status=500", key)
         gate.send("x", model="gpt-5-mini", key=key)
+        gate.send("#sim status=500", gate.issue("W" * 64))
         def commands(*path):
             """A command and the commands below it, by its own help."""
             listed = re.search(r"^Commands:\n((?:  .*\n)+)", on_terminal(gate, *path, "--help"), re.M)
@@ -796,6 +797,8 @@ def tables_and_help_fit_eighty_columns(_, driver):
         assert all(word in said for word in ["TIME", "STATUS", "KEY", "MODEL", "MS", "ID", "REASON", "status 500"]), said
         failed = json.loads(gate.run("requests", "--failed", "--status", "500", "--json").stdout.splitlines()[-1])
         assert failed["id"][4:12] in said and failed["id"] in on_terminal(gate, "requests", "--id", failed["id"][4:12]), (failed, said)
+        said = on_terminal(gate, "ledger", "audit")
+        assert re.match(r"TIME +WHO +WHAT .*NAME +CHANGED\n", said) and "WWW\u2026" in said, said
         said = on_terminal(gate, "keys", "list")
         assert all(word in said for word in [NAME, "LAST USE", "USED / BUDGET"]), said
         gate.send("#sim status=503")
