@@ -33,9 +33,14 @@ impl Cause {
         matches!((self.kind, self.what), ("dns" | "connect" | "tls" | "local", _) | ("timeout", "connect"))
     }
 
-    /// The status that the provider has answered with, if that is the cause.
-    pub fn of_status(&self) -> Option<u16> {
-        self.status
+    /// True if the provider's status is the cause.
+    pub fn is_of_status(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// True if a provider has refused the credential, whatever the request.
+    pub fn is_of_credential(&self) -> bool {
+        matches!(self.status, Some(401..=403))
     }
 
     /// Number that is equal for equal causes, whatever came before.

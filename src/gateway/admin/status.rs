@@ -289,7 +289,7 @@ fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarg
     let one_caller = is_one && callers.first.is_some() && matches!(standing.condition, Failing | Hung | PartlyFailing);
     let (word, since) = match standing.condition {
         CoolingDown => {
-            (CoolingDown.as_str(), standing.cool_down.map(|rest| resting_since(&standing, now.wall(rest.begun))))
+            (CoolingDown.as_str(), standing.cool_down.map(|rest| cool_down_since(&standing, now.wall(rest.begun))))
         }
         state @ (Failing | Hung) => (state.as_str(), began),
         _ if hangs => (Hung.as_str(), oldest_at),
@@ -303,7 +303,7 @@ fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarg
 }
 
 /// Beginning of a cool-down that began at this time, or of the failures that led to it.
-fn resting_since(standing: &TargetStatus, begun: Unix) -> Unix {
+fn cool_down_since(standing: &TargetStatus, begun: Unix) -> Unix {
     // Both clocks are rounded.
     let leads = |trouble: &TargetTrouble| trouble.last.0 + 1000 >= begun.0;
     standing.trouble.filter(leads).map_or(begun, |trouble| trouble.since.min(begun))

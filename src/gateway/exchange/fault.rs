@@ -65,7 +65,7 @@ pub(crate) fn wants_rest(status: u16) -> bool {
 
 /// True if a provider refuses a credential, whatever the request.
 pub(crate) fn refuses_credential(status: u16) -> bool {
-    matches!(status, 401..=403)
+    Cause::status(status).is_of_credential()
 }
 
 /// Status of an error in the request itself.

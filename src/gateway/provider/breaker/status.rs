@@ -4,7 +4,6 @@ use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
 use super::{Breakers, Caller};
 use crate::base::time::{Mono, Unix};
 use crate::base::words::words;
-use crate::gateway::exchange::fault::refuses_credential;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED, Rest};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
@@ -82,8 +81,9 @@ impl Breakers {
         let (entry, breaker) = (&*entry, &self.breakers[entry.breaker]);
         let history = &entry.history;
         let failure = history.cause();
-        let of_rest = |rest: &Rest, is_cause: fn(u16) -> bool, why| {
-            let cause = history.newest(|cause| cause.of_status().is_some_and(is_cause));
+        let of_rest = |rest: &Rest, of_credential: bool, why| {
+            let is_one = |cause: &Cause| cause.is_of_status() && cause.is_of_credential() == of_credential;
+            let cause = history.newest(is_one);
             rest.ends(now).map(|until| CoolDownStatus { begun: rest.begun, until, cause, why })
         };
         let opened = breaker.open_until.filter(|until| *until > now).map(|until| CoolDownStatus {
@@ -93,8 +93,8 @@ impl Breakers {
             why: "it has failed too often",
         });
         let all = [
-            of_rest(&self.accounts[entry.account].rest, refuses_credential, "the provider refuses the credential"),
-            of_rest(&entry.rest, |status| !refuses_credential(status), "the provider has no place for more"),
+            of_rest(&self.accounts[entry.account].rest, true, "the provider refuses the credential"),
+            of_rest(&entry.rest, false, "the provider has no place for more"),
             opened,
         ];
         let cool_down = all.into_iter().flatten().max_by_key(|one| one.until);
