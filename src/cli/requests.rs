@@ -1,6 +1,8 @@
 //! `tollgate requests`: the last requests of a running gateway from its request recorder, and with `--live` those that
 //! end from then on.
 
+mod names;
+
 use super::admin_client::{AskArg, Listener};
 use super::args::ConfigArg;
 use super::blocking_http::NoAnswer;
@@ -18,12 +20,11 @@ use crate::policy::window::iso;
 use crate::wire::json::{self, Raw};
 use crate::wire::percent::decoded;
 use clap::Args;
+use names::{KeyNames, TIMEOUT, name_of};
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-/// Maximum time to wait for an answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages of recorded requests that are read after the first.
 const PAGES_MAX: usize = 1000;
 /// Number of attempts to reach a lost gateway again, and the pause between them.
@@ -35,8 +36,6 @@ const SUCCESSOR: &[u8] = b"event: successor\n";
 const FEED_QUEUE: usize = 64;
 /// Maximum number of requests that are remembered, so that each is printed once.
 const SEEN_MAX: usize = 10_000;
-/// Maximum number of keys whose names are asked for.
-const NAMES_MAX: usize = 100;
 /// Maximum bytes of an incomplete event.
 const EVENT_MAX: usize = 1 << 20;
 
@@ -143,50 +142,6 @@ impl RequestTable {
         let cells = cells(request, self.is_short, names);
         self.table.row(self.columns.iter().map(|at| cells[*at].clone()).collect());
     }
-}
-
-/// Names of keys. The line of a request that was refused before its key was known, such as that of a revoked key, has
-/// only the id.
-struct KeyNames<'a> {
-    /// Asks for the name of the key with this id; an error if further questions are useless.
-    ask: &'a dyn Fn(&str) -> Result<Option<String>, NoAnswer>,
-    known: HashMap<String, Option<String>>,
-    is_lost: bool,
-}
-
-impl<'a> KeyNames<'a> {
-    fn new(ask: &'a dyn Fn(&str) -> Result<Option<String>, NoAnswer>) -> KeyNames<'a> {
-        KeyNames { ask, known: HashMap::new(), is_lost: false }
-    }
-
-    /// The name of a request's key, if it is known.
-    fn of(&mut self, request: Raw<'_>) -> Option<String> {
-        let member = |name: &str| request.get(name).and_then(Raw::text).filter(|text| !text.is_empty());
-        if let Some(name) = member("name") {
-            return Some(name.into_owned());
-        }
-        let id = member("key")?;
-        if let Some(known) = self.known.get(&*id) {
-            return known.clone();
-        }
-        if self.is_lost || self.known.len() >= NAMES_MAX {
-            return None;
-        }
-        let name = (self.ask)(&id).unwrap_or_else(|_| {
-            self.is_lost = true;
-            None
-        });
-        self.known.insert(id.into_owned(), name.clone());
-        name
-    }
-}
-
-/// Asks a gateway for the name of the key with this id.
-fn name_of(listener: &Listener, id: &str) -> Result<Option<String>, NoAnswer> {
-    let answer = listener.get(&["/admin/v1/keys/", &encoded(id)].concat(), TIMEOUT)?;
-    let is_whole = answer.status == 200 && json::check(&answer.body).is_ok();
-    let key = Some(Raw::new(&answer.body)).filter(|_| is_whole);
-    Ok(key.and_then(|key| key.get("name")?.text()).map(Cow::into_owned))
 }
 
 impl RequestsArgs {
@@ -669,10 +624,10 @@ mod tests {
         assert_eq!([of(names, "0"), of(names, "0")], [None, None]);
         assert_eq!(asked.get(), 1, "each key is asked for once");
         (0..1000).for_each(|id| drop(of(names, &id.to_string())));
-        assert_eq!(asked.get(), NAMES_MAX);
+        assert_eq!(asked.get(), names::NAMES_MAX);
         let names = &mut KeyNames::new(&ask);
         assert_eq!([of(names, "lost"), of(names, "0")], [None, None]);
-        assert_eq!(asked.get(), NAMES_MAX + 1, "a gateway that does not answer is not asked again");
+        assert_eq!(asked.get(), names::NAMES_MAX + 1, "a gateway that does not answer is not asked again");
     }
 
     #[test]
