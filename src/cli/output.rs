@@ -408,11 +408,12 @@ pub fn money(nano: u64) -> String {
     text.strip_prefix('<').map_or_else(|| ["$", &text].concat(), |least| ["<$", least].concat())
 }
 
-/// A share in whole percent, rounded down, so that it shows a threshold only if that is reached. The dashboard has the
-/// same rule.
+/// A share in whole percent, rounded, but 0 % and 100 % only if it is exactly that. The dashboard has the same rule.
 pub fn percent(part: u64, of: u64) -> String {
-    match u128::from(part) * 100 / u128::from(of.max(1)) {
-        0 if part > 0 => "< 1 %".to_string(),
+    let (part, of) = (u128::from(part) * 100, u128::from(of.max(1)));
+    match (part * 2 + of) / (of * 2) {
+        _ if part > 0 && part < of => "< 1 %".to_string(),
+        _ if part > of * 99 && part < of * 100 => "> 99 %".to_string(),
         whole => format!("{whole} %"),
     }
 }
@@ -559,9 +560,10 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_rounded_down_but_never_to_nothing() {
-        let shares = [(48, 155), (1, 101), (1, 100), (999, 1000), (1207, 1000), (u64::MAX, u64::MAX), (0, 0)];
+    fn shares_are_rounded_but_never_to_nothing_or_all() {
+        let shares = [(48, 155), (37, 529), (1, 101), (1, 100), (29, 200), (999, 1000), (1207, 1000)];
         let texts = shares.map(|(part, of)| percent(part, of));
-        assert_eq!(texts, ["30 %", "< 1 %", "1 %", "99 %", "120 %", "100 %", "0 %"]);
+        assert_eq!(texts, ["31 %", "7 %", "< 1 %", "1 %", "15 %", "> 99 %", "121 %"]);
+        assert_eq!([(u64::MAX, u64::MAX), (0, 0)].map(|(part, of)| percent(part, of)), ["100 %", "0 %"]);
     }
 }

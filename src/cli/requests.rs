@@ -270,9 +270,13 @@ fn list(
         return Ok(seen);
     }
     let mut shown: Vec<Raw<'_>> = kept.iter().filter(|one| args.takes(**one, &session_hash, names)).copied().collect();
+    // An item with a count stands for that many requests.
+    let number = |list: &[Raw<'_>]| -> u64 {
+        list.iter().map(|one| one.get("count").and_then(Raw::count).unwrap_or(1)).fold(0, u64::saturating_add)
+    };
     let sums = ListSums {
-        kept: kept.len() as u64,
-        taken: shown.len() as u64,
+        kept: number(&kept),
+        taken: number(&shown),
         nano: shown.iter().filter_map(|one| cost(*one)).fold(0, u64::saturating_add),
     };
     shown.truncate(args.limit);
@@ -331,7 +335,7 @@ fn remark_on(
             let kept = format!("{}, {}", requests(count), money(sums.nano));
             match of_ledger(args, listener, session)? {
                 Some([all, nano]) => remark(&format!(
-                    "The whole session, from the ledger: {}, {}.\nOf these and refused ones, kept: {kept},\n{since}.",
+                    "The whole session, from the ledger: {}, {}.\nKept of it, with refused requests: {kept},\n{since}.",
                     requests(all),
                     money(nano)
                 )),
@@ -555,7 +559,8 @@ fn cells(request: Raw<'_>, is_short: bool, names: &mut KeyNames<'_>) -> [String;
         Some(part) if is_short => part.to_string(),
         _ => whole,
     };
-    let repeated = count("count").map_or(String::new(), |count| format!(" (x {count})"));
+    // First, since a narrow terminal cuts the end of the reason.
+    let repeated = count("count").map_or(String::new(), |count| format!("(x {count}) "));
     [
         // The time of day is enough.
         short(text("time"), 11, 19),
@@ -569,7 +574,7 @@ fn cells(request: Raw<'_>, is_short: bool, names: &mut KeyNames<'_>) -> [String;
         micros("wait").map(millis).unwrap_or_default(),
         cost(request).map(dollars).unwrap_or_default(),
         short(text("id"), ID.0.len(), ID.0.len() + ID.1),
-        text("reason") + &repeated,
+        repeated + &text("reason"),
     ]
 }
 
@@ -656,7 +661,7 @@ mod tests {
         for (is_short, time, id) in
             [(true, "10:00:00", "01234567"), (false, "2026-11-22T10:00:00Z", "req_0123456789abcdef")]
         {
-            assert_eq!(cells(request, is_short, names)[..], [&[time], &rest[..], &[id, "why (x 3)"]].concat());
+            assert_eq!(cells(request, is_short, names)[..], [&[time], &rest[..], &[id, "(x 3) why"]].concat());
         }
         assert_eq!(parse_id("01234567").unwrap(), "req_01234567");
         assert_eq!(parse_id("req_01234567").unwrap(), "req_01234567");

@@ -80,9 +80,10 @@ fn has_unknown_times(one: &Value) -> bool {
 }
 
 fn unmeasured(targets: usize) -> String {
-    let are = if targets == 1 { "target is" } else { "targets are" };
     format!(
-        "Whether {targets} {are} slow is not known yet: that needs 20 recorded requests more than five minutes ago."
+        "The usual time to the first byte of {targets} target{} is not known yet: too few requests are more than five \
+        minutes old (20 needed).",
+        plural(targets as u64)
     )
 }
 
@@ -286,7 +287,7 @@ mod tests {
         ]
         .map(|one| has_unknown_times(&one));
         assert_eq!(unknown, [true, true, false, false]);
-        assert!(unmeasured(1).starts_with("Whether 1 target is slow") && unmeasured(2).contains("2 targets are"));
+        assert!(unmeasured(1).contains("of 1 target is") && unmeasured(2).contains("of 2 targets is"));
     }
 
     const NOW: &str = "2026-11-27T13:00:00Z";

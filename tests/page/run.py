@@ -93,7 +93,7 @@ def first_look_shows_everything_that_failed_before(_, driver):
         assert all("status 500" in row[7] for row in page.cells("#requestlist"))
         assert re.match(r"Kept: \d+ requests, all since [\d:]{8}(, failures \(5xx\) since [\d:]{8})?\. 20 of them match; they cost \$0\.0000\.$", page.text("#since")), page.text("#since")
         said = gate.run("requests", "--failed", "--limit", "100").stdout
-        assert said.count("status 500") == 20 and "limit: requests of the key (x 10)" in said, said
+        assert said.count("status 500") == 20 and "(x 10) limit: requests of the key" in said, said
         for _ in range(5000):
             gate.send("more", few)
         assert gate.run("requests", "--status", "500", "--limit", "100").stdout.count("status 500") == 20
@@ -198,11 +198,39 @@ def dashboard_and_status_judge_the_failures_alike(page, _):
 
 
 def shares_have_one_rule_everywhere(page, _):
-    shares = [[0, 3], [1, 1000], [799, 1000], [999, 1000], [1, 1], [1207, 1000]]
+    shares = [[0, 3], [1, 1000], [37, 529], [29, 200], [999, 1000], [1, 1], [1207, 1000]]
     page.open()
     shown = page.js("return arguments[0].map(([part, of]) => percent(part / of))", shares)
     # The same list is in src/cli/output.rs.
-    assert shown == ["0 %", "< 1 %", "79 %", "99 %", "100 %", "120 %"], shown
+    assert shown == ["0 %", "< 1 %", "7 %", "15 %", "> 99 %", "100 %", "121 %"], shown
+
+
+def the_start_of_failures_does_not_move_with_the_window(page, _):
+    page.open()
+    page.until(lambda: page.js("return !missing.size && !!forecasts"))
+    since, failed = page.js("""const end = Date.parse(now.time), minute = (ago, failed) => ({start: new Date(end - ago * 6e4).toISOString(), requests: 9, failed, refused: 0, left: 0})
+        now = {...now, reasons: ['5xx'], minutes: [minute(50, 1), ...[20, 19, 17, 16, 15, 12, 8, 5, 3, 1, 0].map(ago => minute(ago, 3)), minute(0, 0)]}
+        overview()
+        return [[...document.querySelectorAll('#attention tbody tr')].find(row => row.cells[1].textContent === 'gateway').cells[3].textContent, minuteOf(now.minutes[1].start)]""")
+    assert since == failed, (since, failed)
+
+
+def more_than_a_hundred_requests_are_listed_on_demand(page, _):
+    # The first look begins to keep more.
+    page.open("requests")
+    page.until(lambda: page.js("return !!kept"))
+    for _ in range(130):
+        page.gate.chat()
+    page.until(lambda: page.at("#morerows").is_displayed())
+    page.go("requests?status=2xx")
+    page.until(lambda: len(page.cells("#requestlist")) == 100)
+    page.at("#morerows").click()
+    page.until(lambda: len(page.cells("#requestlist")) > 129)
+    key = page.js("return [1, 5].map(cost_used => stateOfKey({name: 'k', status: 'live', cost_used, tokens_used: 0, limits: {budget: 5, tokens: 0}, renews: now.time}).outerHTML)")
+    assert key == ['<span class="good">live</span>', '<span class="warn">live, spent</span>'], key
+    # A status is a class or one status; 499 is no refusal.
+    shown = page.js("""return ['499', '4xx', '2xx'].map(status => { params.set('status', status); return [200, 404, 499, 502].filter(status => fits({status})) })""")
+    assert shown == [[499], [404], [200]], shown
 
 
 def a_slow_target_is_shown_with_its_start_and_its_usual_time(page, _):
@@ -237,8 +265,9 @@ def what_needs_attention_is_sorted_by_urgency_and_opened(page, _):
             minutes_5: {answered: 10, failed: 10, unanswered: 0}, first_byte_us: {median: 9e6, p95: 9e6, usual: 1e5}, ...more})
         const limits = {budget: 0, tokens: 0}, free = {used: 0, total: 0}
         targets = [one('a/slow', 'slow'), one('b/partly', 'partly_failing'), one('b/ok', 'ok', {first_byte_us: null}), ...Array.from({length: 7}, (_, at) => one('c/down' + at, 'failing'))]
-        groups = [['near', 9, 10], ['spent', 3, 3], ['full', 3, 2]].map(([name, used, total]) => ({name, parent: null, renews: now.time, budget: {used, total}, tokens: free}))
+        groups = [['near', 9, 10], ['soon', 1, 4], ['spent', 3, 3], ['full', 3, 2]].map(([name, used, total]) => ({name, parent: null, renews: now.time, budget: {used, total}, tokens: free}))
         keyList = [{id: 'K', name: 'k', group: 'full', status: 'live', cost_used: 0, tokens_used: 0, limits, renews: now.time}]
+        forecasts = [{what: 'group', name: 'soon', unit: 'usd', forecast: 'spent 23:59 UTC'}]
         now = {...now, refused: [{what: 'key', id: 'K', name: 'k', requests: 90, refused: 90, status: 429, since: now.time}]}
         overview()
         const read = () => [...document.querySelectorAll('#attention tbody tr')].map(row => row.cells[1].textContent)
@@ -247,8 +276,8 @@ def what_needs_attention_is_sorted_by_urgency_and_opened(page, _):
         targetTable()
         return [first, words, read(), document.getElementById('attention').textContent, document.querySelector('#targetlist tr[data-id="b/ok"]').textContent]""")
     assert first == [f"c/down{at}" for at in range(7)] + ["group full"], first
-    assert words == "and 4 more" and opened == first + ["b/partly", "a/slow", "group spent", "group near"], (words, opened)
-    assert "key k: 90 of 90 requests refused in 5 min" in told and "Not known yet for 1: the usual time to the first byte." in told, told
+    assert words == "and 5 more" and opened == first + ["b/partly", "a/slow", "group spent", "group soon", "group near"], (words, opened)
+    assert "key k: 90 of 90 requests refused in 5 min" in told and "Targets without a usual first-byte time yet: 1 (" in told, told
     assert "not known yet" in state, state
 
 
@@ -540,7 +569,7 @@ def a_request_is_found_by_its_id(page, _):
     assert all(word in detail for word in ["attempts", "cost", "tokens", "heron"]), detail
     page.press("Close")
     page.go("requests?q=no-such-request")
-    page.until(lambda: "Of earlier ones nothing is kept (the log has them): all since" in page.text("#requestlist"))
+    page.until(lambda: "No match. The log has older ones. Kept: all since" in page.text("#requestlist"))
 
 
 def without_a_token_only_the_sign_in_form_is_shown(_, driver):
@@ -1008,6 +1037,8 @@ def pictures(driver, folder):
 
 CASES = [
     what_needs_attention_is_sorted_by_urgency_and_opened,
+    the_start_of_failures_does_not_move_with_the_window,
+    more_than_a_hundred_requests_are_listed_on_demand,
     a_target_that_was_only_refused_stays_failing_after_its_cool_down,
     a_key_whose_requests_are_all_refused_needs_attention,
     attempts_that_hang_are_shown_with_the_age_of_the_oldest,

@@ -133,7 +133,7 @@ impl RequestJob {
         };
         let time = cx.report.date.iso(cx.now.unix);
         let Some(keep) = keep else { return cx.commands.orders.log(|out| line.write(time, out)) };
-        let first = target.filter(|_| at.sent != Mono::NEVER && at.first != Mono::NEVER);
+        let first = target.filter(|_| outcome.status < 400 && at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
             cost_nano: bill.filter(|_| request.model().is_some_and(|model| model.priced)).map(|bill| bill.cost_nano),
             first: first.map(|target| FirstByte {

@@ -80,5 +80,5 @@ fn cost_of_a_session_is_that_of_the_ledger() {
     let cost = usage["data"][0]["cost_usd"].as_f64().unwrap();
     let first = format!("The whole session, from the ledger: 4 requests, ${cost:.4}.\n");
     assert!(said.err.starts_with(&first), "{first}: {}", said.err);
-    assert!(said.err.contains("kept: 1 request, "), "{}", said.err);
+    assert!(said.err.contains("\nKept of it, with refused requests: 1 request, "), "{}", said.err);
 }

@@ -193,6 +193,27 @@ fn target_is_slow_until_its_first_bytes_come_as_before() {
     assert_eq!((&*state, &one["since"]), ("ok", &Value::Null), "{one}");
 }
 
+#[test]
+fn refused_requests_are_no_times_of_a_target() {
+    let mut rig = Rig::with(1, &[READ]);
+    let key = rig.keys.texts["k0"].clone();
+    let serve = |rig: &mut Rig, millis: u64, answer: &str| {
+        let (head, body) = request(&key, 200, false);
+        rig.send("c", head + &body);
+        rig.wait(millis);
+        let asked = rig.asked().pop().expect("the provider has received a request");
+        rig.answer(&asked, answer);
+        rig.wait(1000);
+    };
+    target(&mut rig, 0);
+    (0..25).for_each(|_| serve(&mut rig, 1, "HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n{}"));
+    let (_, one) = target(&mut rig, 1);
+    assert_eq!((&one["minutes_5"]["answered"], &one["first_byte_us"]), (&25.into(), &Value::Null), "{one}");
+    serve(&mut rig, 900, &large_answer(10));
+    let median = target(&mut rig, 2).1["first_byte_us"]["median"].as_u64();
+    assert!(median.is_some_and(|median| (800_000..1_000_000).contains(&median)), "{median:?}");
+}
+
 /// Returns the state of the gateway in one word.
 fn health(rig: &mut Rig, look: usize) -> String {
     let label = connect(rig, 700 + look);
