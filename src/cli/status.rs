@@ -64,7 +64,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         .collect();
     let notices = notices(&lines, &targets, (list(&budgets["data"]), list(&status["refused"])), now);
     lines.extend(notices);
-    let lines: Vec<String> = lines.iter().map(|line| fitted(format!("  {}\n", clean(line)))).collect();
+    let lines: Vec<String> = lines.iter().map(|line| item(line)).collect();
     print(&format!("{}\n{}", status["health"].as_str().unwrap_or("unknown"), lines.concat()))?;
     print(&table(&targets, now, args.wide))?;
     let unknown = targets.iter().filter(|one| has_unknown_times(one)).count();
@@ -72,6 +72,11 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         remark(&fitted(unmeasured(unknown)));
     }
     Ok(())
+}
+
+/// A line of the list, wrapped deeper than it begins.
+fn item(line: &str) -> String {
+    fitted(format!("    {}\n", clean(line))).replacen("    ", "  ", 1)
 }
 
 /// True for a target with answers that cannot be compared with earlier ones: it may be slow.

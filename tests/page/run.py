@@ -833,6 +833,8 @@ def tables_and_help_fit_eighty_columns(_, driver):
         gate.send("#sim status=503")
         said = on_terminal(gate, "status")
         assert all(word in said for word in ["ANSWERED", "FAILED", "status 503"]), said
+        said = on_terminal(gate, "status", columns=40)
+        assert re.search(r"\n  target .*\n    \S", said), said
     finally:
         gate.end()
 

@@ -428,7 +428,7 @@ mod tests {
         let text = table(&[budget], true, NOON);
         let cells = text.lines().nth(1).unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty());
         let cells: Vec<&str> = cells.collect();
-        let end = ["30 %", "lasts", "$153.0000", "1 day", "2026-12-01"];
+        let end = ["31 %", "lasts", "$153.0000", "1 day", "2026-12-01"];
         assert_eq!(cells[cells.len() - 5..], end, "{text}");
         let [one, two] = [1, 2]
             .map(|tokens| BudgetLine { is_money: false, ..self::budget(Period::Day, [0, 1], &[]) }.amount(tokens));
