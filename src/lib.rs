@@ -107,6 +107,7 @@
 //! | a key works immediately after it is issued | `gateway::lookups` |
 //! | several hosts admit no more than one would, within the bound of [`docs::explanation::shared_ledger`] | `store::remote`, its scripts |
 //! | one key cannot lock out others | `gateway::budget`, `gateway::helpers`, [`io::worker`] |
+//! | a captured request shows no credential, and waits for no disk | `gateway::captures`, `cli::serve::capture` |
 //! | no body or answer blocks the event loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME, PIPELINE_BURST, BULK}` |
 
 #[doc(inline)]

@@ -116,6 +116,7 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
+            capture: None,
         }
     });
     (records.collect(), text)
@@ -246,6 +247,7 @@ impl World {
                 Order::Log(lines) | Order::Spans(_, lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
                 Order::LetServe(_)
+                | Order::Capture(_)
                 | Order::Alerts(..)
                 | Order::Counted(_)
                 | Order::Asks(_)

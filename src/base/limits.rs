@@ -133,6 +133,14 @@ pub const RUNS_PER_FLUSH: usize = 64;
 pub const LOG_BYTES_MAX: usize = 4 << 20;
 /// Time that shutdown waits for a stderr that accepts no more lines.
 pub const LOG_PARTING: Duration = Duration::from_secs(1);
+/// Bytes of the body of a captured request or answer; the rest is left out and counted.
+pub const CAPTURE_PART_MAX: usize = 4 << 20;
+/// Requests to providers that are kept of one captured request.
+pub const CAPTURE_SENT_MAX: usize = 8;
+/// Bytes of a file of captured requests before another one is begun.
+pub const CAPTURE_FILE_MAX: u64 = 64 << 20;
+/// Longest time for which the traffic of a key is captured.
+pub const CAPTURE_TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// Bytes of spans waiting for a slow collector; spans beyond it are dropped and counted.
 pub const SPANS_BYTES_MAX: usize = 4 << 20;
 /// Spans per request to a collector.

@@ -196,6 +196,10 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
                 Some(disabled) => (args.disable, args.enable) = (disabled, !disabled),
                 None => return Err(expected(&name, "true or false")),
             },
+            "capture_until" if is_edit => {
+                let until = if is_null { "0".into() } else { text()? };
+                args.capture = Some(fits(&name, keys::parse_capture(&until))?);
+            }
             _ => return Err(unknown(&name)),
         }
     }

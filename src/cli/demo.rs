@@ -169,6 +169,7 @@ fn issue_key(db: &Path, config: &Config, (name, plan, group): (&str, &str, Optio
         group: group.map(str::to_owned),
         labels: Vec::new(),
         former: Vec::new(),
+        capture: None,
     };
     let failed = |error| format!("cannot issue a key: {error}");
     Sqlite::open(db, Mode::Shared).map_err(failed)?.insert_key(&record).map_err(failed)?;

@@ -5,6 +5,7 @@
 mod actor;
 pub(super) mod api;
 pub(super) mod budgets;
+pub(super) mod capture;
 mod listing;
 mod lookup;
 mod options;
@@ -14,8 +15,10 @@ pub(super) use actor::Actor;
 pub use listing::ListArgs;
 pub(super) use listing::limit_json;
 pub use lookup::KeyArgs;
-pub use options::KeyOptions;
-pub(super) use options::{KeyLimit, parse_budget, parse_expiry, parse_group, parse_label, parse_limit, parse_name};
+pub use options::{Expiry, KeyOptions};
+pub(super) use options::{
+    KeyLimit, parse_budget, parse_capture, parse_expiry, parse_group, parse_label, parse_limit, parse_name,
+};
 
 use super::args::ConfigArg;
 use super::ledger::present;
@@ -107,7 +110,7 @@ pub struct SetArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Id (the twelve characters after `live_`) or unique name of the key
+    /// Id (after `live_`) or unique name of the key
     #[arg(value_name = "KEY")]
     pub key: String,
     /// New name
@@ -122,6 +125,9 @@ pub struct SetArgs {
     /// Accept a disabled key again
     #[arg(long)]
     pub enable: bool,
+    /// Time for which its traffic is captured, which another command sets.
+    #[arg(skip)]
+    pub capture: Option<Expiry>,
     /// Print JSON: the changed record
     #[arg(long)]
     pub json: bool,
@@ -133,10 +139,10 @@ pub struct RotateArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Id (the twelve characters after `live_`) or unique name of the key
+    /// Id (after `live_`) or unique name of the key
     #[arg(value_name = "KEY")]
     pub key: String,
-    /// Time for which the old secret stays valid; with 0s running gateways reject it within a second
+    /// Time for which the old secret stays valid; 0s ends it within a second
     #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = GRACE)]
     pub grace: Duration,
     /// Print JSON: the key and its record
@@ -145,9 +151,15 @@ pub struct RotateArgs {
 }
 
 impl SetArgs {
+    /// The current time, for a change. If an end depends on it, it is checked first.
+    fn present(&self, high: &Config) -> Result<Unix, Failure> {
+        if self.capture.is_some() { present(high) } else { self.options.present(high) }
+    }
+
     /// True if the command changes nothing.
     fn is_empty(&self) -> bool {
-        self.name.is_none() && self.options.is_empty() && !self.disable && !self.enable
+        let is_same = self.name.is_none() && self.options.is_empty() && self.capture.is_none();
+        is_same && !self.disable && !self.enable
     }
 }
 
@@ -247,7 +259,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     if args.is_empty() {
         return Err(Failure::misused(NOTHING));
     }
-    let now = args.options.present(&high)?;
+    let now = args.present(&high)?;
     let record = set_in(&high, &find(&high, &args.key)?.id, args, &Actor::COMMAND, now)?;
     if args.json {
         return print_json(&KeyLine::new(record, &high, &Used::default(), now));
@@ -268,6 +280,7 @@ fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &Actor<'_>, now: Unix) 
         args.options.apply(high, now, key)?;
         key.name = args.name.clone().unwrap_or_else(|| key.name.clone());
         key.disabled = args.disable || (key.disabled && !args.enable);
+        key.capture = options::captured_until(args.capture, key.capture, now)?;
         Ok(())
     });
     edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id.as_str()))?
@@ -348,6 +361,7 @@ fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Fail
         group: None,
         labels: Vec::new(),
         former: Vec::new(),
+        capture: None,
     };
     args.options.apply(high, now, &mut key)?;
     Ok(key)
@@ -403,7 +417,7 @@ impl Fresh {
 
 #[cfg(test)]
 mod tests {
-    use super::options::{Expiry, KeyLimit};
+    use super::options::KeyLimit;
     use super::*;
     use crate::cli::demo_config::tests::parsed;
     use crate::policy::config::StoreUrl;
@@ -581,6 +595,7 @@ mod tests {
             options,
             disable: false,
             enable: false,
+            capture: None,
             json: false,
         }
     }

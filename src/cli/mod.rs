@@ -104,6 +104,9 @@ enum Command {
     #[command(after_help = "Example:\n  tollgate keys issue --name ann")]
     #[command(subcommand)]
     Keys(Box<keys::KeysCommand>),
+    /// Write one key's requests and responses to a file for a limited time
+    #[command(after_help = "Example:\n  tollgate capture ann --for 1h")]
+    Capture(keys::capture::CaptureArgs),
     /// List models: names, ids, context sizes, prices
     #[command(after_help = "Example:\n  tollgate models --json")]
     Models(ModelsArgs),
@@ -141,6 +144,7 @@ impl Command {
             Command::Check(args) => Some(&mut args.config.config),
             Command::Ready(args) => Some(&mut args.config.config),
             Command::Keys(command) => Some(&mut command.config().config),
+            Command::Capture(args) => Some(&mut args.config.config),
             Command::Models(args) => Some(&mut args.config.config),
             Command::Prices(args) => Some(&mut args.config.config),
             Command::Alerts(command) => Some(&mut command.config().config),
@@ -193,6 +197,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Ready(args) => ready::run(args),
         Command::Keys(command) => keys::run(command),
+        Command::Capture(args) => keys::capture::run(args),
         Command::Models(args) => models::run(args),
         Command::Prices(args) => prices::run(args),
         Command::Alerts(command) => alerts::run(command),

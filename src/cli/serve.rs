@@ -33,6 +33,7 @@ use std::sync::Arc;
 use upgrade::{HandoverReceiver, HandoverSender, Listening, ReceivedLedger};
 
 mod alerts;
+mod capture;
 pub(super) mod descriptors;
 mod exporter;
 mod ledger;

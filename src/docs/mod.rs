@@ -119,6 +119,9 @@ pub mod how_to {
     #[doc = include_str!("how-to/behind-a-proxy.md")]
     pub mod behind_a_proxy {}
 
+    #[doc = include_str!("how-to/capture.md")]
+    pub mod capture {}
+
     #[doc = include_str!("how-to/clock.md")]
     pub mod clock {}
 

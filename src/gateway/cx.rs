@@ -4,6 +4,7 @@
 use super::admin::{Desk, Recorder};
 use super::alert_watch::AlertWatch;
 use super::budget::{Budget, Gate};
+use super::captures::Captures;
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
@@ -140,6 +141,7 @@ pub(crate) struct Reporting {
     pub(crate) date: DateCache,
     /// Secret that users and conversations are hashed with.
     pub(crate) hash_key: HashKey,
+    pub(crate) captures: Captures,
 }
 
 /// Connections of clients, and the state of the admin listener.
@@ -219,6 +221,7 @@ impl Cx {
                 scratch: Vec::new(),
                 date: DateCache::default(),
                 hash_key: std::mem::take(&mut start.hash_key),
+                captures: Captures::default(),
             },
             connections: Connections {
                 limits,

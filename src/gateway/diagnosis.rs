@@ -2,6 +2,7 @@
 //! attempts, unknown names. Data, and its form in the log line; filled in by `exchange::diagnosis`. Text from a client
 //! or a provider is in printable form here, and cut.
 
+use super::captures::Captured;
 use super::trace::Trace;
 use crate::base::text::push_number;
 use crate::policy::cause::Cause;
@@ -44,6 +45,8 @@ pub(crate) struct Diagnosis {
     pub(crate) key: Option<KeyIx>,
     /// Trace of the request, independent of its result.
     pub(crate) trace: Option<Box<Trace>>,
+    /// What is kept of a captured request, independent of its result.
+    pub(crate) captured: Option<Box<Captured>>,
 }
 
 /// A failed attempt.

@@ -1,9 +1,12 @@
 //! Applies changes of the keys in the ledger, and logs them.
 
+use super::captures::CaptureNews;
 use super::cx::Cx;
 use crate::base::limits::KEYS_TOLD_MAX;
 use crate::base::text::push_number;
-use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
+use crate::base::time::Unix;
+use crate::policy::keys::{Key, KeyId, KeyNews, KeyRecord};
+use crate::policy::window;
 use crate::wire::json::write_string;
 
 impl Cx {
@@ -54,6 +57,53 @@ impl Cx {
         });
     }
 
+    /// Logs the captures that are on when the process starts.
+    pub(crate) fn tell_of_captures(&mut self) {
+        let now = self.now.unix;
+        let captured =
+            self.access.keys.captured(now).map(|key| (key.id(), key.name().to_owned(), key.captured_until()));
+        for (id, name, until) in captured.collect::<Vec<_>>() {
+            self.tell_of_capture(&id, &name, until);
+        }
+    }
+
+    /// Logs that the traffic of a key is captured, or not any more.
+    fn tell_of_capture(&mut self, id: &KeyId, name: &str, until: Option<Unix>) {
+        self.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"capture\",\"outcome\":\"");
+            out.extend_from_slice(if until.is_some() { b"on" } else { b"off" });
+            out.extend_from_slice(b"\",\"key\":\"");
+            out.extend_from_slice(id.text());
+            out.extend_from_slice(b"\",\"name\":");
+            write_string(out, name);
+            if let Some(until) = until {
+                out.extend_from_slice(b",\"until\":\"");
+                window::write_iso(until, out);
+                out.push(b'"');
+            }
+        });
+    }
+
+    /// A captured request with `bytes` bytes has been written, or is lost (with the reason), or was not to be written.
+    pub(crate) fn captured(&mut self, bytes: usize, done: Option<Result<(), String>>) {
+        self.report.captures.release(bytes, &mut self.memory.pool);
+        let Some(done) = done else { return };
+        let Some(news) = self.report.captures.ended(done.is_ok()) else { return };
+        self.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"capture\",\"outcome\":");
+            match (news, &done) {
+                (CaptureNews::Recovered(lost), _) => {
+                    out.extend_from_slice(b"\"recovered\",\"requests_lost\":");
+                    push_number(out, lost);
+                }
+                (CaptureNews::Failed, done) => {
+                    out.extend_from_slice(b"\"failed\",\"error\":");
+                    write_string(out, done.as_ref().err().map_or("", String::as_str));
+                }
+            }
+        });
+    }
+
     /// Applies one key's record, known or new.
     pub(crate) fn learn_key(&mut self, record: KeyRecord) {
         let news = self.access.keys.news(&record);
@@ -63,7 +113,11 @@ impl Cx {
             }
             self.access.keys_told += 1;
         }
+        let capture = news.and_then(|_| self.capture_news(&record));
         let (key, kind) = self.access.keys.learn(record);
+        if let Some((id, name, until)) = capture {
+            self.tell_of_capture(&id, &name, until);
+        }
         if let Some(kind) = kind {
             self.access.plans.add(kind, &self.access.keys, &self.setup.config, &self.accounts.meter);
         }
@@ -73,6 +127,15 @@ impl Cx {
             self.give_back_grants(number);
             self.rebudget(key);
         }
+    }
+
+    /// Change of a key's capture that its new record brings, with its name, and the end if the capture is on.
+    fn capture_news(&self, record: &KeyRecord) -> Option<(KeyId, String, Option<Unix>)> {
+        let now = self.now.unix;
+        let known = self.access.keys.index_of(&record.id).map(|key| self.access.keys.get(key));
+        let before = known.filter(|key| key.is_captured(now)).and_then(Key::captured_until);
+        let until = record.capture.map(|until| Unix(until.0.next_multiple_of(1000))).filter(|until| now < *until);
+        (before != until).then(|| (record.id, record.name.clone(), until))
     }
 
     /// Warns of keys whose plan or group is not configured: they are refused.

@@ -18,6 +18,7 @@ mod alerts;
 mod budget;
 mod budget_news;
 mod budget_sums;
+mod captures;
 mod client;
 mod clock;
 mod credential;
@@ -103,6 +104,7 @@ impl Gateway {
         cx.look_up_all();
         cx.upstreams.discovery.restart(&cx.setup.config, now.mono);
         cx.warn_of_missing();
+        cx.tell_of_captures();
         cx.look_at_clock();
         cx.announce_alerts(None);
         Gateway { driver: Driver::with_room(room, cx), client_listeners: start.client_listeners }
@@ -356,6 +358,7 @@ impl Core for Gateway {
                 driver.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             Notice::Spans(lost, news) => driver.cx.spans_lost(lost, news),
+            Notice::Captured(bytes, done) => driver.cx.captured(bytes, Some(done)),
             Notice::LookForTrouble => driver.cx.look_for_trouble(),
             Notice::Worked(done) => driver.offloaded(done),
             Notice::Desk(answer) => driver.admins().desk_answered(*answer),

@@ -1,6 +1,7 @@
 //! Commands for helper threads and notifications from them. Data only.
 
 pub use super::admin::{ChangeAuthor, DeskAnswer, DeskAsk, ListPart, UNKNOWN_AFTER};
+pub use super::captures::Captured;
 pub use super::offload::{FinishedJob, Work};
 use crate::base::time::Unix;
 use crate::policy::alert::AlertNews;
@@ -21,6 +22,8 @@ pub enum Order {
     Log(Vec<u8>),
     /// Spans in JSON, one per line, for the collector of this configuration. [`Notice::Spans`] reports lost ones.
     Spans(Arc<Config>, Vec<u8>),
+    /// A captured request that has ended, for the file of its key. Answered by [`Notice::Captured`].
+    Capture(Box<Captured>),
     /// News for alerts, which are delivered as the present configuration says, or only that configuration. The thread
     /// that delivers them sends [`Notice::LookForTrouble`] every second.
     Alerts(Arc<Config>, Vec<AlertNews>),
@@ -253,6 +256,8 @@ pub enum Notice {
     /// Number of lost spans. If the state has changed: the reason why the collector does not accept them, or that it
     /// does again.
     Spans(u64, Option<Result<(), String>>),
+    /// A captured request with this number of bytes is in its file, or it is lost; with the reason.
+    Captured(usize, Result<(), String>),
     /// Looks for targets and a ledger in trouble, to raise alerts.
     LookForTrouble,
     /// A job is done.

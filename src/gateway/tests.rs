@@ -39,6 +39,7 @@ fn gateway_of(config: &str, count: u8, descriptors: Option<usize>) -> (Gateway, 
         group: None,
         labels: Vec::new(),
         former: Vec::new(),
+        capture: None,
     };
     let read = |_: &str| Ok(String::new());
     let source = Source { file: "t", text: config, env: &|_| None, read: &read, run: &Source::no_program };

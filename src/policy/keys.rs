@@ -4,6 +4,7 @@
 use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
 use crate::base::order;
+use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Unix;
 use crate::wire::{Passthrough, Shape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -33,6 +34,27 @@ pub fn stands_in(text: &str, prefix: &str) -> bool {
 
 /// See [`stands_in`].
 const TOLD_MIN: usize = 4;
+
+/// Characters behind the prefix of our keys from which on a word looks like one.
+const KEY_MIN: usize = 16;
+
+/// True if a text contains a key in the wrong place: one of ours anywhere, or a word that begins like a key of ours or
+/// of another service.
+pub fn holds_key(text: &str, prefix: &str) -> bool {
+    let begins = || begun_by(text, prefix).any(|rest| key_length(rest) >= KEY_MIN);
+    stands_in(text, prefix) || holds_secret(text) || begins()
+}
+
+/// The first key with this prefix in a text, also if it is cut: the end of its public part, and its own end.
+pub fn find_key(text: &str, prefix: &str) -> Option<(usize, usize)> {
+    let found = text.match_indices(prefix).find_map(|(at, _)| {
+        let begin = at + prefix.len() + LIVE.len();
+        let tail = text.as_bytes()[at + prefix.len()..].strip_prefix(LIVE)?;
+        let length = tail.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        (length > ID_LEN).then_some((begin + ID_LEN, begin + length))
+    });
+    found.filter(|_| !prefix.is_empty())
+}
 
 /// The public part of a key: twelve base62 characters, safe to log, naming the key in every command.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -289,6 +311,8 @@ pub struct KeyRecord {
     pub labels: Vec<(String, String)>,
     /// Former secrets that stay valid for some time after a rotation, at most [`FORMER_MAX`].
     pub former: Vec<Former>,
+    /// Moment until which its traffic is captured; `None` if it is not.
+    pub capture: Option<Unix>,
 }
 
 impl KeyRecord {

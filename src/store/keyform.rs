@@ -41,6 +41,8 @@ struct StoredKey {
     group: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     labels: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    capture: Option<u64>,
 }
 
 /// A key's labels as a JSON array of pairs.
@@ -82,6 +84,7 @@ pub fn record_text(key: &KeyRecord) -> String {
         limits: key.limits,
         group: key.group.clone(),
         labels: key.labels.clone(),
+        capture: key.capture.map(|until| until.0),
     };
     serde_json::to_string(&stored).unwrap_or_default()
 }
@@ -105,6 +108,7 @@ pub fn record_from(text: &str) -> Option<KeyRecord> {
         limits: stored.limits,
         group: stored.group,
         labels: stored.labels,
+        capture: stored.capture.map(Unix),
     })
 }
 
@@ -130,6 +134,7 @@ mod tests {
             group: Some("labs".to_string()),
             labels: vec![("team".to_string(), "a \"b\"".to_string())],
             former: former.to_vec(),
+            capture: Some(Unix(9)),
         };
         assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
         key.scope.models_allowed = None;
@@ -142,9 +147,9 @@ mod tests {
         assert_eq!(labels_from(&labels_text(&key.labels)), key.labels);
         assert_eq!((labels_from("[]"), labels_from("nonsense")), (Vec::new(), Vec::new()));
         (key.disabled, key.limits) = (false, LimitOverrides::default());
-        (key.group, key.labels) = (None, Vec::new());
+        (key.group, key.labels, key.capture) = (None, Vec::new(), None);
         let text = record_text(&key);
-        for word in ["disabled", "limits", "group", "labels"] {
+        for word in ["disabled", "limits", "group", "labels", "capture"] {
             assert!(!text.contains(word), "older records do not have this member: {text}");
         }
         assert_eq!(record_from(&text), Some(key));

@@ -11,6 +11,7 @@ use super::api::{Batch, Leftover, StoreError};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
 use crate::policy::row::Row;
 use rustix::fs::{Mode, OFlags};
@@ -167,6 +168,11 @@ impl Place {
     /// Path of the file of alerts.
     pub(super) fn alerts(&self) -> PathBuf {
         self.folder.join(format!("{}.alerts", self.stem))
+    }
+
+    /// Path of the file with the captured requests of a key.
+    pub fn capture(&self, key: &KeyId) -> PathBuf {
+        self.folder.join(format!("capture-{key}.jsonl"))
     }
 
     fn prefix(&self) -> String {

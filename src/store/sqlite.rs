@@ -48,21 +48,21 @@ use tally::Tally;
 use value::{Fallible, int, key_id, uint};
 
 const SELECT_KEY: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels FROM keys WHERE id = ?1";
+    disabled, limits, grp, labels, capture FROM keys WHERE id = ?1";
 const SELECT_PAGE: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels FROM keys INDEXED BY keys_created
+    disabled, limits, grp, labels, capture FROM keys INDEXED BY keys_created
     WHERE (created, id) > (?1, ?2) AND substr(name, 1, length(?3)) = ?3
     AND (length(name) = length(?3) OR NOT ?4) ORDER BY created, id LIMIT ?5";
 const SELECT_NAMED: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels FROM keys WHERE name = ?1 ORDER BY created, id";
+    disabled, limits, grp, labels, capture FROM keys WHERE name = ?1 ORDER BY created, id";
 const SELECT_PIECE: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels FROM keys WHERE id > CAST(?1 AS TEXT) ORDER BY id LIMIT ?2";
+    disabled, limits, grp, labels, capture FROM keys WHERE id > CAST(?1 AS TEXT) ORDER BY id LIMIT ?2";
 const INSERT_KEY: &str =
     "INSERT INTO keys (id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits, grp, labels) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+    disabled, limits, grp, labels, capture) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
 const UPDATE_KEY: &str = "UPDATE keys SET digest = ?2, name = ?3, plan = ?4, endpoints = ?5, models = ?6, created = ?7,
     expires = ?8, revoked = ?9, former = ?10, disabled = ?11, limits = ?12, grp = ?13,
-    labels = ?14 WHERE id = ?1";
+    labels = ?14, capture = ?15 WHERE id = ?1";
 
 /// Bytes of a page of the file, unless the configuration says otherwise.
 pub const PAGE_SIZE: u32 = 4096;
@@ -512,6 +512,7 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
             keyform::limits_text(&key.limits),
             key.group,
             keyform::labels_text(&key.labels),
+            key.capture.map(|until| int(until.0)),
         ],
     )
 }
@@ -578,5 +579,6 @@ fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
         limits: keyform::limits_from(row.get_ref(11)?.as_str()?),
         group: row.get(12)?,
         labels: keyform::labels_from(row.get_ref(13)?.as_str()?),
+        capture: moment(14)?,
     })
 }

@@ -72,6 +72,7 @@ fn record(id: &str, created: u64) -> KeyRecord {
         group: None,
         labels: Vec::new(),
         former: Vec::new(),
+        capture: None,
     }
 }
 

@@ -418,6 +418,9 @@ impl World {
                         let answer = ask.answer(200, Ok(b"{}".to_vec()));
                         self.gateway.notice(Notice::Desk(answer), self.now);
                     }
+                    Order::Capture(captured) => {
+                        self.gateway.notice(Notice::Captured(captured.kept(), Ok(())), self.now)
+                    }
                     Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),

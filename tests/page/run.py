@@ -639,6 +639,13 @@ def a_key_is_issued_copied_used_changed_rotated_and_revoked(page, _):
     page.until(lambda: any(row[0] == "changed" and row[5] == "heron-small, ibis-small" for row in page.cells("#keylist")))
     assert page.gate.api("keys/" + one["id"])["limits"]["requests"] == 40
     page.gate.wait(lambda: page.gate.chat(key=key)[0] == 403)
+    for button, said in [("Capture for 1 h", True), ("End capture", False)]:
+        page.act(button, "changed")
+        assert ("prompts and responses go to a file" in page.text("#box")) == said
+        page.at("#yes").click()
+        page.until(lambda: not page.at("#box").is_displayed())
+        assert (page.gate.api("keys/" + one["id"])["capture_until"] is not None) == said
+        page.until(lambda: page.js("keys()") is None)
     page.act("Rotate", "changed")
     page.fill("grace", "1h")
     page.at("#yes").click()
@@ -659,7 +666,7 @@ def a_key_is_issued_copied_used_changed_rotated_and_revoked(page, _):
     page.until(lambda: not any(row[0] == "changed" for row in page.cells("#keylist")))
     page.gate.wait(lambda: page.gate.chat(key=fresh, model="heron-small")[0] == 401)
     page.at("#audit summary").click()
-    page.until(lambda: [row[2] for row in page.cells("#auditlist")[:5]] == ["revoke", "rotate", "edit", "edit", "issue"])
+    page.until(lambda: [row[2] for row in page.cells("#auditlist")[:5]] == ["revoke", "rotate", "edit", "edit", "edit"])
     page.at("#issue").click()
     page.fill("name", "x")
     page.fill("expires", "tomorrow")

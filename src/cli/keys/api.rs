@@ -39,7 +39,7 @@ pub(in crate::cli) fn changed(key: &str, args: &SetArgs, high: &Config, by: &Act
     if args.is_empty() {
         return Err(Failure::misused("the body changes nothing: name at least one field"));
     }
-    let now = args.options.present(high)?;
+    let now = args.present(high)?;
     let record = set_in(high, &find(high, key)?.id, args, by, now)?;
     Ok(KeyLine::new(record, high, &Used::default(), now))
 }

@@ -87,6 +87,8 @@ pub(in crate::cli) struct KeyLine {
     /// Budget and token quota with their forecasts, if only this key is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     budgets: Option<Vec<serde_json::Value>>,
+    /// The moment until which its traffic is captured; `None` if it is not.
+    capture_until: Option<String>,
     /// The last day (UTC) on which a request was admitted.
     last_use: Option<String>,
 }
@@ -166,6 +168,7 @@ impl KeyLine {
             nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
             renews: iso(length.bounds(now).1),
             budgets: None,
+            capture_until: key.capture.filter(|until| now < *until).map(iso),
             last_use: used.last(&key.id).map(date),
             name: key.name,
             plan: key.plan,
@@ -408,6 +411,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("last use", line.last_use.unwrap_or_else(never)),
         ("expires", line.expires.unwrap_or_else(never)),
         ("revoked", line.revoked.unwrap_or_else(never)),
+        ("captured", line.capture_until.map_or("no".to_string(), |until| format!("until {until}"))),
         ("former secrets", if former.is_empty() { none() } else { format!("until {former}") }),
     ] {
         table.row(vec![field.to_string(), value]);
@@ -439,6 +443,7 @@ mod tests {
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
+            capture: None,
         }
     }
 

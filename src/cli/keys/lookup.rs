@@ -13,7 +13,7 @@ pub struct KeyArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Id (the twelve characters after `live_`) or unique name of the key
+    /// Id (after `live_`) or unique name of the key
     #[arg(value_name = "KEY")]
     pub key: String,
     /// Print JSON
@@ -99,6 +99,7 @@ mod tests {
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
+            capture: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Options of a key, for `keys issue` and `keys set`.
 
+use crate::base::limits::CAPTURE_TIME_MAX;
 use crate::base::time::Unix;
 use crate::cli::ledger::present;
 use crate::cli::output::Failure;
@@ -31,26 +32,25 @@ pub struct KeyOptions {
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
     /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images,
-    /// moderations, transcriptions, translations, models, quota, or all; all but quota include models, and all but
-    /// models include quota
+    /// moderations, transcriptions, translations, models, quota, or all; the others include models and quota
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// Expiry: a duration (30d), a date (2027-01-31), or never
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub expires: Option<Expiry>,
-    /// Requests per window for this key; 0: no limit; plan: the limit of the plan
+    /// Requests per window for this key; 0: no limit; plan: the plan's limit
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub requests: Option<KeyLimit>,
-    /// Tokens per period for this key, such as 10M; 0: no limit; plan: the limit of the plan
+    /// Tokens per period for this key, such as 10M; 0: no limit; plan: the plan's limit
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens: Option<KeyLimit>,
-    /// Tokens per window for this key; 0: no limit; plan: the limit of the plan
+    /// Tokens per window for this key; 0: no limit; plan: the plan's limit
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens_per_window: Option<KeyLimit>,
-    /// Running requests of this key; 0: no limit; plan: the limit of the plan
+    /// Running requests of this key; 0: no limit; plan: the plan's limit
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub concurrency: Option<KeyLimit>,
-    /// US dollars per period for this key, such as 12.50; 0: no limit; plan: the limit of the plan
+    /// US dollars per period for this key, such as 12.50; 0: no limit; plan: the plan's limit
     #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
     pub budget: Option<KeyLimit>,
 }
@@ -64,15 +64,15 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
         "models" => "Models the key may use: comma-separated ids, or all [default: all]",
         "endpoints" => {
             "Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images, \
-             moderations, transcriptions, translations, models, quota, or all; all but quota include models, and all \
-             but models include quota [default: all]"
+             moderations, transcriptions, translations, models, quota, or all; the others \
+             include models and quota [default: all]"
         }
         "expires" => "Expiry: a duration (30d), a date (2027-01-31), or never [default: never]",
-        "requests" => "Requests per window for this key; 0: no limit [default: the limit of the plan]",
-        "tokens" => "Tokens per period for this key, such as 10M; 0: no limit [default: the limit of the plan]",
-        "tokens_per_window" => "Tokens per window for this key; 0: no limit [default: the limit of the plan]",
-        "concurrency" => "Running requests of this key; 0: no limit [default: the limit of the plan]",
-        "budget" => "US dollars per period for this key, such as 12.50; 0: no limit [default: the limit of the plan]",
+        "requests" => "Requests per window for this key; 0: no limit [default: the plan's limit]",
+        "tokens" => "Tokens per period for this key, such as 10M; 0: no limit [default: the plan's limit]",
+        "tokens_per_window" => "Tokens per window for this key; 0: no limit [default: the plan's limit]",
+        "concurrency" => "Running requests of this key; 0: no limit [default: the plan's limit]",
+        "budget" => "US dollars per period for this key, such as 12.50; 0: no limit [default: the plan's limit]",
         _ => return option,
     };
     option.help(help)
@@ -123,6 +123,34 @@ pub(in crate::cli) fn parse_expiry(text: &str) -> Result<Expiry, String> {
     let after = units::duration(text).filter(|length| !length.is_zero()).map(Expiry::After);
     let expiry = after.or_else(|| parse_moment(text).map(Expiry::At));
     expiry.ok_or_else(|| "expected a duration such as 30d, a date such as 2027-01-31, or never".to_string())
+}
+
+/// Parses the time for which traffic is captured; [`Expiry::Never`] means that it is not.
+pub(in crate::cli) fn parse_capture(text: &str) -> Result<Expiry, String> {
+    let expiry =
+        if text.trim_end_matches(['s', 'm', 'h', 'd']) == "0" { Ok(Expiry::Never) } else { parse_expiry(text) };
+    expiry.ok().filter(|_| text != "never").ok_or_else(|| {
+        "expected a duration such as 1h, a date such as 2027-01-31T18:00:00Z, or 0 to end the capture".to_string()
+    })
+}
+
+/// The end of a capture after a change, which was `before`.
+pub(super) fn captured_until(change: Option<Expiry>, before: Option<Unix>, now: Unix) -> Result<Option<Unix>, Failure> {
+    let most = u64::try_from(CAPTURE_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
+    let millis = match change {
+        None => return Ok(before),
+        Some(Expiry::Never) => return Ok(None),
+        Some(Expiry::At(at)) if at <= now => {
+            return Err(Failure::misused(format!("capture: {} is in the past", iso(at))));
+        }
+        Some(Expiry::At(at)) => at.0 - now.0,
+        Some(Expiry::After(length)) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
+    };
+    match millis <= most {
+        // Gateways know whole seconds.
+        true => Ok(Some(Unix((now.0 + millis).next_multiple_of(1000)))),
+        false => Err(Failure::misused("capture: expected at most 7d")),
+    }
 }
 
 pub(in crate::cli) fn parse_group(text: &str) -> Result<KeyGroup, String> {
@@ -298,6 +326,8 @@ impl KeyOptions {
 mod tests {
     use super::*;
 
+    const NOW: Unix = Unix(1_795_000_000_000);
+
     #[test]
     fn expiry_is_a_duration_a_date_or_never() {
         assert_eq!(parse_expiry("30d"), Ok(Expiry::After(Duration::from_secs(30 * 86_400))));
@@ -306,6 +336,26 @@ mod tests {
         for wrong in ["", "0s", "30", "tomorrow"] {
             assert!(parse_expiry(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn capture_lasts_at_most_a_week() {
+        let hours = |hours: u64| Some(Expiry::After(Duration::from_secs(hours * 3600)));
+        assert_eq!(parse_capture("1h").ok(), hours(1));
+        for end in ["0", "0s", "0h"] {
+            assert_eq!(parse_capture(end), Ok(Expiry::Never));
+        }
+        for wrong in ["", "1", "never", "tomorrow", "-1h"] {
+            assert!(parse_capture(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(captured_until(hours(168), None, NOW), Ok(Some(Unix(NOW.0 + 7 * 86_400_000))));
+        assert!(matches!(captured_until(hours(169), None, NOW), Err(Failure::Misused(_))));
+        assert!(matches!(captured_until(Some(Expiry::At(NOW)), None, NOW), Err(Failure::Misused(_))));
+        assert_eq!(captured_until(Some(Expiry::At(Unix(NOW.0 + 5))), None, NOW), Ok(Some(Unix(NOW.0 + 1000))));
+        assert_eq!(
+            (captured_until(None, Some(NOW), NOW), captured_until(Some(Expiry::Never), Some(NOW), NOW)),
+            (Ok(Some(NOW)), Ok(None))
+        );
     }
 
     #[test]

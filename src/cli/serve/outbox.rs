@@ -2,13 +2,14 @@
 //! state. Decides nothing.
 
 use super::alerts::{AlertNeeds, AlertSender};
+use super::capture::CaptureWriter;
 use super::exporter::Exporter;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::base::limits::WORK_THREADS;
 use crate::cli::admin_jobs;
 use crate::gateway::Gateway;
-use crate::gateway::orders::{DeskAsk, Notice, Order, Work};
+use crate::gateway::orders::{Captured, DeskAsk, Notice, Order, Work};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
@@ -38,6 +39,8 @@ pub(super) struct Helpers {
     pub(super) exporter: OnceLock<Option<Exporter>>,
     /// Delivers alerts; there is none before they are configured.
     pub(super) alerts: OnceLock<Option<AlertSender>>,
+    /// Writes captured requests; created with the first of them.
+    pub(super) captures: OnceLock<Option<CaptureWriter>>,
     /// Location of the files next to the ledger.
     pub(super) place: OnceLock<Place>,
     /// Answers requests to the admin listener; started by the first of them.
@@ -148,6 +151,7 @@ impl Helpers {
                     store.look_up(ids);
                 }
             }
+            Order::Capture(captured) => self.capture(captured),
             Order::Work(work) => {
                 if let Some(long) = self.worker.get() {
                     long.give(work);
@@ -214,6 +218,19 @@ impl Helpers {
         }
     }
 
+    #[cold]
+    fn capture(&self, captured: Box<Captured>) {
+        let Some(long) = self.worker.get() else { return };
+        let start = || CaptureWriter::start(self.place.get()?.clone(), long.mailbox.clone()).ok();
+        match self.captures.get_or_init(start) {
+            Some(writer) => writer.give(captured),
+            None => {
+                let lost = Notice::Captured(captured.kept(), Err("no thread can be started".to_owned()));
+                let _ = long.mailbox.send(ReactorMessage::Notice(lost));
+            }
+        }
+    }
+
     fn keep(&self, mut rows: Vec<Row>) -> Vec<Row> {
         let store = self.store();
         match (&store.ledger, self.handover.get()) {
@@ -245,6 +262,7 @@ impl Helpers {
             handover.finish();
         }
         self.alerts.get().and_then(Option::as_ref).into_iter().for_each(AlertSender::finish);
+        self.captures.get().and_then(Option::as_ref).into_iter().for_each(CaptureWriter::finish);
         let ledger = self.store().ledger.take();
         let left = ledger.map(LedgerHandle::finish).unwrap_or_default();
         (left, exporter.map(Exporter::finish))

@@ -88,6 +88,8 @@ pub(crate) struct RequestMeta {
     pub(crate) anthropic: bool,
     /// Kind of the client program; unknown before the body has arrived.
     pub(crate) agent: Client,
+    /// The traffic of its key is captured; unknown before the key is identified.
+    pub(crate) captured: bool,
 }
 
 impl RequestMeta {
@@ -107,6 +109,7 @@ impl RequestMeta {
             short,
             anthropic: !head.field(HeaderField::AnthropicVersion).is_empty(),
             agent: Client::default(),
+            captured: false,
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::gateway::budget::Budget;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{AfterResponse, ClientConnection, Oddity, cors, response};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::{Endpoint, Exchange, ExchangeEvent, Forward, Outcome, Output, Request};
+use crate::gateway::exchange::capturing;
+use crate::gateway::exchange::{Endpoint, Exchange, ExchangeEvent, Forward, Outcome, Output, Request, RequestJob};
 use crate::gateway::ids::{ClientId, ClientName, ExchangeId, client_conn};
 use crate::gateway::local;
 use crate::gateway::offload::LAST_OF_ONE;
@@ -62,6 +63,8 @@ pub(crate) struct Clients {
     /// Lent to exchanges, see [`crate::gateway::exchange::DriverCall`]; never kept across a call.
     pub(crate) out: Output,
     pub(super) head_templates: HeadTemplates,
+    /// Head of the answer to a captured request, until its body is kept.
+    pub(super) captured_head: Vec<u8>,
     /// The worklist of the current call.
     pub(crate) queue: VecDeque<Next>,
     /// Clients whose pipelined requests wait until other connections have been served; each only once.
@@ -75,18 +78,26 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// Sends the events in the output.
-    pub(crate) fn forward(&mut self, request: &Request, forward: Forward, cx: &mut Cx) {
+    pub(crate) fn forward(&mut self, job: &mut RequestJob, forward: Forward, cx: &mut Cx) {
         if forward.opens || forward.commits {
-            self.open_stream(request, forward, cx);
+            self.open_stream(&job.request, forward, cx);
         }
+        if forward.captured {
+            capturing::capture_answer(job, &std::mem::take(&mut self.captured_head), &self.out.bytes, cx);
+        }
+        let request = &job.request;
         if let Some(client) = self.table.get_mut(request.client) {
             pass_on(client, request, &self.out.bytes, cx);
         }
     }
 
     /// Sends one large event without a copy.
-    pub(crate) fn forward_bulk(&mut self, request: &Request, forward: Forward, mut bytes: Vec<u8>, cx: &mut Cx) {
-        self.open_stream(request, forward, cx);
+    pub(crate) fn forward_bulk(&mut self, job: &mut RequestJob, forward: Forward, mut bytes: Vec<u8>, cx: &mut Cx) {
+        self.open_stream(&job.request, forward, cx);
+        if forward.captured {
+            capturing::capture_answer(job, &std::mem::take(&mut self.captured_head), &bytes, cx);
+        }
+        let request = &job.request;
         let (cid, http11) = (request.client, request.meta.http11);
         if http11 {
             self.send(cid, cx, |out| write_chunk_size(out, bytes.len()));
@@ -114,8 +125,10 @@ impl Clients {
 
     /// Sends the last events, which are in the output, and ends the stream.
     pub(crate) fn end_stream(&mut self, exchange: &mut Exchange, forward: Forward, outcome: Outcome, cx: &mut Cx) {
+        self.keep_received(exchange, cx);
         self.open_stream(&exchange.job.request, forward, cx);
         exchange.finish(outcome, cx);
+        self.end_captured(exchange, cx);
         let request = &exchange.job.request;
         let (cid, http11) = (request.client, request.meta.http11);
         let bytes = std::mem::take(&mut self.out.bytes);
@@ -135,6 +148,7 @@ impl Clients {
     /// Sends the whole answer in the output: with its length if it fits one buffer, otherwise in chunks.
     #[inline]
     pub(crate) fn answer(&mut self, exchange: &mut Exchange, outcome: Outcome, cx: &mut Cx) {
+        self.keep_received(exchange, cx);
         let cost = exchange.finish(outcome, cx);
         let request = &exchange.job.request;
         let framing = match (self.out.bytes.len() <= HIGH_WATER, request.meta.http11) {
@@ -147,6 +161,7 @@ impl Clients {
             &WholeReply { status: outcome.status, ..WholeReply::ok(framing, response::JSON, cost) },
             cx,
         );
+        self.end_captured(exchange, cx);
     }
 
     /// Sends a large whole answer without a copy: as one chunk, which includes its end, or to the end of the
@@ -158,6 +173,11 @@ impl Clients {
         let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
         let reply = WholeReply { status: outcome.status, ..WholeReply::ok(framing, response::JSON, cost) };
         let after = self.write_head(request, &reply, cx);
+        if request.meta.captured {
+            let whole = body.bytes().strip_suffix(LAST_OF_ONE).filter(|_| http11).unwrap_or(body.bytes());
+            capturing::capture_answer(&mut exchange.job, &std::mem::take(&mut self.captured_head), whole, cx);
+            capturing::end_capture(&mut exchange.job, cx);
+        }
         if http11 {
             let length = body.len().saturating_sub(LAST_OF_ONE.len());
             self.send(cid, cx, |out| write_chunk_size(out, length));
@@ -214,6 +234,10 @@ impl Clients {
             origins: &request.setup.config.server.cors_origins,
             more: reply.more,
         };
+        if request.meta.captured {
+            self.captured_head.clear();
+            head.write(&mut self.captured_head);
+        }
         client.send(&cx.setup.config.server, &mut cx.memory.pool, cx.now.mono, |out| head.write(out));
         after
     }
@@ -249,6 +273,7 @@ impl Clients {
 
     pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome, cx: &mut Cx) {
         exchange.job.notes.explain(refusal, cx);
+        self.keep_received(exchange, cx);
         let endpoint = exchange.job.request.endpoint();
         let cost = exchange.finish(outcome, cx);
         let request = &exchange.job.request;
@@ -265,6 +290,34 @@ impl Clients {
             &WholeReply { status, framing, content_type, refusal: Some(refusal), cost, more: &more },
             cx,
         );
+        self.end_captured(exchange, cx);
+    }
+
+    /// Keeps the request of a captured key, before its connection drops it.
+    #[inline]
+    fn keep_received(&self, exchange: &mut Exchange, cx: &mut Cx) {
+        if exchange.job.request.meta.captured
+            && let Some(client) = self.table.get(exchange.job.request.client)
+        {
+            capturing::capture_received(&mut exchange.job, client.message(), cx);
+        }
+    }
+
+    /// Keeps the last part of an answer for the capture, which is in the output, and has the request written.
+    #[inline]
+    fn end_captured(&mut self, exchange: &mut Exchange, cx: &mut Cx) {
+        if exchange.job.request.meta.captured {
+            capturing::capture_answer(&mut exchange.job, &std::mem::take(&mut self.captured_head), &self.out.bytes, cx);
+            capturing::end_capture(&mut exchange.job, cx);
+        }
+    }
+
+    /// Has a captured request written that ends without a further part of an answer.
+    pub(crate) fn end_unanswered(&mut self, exchange: &mut Exchange, cx: &mut Cx) {
+        self.keep_received(exchange, cx);
+        if exchange.job.request.meta.captured {
+            capturing::end_capture(&mut exchange.job, cx);
+        }
     }
 
     /// Refuses a head that is not HTTP, too large or too late.

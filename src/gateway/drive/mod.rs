@@ -118,13 +118,13 @@ impl Driver {
             }
             Effect::Again => self.clients.queue.push_back(Next::Tell(id, ExchangeEvent::BodyEnd)),
             Effect::Forward(forward) => {
-                self.clients.forward(&exchange.job.request, forward, &mut self.cx);
+                self.clients.forward(&mut exchange.job, forward, &mut self.cx);
                 if forward.waits {
                     self.arm(cid);
                 }
             }
             Effect::ForwardBulk(forward, bytes) => {
-                self.clients.forward_bulk(&exchange.job.request, forward, bytes, &mut self.cx);
+                self.clients.forward_bulk(&mut exchange.job, forward, bytes, &mut self.cx);
                 self.arm(cid);
             }
             effect => self.conclude(id, effect),
@@ -174,9 +174,11 @@ impl Driver {
             }
             Effect::Gone(outcome) => {
                 exchange.finish(outcome, &mut self.cx);
+                self.clients.end_unanswered(exchange, &mut self.cx);
             }
             Effect::Cut(outcome) => {
                 exchange.finish(outcome, &mut self.cx);
+                self.clients.end_unanswered(exchange, &mut self.cx);
                 self.clients.close(cid, Shut::Abort, &mut self.cx);
             }
             _ => debug_assert!(false, "this effect ends nothing"),

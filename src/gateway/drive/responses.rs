@@ -5,6 +5,7 @@ use super::clients::{Next, pass_on};
 use crate::base::seam::{Action, DialError, Ending, NO_DESCRIPTOR};
 use crate::base::time::Mono;
 use crate::gateway::budget::Gate;
+use crate::gateway::exchange::capturing;
 use crate::gateway::exchange::fault::FaultKind;
 use crate::gateway::exchange::{ClientMessage, Dial, DriverCall, Effect, Exchange, ExchangeEvent};
 use crate::gateway::ids::{ExchangeId, ProviderId, client_conn, provider_conn};
@@ -116,6 +117,9 @@ impl Driver {
             true => provider.begin(id, &mut self.cx.memory.pool, write),
             false => provider.refill(&mut self.cx.memory.pool, write),
         }
+        if job.request.meta.captured {
+            capturing::capture_sent(job, &message, begins, provider.unsent(), &mut self.cx);
+        }
         self.cx.commands.dirty.push(provider_conn(pid));
         // A part that is left out wakes no provider. Each round uses some of the bytes that are here.
         if is_upload && self.sent_on(id, pid) {
@@ -142,6 +146,10 @@ impl Driver {
         let (is_pending, held, now) = (!provider.unsent().is_empty(), client.message().1.len(), self.cx.now.mono);
         let (used, failure) = exchange.state.upload_step(&exchange.job, is_pending, held, now);
         let goes_on = provider.is_starved() && used > 0 && used < held && failure.is_none();
+        if exchange.job.request.meta.captured {
+            let (_, body) = client.message();
+            capturing::capture_form(&mut exchange.job, body.get(..used).unwrap_or(body), &mut self.cx);
+        }
         client.sent_on(used, &self.cx.setup.config.server, now);
         self.cx.commands.dirty.push(client_conn(cid));
         self.arm(cid);

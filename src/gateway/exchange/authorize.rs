@@ -7,7 +7,7 @@ use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
 use crate::gateway::cx::{Access, Setup};
 use crate::policy::agent::Client;
-use crate::policy::keys::KeyIx;
+use crate::policy::keys::{KeyIx, Scope};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
@@ -40,6 +40,8 @@ pub(crate) struct AuthContext<'a> {
     pub(crate) shared: bool,
     pub(crate) ready: Readiness,
     pub(crate) now: Unix,
+    /// Result: the traffic of the key is captured.
+    pub(crate) captured: bool,
 }
 
 /// Facts known about a head, up to the check that failed.
@@ -118,7 +120,8 @@ pub(crate) fn authorize(
         refusal.should_retry = of_messages.then_some(false);
         refusal
     })?;
-    found.key = Some(key);
+    let known = context.access.keys.get(key);
+    (found.key, context.captured) = (Some(key), known.is_captured(context.now));
     let endpoint =
         asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;
     if endpoint == Endpoint::Inference(ModelEndpoint::RESPONSES) {
@@ -128,7 +131,7 @@ pub(crate) fn authorize(
         found.is_codex = Client::of_agent(head.field(HeaderField::UserAgent).of(bytes)) == Client::CODEX;
     }
     method_allowed(head, endpoint)?;
-    scope_allows(endpoint, key, context)?;
+    scope_allows(endpoint, &known.kind.scope)?;
     let payer = context.access.payer(key, &context.setup.config)?;
     ready(context)?;
     if let Endpoint::Inference(of_model @ ModelEndpoint { operation, .. }) = endpoint {
@@ -183,8 +186,7 @@ fn authenticate(
 }
 
 #[inline]
-fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Result<(), Refusal> {
-    let scope = &context.access.keys.get(key).kind.scope;
+fn scope_allows(endpoint: Endpoint, scope: &Scope) -> Result<(), Refusal> {
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
         Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(relay), .. }) => {

@@ -10,7 +10,6 @@ use super::request::Request;
 use super::state::Body;
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::{TOLD_BYTES_MAX, TOLD_LOOKED_AT_MAX};
-use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Mono;
 use crate::dialect::RequestScan;
 use crate::gateway::admin::FailedRequest;
@@ -19,7 +18,7 @@ use crate::gateway::credential::ClientCredential;
 use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::Failed;
 use crate::policy::cause::Cause;
-use crate::policy::keys::{self, KeyIx};
+use crate::policy::keys::{KeyIx, holds_key};
 use crate::policy::meter::Whose;
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::wire::head::RequestHead;
@@ -31,9 +30,6 @@ const STARS: &[u8] = b"***";
 
 /// Bytes of a refused body in which its model is looked for.
 const MODEL_LOOKED_AT: usize = 16 << 10;
-
-/// Characters behind the prefix of our keys from which on a word looks like one.
-const KEY_MIN: usize = 16;
 
 /// A word of a client or a provider as it is reported: escaped, checked for keys, then cut. `prefix`: the prefix of our
 /// own keys. A word may be as long as a body: no step reads more than its beginning.
@@ -50,13 +46,6 @@ pub(super) fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
 /// The part of a word that [`told`] reads.
 pub(super) fn beginning(word: &[u8]) -> &[u8] {
     &word[..word.len().min(TOLD_LOOKED_AT_MAX)]
-}
-
-/// True if a text contains a key in the wrong place: one of ours anywhere, or a word that begins like a key of ours or
-/// of another service.
-fn holds_key(text: &str, prefix: &str) -> bool {
-    let begins = || begun_by(text, prefix).any(|rest| key_length(rest) >= KEY_MIN);
-    keys::stands_in(text, prefix) || holds_secret(text) || begins()
 }
 
 /// Cause of a body that is not JSON: the position that the client's message names.

@@ -195,13 +195,15 @@ pub(crate) struct Forward {
     pub(crate) commits: bool,
     /// A deadline has become earlier.
     pub(crate) waits: bool,
+    /// The events are captured.
+    pub(crate) captured: bool,
 }
 
 impl Forward {
     /// True if events are sent and nothing else follows.
     #[inline]
     pub(crate) fn is_mere_news(self) -> bool {
-        !self.opens && !self.commits && !self.waits
+        !self.opens && !self.commits && !self.waits && !self.captured
     }
 }
 

@@ -49,8 +49,10 @@ impl RequestJob {
             shared,
             ready,
             now: cx.now.unix,
+            captured: false,
         };
         let passed = authorize::authorize(head, bytes, &mut context, &mut request.found);
+        request.meta.captured = context.captured;
         if let Err(refusal) = &passed {
             let prefix = &cx.setup.config.server.key_prefix;
             let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));

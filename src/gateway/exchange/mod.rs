@@ -14,6 +14,7 @@ mod attempting;
 mod attribution;
 pub(crate) mod authorize;
 mod build;
+pub(crate) mod capturing;
 mod cost;
 mod diagnosis;
 mod dial;
@@ -56,6 +57,7 @@ mod views;
 
 pub(crate) use authorize::Readiness;
 pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome};
+pub(crate) use job::RequestJob;
 pub(crate) use output::Output;
 pub(crate) use paths::Endpoint;
 pub(crate) use reading::is_too_slow;
@@ -79,7 +81,7 @@ use crate::wire::head::{Framing, HeaderField, RequestHead};
 use crate::wire::{Passthrough, multipart};
 use authorize::Identified;
 use build::promise_translation;
-use job::{RequestJob, RequestNotes};
+use job::RequestNotes;
 use state::{Reserving, State};
 use targets::Attempt;
 

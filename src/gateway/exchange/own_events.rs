@@ -67,6 +67,11 @@ impl RequestJob {
         call.out.bytes.clear();
         let identity = self.request.counted_identity(call.cx.now.unix);
         self.attempt.told = writer.heartbeat(endpoint.shape, self.attempt.told, &identity, &mut call.out.bytes);
-        Effect::Forward(Forward { opens: self.open(), commits: false, waits: true })
+        Effect::Forward(Forward {
+            opens: self.open(),
+            commits: false,
+            waits: true,
+            captured: self.request.meta.captured,
+        })
     }
 }

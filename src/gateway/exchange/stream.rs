@@ -152,10 +152,12 @@ impl Answering {
         {
             job.write_cost(stream, &mut out.bytes);
         }
+        let mut captured = false;
         if !job.notes.is_empty() {
             job.notes.note_finish(&job.request, finish_seen, &out.bytes);
+            captured = job.request.meta.captured;
         }
-        Forward { opens: false, commits, waits }
+        Forward { opens: false, commits, waits, captured }
     }
 
     /// Part of an answer has been relayed; true if the request's bytes are not needed any more.
@@ -241,7 +243,7 @@ impl RequestJob {
         if call.out.bytes.is_empty() {
             return if forward.waits { Effect::Wait } else { Effect::Nothing };
         }
-        let forward = Forward { opens: self.open(), ..forward };
+        let forward = Forward { opens: self.open(), captured: self.request.meta.captured, ..forward };
         if call.cx.is_long(call.out.bytes.len()) {
             return Effect::ForwardBulk(forward, std::mem::take(&mut call.out.bytes));
         }

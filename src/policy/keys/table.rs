@@ -87,6 +87,8 @@ struct Kept {
     print: u32,
     /// Number of the last reading of all keys that contained it.
     seen: u32,
+    /// Second since 1970 from which its traffic is not captured; 0 if it is not captured at all.
+    captured: u32,
     shown: ShownSecret,
     revoked: bool,
     disabled: bool,
@@ -146,6 +148,22 @@ impl<'a> Key<'a> {
     pub fn is_live(self, now: Unix) -> bool {
         self.kept.is_live(now)
     }
+
+    /// True if its traffic is captured at `now`.
+    #[inline]
+    pub fn is_captured(self, now: Unix) -> bool {
+        self.kept.captured > 0 && now.secs() < self.kept.captured.into()
+    }
+
+    /// End of its capture, if one is set; it may be over.
+    pub fn captured_until(self) -> Option<Unix> {
+        (self.kept.captured > 0).then(|| Unix(u64::from(self.kept.captured) * 1000))
+    }
+}
+
+/// The end of a capture in whole seconds, rounded up; 0 for none.
+fn captured_until(capture: Option<Unix>) -> u32 {
+    capture.map_or(0, |until| u32::try_from(until.0.div_ceil(1000)).unwrap_or(u32::MAX))
 }
 
 /// Keys that can send requests. The keys of a group have one owner; a key without a group has its own.
@@ -335,6 +353,7 @@ impl Keys {
             kind: kind.0,
             print,
             seen: self.readings,
+            captured: captured_until(record.capture),
             shown: ShownSecret::Nothing,
             revoked: record.revoked.is_some(),
             disabled: record.disabled,
@@ -496,6 +515,12 @@ impl Keys {
         self.keys[ix.0 as usize].tag
     }
 
+    /// The keys whose traffic is captured.
+    pub fn captured(&self, now: Unix) -> impl Iterator<Item = Key<'_>> {
+        let all = (0..self.keys.len()).map(|at| self.get(KeyIx(at as u32)));
+        all.filter(move |key| key.is_captured(now) && self.is_there(key.kept))
+    }
+
     /// Number of keys that were ever loaded.
     pub fn len(&self) -> usize {
         self.keys.len()
@@ -532,6 +557,7 @@ mod tests {
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
+            capture: None,
         }
     }
 

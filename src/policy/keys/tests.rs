@@ -25,6 +25,7 @@ fn record(issued: &Issued) -> KeyRecord {
         group: None,
         labels: Vec::new(),
         former: Vec::new(),
+        capture: None,
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Written into the file (`application_id`): "Toll".
 pub const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-pub(super) const SCHEMA: i64 = 10;
+pub(super) const SCHEMA: i64 = 11;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -96,6 +96,9 @@ CREATE INDEX IF NOT EXISTS keys_created ON keys (created, id);
 CREATE INDEX IF NOT EXISTS keys_name ON keys (name);
 ";
 
+/// From version 10 to 11: the moment until which the traffic of a key is captured.
+const ELEVENTH: &str = "ALTER TABLE keys ADD COLUMN capture INTEGER";
+
 /// Columns of the sums of a day, and of the sums of its folded rows; `{}` is the table's name.
 const SUMS: &str = "
 CREATE TABLE {} (
@@ -170,6 +173,9 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                 if done < 9 {
                     transaction.execute_batch(moments::TABLE)?;
                     transaction.execute_batch(NINTH)?;
+                }
+                if done < 11 {
+                    transaction.execute_batch(ELEVENTH)?;
                 }
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 /// Converts the tables from the present version to the fifth; the views do not matter.
 const BACK_TO_THE_FIFTH: &str = "DROP TABLE audit; DROP TABLE answers;
-    ALTER TABLE keys DROP COLUMN grp; ALTER TABLE keys DROP COLUMN labels;
+    ALTER TABLE keys DROP COLUMN grp; ALTER TABLE keys DROP COLUMN labels; ALTER TABLE keys DROP COLUMN capture;
     CREATE TABLE former_days AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out,
     cost_nano FROM days; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts; DROP VIEW people_parts; DROP TABLE people;
     DROP TABLE secrets; DROP TABLE days;
@@ -142,7 +142,7 @@ fn fifth_version_keeps_its_sums_and_known_endpoints() {
     assert_eq!((before.len(), behind[0]), (4 * 6, 8), "the file must be unchanged");
     let mut db = place.owner();
     assert_eq!(line(every), before);
-    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 10);
+    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 11);
     assert_eq!(db.verify().unwrap().differences, []);
     let endpoint = |name: &str| line(&format!("SELECT {{}} FROM parts WHERE endpoint = '{name}'"))[0];
     assert_eq!([endpoint(""), endpoint("chat"), endpoint("messages")], [5, 2, 3]);
@@ -159,6 +159,26 @@ fn fifth_version_keeps_its_sums_and_known_endpoints() {
         Entry::Folded(key, _) => key.endpoint.is_empty() && key.group.is_empty() && key.client.is_empty(),
         Entry::Request(row) => row.group.is_empty() && row.user.is_none() && row.client.is_none(),
     }));
+}
+
+/// Converts the tables from the present version to the tenth.
+const BACK_TO_THE_TENTH: &str = "ALTER TABLE keys DROP COLUMN capture; PRAGMA user_version = 10;";
+
+#[test]
+fn tenth_version_is_converted_to_store_captures() {
+    let place = Place::new("tenth");
+    place.owner().insert_key(&record(A, 5)).unwrap();
+    Connection::open(place.file()).unwrap().execute_batch(BACK_TO_THE_TENTH).unwrap();
+    let mut db = place.owner();
+    assert_eq!(all_keys(&db), [record(A, 5)]);
+    for capture in [Some(Unix(7000)), None] {
+        let edited = edit_key(&mut db, &record(A, 5).id, None, |key| {
+            key.capture = capture;
+            Ok::<(), ()>(())
+        });
+        assert_eq!(edited.unwrap().unwrap().unwrap(), KeyRecord { capture, ..record(A, 5) });
+        assert_eq!(all_keys(&db), [KeyRecord { capture, ..record(A, 5) }]);
+    }
 }
 
 #[test]
@@ -226,6 +246,7 @@ fn seventh_version_is_converted_to_store_traces() {
     let place = Place::new("seventh");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_TENTH).unwrap();
     old.execute_batch("DROP VIEW rows; CREATE VIEW rows AS SELECT 1; PRAGMA user_version = 7").unwrap();
     drop(old);
     let mut db = place.owner();
@@ -251,6 +272,7 @@ fn ninth_version_is_converted_to_store_agents() {
     db.append(&[Row { user: Some("ann".into()), trace: Some("t-s".into()), ..row(A, 6, "small", 1) }]).unwrap();
     drop(db);
     let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_TENTH).unwrap();
     old.execute_batch("DROP VIEW people_parts; DROP VIEW rows; CREATE VIEW rows AS SELECT 1; PRAGMA user_version = 9")
         .unwrap();
     drop(old);
@@ -292,6 +314,7 @@ fn eighth_version_is_converted_with_its_newest_record() {
     db.fold(Unix(6 * DAY), 100).unwrap();
     drop(db);
     let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_TENTH).unwrap();
     old.execute_batch("DROP TABLE moments; PRAGMA user_version = 8").unwrap();
     drop(old);
     let mut db = place.owner();

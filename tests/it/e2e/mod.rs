@@ -7,6 +7,7 @@ mod agents;
 mod alerts;
 mod auth;
 mod bounds;
+mod capture;
 mod causes;
 mod changes;
 mod claude_code;

@@ -257,6 +257,7 @@ fn keys(folder: &Path) -> Vec<String> {
                 group: None,
                 labels: Vec::new(),
                 former: Vec::new(),
+                capture: None,
             };
             ledger.insert_key(&record).unwrap();
             issued.text

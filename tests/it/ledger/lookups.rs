@@ -103,6 +103,7 @@ fn every_key_of_a_command_burst_works_immediately() {
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
+            capture: None,
         };
         ledger.lock().unwrap().insert_key(&record).unwrap();
         issued.text

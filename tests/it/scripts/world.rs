@@ -445,6 +445,7 @@ impl World {
                         self.gateway.notice(Notice::SuccessorGone, self.now);
                     }
                 }
+                Order::Capture(captured) => self.gateway.notice(Notice::Captured(captured.kept(), Ok(())), self.now),
                 Order::Acknowledge(_) | Order::Counted(_) | Order::Spans(..) => {}
                 Order::Alerts(_, alerts) => self.alerts.extend(alerts),
             }

@@ -163,6 +163,7 @@ impl KeyRing {
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
+            capture: None,
         };
         for word in words {
             let (what, value) = word.split_once('=').unwrap_or((word, ""));

@@ -1,0 +1,572 @@
+//! Capture of the traffic of keys for debugging: what is kept of a request until it has ended, and its line in a file.
+//!
+//! Owns the form of the line and the bounds of memory. Must never write a credential: headers that carry one, and keys
+//! of the gateway anywhere, are starred when the line is written. A helper thread writes it, since that takes long.
+
+use super::client::response::RequestId;
+use crate::base::base64;
+use crate::base::buf::{Charge, Pool};
+use crate::base::limits::{CAPTURE_PART_MAX, CAPTURE_SENT_MAX};
+use crate::base::text::push_number;
+use crate::base::time::Unix;
+use crate::policy::keys::{self, KeyId};
+use crate::policy::window;
+use crate::wire::body::BodyReader;
+use crate::wire::head::Framing;
+use crate::wire::json::{item, write_string};
+use crate::wire::multipart::{FormPiece, Multipart};
+use crate::wire::percent;
+use std::sync::Arc;
+
+/// The part of the buffers that captures may take, as a divisor. They take it only while half of the buffers is free.
+const SHARE: usize = 8;
+/// Bytes of memory for each byte that is kept: its buffer may have grown to twice its length, and so may its text.
+const FACTOR: usize = 4;
+/// Replacement for a credential.
+const STARS: &str = "***";
+/// Words in the names of headers and parameters that carry a credential.
+const CREDENTIALS: [&str; 8] = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
+
+/// The account of all captures.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    charge: Charge,
+    /// Requests that were not written since the last one that was.
+    lost: u64,
+}
+
+/// Change in the state of the captures, for the log.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CaptureNews {
+    /// Requests are lost from now on.
+    Failed,
+    /// Requests are written again; the number of those lost.
+    Recovered(u64),
+}
+
+impl Captures {
+    /// Takes memory for at most `wanted` bytes. Returns the bytes that may be kept.
+    fn take(&mut self, wanted: usize, pool: &mut Pool) -> usize {
+        let spare = pool.room().saturating_sub(pool.budget() / 2);
+        let left = (pool.budget() / SHARE).saturating_sub(self.charge.bytes());
+        let taken = wanted.min(spare.min(left) / FACTOR);
+        self.charge.set(pool, self.charge.bytes() + taken * FACTOR);
+        taken
+    }
+
+    /// Releases the memory of a request with `bytes` bytes.
+    pub(crate) fn release(&mut self, bytes: usize, pool: &mut Pool) {
+        self.charge.set(pool, self.charge.bytes().saturating_sub(bytes * FACTOR));
+    }
+
+    /// Records that a request was written, or that it is lost.
+    pub(crate) fn ended(&mut self, written: bool) -> Option<CaptureNews> {
+        if written {
+            let lost = std::mem::take(&mut self.lost);
+            return (lost > 0).then_some(CaptureNews::Recovered(lost));
+        }
+        self.lost += 1;
+        (self.lost == 1).then_some(CaptureNews::Failed)
+    }
+}
+
+/// Head and body of a message, as far as they are kept.
+#[derive(Debug, Default)]
+pub(crate) struct CapturedMessage {
+    head: Vec<u8>,
+    body: Vec<u8>,
+    /// Bytes of the body that are not kept.
+    left_out: u64,
+    form: Option<Box<CapturedForm>>,
+}
+
+/// A form that is read as it passes, so that its files are replaced by their sizes.
+#[derive(Debug)]
+struct CapturedForm {
+    /// Framing of the form, if it is sent in chunks.
+    chunks: Option<BodyReader>,
+    reader: Multipart,
+    /// Bytes that the reader cannot decide on yet.
+    pending: Vec<u8>,
+    /// Bytes so far of the file that is being read.
+    file: Option<u64>,
+    is_broken: bool,
+}
+
+/// A captured request.
+#[derive(Debug)]
+pub struct Captured {
+    /// The key of the request.
+    pub key: KeyId,
+    id: RequestId,
+    received_at: Unix,
+    received: CapturedMessage,
+    /// Requests to providers, each with its target.
+    sent: Vec<(Arc<str>, CapturedMessage)>,
+    answer: CapturedMessage,
+    /// Beginning of the gateway's keys, and names of further headers with a credential.
+    prefix: String,
+    secret_headers: Vec<String>,
+    kept: usize,
+    /// A head found no memory: the request is not written.
+    is_lost: bool,
+}
+
+impl Captured {
+    /// Returns a request at its start. `prefix`: the beginning of the gateway's keys.
+    pub(crate) fn new(key: KeyId, id: RequestId, received_at: Unix, prefix: &str) -> Captured {
+        Captured {
+            key,
+            id,
+            received_at,
+            received: CapturedMessage::default(),
+            sent: Vec::new(),
+            answer: CapturedMessage::default(),
+            prefix: prefix.to_owned(),
+            secret_headers: Vec::new(),
+            kept: 0,
+            is_lost: false,
+        }
+    }
+
+    /// Bytes that are kept.
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// True if the request cannot be written.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Keeps the head of the client's request. `boundary`: that of a form.
+    pub(crate) fn received(&mut self, head: &[u8], boundary: Option<&[u8]>, room: (&mut Captures, &mut Pool)) {
+        self.received.form = boundary.map(|boundary| CapturedForm::new(boundary, None));
+        self.head(head, room);
+    }
+
+    /// Keeps more of the client's body.
+    pub(crate) fn body(&mut self, bytes: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
+        self.kept += self.received.push(bytes, captures, pool);
+    }
+
+    /// Begins a request to a provider with this complete head. `names`: headers that carry a credential. `boundary`:
+    /// that of a form, and true if it is sent in chunks.
+    pub(crate) fn sends<'a>(
+        &mut self,
+        target: &Arc<str>,
+        head: &[u8],
+        names: impl Iterator<Item = &'a str>,
+        boundary: Option<(&[u8], bool)>,
+        (captures, pool): (&mut Captures, &mut Pool),
+    ) {
+        if self.sent.len() == CAPTURE_SENT_MAX {
+            return;
+        }
+        self.secret_headers.extend(names.map(str::to_ascii_lowercase));
+        let form = boundary.map(|(boundary, in_chunks)| {
+            CapturedForm::new(boundary, in_chunks.then(|| BodyReader::new(Framing::Chunked)))
+        });
+        let message = CapturedMessage { form, ..CapturedMessage::default() };
+        self.sent.push((target.clone(), message));
+        self.head_of_last(head, (captures, pool));
+    }
+
+    /// Keeps more of the body that is sent to a provider.
+    pub(crate) fn sent(&mut self, bytes: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
+        if let Some((_, message)) = self.sent.last_mut() {
+            self.kept += message.push(bytes, captures, pool);
+        }
+    }
+
+    /// Keeps more of the answer as the client gets it.
+    pub(crate) fn answer(&mut self, head: &[u8], body: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
+        let taken = captures.take(head.len(), pool);
+        self.kept += taken;
+        self.is_lost |= taken < head.len();
+        self.answer.head.extend_from_slice(&head[..taken]);
+        self.kept += self.answer.push(body, captures, pool);
+    }
+
+    fn head(&mut self, head: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
+        let taken = captures.take(head.len(), pool);
+        self.kept += taken;
+        self.is_lost |= taken < head.len();
+        self.received.head.extend_from_slice(&head[..taken]);
+    }
+
+    fn head_of_last(&mut self, head: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
+        let taken = captures.take(head.len(), pool);
+        self.kept += taken;
+        self.is_lost |= taken < head.len();
+        if let Some((_, message)) = self.sent.last_mut() {
+            message.head.extend_from_slice(&head[..taken]);
+        }
+    }
+
+    /// Appends the line, with its line feed.
+    pub fn write(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"id\":\"");
+        out.extend_from_slice(self.id.text());
+        out.extend_from_slice(b"\",\"received\":{\"time\":\"");
+        window::write_iso(self.received_at, out);
+        out.extend_from_slice(b"\",");
+        let Captured { received, sent, answer, prefix, secret_headers, .. } = self;
+        let stars = Stars { prefix, names: secret_headers };
+        received.write(&stars, out);
+        out.extend_from_slice(b"},\"sent\":[");
+        for (target, message) in sent {
+            item(out);
+            out.extend_from_slice(b"{\"target\":");
+            write_string(out, target);
+            out.push(b',');
+            message.write(&stars, out);
+            out.push(b'}');
+        }
+        out.extend_from_slice(b"],\"answer\":{");
+        answer.write(&stars, out);
+        out.extend_from_slice(b"}}\n");
+    }
+}
+
+impl CapturedMessage {
+    /// Keeps more of the body, as far as the bounds allow. Returns the number of bytes.
+    fn push(&mut self, bytes: &[u8], captures: &mut Captures, pool: &mut Pool) -> usize {
+        let shown;
+        let bytes = match &mut self.form {
+            None => bytes,
+            Some(form) => {
+                shown = form.feed(bytes, &mut self.left_out);
+                &shown[..]
+            }
+        };
+        let fits = bytes.len().min(CAPTURE_PART_MAX.saturating_sub(self.body.len()));
+        // After a gap nothing more is kept: the text would read as if there were none.
+        let taken = if self.left_out > 0 { 0 } else { captures.take(fits, pool) };
+        self.body.extend_from_slice(&bytes[..taken]);
+        self.left_out += (bytes.len() - taken) as u64;
+        taken
+    }
+
+    /// Appends the members of the message.
+    fn write(&mut self, stars: &Stars<'_>, out: &mut Vec<u8>) {
+        if let Some(form) = &mut self.form {
+            form.end(&mut self.body, &mut self.left_out);
+        }
+        out.extend_from_slice(b"\"head\":[");
+        for line in self.head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)) {
+            if !line.is_empty() {
+                item(out);
+                write_string(out, &stars.line(&String::from_utf8_lossy(line)));
+            }
+        }
+        out.extend_from_slice(b"],");
+        // A body that was cut may end within a character.
+        let text = match std::str::from_utf8(&self.body) {
+            Ok(text) => Some(text),
+            Err(error) if self.left_out > 0 && error.error_len().is_none() => {
+                std::str::from_utf8(&self.body[..error.valid_up_to()]).ok()
+            }
+            Err(_) => None,
+        };
+        match text {
+            Some(text) => {
+                out.extend_from_slice(b"\"body\":");
+                write_string(out, &stars.keys(text));
+            }
+            None => {
+                out.extend_from_slice(b"\"base64\":");
+                write_string(out, &base64::encode(&self.body));
+            }
+        }
+        if self.left_out > 0 {
+            out.extend_from_slice(b",\"left_out\":");
+            push_number(out, self.left_out);
+        }
+    }
+}
+
+impl CapturedForm {
+    fn new(boundary: &[u8], chunks: Option<BodyReader>) -> Box<CapturedForm> {
+        let (reader, pending) = (Multipart::new(boundary), Vec::new());
+        Box::new(CapturedForm { chunks, reader, pending, file: None, is_broken: false })
+    }
+
+    /// Reads more of the form. Returns what is shown of it.
+    fn feed(&mut self, bytes: &[u8], left_out: &mut u64) -> Vec<u8> {
+        let mut shown = Vec::new();
+        let Some(mut reader) = self.chunks.take() else {
+            self.take(bytes, &mut shown, left_out);
+            return shown;
+        };
+        let mut rest = bytes;
+        while let Ok(piece) = reader.next(rest)
+            && piece.consumed > 0
+        {
+            self.take(&rest[piece.data], &mut shown, left_out);
+            rest = &rest[piece.consumed..];
+        }
+        self.chunks = Some(reader);
+        shown
+    }
+
+    fn take(&mut self, bytes: &[u8], shown: &mut Vec<u8>, left_out: &mut u64) {
+        if self.is_broken {
+            return *left_out += bytes.len() as u64;
+        }
+        self.pending.extend_from_slice(bytes);
+        let mut used = 0;
+        loop {
+            let (piece, length) = match self.reader.next(&self.pending[used..], false) {
+                Ok(Some(found)) => found,
+                Ok(None) => break,
+                Err(_) => {
+                    self.is_broken = true;
+                    *left_out += (self.pending.len() - used) as u64;
+                    used = self.pending.len();
+                    break;
+                }
+            };
+            match (piece, &mut self.file) {
+                (FormPiece::Data, Some(size)) => *size += length as u64,
+                (FormPiece::Data | FormPiece::Rest, _) => {
+                    shown.extend_from_slice(&self.pending[used..used + length]);
+                }
+                (FormPiece::Part { .. } | FormPiece::End, _) => {
+                    write_size(self.file.take(), shown);
+                    shown.extend_from_slice(&self.pending[used..used + length]);
+                    self.file = matches!(piece, FormPiece::Part { is_file: true, .. }).then_some(0);
+                }
+            }
+            used += length;
+        }
+        self.pending.drain(..used);
+    }
+
+    /// Ends the form: it may have been cut.
+    fn end(&mut self, shown: &mut Vec<u8>, left_out: &mut u64) {
+        let pending = std::mem::take(&mut self.pending);
+        match self.file.take() {
+            Some(size) => write_size(Some(size + pending.len() as u64), shown),
+            None if *left_out == 0 => shown.extend_from_slice(&pending),
+            None => *left_out += pending.len() as u64,
+        }
+    }
+}
+
+/// Writes the size of a file in its place.
+fn write_size(file: Option<u64>, shown: &mut Vec<u8>) {
+    if let Some(size) = file {
+        shown.extend_from_slice(b"<");
+        push_number(shown, size);
+        shown.extend_from_slice(b" bytes>");
+    }
+}
+
+/// The rules by which credentials are starred.
+struct Stars<'a> {
+    prefix: &'a str,
+    /// Names of headers that carry a credential, besides those with [`CREDENTIALS`] in their names.
+    names: &'a [String],
+}
+
+impl Stars<'_> {
+    /// A line of a head.
+    fn line(&self, line: &str) -> String {
+        // The first line of a request is the only one with two blanks around a path; names of headers have no blank.
+        let is_first = line.split(':').next().is_some_and(|name| name.contains(' '));
+        if is_first {
+            return line.split(' ').map(|word| self.target(word)).collect::<Vec<_>>().join(" ");
+        }
+        let Some((name, value)) = line.split_once(':') else { return self.value(line) };
+        let is_named = self.names.iter().any(|known| name.eq_ignore_ascii_case(known));
+        match is_named || speaks_of_credential(name) {
+            true => format!("{name}: {STARS}"),
+            false => format!("{name}:{}", self.value(value)),
+        }
+    }
+
+    /// A word of the first line: of a path or a URL, the parts that are credentials.
+    fn target(&self, word: &str) -> String {
+        let mut shown = String::with_capacity(word.len());
+        for piece in word.split_inclusive(['/', '?', '&', '#', ';']) {
+            let (text, mark) = match piece.char_indices().next_back() {
+                Some((at, mark @ ('/' | '?' | '&' | '#' | ';'))) => (&piece[..at], Some(mark)),
+                _ => (piece, None),
+            };
+            match text.split_once('=') {
+                Some((name, value)) if speaks_of_credential(name) || self.holds_key(value) => {
+                    shown.extend([name, "=", STARS]);
+                }
+                _ if text.find('@').is_some_and(|at| at > 0) => {
+                    shown.extend([STARS, &text[text.rfind('@').unwrap_or(0)..]]);
+                }
+                _ if self.holds_key(text) => shown.push_str(STARS),
+                _ => shown.push_str(text),
+            }
+            shown.extend(mark);
+        }
+        shown
+    }
+
+    /// The value of a header that is not known to carry a credential.
+    fn value(&self, value: &str) -> String {
+        let has_login = value.split("://").skip(1).any(|rest| {
+            let end = rest.find(['/', '?', '#', ' ']).unwrap_or(rest.len());
+            rest[..end].contains('@')
+        });
+        if has_login || self.holds_key(value) { format!(" {STARS}") } else { value.to_owned() }
+    }
+
+    fn holds_key(&self, text: &str) -> bool {
+        keys::holds_key(text, self.prefix)
+            || (text.contains('%') && keys::holds_key(&percent::decoded(text.as_bytes()), self.prefix))
+    }
+
+    /// A body with the secrets of the gateway's keys starred; their ids stay.
+    fn keys(&self, text: &str) -> String {
+        let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+        while let Some((public, length)) = keys::find_key(rest, self.prefix) {
+            shown.push_str(&rest[..public]);
+            shown.push_str(STARS);
+            rest = &rest[length..];
+        }
+        shown.push_str(rest);
+        shown
+    }
+}
+
+/// True if a header or a parameter with this name may carry a credential.
+fn speaks_of_credential(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    CREDENTIALS.iter().any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+    use serde_json::Value;
+
+    const KEY: &str = "tg_live_0123456789abABCDEFGHIJKLMNOPQRSTUVWXYZabcdef012345";
+
+    fn stars<'a>(names: &'a [String]) -> Stars<'a> {
+        Stars { prefix: "tg_", names }
+    }
+
+    fn captured() -> Captured {
+        let id = RequestId::fresh(&mut Rng::from_u64(1));
+        Captured::new(KeyId::parse("0123456789ab").unwrap(), id, Unix(0), "tg_")
+    }
+
+    fn written(captured: &mut Captured) -> Value {
+        let mut out = Vec::new();
+        captured.write(&mut out);
+        assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1);
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn credentials_in_a_head_are_starred() {
+        let names = ["x-custom".to_owned()];
+        for (line, shown) in [
+            ("authorization: Bearer abc", "authorization: ***"),
+            ("X-API-Key: abc", "X-API-Key: ***"),
+            ("x-goog-api-key:abc", "x-goog-api-key: ***"),
+            ("Cookie: a=b; c=d", "Cookie: ***"),
+            ("x-amz-security-token: abc", "x-amz-security-token: ***"),
+            ("X-Custom: abc", "X-Custom: ***"),
+            ("host: a.example:8080", "host: a.example:8080"),
+            ("x-note: abc", "x-note: abc"),
+            (&*format!("x-note: {KEY}"), "x-note: ***"),
+            ("x-note: sk-proj-0123456789abcdef", "x-note: ***"),
+            ("referer: https://ann:pass@a.example/b", "referer: ***"),
+            ("referer: https://a.example/b@c", "referer: https://a.example/b@c"),
+            ("POST /v1/chat/completions HTTP/1.1", "POST /v1/chat/completions HTTP/1.1"),
+            ("POST /v1/a?api_key=abc&n=1 HTTP/1.1", "POST /v1/a?api_key=***&n=1 HTTP/1.1"),
+            ("POST /v1/a?x=sk-proj-0123456789abcdef HTTP/1.1", "POST /v1/a?x=*** HTTP/1.1"),
+            ("POST https://ann:pass@a.example/v1 HTTP/1.1", "POST https://***@a.example/v1 HTTP/1.1"),
+            (&*format!("GET /v1/models/{KEY} HTTP/1.1"), "GET /v1/models/*** HTTP/1.1"),
+            (&*format!("GET /v1/models/%74g_live_{} HTTP/1.1", &KEY[8..]), "GET /v1/models/*** HTTP/1.1"),
+            ("GET /v1/models/@cf/llama HTTP/1.1", "GET /v1/models/@cf/llama HTTP/1.1"),
+            ("HTTP/1.1 200 OK", "HTTP/1.1 200 OK"),
+        ] {
+            assert_eq!(stars(&names).line(line), shown);
+        }
+    }
+
+    #[test]
+    fn keys_in_a_body_keep_only_their_ids() {
+        let text = format!("a {KEY} b tg_live_0123456789abX {} tg_live_ c tg_live_0123456789ab", &KEY[..30]);
+        let shown = "a tg_live_0123456789ab*** b tg_live_0123456789ab*** tg_live_0123456789ab*** tg_live_ c \
+                     tg_live_0123456789ab";
+        assert_eq!(stars(&[]).keys(&text), shown);
+    }
+
+    /// However a form arrives, its files are sizes and everything else is as it was.
+    #[test]
+    fn every_cut_of_a_form_is_shown_alike() {
+        let form = b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--x\r\n\
+                     --b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n";
+        let expected = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n<9 bytes>\r\n\
+                        --b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n";
+        for cut in 0..=form.len() {
+            let (mut captures, mut pool) = (Captures::default(), Pool::new(1 << 20));
+            let mut one = captured();
+            one.received(b"POST / HTTP/1.1\r\n\r\n", Some(b"b"), (&mut captures, &mut pool));
+            for piece in [&form[..cut], &form[cut..]] {
+                one.body(piece, (&mut captures, &mut pool));
+            }
+            let line = written(&mut one);
+            assert_eq!(
+                (&line["received"]["body"], line["received"].get("left_out")),
+                (&expected.into(), None),
+                "{cut}"
+            );
+            let mut part = captured();
+            part.received(b"", Some(b"b"), (&mut captures, &mut pool));
+            part.body(&form[..cut], (&mut captures, &mut pool));
+            let line = written(&mut part);
+            assert!(!line["received"]["body"].as_str().unwrap().contains("RIFF"), "{cut}: {line}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_written_in_base64() {
+        let (mut captures, mut pool) = (Captures::default(), Pool::new(1 << 20));
+        let mut one = captured();
+        one.answer(b"HTTP/1.1 200 OK\r\n\r\n", b"RIFF\xff\x00", (&mut captures, &mut pool));
+        let line = written(&mut one);
+        assert_eq!((&line["answer"]["base64"], line["answer"].get("body")), (&"UklGRv8A".into(), None));
+    }
+
+    #[test]
+    fn captures_take_an_eighth_of_free_buffers_and_give_it_back() {
+        let (mut captures, mut pool) = (Captures::default(), Pool::new(1 << 20));
+        let mut one = captured();
+        one.received(b"POST / HTTP/1.1\r\n\r\n", None, (&mut captures, &mut pool));
+        one.body("\u{fc}".repeat(1 << 19).as_bytes(), (&mut captures, &mut pool));
+        one.answer(b"", b"answer", (&mut captures, &mut pool));
+        assert!(pool.lent() <= (1 << 20) / SHARE && one.kept() * FACTOR == pool.lent() && !one.is_lost());
+        let line = written(&mut one);
+        let body = line["received"]["body"].as_str().unwrap();
+        let left_out = line["received"]["left_out"].as_u64().unwrap() as usize;
+        assert!(body.len() > 10_000 && (body.len() + left_out).abs_diff(1 << 20) <= 1);
+        assert_eq!(line["answer"]["left_out"], 6);
+        let mut two = captured();
+        two.received(b"POST / HTTP/1.1\r\n\r\n", None, (&mut captures, &mut pool));
+        assert!(two.is_lost(), "nothing is left for its head");
+        captures.release(one.kept(), &mut pool);
+        captures.release(two.kept(), &mut pool);
+        assert_eq!(pool.lent(), 0);
+        pool.promise(pool.budget() / 2);
+        assert_eq!(captures.take(1, &mut pool), 0, "requests come first");
+    }
+
+    #[test]
+    fn first_loss_and_next_success_are_news() {
+        let mut captures = Captures::default();
+        let news = [true, false, false, true, true].map(|written| captures.ended(written));
+        assert_eq!(news, [None, Some(CaptureNews::Failed), None, Some(CaptureNews::Recovered(2)), None]);
+    }
+}
