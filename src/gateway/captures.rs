@@ -22,6 +22,8 @@ use std::sync::Arc;
 const SHARE: usize = 8;
 /// Bytes of memory for each byte that is kept: its buffer may have grown to twice its length, and so may its text.
 const FACTOR: usize = 4;
+/// Characters that separate the parts of a request's first line.
+const MARKS: [char; 6] = [' ', '/', '?', '&', '#', ';'];
 /// Replacement for a credential.
 const STARS: &str = "***";
 /// Words in the names of headers and parameters that carry a credential.
@@ -51,6 +53,14 @@ impl Captures {
         let left = (pool.budget() / SHARE).saturating_sub(self.charge.bytes());
         let taken = wanted.min(spare.min(left) / FACTOR);
         self.charge.set(pool, self.charge.bytes() + taken * FACTOR);
+        taken
+    }
+
+    /// Appends the bytes that may be kept; returns their number.
+    #[inline(never)]
+    fn keep(&mut self, bytes: &[u8], into: &mut Vec<u8>, pool: &mut Pool) -> usize {
+        let taken = self.take(bytes.len(), pool);
+        into.extend_from_slice(&bytes[..taken]);
         taken
     }
 
@@ -142,7 +152,8 @@ impl Captured {
     /// Keeps the head of the client's request. `boundary`: that of a form.
     pub(crate) fn received(&mut self, head: &[u8], boundary: Option<&[u8]>, room: (&mut Captures, &mut Pool)) {
         self.received.form = boundary.map(|boundary| CapturedForm::new(boundary, None));
-        self.head(head, room);
+        self.kept += room.0.keep(head, &mut self.received.head, room.1);
+        self.is_lost |= self.received.head.len() < head.len();
     }
 
     /// Keeps more of the client's body.
@@ -167,9 +178,10 @@ impl Captured {
         let form = boundary.map(|(boundary, in_chunks)| {
             CapturedForm::new(boundary, in_chunks.then(|| BodyReader::new(Framing::Chunked)))
         });
-        let message = CapturedMessage { form, ..CapturedMessage::default() };
+        let mut message = CapturedMessage { form, ..CapturedMessage::default() };
+        self.kept += captures.keep(head, &mut message.head, pool);
+        self.is_lost |= message.head.len() < head.len();
         self.sent.push((target.clone(), message));
-        self.head_of_last(head, (captures, pool));
     }
 
     /// Keeps more of the body that is sent to a provider.
@@ -181,30 +193,14 @@ impl Captured {
 
     /// Keeps more of the answer as the client gets it.
     pub(crate) fn answer(&mut self, head: &[u8], body: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
-        let taken = captures.take(head.len(), pool);
-        self.kept += taken;
+        let taken = captures.keep(head, &mut self.answer.head, pool);
         self.is_lost |= taken < head.len();
-        self.answer.head.extend_from_slice(&head[..taken]);
-        self.kept += self.answer.push(body, captures, pool);
-    }
-
-    fn head(&mut self, head: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
-        let taken = captures.take(head.len(), pool);
-        self.kept += taken;
-        self.is_lost |= taken < head.len();
-        self.received.head.extend_from_slice(&head[..taken]);
-    }
-
-    fn head_of_last(&mut self, head: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
-        let taken = captures.take(head.len(), pool);
-        self.kept += taken;
-        self.is_lost |= taken < head.len();
-        if let Some((_, message)) = self.sent.last_mut() {
-            message.head.extend_from_slice(&head[..taken]);
-        }
+        self.kept += taken + self.answer.push(body, captures, pool);
     }
 
     /// Appends the line, with its line feed.
+    #[cold]
+    #[inline(never)]
     pub fn write(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"id\":\"");
         out.extend_from_slice(self.id.text());
@@ -231,6 +227,8 @@ impl Captured {
 
 impl CapturedMessage {
     /// Keeps more of the body, as far as the bounds allow. Returns the number of bytes.
+    #[cold]
+    #[inline(never)]
     fn push(&mut self, bytes: &[u8], captures: &mut Captures, pool: &mut Pool) -> usize {
         let shown;
         let bytes = match &mut self.form {
@@ -242,13 +240,15 @@ impl CapturedMessage {
         };
         let fits = bytes.len().min(CAPTURE_PART_MAX.saturating_sub(self.body.len()));
         // After a gap nothing more is kept: the text would read as if there were none.
-        let taken = if self.left_out > 0 { 0 } else { captures.take(fits, pool) };
-        self.body.extend_from_slice(&bytes[..taken]);
+        let fits = if self.left_out > 0 { 0 } else { fits };
+        let taken = captures.keep(&bytes[..fits], &mut self.body, pool);
         self.left_out += (bytes.len() - taken) as u64;
         taken
     }
 
     /// Appends the members of the message.
+    #[cold]
+    #[inline(never)]
     fn write(&mut self, stars: &Stars<'_>, out: &mut Vec<u8>) {
         if let Some(form) = &mut self.form {
             form.end(&mut self.body, &mut self.left_out);
@@ -293,6 +293,8 @@ impl CapturedForm {
     }
 
     /// Reads more of the form. Returns what is shown of it.
+    #[cold]
+    #[inline(never)]
     fn feed(&mut self, bytes: &[u8], left_out: &mut u64) -> Vec<u8> {
         let mut shown = Vec::new();
         let Some(mut reader) = self.chunks.take() else {
@@ -310,6 +312,8 @@ impl CapturedForm {
         shown
     }
 
+    #[cold]
+    #[inline(never)]
     fn take(&mut self, bytes: &[u8], shown: &mut Vec<u8>, left_out: &mut u64) {
         if self.is_broken {
             return *left_out += bytes.len() as u64;
@@ -372,11 +376,13 @@ struct Stars<'a> {
 
 impl Stars<'_> {
     /// A line of a head.
+    #[cold]
+    #[inline(never)]
     fn line(&self, line: &str) -> String {
         // The first line of a request is the only one with two blanks around a path; names of headers have no blank.
         let is_first = line.split(':').next().is_some_and(|name| name.contains(' '));
         if is_first {
-            return line.split(' ').map(|word| self.target(word)).collect::<Vec<_>>().join(" ");
+            return self.target(line);
         }
         let Some((name, value)) = line.split_once(':') else { return self.value(line) };
         let is_named = self.names.iter().any(|known| name.eq_ignore_ascii_case(known));
@@ -386,12 +392,14 @@ impl Stars<'_> {
         }
     }
 
-    /// A word of the first line: of a path or a URL, the parts that are credentials.
-    fn target(&self, word: &str) -> String {
-        let mut shown = String::with_capacity(word.len());
-        for piece in word.split_inclusive(['/', '?', '&', '#', ';']) {
+    /// The first line of a request or an answer.
+    #[cold]
+    #[inline(never)]
+    fn target(&self, line: &str) -> String {
+        let mut shown = String::with_capacity(line.len());
+        for piece in line.split_inclusive(MARKS) {
             let (text, mark) = match piece.char_indices().next_back() {
-                Some((at, mark @ ('/' | '?' | '&' | '#' | ';'))) => (&piece[..at], Some(mark)),
+                Some((at, mark)) if MARKS.contains(&mark) => (&piece[..at], Some(mark)),
                 _ => (piece, None),
             };
             match text.split_once('=') {
@@ -410,6 +418,8 @@ impl Stars<'_> {
     }
 
     /// The value of a header that is not known to carry a credential.
+    #[cold]
+    #[inline(never)]
     fn value(&self, value: &str) -> String {
         let has_login = value.split("://").skip(1).any(|rest| {
             let end = rest.find(['/', '?', '#', ' ']).unwrap_or(rest.len());
@@ -424,6 +434,8 @@ impl Stars<'_> {
     }
 
     /// A body with the secrets of the gateway's keys starred; their ids stay.
+    #[cold]
+    #[inline(never)]
     fn keys(&self, text: &str) -> String {
         let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
         while let Some((public, length)) = keys::find_key(rest, self.prefix) {

@@ -2,7 +2,7 @@
 
 use super::listing::KeyLine;
 use super::lookup::find;
-use super::options::{Expiry, parse_capture};
+use super::options::parse_capture;
 use super::used::Used;
 use super::{Actor, SetArgs, set_in};
 use crate::cli::args::ConfigArg;
@@ -22,8 +22,8 @@ pub struct CaptureArgs {
     #[arg(value_name = "KEY")]
     pub key: String,
     /// Duration or date, at most 7d ahead; 0 ends it
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_capture, default_value = "1h")]
-    pub time: Expiry,
+    #[arg(long = "for", value_name = "TIME", default_value = "1h")]
+    pub time: String,
     /// Print JSON: the changed record
     #[arg(long)]
     pub json: bool,
@@ -31,8 +31,9 @@ pub struct CaptureArgs {
 
 /// Runs the command.
 pub fn run(args: &CaptureArgs) -> Result<(), Failure> {
+    let time = parse_capture(&args.time).map_err(|text| Failure::misused(format!("--for: {text}")))?;
     let (path, high) = (load::find(&args.config)?, load::load(&args.config, Secrets::Optional)?);
-    let change = SetArgs { capture: Some(args.time), ..SetArgs::default() };
+    let change = SetArgs { capture: Some(time), ..SetArgs::default() };
     let now = change.present(&high)?;
     let record = set_in(&high, &find(&high, &args.key)?.id, &change, &Actor::COMMAND, now)?;
     let (id, name, until) = (record.id, clean(&record.name), record.capture);

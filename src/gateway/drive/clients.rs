@@ -234,11 +234,14 @@ impl Clients {
             origins: &request.setup.config.server.cors_origins,
             more: reply.more,
         };
-        if request.meta.captured {
-            self.captured_head.clear();
-            head.write(&mut self.captured_head);
-        }
-        client.send(&cx.setup.config.server, &mut cx.memory.pool, cx.now.mono, |out| head.write(out));
+        let captured_head = &mut self.captured_head;
+        client.send(&cx.setup.config.server, &mut cx.memory.pool, cx.now.mono, |out| {
+            let begin = out.len();
+            head.write(out);
+            if request.meta.captured {
+                keep_head(captured_head, &out[begin..]);
+            }
+        });
         after
     }
 
@@ -424,6 +427,14 @@ impl Clients {
         cx.free_heavy(client.key);
         cx.commands.actions.push(Action::Close { conn: client_conn(id), shut });
     }
+}
+
+/// Keeps the head of an answer for the capture.
+#[cold]
+#[inline(never)]
+fn keep_head(kept: &mut Vec<u8>, head: &[u8]) {
+    kept.clear();
+    kept.extend_from_slice(head);
 }
 
 /// The exchange of a head that cannot be read.
