@@ -448,10 +448,10 @@ impl Stars<'_> {
     }
 }
 
-/// True if a header or a parameter with this name may carry a credential.
+/// True if a header or a parameter with this name may carry a credential. Limits of tokens do not.
 fn speaks_of_credential(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    CREDENTIALS.iter().any(|word| name.contains(word))
+    !name.contains("ratelimit-") && CREDENTIALS.iter().any(|word| name.contains(word))
 }
 
 #[cfg(test)]
@@ -486,6 +486,7 @@ mod tests {
             ("X-API-Key: abc", "X-API-Key: ***"),
             ("x-goog-api-key:abc", "x-goog-api-key: ***"),
             ("Cookie: a=b; c=d", "Cookie: ***"),
+            ("x-ratelimit-remaining-tokens: 12", "x-ratelimit-remaining-tokens: 12"),
             ("x-amz-security-token: abc", "x-amz-security-token: ***"),
             ("X-Custom: abc", "X-Custom: ***"),
             ("host: a.example:8080", "host: a.example:8080"),
