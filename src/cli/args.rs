@@ -43,7 +43,7 @@ pub struct DemoArgs {
     /// Print a command for every API, instead of one
     #[arg(long)]
     pub examples: bool,
-    /// Send requests all the time, with failures of every kind, so that the dashboard has something to show
+    /// Send requests all the time, with failures of every kind
     #[arg(long)]
     pub traffic: bool,
 }

@@ -31,7 +31,8 @@ pub struct CaptureArgs {
 
 /// Runs the command.
 pub fn run(args: &CaptureArgs) -> Result<(), Failure> {
-    let time = parse_capture(&args.time).map_err(|text| Failure::misused(format!("--for: {text}")))?;
+    let time =
+        parse_capture(&args.time).map_err(|text| Failure::misused(format!("--for {}: {text}", clean(&args.time))))?;
     let (path, high) = (load::find(&args.config)?, load::load(&args.config, Secrets::Optional)?);
     let change = SetArgs { capture: Some(time), ..SetArgs::default() };
     let now = change.present(&high)?;
