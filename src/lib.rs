@@ -33,8 +33,8 @@
 //! All decisions are made in a **sans-I/O core**: [`gateway::Gateway`] owns connection state and buffers and is driven
 //! by the methods of [`base::seam::Core`]. It takes `now` as an argument and a seed at its start, so that a simulator
 //! can drive the whole product without a socket. [`io::reactor`] is the event loop that drives it in production. Helper
-//! threads exist only because resolving names, committing rows and writing to stderr can block, and because reading
-//! tens of megabytes in one piece takes long (`gateway::offload`).
+//! threads exist only because resolving names, reading secrets, committing rows, answering the admin API and writing to
+//! stderr can block, and because reading tens of megabytes in one piece takes long (`gateway::offload`).
 //!
 //! # Three state machines and a driver
 //!
@@ -70,23 +70,25 @@
 //!
 //! | to add | change |
 //! |---|---|
-//! | a header sent to providers | `gateway::provider::request::Template`; its name in `RESERVED` of `policy::config::providers` if it must not be configurable; the heads `@up-…` in `tests/it/scripts/text.rs` |
+//! | a header sent to providers | `gateway::provider::request::Template` (the same for every request) or `gateway::credential` (one of the client's); `cli::provider_client` for calls of the command line; its name in `RESERVED` of `policy::config::providers` if it must not be configurable; the heads `@up-…` in `tests/it/scripts/text.rs` |
 //! | a response header | `gateway::client::response::ClientResponseHead` |
-//! | a plan limit | [`policy::plan`]: its setting, and its row in `limits!`, from which the limits of keys, shares of hosts, the question to a shared ledger, names and lists follow; `meter::limit`: its count and its message; `admit.lua` and its model, `Server::admit` in `tests/it/sim/ledger.rs`; its option in `cli::keys::options`; `admin::status::groups`; `gateway/admin/openapi.json` (`BLESS=1 cargo test --test it docs::` writes the manual). For counts of running requests also `meter::Open`, `meter::account`, `meter::Lease`, [`policy::row`] (`Running`), `gateway::lifecycle::inheritance`, `store::spill`, `append.lua` and `release.lua` |
+//! | a limit of something that is counted already | [`policy::plan`]: its setting, and its row in `limits!`, from which the limits of keys, shares of hosts, the question to a shared ledger, names and lists follow; `meter::limit`: its count and its message; `admit.lua` and its models, `Server::admit` in `tests/it/sim/ledger.rs` and `tests/it/sim/fleet/server.rs`; its option in `cli::keys::options`; `admin::status::groups`; `gateway/admin/openapi.json` (`BLESS=1 cargo test --test it docs::` writes the manual). |
+//! | a limit of running requests | the same, and `meter::Open`, `meter::account`, `meter::Lease`, [`policy::row`] (`Running`), `gateway::lifecycle::inheritance`, `store::spill`, `append.lua` and `release.lua` |
+//! | a limit of something new | the same, and `meter::Amount`, `exchange::need` and `exchange::cost` (what a request may use, and has used), [`policy::ask`] and `gateway::grants`, [`policy::row`] and [`policy::usage`], the sums in both kinds of ledger ([`store`], every script in `store::scripts`), `cli::serve::ledger` (counts after a restart), `gateway::local` and `gateway::client::response` (quota and headers) |
 //! | a metric | `gateway::metrics`, and its row in [`docs::reference::metrics`] |
 //! | a field of the log line | `gateway::access_log::AccessLogLine`, where `exchange::record` makes one, and its row in [`docs::reference::log`]; what only the driver sees: a field of `exchange::request::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
 //! | an alert | `gateway::alerts`, where it is raised; [`policy::alert`], its kind; `cli::alert_body`, its words; how it is delivered: `cli::serve::alerts`, `store::alerts`; the page "Get alerts by webhook" |
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::provider_error::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::failover` for another order of targets |
-//! | an event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format; the compiler names the matches); the same for complete answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
-//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names |
+//! | an event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); its place in the order of events in `dialect::convert` and `convert::deferred`; the same for complete answers in `dialect::replies`. The compiler names the matches except in `deferred` and `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
+//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names, and the comparisons with a `Shape` or a `ModelEndpoint`, which it does not name. The model is a member of the body, and the path is one constant for each format: a format without these needs `exchange::authorize`, `exchange::reading` and `provider::request` changed first |
 //! | a state of a request | `exchange::state`, its arms in `exchange::dispatch`, and its rows in `exchange::transitions` |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |
 //! | a form of a provider's list of models | `cli::discover` (reading), `policy::discover`; `gateway::discovery` (times of requests), `lifecycle::listing` and `policy::config::fill` (results) |
 //! | an error | [`policy::refusal`] (one constructor, or one variant of a type that becomes one), the code that raises it, and advice for the client in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
 //! | an endpoint | `exchange::paths::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
-//! | a relayed endpoint | [`wire::Passthrough`], its entry in `dialect::passthrough`, its name in [`policy::keys`], `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
+//! | a relayed endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`, its name in [`policy::keys`] (a test asks for the former list of endpoints), `exchange::attempt` if its answers are bytes, `exchange::cost` and `exchange::need` for its units, `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], and both kinds of ledger in [`store`] |
 //!
 //! # Where the guarantees are implemented

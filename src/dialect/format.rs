@@ -1,7 +1,8 @@
 //! The API formats as the rest of this layer sees them: what it needs to know of each, and their streams.
 //!
 //! Owns the list of the formats. The folder of each defines what [`with_format`] gives access to, by the same names and
-//! with the same signatures. A new format begins with a row here; the compiler names everything else that it needs.
+//! with the same signatures. A new format begins with a row in [`crate::wire::Shape`] and one here; the compiler names
+//! what its folder must define.
 
 use super::answer::{Destination, Frame, StreamFault};
 use super::chat::stream_reader::ChatReader;

@@ -1,7 +1,7 @@
 //! Endpoints whose requests and answers are relayed unchanged, and the members of each that are read.
 //!
 //! Owns the table. Must never read a body itself: `request` checks the members, `rewrite` replaces the model, `tap`
-//! reads the usage. Another such endpoint needs one entry here and one more variant of [`Passthrough`].
+//! reads the usage. Another such endpoint begins with an entry here and a variant of [`Passthrough`].
 
 use super::keys::K;
 use super::request::Name;

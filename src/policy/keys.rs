@@ -205,7 +205,7 @@ impl Scope {
     }
 
     /// Builds a scope from words. No endpoint, or no model, permits all of them; so does the model `*`. An endpoint
-    /// that generates also permits `models` and `quota`. The error is the name of an unknown endpoint.
+    /// of a model also permits `models` and `quota`. The error is the name of an unknown endpoint.
     pub fn from_words<'a>(
         endpoints: impl IntoIterator<Item = &'a str>,
         models: impl IntoIterator<Item = &'a str>,
@@ -273,7 +273,8 @@ impl Scope {
     }
 }
 
-/// Full lists of endpoints of the versions before `responses`, before the relayed endpoints and before media.
+/// Full lists of endpoints of the versions before `responses`, before the relayed endpoints and before media. A stored
+/// scope with such a list permits all endpoints, also those that were added later.
 const FORMER_ALL: [&str; 3] = [
     "chat,messages,models,quota",
     "chat,messages,responses,models,quota",

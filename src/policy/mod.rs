@@ -1,5 +1,5 @@
 //! Rights and limits of keys. Pure: no sockets, no clocks, no HTTP. Imports `base`, and of `wire` only the names of the
-//! shapes. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
+//! endpoints and percent-encoding. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
 
 pub mod agent;
 pub mod alert;

@@ -83,7 +83,8 @@ impl Shape {
     }
 }
 
-/// An endpoint of the chat API whose requests and answers are relayed unchanged.
+/// An endpoint of the chat API whose requests and answers are relayed: only the name of the model changes, and fields
+/// that no table documents may be left out.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Passthrough {
     /// Embeddings: vectors of texts.

@@ -318,9 +318,12 @@ fn a_stored_scope_of_all_endpoints_still_means_all_after_an_upgrade() {
         let written = scope(&some, &[]).unwrap();
         assert_eq!(Scope::from_stored(&written.stored_endpoints(), None), written, "{some:?}");
     }
-    for former in ["chat,messages,models,quota", "chat,messages,responses,models,quota"] {
+    for former in FORMER_ALL {
         assert_eq!(Scope::from_stored(former, None), Scope::default());
     }
+    let present = "chat,messages,responses,embeddings,rerank,completions,speech,images,moderations,transcriptions,\
+                   translations,models,quota";
+    assert_eq!(Scope::default().stored_endpoints(), present, "before this list changes, add it to FORMER_ALL");
     let marked = Scope::from_stored("chat,messages,models,quota,no-responses", None);
     assert_eq!(marked.endpoints_text(), "chat,messages,models,quota", "the mark of an earlier version is understood");
 }
