@@ -138,12 +138,13 @@ fn money_remarks(config: &Config) -> Vec<String> {
     let names: Vec<String> = refusing.map(|(kind, limits)| format!("{kind} `{}`", limits.name)).collect();
     let bare = config.catalog.models().iter().filter(|model| !names.is_empty() && !model.priced);
     let remark = |model: &Model| {
-        format!(
-            "model `{}` has no `input_price` or no `output_price`: keys with the budget of {} get 403; \
-             set both prices (0 = free)",
-            model.id,
-            names.join(", ")
-        )
+        let (lacks, advice) = match model.units.minute {
+            // The length of audio is not known before.
+            Some(_) => ("`price_per_minute` but no `price_per_request`", "set that, too (0 = nothing in addition)"),
+            None => ("no `input_price` or no `output_price`", "set both prices (0 = free)"),
+        };
+        let names = names.join(", ");
+        format!("model `{}` has {lacks}: keys with the budget of {names} get 403; {advice}", model.id)
     };
     bare.map(remark).collect()
 }
@@ -197,6 +198,10 @@ mod tests {
         assert_eq!(said("input_price = 0\noutput_price = 0", "budget = 5.0"), [""; 0]);
         let one = said("input_price = 1.0", "budget = 5.0");
         assert!(one.len() == 1 && one[0].contains("keys with the budget of plan `team` get 403"), "{one:?}");
+        let minute = said("serves = [\"transcriptions\"]\nprice_per_minute = 0.006", "budget = 5.0");
+        assert!(minute.len() == 1 && minute[0].contains("has `price_per_minute` but no `price_per_request`"), "{minute:?}");
+        let both = "serves = [\"transcriptions\"]\nprice_per_minute = 0.006\nprice_per_request = 0";
+        assert_eq!(said(both, "budget = 5.0"), [""; 0]);
         let group = "budget = 5.0\n[[groups]]\nname = \"team\"\nbudget = 1.0";
         let both = said("", group);
         assert!(both.len() == 1 && both[0].contains("of plan `team`, group `team` get 403"), "{both:?}");

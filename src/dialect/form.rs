@@ -45,6 +45,57 @@ impl FormField {
     }
 }
 
+/// The fields of a form that have begun so far: some may occur only once, and some must occur.
+#[derive(Copy, Clone, Debug)]
+struct FieldsBegun {
+    passthrough: Passthrough,
+    /// One bit for each field in [`FieldsBegun::NAMES`].
+    begun: u8,
+}
+
+impl FieldsBegun {
+    /// Names, each with its alternative: Groq also takes the address of audio. The first three may occur only once.
+    const NAMES: [[&'static str; 2]; 6] = [
+        ["model", "model"],
+        ["stream", "stream"],
+        ["response_format", "response_format"],
+        ["file", "url"],
+        ["image", "image[]"],
+        ["prompt", "prompt"],
+    ];
+    const SINGLE: usize = 3;
+
+    fn new(passthrough: Passthrough) -> FieldsBegun {
+        FieldsBegun { passthrough, begun: 0 }
+    }
+
+    fn has_model(self) -> bool {
+        self.begun & 1 != 0
+    }
+
+    /// Records that a field of this name begins.
+    fn begin(&mut self, name: &[u8]) -> Result<(), Invalid> {
+        let Some(at) = FieldsBegun::NAMES.iter().position(|names| names.iter().any(|one| one.as_bytes() == name))
+        else {
+            return Ok(());
+        };
+        if at < FieldsBegun::SINGLE && self.begun & (1 << at) != 0 {
+            return Err(Invalid(format!("{}: expected it only once", FieldsBegun::NAMES[at][0])));
+        }
+        self.begun |= 1 << at;
+        Ok(())
+    }
+
+    /// Checks that no field is missing at the end of the form.
+    fn end(self) -> Result<(), Invalid> {
+        let required: &[usize] = if self.passthrough.makes_images() { &[4, 5] } else { &[3] };
+        match required.iter().find(|at| self.begun & (1 << **at) == 0) {
+            Some(at) => Err(Invalid(format!("{}: missing", FieldsBegun::NAMES[*at][0]))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Reads the fields of a form that has not been sent yet.
 #[derive(Debug)]
 pub struct RequestForm {
@@ -52,6 +103,7 @@ pub struct RequestForm {
     reader: Multipart,
     /// Bytes of the body that have been read.
     at: usize,
+    begun: FieldsBegun,
     /// The current field, the beginning of its content, and true for a file.
     field: (FormField, usize, bool),
     /// The answer is to be plain text: VTT, SRT or only the words.
@@ -70,6 +122,7 @@ impl RequestForm {
             passthrough,
             reader: Multipart::new(boundary),
             at: 0,
+            begun: FieldsBegun::new(passthrough),
             field,
             is_plain: false,
             may_be_sent: false,
@@ -98,10 +151,12 @@ impl RequestForm {
                 FormPiece::Part { name, is_file } => {
                     self.end_field(body, begin, fields, tokens)?;
                     let name = name.of(&body[begin..]);
+                    self.begun.begin(name)?;
                     self.field = (FormField::of(self.passthrough, name), self.at, is_file);
                 }
                 FormPiece::End => {
                     self.end_field(body, begin, fields, tokens)?;
+                    self.begun.end()?;
                     self.field = (FormField::Other, self.at, false);
                 }
                 FormPiece::Data | FormPiece::Rest => {}
@@ -130,9 +185,9 @@ impl RequestForm {
         let text = value.of(body);
         let expected = |name: &str, what: &str| Err(Invalid(format!("{name}: expected {what}")));
         match field {
-            FormField::Model if fields.model.is_some() => return expected("model", "it only once"),
             FormField::Model if is_file => return expected("model", "a text"),
             FormField::Model if end > MODEL_WITHIN => return Err(late()),
+            // An empty name is no name, as if the field were missing.
             FormField::Model => fields.model = Some(value).filter(|value| !value.is_empty()),
             FormField::Stream => match text {
                 b"true" | b"True" | b"1" => fields.stream = true,
@@ -193,7 +248,7 @@ pub struct FormWriter {
     drop_params: Vec<String>,
     unknown: UnknownMembers,
     fate: PartFate,
-    has_model: bool,
+    begun: FieldsBegun,
     /// The number of images was known at admission.
     has_count: bool,
     /// The client has sent no model.
@@ -215,9 +270,9 @@ impl FormWriter {
             drop_params: drop_params.clone(),
             unknown: *unknown,
             fate: PartFate::Keep,
-            has_model: false,
+            begun: FieldsBegun::new(form.passthrough),
             has_count: fields.each > 0,
-            adds_model: fields.model.is_none(),
+            adds_model: !form.begun.has_model(),
             written: 0,
             length: None,
         }
@@ -244,7 +299,6 @@ impl FormWriter {
         let (mut used, before) = (0, out.len());
         if std::mem::take(&mut self.adds_model) {
             self.write_model(out);
-            self.has_model = true;
         }
         while let Some((piece, length)) = self.reader.next(&input[used..], complete).map_err(invalid)? {
             let bytes = &input[used..used + length];
@@ -252,6 +306,7 @@ impl FormWriter {
             if let FormPiece::Part { name, .. } = piece {
                 self.begin_part(name.of(bytes))?;
             } else if piece == FormPiece::End {
+                self.begun.end()?;
                 self.fate = PartFate::Keep;
             }
             let is_delimiter = matches!(piece, FormPiece::Part { .. } | FormPiece::End);
@@ -288,11 +343,9 @@ impl FormWriter {
     }
 
     fn begin_part(&mut self, name: &[u8]) -> Result<(), Invalid> {
+        self.begun.begin(name)?;
         let base = name.strip_suffix(b"[]").unwrap_or(name);
         self.fate = match Name::of_field(base) {
-            Name::Model if std::mem::replace(&mut self.has_model, true) => {
-                return Err(Invalid("model: expected it only once".to_owned()));
-            }
             // Its images were not reserved.
             Name::N if self.passthrough.makes_images() && !self.has_count => {
                 return Err(late_count());

@@ -75,7 +75,7 @@ fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
 
 /// Selects the relayed endpoint by the first byte.
 fn chosen(data: &[u8], read: fn(ModelEndpoint, &[u8])) {
-    let place = data.first().map_or(0, |choice| usize::from(choice >> 6)).min(Passthrough::ALL.len() - 1);
+    let place = data.first().map_or(0, |choice| usize::from(choice >> 4)) % Passthrough::ALL.len();
     read(ModelEndpoint::relay(Passthrough::ALL[place]), data);
 }
 

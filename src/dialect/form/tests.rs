@@ -127,7 +127,7 @@ fn length_in_the_head_of_the_model_is_not_sent() {
 
 #[test]
 fn fields_behind_the_file_are_checked_while_it_is_sent() {
-    let of = |image: &str| [part("model", "", "small"), file("image", image)].concat();
+    let of = |image: &str| [part("model", "", "small"), part("prompt", "", "fox"), file("image", image)].concat();
     let before = of(&"x".repeat(UPLOAD_HOLD));
     let cut = before.len() - 2;
     let edits =
@@ -166,4 +166,38 @@ fn unknown_fields_follow_the_provider() {
             (hotwords, top_k, false)
         );
     }
+}
+
+#[test]
+fn fields_that_are_read_occur_once_and_required_ones_occur() {
+    let words = |more: &[String]| whole(WORDS, &form(&[&[part("model", "", "small")], more].concat()));
+    let edits = |more: &[String]| whole(Passthrough::ImageEdits, &form(&[&[part("model", "", "small")], more].concat()));
+    let once = |name: &str| Err(format!("{name}: expected it only once"));
+    let missing = |name: &str| Err(format!("{name}: missing"));
+    let sound = || file("file", "a");
+    for name in ["stream", "response_format"] {
+        let twice = [part(name, "", "false"), part(name, "", "false")];
+        assert_eq!(words(&[&twice[..], &[sound()]].concat()), once(name));
+        // A field behind the file is read while the form is sent.
+        assert_eq!(words(&[twice[0].clone(), sound(), twice[1].clone()]), once(name));
+        assert_eq!(words(&[&[sound()][..], &twice[..]].concat()), once(name));
+    }
+    assert_eq!((words(&[]), words(&[part("language", "", "de")])), (missing("file"), missing("file")));
+    assert_eq!(edits(&[part("prompt", "", "fox")]), missing("image"));
+    assert_eq!(edits(&[file("image", "PNG")]), missing("prompt"));
+    for image in ["image", "image[]"] {
+        assert!(edits(&[file(image, "PNG"), part("prompt", "", "fox")]).is_ok());
+    }
+    let late = format!("{}{}", part("model", "", "small"), part("language", "", &"x".repeat(UPLOAD_HOLD)));
+    let cut = [late.len() - 2];
+    assert_eq!(sent(WORDS, &format!("{late}--b--\r\n"), &cut, &Capabilities::default()), missing("file"));
+}
+
+#[test]
+fn empty_model_counts_as_missing() {
+    let body = form(&[part("model", "", ""), file("file", "a")]);
+    let (sent_form, _) = whole(WORDS, &body).unwrap();
+    assert_eq!(sent_form, form(&[part("model", "", "up"), file("file", "a")]));
+    let twice = form(&[part("model", "", ""), part("model", "", "small"), file("file", "a")]);
+    assert_eq!(whole(WORDS, &twice), Err("model: expected it only once".to_string()));
 }

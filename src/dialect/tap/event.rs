@@ -62,10 +62,11 @@ pub(in crate::dialect) enum StreamFormat {
     },
     Messages,
     /// Audio, its text, or images. `due`: images still expected; `units`: those that have arrived, or milliseconds of
-    /// audio.
+    /// audio; `begun`: a partial image has arrived, and its image has not.
     Media {
         due: u32,
         units: u32,
+        begun: bool,
     },
     /// `next`: number of the next event; `inserted`: Tollgate's own events between the upstream's; `opened`: the events
     /// that open a response have been sent.
@@ -79,7 +80,7 @@ pub(in crate::dialect) enum StreamFormat {
 impl StreamFormat {
     fn new(endpoint: ModelEndpoint) -> StreamFormat {
         match endpoint.passthrough() {
-            Some(passthrough) if !passthrough.generates() => StreamFormat::Media { due: 1, units: 0 },
+            Some(passthrough) if !passthrough.generates() => StreamFormat::Media { due: 1, units: 0, begun: false },
             Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: false },
             None => with_format!(endpoint.shape, format => format::STREAM),
         }
@@ -245,7 +246,11 @@ impl Tap {
 
     /// Usage observed so far.
     pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
-        let units = if let StreamFormat::Media { units, .. } = self.format { units } else { 0 };
+        // A provider bills an image that it has begun to send.
+        let units = match self.format {
+            StreamFormat::Media { units, begun, .. } => units.saturating_add(begun.into()),
+            _ => 0,
+        };
         ObservedUsage { units, ..ObservedUsage::of_stream(self.reported, &self.relayed) }
     }
 
@@ -267,7 +272,8 @@ impl Tap {
         let seconds = usage.and_then(|usage| usage.get("seconds")).map_or(0, millis);
         let kind = seen.value(seen.kind, frame.data).and_then(Raw::string).unwrap_or(frame.name);
         let (is_image, is_done) = (kind.ends_with(b".completed"), kind.ends_with(b".done"));
-        if let StreamFormat::Media { due, units } = &mut self.format {
+        if let StreamFormat::Media { due, units, begun } = &mut self.format {
+            *begun = !is_image && (*begun || kind.ends_with(b".partial_image"));
             *units = units.saturating_add(is_image.into()).max(seconds);
             *due = due.saturating_sub(is_image.into());
             self.finish_seen |= is_done || (is_image && *due == 0);
