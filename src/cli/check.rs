@@ -199,7 +199,10 @@ mod tests {
         let one = said("input_price = 1.0", "budget = 5.0");
         assert!(one.len() == 1 && one[0].contains("keys with the budget of plan `team` get 403"), "{one:?}");
         let minute = said("serves = [\"transcriptions\"]\nprice_per_minute = 0.006", "budget = 5.0");
-        assert!(minute.len() == 1 && minute[0].contains("has `price_per_minute` but no `price_per_request`"), "{minute:?}");
+        assert!(
+            minute.len() == 1 && minute[0].contains("has `price_per_minute` but no `price_per_request`"),
+            "{minute:?}"
+        );
         let both = "serves = [\"transcriptions\"]\nprice_per_minute = 0.006\nprice_per_request = 0";
         assert_eq!(said(both, "budget = 5.0"), [""; 0]);
         let group = "budget = 5.0\n[[groups]]\nname = \"team\"\nbudget = 1.0";

@@ -171,7 +171,8 @@ fn unknown_fields_follow_the_provider() {
 #[test]
 fn fields_that_are_read_occur_once_and_required_ones_occur() {
     let words = |more: &[String]| whole(WORDS, &form(&[&[part("model", "", "small")], more].concat()));
-    let edits = |more: &[String]| whole(Passthrough::ImageEdits, &form(&[&[part("model", "", "small")], more].concat()));
+    let edits =
+        |more: &[String]| whole(Passthrough::ImageEdits, &form(&[&[part("model", "", "small")], more].concat()));
     let once = |name: &str| Err(format!("{name}: expected it only once"));
     let missing = |name: &str| Err(format!("{name}: missing"));
     let sound = || file("file", "a");
