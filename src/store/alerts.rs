@@ -72,13 +72,14 @@ impl AlertFacts {
         self.subjects.entry(subject.to_string()).or_default().over = at;
     }
 
-    /// Reads lines. Skips invalid ones.
-    fn take_all(&mut self, lines: impl Read) {
-        let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
+    /// Reads lines. Skips invalid ones. Returns the last line if it has no end: another process may be writing it.
+    fn take_all(&mut self, lines: impl Read) -> Vec<u8> {
+        let (mut lines, mut line, mut begun) = (BufReader::new(lines), Vec::new(), Vec::new());
         while (&mut lines).take(SPILL_LINE_MAX as u64).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             let _ = self.take(&line);
-            line.clear();
+            begun = std::mem::take(&mut line);
         }
+        if begun.ends_with(b"\n") { Vec::new() } else { begun }
     }
 
     /// Drops old subjects, and alerts that are done or too old.
@@ -193,13 +194,13 @@ impl AlertFile {
         // No attempt of this process writes to the file that is replaced.
         let _unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut facts, mut old) = (AlertFacts::default(), super::spill::open(&self.path).map_err(io::Error::other)?);
-        facts.take_all(&mut old);
+        let begun = facts.take_all(&mut old);
         facts.tidy(now);
         let draft = self.path.with_extension("alerts-part");
         // A killed process may have left one.
         let _ = std::fs::remove_file(&draft);
         let mut out = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&draft)?;
-        out.write_all(facts.lines().0.as_bytes())?;
+        out.write_all(&[facts.lines().0.as_bytes(), &begun].concat())?;
         out.sync_all()?;
         // Attempts that go on keep other processes from delivering alerts of this file, too.
         rustix::fs::flock(&out, FlockOperation::NonBlockingLockExclusive)?;
@@ -498,6 +499,23 @@ mod tests {
         file.shrink(now).unwrap();
         assert!(file.size() < size / 3, "{} of {size}", file.size());
         assert!((0..300).all(|number| file.facts(now).is_done(&of(format!("key/{number}")))));
+    }
+
+    /// The rest of the line follows with what other processes have written meanwhile.
+    #[test]
+    fn shrinking_keeps_a_line_that_is_being_written() {
+        let folder = ScratchFolder::new("torn");
+        let place = Place::new(folder.0.clone(), "l".to_string());
+        let (file, now) = (AlertFile::new(&place), Unix(10_000_000_000));
+        let [first, second] = ["key/a", "key/b"].map(|subject| alert(AlertKind::Budget, subject, now.0, now.0));
+        note(&file, |lines| lines.due(&first));
+        let mut lines = AlertLines::default();
+        lines.due(&second);
+        let (begin, rest) = lines.0.split_at(lines.0.len() / 2);
+        file.writer().unwrap().write_all(begin.as_bytes()).unwrap();
+        file.shrink(now).unwrap();
+        file.writer().unwrap().write_all(rest.as_bytes()).unwrap();
+        assert_eq!(file.facts(now).due, [first, second]);
     }
 
     #[test]
