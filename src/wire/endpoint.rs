@@ -238,7 +238,7 @@ impl ModelEndpoint {
     /// `POST /v1/responses`.
     pub const RESPONSES: ModelEndpoint = ModelEndpoint::generate(Shape::Responses);
 
-    /// All of them. The first [`FREQUENT`] ones are the most frequent.
+    /// All of them. The most frequent ones are the first.
     pub const ALL: [ModelEndpoint; 14] = [
         ModelEndpoint::CHAT,
         ModelEndpoint::MESSAGES,
