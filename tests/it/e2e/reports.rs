@@ -25,7 +25,8 @@ fn crowded() -> Harness {
     db.execute_batch(&format!(
         "BEGIN;
          {number} INSERT INTO keys SELECT printf('AAAAAAA%05d', i), randomblob(32), printf('key-%05d', i), plan, endpoints,
-             models, created + i, expires, revoked, former, disabled, limits, grp, json_array(json_array('team', 't' || i))
+             models, created + i, expires, revoked, former, disabled, limits, grp,
+             json_array(json_array('team', 't' || i)), capture
              FROM n, keys WHERE name = 'test';
          INSERT INTO days SELECT 20000 + day.value, keys.id, 'small', 'sim/small', '', 'chat', 'other', 1, 2, 3, 4, 5,
              CAST(substr(keys.id, 8) AS INTEGER) FROM keys, json_each('[1, 2, 3]') AS day WHERE name <> 'test';
@@ -99,7 +100,7 @@ fn with_long_lists(h: &mut Harness, count: usize) {
     db.execute_batch(&format!(
         "BEGIN;
          {number} INSERT INTO keys SELECT printf('AAAAAAA%05d', i), randomblob(32), 'long', plan, endpoints,
-             '{models}', created + i, expires, revoked, former, disabled, limits, grp, labels
+             '{models}', created + i, expires, revoked, former, disabled, limits, grp, labels, capture
              FROM n, keys WHERE name = 'test';
          {number} INSERT INTO audit (at, who, what, key, before, after) SELECT 20000 * 86400000, 'root', 'edit',
              printf('AAAAAAA%05d', i), '{models}', '{models}' FROM n;
