@@ -177,7 +177,7 @@ fn admin_and_client_listeners_serve_only_their_own_paths() {
 
 #[test]
 fn all_resources_are_released_after_the_work() {
-    let h = Harness::usual();
+    let h = Harness::start(&Setup { upstream: "pool_idle_timeout = \"2s\"\n", ..Setup::default() });
     let key = h.key();
     let start = h.gateway.descriptors();
     let mut clients: Vec<Client> = (0..200).map(|_| h.client()).collect();
@@ -188,7 +188,7 @@ fn all_resources_are_released_after_the_work() {
         assert_eq!(client.answer().unwrap().status(), 200);
     }
     drop(clients);
-    wait_for("connections to be closed", || (h.gateway.descriptors() <= start + 64).then_some(()));
+    wait_for("connections to be closed", || (h.gateway.descriptors() <= start).then_some(()));
     wait_for("no open hold", || (gauge(&h, "tollgate_open_reservations") == 0).then_some(()));
     wait_for("no uncommitted row", || (gauge(&h, "tollgate_uncommitted_rows") == 0).then_some(()));
     wait_for("all clients to disconnect", || (gauge(&h, "tollgate_client_connections") == 0).then_some(()));
