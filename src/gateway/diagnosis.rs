@@ -45,7 +45,7 @@ pub(crate) struct Diagnosis {
     pub(crate) key: Option<KeyIx>,
     /// Trace of the request, independent of its result.
     pub(crate) trace: Option<Box<Trace>>,
-    /// What is kept of a captured request, independent of its result.
+    /// Captured parts of the request, independent of its result.
     pub(crate) captured: Option<Box<Captured>>,
 }
 

@@ -95,7 +95,7 @@ pub(crate) fn end_capture(job: &mut RequestJob, cx: &mut Cx) {
     let (Some(captured), Some(key)) = (job.notes.get_mut().captured.take(), job.request.found.key) else {
         return;
     };
-    // Nothing is written after the end of a capture.
+    // A request that ends after its capture is not written.
     let is_over = !cx.access.keys.get(key).is_captured(cx.now.unix);
     if is_over || captured.is_lost() {
         let done = if is_over { None } else { Some(Err(NO_MEMORY.to_owned())) };
