@@ -10,7 +10,8 @@ pub(super) use super::chat::stream_reader::{details_of, each_text, sequence_of, 
 pub(super) use super::chat::stream_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use super::messages::stream_reader::write_thinking;
 pub(super) use super::messages::stream_writer::{NO_DETAILS, write_usage as write_messages_usage};
-pub(super) use super::responses::stream_reader::{call_id, failed, kind_of, reason, thoughts, unfinished, write_kept};
+pub(super) use super::responses::stream_reader::write_kept;
+pub(super) use super::responses::stream_reader::{call_id, failed, is_answer, kind_of, reason, thoughts, unfinished};
 
 use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::errors::ErrorWords;

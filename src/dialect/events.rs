@@ -3,6 +3,7 @@
 //! Owns the order of the events. Must never interpret members beyond that order: the reader of the stream does. Called
 //! by `stream`.
 
+use super::convert::is_answer;
 use super::format::with_format;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::wire::ModelEndpoint;
@@ -299,23 +300,27 @@ impl Response<'_> {
             (None, _) => ("output_text", string(part, "text").unwrap_or_default()),
         };
         let own = if kind == "refusal" { "refusal" } else { "text" };
+        let is_text = texts.list == SUMMARY.list || is_answer(&part);
         for (name, member) in [
             (format!("response.{}.added", texts.part), "part"),
             (format!("response.{kind}.delta"), "delta"),
             (format!("response.{kind}.done"), own),
             (format!("response.{}.done", texts.part), ""),
         ] {
+            if !is_text && !matches!(member, "part" | "") {
+                continue;
+            }
             self.about(&name, at, item);
             member_count(self.out, texts.index, index);
             match member {
-                "part" => {
+                "part" if is_text => {
                     key(self.out, "part");
                     self.out.push(b'{');
                     members(part, &[own], self.out);
                     key(self.out, own);
                     self.out.extend_from_slice(b"\"\"}");
                 }
-                "" => {
+                "part" | "" => {
                     key(self.out, "part");
                     self.out.extend_from_slice(part.bytes());
                 }

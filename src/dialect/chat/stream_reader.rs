@@ -456,7 +456,12 @@ pub(in crate::dialect) fn each_text<'a, E>(
             continue;
         }
         let [kind, thought, text] = part.pick(["type", "thinking", "text"]);
-        let is_thought = thought.is_some() || kind.is_some_and(|kind| kind.is("thinking") || kind.is("reasoning"));
+        let kind = kind.and_then(Raw::string).unwrap_or(b"text");
+        let is_thought = thought.is_some() || matches!(kind, b"thinking" | b"reasoning");
+        if !thinking && !is_thought && !matches!(kind, b"text" | b"output_text") {
+            // Of an unknown type: no answer, whatever its members are.
+            continue;
+        }
         each_text(thought.or(text).unwrap_or(Raw::NULL), thinking || is_thought, take)?;
     }
     Ok(())

@@ -10,6 +10,9 @@ use crate::wire::json::{self, Raw, ValueKind, member_inside, write_inside};
 /// Maximum number of open blocks. The format allows one; some slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
 
+/// Types of the deltas with content. Those of any other type are ignored, whatever their members are.
+const CONTENT_DELTAS: [&[u8]; 4] = [b"text_delta", b"thinking_delta", b"signature_delta", b"input_json_delta"];
+
 /// Kind of a block, as far as the reader distinguishes kinds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum BlockKind {
@@ -102,7 +105,7 @@ impl MessagesReader {
         }
         self.open.push((index, kind));
         match kind {
-            BlockKind::Text | BlockKind::Think => self.delta(index, block, sink),
+            BlockKind::Text | BlockKind::Think => self.content(kind, block, sink),
             BlockKind::Redacted if self.kept.is_some() => {
                 let mut kept = b"{\"type\":\"redacted_thinking\",\"data\":".to_vec();
                 write_inside(&mut kept, text("data").unwrap_or_default());
@@ -153,12 +156,18 @@ impl MessagesReader {
     }
 
     fn delta(&mut self, index: u64, delta: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let text = |name: &str| delta.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
-        let Some((_, block)) = self.open.iter().rev().find(|(open, _)| *open == index) else {
+        let Some(&(_, block)) = self.open.iter().rev().find(|(open, _)| *open == index) else {
             // Dropping a delta of a block that was never opened would lose content.
             return Err(StreamFault::Malformed);
         };
-        match *block {
+        let is_known = delta.get("type").and_then(Raw::string).is_none_or(|kind| CONTENT_DELTAS.contains(&kind));
+        if is_known { self.content(block, delta, sink) } else { Ok(()) }
+    }
+
+    /// Reads the content in a delta, or in the start of a block.
+    fn content(&mut self, block: BlockKind, delta: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let text = |name: &str| delta.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
+        match block {
             BlockKind::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
             BlockKind::Think => {
                 self.keep(text("thinking"), text("signature"));

@@ -1,7 +1,7 @@
 //! Reads a complete answer of each format.
 
 use super::super::answer::Broken;
-use super::super::convert::{call_id, details_of, each_text, reason, sequence_of, thought_block, thoughts};
+use super::super::convert::{call_id, details_of, each_text, is_answer, reason, sequence_of, thought_block, thoughts};
 use super::super::convert::{unfinished, write_kept, write_thinking};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
@@ -118,7 +118,7 @@ pub(in crate::dialect) fn responses<'a>(answer: &AnswerMembers<'a>) -> Result<Ne
     for item in answer.list.items() {
         match string(item, "type") {
             b"message" => {
-                for part in item.get("content").unwrap_or(Raw::NULL).items() {
+                for part in item.get("content").unwrap_or(Raw::NULL).items().filter(is_answer) {
                     match part.get("refusal").and_then(Raw::string) {
                         Some(refusal) => parts.push(AnswerPart::Refusal(refusal)),
                         None => parts.push(AnswerPart::Text(Cow::Borrowed(string(part, "text")))),

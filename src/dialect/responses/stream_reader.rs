@@ -246,7 +246,7 @@ impl ResponsesReader {
             }
             sink.take(Delta::ToolClose { slot: known.slot.unwrap_or(0) })?;
         } else if is("message") && !given {
-            for part in item.get("content").unwrap_or(Raw::NULL).items() {
+            for part in item.get("content").unwrap_or(Raw::NULL).items().filter(is_answer) {
                 say(part, sink)?;
             }
         } else if is("reasoning") {
@@ -354,6 +354,13 @@ fn failure(event: Raw<'_>) -> Option<ErrorText> {
 /// The id that a call and its output share.
 pub(in crate::dialect) fn call_id(item: Raw<'_>) -> &[u8] {
     item.get("call_id").and_then(Raw::string).unwrap_or_default()
+}
+
+/// True for a part of a message that is text or a refusal. Parts of any other type are ignored, whatever their members
+/// are.
+pub(in crate::dialect) fn is_answer(part: &Raw<'_>) -> bool {
+    let kind = part.get("type").and_then(Raw::string);
+    kind.is_none_or(|kind| matches!(kind, b"output_text" | b"text" | b"refusal"))
 }
 
 /// Reads a part of a complete message.

@@ -318,3 +318,101 @@ fn response_with_odd_content_is_cleaned_and_charged_as_reported() {
     }
     assert!(failed > 10, "{failed} failed: the oddities are too weak");
 }
+
+/// Complete answers with a text `shown` and content of unknown kinds, which has a member `text`, too.
+const UNKNOWN_WHOLE: [(Shape, &str); 3] = [
+    (
+        Shape::Chat,
+        r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":
+        {"role":"assistant","content":[{"type":"text","text":"shown"},{"type":"mood","text":"hidden"}]},
+        "finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#,
+    ),
+    (
+        Shape::Messages,
+        r#"{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"shown"},
+        {"type":"mood","text":"hidden"}],"stop_reason":"end_turn","usage":{"input_tokens":1,"output_tokens":2}}"#,
+    ),
+    (
+        Shape::Responses,
+        r#"{"id":"r","object":"response","created_at":1,"model":"m","status":"completed","output":[
+        {"type":"message","id":"i","role":"assistant","status":"completed","content":[
+        {"type":"output_text","text":"shown","annotations":[]},{"type":"mood","text":"hidden"}]},
+        {"type":"mood","id":"j","content":[{"type":"output_text","text":"hidden"}],"text":"hidden"}],
+        "usage":{"input_tokens":1,"output_tokens":2,"total_tokens":3}}"#,
+    ),
+];
+
+/// The events of such answers.
+fn unknown_events(shape: Shape) -> Vec<Value> {
+    let whole = |shape| UNKNOWN_WHOLE.iter().find(|(own, _)| *own == shape).unwrap().1;
+    let text = match shape {
+        Shape::Chat => {
+            let body: Value = serde_json::from_str(whole(shape)).unwrap();
+            let delta = &body["choices"][0]["message"];
+            return vec![
+                json!({"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}),
+                json!({"id": "c", "choices": [{"index": 0, "delta": {"mood": {"text": "hidden"}}}]}),
+                json!({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+                json!({"id": "c", "choices": [], "usage": body["usage"]}),
+            ];
+        }
+        Shape::Messages => {
+            r#"[{"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":1}}},
+            {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}},
+            {"type":"content_block_delta","index":0,"delta":{"type":"mood_delta","text":"hidden"}},
+            {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"shown"}},
+            {"type":"content_block_delta","index":0,"delta":{"type":"mood_delta","text":"hidden"}},
+            {"type":"content_block_delta","index":0,"delta":{"type":"mood_delta","text":"hidden"}},
+            {"type":"content_block_stop","index":0},
+            {"type":"content_block_start","index":1,"content_block":{"type":"mood","text":"hidden"}},
+            {"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"hidden"}},
+            {"type":"content_block_stop","index":1},
+            {"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}},
+            {"type":"content_block_delta","index":2,"delta":{"type":"mood_delta","partial_json":"hidden"}},
+            {"type":"content_block_delta","index":2,"delta":{"type":"input_json_delta","partial_json":"{}"}},
+            {"type":"content_block_stop","index":2},
+            {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}},
+            {"type":"message_stop"}]"#
+        }
+        Shape::Responses => {
+            r#"[{"type":"response.output_item.added","output_index":0,"item":{"type":"mood","text":"hidden"}},
+            {"type":"response.mood.delta","output_index":0,"delta":"hidden","text":"hidden"},
+            {"type":"response.output_item.done","output_index":0,"item":{"type":"mood","content":[
+                {"type":"output_text","text":"hidden"}]}}]"#
+        }
+    };
+    let mut events: Vec<Value> = serde_json::from_str(text).unwrap();
+    if shape == Shape::Responses {
+        let mut response: Value = serde_json::from_str(whole(shape)).unwrap();
+        response["output"].as_array_mut().unwrap().reverse();
+        events.push(json!({"type": "response.completed", "response": response}));
+    }
+    events
+}
+
+#[test]
+fn content_of_unknown_kinds_is_never_answer_text() {
+    let shows = |out: &str, what: String| assert!(out.contains("shown") && !out.contains("hidden"), "{what}: {out}");
+    for (from, body) in UNKNOWN_WHOLE {
+        let text = plain(from, &unknown_events(from));
+        for to in SHAPES {
+            let streamed = played((from, to), &text, text.len());
+            assert!(streamed.result.is_ok(), "{from:?} to {to:?}: {}", streamed.out);
+            let (answer, _) = got((from, to), body);
+            let reply = unstreamed((from, to), &TranslationState::default(), body).ok().unwrap().out;
+            if from != to {
+                shows(&streamed.out, format!("{from:?} to {to:?}, streamed"));
+                shows(&answer.to_string(), format!("{from:?} to {to:?}, complete"));
+                shows(&reply, format!("{from:?} to {to:?}, complete for a stream"));
+                continue;
+            }
+            // Within one format all of it is passed on, under its own type.
+            let count = |text: &str| text.matches("hidden").count();
+            assert_eq!(count(&streamed.out), count(&text), "{from:?}: {}", streamed.out);
+            assert_eq!(count(&answer.to_string()), count(body), "{from:?}: {answer}");
+            for event in reply.split("\n\n").filter(|event| event.contains("hidden")) {
+                assert!(!event.contains("output_text.d") && !event.contains("text_delta"), "{from:?}: {event}");
+            }
+        }
+    }
+}
