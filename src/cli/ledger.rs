@@ -194,9 +194,10 @@ fn audit(args: &AuditArgs) -> Result<(), Failure> {
     let heads = ["TIME", "WHO", "WHAT", "KEY", "NAME", "CHANGED"].map(|head| (head, align(head)));
     let mut table = Table::new(&heads).fit(false, &["KEY"]);
     for line in &lines {
-        let name = Raw::new(line.after.as_bytes()).get("name").and_then(Raw::text).unwrap_or_default().into_owned();
+        let after = Raw::new(line.after.as_bytes());
+        let name = after.get("name").and_then(Raw::text).unwrap_or_default().into_owned();
         let (who, what, key) = (line.who.clone(), line.what.clone(), line.key.clone());
-        table.row(vec![window::iso(line.at), who, what, key, name, changed(line).join(", ")]);
+        table.row(vec![window::iso(line.at), who, what, key, name, changed(line, after).join(", ")]);
     }
     print(&table.text())
 }
@@ -230,15 +231,19 @@ pub(super) fn audit_json(lines: &[AuditLine]) -> String {
     String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// The names of the changed members; none for a new key.
-fn changed(line: &AuditLine) -> Vec<String> {
+/// The names of the changed members, that of a capture with its end; none for a new key.
+fn changed(line: &AuditLine, after: Raw<'_>) -> Vec<String> {
     let Some(before) = &line.before else { return Vec::new() };
-    let (before, after) = (Raw::new(before.as_bytes()), Raw::new(line.after.as_bytes()));
+    let before = Raw::new(before.as_bytes());
     let mut names: Vec<String> = Vec::new();
     for (one, other) in [(before, after), (after, before)] {
         for (name, value) in one.members() {
-            let name = Raw::text_of(name).into_owned();
+            let mut name = Raw::text_of(name).into_owned();
             let same = other.get(&name).map(Raw::bytes) == Some(value.bytes()).filter(|_| !value.is_null());
+            if name == "capture_until" {
+                let until = after.get(&name).and_then(Raw::text);
+                name = until.map_or_else(|| "capture off".to_string(), |until| format!("capture on until {until}"));
+            }
             if !same && !names.contains(&name) {
                 names.push(name);
             }

@@ -51,8 +51,11 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         after = format!("&after={}", page["next"].as_str().map_or(page["next"].to_string(), str::to_string));
     }
     if args.json {
-        let (health, reasons, refused) = (&status["health"], &status["reasons"], &status["refused"]);
-        return print_json(&json!({ "health": health, "reasons": reasons, "refused": refused, "targets": targets }));
+        let [health, reasons, refused, captures] =
+            ["health", "reasons", "refused", "captures"].map(|name| &status[name]);
+        return print_json(&json!({
+            "health": health, "reasons": reasons, "refused": refused, "captures": captures, "targets": targets
+        }));
     }
     let budgets = get("budgets?limit=1000").map_err(|why| remark(&format!("Budgets are not known: {}", why.text())));
     let budgets = budgets.unwrap_or_default();
@@ -62,7 +65,8 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         .filter_map(Value::as_str)
         .map(|reason| explained(reason, &targets, now))
         .collect();
-    let notices = notices(&lines, &targets, (list(&budgets["data"]), list(&status["refused"])), now);
+    let callers = [&budgets["data"], &status["refused"], &status["captures"]].map(list);
+    let notices = notices(&lines, &targets, callers, now);
     lines.extend(notices);
     let lines: Vec<String> = lines.iter().map(|line| item(line)).collect();
     print(&format!("{}\n{}", status["health"].as_str().unwrap_or("unknown"), lines.concat()))?;
@@ -98,6 +102,11 @@ fn list(value: &Value) -> &[Value] {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or("-").to_string()
+}
+
+/// The name of a caller, or its id if it has none.
+fn name_of(one: &Value) -> &str {
+    one["name"].as_str().filter(|name| !name.is_empty()).or(one["id"].as_str()).unwrap_or("-")
 }
 
 fn count(value: &Value) -> u64 {
@@ -172,9 +181,14 @@ fn millis(micros: u64) -> String {
     }
 }
 
-/// Returns the notices: targets in trouble, budgets and refused callers that are no reason of the gateway's state.
-/// `reasons`: lines that are printed already.
-fn notices(reasons: &[String], targets: &[Value], (budgets, refused): (&[Value], &[Value]), now: &str) -> Vec<String> {
+/// Returns the notices: targets in trouble, budgets, refused callers and captured keys that are no reason of the
+/// gateway's state. `reasons`: lines that are printed already.
+fn notices(
+    reasons: &[String],
+    targets: &[Value],
+    [budgets, refused, captures]: [&[Value]; 3],
+    now: &str,
+) -> Vec<String> {
     let is_troubled = |one: &&Value| {
         ["failing", "partly_failing", "hung", "cooling_down", "slow"].iter().any(|state| one["state"] == *state)
     };
@@ -188,10 +202,14 @@ fn notices(reasons: &[String], targets: &[Value], (budgets, refused): (&[Value],
     all.extend(budgets.iter().filter_map(budget_notice));
     all.extend(refused.iter().map(|one| {
         let [refused, requests] = ["refused", "requests"].map(|name| grouped(count(&one[name])));
-        let name = one["name"].as_str().filter(|name| !name.is_empty()).or(one["id"].as_str()).unwrap_or("-");
+        let name = name_of(one);
         let (since, status) = (short(&text(&one["since"]), now), count(&one["status"]));
         let what = text(&one["what"]);
         format!("{what} {name}: {refused} of {requests} requests refused in 5 min since {since}, last with {status}")
+    }));
+    all.extend(captures.iter().map(|one| {
+        let until = short(&text(&one["until"]), now);
+        format!("key {}: its requests and responses are captured until {until}", name_of(one))
     }));
     let more = all.len().saturating_sub(NOTICES_MAX);
     all.truncate(NOTICES_MAX);
@@ -368,10 +386,11 @@ mod tests {
             budget("d", "usd", [0.05, 0.2], "spent 29 Nov"),
             quota,
         ];
+        let captures = [json!({ "id": "BBBBBBBBBBBB", "name": "bot", "until": "2026-11-27T14:00:00Z" })];
         let refused = json!({ "what": "key", "id": "AAAAAAAAAAAA", "name": "ci", "requests": 12, "refused": 10,
             "status": 429, "since": "2026-11-27T12:59:00Z" });
         assert_eq!(
-            notices(&reasons, &targets, (&budgets, &[refused]), NOW),
+            notices(&reasons, &targets, [&budgets, &[refused], &captures], NOW),
             [
                 "notice: target simB/sim-large: failing since 12:41:12Z: connect: refused, not tried since 12:41:20Z",
                 "notice: group a: budget spent since 26 Nov: $0.2000 of $0.2000, renews 2026-12-01",
@@ -379,10 +398,11 @@ mod tests {
                 "notice: group c: 25 % of the budget used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
                 "notice: key bot: tokens spent: 13 of 1, renews 2026-12-01",
                 "notice: key ci: 10 of 12 requests refused in 5 min since 12:59:00Z, last with 429",
+                "notice: key bot: its requests and responses are captured until 14:00:00Z",
             ]
         );
         let many = vec![budgets[0].clone(); NOTICES_MAX + 1];
-        let lines = notices(&[], &[], (&many, &[]), NOW);
+        let lines = notices(&[], &[], [&many, &[], &[]], NOW);
         assert_eq!((lines.len(), lines[NOTICES_MAX].as_str()), (NOTICES_MAX + 1, "and 1 more notice"));
     }
 

@@ -8,7 +8,7 @@ use crate::base::base64;
 use crate::base::buf::{Charge, Pool};
 use crate::base::limits::{CAPTURE_PART_MAX, CAPTURE_SENT_MAX};
 use crate::base::text::push_number;
-use crate::base::time::Unix;
+use crate::base::time::{Mono, Now, Unix};
 use crate::policy::keys::{self, KeyId};
 use crate::policy::window;
 use crate::wire::body::BodyReader;
@@ -17,6 +17,7 @@ use crate::wire::json::{item, write_string};
 use crate::wire::multipart::{FormPiece, Multipart};
 use crate::wire::percent;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The part of the buffers that captures may take, as a divisor. They take it only while half of the buffers is free.
 const SHARE: usize = 8;
@@ -30,11 +31,38 @@ const STARS: &str = "***";
 const CREDENTIALS: [&str; 8] = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
 
 /// The account of all captures.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Captures {
     charge: Charge,
+    running: Vec<RunningCapture>,
+    /// Time at which the next one may have ended; `NEVER` if there is none.
+    pub(crate) due: Mono,
+}
+
+impl Default for Captures {
+    fn default() -> Captures {
+        Captures { charge: Charge::default(), running: Vec::new(), due: Mono::NEVER }
+    }
+}
+
+/// A key whose traffic is captured.
+#[derive(Debug)]
+struct RunningCapture {
+    key: KeyId,
+    until: Unix,
     /// Requests that were not written since the last one that was.
     lost: u64,
+}
+
+/// Change of a key's capture, for the log.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CaptureChange {
+    /// It runs until then.
+    On(Unix),
+    /// It was ended.
+    Off,
+    /// Its time is over.
+    Ended,
 }
 
 /// Change in the state of the captures, for the log.
@@ -69,14 +97,58 @@ impl Captures {
         self.charge.set(pool, self.charge.bytes().saturating_sub(bytes * FACTOR));
     }
 
-    /// Records that a request was written, or that it is lost.
-    pub(crate) fn ended(&mut self, written: bool) -> Option<CaptureNews> {
+    /// Records that a request of a key was written, or that it is lost.
+    pub(crate) fn ended(&mut self, key: &KeyId, written: bool) -> Option<CaptureNews> {
+        // A request may be written after its capture has ended.
+        let Some(one) = self.running.iter_mut().find(|one| one.key == *key) else {
+            return (!written).then_some(CaptureNews::Failed);
+        };
         if written {
-            let lost = std::mem::take(&mut self.lost);
+            let lost = std::mem::take(&mut one.lost);
             return (lost > 0).then_some(CaptureNews::Recovered(lost));
         }
-        self.lost += 1;
-        (self.lost == 1).then_some(CaptureNews::Failed)
+        one.lost += 1;
+        (one.lost == 1).then_some(CaptureNews::Failed)
+    }
+
+    /// Sets the end of a key's capture; `None` if there is none. Returns the change, if it is one.
+    pub(crate) fn set(&mut self, key: &KeyId, until: Option<Unix>, now: Now) -> Option<CaptureChange> {
+        let at = self.running.iter().position(|one| one.key == *key);
+        let change = match (at, until) {
+            (None, None) => return None,
+            (Some(at), Some(until)) if self.running[at].until == until => return None,
+            (Some(at), None) if self.running.swap_remove(at).until <= now.unix => CaptureChange::Ended,
+            (Some(_), None) => CaptureChange::Off,
+            (Some(at), Some(until)) => {
+                self.running[at].until = until;
+                CaptureChange::On(until)
+            }
+            (None, Some(until)) => {
+                self.running.push(RunningCapture { key: *key, until, lost: 0 });
+                CaptureChange::On(until)
+            }
+        };
+        self.arm(now);
+        Some(change)
+    }
+
+    /// Returns a key whose capture has ended by itself, once.
+    pub(crate) fn over(&mut self, now: Now) -> Option<KeyId> {
+        let over = self.running.iter().position(|one| one.until <= now.unix);
+        let key = over.map(|at| self.running.swap_remove(at).key);
+        self.arm(now);
+        key
+    }
+
+    /// The keys whose traffic is captured, with the ends.
+    pub(crate) fn running(&self, now: Unix) -> impl Iterator<Item = (KeyId, Unix)> {
+        self.running.iter().filter(move |one| now < one.until).map(|one| (one.key, one.until))
+    }
+
+    fn arm(&mut self, now: Now) {
+        let next = self.running.iter().map(|one| one.until).min();
+        let wait = next.map(|until| Duration::from_millis(until.0.saturating_sub(now.unix.0)));
+        self.due = wait.map_or(Mono::NEVER, |wait| now.mono.after(wait));
     }
 }
 
@@ -578,8 +650,38 @@ mod tests {
 
     #[test]
     fn first_loss_and_next_success_are_news() {
-        let mut captures = Captures::default();
-        let news = [true, false, false, true, true].map(|written| captures.ended(written));
+        let (mut captures, now) = (Captures::default(), Now { mono: Mono(0), unix: Unix(0) });
+        let [one, other, third] = ["AAAAAAAAAAAA", "BBBBBBBBBBBB", "CCCCCCCCCCCC"].map(|id| KeyId::parse(id).unwrap());
+        for key in [one, other] {
+            assert_eq!(captures.set(&key, Some(Unix(1)), now), Some(CaptureChange::On(Unix(1))));
+        }
+        // Another key's file says nothing of this one's.
+        let news = [true, false, false, true, true].map(|written| {
+            assert_eq!(captures.ended(&other, true), None);
+            captures.ended(&one, written)
+        });
         assert_eq!(news, [None, Some(CaptureNews::Failed), None, Some(CaptureNews::Recovered(2)), None]);
+        let late = [true, false, false].map(|written| captures.ended(&third, written));
+        assert_eq!(late, [None, Some(CaptureNews::Failed), Some(CaptureNews::Failed)]);
+    }
+
+    #[test]
+    fn end_of_a_capture_is_due_by_the_wall_clock() {
+        let at = |mono: u64, unix: u64| Now { mono: Mono(mono), unix: Unix(unix) };
+        let [one, other] = ["AAAAAAAAAAAA", "BBBBBBBBBBBB"].map(|id| KeyId::parse(id).unwrap());
+        let mut captures = Captures::default();
+        assert_eq!((captures.set(&one, None, at(0, 0)), captures.due), (None, Mono::NEVER));
+        captures.set(&one, Some(Unix(5_000)), at(0, 1_000));
+        captures.set(&other, Some(Unix(3_000)), at(0, 1_000));
+        assert_eq!((captures.set(&one, Some(Unix(5_000)), at(0, 1_000)), captures.due), (None, Mono(2_000_000)));
+        // The clock was set back.
+        assert_eq!((captures.over(at(2_000_000, 2_500)), captures.due), (None, Mono(2_500_000)));
+        assert_eq!((captures.over(at(2_500_000, 3_000)), captures.due), (Some(other), Mono(4_500_000)));
+        assert_eq!(captures.running(Unix(3_000)).collect::<Vec<_>>(), [(one, Unix(5_000))]);
+        assert_eq!(captures.running(Unix(5_000)).count(), 0);
+        assert_eq!(captures.set(&one, None, at(3_000_000, 3_500)), Some(CaptureChange::Off));
+        captures.set(&one, Some(Unix(5_000)), at(3_000_000, 3_500));
+        assert_eq!(captures.set(&one, None, at(9_000_000, 5_000)), Some(CaptureChange::Ended));
+        assert_eq!((captures.over(at(9_000_000, 9_000)), captures.due), (None, Mono::NEVER));
     }
 }

@@ -248,7 +248,8 @@ impl Cx {
         let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(Mono::NEVER));
         let keys_and_clock = self.access.lookups.due.min(self.accounts.clock.due).min(self.access.lookups.sums.due);
         let others = self.upstreams.queues.wake.min(self.upstreams.discovery.due).min(self.report.stranger_log.due());
-        drain.min(others).min(keys_and_clock).min(self.report.recorder.due())
+        let reports = self.report.recorder.due().min(self.report.captures.due);
+        drain.min(others).min(keys_and_clock).min(reports)
     }
 
     /// Applies another configuration. False, and nothing is changed, if it has more new groups than can be counted.

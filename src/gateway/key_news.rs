@@ -1,11 +1,11 @@
 //! Applies changes of the keys in the ledger, and logs them.
 
-use super::captures::CaptureNews;
+use super::captures::{CaptureChange, CaptureNews};
 use super::cx::Cx;
 use crate::base::limits::KEYS_TOLD_MAX;
 use crate::base::text::push_number;
 use crate::base::time::Unix;
-use crate::policy::keys::{Key, KeyId, KeyNews, KeyRecord};
+use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
 use crate::policy::window;
 use crate::wire::json::write_string;
 
@@ -28,7 +28,10 @@ impl Cx {
         for record in records {
             self.learn_key(record);
         }
-        gone.iter().for_each(|id| self.access.keys.forget(id));
+        for id in &gone {
+            self.access.keys.forget(id);
+            self.set_capture(id, None);
+        }
         if !ends {
             return;
         }
@@ -57,26 +60,45 @@ impl Cx {
         });
     }
 
-    /// Logs the captures that are on when the process starts.
-    pub(crate) fn tell_of_captures(&mut self) {
-        let now = self.now.unix;
-        let captured =
-            self.access.keys.captured(now).map(|key| (key.id(), key.name().to_owned(), key.captured_until()));
-        for (id, name, until) in captured.collect::<Vec<_>>() {
-            self.tell_of_capture(&id, &name, until);
+    /// Begins the captures that are on when the process starts.
+    pub(crate) fn begin_captures(&mut self) {
+        let captured = self.access.keys.captured(self.now.unix).map(|key| (key.id(), key.captured_until()));
+        for (id, until) in captured.collect::<Vec<_>>() {
+            self.set_capture(&id, until);
+        }
+    }
+
+    /// Sets the end of a key's capture, and logs a change.
+    fn set_capture(&mut self, id: &KeyId, until: Option<Unix>) {
+        if let Some(change) = self.report.captures.set(id, until, self.now) {
+            self.tell_of_capture(id, change);
+        }
+    }
+
+    /// Logs the captures that have ended by themselves.
+    pub(crate) fn end_captures(&mut self) {
+        while let Some(id) = self.report.captures.over(self.now) {
+            self.tell_of_capture(&id, CaptureChange::Ended);
         }
     }
 
     /// Logs that the traffic of a key is captured, or not any more.
-    fn tell_of_capture(&mut self, id: &KeyId, name: &str, until: Option<Unix>) {
+    fn tell_of_capture(&mut self, id: &KeyId, change: CaptureChange) {
+        let known = self.access.keys.index_of(id);
+        let name = known.map_or_else(String::new, |key| self.access.keys.get(key).name().to_owned());
         self.log_event(|out| {
+            let outcome: &[u8] = match change {
+                CaptureChange::On(_) => b"on",
+                CaptureChange::Off => b"off",
+                CaptureChange::Ended => b"ended",
+            };
             out.extend_from_slice(b",\"event\":\"capture\",\"outcome\":\"");
-            out.extend_from_slice(if until.is_some() { b"on" } else { b"off" });
+            out.extend_from_slice(outcome);
             out.extend_from_slice(b"\",\"key\":\"");
             out.extend_from_slice(id.text());
             out.extend_from_slice(b"\",\"name\":");
-            write_string(out, name);
-            if let Some(until) = until {
+            write_string(out, &name);
+            if let CaptureChange::On(until) = change {
                 out.extend_from_slice(b",\"until\":\"");
                 window::write_iso(until, out);
                 out.push(b'"');
@@ -84,20 +106,24 @@ impl Cx {
         });
     }
 
-    /// A captured request with `bytes` bytes has been written, or is lost (with the reason), or was not to be written.
-    pub(crate) fn captured(&mut self, bytes: usize, done: Option<Result<(), String>>) {
+    /// A captured request of a key with `bytes` bytes has been written, or is lost (with the reason), or was not to be
+    /// written.
+    pub(crate) fn captured(&mut self, key: &KeyId, bytes: usize, done: Option<Result<(), String>>) {
         self.report.captures.release(bytes, &mut self.memory.pool);
         let Some(done) = done else { return };
-        let Some(news) = self.report.captures.ended(done.is_ok()) else { return };
+        let Some(news) = self.report.captures.ended(key, done.is_ok()) else { return };
         self.log_event(|out| {
-            out.extend_from_slice(b",\"event\":\"capture\",\"outcome\":");
-            match (news, &done) {
-                (CaptureNews::Recovered(lost), _) => {
-                    out.extend_from_slice(b"\"recovered\",\"requests_lost\":");
+            out.extend_from_slice(b",\"event\":\"capture\",\"outcome\":\"");
+            out.extend_from_slice(if news == CaptureNews::Failed { b"failed" } else { b"recovered" });
+            out.extend_from_slice(b"\",\"key\":\"");
+            out.extend_from_slice(key.text());
+            match news {
+                CaptureNews::Recovered(lost) => {
+                    out.extend_from_slice(b"\",\"requests_lost\":");
                     push_number(out, lost);
                 }
-                (CaptureNews::Failed, done) => {
-                    out.extend_from_slice(b"\"failed\",\"error\":");
+                CaptureNews::Failed => {
+                    out.extend_from_slice(b"\",\"error\":");
                     write_string(out, done.as_ref().err().map_or("", String::as_str));
                 }
             }
@@ -113,11 +139,10 @@ impl Cx {
             }
             self.access.keys_told += 1;
         }
-        let capture = news.and_then(|_| self.capture_news(&record));
-        let (key, kind) = self.access.keys.learn(record);
-        if let Some((id, name, until)) = capture {
-            self.tell_of_capture(&id, &name, until);
-        }
+        let until = record.capture.filter(|_| record.revoked.is_none());
+        let until = until.map(|until| Unix(until.0.next_multiple_of(1000))).filter(|until| self.now.unix < *until);
+        let (id, (key, kind)) = (record.id, self.access.keys.learn(record));
+        self.set_capture(&id, until);
         if let Some(kind) = kind {
             self.access.plans.add(kind, &self.access.keys, &self.setup.config, &self.accounts.meter);
         }
@@ -127,15 +152,6 @@ impl Cx {
             self.give_back_grants(number);
             self.rebudget(key);
         }
-    }
-
-    /// Change of a key's capture that its new record brings, with its name, and the end if the capture is on.
-    fn capture_news(&self, record: &KeyRecord) -> Option<(KeyId, String, Option<Unix>)> {
-        let now = self.now.unix;
-        let known = self.access.keys.index_of(&record.id).map(|key| self.access.keys.get(key));
-        let before = known.filter(|key| key.is_captured(now)).and_then(Key::captured_until);
-        let until = record.capture.map(|until| Unix(until.0.next_multiple_of(1000))).filter(|until| now < *until);
-        (before != until).then(|| (record.id, record.name.clone(), until))
     }
 
     /// Warns of keys whose plan or group is not configured: they are refused.

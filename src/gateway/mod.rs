@@ -104,7 +104,7 @@ impl Gateway {
         cx.look_up_all();
         cx.upstreams.discovery.restart(&cx.setup.config, now.mono);
         cx.warn_of_missing();
-        cx.tell_of_captures();
+        cx.begin_captures();
         cx.look_at_clock();
         cx.announce_alerts(None);
         Gateway { driver: Driver::with_room(room, cx), client_listeners: start.client_listeners }
@@ -358,7 +358,7 @@ impl Core for Gateway {
                 driver.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             Notice::Spans(lost, news) => driver.cx.spans_lost(lost, news),
-            Notice::Captured(bytes, done) => driver.cx.captured(bytes, Some(done)),
+            Notice::Captured(key, bytes, done) => driver.cx.captured(&key, bytes, Some(done)),
             Notice::LookForTrouble => driver.cx.look_for_trouble(),
             Notice::Worked(done) => driver.offloaded(done),
             Notice::Desk(answer) => driver.admins().desk_answered(*answer),
@@ -406,6 +406,9 @@ impl Core for Gateway {
             }
             if driver.cx.accounts.clock.due <= now.mono {
                 driver.cx.look_at_clock();
+            }
+            if driver.cx.report.captures.due <= now.mono {
+                driver.cx.end_captures();
             }
             if driver.cx.report.recorder.due() <= now.mono {
                 driver.cx.close_minute();

@@ -256,8 +256,8 @@ pub enum Notice {
     /// Number of lost spans. If the state has changed: the reason why the collector does not accept them, or that it
     /// does again.
     Spans(u64, Option<Result<(), String>>),
-    /// A captured request with this number of bytes is in its file, or it is lost; with the reason.
-    Captured(usize, Result<(), String>),
+    /// A captured request of a key with this number of bytes is in its file, or it is lost; with the reason.
+    Captured(KeyId, usize, Result<(), String>),
     /// Looks for targets and a ledger in trouble, to raise alerts.
     LookForTrouble,
     /// A job is done.

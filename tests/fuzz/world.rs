@@ -419,7 +419,7 @@ impl World {
                         self.gateway.notice(Notice::Desk(answer), self.now);
                     }
                     Order::Capture(captured) => {
-                        self.gateway.notice(Notice::Captured(captured.kept(), Ok(())), self.now)
+                        self.gateway.notice(Notice::Captured(captured.key, captured.kept(), Ok(())), self.now)
                     }
                     Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),

@@ -187,6 +187,12 @@ impl KeyLine {
         format!("{}{remark}", self.plan)
     }
 
+    /// The status, with the end of a capture.
+    fn status_text(&self) -> String {
+        let until = self.capture_until.as_ref().map(|until| format!(", captured until {until}"));
+        [self.status, &until.unwrap_or_default()].concat()
+    }
+
     fn endpoints_text(&self) -> String {
         if self.endpoints.len() == ScopeEndpoint::ALL.len() { "all".to_string() } else { self.endpoints.join(",") }
     }
@@ -368,7 +374,7 @@ fn row(table: &mut Table<'_>, line: &KeyLine) {
         line.plan_text(),
         line.group.clone().unwrap_or_default(),
         line.labels_text(),
-        line.status.to_string(),
+        line.status_text(),
         line.endpoints_text(),
         line.models_text(),
         line.created.clone(),

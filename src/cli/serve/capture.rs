@@ -38,11 +38,11 @@ impl CaptureWriter {
                 captured.write(&mut text);
                 let path = place.capture(&captured.key);
                 let written = append(&path, &text).map_err(|error| format!("{}: {error}", path.display()));
-                let kept = captured.kept();
+                let (key, kept) = (captured.key, captured.kept());
                 // A long line must not occupy memory permanently.
                 drop((captured, std::mem::take(&mut text)));
                 // A full mailbox means that the event loop has ended.
-                let _ = mailbox.send(ReactorMessage::Notice(Notice::Captured(kept, written)));
+                let _ = mailbox.send(ReactorMessage::Notice(Notice::Captured(key, kept, written)));
             }
             drop(alive);
         };

@@ -225,7 +225,8 @@ impl Helpers {
         match self.captures.get_or_init(start) {
             Some(writer) => writer.give(captured),
             None => {
-                let lost = Notice::Captured(captured.kept(), Err("no thread can be started".to_owned()));
+                let why = Err("no thread can be started".to_owned());
+                let lost = Notice::Captured(captured.key, captured.kept(), why);
                 let _ = long.mailbox.send(ReactorMessage::Notice(lost));
             }
         }

@@ -35,6 +35,8 @@ pub(crate) struct View<'a> {
 const HUNG: u64 = 30_000_000;
 /// Maximum number of reported reasons why the gateway is not healthy.
 const REASONS_MAX: usize = 20;
+/// Maximum number of reported captures.
+const CAPTURES_MAX: usize = 20;
 /// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded. A
 /// gateway without a failure for `RECOVERED_MS` has recovered.
 const FAILED_PERCENT: u64 = 5;
@@ -160,6 +162,7 @@ pub(crate) fn status(view: &View<'_>, origins: &str, cx: &mut Cx, out: &mut Vec<
     let times = cx.report.recorder.first_bytes(None, now.unix);
     first_bytes(times, out);
     refused(&cx.report.recorder, now.unix, out);
+    captures(cx, out);
     open(out, "minutes", b'[');
     for sum in cx.report.recorder.minutes.iter().flat_map(|minutes| minutes.of_hour(&cx.report.stats, now.unix)) {
         item(out);
@@ -181,6 +184,21 @@ fn refused(recorder: &Recorder, now: Unix, out: &mut Vec<u8>) {
         count(out, "refused", one.refused.into());
         count(out, "status", one.status.into());
         moment(out, "since", one.since);
+        out.push(b'}');
+    }
+    out.push(b']');
+}
+
+/// Appends the keys whose traffic is captured.
+fn captures(cx: &Cx, out: &mut Vec<u8>) {
+    open(out, "captures", b'[');
+    for (id, until) in cx.report.captures.running(cx.now.unix).take(CAPTURES_MAX) {
+        let Some(known) = cx.access.keys.index_of(&id) else { continue };
+        item(out);
+        out.push(b'{');
+        text(out, "id", id.as_str());
+        text(out, "name", cx.access.keys.get(known).name());
+        moment(out, "until", until);
         out.push(b'}');
     }
     out.push(b']');

@@ -99,7 +99,7 @@ pub(crate) fn end_capture(job: &mut RequestJob, cx: &mut Cx) {
     let is_over = !cx.access.keys.get(key).is_captured(cx.now.unix);
     if is_over || captured.is_lost() {
         let done = if is_over { None } else { Some(Err(NO_MEMORY.to_owned())) };
-        return cx.captured(captured.kept(), done);
+        return cx.captured(&captured.key, captured.kept(), done);
     }
     cx.commands.orders.push(Order::Capture(captured));
 }

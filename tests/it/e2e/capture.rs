@@ -1,7 +1,7 @@
 //! Capture of the traffic of one key: the file beside the ledger, what it contains and never contains, its end.
 
 use super::client::{Answer, post};
-use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, streamed, with};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, message, part, post_form, streamed, with};
 use super::process::wait_for;
 use serde_json::{Value, json};
 use std::fs;
@@ -117,15 +117,21 @@ fn requests_are_written_as_received_as_sent_and_as_answered() {
     let mode = fs::metadata(path(&h, &key)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let shown: Value = serde_json::from_str(&h.done(&["keys", "show", id_of(&key), "--json"])).unwrap();
-    assert!(shown["capture_until"].is_string() && h.done(&["keys", "show", id_of(&key)]).contains("captured"));
+    let until = shown["capture_until"].as_str().unwrap();
+    assert!(h.done(&["keys", "show", id_of(&key)]).contains(&format!("until {until}")));
+    assert!(h.done(&["keys", "list"]).contains(&format!("live, captured until {until}")));
+    let status: Value = serde_json::from_str(&h.done(&["status", "--json"])).unwrap();
+    assert_eq!(status["captures"], json!([{"id": id_of(&key), "name": shown["name"], "until": until}]));
+    assert!(h.done(&["status"]).contains("its requests and responses are captured until"));
     capture(&h, &key, "0");
     assert_eq!(h.chat(&key, &chat("after")).status(), 200);
     let shown: Value = serde_json::from_str(&h.done(&["keys", "show", id_of(&key), "--json"])).unwrap();
     assert!(shown["capture_until"].is_null());
     let written = fs::read_to_string(path(&h, &key)).unwrap();
     assert!(!written.contains("before") && !written.contains("after"), "{written}");
-    let audit = h.done(&["ledger", "audit", "--json"]);
-    assert!(audit.contains("capture_until"), "{audit}");
+    let audit = h.done(&["ledger", "audit"]);
+    let row = |text: &str| audit.lines().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{audit}"));
+    assert!(row("capture off") < row("capture on until 20"));
 }
 
 #[test]
@@ -215,8 +221,12 @@ fn capture_ends_by_itself_also_after_kill_and_restart() {
     let last = h.chat(&key, &chat("three"));
     assert_eq!(last.status(), 200);
     h.log_of(&last.id());
+    let ended = told(&h, "ended");
+    capture(&h, &key, "5s");
+    wait_for("the log of the end", || (told(&h, "ended") == ended + 1).then_some(()));
+    assert_eq!(serde_json::from_str::<Value>(&h.done(&["status", "--json"])).unwrap()["captures"], json!([]));
     h.gateway.stop("TERM");
-    assert_eq!(lines(&h, &key, 2).len(), 2);
+    assert_eq!((lines(&h, &key, 2).len(), told(&h, "off")), (2, 0));
 }
 
 #[test]
@@ -283,31 +293,17 @@ fn file_of_a_form_is_written_as_its_size() {
     let h = start();
     let key = h.key();
     capture(&h, &key, "1h");
-    let part = |name: &str, more: &str, content: &str| {
-        format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"{more}\r\n\r\n{content}\r\n")
+    let parts = |sound: &str| {
+        part("model", None, "media") + &part("file", Some("a.wav"), sound) + &part("language", None, "en")
     };
     let sound = "wave".repeat(5 << 20);
     for in_chunks in [false, true] {
-        let body = part("model", "", "media")
-            + &part("file", "; filename=\"a.wav\"", &sound)
-            + &part("language", "", "en")
-            + "--b--\r\n";
-        let framing =
-            if in_chunks { "transfer-encoding: chunked".to_owned() } else { format!("content-length: {}", body.len()) };
-        let head = format!(
-            "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: gateway\r\nauthorization: {}\r\ncontent-type: multipart/form-data; boundary=b\r\n{framing}\r\n\r\n",
-            bearer(&key)
-        );
-        let framed = if in_chunks { format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()) } else { body };
-        let answer = h.client().ask((head + &framed).as_bytes());
+        let answer = h.client().ask(&post_form("/v1/audio/transcriptions", &key, &parts(&sound), in_chunks));
         assert_eq!(answer.status(), 200, "{}", answer.text());
     }
     let size = 20 << 20;
     for line in lines(&h, &key, 2) {
-        let received = part("model", "", "media")
-            + &part("file", "; filename=\"a.wav\"", &format!("<{size} bytes>"))
-            + &part("language", "", "en")
-            + "--b--\r\n";
+        let received = parts(&format!("<{size} bytes>")) + "--b--\r\n";
         assert_eq!(text(&line, "/received/body"), received);
         let sent = text(&line, "/sent/0/body");
         assert!(

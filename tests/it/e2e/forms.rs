@@ -1,7 +1,7 @@
 //! Forms that are passed on while they arrive, to the simulated provider.
 
 use super::client::{Answer, post};
-use super::harness::{Harness, Setup, bearer};
+use super::harness::{Harness, Setup, bearer, part, post_form};
 use serde_json::json;
 
 const MODELS: &str = r#"
@@ -22,20 +22,9 @@ fn start() -> Harness {
     Harness::start(&Setup { more: MODELS.to_owned(), ..Setup::default() })
 }
 
-fn part(name: &str, content: &str) -> String {
-    let file = if matches!(name, "file" | "image") { "; filename=\"a\"" } else { "" };
-    format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n{content}\r\n")
-}
-
 fn send(h: &Harness, key: &str, path: &str, parts: &[(&str, &str)]) -> Answer {
-    let body = parts.iter().map(|(name, content)| part(name, content)).collect::<String>() + "--b--\r\n";
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: {}\r\n\
-         content-type: multipart/form-data; boundary=b\r\ncontent-length: {}\r\n\r\n",
-        bearer(key),
-        body.len()
-    );
-    h.client().ask((head + &body).as_bytes())
+    let part = |(name, content): &(&str, &str)| part(name, matches!(*name, "file" | "image").then_some("a"), content);
+    h.client().ask(&post_form(path, key, &parts.iter().map(part).collect::<String>(), false))
 }
 
 /// Bytes that are left out wake no provider.

@@ -373,6 +373,27 @@ pub fn bearer(key: &str) -> String {
     format!("Bearer {key}")
 }
 
+/// A part of a form whose boundary is `b`. `file`: its file name.
+pub fn part(name: &str, file: Option<&str>, content: &str) -> String {
+    let file = file.map_or(String::new(), |file| format!("; filename=\"{file}\""));
+    format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n{content}\r\n")
+}
+
+/// A request with a form of these parts.
+pub fn post_form(path: &str, key: &str, parts: &str, in_chunks: bool) -> Vec<u8> {
+    let body = [parts, "--b--\r\n"].concat();
+    let (framing, framed) = match in_chunks {
+        true => ("transfer-encoding: chunked".to_owned(), format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len())),
+        false => (format!("content-length: {}", body.len()), body),
+    };
+    let credential = bearer(key);
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: gateway\r\nauthorization: {credential}\r\n\
+         content-type: multipart/form-data; boundary=b\r\n{framing}\r\n\r\n"
+    );
+    (head + &framed).into_bytes()
+}
+
 /// Returns a request to the chat endpoint.
 pub fn chat_request(key: &str, body: &Value) -> Vec<u8> {
     post("/v1/chat/completions", &[("authorization", &bearer(key))], &body.to_string())

@@ -445,7 +445,9 @@ impl World {
                         self.gateway.notice(Notice::SuccessorGone, self.now);
                     }
                 }
-                Order::Capture(captured) => self.gateway.notice(Notice::Captured(captured.kept(), Ok(())), self.now),
+                Order::Capture(captured) => {
+                    self.gateway.notice(Notice::Captured(captured.key, captured.kept(), Ok(())), self.now)
+                }
                 Order::Acknowledge(_) | Order::Counted(_) | Order::Spans(..) => {}
                 Order::Alerts(_, alerts) => self.alerts.extend(alerts),
             }
