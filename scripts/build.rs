@@ -5,7 +5,7 @@
 use std::process::Command;
 
 const LUA: &str = "../store/scripts";
-/// The scripts in the order of their numbers in `src/store/remote.rs` and `remote/code.rs`.
+/// The scripts in the order of their numbers in `src/store/remote/code.rs`.
 const SCRIPTS: [&str; 10] =
     ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "begin", "epoch"];
 const COMPLETIONS: &str = "../cli/completions";

@@ -117,8 +117,8 @@ pub enum LimitSpan {
 /// Makes everything that is the same for each limit from a row: its kind and number among the counters, the setting of
 /// a plan (with its name in stored keys, if that differs), the resource and the time, and the ruling of `admit.lua`.
 macro_rules! limits {
-    ($($(#[doc = $doc:literal])+ $kind:ident = $number:literal: $field:ident $(as $stored:literal)?,
-        $resource:ident per $span:ident, $ruling:literal;)*) => {
+    ($($(#[doc = $doc:literal])+ $kind:ident: $field:ident $(as $stored:literal)?, $resource:ident per $span:ident,
+        counter $number:literal, ruling $ruling:literal;)*) => {
         /// Kind of a limit of a plan or a group.
         #[derive(Copy, Clone, PartialEq, Eq, Debug)]
         pub enum LimitKind {
@@ -212,15 +212,15 @@ macro_rules! limits {
 
 limits! {
     /// Tokens per period.
-    TokensPerPeriod = 2: tokens, Tokens per Period, 1;
+    TokensPerPeriod: tokens, Tokens per Period, counter 2, ruling 1;
     /// Requests per window.
-    Requests = 0: requests, Requests per Window, 2;
+    Requests: requests, Requests per Window, counter 0, ruling 2;
     /// Tokens per window.
-    TokensPerWindow = 1: tokens_per_window, Tokens per Window, 3;
+    TokensPerWindow: tokens_per_window, Tokens per Window, counter 1, ruling 3;
     /// Requests at once.
-    Concurrency = 3: concurrency, Requests per Run, 4;
+    Concurrency: concurrency, Requests per Run, counter 3, ruling 4;
     /// Nano-dollars per period.
-    Budget = 4: budget as "budget_nano", Money per Period, 6;
+    Budget: budget as "budget_nano", Money per Period, counter 4, ruling 6;
 }
 
 impl LimitKind {

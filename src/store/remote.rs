@@ -62,15 +62,6 @@ const FORMAT: &str = "3";
 /// Earlier versions, which this one converts to its own.
 const FORMERS: [&str; 2] = ["1", "2"];
 
-const ADMIT: usize = 0;
-const APPEND: usize = 1;
-const RELEASE: usize = 2;
-const ANNOUNCE: usize = 3;
-const EDIT: usize = 4;
-const FOLD: usize = 5;
-const SNAPSHOT: usize = 6;
-const CHANGES: usize = 7;
-
 /// Shared ledger.
 pub struct Remote {
     /// Server that has it.

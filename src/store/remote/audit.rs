@@ -5,7 +5,8 @@ use super::super::api::{
     DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
 };
 use super::super::counters::{add_day, add_who};
-use super::{FOLD, Remote, SNAPSHOT, is_wrong_type, values::integer};
+use super::code::{FOLD, SNAPSHOT};
+use super::{Remote, is_wrong_type, values::integer};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;

@@ -2,7 +2,7 @@
 //! Also reads of keys in pieces.
 
 use super::values::{integer, list, text};
-use super::{CHANGES, Remote};
+use super::{Remote, code::CHANGES};
 use crate::base::{limits, order};
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::store::api::{Names, StoreError};

@@ -1,9 +1,18 @@
 //! The scripts of a shared ledger, which `scripts/build.rs` packs in the order of their numbers.
 
 use crate::base::packed::Packed;
+use crate::policy::plan::LimitKind;
 
 const CODE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/scripts")));
 
+pub(super) const ADMIT: usize = 0;
+pub(super) const APPEND: usize = 1;
+pub(super) const RELEASE: usize = 2;
+pub(super) const ANNOUNCE: usize = 3;
+pub(super) const EDIT: usize = 4;
+pub(super) const FOLD: usize = 5;
+pub(super) const SNAPSHOT: usize = 6;
+pub(super) const CHANGES: usize = 7;
 /// Number of loaded scripts.
 pub(super) const SCRIPTS: usize = 8;
 /// Script that is run before there is an epoch.
@@ -11,13 +20,33 @@ const BEGIN: usize = 8;
 /// Code before each loaded script: it checks the epoch.
 const GUARD: usize = 9;
 
+/// Rulings of the admitting script; [`LimitKind::ruling`] has the others.
+pub(super) const ADMITTED: u64 = 0;
+pub(super) const LOOKED: u64 = 5;
+pub(super) const CALLED: u64 = 7;
+/// The server came to the question too late.
+pub(super) const LATE: u64 = 8;
+/// The host's lease has ended.
+pub(super) const ENDED: u64 = 9;
+
+/// Code before the admitting script: the names of the limits, in the order of their values, and of the rulings.
+fn names() -> String {
+    let limits = LimitKind::ALL.map(|kind| format!("'{}'", kind.name())).join(",");
+    let rulings = LimitKind::ALL.map(|kind| format!("{}={}", kind.name(), kind.ruling())).join(",");
+    format!(
+        "local LIMITS,RULING={{{limits}}},{{{rulings}}}\n\
+         local ADMITTED,LOOKED,CALLED,LATE,ENDED={ADMITTED},{LOOKED},{CALLED},{LATE},{ENDED}\n"
+    )
+}
+
 fn texts() -> Vec<String> {
     CODE.text().split('\0').map(str::to_string).collect()
 }
 
 /// Returns the loaded scripts, each with the code before it. In a cluster each receives one more key name than it uses.
 pub(super) fn scripts(is_cluster: bool) -> Vec<String> {
-    let (texts, more) = (texts(), if is_cluster { "table.remove(KEYS)\n" } else { "" });
+    let (mut texts, more) = (texts(), if is_cluster { "table.remove(KEYS)\n" } else { "" });
+    texts[ADMIT].insert_str(0, &names());
     texts[..SCRIPTS].iter().map(|one| [more, &texts[GUARD], one].concat()).collect()
 }
 

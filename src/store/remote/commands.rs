@@ -1,8 +1,9 @@
 //! Commands of a host to the shared ledger, as the ledger's thread sends them: admission and release of requests,
 //! records, and the host's lease.
 
+use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LOOKED, RELEASE};
 use super::values::{integer, list, text};
-use super::{ADMIT, ANNOUNCE, CALLS, Done, Holding, Holds, RELEASE, Remote, RemoteCommand, Speaker};
+use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker};
 use super::{accounts, grant_name, is_wrong_type, kept, window_part};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
@@ -18,9 +19,6 @@ use crate::store::moments::Moments;
 use crate::store::shared::{SharedStore, fresh_name};
 use redis::{Cmd, ConnectionLike, Pipeline, Value};
 use std::io;
-
-/// Code in the result of the admitting script: the server came to the question too late.
-const LATE: u64 = 8;
 
 impl SharedStore for Remote {
     fn is_connected(&self) -> bool {
@@ -229,15 +227,15 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<AskAnswer> {
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
     let ([code, which, waits, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
     let kind = LimitKind::ALL.into_iter().find(|kind| kind.ruling() == *code);
-    let ruling = match (code, kind) {
+    let ruling = match (*code, kind) {
         (_, Some(kind)) => {
             let by = if *waits > 0 { LimitReason::Reserved } else { LimitReason::Spent };
             Ruling::Refused(kind, usize::try_from(*which).ok()?, by)
         }
-        (0, _) => Ruling::Admitted,
-        (5, _) => Ruling::Looked,
-        (7, _) => Ruling::Called,
-        (9, _) => Ruling::Unavailable,
+        (ADMITTED, _) => Ruling::Admitted,
+        (LOOKED, _) => Ruling::Looked,
+        (CALLED, _) => Ruling::Called,
+        (ENDED, _) => Ruling::Unavailable,
         _ => return None,
     };
     let mut told = accounts(&ask.key, &ask.lease).zip(counts.as_chunks::<4>().0).map(|((_, window, period), told)| {

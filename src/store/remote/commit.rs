@@ -1,7 +1,8 @@
 //! Data of a commit: its rows packed as one entry, and their totals, so that each counter is increased once however
 //! many rows count in it.
 
-use super::{APPEND, Remote, Speaker, grant_name, kept, window_part};
+use super::code::APPEND;
+use super::{Remote, Speaker, grant_name, kept, window_part};
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
 use crate::policy::meter::{Amount, Lease};

@@ -1,7 +1,7 @@
 //! Changes of keys in a shared ledger, by a script that also writes the audit and the answers to repeated requests.
 
 use super::values::{list, text};
-use super::{EDIT, Remote};
+use super::{Remote, code::EDIT};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::Unix;

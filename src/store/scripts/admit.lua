@@ -1,31 +1,58 @@
 -- Admits one request with all of its accounts, its key and the groups above that, or with none, and says which limit
 -- stands against it; atomic, like every script. May grant its host further requests of the same key.
--- KEYS: 1 all windows by expiry, then for each account: what hosts hold of it, the same in money, its tokens by day, its
---       nano-dollars by day, its window
--- ARGV: 1 host, 2 prefix of host leases, 3 tokens to reserve, 4 nano-dollars to reserve, 5 "1" to admit, "0" to look,
---       6 name of the grant, "" for none, 7 how long that lasts (ms), 8 at most one of so many parts of what is left,
---       9 requests, 10 tokens, 11 nano-dollars wanted, 12 "1" to call in what others were granted instead of refusing,
---       13 where that is called out, 14 "1" if the grant is known and is to be enlarged, 15 when this is too late (ms), then
---       for each account: tokens per period, requests per window, tokens per window, requests at once, nano-dollars per period, how long the window's
---       counts are kept from now on (ms), start of the period (ms), its first day, its days, end of the window (ms), end
---       of the period (ms)
--- Returns: ruling (0 admitted, 1 period, 2 requests, 3 window, 4 at once, 5 looked, 6 money, 7 called in, 8 too late,
---          9 the host's lease has ended), the account that refuses, 1 if it is not spent but reserved, 1 if something is granted,
---          requests, tokens, nano-dollars of it, then for each account: requests in the window, tokens in the window, tokens in the period, nano-dollars in the
---          period, counted only for a budget
-local host, admits, grant = ARGV[1], ARGV[5] == '1', ARGV[6]
+-- KEYS: all windows by expiry, then those of each account, see `account`
+-- ARGV: see `host` and the names after it, then those of each account, see `account`
+-- Before this script stand LIMITS, the names of the limits in the order of their values; RULING, by those names the
+-- ruling when the limit stands against a request; and the other rulings: ADMITTED, LOOKED (nothing was to be admitted),
+-- CALLED (what others were granted is called in), LATE, ENDED (the host's lease has ended).
+-- Returns: ruling, the account that refuses, 1 if it is not spent but reserved, 1 if something is granted, requests,
+--          tokens, nano-dollars of it, then for each account: requests in the window, tokens in the window, tokens in
+--          the period, nano-dollars in the period, counted only for a budget
+local host, host_prefix, tokens_wanted, nano_wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+-- False only to look.
+local admits = ARGV[5] == '1'
+-- Name of the grant, '' for none; how long it lasts (ms); at most one of so many parts of what is left is granted.
+local grant, grant_lasts, grant_parts = ARGV[6], ARGV[7], tonumber(ARGV[8])
+local grant_wanted = { requests = tonumber(ARGV[9]), tokens = tonumber(ARGV[10]), nano = tonumber(ARGV[11]) }
+-- What others were granted is to be called in instead of refusing, and where.
+local calls_in, calls_channel = ARGV[12] == '1', ARGV[13]
+-- The grant is known and is to be enlarged.
+local enlarges = ARGV[14] == '1'
+-- When this is too late (ms).
+local late = tonumber(ARGV[15])
+
+local ALL_WINDOWS, KEYS_BEFORE, KEYS_EACH = KEYS[1], 1, 5
+local ARGS_BEFORE, ARGS_EACH = 15, #LIMITS + 6
+local TOLD_EACH = 4
+
+-- An account, its key or a group above that: its keys (what hosts hold of it, the same in money, its tokens by day, its
+-- nano-dollars by day, its window), its limits by name, how long the window's counts are kept from now on (ms), start of
+-- the period (ms), its first day, its days, end of the window (ms), end of the period (ms).
+local function account(n)
+    local k, a = KEYS_BEFORE + KEYS_EACH * n, ARGS_BEFORE + ARGS_EACH * n
+    local own = { live = KEYS[k + 1], due = KEYS[k + 2], use = KEYS[k + 3], cost = KEYS[k + 4], window = KEYS[k + 5] }
+    for i, name in ipairs(LIMITS) do
+        own[name] = tonumber(ARGV[a + i])
+    end
+    a = a + #LIMITS
+    own.kept, own.period = ARGV[a + 1], ARGV[a + 2]
+    own.first_day, own.days = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
+    own.window_ends, own.period_ends = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])
+    return own
+end
+
 -- By this server's clock alone: one that a host has set differently must not make it forget.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- A question that the server comes to late may find grants ended whose hosts could not report their use meanwhile. It
 -- changes nothing; its host asks again.
-if now > tonumber(ARGV[15]) then
-    return { 8, 0, 0, 0, 0, 0, 0 }
+if now > late then
+    return { LATE, 0, 0, 0, 0, 0, 0 }
 end
 local known = {}
 local function lives(name)
     if known[name] == nil then
-        known[name] = redis.call('EXISTS', ARGV[2] .. name) == 1
+        known[name] = redis.call('EXISTS', host_prefix .. name) == 1
     end
     return known[name]
 end
@@ -44,7 +71,7 @@ local function holds(name)
     end
     if spared[name] == nil then
         local writer, number = string.match(name, '^(%x+)g(%d+)$')
-        spared[name] = tonumber(redis.call('GET', ARGV[2] .. (writer or '')) or '0') < tonumber(number or '0')
+        spared[name] = tonumber(redis.call('GET', host_prefix .. (writer or '')) or '0') < tonumber(number or '0')
     end
     return spared[name]
 end
@@ -95,13 +122,15 @@ end
 
 -- What is left of each limit at the account that has the least left of it; without end where there is none.
 local left = { requests = math.huge, tokens = math.huge, nano = math.huge }
-local ruling, which, waits, lasts, told, stands, calls = 0, 0, 0, -1, {}, false, {}
-local count = (#KEYS - 1) / 5
-for n = 0, count - 1 do
-    local k, a = 2 + 5 * n, 16 + 11 * n
-    local running, promised, lent = held(KEYS[k], ARGV[a + 6])
+local ruling, which, waits, lasts, told, stands, calls = ADMITTED, 0, 0, -1, {}, false, {}
+local accounts = {}
+for n = 0, (#KEYS - KEYS_BEFORE) / KEYS_EACH - 1 do
+    accounts[#accounts + 1] = account(n)
+end
+for at, own in ipairs(accounts) do
+    local running, promised, lent = held(own.live, own.period)
     local requests, used, reserved, requests_lent, reserved_lent, doubt = 0, 0, 0, 0, 0, 0
-    local window = redis.call('HGETALL', KEYS[k + 4])
+    local window = redis.call('HGETALL', own.window)
     for i = 1, #window, 2 do
         local name, value = window[i], number(window[i + 1])
         if name == 'q' then
@@ -114,10 +143,10 @@ for n = 0, count - 1 do
                 if asked(of) then
                     requests, doubt = requests + value, doubt + value
                 else
-                    redis.call('HDEL', KEYS[k + 4], name)
+                    redis.call('HDEL', own.window, name)
                 end
             elseif not holds(of) then
-                redis.call('HDEL', KEYS[k + 4], name)
+                redis.call('HDEL', own.window, name)
             elseif asks then
                 requests_lent = requests_lent + value
             else
@@ -128,26 +157,26 @@ for n = 0, count - 1 do
             end
         end
     end
-    local days, first = {}, tonumber(ARGV[a + 7])
-    for day = first, first + tonumber(ARGV[a + 8]) - 1 do
+    local days = {}
+    for day = own.first_day, own.first_day + own.days - 1 do
         days[#days + 1] = string.format('%d', day)
     end
-    local tokens, money, due, due_lent, _ = spent(KEYS[k + 2], days), 0, 0, 0, 0
-    if ARGV[a + 4] ~= '0' then
-        money = spent(KEYS[k + 3], days)
-        _, due, due_lent = held(KEYS[k + 1], ARGV[a + 6])
+    local tokens, money, due, due_lent, _ = spent(own.use, days), 0, 0, 0, 0
+    if own.budget ~= 0 then
+        money = spent(own.cost, days)
+        _, due, due_lent = held(own.due, own.period)
     end
     -- A host that is told that a limit is reached does not ask again in this window. So that is not told of requests that
     -- may still not count in the end.
-    local most, sure = tonumber(ARGV[a + 1]), requests
-    if requests >= most and requests - doubt < most then
-        sure = most - 1
+    local sure = requests
+    if requests >= own.requests and requests - doubt < own.requests then
+        sure = own.requests - 1
     end
     told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = sure, used, tokens, money
     -- One limit: whether it is reached, and whether only by what is reserved, or only by what was granted. Of several
     -- the one that lasts longest is reported; what is reserved may be free at any moment.
-    local function reached(limit, count, held, lent, what, number, ends)
-        limit = tonumber(limit)
+    local function reached(name, count, held, lent, what, ends)
+        local limit = own[name]
         if limit == 0 then
             return
         end
@@ -160,89 +189,88 @@ for n = 0, count - 1 do
         if count - lent >= limit then
             stands = true
         else
-            calls[KEYS[k]] = true
+            calls[own.live] = true
         end
         local reserved = count - held < limit and 1 or 0
-        local till = reserved == 1 and 0 or tonumber(ends)
+        local till = reserved == 1 and 0 or ends
         if admits and till > lasts then
-            ruling, which, waits, lasts = number, n, reserved, till
+            ruling, which, waits, lasts = RULING[name], at - 1, reserved, till
         end
     end
-    reached(ARGV[a], tokens + promised, promised, lent, 'tokens', 1, ARGV[a + 10])
-    reached(ARGV[a + 4], money + due, due, due_lent, 'nano', 6, ARGV[a + 10])
-    reached(ARGV[a + 1], requests + requests_lent, 0, requests_lent, 'requests', 2, ARGV[a + 9])
-    reached(ARGV[a + 2], used + reserved, reserved, reserved_lent, 'tokens', 3, ARGV[a + 9])
-    reached(ARGV[a + 3], running, 0, 0, nil, 4, 0)
+    reached('tokens', tokens + promised, promised, lent, 'tokens', own.period_ends)
+    reached('budget', money + due, due, due_lent, 'nano', own.period_ends)
+    reached('requests', requests + requests_lent, 0, requests_lent, 'requests', own.window_ends)
+    reached('tokens_per_window', used + reserved, reserved, reserved_lent, 'tokens', own.window_ends)
+    reached('concurrency', running, 0, 0, nil, 0)
 end
 if not admits then
-    ruling = 5
-elseif ruling > 0 and not stands and ARGV[12] == '1' then
-    ruling = 7
+    ruling = LOOKED
+elseif ruling ~= ADMITTED and not stands and calls_in then
+    ruling = CALLED
     for name in pairs(calls) do
         -- A message that nobody may send, or hear, is one that nobody follows: then what was granted ends by itself.
-        if redis.call('SET', ARGV[13] .. ':' .. name, '1', 'PX', 5, 'NX') then
-            redis.pcall('PUBLISH', ARGV[13], name)
+        if redis.call('SET', calls_channel .. ':' .. name, '1', 'PX', 5, 'NX') then
+            redis.pcall('PUBLISH', calls_channel, name)
         end
     end
 end
 if (admits or grant ~= '') and not lives(host) then
-    ruling = 9
+    ruling = ENDED
 end
-local function keep(k, a)
-    redis.call('PEXPIRE', KEYS[k + 4], ARGV[a + 5])
-    redis.pcall('ZADD', KEYS[1], now + ARGV[a + 5], KEYS[k + 4])
+local function keep(own)
+    redis.call('PEXPIRE', own.window, own.kept)
+    redis.pcall('ZADD', ALL_WINDOWS, now + own.kept, own.window)
 end
-local function lend(k, a, name, tokens, nano)
+local function lend(own, name, tokens, nano)
     if tokens ~= 0 then
-        redis.call('HINCRBY', KEYS[k], 'r:' .. name .. ':' .. ARGV[a + 6], tokens)
-        redis.call('HINCRBY', KEYS[k + 4], 'r:' .. name, tokens)
+        redis.call('HINCRBY', own.live, 'r:' .. name .. ':' .. own.period, tokens)
+        redis.call('HINCRBY', own.window, 'r:' .. name, tokens)
     end
     if nano ~= 0 then
-        redis.call('HINCRBY', KEYS[k + 1], 'r:' .. name .. ':' .. ARGV[a + 6], nano)
+        redis.call('HINCRBY', own.due, 'r:' .. name .. ':' .. own.period, nano)
     end
 end
-if ruling == 0 then
-    for n = 0, count - 1 do
-        local k, a = 2 + 5 * n, 16 + 11 * n
-        redis.call('HINCRBY', KEYS[k], 'n:' .. host, 1)
+if ruling == ADMITTED then
+    for at, own in ipairs(accounts) do
+        redis.call('HINCRBY', own.live, 'n:' .. host, 1)
         -- It counts under the host's name until the host confirms that it goes on with the request.
-        redis.call('HINCRBY', KEYS[k + 4], 'q:' .. host, 1)
-        lend(k, a, host, tonumber(ARGV[3]), tonumber(ARGV[4]))
-        told[1 + 4 * n] = told[1 + 4 * n] + 1
-        if told[1 + 4 * n] == 1 then
-            keep(k, a)
+        redis.call('HINCRBY', own.window, 'q:' .. host, 1)
+        lend(own, host, tokens_wanted, nano_wanted)
+        local requests = 1 + TOLD_EACH * (at - 1)
+        told[requests] = told[requests] + 1
+        if told[requests] == 1 then
+            keep(own)
         end
     end
-    left.requests, left.tokens = left.requests - 1, left.tokens - ARGV[3]
-    left.nano = left.nano - ARGV[4]
+    left.requests, left.tokens, left.nano = left.requests - 1, left.tokens - tokens_wanted, left.nano - nano_wanted
 end
 
 -- What is granted: of each limit at most a part of what is left; of what has no limit 2^53 - 1, and nothing is held.
-local gives, amounts = 0, { 0, 0, 0 }
+local UNLIMITED = 9007199254740991
+local gives, amounts = 0, { requests = 0, tokens = 0, nano = 0 }
 -- One that has ended is not enlarged: what was left of it may be another's by now.
-if grant ~= '' and (ruling == 0 or ruling == 5) and (ARGV[14] == '0' or lives(grant)) then
-    local part, holds = tonumber(ARGV[8]), { 0, 0, 0 }
+if grant ~= '' and (ruling == ADMITTED or ruling == LOOKED) and (not enlarges or lives(grant)) then
+    local holds = { requests = 0, tokens = 0, nano = 0 }
     gives = 1
-    for i, what in ipairs({ 'requests', 'tokens', 'nano' }) do
-        amounts[i] = 9007199254740991
+    for _, what in ipairs({ 'requests', 'tokens', 'nano' }) do
+        amounts[what] = UNLIMITED
         if left[what] < math.huge then
-            amounts[i] = math.max(math.min(tonumber(ARGV[8 + i]), math.floor(left[what] / part)), 0)
-            holds[i] = amounts[i]
+            amounts[what] = math.max(math.min(grant_wanted[what], math.floor(left[what] / grant_parts)), 0)
+            holds[what] = amounts[what]
         end
-        if amounts[i] < ARGV[8 + i] / ARGV[9] or amounts[1] == 0 then
+        if amounts[what] < grant_wanted[what] / grant_wanted.requests or amounts.requests == 0 then
             gives = 0
         end
     end
     if gives == 1 then
-        for n = 0, count - 1 do
-            local k, a = 2 + 5 * n, 16 + 11 * n
-            if holds[1] > 0 then
-                redis.call('HINCRBY', KEYS[k + 4], 'q:' .. grant, holds[1])
+        for _, own in ipairs(accounts) do
+            if holds.requests > 0 then
+                redis.call('HINCRBY', own.window, 'q:' .. grant, holds.requests)
             end
-            lend(k, a, grant, holds[2], holds[3])
-            keep(k, a)
+            lend(own, grant, holds.tokens, holds.nano)
+            keep(own)
         end
-        redis.call('SET', ARGV[2] .. grant, '1', 'PX', ARGV[7])
+        redis.call('SET', host_prefix .. grant, '1', 'PX', grant_lasts)
     end
 end
-return { ruling, which, waits, gives, amounts[1], amounts[2], amounts[3], unpack(told) }
+return { ruling, which, waits, gives, amounts.requests, amounts.tokens, amounts.nano, unpack(told) }
