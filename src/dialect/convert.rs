@@ -54,8 +54,8 @@ pub(super) struct Convert {
     translation: Translation,
     /// Template of the last event: only the text of events that match it is read.
     template: EventTemplate,
-    /// Kind of text of the last event, if it was a piece of text and nothing else.
-    alone: Option<TextKind>,
+    /// Kind of text of the last event, if it had a text and nothing else.
+    last_only: Option<TextKind>,
     /// Bytes that may be held.
     max_answer: usize,
     /// Charge for the storage that is held here.
@@ -69,6 +69,14 @@ enum TextKind {
     Refuse,
     Think,
     Arguments(usize),
+}
+
+/// A text in an event: its kind, address and length.
+#[derive(Copy, Clone)]
+struct TextInEvent {
+    kind: TextKind,
+    address: usize,
+    len: usize,
 }
 
 /// State between reader and writer.
@@ -107,7 +115,7 @@ impl Convert {
             finished: false,
         };
         let (template, charge) = (EventTemplate::default(), Charge::default());
-        Convert { reader, translation, template, alone: None, max_answer, charge }
+        Convert { reader, translation, template, last_only: None, max_answer, charge }
     }
 
     /// Translates an event; true if it counts as a sign of progress.
@@ -126,7 +134,7 @@ impl Convert {
             return Ok(true);
         }
         let before = out.len();
-        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, piece: None };
+        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, text: None };
         if frame.data.is_empty() {
             if frame.comment || frame.name == b"ping" {
                 sink.take(Delta::Ping)?;
@@ -134,8 +142,8 @@ impl Convert {
             return Ok(false);
         }
         let life = self.reader.event(frame, &mut sink)?;
-        let piece = sink.piece.filter(|_| sink.deltas == 1);
-        self.learn(frame, piece, &out[before..], before);
+        let only_text = sink.text.filter(|_| sink.deltas == 1);
+        self.learn(frame, only_text, &out[before..], before);
         if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
     }
 
@@ -154,19 +162,22 @@ impl Convert {
 
     /// Notes the text of an event that matches the template; false if the event must be read instead.
     fn goes_on(&mut self, text: &[u8]) -> bool {
-        match (self.alone, &mut self.reader) {
+        match (self.last_only, &mut self.reader) {
             (Some(TextKind::Arguments(slot)), StreamReader::Chat(reader)) => reader.goes_on(slot, text),
             _ => true,
         }
     }
 
-    /// Learns a template from an event. `piece` is its text by address; `sent`, at offset `before` of the output, is
-    /// what the client gets. Only the second such event in a row becomes a template: the first may have begun a block.
-    fn learn(&mut self, frame: &Frame<'_>, piece: Option<(TextKind, usize, usize)>, sent: &[u8], before: usize) {
-        let last = self.alone.take();
+    /// Learns a template from an event. `only_text` is its text, if it has nothing else; `sent`, at offset `before` of
+    /// the output, is what the client gets. Only the second such event in a row becomes a template: the first may have
+    /// begun a block.
+    fn learn(&mut self, frame: &Frame<'_>, only_text: Option<TextInEvent>, sent: &[u8], before: usize) {
+        let last = self.last_only.take();
         self.template.forget();
         let Some(at) = self.translation.writer.text_at() else { return };
-        let (Some((kind, address, len)), true) = (piece, self.reader.may_repeat(frame)) else { return };
+        let (Some(TextInEvent { kind, address, len }), true) = (only_text, self.reader.may_repeat(frame)) else {
+            return;
+        };
         let (start, at) = (address.wrapping_sub(frame.data.as_ptr() as usize), at.wrapping_sub(before));
         let part = |of, from: usize| <[u8]>::get(of, from..from.checked_add(len)?).filter(|text| !text.is_empty());
         // No template if the arguments were re-encoded, or if they wait and are not written yet.
@@ -176,7 +187,7 @@ impl Convert {
         if last == Some(kind) {
             self.template.learn(frame.data, Span::new(start, start + len), sent, at);
         }
-        self.alone = Some(kind);
+        self.last_only = Some(kind);
     }
 
     /// Writes the error for a broken stream in the responses format. False for other formats, which use the general
@@ -219,7 +230,7 @@ impl Convert {
         if !self.translation.stopped {
             return Err(StreamFault::Incomplete);
         }
-        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, piece: None };
+        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, text: None };
         self.reader.finish(&mut sink)
     }
 
@@ -297,8 +308,8 @@ struct Sink<'a> {
     out: &'a mut Vec<u8>,
     /// Deltas so far.
     deltas: u32,
-    /// The last delta, if it was a text: its kind, address and length.
-    piece: Option<(TextKind, usize, usize)>,
+    /// The text of the last delta, if it was one.
+    text: Option<TextInEvent>,
 }
 
 impl Take for Sink<'_> {
@@ -306,14 +317,14 @@ impl Take for Sink<'_> {
         let translation = &mut *self.translation;
         let delta = translation.unwrap_json(delta);
         self.deltas += 1;
-        self.piece = match delta {
+        self.text = match delta {
             Delta::Text(text) => Some((TextKind::Text, text)),
             Delta::Refuse(text) => Some((TextKind::Refuse, text)),
             Delta::Think(text) => Some((TextKind::Think, text)),
             Delta::ToolArgs { slot, json } => Some((TextKind::Arguments(slot), json)),
             _ => None,
         }
-        .map(|(kind, text)| (kind, text.as_ptr() as usize, text.len()));
+        .map(|(kind, text)| TextInEvent { kind, address: text.as_ptr() as usize, len: text.len() });
         match delta {
             Delta::Text(text) | Delta::Refuse(text) | Delta::Think(text) | Delta::ToolArgs { json: text, .. } => {
                 translation.relayed.feed_json(text);

@@ -114,11 +114,12 @@ pub struct Fields {
     /// `thread`: the client wants the provider to store its conversation and will send only the continuation
     /// (messages).
     pub thread: bool,
-    /// Number of texts of a relayed request, or of its documents; 0 means one. `each`: `n`, answers to each of them;
-    /// `made`: `best_of`, the number of answers generated to choose those from.
+    /// Number of texts of a pass-through request, or of its documents; 0 means one.
     pub(in crate::dialect) texts: u32,
-    pub(in crate::dialect) each: u32,
-    pub(in crate::dialect) made: u32,
+    /// `n`: number of answers to each text; 0 means one.
+    pub(in crate::dialect) answers_per_text: u32,
+    /// `best_of`: number of answers generated to choose those from; 0 means no more than those.
+    pub(in crate::dialect) generated_per_text: u32,
     /// A member or a tool in the list may have a price other than that of its tokens.
     pub(in crate::dialect) may_cost_more: bool,
     /// The request has a predicted answer: wrong parts of it are billed as completion tokens (chat).
@@ -162,7 +163,7 @@ impl Fields {
 
     /// Number of answers requested; each ends separately in a stream.
     pub fn choices(&self) -> u32 {
-        self.texts.max(1).saturating_mul(self.each.max(1))
+        self.texts.max(1).saturating_mul(self.answers_per_text.max(1))
     }
 
     /// True if a part of the request may have a price of its own and must be checked.
@@ -185,8 +186,8 @@ impl Fields {
 
     /// Number of answers generated, including those that are not returned.
     #[inline]
-    pub fn made(&self) -> u64 {
-        self.prompts() * u64::from(self.made.max(self.each).max(1))
+    pub fn generated(&self) -> u64 {
+        self.prompts() * u64::from(self.generated_per_text.max(self.answers_per_text).max(1))
     }
 
     pub(in crate::dialect) fn reset(&mut self) {
@@ -198,8 +199,8 @@ impl Fields {
             max_tokens,
             thread,
             texts,
-            each,
-            made,
+            answers_per_text,
+            generated_per_text,
             may_cost_more,
             predicts,
             adds_tools,
@@ -214,7 +215,7 @@ impl Fields {
         } = self;
         *stored = None;
         (*messages, *inner) = (0, Inner::default());
-        (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
+        (*model, *max_tokens, *texts, *answers_per_text, *generated_per_text) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);
         (*may_cost_more, *predicts, *has_custom) = (false, false, false);

@@ -155,18 +155,38 @@ pub(super) struct Window {
     /// before.
     left_at: Unix,
     /// Start of a window whose counts were carried over into this one; 0 if there is none.
-    also: Unix,
+    carried_from: Unix,
     pub(super) requests: u64,
     pub(super) used: u64,
     pub(super) reserved: u64,
     /// Part of `requests` and `used` that was counted in other windows.
-    others: (u64, u64),
+    from_others: WindowUse,
+}
+
+/// Use that is counted in a window.
+#[derive(Copy, Clone, Debug, Default)]
+struct WindowUse {
+    requests: u64,
+    tokens: u64,
+}
+
+impl WindowUse {
+    fn plus(self, other: WindowUse) -> WindowUse {
+        WindowUse {
+            requests: self.requests.saturating_add(other.requests),
+            tokens: self.tokens.saturating_add(other.tokens),
+        }
+    }
+
+    fn max(self, other: WindowUse) -> WindowUse {
+        WindowUse { requests: self.requests.max(other.requests), tokens: self.tokens.max(other.tokens) }
+    }
 }
 
 impl Window {
     /// True if a request that was admitted at `at` in the window `of` counts here.
     fn counts(&self, at: Unix, of: WindowBounds) -> bool {
-        self.holds(at) || self.bounds == of || (self.also > Unix(0) && self.also == of.0)
+        self.holds(at) || self.bounds == of || (self.carried_from > Unix(0) && self.carried_from == of.0)
     }
 
     fn holds(&self, at: Unix) -> bool {
@@ -182,9 +202,15 @@ impl Window {
         self.bounds.0 < other.left_at && other.bounds.0 < self.bounds.1
     }
 
-    /// Requests and tokens that were counted only in this window.
-    fn own(&self) -> (u64, u64) {
-        (self.requests - self.others.0, self.used - self.others.1)
+    /// Use that was counted only in this window.
+    fn own(&self) -> WindowUse {
+        let WindowUse { requests, tokens } = self.from_others;
+        WindowUse { requests: self.requests - requests, tokens: self.used - tokens }
+    }
+
+    /// Use that was counted in this window or others.
+    fn all(&self) -> WindowUse {
+        WindowUse { requests: self.requests, tokens: self.used }
     }
 
     /// Ends a request that counts here.
@@ -216,7 +242,7 @@ impl Window {
             left_at: self.left_at.max(other.left_at),
             requests: sum(self.requests, other.requests),
             used: sum(self.used, other.used),
-            others: (sum(self.others.0, other.others.0), sum(self.others.1, other.others.1)),
+            from_others: self.from_others.plus(other.from_others),
             ..Window::default()
         }
     }
@@ -276,18 +302,14 @@ impl MeterAccount {
         let mut next = found.unwrap_or(Window { bounds, ..Window::default() });
         let others = || known().filter(|other| other.bounds != bounds && next.overlaps(other));
         if has_jumped || !is_later || others().next().is_some() {
-            let (own, sum) = (next.own(), |(requests, used): (u64, u64), other: &Window| {
-                let (own_requests, own_used) = other.own();
-                (requests.saturating_add(own_requests), used.saturating_add(own_used))
-            });
-            let counted = others().fold((0, 0), sum);
-            let (mut requests, mut used) = (next.others.0.max(counted.0), next.others.1.max(counted.1));
+            let (own, counted) = (next.own(), others().map(Window::own).fold(WindowUse::default(), WindowUse::plus));
+            let mut from_others = next.from_others.max(counted);
             if found.is_none() && !is_later {
-                (requests, used) = (requests.max(present.requests), used.max(present.used));
-                next.also = present.bounds.0;
+                from_others = from_others.max(present.all());
+                next.carried_from = present.bounds.0;
             }
-            next.others = (requests, used);
-            (next.requests, next.used) = (own.0.saturating_add(requests), own.1.saturating_add(used));
+            let all = own.plus(from_others);
+            (next.requests, next.used, next.from_others) = (all.requests, all.tokens, from_others);
             // A window that is entered for the first time has no reservations. This is the usual case, unless the clock
             // jumps or the length of windows changes.
             next.reserved = reserved(held, |open| next.counts(open.admitted, open.window)).tokens;
@@ -373,7 +395,7 @@ impl MeterAccount {
 
     /// Clears the use after the shared ledger was replaced by an empty one. Running requests continue to count.
     pub(super) fn reset_counts(&mut self) {
-        (self.window.requests, self.window.used, self.window.others) = (0, 0, (0, 0));
+        (self.window.requests, self.window.used, self.window.from_others) = (0, 0, WindowUse::default());
         (self.left, self.days, self.shared) = Default::default();
         self.period.used = Amount::default();
     }
@@ -454,7 +476,8 @@ impl MeterAccount {
             let present = &mut self.window;
             present.end(open, tokens);
             // Tokens that are counted in no other window belong to the present one.
-            present.others.1 = present.others.1.saturating_add(if own.is_some() { tokens } else { 0 });
+            let elsewhere = &mut present.from_others.tokens;
+            *elsewhere = elsewhere.saturating_add(if own.is_some() { tokens } else { 0 });
         }
         if let Some(left) = own {
             left.used = left.used.saturating_add(tokens);
