@@ -88,7 +88,7 @@
 //! | a form of a provider's list of models | `cli::discover` (reading), `policy::discover`; `gateway::discovery` (times of requests), `lifecycle::listing` and `policy::config::fill` (results) |
 //! | an error | [`policy::refusal`] (one constructor, or one variant of a type that becomes one), the code that raises it, and advice for the client in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
 //! | an endpoint | `exchange::paths::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
-//! | a relayed endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`, its name in [`policy::keys`] (a test asks for the former list of endpoints), `exchange::attempt` if its answers are bytes, `exchange::cost` and `exchange::need` for its units, `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
+//! | a pass-through endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`, its name in [`policy::keys`] (a test asks for the former list of endpoints), `exchange::attempt` if its answers are bytes, `exchange::cost` and `exchange::need` for its units, `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], and both kinds of ledger in [`store`] |
 //!
 //! # Where the guarantees are implemented

@@ -268,7 +268,7 @@ fn is_there(provider: &Provider, asker: &Asker<'_>) -> bool {
 /// credential: a list of models may be open to everybody.
 fn unserved(provider: &Provider, asker: &Asker<'_>, model: &Model, target: &Target) -> Option<Found> {
     let body = serde_json::json!({ "model": target.model }).to_string();
-    let asked = model.serves.iter().filter_map(|served| match served.passthrough() {
+    let asked = model.serves.iter().filter_map(|served| match served.as_passthrough() {
         Some(_) if provider.shape != served.shape => None,
         Some(passthrough) => Some((passthrough.name(), format!("{}{}", base_path(provider), served.path_below()))),
         None => Some(("chat", provider.path.to_string())),

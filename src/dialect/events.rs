@@ -14,7 +14,7 @@ pub(super) fn write(endpoint: ModelEndpoint, body: &[u8], out: &mut Vec<u8>) {
     // The data of an event must have no line ends. Valid JSON has them only between tokens.
     let line: Vec<u8> = body.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect();
     let body = Raw::new(&line);
-    match endpoint.is_relayed() {
+    match endpoint.is_passthrough() {
         true => chunks(true, body, out),
         false => with_format!(endpoint.shape, format => format::write_events(body, out)),
     }
@@ -49,13 +49,13 @@ pub(super) fn chat(body: Raw<'_>, out: &mut Vec<u8>) {
     chunks(false, body, out);
 }
 
-/// Writes a chunk for each choice, one with the usage, and the end. `relayed`: of a completion.
-fn chunks(relayed: bool, body: Raw<'_>, out: &mut Vec<u8>) {
+/// Writes a chunk for each choice, one with the usage, and the end. `is_completion`: of a legacy completion.
+fn chunks(is_completion: bool, body: Raw<'_>, out: &mut Vec<u8>) {
     let begin = |out: &mut Vec<u8>| {
         out.extend_from_slice(b"data: {");
-        let but: &[&str] = if relayed { &["choices", "usage"] } else { &["choices", "usage", "object"] };
+        let but: &[&str] = if is_completion { &["choices", "usage"] } else { &["choices", "usage", "object"] };
         members(body, but, out);
-        if !relayed {
+        if !is_completion {
             key(out, "object");
             out.extend_from_slice(b"\"chat.completion.chunk\"");
         }
@@ -67,7 +67,7 @@ fn chunks(relayed: bool, body: Raw<'_>, out: &mut Vec<u8>) {
         out.push(b'{');
         members(choice, &["message", "finish_reason"], out);
         let message = choice.get("message").unwrap_or(Raw::NULL);
-        if !relayed {
+        if !is_completion {
             key(out, "delta");
             out.push(b'{');
             members(message, &["tool_calls"], out);

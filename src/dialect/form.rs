@@ -1,11 +1,11 @@
-//! Requests to relayed endpoints that are forms with files (`multipart/form-data`): the fields that are read, and the
-//! form that is sent.
+//! Requests to pass-through endpoints that are forms with files (`multipart/form-data`): the fields that are read, and
+//! the form that is sent.
 //!
 //! Owns the treatment of fields. Must never hold content: a form is read where it lies, and written on while it
 //! arrives. Called by [`super::request`] and by the gateway when it writes a request upstream.
 
 use super::capabilities::{Capabilities, UnknownMembers};
-use super::passthrough::Relayed;
+use super::passthrough::PassthroughFormat;
 use super::request::{Fields, Invalid, Name};
 use super::requests::RequestTarget;
 use super::tokens::CountLater;
@@ -167,7 +167,7 @@ impl RequestForm {
             return Err(late());
         }
         // The content of a file is not waited for.
-        let has_count = !self.passthrough.makes_images() || fields.each > 0;
+        let has_count = !self.passthrough.makes_images() || fields.answers_per_text > 0;
         self.may_be_sent = complete || is_held || (self.field.2 && fields.model.is_some() && has_count);
         Ok(())
     }
@@ -197,10 +197,10 @@ impl RequestForm {
             FormField::Format if text.len() <= VALUE_MAX => {
                 self.is_plain = [&b"text"[..], b"srt", b"vtt"].contains(&text)
             }
-            FormField::N if fields.each > 0 => return expected("n", "it only once"),
+            FormField::N if fields.answers_per_text > 0 => return expected("n", "it only once"),
             FormField::N if end > MODEL_WITHIN => return Err(late_count()),
             FormField::N => match std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
-                Some(count @ 1..) => fields.each = count,
+                Some(count @ 1..) => fields.answers_per_text = count,
                 _ => return expected("n", "an integer of at least 1"),
             },
             FormField::Prompt if !is_file => tokens.text(body, value, true),
@@ -271,7 +271,7 @@ impl FormWriter {
             unknown: *unknown,
             fate: PartFate::Keep,
             begun: FieldsBegun::new(form.passthrough),
-            has_count: fields.each > 0,
+            has_count: fields.answers_per_text > 0,
             adds_model: !form.begun.has_model(),
             written: 0,
             length: None,
@@ -355,7 +355,7 @@ impl FormWriter {
                 PartFate::Drop
             }
             _ if self.drop_params.iter().any(|param| param.as_bytes() == base) => PartFate::Drop,
-            _ if Relayed::of(self.passthrough).documents(base) || self.goes_on(base) => PartFate::Keep,
+            _ if PassthroughFormat::of(self.passthrough).documents(base) || self.goes_on(base) => PartFate::Keep,
             _ => PartFate::Drop,
         };
         Ok(())

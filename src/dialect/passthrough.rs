@@ -34,8 +34,8 @@ impl Expected {
     }
 }
 
-/// A relayed endpoint.
-pub(super) struct Relayed {
+/// The members of a pass-through endpoint.
+pub(super) struct PassthroughFormat {
     /// Required members of a JSON request and their types. The prompt is estimated from them.
     pub(super) needed: &'static [(Name, Expected)],
     /// Other documented members apart from those and `model`. They are passed on unchanged.
@@ -46,21 +46,21 @@ pub(super) struct Relayed {
     pub(super) other: Option<K>,
 }
 
-const EMBEDDINGS: Relayed = Relayed {
+const EMBEDDINGS: PassthroughFormat = PassthroughFormat {
     needed: &[(Name::Input, Expected::Texts)],
     documented: &["dimensions", "embedding_types", "encoding_format", "input_type", "truncate", "user"],
     list: K::Data,
     other: Some(K::Embeddings),
 };
 
-const RERANK: Relayed = Relayed {
+const RERANK: PassthroughFormat = PassthroughFormat {
     needed: &[(Name::Query, Expected::Text), (Name::Documents, Expected::List)],
     documented: &["max_chunks_per_doc", "max_tokens_per_doc", "rank_fields", "return_documents", "top_n"],
     list: K::Results,
     other: None,
 };
 
-const COMPLETIONS: Relayed = Relayed {
+const COMPLETIONS: PassthroughFormat = PassthroughFormat {
     needed: &[(Name::Prompt, Expected::Texts)],
     documented: &[
         "best_of",
@@ -84,14 +84,14 @@ const COMPLETIONS: Relayed = Relayed {
     other: None,
 };
 
-const SPEECH: Relayed = Relayed {
+const SPEECH: PassthroughFormat = PassthroughFormat {
     needed: &[(Name::Input, Expected::Text)],
     documented: &["instructions", "response_format", "speed", "stream_format", "voice"],
     list: K::Other,
     other: None,
 };
 
-const IMAGES: Relayed = Relayed {
+const IMAGES: PassthroughFormat = PassthroughFormat {
     needed: &[(Name::Prompt, Expected::Text)],
     documented: &[
         "background",
@@ -110,7 +110,7 @@ const IMAGES: Relayed = Relayed {
     other: None,
 };
 
-const TRANSCRIPTIONS: Relayed = Relayed {
+const TRANSCRIPTIONS: PassthroughFormat = PassthroughFormat {
     needed: &[],
     documented: &[
         "chunking_strategy",
@@ -129,14 +129,14 @@ const TRANSCRIPTIONS: Relayed = Relayed {
     other: None,
 };
 
-const TRANSLATIONS: Relayed = Relayed {
+const TRANSLATIONS: PassthroughFormat = PassthroughFormat {
     needed: &[],
     documented: &["file", "prompt", "response_format", "temperature"],
     list: K::Other,
     other: None,
 };
 
-const IMAGE_EDITS: Relayed = Relayed {
+const IMAGE_EDITS: PassthroughFormat = PassthroughFormat {
     needed: &[],
     documented: &[
         "background",
@@ -159,12 +159,12 @@ const IMAGE_EDITS: Relayed = Relayed {
     other: None,
 };
 
-const MODERATIONS: Relayed =
-    Relayed { needed: &[(Name::Input, Expected::Parts)], documented: &[], list: K::Results, other: None };
+const MODERATIONS: PassthroughFormat =
+    PassthroughFormat { needed: &[(Name::Input, Expected::Parts)], documented: &[], list: K::Results, other: None };
 
-impl Relayed {
+impl PassthroughFormat {
     /// Table entry of an endpoint.
-    pub(super) fn of(passthrough: Passthrough) -> &'static Relayed {
+    pub(super) fn of(passthrough: Passthrough) -> &'static PassthroughFormat {
         match passthrough {
             Passthrough::Embeddings => &EMBEDDINGS,
             Passthrough::Rerank => &RERANK,

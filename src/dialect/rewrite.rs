@@ -8,7 +8,7 @@ mod billed;
 pub use billed::{Beside, Surcharge, beside, surcharge};
 
 use super::capabilities::{Capabilities, Param, UnknownMembers};
-use super::passthrough::Relayed;
+use super::passthrough::PassthroughFormat;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
 use super::responses::hosted_tools;
@@ -322,7 +322,7 @@ fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -
 
 /// True if a member outside the tables is passed on.
 fn goes_on(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMembers) -> bool {
-    if endpoint.passthrough().is_some_and(|passthrough| Relayed::of(passthrough).documents(key)) {
+    if endpoint.as_passthrough().is_some_and(|passthrough| PassthroughFormat::of(passthrough).documents(key)) {
         return true;
     }
     match unknown {
@@ -335,14 +335,14 @@ fn goes_on(endpoint: ModelEndpoint, key: &[u8], name: Name, unknown: UnknownMemb
 
 /// True for an endpoint whose streams are not those of a chat completion.
 fn is_media(endpoint: ModelEndpoint) -> bool {
-    endpoint.passthrough().is_some_and(Passthrough::is_media)
+    endpoint.as_passthrough().is_some_and(Passthrough::is_media)
 }
 
 /// Name of the bound on completion tokens. Completions only know the older name.
 #[inline]
 fn bound(endpoint: ModelEndpoint, takes: &Capabilities) -> &'static str {
     match endpoint.shape {
-        Shape::Chat if !endpoint.is_relayed() => takes.bound(),
+        Shape::Chat if !endpoint.is_passthrough() => takes.bound(),
         Shape::Responses => Name::MaxOutputTokens.text(),
         _ => Name::MaxTokens.text(),
     }

@@ -3,7 +3,7 @@
 //! and for the conversation if a model has several targets.
 
 use super::format::with_format;
-use super::passthrough::Relayed;
+use super::passthrough::PassthroughFormat;
 use super::request::{Fields, Name};
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::NAMED_BYTES_MAX;
@@ -29,8 +29,9 @@ pub fn conversation(endpoint: ModelEndpoint, body: &[u8], fields: &Fields) -> u6
         }
     }
     // Requests with the same beginning stay together, so that a server's prompt cache has their common prefix.
-    if let Some(passthrough) = endpoint.passthrough() {
-        let first = Relayed::of(passthrough).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
+    if let Some(passthrough) = endpoint.as_passthrough() {
+        let first =
+            PassthroughFormat::of(passthrough).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
         return mix_bytes(3, &first[..first.len().min(END)]);
     }
     let opening = with_format!(endpoint.shape, format => format::OPENING);

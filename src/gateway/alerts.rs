@@ -89,7 +89,7 @@ impl Cx {
         let mut next = 0;
         watch.looks += 1;
         for model in setup.config.catalog.models() {
-            for target in model.targets.iter().chain(&model.relayed) {
+            for target in model.targets.iter().chain(&model.passthrough_targets) {
                 let place = watch.place(&target.label, next);
                 let known = &mut watch.targets[place];
                 if known.look == watch.looks {

@@ -159,10 +159,10 @@ pub struct Model {
     pub context_text: String,
     /// Prices.
     pub prices: ModelPrices,
-    /// Prices of relayed requests that are not for tokens.
+    /// Prices of pass-through requests that are not for tokens.
     pub units: UnitPrices,
     /// True if each of its endpoints has a price: prices of input and output are written, even if they are 0; without
-    /// output, a price of input is enough; for a relayed endpoint, the price of a unit is enough.
+    /// output, a price of input is enough; for a pass-through endpoint, the price of a unit is enough.
     pub priced: bool,
     /// Prices that are written but not used, since the model is unpriced; in the order of [`super::prices::KEYS`].
     pub unused_prices: Vec<WrittenPrices>,
@@ -179,10 +179,10 @@ pub struct Model {
     pub serves: Vec<ModelEndpoint>,
     /// Providers that serve the model. Value: a list of 1 to 32 tables with the keys below.
     pub targets: Vec<Target>,
-    /// Targets that serve relayed endpoints; none if it serves none of them.
+    /// Targets that serve pass-through endpoints; none if it serves none of them.
     ///
     /// Part of `targets`.
-    pub relayed: Vec<Target>,
+    pub passthrough_targets: Vec<Target>,
     /// Choice among targets of equal priority and their credentials. `"session"` sends all turns of a conversation to
     /// one target, so that its prompt cache works; `"key"` sends all requests of a key to one target; `"off"` uses the
     /// targets in turn. The weights apply to all three.

@@ -126,7 +126,7 @@ pub enum ScopeEndpoint {
     Messages,
     /// `POST /v1/responses` and its input_tokens.
     Responses,
-    /// A relayed endpoint.
+    /// A pass-through endpoint.
     Passthrough(Passthrough),
     /// `GET /v1/models` and one of them.
     Models,
@@ -174,8 +174,8 @@ pub struct Scope {
     pub messages: bool,
     /// The responses endpoint.
     pub responses: bool,
-    /// The relayed endpoints, in the order of [`Passthrough::ALL`].
-    pub relays: [bool; Passthrough::ALL.len()],
+    /// The pass-through endpoints, in the order of [`Passthrough::ALL`].
+    pub passthroughs: [bool; Passthrough::ALL.len()],
     /// The model list.
     pub models: bool,
     /// The quota.
@@ -197,7 +197,7 @@ impl Scope {
             chat: has(ScopeEndpoint::Chat),
             messages: has(ScopeEndpoint::Messages),
             responses: has(ScopeEndpoint::Responses),
-            relays: Passthrough::ALL.map(|passthrough| has(ScopeEndpoint::Passthrough(passthrough.service()))),
+            passthroughs: Passthrough::ALL.map(|passthrough| has(ScopeEndpoint::Passthrough(passthrough.family()))),
             models: has(ScopeEndpoint::Models),
             quota: has(ScopeEndpoint::Quota),
             models_allowed: None,
@@ -216,7 +216,7 @@ impl Scope {
             named.push(known.ok_or_else(|| word.to_string())?);
         }
         let mut scope = Scope::of(&|endpoint| named.is_empty() || named.contains(&endpoint));
-        if scope.chat || scope.messages || scope.responses || scope.relays.contains(&true) {
+        if scope.chat || scope.messages || scope.responses || scope.passthroughs.contains(&true) {
             (scope.models, scope.quota) = (true, true);
         }
         let allowed: Vec<String> = models.into_iter().map(str::to_string).collect();
@@ -230,7 +230,7 @@ impl Scope {
             ScopeEndpoint::Chat => self.chat,
             ScopeEndpoint::Messages => self.messages,
             ScopeEndpoint::Responses => self.responses,
-            ScopeEndpoint::Passthrough(passthrough) => self.relays[passthrough as usize],
+            ScopeEndpoint::Passthrough(passthrough) => self.passthroughs[passthrough as usize],
             ScopeEndpoint::Models => self.models,
             ScopeEndpoint::Quota => self.quota,
         }

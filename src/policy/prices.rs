@@ -71,21 +71,21 @@ impl UnitPrices {
 
     /// True if a request to this endpoint has a price without one for tokens.
     pub fn cover(&self, endpoint: ModelEndpoint) -> bool {
-        let Some(passthrough) = endpoint.passthrough() else { return false };
+        let Some(passthrough) = endpoint.as_passthrough() else { return false };
         self.request.is_some() || (self.image.is_some() && passthrough.makes_images())
     }
 
     /// Cost of this many requests to an endpoint, and of their images or milliseconds of audio, in nano-dollars. Parts
     /// of a minute are rounded half up.
-    pub fn cost_nano(&self, relay: Passthrough, requests: u64, units: u64) -> u64 {
+    pub fn cost_nano(&self, passthrough: Passthrough, requests: u64, units: u64) -> u64 {
         let of = |count: u64, price: Option<u64>| count.saturating_mul(price.unwrap_or(0)).saturating_mul(NANO);
         let minutes = |millis: u64, price: Option<u64>| {
             let nano = u128::from(millis) * u128::from(price.unwrap_or(0)) * u128::from(NANO);
             u64::try_from((nano + MINUTE / 2) / MINUTE).unwrap_or(u64::MAX)
         };
-        let of_units = match relay {
-            _ if relay.makes_images() => of(units, self.image),
-            _ if relay.is_transcript() => minutes(units, self.minute),
+        let of_units = match passthrough {
+            _ if passthrough.makes_images() => of(units, self.image),
+            _ if passthrough.is_transcript() => minutes(units, self.minute),
             _ => 0,
         };
         of(requests, self.request).saturating_add(of_units)
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn price_of_an_image_covers_only_images() {
-        let of = ModelEndpoint::relay;
+        let of = ModelEndpoint::passthrough;
         let image = UnitPrices { image: Some(0), ..UnitPrices::default() };
         assert!(image.cover(of(Passthrough::Images)) && !image.cover(of(Passthrough::Speech)));
         let request = UnitPrices { request: Some(0), ..UnitPrices::default() };

@@ -6,7 +6,7 @@ use super::event::{AnswerEvent, AnswerIdentity, AnswerUsage};
 use super::responses::{self, Spoken};
 use super::script::{ScriptPart, ScriptToken};
 use super::stats::SimulatorStats;
-use super::{chat, messages, relay};
+use super::{chat, messages, passthrough};
 use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
@@ -221,7 +221,7 @@ impl SimulatedAnswer {
             self.whole(out, stats);
             return;
         }
-        let is_audio = self.ask.endpoint.passthrough() == Some(Passthrough::Speech);
+        let is_audio = self.ask.endpoint.as_passthrough() == Some(Passthrough::Speech);
         let kind = self.ask.audio.filter(|_| is_audio);
         self.head(out, kind.unwrap_or("text/event-stream; charset=utf-8"), None);
         self.stage = AnswerStage::Start;
@@ -250,7 +250,9 @@ impl SimulatedAnswer {
         stats.tokens(self.emitted * self.ask.made);
         let usage = self.usage();
         let mut body = match (self.ask.endpoint.operation, self.ask.endpoint.shape) {
-            (Operation::Passthrough(one), _) => relay::whole(one, &self.id, &self.ask.given, &self.ask.script, usage),
+            (Operation::Passthrough(one), _) => {
+                passthrough::whole(one, &self.id, &self.ask.given, &self.ask.script, usage)
+            }
             (_, Shape::Chat) => chat::whole(&self.id, &self.ask.script, usage),
             (_, Shape::Messages) => messages::whole(&self.id, &self.ask.script, usage),
             (_, Shape::Responses) => responses::whole(&self.id, &self.ask.script, usage),
@@ -258,7 +260,7 @@ impl SimulatedAnswer {
         if self.ask.directives.garbage {
             body.truncate(body.find(':').unwrap_or(0));
         }
-        let is_transcript = self.ask.endpoint.passthrough().is_some_and(Passthrough::is_transcript);
+        let is_transcript = self.ask.endpoint.as_passthrough().is_some_and(Passthrough::is_transcript);
         self.head(out, self.ask.audio.filter(|_| is_transcript).unwrap_or("application/json"), Some(body.len()));
         let d = &self.ask.directives;
         let cut = [d.cut_after, d.reset_after, d.stall_after].into_iter().flatten().min();
@@ -386,7 +388,7 @@ impl SimulatedAnswer {
     fn put(&mut self, out: &mut Vec<u8>, event: &AnswerEvent<'_>) {
         self.event.clear();
         match (self.ask.endpoint.operation, self.ask.endpoint.shape) {
-            (Operation::Passthrough(one), _) => relay::event(one, &self.id, event, &mut self.event),
+            (Operation::Passthrough(one), _) => passthrough::event(one, &self.id, event, &mut self.event),
             (_, Shape::Chat) => chat::event(&self.id, event, &mut self.event),
             (_, Shape::Messages) => messages::event(&self.id, event, &mut self.event),
             (_, Shape::Responses) => self.spoken.event(&self.id, event, &mut self.event),

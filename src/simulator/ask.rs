@@ -40,7 +40,7 @@ pub struct SimulatedRequest {
     pub prompt: u64,
     /// Contents of the answer.
     pub script: Script,
-    /// Member of a relayed answer that is not text.
+    /// Member of a pass-through answer that is not text.
     pub given: String,
     /// Content type of an answer in bytes.
     pub audio: Option<&'static str>,
@@ -82,24 +82,24 @@ pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Co
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
-    let relayed = match endpoint.passthrough() {
+    let given = match endpoint.as_passthrough() {
         Some(one) => given::read(one, &root).map_err(complain)?,
         None => given::Read::default(),
     };
-    let (shape, is_relayed) = (endpoint.shape, endpoint.is_relayed());
+    let (shape, is_passthrough) = (endpoint.shape, endpoint.is_passthrough());
     let messages = match shape {
         Shape::Responses => &conversation(&root["input"]),
         _ => root["messages"].as_array().map_or(&[][..], Vec::as_slice),
     };
-    if messages.is_empty() && !is_relayed {
+    if messages.is_empty() && !is_passthrough {
         return Err(complain("messages: at least one message is required"));
     }
     order::check(shape, &root, messages).map_err(complain)?;
     if endpoint == ModelEndpoint::CHAT && signature::has_them(&model) {
         signature::check(&model, messages).map_err(|text| Complaint { of_gemini: true, ..complain(text) })?;
     }
-    let is_speech = endpoint == ModelEndpoint::relay(Passthrough::Speech);
-    let stream = is_speech || (relayed.given.is_empty() && root["stream"].as_bool().unwrap_or(false));
+    let is_speech = endpoint == ModelEndpoint::passthrough(Passthrough::Speech);
+    let stream = is_speech || (given.given.is_empty() && root["stream"].as_bool().unwrap_or(false));
     if shape == Shape::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));
     }
@@ -113,7 +113,7 @@ pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Co
     {
         return Err(complain("The 'stream_options' parameter is only allowed when 'stream' is enabled."));
     }
-    let asked = if is_relayed { relayed.asked } else { last_user_text(messages) };
+    let asked = if is_passthrough { given.asked } else { last_user_text(messages) };
     let directives = Directives::parse(&asked).map_err(complain)?;
     let bound = |name: &str| root[name].as_u64();
     let max_tokens = bound("max_completion_tokens").or(bound("max_tokens")).or(bound("max_output_tokens"));
@@ -122,15 +122,15 @@ pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Co
         model,
         stream,
         include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
-        prompt: if is_relayed { relayed.prompt } else { prompt_tokens(&root, messages) }.max(1),
-        script: match relayed.given.is_empty() {
+        prompt: if is_passthrough { given.prompt } else { prompt_tokens(&root, messages) }.max(1),
+        script: match given.given.is_empty() {
             true => script(shape, &root, messages, &asked, &directives, max_tokens),
             false => Script::new(Vec::new(), None, None),
         },
-        given: relayed.given,
-        audio: relayed.audio,
-        texts: relayed.texts.max(1),
-        made: relayed.made.max(1),
+        given: given.given,
+        audio: given.audio,
+        texts: given.texts.max(1),
+        made: given.made.max(1),
         directives,
     })
 }

@@ -1,5 +1,5 @@
-//! Parts of a relayed answer that are not text: vectors, and documents in order. Also parses the requests for them.
-//! Pure; called by `simulator::ask`.
+//! Parts of a pass-through answer that are not text: vectors, and documents in order. Also parses the requests for
+//! them. Pure; called by `simulator::ask`.
 //!
 //! A vector depends only on its text (for tokens, on their numbers), and its length is 1. Documents are scored by the
 //! share of the query's words that they contain.
@@ -36,8 +36,8 @@ pub(super) struct Read {
 }
 
 /// Parses the parts of the request that the endpoint needs.
-pub(super) fn read(relay: Passthrough, root: &Value) -> Result<Read, String> {
-    match relay {
+pub(super) fn read(passthrough: Passthrough, root: &Value) -> Result<Read, String> {
+    match passthrough {
         Passthrough::Embeddings => embeddings(root),
         Passthrough::Rerank => rerank(root),
         Passthrough::Completions => completions(root),

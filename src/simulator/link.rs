@@ -226,7 +226,7 @@ impl SimulatorLink {
         let found = place(head.path.of(bytes));
         let shown = match found {
             Some(SimulatorEndpoint::Inference(endpoint)) => {
-                let is_form = endpoint.passthrough().is_some_and(Passthrough::is_form);
+                let is_form = endpoint.as_passthrough().is_some_and(Passthrough::is_form);
                 let form = match is_form {
                     true => {
                         given::form(head.field(HeaderField::ContentType).of(bytes), body).map(|form| form.to_string())

@@ -82,7 +82,7 @@ mod given;
 mod link;
 pub mod messages;
 mod order;
-mod relay;
+mod passthrough;
 mod responses;
 pub mod script;
 mod settings;

@@ -9,14 +9,14 @@ use std::ops::Range;
 
 /// Returns a whole answer. `given`: `given::Read::given`.
 pub(super) fn whole(
-    relay: Passthrough,
+    passthrough: Passthrough,
     id: &AnswerIdentity,
     given: &str,
     script: &Script,
     usage: AnswerUsage,
 ) -> String {
     let (serial, model, prompt) = (id.serial, quoted(&id.model), usage.prompt);
-    match relay {
+    match passthrough {
         Passthrough::Embeddings => {
             let usage = format!(r#","usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt}}}"#);
             format!(r#"{{"object":"list",{given},"model":{model}{}}}"#, if id.no_usage { "" } else { &usage })
@@ -83,11 +83,11 @@ fn media_counts(input: u64, output: u64) -> String {
 }
 
 /// Appends one event with audio or an image, or the bytes of audio; nothing for events that they do not have.
-fn media_event(relay: Passthrough, id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
+fn media_event(passthrough: Passthrough, id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
     let bytes = |piece: &str| piece.bytes().cycle().take(AUDIO_BYTES).collect::<Vec<u8>>();
-    let (is_speech, is_transcript) = (relay == Passthrough::Speech, relay.is_transcript());
+    let (is_speech, is_transcript) = (passthrough == Passthrough::Speech, passthrough.is_transcript());
     let usage_of = |usage: &AnswerUsage| {
-        let output = if relay.makes_images() { id.texts * IMAGE_TOKENS } else { usage.completion };
+        let output = if passthrough.makes_images() { id.texts * IMAGE_TOKENS } else { usage.completion };
         format!(r#","usage":{}"#, media_counts(usage.prompt, output))
     };
     let (kind, more) = match event {
@@ -144,9 +144,9 @@ fn chunk(id: &AnswerIdentity, at: Range<u64>, text: &str, finish: &str, usage: &
 }
 
 /// Appends one event of a stream, or one for each of its texts; nothing for events that completions do not have.
-pub(super) fn event(relay: Passthrough, id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
-    if relay.is_media() {
-        return media_event(relay, id, event, out);
+pub(super) fn event(passthrough: Passthrough, id: &AnswerIdentity, event: &AnswerEvent<'_>, out: &mut Vec<u8>) {
+    if passthrough.is_media() {
+        return media_event(passthrough, id, event, out);
     }
     let mut each = |text: &str, finish: &str| {
         (0..id.texts).for_each(|at| sse(out, id.crlf, None, &chunk(id, at..at + 1, text, finish, "")));

@@ -146,7 +146,7 @@ fn stored_keys_are_read_back_and_revoked_once() {
         chat: false,
         messages: true,
         responses: false,
-        relays: Passthrough::ALL.map(|relay| relay == Passthrough::Rerank),
+        passthroughs: Passthrough::ALL.map(|passthrough| passthrough == Passthrough::Rerank),
         models: false,
         quota: true,
         models_allowed: Some(vec!["a,b".into(), "q\"uoted".into()]),

@@ -83,7 +83,7 @@ impl Shape {
     }
 }
 
-/// An endpoint of the chat API whose requests and answers are relayed: only the name of the model changes, and fields
+/// An endpoint of the chat API whose requests and answers pass through: only the name of the model changes, and fields
 /// that no table documents may be left out.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Passthrough {
@@ -103,7 +103,7 @@ pub enum Passthrough {
     Transcriptions,
     /// Translations: the text of audio, in English.
     Translations,
-    /// Images made from others. They belong to the same service as [`Passthrough::Images`].
+    /// Images made from others. They belong to the family of [`Passthrough::Images`].
     ImageEdits,
 }
 
@@ -121,13 +121,13 @@ impl Passthrough {
         Passthrough::ImageEdits,
     ];
 
-    /// Returns the one that names its service in the configuration, in scopes and in rows.
+    /// Returns the one whose name its family has in the configuration, in scopes and in rows.
     #[inline]
-    pub fn service(self) -> Passthrough {
+    pub fn family(self) -> Passthrough {
         if self == Passthrough::ImageEdits { Passthrough::Images } else { self }
     }
 
-    /// Returns the name of its service.
+    /// Returns the name of its family.
     #[inline]
     pub fn name(self) -> &'static str {
         match self {
@@ -142,10 +142,10 @@ impl Passthrough {
         }
     }
 
-    /// Returns the names of all services, as a list in a sentence.
+    /// Returns the names of all families, as a list in a sentence.
     pub fn names() -> String {
-        let services = Passthrough::ALL.into_iter().filter(|one| one.service() == *one);
-        services.map(Passthrough::name).collect::<Vec<_>>().join(", ")
+        let families = Passthrough::ALL.into_iter().filter(|one| one.family() == *one);
+        families.map(Passthrough::name).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns its path.
@@ -217,7 +217,7 @@ pub enum Operation {
     Generate,
     /// The number of tokens in a prompt.
     CountTokens,
-    /// An answer that is relayed unchanged.
+    /// An answer that passes through unchanged.
     Passthrough(Passthrough),
 }
 
@@ -243,17 +243,17 @@ impl ModelEndpoint {
         ModelEndpoint::CHAT,
         ModelEndpoint::MESSAGES,
         ModelEndpoint::RESPONSES,
-        ModelEndpoint::relay(Passthrough::Embeddings),
-        ModelEndpoint::relay(Passthrough::Rerank),
-        ModelEndpoint::relay(Passthrough::Completions),
+        ModelEndpoint::passthrough(Passthrough::Embeddings),
+        ModelEndpoint::passthrough(Passthrough::Rerank),
+        ModelEndpoint::passthrough(Passthrough::Completions),
         ModelEndpoint::count_tokens(Shape::Messages),
         ModelEndpoint::count_tokens(Shape::Responses),
-        ModelEndpoint::relay(Passthrough::Speech),
-        ModelEndpoint::relay(Passthrough::Images),
-        ModelEndpoint::relay(Passthrough::Moderations),
-        ModelEndpoint::relay(Passthrough::Transcriptions),
-        ModelEndpoint::relay(Passthrough::Translations),
-        ModelEndpoint::relay(Passthrough::ImageEdits),
+        ModelEndpoint::passthrough(Passthrough::Speech),
+        ModelEndpoint::passthrough(Passthrough::Images),
+        ModelEndpoint::passthrough(Passthrough::Moderations),
+        ModelEndpoint::passthrough(Passthrough::Transcriptions),
+        ModelEndpoint::passthrough(Passthrough::Translations),
+        ModelEndpoint::passthrough(Passthrough::ImageEdits),
     ];
 
     /// Returns the endpoint that answers in a conversation.
@@ -266,21 +266,21 @@ impl ModelEndpoint {
         ModelEndpoint { shape, operation: Operation::CountTokens }
     }
 
-    /// Returns the endpoint that relays.
-    pub const fn relay(passthrough: Passthrough) -> ModelEndpoint {
+    /// Returns the pass-through endpoint.
+    pub const fn passthrough(passthrough: Passthrough) -> ModelEndpoint {
         ModelEndpoint { shape: Shape::Chat, operation: Operation::Passthrough(passthrough) }
     }
 
-    /// Returns what it relays, if it does.
+    /// Returns the pass-through endpoint that it is, if it is one.
     #[inline]
-    pub fn passthrough(self) -> Option<Passthrough> {
+    pub fn as_passthrough(self) -> Option<Passthrough> {
         if let Operation::Passthrough(passthrough) = self.operation { Some(passthrough) } else { None }
     }
 
-    /// True if it relays.
+    /// True for a pass-through endpoint.
     #[inline]
-    pub fn is_relayed(self) -> bool {
-        self.passthrough().is_some()
+    pub fn is_passthrough(self) -> bool {
+        self.as_passthrough().is_some()
     }
 
     /// Returns its name in metrics, in log lines and in rows.
@@ -350,10 +350,10 @@ mod tests {
         for endpoint in ModelEndpoint::ALL {
             assert_eq!(ModelEndpoint::at(endpoint.path_below().as_bytes()), Some(endpoint));
             let counts = endpoint.operation == Operation::CountTokens;
-            let service = endpoint.passthrough().map_or(endpoint, |one| ModelEndpoint::relay(one.service()));
-            assert_eq!(ModelEndpoint::from_name(endpoint.name()), (!counts).then_some(service));
-            // A relayed endpoint is named after a part of its path.
-            assert!(!endpoint.is_relayed() || endpoint.path().split('/').any(|part| part == endpoint.name()));
+            let family = endpoint.as_passthrough().map_or(endpoint, |one| ModelEndpoint::passthrough(one.family()));
+            assert_eq!(ModelEndpoint::from_name(endpoint.name()), (!counts).then_some(family));
+            // A pass-through endpoint is named after a part of its path.
+            assert!(!endpoint.is_passthrough() || endpoint.path().split('/').any(|part| part == endpoint.name()));
         }
         for path in ["", "/", "/chat", "/chat/completions/", "chat/completions", "/v1/messages"] {
             assert_eq!(ModelEndpoint::at(path.as_bytes()), None, "{path}");

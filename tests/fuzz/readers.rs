@@ -46,7 +46,7 @@ pub const READERS: [(&str, Door); 20] = [
     ("chat_stream", |data| stream(ModelEndpoint::CHAT, data)),
     ("messages_stream", |data| stream(ModelEndpoint::MESSAGES, data)),
     ("responses_stream", |data| stream(ModelEndpoint::RESPONSES, data)),
-    ("relayed_stream", |data| stream(ModelEndpoint::relay(Passthrough::Completions), data)),
+    ("relayed_stream", |data| stream(ModelEndpoint::passthrough(Passthrough::Completions), data)),
     ("configuration", configuration),
     ("proxy_header", proxy_header),
     ("form", form),
@@ -76,7 +76,7 @@ fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
 /// Selects the relayed endpoint by the first byte.
 fn chosen(data: &[u8], read: fn(ModelEndpoint, &[u8])) {
     let place = data.first().map_or(0, |choice| usize::from(choice >> 4)) % Passthrough::ALL.len();
-    read(ModelEndpoint::relay(Passthrough::ALL[place]), data);
+    read(ModelEndpoint::passthrough(Passthrough::ALL[place]), data);
 }
 
 /// Parses a head that grows by `step` bytes each time. Returns the first result.
@@ -360,7 +360,7 @@ fn translated(formats: (Shape, Shape), show_usage: bool, data: &[u8], step: usiz
 
 /// Returns the other API formats.
 fn others(endpoint: ModelEndpoint) -> impl Iterator<Item = Shape> {
-    let other = move |other: &Shape| !endpoint.is_relayed() && *other != endpoint.shape;
+    let other = move |other: &Shape| !endpoint.is_passthrough() && *other != endpoint.shape;
     Shape::ALL.into_iter().filter(other)
 }
 

@@ -18,10 +18,10 @@ fn form(parts: &[String]) -> String {
 type Sent = Result<(String, u64), String>;
 
 /// Sends a form that arrives cut at `cuts`, as the gateway does.
-fn sent(relay: Passthrough, body: &str, cuts: &[usize], takes: &Capabilities) -> Sent {
+fn sent(passthrough: Passthrough, body: &str, cuts: &[usize], takes: &Capabilities) -> Sent {
     let body = body.as_bytes();
     let mut scan = RequestScan::new();
-    scan.reset_form(relay, b"b", Some(body.len() as u64), 1 << 20);
+    scan.reset_form(passthrough, b"b", Some(body.len() as u64), 1 << 20);
     let with = RequestTarget { model: "up", shape: Shape::Chat, capabilities: takes, cache_key: None };
     let (mut writer, mut length, mut out, mut used): (Option<FormWriter>, u64, Vec<u8>, usize) =
         (None, 0, Vec::new(), 0);
@@ -43,8 +43,8 @@ fn sent(relay: Passthrough, body: &str, cuts: &[usize], takes: &Capabilities) ->
     Ok((String::from_utf8(out).unwrap(), length))
 }
 
-fn whole(relay: Passthrough, body: &str) -> Sent {
-    sent(relay, body, &[], &Capabilities::default())
+fn whole(passthrough: Passthrough, body: &str) -> Sent {
+    sent(passthrough, body, &[], &Capabilities::default())
 }
 
 const WORDS: Passthrough = Passthrough::Transcriptions;

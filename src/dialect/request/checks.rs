@@ -97,7 +97,7 @@ enum BlockPart {
 
 const NO_BLOCK: SystemBlock = SystemBlock { member: BlockPart::Another, is_text: false, has_text: false };
 
-/// Kind of the items in a list of texts of a relayed request; all items must have the same kind.
+/// Kind of the items in a list of texts of a pass-through request; all items must have the same kind.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum ItemKind {
     Unknown,
@@ -134,7 +134,7 @@ pub(super) struct Checks {
     has_messages: bool,
     /// The list of messages is empty.
     has_no_items: bool,
-    /// State of a relayed request: the required members seen, as bits, and the kind of the current list.
+    /// State of a pass-through request: the required members seen, as bits, and the kind of the current list.
     found: u8,
     texts: ItemKind,
     /// Tokens of a query that is read with each document, or of a suffix that is read with each prompt.
@@ -233,8 +233,8 @@ impl Checks {
 
     /// Checks that required members are present.
     pub(super) fn finish(&mut self) -> Result<(), Invalid> {
-        if let Some(passthrough) = self.endpoint.passthrough() {
-            return self.finish_relayed(passthrough);
+        if let Some(passthrough) = self.endpoint.as_passthrough() {
+            return self.finish_passthrough(passthrough);
         }
         if !self.has_messages && self.endpoint.shape == Shape::Responses {
             return Err(Invalid("input: required, expected a string or an array of at least one object".to_owned()));
@@ -314,9 +314,9 @@ impl Checks {
                 self.fields.max_tokens = whole_number(raw)
             }
             Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf | Name::Suffix
-                if self.endpoint.is_relayed() =>
+                if self.endpoint.is_passthrough() =>
             {
-                let passthrough = self.endpoint.passthrough();
+                let passthrough = self.endpoint.as_passthrough();
                 passthrough.into_iter().for_each(|passthrough| self.beside_needed(passthrough, raw));
             }
             Name::Audio if self.endpoint == ModelEndpoint::CHAT => {
@@ -406,7 +406,7 @@ impl Checks {
     fn inside(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let in_array = self.value_token == Token::ArrayOpen;
-        if let Some(passthrough) = self.endpoint.passthrough() {
+        if let Some(passthrough) = self.endpoint.as_passthrough() {
             return self.in_needed(passthrough, buf, (token, depth, span));
         }
         // Of a responses request only the input, the tools and the output format are checked inside.
@@ -525,13 +525,13 @@ impl Visitor for Checks {
                 let quote = u32::from(token == Token::String);
                 let is_prompt = match self.name {
                     Name::System => true,
-                    Name::Input if self.endpoint.is_relayed() => true,
+                    Name::Input if self.endpoint.is_passthrough() => true,
                     Name::Input | Name::Instructions => self.endpoint.shape == Shape::Responses,
-                    Name::Query | Name::Prompt | Name::Suffix => self.endpoint.is_relayed(),
+                    Name::Query | Name::Prompt | Name::Suffix => self.endpoint.is_passthrough(),
                     _ => false,
                 };
                 if is_prompt && token == Token::String {
-                    self.tokens.text(buf, span, self.endpoint.is_relayed());
+                    self.tokens.text(buf, span, self.endpoint.is_passthrough());
                 }
                 self.end_member(buf, token, Span { start: span.start - quote, end: span.end + quote })
             }

@@ -1,7 +1,7 @@
-//! Treatment of the members of requests: of those in the table, of relayed requests, and of unknown ones.
+//! Treatment of the members of requests: of those in the table, of pass-through requests, and of unknown ones.
 
 use super::super::format::with_format;
-use super::super::passthrough::Relayed;
+use super::super::passthrough::PassthroughFormat;
 use super::members::{Class, Name};
 use crate::base::limits::NAME_BYTES_MAX;
 use crate::wire::json::unescape;
@@ -182,8 +182,8 @@ impl Name {
     /// Names that are denied in requests to any endpoint.
     #[cfg(test)]
     pub(crate) fn denied() -> impl Iterator<Item = &'static str> {
-        let relays = Passthrough::ALL.map(ModelEndpoint::relay);
-        let endpoints = Shape::ALL.into_iter().map(ModelEndpoint::generate).chain(relays);
+        let passthroughs = Passthrough::ALL.map(ModelEndpoint::passthrough);
+        let endpoints = Shape::ALL.into_iter().map(ModelEndpoint::generate).chain(passthroughs);
         let denied = move |name: Name| endpoints.clone().any(|endpoint| name.class(endpoint) == Class::Denied);
         Name::all().iter().filter(move |(_, name)| denied(*name)).map(|(text, _)| *text)
     }
@@ -192,16 +192,16 @@ impl Name {
     #[inline]
     pub(in crate::dialect) fn class(self, endpoint: ModelEndpoint) -> Class {
         match endpoint.operation {
-            Operation::Passthrough(passthrough) => self.class_of_relayed(passthrough),
+            Operation::Passthrough(passthrough) => self.class_of_passthrough(passthrough),
             _ => self.of_shape(endpoint.shape),
         }
     }
 
-    /// Treatment of this member in a relayed request. Other documented members of such requests are not in the table;
-    /// they are compared as text.
-    fn class_of_relayed(self, passthrough: Passthrough) -> Class {
+    /// Treatment of this member in a pass-through request. Other documented members of such requests are not in the
+    /// table; they are compared as text.
+    fn class_of_passthrough(self, passthrough: Passthrough) -> Class {
         use Name::*;
-        let relayed = Relayed::of(passthrough);
+        let format = PassthroughFormat::of(passthrough);
         match self {
             Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
             Model => Class::Specified,
@@ -211,8 +211,8 @@ impl Name {
             N if passthrough == Passthrough::Images => Class::Read,
             // The answer has no such stream.
             Stream | StreamOptions => Class::Denied,
-            User if relayed.documents(b"user") => Class::Read,
-            _ if relayed.needed.iter().any(|(name, _)| *name == self) => Class::Specified,
+            User if format.documents(b"user") => Class::Read,
+            _ if format.needed.iter().any(|(name, _)| *name == self) => Class::Specified,
             _ => Class::Unknown,
         }
     }

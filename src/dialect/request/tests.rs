@@ -518,9 +518,9 @@ fn marks_and_names_read_by_a_model_are_counted() {
             assert!(tokens >= least, "{tokens} of {least}: {}", &body[..80]);
         }
     }
-    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Rerank);
+    let passthrough = ModelEndpoint::passthrough(crate::wire::Passthrough::Rerank);
     let documents = format!(r#"{{"query":"x","documents":[{{"{}":"x"}}]}}"#, "heron ".repeat(1000));
-    assert!(prompt(relay, &documents) >= 750);
+    assert!(prompt(passthrough, &documents) >= 750);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::super::capabilities::Capabilities;
 use super::super::format::with_format;
-use super::super::passthrough::Relayed;
+use super::super::passthrough::PassthroughFormat;
 use super::super::request::{Class, Fields, Member, Name, answers_of, bound_of};
 use super::super::requests::{BOUND_MIN, RequestTarget};
 use super::super::responses::hosted_tools;
@@ -100,7 +100,8 @@ pub fn beside(endpoint: ModelEndpoint, body: &[u8], fields: &Fields, with: &Requ
 
 /// True if a member is outside the tables, so that the configuration decides whether it is passed on.
 fn is_unknown(endpoint: ModelEndpoint, body: &[u8], member: &Member) -> bool {
-    let documents = |key| endpoint.passthrough().is_some_and(|passthrough| Relayed::of(passthrough).documents(key));
+    let documents =
+        |key| endpoint.as_passthrough().is_some_and(|passthrough| PassthroughFormat::of(passthrough).documents(key));
     member.name.class(endpoint) == Class::Unknown && !documents(member.key.of(body))
 }
 
@@ -116,9 +117,9 @@ pub fn surcharge<'a>(
     }
     let layout = Layout { endpoint, body, fields, with, ask: false };
     let goes = |member: &&Member| layout.fate_beside(member) != Fate::Drop;
-    let of_relayed = endpoint.passthrough().map(Relayed::of);
-    // A documented member of a relayed request has no price of its own, whatever it means elsewhere.
-    let has_price = |member: &&Member| !of_relayed.is_some_and(|relayed| relayed.documents(member.key.of(body)));
+    let format = endpoint.as_passthrough().map(PassthroughFormat::of);
+    // A documented member of a pass-through request has no price of its own, whatever it means elsewhere.
+    let has_price = |member: &&Member| !format.is_some_and(|format| format.documents(member.key.of(body)));
     let mut members = fields.members.iter().filter(goes).filter(has_price);
     members.find_map(|member| {
         let value = Raw::new(member.value.of(body));
@@ -156,7 +157,7 @@ fn is_text_alone(kinds: Raw<'_>) -> bool {
 fn hosted<'a>(endpoint: ModelEndpoint, list: Raw<'a>, takes: &Capabilities) -> Option<Surcharge<'a>> {
     let mut tools = list.items().enumerate();
     tools.find_map(|(at, tool)| {
-        let kind = match endpoint.is_relayed() {
+        let kind = match endpoint.is_passthrough() {
             true => hosted_tools::hosted(tool, takes),
             false => with_format!(endpoint.shape, format => format::hosted(tool, takes)),
         };

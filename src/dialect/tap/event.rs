@@ -79,7 +79,7 @@ pub(in crate::dialect) enum StreamFormat {
 
 impl StreamFormat {
     fn new(endpoint: ModelEndpoint) -> StreamFormat {
-        match endpoint.passthrough() {
+        match endpoint.as_passthrough() {
             Some(passthrough) if !passthrough.generates() => StreamFormat::Media { due: 1, units: 0, begun: false },
             Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: false },
             None => with_format!(endpoint.shape, format => format::STREAM),

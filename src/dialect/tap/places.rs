@@ -42,11 +42,11 @@ pub(in crate::dialect) struct Seen {
     pub(in crate::dialect) placed: u16,
     pub(in crate::dialect) body: Span,
     pub(in crate::dialect) usage: Option<Span>,
-    /// `meta` of a relayed answer, which may report usage.
+    /// `meta` of a pass-through answer, which may report usage.
     pub(in crate::dialect) meta: Option<Span>,
     pub(in crate::dialect) error: Option<Span>,
     pub(in crate::dialect) object_is_error: bool,
-    /// Choices, content or output of the answer, or the list of a relayed one.
+    /// Choices, content or output of the answer, or the list of a pass-through one.
     pub(in crate::dialect) list: Option<Span>,
     /// Reason for the end of an answer without choices: its `stop_reason` or its `status`.
     pub(in crate::dialect) ending: Option<Span>,

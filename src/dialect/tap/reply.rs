@@ -7,7 +7,7 @@ use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::format::with_format;
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
-use super::super::passthrough::Relayed;
+use super::super::passthrough::PassthroughFormat;
 use super::super::replies::{Collected, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
@@ -43,7 +43,7 @@ impl Notes {
     }
 
     /// Begins a `usage` with the members of a chat completion's. Its own position precedes those of its members; a
-    /// relayed answer is not rewritten, so it notes none.
+    /// pass-through answer is not rewritten, so it notes none.
     fn open_usage(&mut self, span: Span) {
         (self.open, self.usage) = (Some(self.seen.count), ChatUsage::default());
         if self.endpoint == ModelEndpoint::CHAT {
@@ -74,7 +74,7 @@ impl Notes {
             (_, K::Model) => seen.place(whole, Edit::Model),
             (_, K::Usage) => self.close_usage(token, whole),
             (_, K::Error) => seen.error = Some(whole),
-            _ if self.endpoint.is_relayed() => self.relayed_member(buf, token, whole),
+            _ if self.endpoint.is_passthrough() => self.passthrough_member(buf, token, whole),
             (Shape::Chat, K::Object) => {
                 seen.object_is_error = whole.of(buf) == b"\"error\"";
                 seen.place(whole, Edit::Object);
@@ -93,15 +93,15 @@ impl Notes {
         }
     }
 
-    /// Notes a member of a relayed answer.
-    fn relayed_member(&mut self, buf: &[u8], token: Token, whole: Span) {
-        let (Some(passthrough), seen) = (self.endpoint.passthrough(), &mut self.seen) else { return };
-        let relayed = Relayed::of(passthrough);
+    /// Notes a member of a pass-through answer.
+    fn passthrough_member(&mut self, buf: &[u8], token: Token, whole: Span) {
+        let (Some(passthrough), seen) = (self.endpoint.as_passthrough(), &mut self.seen) else { return };
+        let format = PassthroughFormat::of(passthrough);
         match self.key {
             K::Object => seen.object_is_error = whole.of(buf) == b"\"error\"",
             K::Meta => seen.meta = Some(whole),
-            key if key == relayed.list => seen.list = (token == Token::ArrayClose).then_some(whole),
-            key if Some(key) == relayed.other && seen.list.is_none() => {
+            key if key == format.list => seen.list = (token == Token::ArrayClose).then_some(whole),
+            key if Some(key) == format.other && seen.list.is_none() => {
                 seen.list = matches!(token, Token::ArrayClose | Token::ObjectClose).then_some(whole);
             }
             _ => {}
@@ -109,8 +109,8 @@ impl Notes {
     }
 
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
-        // A relayed answer counts no reasoning, so its total adds no information.
-        if self.endpoint.is_relayed() && self.inner == K::TotalTokens {
+        // A pass-through answer counts no reasoning, so its total adds no information.
+        if self.endpoint.is_passthrough() && self.inner == K::TotalTokens {
             return;
         }
         self.own_cost |= matches!(self.inner, K::Cost | K::CostDetails);
@@ -165,7 +165,7 @@ impl Visitor for Notes {
 
 /// True if the answers of an endpoint are text of a model.
 fn has_text(endpoint: ModelEndpoint) -> bool {
-    endpoint.passthrough().is_none_or(Passthrough::generates)
+    endpoint.as_passthrough().is_none_or(Passthrough::generates)
 }
 
 /// True for the name of a provider's cost in a usage.
@@ -224,7 +224,7 @@ fn read(
             Err(Broken::NotJson)
         };
     }
-    if scanned.is_err() && !endpoint.is_relayed() {
+    if scanned.is_err() && !endpoint.is_passthrough() {
         return reply((endpoint.shape, endpoint.shape), body, &TranslationState::default(), me, out);
     }
     if scanned.is_err() || seen.count > EDITS_MAX {
@@ -245,8 +245,8 @@ fn read(
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let ending = seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body)));
     ends_well(endpoint, Raw::new(list.of(body)), ending, || value(seen.usage))?;
-    let told = match (endpoint.passthrough(), endpoint.shape) {
-        (Some(passthrough), _) => Relayed::reported(passthrough, usage.reported(), value(seen.usage), value(seen.meta)),
+    let told = match (endpoint.as_passthrough(), endpoint.shape) {
+        (Some(kind), _) => PassthroughFormat::reported(kind, usage.reported(), value(seen.usage), value(seen.meta)),
         (None, Shape::Chat) if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
         (None, Shape::Chat) => usage.reported().or_renamed(value(seen.usage)),
         (None, shape) => with_format!(shape, format => format::reported(value(seen.usage))),
@@ -278,28 +278,28 @@ fn read(
 /// The endpoint, if its answers are audio, images or the text of audio.
 #[inline]
 fn media(endpoint: ModelEndpoint) -> Option<Passthrough> {
-    endpoint.passthrough().filter(|relay| relay.is_media())
+    endpoint.as_passthrough().filter(|passthrough| passthrough.is_media())
 }
 
 /// The list in an answer; all of it if answers of its endpoint have none, as some with media.
 #[inline]
 fn list_of(endpoint: ModelEndpoint, seen: &Seen) -> Option<Span> {
-    let has_list = media(endpoint).is_none_or(|relay| Relayed::of(relay).list != K::Other);
+    let has_list = media(endpoint).is_none_or(|passthrough| PassthroughFormat::of(passthrough).list != K::Other);
     if has_list { seen.list } else { Some(seen.body) }
 }
 
 /// Number of images in the list of an answer, or milliseconds of the audio that it is about.
 #[inline]
 fn units_of(endpoint: ModelEndpoint, list: &[u8]) -> u32 {
-    media(endpoint).map_or(0, |relay| units_of_media(relay, list))
+    media(endpoint).map_or(0, |passthrough| units_of_media(passthrough, list))
 }
 
 #[cold]
-fn units_of_media(relay: Passthrough, list: &[u8]) -> u32 {
-    if relay.makes_images() {
+fn units_of_media(passthrough: Passthrough, list: &[u8]) -> u32 {
+    if passthrough.makes_images() {
         return u32::try_from(Raw::new(list).items().count()).unwrap_or(u32::MAX);
     }
-    if !relay.is_transcript() {
+    if !passthrough.is_transcript() {
         return 0;
     }
     let [usage, duration] = Raw::new(list).pick(["usage", "duration"]);
@@ -318,17 +318,17 @@ pub(super) fn millis(seconds: Raw<'_>) -> u32 {
 pub fn rejected(endpoint: ModelEndpoint, body: &[u8], why: Broken) -> Rejected {
     let is_json = json::check(body).is_ok();
     let shape = endpoint.shape;
-    if !is_json && shape != Shape::Responses && !endpoint.is_relayed() {
+    if !is_json && shape != Shape::Responses && !endpoint.is_passthrough() {
         let (collected, _) = Collected::read(shape, body, false);
         return Rejected { why, reported: Box::new(collected.reported) };
     }
     let streamed = if shape == Shape::Responses && !is_json { read_streamed(body) } else { None };
     let picked = json::check_and_pick(streamed.as_deref().unwrap_or(body), ["usage", "meta"]);
     let [usage, meta] = picked.unwrap_or_default().map(|value| value.unwrap_or(Raw::NULL));
-    let reported = match (endpoint.passthrough(), shape) {
+    let reported = match (endpoint.as_passthrough(), shape) {
         // Its counters are read as those of an answer that is passed on; without either member it reports none.
         (Some(_), _) if usage.is_null() && meta.is_null() => Reported::default(),
-        (Some(passthrough), _) => Relayed::reported(passthrough, Reported::from_chat(usage), usage, meta),
+        (Some(passthrough), _) => PassthroughFormat::reported(passthrough, Reported::from_chat(usage), usage, meta),
         (None, shape) => with_format!(shape, format => format::reported(usage)),
     };
     Rejected { why, reported: Box::new(reported) }
@@ -347,14 +347,14 @@ fn ends_well<'a>(
     }
     let is_empty = with_format!(endpoint.shape, format => {
         format::check_end(list, ending)?;
-        if endpoint.is_relayed() { lists_nothing(list) } else { format::is_empty(list, ending, usage) }
+        if endpoint.is_passthrough() { lists_nothing(list) } else { format::is_empty(list, ending, usage) }
     });
     if is_empty { Err(Broken::NotJson) } else { Ok(()) }
 }
 
 /// Tokens of the text in an answer, by a second scan.
 pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
-    let is_text = match endpoint.is_relayed() {
+    let is_text = match endpoint.is_passthrough() {
         true => is_completed_text,
         false => with_format!(endpoint.shape, format => format::is_text),
     };
@@ -421,7 +421,7 @@ struct ReplyWriter<'a> {
 
 impl ReplyWriter<'_> {
     fn write(&mut self, endpoint: ModelEndpoint) {
-        let top = match endpoint.is_relayed() {
+        let top = match endpoint.is_passthrough() {
             true => &[],
             false => with_format!(endpoint.shape, format => format::ADDED),
         };

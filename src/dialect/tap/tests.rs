@@ -199,11 +199,11 @@ fn template_of_an_answer_keeps_no_content() {
 #[test]
 fn answers_without_usage_are_estimated_from_all_their_text() {
     let text = "heron_waits ".repeat(500);
-    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Completions);
+    let passthrough = ModelEndpoint::passthrough(crate::wire::Passthrough::Completions);
     for (shape, body) in [
-        (relay, r#"{"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
-        (relay, r#"{"usage":null,"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
-        (relay, r#"{"choices":[{"text":"TEXT"}],"usage":{"prompt_tokens":3}}"#),
+        (passthrough, r#"{"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
+        (passthrough, r#"{"usage":null,"choices":[{"text":"TEXT","finish_reason":"stop"}]}"#),
+        (passthrough, r#"{"choices":[{"text":"TEXT"}],"usage":{"prompt_tokens":3}}"#),
         (ModelEndpoint::CHAT, r#"{"choices":[{"message":{"content":"TEXT"}}]}"#),
         (ModelEndpoint::CHAT, r#"{"choices":[{"message":{"content":[{"type":"text","text":"TEXT"}]}}]}"#),
         (
@@ -244,7 +244,11 @@ fn events_without_usage_are_estimated_from_all_their_text() {
         ),
         (ModelEndpoint::CHAT, "", r#"{"choices":[{"index":0,"delta":{"function_call":{"arguments":"TEXT"}}}]}"#),
         (ModelEndpoint::CHAT, "", r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"custom":{"input":"TEXT"}}]}}]}"#),
-        (ModelEndpoint::relay(crate::wire::Passthrough::Completions), "", r#"{"choices":[{"index":0,"text":"TEXT"}]}"#),
+        (
+            ModelEndpoint::passthrough(crate::wire::Passthrough::Completions),
+            "",
+            r#"{"choices":[{"index":0,"text":"TEXT"}]}"#,
+        ),
         (
             ModelEndpoint::MESSAGES,
             "content_block_start",

@@ -335,21 +335,21 @@ fn complete_answer_without_content_has_failed() {
             assert!(read(from, to, body).is_ok(), "{to:?}: {body}");
         }
     }
-    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Completions);
+    let passthrough = ModelEndpoint::passthrough(crate::wire::Passthrough::Completions);
     let none = r#"{"object":"text_completion","choices":[]}"#;
-    assert_eq!(whole(relay, none.as_bytes(), &ME, &mut Vec::new()), Err(Broken::NotJson));
+    assert_eq!(whole(passthrough, none.as_bytes(), &ME, &mut Vec::new()), Err(Broken::NotJson));
 }
 
 #[test]
 fn failed_choice_of_several_fails_the_answer() {
     let two = r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"},{"index":1,"message":{"content":"b"},"finish_reason":"abort"}]}"#;
     assert!(matches!(whole(ModelEndpoint::CHAT, two.as_bytes(), &ME, &mut Vec::new()), Err(Broken::Error(_))));
-    let relay = ModelEndpoint::relay(crate::wire::Passthrough::Completions);
+    let passthrough = ModelEndpoint::passthrough(crate::wire::Passthrough::Completions);
     let one = r#"{"object":"text_completion","choices":[{"index":0,"text":"a","finish_reason":"error"}]}"#;
-    assert!(matches!(whole(relay, one.as_bytes(), &ME, &mut Vec::new()), Err(Broken::Error(_))));
+    assert!(matches!(whole(passthrough, one.as_bytes(), &ME, &mut Vec::new()), Err(Broken::Error(_))));
     let chunk = "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":WORD}]}\n\ndata: [DONE]\n\n";
     for (word, wanted) in [("\"stop\"", true), ("\"error\"", false), ("\"\"", false), ("null", false)] {
-        let mut stream = SseStream::same(relay, false, 1 << 20);
+        let mut stream = SseStream::same(passthrough, false, 1 << 20);
         let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
         let fed = stream.feed(chunk.replace("WORD", word).as_bytes(), &mut pool, &ME, &mut out);
         assert_eq!(fed.is_ok(), wanted, "{word}: {fed:?}");

@@ -171,9 +171,10 @@ impl Attempting {
             }
             return Ok(Some(Body::Stream(self.stream(job, cx).ok_or(FaultKind::Internal)?)));
         }
-        let relay = job.request.endpoint().and_then(ModelEndpoint::passthrough);
+        let passthrough = job.request.endpoint().and_then(ModelEndpoint::as_passthrough);
         let is_plain = self.draft.scan.form().is_some_and(|form| form.is_plain);
-        let may_be_bytes = relay == Some(Passthrough::Speech) || relay.is_some_and(Passthrough::is_transcript);
+        let may_be_bytes =
+            passthrough == Some(Passthrough::Speech) || passthrough.is_some_and(Passthrough::is_transcript);
         if !may_be_bytes || begins(b"application/json") {
             return Ok(None);
         }
@@ -202,7 +203,7 @@ impl Attempting {
                 Box::new(SseStream::translated((from, endpoint.shape), state, asked.show_usage, bounds))
             }
         };
-        if endpoint.is_relayed() {
+        if endpoint.is_passthrough() {
             stream.awaits(draft.scan.fields().choices());
         }
         if job.attempt.told > 0 {
@@ -228,13 +229,13 @@ impl RequestJob {
             && let Some(template) = self.request.setup.requests.template(target.provider)
         {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
-            let relayed = self.request.endpoint().filter(|endpoint| endpoint.is_relayed());
-            match (&draft.upload, relayed) {
+            let passthrough = self.request.endpoint().filter(|endpoint| endpoint.is_passthrough());
+            match (&draft.upload, passthrough) {
                 (Some(upload), Some(endpoint)) => {
                     let content_type = draft.head.field(HeaderField::ContentType).of(message.head);
                     template.write_form(target, endpoint, content_type, upload.length, out);
                 }
-                _ => template.write(target, draft.length, relayed, same_shape, out),
+                _ => template.write(target, draft.length, passthrough, same_shape, out),
             }
             if let Some(said) = &self.request.said
                 && let Some(credential) = &said.credential

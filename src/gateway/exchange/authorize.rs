@@ -189,8 +189,8 @@ fn authenticate(
 fn scope_allows(endpoint: Endpoint, scope: &Scope) -> Result<(), Refusal> {
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
-        Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(relay), .. }) => {
-            scope.relays[relay as usize]
+        Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(passthrough), .. }) => {
+            scope.passthroughs[passthrough as usize]
         }
         Endpoint::Inference(endpoint) => scope.allows_shape(endpoint.shape),
         Endpoint::Models | Endpoint::Model(_) => scope.models,
@@ -233,7 +233,7 @@ pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint,
     let essence = || content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is_form = matches!(
         endpoint,
-        Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(relay), .. }) if relay.is_form()
+        Endpoint::Inference(ModelEndpoint { operation: Operation::Passthrough(form), .. }) if form.is_form()
     );
     if is_form && multipart::boundary(content_type).is_none() {
         return Err(Refusal::invalid_body(NO_FORM.to_owned()));

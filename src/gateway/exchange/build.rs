@@ -158,7 +158,7 @@ impl Attempt {
         let (endpoint, target) = (request.written_for()?, self.target(request)?);
         let provider = request.setup.config.providers.get(target.provider)?;
         let asked = request.asked.map_or(0, |asked| asked.model as usize);
-        let before = if endpoint.is_relayed() { request.model()?.targets.len() } else { 0 };
+        let before = if endpoint.is_passthrough() { request.model()?.targets.len() } else { 0 };
         let capabilities = request.setup.requests.capabilities(asked, before + self.target as usize)?;
         let to = dialect::RequestTarget { model: &target.model, shape: provider.shape, capabilities, cache_key: None };
         // An answer in the client's format needs a translation, too, if its request was of another.

@@ -31,9 +31,9 @@ impl RequestNotes {
         };
         let mut nano = own.cost_nano(model.prices.of(own.prompt())).saturating_add(earlier);
         if own.requests > 0
-            && let Some(relay) = request.endpoint().and_then(ModelEndpoint::passthrough)
+            && let Some(passthrough) = request.endpoint().and_then(ModelEndpoint::as_passthrough)
         {
-            nano = nano.saturating_add(model.units.cost_nano(relay, own.requests.into(), own.units.into()));
+            nano = nano.saturating_add(model.units.cost_nano(passthrough, own.requests.into(), own.units.into()));
         }
         nano.min(ROW_COST_MAX)
     }
@@ -43,8 +43,8 @@ impl Request {
     /// Tokens of the prompt that are charged if the provider reports none. Those of audio are only reserved: their
     /// number is an upper bound by the length of the form.
     fn counted_prompt(&self) -> u64 {
-        let relay = self.endpoint().and_then(ModelEndpoint::passthrough);
-        let is_audio = relay.is_some_and(Passthrough::is_transcript);
+        let passthrough = self.endpoint().and_then(ModelEndpoint::as_passthrough);
+        let is_audio = passthrough.is_some_and(Passthrough::is_transcript);
         self.asked.filter(|_| !is_audio).map_or(0, |asked| asked.counted())
     }
 }
@@ -76,8 +76,8 @@ impl RequestJob {
             observed.reported.merge(**reported);
         }
         if let FaultKind::TooLarge(_, came) = fault.kind {
-            let relayed = self.request.endpoint().and_then(ModelEndpoint::passthrough);
-            let generates = relayed.is_none_or(Passthrough::generates);
+            let passthrough = self.request.endpoint().and_then(ModelEndpoint::as_passthrough);
+            let generates = passthrough.is_none_or(Passthrough::generates);
             let most = if generates { self.request.completion_max(draft, &call.message) } else { 0 };
             let text = most.min(came as u64 / BYTES_PER_TOKEN_MAX);
             observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
@@ -114,8 +114,8 @@ impl RequestJob {
     fn unfinished(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
-        let is_relayed = self.request.endpoint().is_some_and(ModelEndpoint::is_relayed);
-        let has_units = is_relayed && self.request.model().is_some_and(|model| !model.units.is_empty());
+        let is_passthrough = self.request.endpoint().is_some_and(ModelEndpoint::is_passthrough);
+        let has_units = is_passthrough && self.request.model().is_some_and(|model| !model.units.is_empty());
         let (requests, units) = if has_units { (1, observed.units) } else { (0, 0) };
         Usage {
             uncached_in: known.input.unwrap_or_else(|| self.request.counted_prompt()),

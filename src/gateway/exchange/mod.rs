@@ -129,7 +129,7 @@ impl Exchange {
         draft.scan.reset(endpoint);
         draft.head = *head;
         let mut declared = declared;
-        if let Some(passthrough) = endpoint.passthrough().filter(|relay| relay.is_form()) {
+        if let Some(passthrough) = endpoint.as_passthrough().filter(|passthrough| passthrough.is_form()) {
             begin_form(&mut draft, passthrough, bytes, cx.setup.config.server.max_upload);
             // More is not held.
             declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);

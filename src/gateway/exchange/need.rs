@@ -23,7 +23,7 @@ impl Request {
     /// The targets of all of the model's targets that may be used.
     pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = RequestTarget<'a>> {
         let setup = &self.setup;
-        let before = if self.endpoint().is_some_and(ModelEndpoint::is_relayed) { model.targets.len() } else { 0 };
+        let before = if self.endpoint().is_some_and(ModelEndpoint::is_passthrough) { model.targets.len() } else { 0 };
         self.targets_of(model).iter().enumerate().filter_map(move |(at, target)| {
             let shape = setup.config.providers.get(target.provider)?.shape;
             let capabilities = setup.requests.capabilities(index, before + at)?;
@@ -68,10 +68,10 @@ impl Request {
     /// Highest possible cost of the request itself and of the images that it requests.
     #[cold]
     fn most_units(&self, model: &Model, fields: &Fields) -> u64 {
-        match self.endpoint().and_then(ModelEndpoint::passthrough) {
+        match self.endpoint().and_then(ModelEndpoint::as_passthrough) {
             // The length of audio is not known before.
-            Some(relay) if relay.is_transcript() => model.units.cost_nano(relay, 1, 0),
-            Some(relay) => model.units.cost_nano(relay, 1, fields.made()),
+            Some(passthrough) if passthrough.is_transcript() => model.units.cost_nano(passthrough, 1, 0),
+            Some(passthrough) => model.units.cost_nano(passthrough, 1, fields.generated()),
             None => 0,
         }
     }
@@ -142,7 +142,7 @@ impl Request {
 /// targets get in addition to those that the scan has found.
 #[inline]
 pub(super) fn answer_tokens(model: &Model, fields: &Fields, beside: Option<&Beside>) -> u64 {
-    let (most, made) = (model.reserve_tokens, fields.made());
+    let (most, made) = (model.reserve_tokens, fields.generated());
     let each = match (fields.max_tokens, beside) {
         (Some(bound), None) => bound.min(most),
         // There is no answer.

@@ -124,8 +124,10 @@ impl RequestJob {
             self.notes.note_asked(&self.request, &asked);
             return Err(Refusal::model_scope(asked_name));
         }
-        let service = |one: ModelEndpoint| one.passthrough().map(|relay| ModelEndpoint::relay(relay.service()));
-        let asked = self.request.endpoint().map(|one| service(one).unwrap_or(ModelEndpoint::CHAT));
+        let family = |one: ModelEndpoint| {
+            one.as_passthrough().map(|passthrough| ModelEndpoint::passthrough(passthrough.family()))
+        };
+        let asked = self.request.endpoint().map(|one| family(one).unwrap_or(ModelEndpoint::CHAT));
         if !model.serves.iter().any(|served| Some(*served) == asked) {
             let (id, refusal) = (model.id.clone(), not_served(model, asked));
             self.notes.note_asked(&self.request, &id);

@@ -83,13 +83,13 @@ impl Request {
     /// True if its answer is audio or images.
     #[inline]
     pub(super) fn relays_media(&self) -> bool {
-        self.endpoint().and_then(ModelEndpoint::passthrough).is_some_and(Passthrough::is_media)
+        self.endpoint().and_then(ModelEndpoint::as_passthrough).is_some_and(Passthrough::is_media)
     }
 
     /// True if it is a form that is passed on while it arrives.
     #[inline]
     pub(super) fn is_upload(&self) -> bool {
-        self.endpoint().and_then(ModelEndpoint::passthrough).is_some_and(Passthrough::is_form)
+        self.endpoint().and_then(ModelEndpoint::as_passthrough).is_some_and(Passthrough::is_form)
     }
 
     /// Maximum bytes of its body; true if that is passed on while it arrives.
@@ -146,8 +146,9 @@ impl Request {
 
     #[inline]
     pub(super) fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
-        let relays = !model.relayed.is_empty() && self.endpoint().is_some_and(ModelEndpoint::is_relayed);
-        if relays { &model.relayed } else { &model.targets }
+        let is_passthrough =
+            !model.passthrough_targets.is_empty() && self.endpoint().is_some_and(ModelEndpoint::is_passthrough);
+        if is_passthrough { &model.passthrough_targets } else { &model.targets }
     }
 
     /// Share of the provider's rate limits that the request needs.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 
 /// The end of the head of a request with JSON.
-const OF_JSON: &[u8] = b"content-type: application/json\r\naccept-encoding: identity\r\ncontent-length: ";
+const JSON_HEAD_END: &[u8] = b"content-type: application/json\r\naccept-encoding: identity\r\ncontent-length: ";
 
 /// Headers of Anthropic's API that are written one by one.
 const WRITTEN: [&str; 2] = ["anthropic-version", "anthropic-beta"];
@@ -43,7 +43,7 @@ fn lacks_effort_with_tools(model: &str) -> bool {
 pub(crate) struct RequestTemplates {
     /// By provider.
     templates: Vec<Template>,
-    /// Capabilities of each target, by model: its targets, followed by those for relayed endpoints.
+    /// Capabilities of each target, by model: its targets, followed by those for pass-through endpoints.
     capabilities: Vec<Vec<Capabilities>>,
 }
 
@@ -52,7 +52,7 @@ impl RequestTemplates {
     pub(crate) fn new(config: &Config) -> RequestTemplates {
         let of_model = |model: &Model| {
             let params = params(model);
-            let all = model.targets.iter().chain(&model.relayed);
+            let all = model.targets.iter().chain(&model.passthrough_targets);
             all.map(|target| capabilities(config, model, target, &params)).collect()
         };
         RequestTemplates {
@@ -66,7 +66,7 @@ impl RequestTemplates {
         self.templates.get(provider)
     }
 
-    /// Capabilities of one target of a model. Targets for relayed endpoints are numbered after the last target.
+    /// Capabilities of one target of a model. Targets for pass-through endpoints are numbered after the last target.
     pub(crate) fn capabilities(&self, model: usize, target: usize) -> Option<&Capabilities> {
         self.capabilities.get(model)?.get(target)
     }
@@ -134,7 +134,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
 pub(crate) struct Template {
     /// By credential; one entry if there is none.
     heads: Vec<Vec<u8>>,
-    /// Place of the API's path in the heads; a relayed request has another one.
+    /// Place of the API's path in the heads; a pass-through request has another one.
     path: Range<usize>,
     shape: Shape,
     /// True if the configuration sets the API version for a provider with the messages format.
@@ -178,23 +178,23 @@ impl Template {
         if !says("user-agent") {
             line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
         }
-        head.extend_from_slice(OF_JSON);
+        head.extend_from_slice(JSON_HEAD_END);
         head
     }
 
-    /// Writes the head for a body of `length` bytes, with the credential of `target`. A request to a `relayed` endpoint
-    /// has its path. `client`: head and bytes of the client's request in the same format, whose
-    /// Anthropic headers are passed on; `None` for a translated request, whose headers belong to another API.
+    /// Writes the head for a body of `length` bytes, with the credential of `target`. A request to a `passthrough`
+    /// endpoint has its path. `client`: head and bytes of the client's request in the same format, whose Anthropic
+    /// headers are passed on; `None` for a translated request, whose headers belong to another API.
     pub(crate) fn write(
         &self,
         target: &Target,
         length: u64,
-        relayed: Option<ModelEndpoint>,
+        passthrough: Option<ModelEndpoint>,
         client: Option<(&RequestHead, &[u8])>,
         out: &mut Vec<u8>,
     ) {
         let mut head = self.heads.get(target.credential).map_or(&[][..], |head| head);
-        if let Some(endpoint) = relayed {
+        if let Some(endpoint) = passthrough {
             out.extend_from_slice(head.get(..self.path.start).unwrap_or_default());
             out.extend_from_slice(endpoint.path_below().as_bytes());
             head = head.get(self.path.end..).unwrap_or_default();
@@ -237,7 +237,7 @@ impl Template {
         let head = self.heads.get(target.credential).map_or(&[][..], |head| head);
         out.extend_from_slice(head.get(..self.path.start).unwrap_or_default());
         out.extend_from_slice(endpoint.path_below().as_bytes());
-        let end = head.len().saturating_sub(OF_JSON.len());
+        let end = head.len().saturating_sub(JSON_HEAD_END.len());
         out.extend_from_slice(head.get(self.path.end..end).unwrap_or_default());
         line(out, &[b"content-type: ", content_type]);
         line(out, &[b"accept-encoding: identity"]);

@@ -116,7 +116,7 @@ impl Config {
     /// Numbers of models and targets, if providers list as many models as they may.
     fn catalog_size(&self) -> CatalogSize {
         let models = self.catalog.models().iter().filter(|model| !model.discovered);
-        let targets = models.clone().map(|model| model.targets.len() + model.relayed.len()).sum::<usize>();
+        let targets = models.clone().map(|model| model.targets.len() + model.passthrough_targets.len()).sum::<usize>();
         let lists = self.providers.iter().filter(|provider| provider.discover.is_some());
         let credentials = lists.clone().map(|provider| provider.credentials.len().max(1)).max().unwrap_or(0);
         CatalogSize {
@@ -173,8 +173,8 @@ fn peek_catalog(top: &Section<'_>) -> CatalogSize {
         size.models += 1;
         // Endpoints that are relayed have targets of their own.
         let serves = model.get("serves").and_then(|serves| serves.get_ref().as_array());
-        let relays = serves.is_some_and(|all| all.iter().any(|one| one.get_ref().as_str() != Some("chat")));
-        let copies = if relays { 2 } else { 1 };
+        let has_passthrough = serves.is_some_and(|all| all.iter().any(|one| one.get_ref().as_str() != Some("chat")));
+        let copies = if has_passthrough { 2 } else { 1 };
         let targets = model.get("targets").and_then(|targets| targets.get_ref().as_array());
         for target in targets.into_iter().flat_map(|targets| targets.iter()) {
             let name = target.get_ref().as_table().and_then(|target| target.get("provider")?.get_ref().as_str());
@@ -206,7 +206,8 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let declared = providers::read(reader, top, &upstream, server.max_buffered);
     let (mut models, ids) = models::read(reader, top, &declared, &upstream);
     if let StoreUrl::Redis(_) = store.url {
-        let targets = models.iter_mut().flat_map(|model| model.targets.iter_mut().chain(&mut model.relayed));
+        let targets =
+            models.iter_mut().flat_map(|model| model.targets.iter_mut().chain(&mut model.passthrough_targets));
         let targets = targets.filter(|target| target.concurrency > 0);
         targets.for_each(|target| target.slots = (target.concurrency / store.hosts).max(1));
     }

@@ -124,7 +124,7 @@ fn read_one(
     });
     let targets = read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits);
     let client_credential = takes_clients(reader, s, &targets, providers);
-    let (serves, relayed) = read_serves(reader, s, &targets, providers);
+    let (serves, passthrough_targets) = read_serves(reader, s, &targets, providers);
     let units = prices::read_units(reader, s);
     let (prices, priced, unused_prices) = prices::read(reader, s, &serves, &units, client_credential);
     let (id, context) = (id?, context?);
@@ -148,7 +148,7 @@ fn read_one(
         checked: client_credential || !priced,
         timeouts,
         serves,
-        relayed,
+        passthrough_targets,
         shares: targets.windows(2).any(|pair| pair[0].priority == pair[1].priority),
         targets,
         affinity,
@@ -181,8 +181,8 @@ fn takes_clients(reader: &mut Reader<'_>, s: &Section<'_>, targets: &[Target], p
     any
 }
 
-/// Reads `serves`, and selects the targets for relayed requests. These have the chat shape and the same model as the
-/// first one, since vectors of two models must never mix.
+/// Reads `serves`, and selects the targets for pass-through requests. These have the chat shape and the same model as
+/// the first one, since vectors of two models must never mix.
 #[inline]
 fn read_serves(
     reader: &mut Reader<'_>,
@@ -190,14 +190,14 @@ fn read_serves(
     targets: &[Target],
     providers: &[Declared],
 ) -> (Vec<ModelEndpoint>, Vec<Target>) {
-    let (mut serves, mut relayed): (Vec<ModelEndpoint>, Vec<Target>) = (Vec::new(), Vec::new());
-    let Some(field) = s.take("serves") else { return (vec![ModelEndpoint::CHAT], relayed) };
+    let (mut serves, mut passthrough_targets): (Vec<ModelEndpoint>, Vec<Target>) = (Vec::new(), Vec::new());
+    let Some(field) = s.take("serves") else { return (vec![ModelEndpoint::CHAT], passthrough_targets) };
     for target in targets {
         let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
         // An invalid provider has been reported.
         let fits = provider.is_none_or(|provider| provider.shape == Shape::Chat);
-        if fits && relayed.first().is_none_or(|first| first.model == target.model) {
-            relayed.push(target.clone());
+        if fits && passthrough_targets.first().is_none_or(|first| first.model == target.model) {
+            passthrough_targets.push(target.clone());
         }
     }
     let (at, path, was_array) = (field.start(), field.path.clone(), field.is_array());
@@ -207,7 +207,9 @@ fn read_serves(
     }
     for (field, word) in words {
         match ModelEndpoint::from_name(&word).filter(|endpoint| endpoint.shape == Shape::Chat) {
-            Some(relay) if relay != ModelEndpoint::CHAT && relayed.is_empty() && !targets.is_empty() => {
+            Some(passthrough)
+                if passthrough != ModelEndpoint::CHAT && passthrough_targets.is_empty() && !targets.is_empty() =>
+            {
                 reader.error(&field, format!("`{word}` needs a target at a provider of shape \"chat\""));
             }
             Some(endpoint) => serves.push(endpoint),
@@ -215,9 +217,9 @@ fn read_serves(
         }
     }
     if serves.iter().all(|served| *served == ModelEndpoint::CHAT) {
-        relayed.clear();
+        passthrough_targets.clear();
     }
-    (serves, relayed)
+    (serves, passthrough_targets)
 }
 
 #[inline]

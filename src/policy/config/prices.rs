@@ -40,8 +40,8 @@ pub(super) fn read(
 ) -> (ModelPrices, bool, Vec<WrittenPrices>) {
     let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
     // A model without completion tokens needs no output price.
-    let is_billed = |relayed: Passthrough| relayed.generates() || relayed.is_media();
-    let answers = |endpoint: &ModelEndpoint| endpoint.passthrough().is_none_or(is_billed);
+    let is_billed = |passthrough: Passthrough| passthrough.generates() || passthrough.is_media();
+    let answers = |endpoint: &ModelEndpoint| endpoint.as_passthrough().is_none_or(is_billed);
     if !serves.is_empty() && !serves.iter().any(answers) && read[0].is_some() && read[1].is_none() {
         read[1] = Some(vec![(0, 0)]);
     }

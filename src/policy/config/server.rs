@@ -187,7 +187,7 @@ impl Server {
     /// Maximum bytes of the body of a request to `endpoint`.
     #[inline]
     pub fn body_max(&self, endpoint: ModelEndpoint) -> u64 {
-        let is_form = endpoint.passthrough().is_some_and(Passthrough::is_form);
+        let is_form = endpoint.as_passthrough().is_some_and(Passthrough::is_form);
         if is_form { self.max_upload } else { self.max_body }
     }
 

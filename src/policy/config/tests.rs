@@ -1278,7 +1278,10 @@ fn relayed_requests_go_to_the_chat_targets_with_the_providers_model_of_the_first
     let relayed = |serves: &str| {
         let config = parse(&models(serves, &all)).unwrap_or_else(|errors| panic!("{errors:?}"));
         let model = &config.catalog.models()[0];
-        (model.serves.len(), model.relayed.iter().map(|target| target.label.to_string()).collect::<Vec<_>>())
+        (
+            model.serves.len(),
+            model.passthrough_targets.iter().map(|target| target.label.to_string()).collect::<Vec<_>>(),
+        )
     };
     assert_eq!(relayed("[\"chat\", \"rerank\"]"), (2, vec!["c/b".to_string(), "c/b".to_string()]));
     assert_eq!(relayed("[\"chat\"]"), (1, Vec::new()));

@@ -14,13 +14,13 @@ use tollgate::wire::Passthrough;
 /// Kind of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A request that a provider should serve. `cross`: to a model of the other API format. `relay`: relayed without
+    /// A request that a provider should serve. `cross`: to a model of the other API format. `passthrough`: relayed without
     /// translation.
     Generate {
         messages: bool,
         stream: bool,
         cross: bool,
-        relay: Option<Passthrough>,
+        passthrough: Option<Passthrough>,
     },
     Models,
     Quota,
@@ -72,7 +72,7 @@ impl Ask {
     pub fn model(&self) -> &'static str {
         match self.kind {
             Kind::UnknownModel => "nobody",
-            Kind::Generate { relay: Some(_), .. } => "small",
+            Kind::Generate { passthrough: Some(_), .. } => "small",
             Kind::Generate { .. } if self.reply => "reply",
             Kind::Generate { messages, cross, .. } if messages != cross => "large",
             _ => "small",
@@ -86,7 +86,7 @@ impl Ask {
 
     /// Returns true if the request is translated.
     pub fn crosses(&self) -> bool {
-        matches!(self.kind, Kind::Generate { cross, relay: None, .. } if cross || self.reply)
+        matches!(self.kind, Kind::Generate { cross, passthrough: None, .. } if cross || self.reply)
     }
 }
 
@@ -284,13 +284,13 @@ impl Client {
     }
 
     fn post(&mut self, ask: &mut Ask, key: &str, close: &str, rng: &mut Rng) -> Vec<u8> {
-        let (messages, stream, relay) = match ask.kind {
-            Kind::Generate { messages, stream, relay, .. } => (messages, stream, relay),
+        let (messages, stream, passthrough) = match ask.kind {
+            Kind::Generate { messages, stream, passthrough, .. } => (messages, stream, passthrough),
             _ => (rng.below(2) == 0, false, None),
         };
         let body = body(ask, messages, stream, self.temper, rng);
-        let path = match relay {
-            Some(relay) => &format!("/v1/{}", relay.name()),
+        let path = match passthrough {
+            Some(passthrough) => &format!("/v1/{}", passthrough.name()),
             None if messages => "/v1/messages",
             None => "/v1/chat/completions",
         };
@@ -368,33 +368,33 @@ fn kind(rng: &mut Rng) -> Kind {
         7 if rng.below(3) == 0 => Kind::NotHttp,
         _ => {
             let (messages, stream) = (rng.below(2) == 0, rng.below(2) == 0);
-            Kind::Generate { messages, stream, cross: rng.below(3) == 0, relay: None }
+            Kind::Generate { messages, stream, cross: rng.below(3) == 0, passthrough: None }
         }
     }
 }
 
 /// Returns a kind of request of the greedy tenant.
 fn greedy_kind(wider: Wider, rng: &mut Rng) -> Kind {
-    let relay = (wider.relays && rng.below(2) == 0).then_some(Passthrough::Completions);
-    Kind::Generate { messages: false, stream: relay.is_none() && rng.below(2) == 0, cross: false, relay }
+    let passthrough = (wider.relays && rng.below(2) == 0).then_some(Passthrough::Completions);
+    Kind::Generate { messages: false, stream: passthrough.is_none() && rng.below(2) == 0, cross: false, passthrough }
 }
 
 /// Returns a relayed request. Only completions are streamed.
 fn relayed(stream: bool, rng: &mut Rng) -> Kind {
-    let relay = Passthrough::ALL[rng.below(3) as usize];
-    let stream = stream && relay == Passthrough::Completions;
-    Kind::Generate { messages: false, stream, cross: false, relay: Some(relay) }
+    let passthrough = Passthrough::ALL[rng.below(3) as usize];
+    let stream = stream && passthrough == Passthrough::Completions;
+    Kind::Generate { messages: false, stream, cross: false, passthrough: Some(passthrough) }
 }
 
 /// Returns the body of a relayed request.
-fn asked_for(relay: Passthrough, text: &str, rng: &mut Rng) -> String {
-    match (relay, rng.below(2)) {
+fn asked_for(passthrough: Passthrough, text: &str, rng: &mut Rng) -> String {
+    match (passthrough, rng.below(2)) {
         (Passthrough::Embeddings, 0) => format!("\"input\":\"{text}\""),
         (Passthrough::Embeddings, _) => format!("\"input\":[\"{text}\",\"\"],\"encoding_format\":\"base64\""),
         (Passthrough::Rerank, _) => format!("\"query\":\"{text}\",\"documents\":[\"a\",{{\"text\":\"b\"}}]"),
         (Passthrough::Completions, 0) => format!("\"prompt\":\"{text}\",\"suffix\":\"}}\",\"max_tokens\":50"),
         (Passthrough::Completions, _) => format!("\"n\":2,\"prompt\":[\"{text}\"],\"max_completion_tokens\":50"),
-        (relay, _) => unreachable!("{relay:?} is not asked for"),
+        (passthrough, _) => unreachable!("{passthrough:?} is not asked for"),
     }
 }
 
@@ -413,10 +413,10 @@ fn body(ask: &Ask, messages: bool, stream: bool, temper: Temper, rng: &mut Rng) 
     };
     let text = format!("marker={marker};{wanted}{pad}");
     let mut body = match ask.kind {
-        Kind::Generate { relay, .. } if ask.greedy => {
-            format!("{{{}", greedy::members(&format!("marker={marker};{wanted}"), relay.is_some(), rng))
+        Kind::Generate { passthrough, .. } if ask.greedy => {
+            format!("{{{}", greedy::members(&format!("marker={marker};{wanted}"), passthrough.is_some(), rng))
         }
-        Kind::Generate { relay: Some(relay), .. } => format!("{{{}", asked_for(relay, &text, rng)),
+        Kind::Generate { passthrough: Some(passthrough), .. } => format!("{{{}", asked_for(passthrough, &text, rng)),
         _ => format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]"),
     };
     if messages {

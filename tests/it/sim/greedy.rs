@@ -106,7 +106,7 @@ pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Resu
     if row.usage.prompt() < least {
         return Err(format!("{} bytes were sent, which are at least {least} tokens: {row:?}", served.text_bytes));
     }
-    let has_output = row.endpoint.passthrough().is_none_or(Passthrough::generates);
+    let has_output = row.endpoint.as_passthrough().is_none_or(Passthrough::generates);
     if has_output && row.usage.out < relayed / BYTES_PER_TOKEN {
         return Err(format!("{relayed} bytes of text were received: {row:?}"));
     }

@@ -78,7 +78,7 @@ struct Asked {
     format: Shape,
     stream: bool,
     usage: bool,
-    relay: Option<Passthrough>,
+    passthrough: Option<Passthrough>,
     /// Number of requested texts.
     texts: u64,
     /// Highest bill for the request, if its tenant is greedy.
@@ -142,7 +142,7 @@ impl Provider {
             let value = serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))?;
             text_bytes = greedy::text_bytes(&value);
             if value["max_tokens"] == greedy::ANSWER {
-                let bill = greedy::bill(&value, asked.relay.is_some());
+                let bill = greedy::bill(&value, asked.passthrough.is_some());
                 asked.bill = Some(bill);
                 book.bills.insert(asked.marker, bill);
             }
@@ -194,7 +194,8 @@ impl Provider {
 
     fn asked(&self, head: &str, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
         let path = head.split(' ').nth(1).unwrap_or_default();
-        let relay = Passthrough::ALL.into_iter().find(|relay| path == format!("/v1/{}", relay.name()));
+        let passthrough =
+            Passthrough::ALL.into_iter().find(|passthrough| path == format!("/v1/{}", passthrough.name()));
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
         // A request that was mangled by its client has none, and no particular answer is expected.
         let marker: u64 = marker.unwrap_or(0);
@@ -216,7 +217,7 @@ impl Provider {
             format: self.format,
             stream: body.contains("\"stream\":true"),
             usage: self.format != Shape::Chat || body.contains("\"include_usage\":true"),
-            relay,
+            passthrough,
             texts: if body.contains("\"n\":2,") { 2 } else { 1 },
             bill: None,
             lies: self.lies,
@@ -416,9 +417,9 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
     let content = text(asked, 0);
     let usage = rng.below(5) > 0;
     let end = Reason::of(asked, rng, faults);
-    let output = if let Some(Passthrough::Embeddings | Passthrough::Rerank) = asked.relay { 0 } else { output };
-    let body = if let Some(relay) = asked.relay {
-        relayed(relay, (&content, &pad), usage.then_some((input, output)), end.text)
+    let output = if let Some(Passthrough::Embeddings | Passthrough::Rerank) = asked.passthrough { 0 } else { output };
+    let body = if let Some(passthrough) = asked.passthrough {
+        relayed(passthrough, (&content, &pad), usage.then_some((input, output)), end.text)
     } else if asked.is(Shape::Responses) {
         response(&content, &format!("\"{pad}\""), end.text, usage.then_some((input, output)))
     } else if asked.is(Shape::Messages) {
@@ -445,10 +446,10 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
             end.text
         )
     };
-    let usual = asked.is(Shape::Chat) && asked.relay.is_none() && asked.bill.is_none();
+    let usual = asked.is(Shape::Chat) && asked.passthrough.is_none() && asked.bill.is_none();
     let body = if asked.odd && usual { odd::whole(&body, usage.then_some((input, output)), rng, faults) } else { body };
     let cut = maybe_cut(rng, body.len(), faults);
-    let has_reason = !matches!(asked.relay, Some(Passthrough::Embeddings | Passthrough::Rerank));
+    let has_reason = !matches!(asked.passthrough, Some(Passthrough::Embeddings | Passthrough::Rerank));
     let complete = cut.is_none() && (end.is_complete || !has_reason);
     *served = Served { pieces: 1, complete, hostile: false, usage: usage.then_some((input, output)), text_bytes: 0 };
     framed(rng, "application/json", body.as_bytes(), cut)
@@ -503,9 +504,9 @@ fn response_events(asked: &Asked, pieces: u64) -> String {
 }
 
 /// Returns a complete answer to a relayed request.
-fn relayed(relay: Passthrough, (content, pad): (&str, &str), usage: Option<(u64, u64)>, reason: &str) -> String {
+fn relayed(passthrough: Passthrough, (content, pad): (&str, &str), usage: Option<(u64, u64)>, reason: &str) -> String {
     let (input, output) = usage.unwrap_or_default();
-    let (own, usage) = match relay {
+    let (own, usage) = match passthrough {
         Passthrough::Embeddings => (
             format!("\"data\":[{{\"index\":0,\"embedding\":\"{content}\"}}]"),
             format!("\"usage\":{{\"prompt_tokens\":{input},\"total_tokens\":{input}}}"),
@@ -518,7 +519,7 @@ fn relayed(relay: Passthrough, (content, pad): (&str, &str), usage: Option<(u64,
             format!("\"choices\":[{{\"text\":\"{content}\",\"index\":0,\"finish_reason\":{reason}}}]"),
             format!("\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}"),
         ),
-        relay => unreachable!("{relay:?} is not asked for"),
+        passthrough => unreachable!("{passthrough:?} is not asked for"),
     };
     let usage = if (input, output) == (0, 0) { "\"usage\":null" } else { &usage };
     format!("{{\"id\":\"c\",\"model\":\"up-small\",{own},\"pad\":\"{pad}\",{usage}}}")
@@ -551,7 +552,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
                 "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
                  \"delta\":{{\"type\":\"text_delta\",\"text\":\"{content}\"}},\"pad\":\"{pad}\"}}\n\n"
             )
-        } else if asked.relay.is_some() {
+        } else if asked.passthrough.is_some() {
             format!(
                 "data: {{\"id\":\"c\",\"object\":\"text_completion\",\"model\":\"up-small\",\"choices\":\
                  [{{\"text\":\"{content}\",\"index\":{},\"finish_reason\":null}}],\"pad\":\"{pad}\"}}\n\n",
@@ -582,10 +583,10 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
         finish(asked, rng, &mut out, (input, output), (report, pieces, ends, end), faults);
     }
     if asked.odd {
-        out = odd::stream(&out, asked.format, asked.relay.is_some(), rng, faults);
+        out = odd::stream(&out, asked.format, asked.passthrough.is_some(), rng, faults);
     }
     let mut cut = maybe_cut(rng, out.len(), faults);
-    if asked.relay.is_some() {
+    if asked.passthrough.is_some() {
         // The cut is between two events, so only the contents show that something is missing.
         cut = cut.map(|cut| out[..cut].rfind("\n\n").map_or(0, |end| end + 2));
     }
@@ -649,7 +650,7 @@ fn finish(
 
 /// Returns the event that ends one text of a stream.
 fn end_of(asked: &Asked, index: u64, end: Reason) -> String {
-    let own = if asked.relay.is_some() { "\"text\":\"\"" } else { "\"delta\":{}" };
+    let own = if asked.passthrough.is_some() { "\"text\":\"\"" } else { "\"delta\":{}" };
     format!(
         "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{{\"index\":{index},{own},\"finish_reason\":{}}}]}}\n\n",
         end.text

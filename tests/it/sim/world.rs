@@ -856,7 +856,7 @@ impl World {
                 *per_window.entry((alone, row.admitted.0 / 60_000)).or_default() += 1;
             }
             self.tally.rows += 1;
-            self.tally.relayed += u64::from(row.status == 200 && row.endpoint.is_relayed());
+            self.tally.relayed += u64::from(row.status == 200 && row.endpoint.is_passthrough());
             self.tally.left_rows += u64::from(row.status == 499);
             self.tally.queued_rows += u64::from(row.queued_ms > 0);
             self.tally.retried_rows += u64::from(row.attempts > 1);

@@ -177,7 +177,7 @@ impl KeyRing {
                     record.scope.chat = has("chat");
                     record.scope.messages = has("messages");
                     record.scope.responses = has("responses");
-                    record.scope.relays = Passthrough::ALL.map(|relay| has(relay.name()));
+                    record.scope.passthroughs = Passthrough::ALL.map(|passthrough| has(passthrough.name()));
                     record.scope.models = has("models");
                     record.scope.quota = has("quota");
                 }

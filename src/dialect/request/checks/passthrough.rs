@@ -1,6 +1,6 @@
-//! The members of a relayed request, by the table of its endpoint.
+//! The members of a pass-through request, by the table of its endpoint.
 
-use super::super::super::passthrough::{Expected, Relayed};
+use super::super::super::passthrough::{Expected, PassthroughFormat};
 use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
 use super::super::fields::Invalid;
 use super::{Checks, ItemKind, Name, answers, whole_number};
@@ -11,7 +11,7 @@ use std::num::NonZeroU64;
 impl Checks {
     /// Ends a required member; `token` is its last token.
     pub(super) fn end_needed(&mut self, passthrough: Passthrough, token: Token, value: Raw<'_>) -> Result<(), Stop> {
-        let needed = Relayed::of(passthrough).needed;
+        let needed = PassthroughFormat::of(passthrough).needed;
         let Some(at) = needed.iter().position(|(name, _)| *name == self.name) else { return Ok(()) };
         let (name, expected) = needed[at];
         let fits = match (expected, token) {
@@ -39,7 +39,7 @@ impl Checks {
         buf: &[u8],
         (token, depth, span): (Token, usize, Span),
     ) -> Result<(), Stop> {
-        let needed = Relayed::of(passthrough).needed.iter().find(|(name, _)| *name == self.name);
+        let needed = PassthroughFormat::of(passthrough).needed.iter().find(|(name, _)| *name == self.name);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let (Some((_, expected)), Token::ArrayOpen) = (needed, self.value_token) else { return Ok(()) };
         if closes {
@@ -93,9 +93,9 @@ impl Checks {
     }
 
     /// Checks that required members are present, and applies the endpoint's other rules.
-    pub(super) fn finish_relayed(&mut self, passthrough: Passthrough) -> Result<(), Invalid> {
-        let relayed = Relayed::of(passthrough);
-        for (at, (name, expected)) in relayed.needed.iter().enumerate() {
+    pub(super) fn finish_passthrough(&mut self, passthrough: Passthrough) -> Result<(), Invalid> {
+        let format = PassthroughFormat::of(passthrough);
+        for (at, (name, expected)) in format.needed.iter().enumerate() {
             if self.found & 1 << at == 0 {
                 return Err(Invalid(format!("{}: required, expected {}", name.text(), expected.words())));
             }
@@ -113,16 +113,18 @@ impl Checks {
         Ok(())
     }
 
-    /// Reads a member that matters for some relayed requests; it is never refused.
+    /// Reads a member that matters for some pass-through requests; it is never refused.
     pub(super) fn beside_needed(&mut self, passthrough: Passthrough, value: Raw<'_>) {
         match self.name {
             Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
-            Name::BestOf => self.fields.made = answers(value),
+            Name::BestOf => self.fields.generated_per_text = answers(value),
             Name::Suffix => self.query = token_count(value),
             // A provider may read a number where Tollgate reads none, so the most is reserved.
-            _ if passthrough.makes_images() && answers(value) == 0 && !value.is_null() => self.fields.each = u32::MAX,
-            _ => self.fields.each = answers(value),
+            _ if passthrough.makes_images() && answers(value) == 0 && !value.is_null() => {
+                self.fields.answers_per_text = u32::MAX
+            }
+            _ => self.fields.answers_per_text = answers(value),
         }
     }
 }
