@@ -120,12 +120,8 @@ impl fmt::Debug for KeyId {
 /// Endpoint that a scope can permit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ScopeEndpoint {
-    /// `POST /v1/chat/completions`.
-    Chat,
-    /// `POST /v1/messages` and its count_tokens.
-    Messages,
-    /// `POST /v1/responses` and its input_tokens.
-    Responses,
+    /// The endpoints of an API format: for answers, and for the number of tokens.
+    Shape(Shape),
     /// A pass-through endpoint.
     Passthrough(Passthrough),
     /// `GET /v1/models` and one of them.
@@ -135,29 +131,17 @@ pub enum ScopeEndpoint {
 }
 
 impl ScopeEndpoint {
-    /// All values, in the order in which they are written.
-    pub const ALL: [ScopeEndpoint; 13] = [
-        ScopeEndpoint::Chat,
-        ScopeEndpoint::Messages,
-        ScopeEndpoint::Responses,
-        ScopeEndpoint::Passthrough(Passthrough::Embeddings),
-        ScopeEndpoint::Passthrough(Passthrough::Rerank),
-        ScopeEndpoint::Passthrough(Passthrough::Completions),
-        ScopeEndpoint::Passthrough(Passthrough::Speech),
-        ScopeEndpoint::Passthrough(Passthrough::Images),
-        ScopeEndpoint::Passthrough(Passthrough::Moderations),
-        ScopeEndpoint::Passthrough(Passthrough::Transcriptions),
-        ScopeEndpoint::Passthrough(Passthrough::Translations),
-        ScopeEndpoint::Models,
-        ScopeEndpoint::Quota,
-    ];
+    /// Returns all values, in the order in which they are written.
+    pub fn all() -> impl Iterator<Item = ScopeEndpoint> {
+        let families = Passthrough::ALL.into_iter().filter(|one| one.family() == *one);
+        let shapes = Shape::ALL.into_iter().map(ScopeEndpoint::Shape);
+        shapes.chain(families.map(ScopeEndpoint::Passthrough)).chain([ScopeEndpoint::Models, ScopeEndpoint::Quota])
+    }
 
     /// Name on the command line, in stores and in messages.
     pub fn as_str(self) -> &'static str {
         match self {
-            ScopeEndpoint::Chat => "chat",
-            ScopeEndpoint::Messages => "messages",
-            ScopeEndpoint::Responses => "responses",
+            ScopeEndpoint::Shape(shape) => shape.name(),
             ScopeEndpoint::Passthrough(passthrough) => passthrough.name(),
             ScopeEndpoint::Models => "models",
             ScopeEndpoint::Quota => "quota",
@@ -168,12 +152,8 @@ impl ScopeEndpoint {
 /// Endpoints and models that a key may use.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Scope {
-    /// The chat endpoint.
-    pub chat: bool,
-    /// The messages endpoint.
-    pub messages: bool,
-    /// The responses endpoint.
-    pub responses: bool,
+    /// The endpoints of each API format, in the order of [`Shape::ALL`].
+    pub shapes: [bool; Shape::ALL.len()],
     /// The pass-through endpoints, in the order of [`Passthrough::ALL`].
     pub passthroughs: [bool; Passthrough::ALL.len()],
     /// The model list.
@@ -194,9 +174,7 @@ impl Scope {
     /// Scope with the endpoints for which `has` is true, and all models.
     fn of(has: &dyn Fn(ScopeEndpoint) -> bool) -> Scope {
         Scope {
-            chat: has(ScopeEndpoint::Chat),
-            messages: has(ScopeEndpoint::Messages),
-            responses: has(ScopeEndpoint::Responses),
+            shapes: Shape::ALL.map(|shape| has(ScopeEndpoint::Shape(shape))),
             passthroughs: Passthrough::ALL.map(|passthrough| has(ScopeEndpoint::Passthrough(passthrough.family()))),
             models: has(ScopeEndpoint::Models),
             quota: has(ScopeEndpoint::Quota),
@@ -212,11 +190,11 @@ impl Scope {
     ) -> Result<Scope, String> {
         let mut named = Vec::new();
         for word in endpoints {
-            let known = ScopeEndpoint::ALL.into_iter().find(|endpoint| endpoint.as_str() == word);
+            let known = ScopeEndpoint::all().find(|endpoint| endpoint.as_str() == word);
             named.push(known.ok_or_else(|| word.to_string())?);
         }
         let mut scope = Scope::of(&|endpoint| named.is_empty() || named.contains(&endpoint));
-        if scope.chat || scope.messages || scope.responses || scope.passthroughs.contains(&true) {
+        if scope.shapes.contains(&true) || scope.passthroughs.contains(&true) {
             (scope.models, scope.quota) = (true, true);
         }
         let allowed: Vec<String> = models.into_iter().map(str::to_string).collect();
@@ -227,9 +205,7 @@ impl Scope {
     /// True if `endpoint` is permitted.
     pub fn allows(&self, endpoint: ScopeEndpoint) -> bool {
         match endpoint {
-            ScopeEndpoint::Chat => self.chat,
-            ScopeEndpoint::Messages => self.messages,
-            ScopeEndpoint::Responses => self.responses,
+            ScopeEndpoint::Shape(shape) => self.allows_shape(shape),
             ScopeEndpoint::Passthrough(passthrough) => self.passthroughs[passthrough as usize],
             ScopeEndpoint::Models => self.models,
             ScopeEndpoint::Quota => self.quota,
@@ -239,11 +215,7 @@ impl Scope {
     /// True if answers in this API format are permitted.
     #[inline]
     pub fn allows_shape(&self, shape: Shape) -> bool {
-        match shape {
-            Shape::Chat => self.chat,
-            Shape::Messages => self.messages,
-            Shape::Responses => self.responses,
-        }
+        self.shapes[shape as usize]
     }
 
     /// True if the model with this catalog id is permitted.
@@ -253,8 +225,7 @@ impl Scope {
 
     /// The permitted endpoints, comma-separated: `chat,models,quota`. [`Scope::from_words`] reads it back.
     pub fn endpoints_text(&self) -> String {
-        let words: Vec<&str> =
-            ScopeEndpoint::ALL.into_iter().filter(|e| self.allows(*e)).map(ScopeEndpoint::as_str).collect();
+        let words: Vec<&str> = ScopeEndpoint::all().filter(|e| self.allows(*e)).map(ScopeEndpoint::as_str).collect();
         words.join(",")
     }
 

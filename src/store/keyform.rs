@@ -115,6 +115,7 @@ pub fn record_from(text: &str) -> Option<KeyRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Shape;
 
     #[test]
     fn former_secrets_round_trip_and_invalid_ones_open_nothing() {
@@ -125,7 +126,11 @@ mod tests {
             digest: [3; 32],
             name: "a \"name\"\u{fc}".to_string(),
             plan: "p".to_string(),
-            scope: Scope { messages: false, models_allowed: Some(vec!["m".to_string()]), ..Scope::default() },
+            scope: Scope {
+                shapes: Shape::ALL.map(|shape| shape != Shape::Messages),
+                models_allowed: Some(vec!["m".to_string()]),
+                ..Scope::default()
+            },
             created: Unix(1),
             expires: Some(Unix(2)),
             revoked: None,

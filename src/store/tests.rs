@@ -11,7 +11,7 @@ use crate::policy::agent::Client;
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord, Scope};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
-use crate::wire::{ModelEndpoint, Passthrough};
+use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -143,9 +143,7 @@ fn stored_keys_are_read_back_and_revoked_once() {
     let all = record(A, 5);
     let mut narrow = record(B, 6);
     narrow.scope = Scope {
-        chat: false,
-        messages: true,
-        responses: false,
+        shapes: Shape::ALL.map(|shape| shape == Shape::Messages),
         passthroughs: Passthrough::ALL.map(|passthrough| passthrough == Passthrough::Rerank),
         models: false,
         quota: true,

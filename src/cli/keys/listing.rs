@@ -194,7 +194,7 @@ impl KeyLine {
     }
 
     fn endpoints_text(&self) -> String {
-        if self.endpoints.len() == ScopeEndpoint::ALL.len() { "all".to_string() } else { self.endpoints.join(",") }
+        if self.endpoints.len() == ScopeEndpoint::all().count() { "all".to_string() } else { self.endpoints.join(",") }
     }
 
     fn models_text(&self) -> String {

@@ -1,7 +1,8 @@
 //! Decides from the head only if a request may pass: a straight line of checks in a fixed order; the first that fails
 //! determines the error. Has no side effects; the caller acts on the result.
 
-use super::paths::{Endpoint, endpoint_of, exact_endpoint, is_spoken_elsewhere, single_slashes, trim_slashes};
+use super::paths::{Endpoint, endpoint_above, endpoint_of, exact_endpoint};
+use super::paths::{is_spoken_elsewhere, single_slashes, trim_slashes};
 use super::presented::{beside_credential, usual_key};
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
@@ -108,12 +109,7 @@ pub(crate) fn authorize(
     };
     let asked = exact.or_else(|| endpoint_of(inside, head, bytes));
     found.endpoint = asked;
-    found.below = match inside {
-        _ if asked.is_some() => None,
-        [b'/', b'm', b'e', b's', b's', b'a', b'g', b'e', b's', b'/', ..] => Some(ModelEndpoint::MESSAGES),
-        [b'/', b'r', b'e', b's', b'p', b'o', b'n', b's', b'e', b's', b'/', ..] => Some(ModelEndpoint::RESPONSES),
-        _ => None,
-    };
+    found.below = if asked.is_some() { None } else { endpoint_above(inside) };
     let key = authenticate(head, bytes, asked, context).map_err(|mut refusal| {
         // Without the header Claude Code repeats such a request for more than a minute.
         let of_messages = found.of_model().is_some_and(|endpoint| endpoint.shape.is_anthropic());

@@ -1,7 +1,7 @@
 //! The endpoint that a path names.
 
 use crate::wire::head::RequestHead;
-use crate::wire::{ModelEndpoint, Span};
+use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
 
 /// Endpoint of a request.
@@ -82,6 +82,14 @@ pub(super) fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Op
     let path = trim_slashes(head.path.of(bytes));
     let end = head.path.start as usize + path.len();
     (!id.is_empty() && path.ends_with(id)).then(|| Endpoint::Model(Span::new(end - id.len(), end)))
+}
+
+/// The endpoint for answers that a path below `/v1` is below.
+#[cold]
+pub(super) fn endpoint_above(inside: &[u8]) -> Option<ModelEndpoint> {
+    let is_above =
+        |shape: &Shape| inside.strip_prefix(shape.path_below().as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));
+    Shape::ALL.into_iter().find(is_above).map(ModelEndpoint::generate)
 }
 
 /// True if a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is

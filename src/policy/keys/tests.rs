@@ -278,7 +278,7 @@ fn scope(endpoints: &[&str], models: &[&str]) -> Result<Scope, String> {
 fn a_scope_without_words_permits_everything() {
     let all = scope(&[], &[]).unwrap();
     assert_eq!(all, Scope::default());
-    assert!(ScopeEndpoint::ALL.into_iter().all(|endpoint| all.allows(endpoint)));
+    assert!(ScopeEndpoint::all().all(|endpoint| all.allows(endpoint)));
     assert!(all.allows_model("anything"));
 }
 
@@ -312,7 +312,7 @@ fn a_scope_reads_back_what_it_writes() {
 
 #[test]
 fn a_stored_scope_of_all_endpoints_still_means_all_after_an_upgrade() {
-    let words: Vec<&str> = ScopeEndpoint::ALL.into_iter().map(ScopeEndpoint::as_str).collect();
+    let words: Vec<&str> = ScopeEndpoint::all().map(ScopeEndpoint::as_str).collect();
     for bits in 1..1 << words.len() {
         let some: Vec<&str> = (0..words.len()).filter(|at| bits & 1 << at != 0).map(|at| words[at]).collect();
         let written = scope(&some, &[]).unwrap();

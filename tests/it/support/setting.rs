@@ -7,7 +7,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::policy::config::{Config, Source, units};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
 use tollgate::policy::window::parse_moment;
-use tollgate::wire::Passthrough;
+use tollgate::wire::{Passthrough, Shape};
 
 /// Start time of every test.
 pub const BEGIN: &str = "2026-11-20T09:00:10Z";
@@ -174,9 +174,7 @@ impl KeyRing {
                 "models" => record.scope.models_allowed = Some(value.split(',').map(String::from).collect()),
                 "endpoints" => {
                     let has = |endpoint: &str| value.split(',').any(|word| word == endpoint);
-                    record.scope.chat = has("chat");
-                    record.scope.messages = has("messages");
-                    record.scope.responses = has("responses");
+                    record.scope.shapes = Shape::ALL.map(|shape| has(shape.name()));
                     record.scope.passthroughs = Passthrough::ALL.map(|passthrough| has(passthrough.name()));
                     record.scope.models = has("models");
                     record.scope.quota = has("quota");
