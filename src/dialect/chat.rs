@@ -19,7 +19,7 @@ use super::errors::ErrorText;
 use super::keys::K;
 use super::neutral::delta::finishes;
 use super::reasons::{REASONS_MAX, first, reason};
-use super::request::Name;
+use super::request::{Name, PresentMembers};
 use super::tap::places::Edit;
 use super::tap::{StreamFormat, is_said};
 use super::usage::Reported;
@@ -37,6 +37,12 @@ pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Object, Edit::Created, Edit:
 pub(super) const STREAM: StreamFormat = StreamFormat::Chat { due: 1 };
 /// Heartbeat that every client accepts at any time.
 pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
+
+/// Refusal of a request that lacks a required member.
+pub(super) fn missing(present: PresentMembers) -> Option<String> {
+    let required = if present.is_empty { "" } else { "required, " };
+    (!present.conversation).then(|| format!("messages: {required}expected an array of at least one object"))
+}
 
 /// True if a list or an object in this member of a request becomes part of the prompt in addition to conversation and
 /// tools.

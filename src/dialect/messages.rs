@@ -17,7 +17,7 @@ use super::errors::ErrorText;
 use super::keys::K;
 use super::neutral::delta::{finish_word, lists_nothing};
 use super::reasons::{last, only, reason};
-use super::request::Name;
+use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
 use super::tap::places::Edit;
 use super::usage::Reported;
@@ -33,6 +33,11 @@ pub(super) const HEARTBEAT: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n
 /// Prefixes of the types of tools that the client runs, or that cost only their tokens.
 const CLIENTS_OWN: [&str; 6] =
     ["bash_", "browser_toolset_", "computer_", "memory_", "text_editor_", "tool_search_tool_"];
+
+pub(super) fn missing(present: PresentMembers) -> Option<String> {
+    let no_bound = || "max_tokens: required, expected an integer of at least 1".to_owned();
+    super::chat::missing(present).or_else(|| (!present.max_tokens).then(no_bound))
+}
 
 pub(super) fn is_read_by_model(name: Name) -> bool {
     matches!(name, Name::OutputConfig | Name::OutputFormat | Name::ContextManagement | Name::Compaction)

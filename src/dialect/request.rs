@@ -11,8 +11,8 @@ mod members;
 pub(super) mod stored;
 mod table;
 
-pub(in crate::dialect) use fields::Member;
 pub use fields::{Fields, Invalid};
+pub(in crate::dialect) use fields::{Member, PresentMembers};
 pub(in crate::dialect) use leave::Leave;
 pub(in crate::dialect) use members::{Class, Name};
 

@@ -23,7 +23,7 @@ use super::errors::ErrorText;
 use super::keys::K;
 use super::neutral::delta::lists_nothing;
 use super::reasons::{last, only, reason};
-use super::request::Name;
+use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
 use super::tap::places::Edit;
 use super::usage::Reported;
@@ -36,6 +36,11 @@ pub(super) const REPLACED: &[(K, Edit)] = &[(K::Store, Edit::Store), (K::Previou
 pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Model];
 pub(super) const STREAM: StreamFormat = StreamFormat::Responses { next: 0, inserted: 0, opened: false };
 pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
+
+pub(super) fn missing(present: PresentMembers) -> Option<String> {
+    let why = || "input: required, expected a string or an array of at least one object".to_owned();
+    (!present.conversation).then(why)
+}
 
 pub(super) fn is_read_by_model(name: Name) -> bool {
     name == Name::Text

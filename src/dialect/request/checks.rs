@@ -6,11 +6,12 @@ mod passthrough;
 mod read;
 
 use super::super::tokens::{CountLater, MESSAGE_TOKENS};
-use super::fields::{Fields, Invalid, Member};
+use super::fields::{Fields, Invalid, Member, PresentMembers};
 use super::members::Class;
 use super::members::Name;
 use super::stored::{NOTHING_STORED, Stored};
 use crate::base::limits::{MEMBERS_MAX, REWRITTEN_MAX};
+use crate::dialect::format::with_format;
 use crate::dialect::messages::unsigned::Unsigned;
 use crate::dialect::responses::input::{Input, NO_PROMPTS, NOT_STORED};
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, has_escape, string_end, unescape};
@@ -236,15 +237,13 @@ impl Checks {
         if let Some(passthrough) = self.endpoint.as_passthrough() {
             return self.finish_passthrough(passthrough);
         }
-        if !self.has_messages && self.endpoint.shape == Shape::Responses {
-            return Err(Invalid("input: required, expected a string or an array of at least one object".to_owned()));
-        }
-        if !self.has_messages {
-            let required = if self.has_no_items { "" } else { "required, " };
-            return Err(Invalid(format!("messages: {required}expected an array of at least one object")));
-        }
-        if self.endpoint == ModelEndpoint::MESSAGES && self.plain_max.is_none() {
-            return Err(Invalid("max_tokens: required, expected an integer of at least 1".to_owned()));
+        let present = PresentMembers {
+            conversation: self.has_messages,
+            is_empty: self.has_no_items,
+            max_tokens: self.plain_max.is_some() || self.endpoint.operation != Operation::Generate,
+        };
+        if let Some(why) = with_format!(self.endpoint.shape, format => format::missing(present)) {
+            return Err(Invalid(why));
         }
         self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max.map(NonZeroU64::get));
         Ok(())

@@ -12,6 +12,17 @@ use crate::wire::json::{has_escape, unescape};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid(pub String);
 
+/// Required members that a complete request has.
+#[derive(Copy, Clone)]
+pub(in crate::dialect) struct PresentMembers {
+    /// The conversation, with at least one item.
+    pub(in crate::dialect) conversation: bool,
+    /// The conversation is a list without items.
+    pub(in crate::dialect) is_empty: bool,
+    /// The bound on completion tokens, or the request needs none.
+    pub(in crate::dialect) max_tokens: bool,
+}
+
 /// A member of the request's top-level object.
 #[derive(Copy, Clone, Debug)]
 pub(in crate::dialect) struct Member {
