@@ -1,8 +1,7 @@
 //! Decides from the head only if a request may pass: a straight line of checks in a fixed order; the first that fails
 //! determines the error. Has no side effects; the caller acts on the result.
 
-use super::paths::{Endpoint, endpoint_above, endpoint_of, exact_endpoint};
-use super::paths::{is_spoken_elsewhere, single_slashes, trim_slashes};
+use super::paths::{Endpoint, Identified, unknown_path};
 use super::presented::{beside_credential, usual_key};
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
@@ -13,7 +12,6 @@ use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
 use crate::wire::{ModelEndpoint, Operation, multipart};
-use std::borrow::Cow;
 
 /// Requests that the gateway can accept at this moment.
 #[derive(Copy, Clone, Debug)]
@@ -45,36 +43,8 @@ pub(crate) struct AuthContext<'a> {
     pub(crate) captured: bool,
 }
 
-/// Facts known about a head, up to the check that failed.
-#[derive(Debug, Default)]
-pub(crate) struct Identified {
-    /// The endpoint, once known; an error has its API format.
-    pub(crate) endpoint: Option<Endpoint>,
-    /// The endpoint that this unknown path is below: its errors use that API format.
-    below: Option<ModelEndpoint>,
-    /// The caller, once known.
-    pub(crate) key: Option<KeyIx>,
-    /// Codex asks, on its own endpoint.
-    pub(crate) is_codex: bool,
-    /// The body of this chat request is one of the responses format, see [`crate::dialect::RequestScan::has_input`].
-    pub(super) has_input: bool,
-}
-
-impl Identified {
-    /// The model's endpoint, whose API format an error has.
-    pub(crate) fn of_model(&self) -> Option<ModelEndpoint> {
-        match self.endpoint {
-            Some(Endpoint::Inference(endpoint)) => Some(endpoint),
-            None => self.below,
-            _ => None,
-        }
-    }
-}
-
 /// Error text for a body that is not the form that its endpoint needs.
 const NO_FORM: &str = "content-type: expected multipart/form-data with a boundary of 1 to 70 characters";
-/// Answer to requests for the paths of the admin listener.
-const ON_ADMIN: &str = "health and metrics are on the gateway's `admin_listen` address";
 
 /// Checks the head of a request. `found` gets the facts known so far, also on refusal.
 pub(crate) fn authorize(
@@ -87,29 +57,11 @@ pub(crate) fn authorize(
         found.endpoint = Some(Endpoint::Preflight);
         return Ok(Endpoint::Preflight);
     }
-    let path = trim_slashes(head.path.of(bytes));
-    let exact = match path {
-        [b'/', b'v', b'1', inside @ ..] => exact_endpoint(inside),
-        _ => None,
-    };
-    // Nearly every path is exact, and has no run of slashes.
-    let path = if exact.is_some() { Cow::Borrowed(path) } else { single_slashes(path) };
-    let path = &*path;
-    let inside = match path {
-        // Path of Cohere's newer clients, with the same body.
-        b"/v2/rerank" => &path[3..],
-        [b'/', b'v', b'1', inside @ ..] if inside.first().is_none_or(|first| *first == b'/') => inside,
-        // Claude Code requests `/api/hello` when it starts, older versions `/`.
-        b"/" | b"" | b"/api/hello" => {
-            found.endpoint = Some(Endpoint::Root);
-            return method_allowed(head, Endpoint::Root);
-        }
-        b"/healthz" | b"/readyz" | b"/metrics" => return Err(Refusal::of_status(404, ON_ADMIN)),
-        _ => return Err(Refusal::no_path()),
-    };
-    let asked = exact.or_else(|| endpoint_of(inside, head, bytes));
-    found.endpoint = asked;
-    found.below = if asked.is_some() { None } else { endpoint_above(inside) };
+    found.read_path(head, bytes)?;
+    let asked = found.endpoint;
+    if let Some(root @ Endpoint::Root) = asked {
+        return method_allowed(head, root);
+    }
     let key = authenticate(head, bytes, asked, context).map_err(|mut refusal| {
         // Without the header Claude Code repeats such a request for more than a minute.
         let of_messages = found.of_model().is_some_and(|endpoint| endpoint.shape.is_anthropic());
@@ -118,8 +70,7 @@ pub(crate) fn authorize(
     })?;
     let known = context.access.keys.get(key);
     (found.key, context.captured) = (Some(key), known.is_captured(context.now));
-    let endpoint =
-        asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;
+    let endpoint = asked.ok_or_else(|| unknown_path(head, bytes))?;
     if endpoint == Endpoint::Inference(ModelEndpoint::RESPONSES) {
         if asks_websocket(head, bytes) {
             return Err(Refusal::upgrade_required());

@@ -60,6 +60,7 @@ pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, F
 pub(crate) use job::RequestJob;
 pub(crate) use output::Output;
 pub(crate) use paths::Endpoint;
+use paths::Identified;
 pub(crate) use reading::is_too_slow;
 pub(crate) use request::Request;
 pub(crate) use state::Exchange;
@@ -79,7 +80,6 @@ use crate::base::time::Mono;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, HeaderField, RequestHead};
 use crate::wire::{Passthrough, multipart};
-use authorize::Identified;
 use build::promise_translation;
 use job::RequestNotes;
 use state::{Reserving, State};

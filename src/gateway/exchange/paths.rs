@@ -1,8 +1,13 @@
-//! The endpoint that a path names.
+//! The endpoint that a path names, and the other facts known about a head.
 
+use crate::policy::keys::KeyIx;
+use crate::policy::refusal::Refusal;
 use crate::wire::head::RequestHead;
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
+
+/// Answer to requests for the paths of the admin listener.
+const ON_ADMIN: &str = "health and metrics are on the gateway's `admin_listen` address";
 
 /// Endpoint of a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -19,6 +24,59 @@ pub(crate) enum Endpoint {
     Quota,
     /// A browser's preflight request (CORS).
     Preflight,
+}
+
+/// Facts known about a head, up to the check that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Identified {
+    /// The endpoint, once known; an error has its API format.
+    pub(crate) endpoint: Option<Endpoint>,
+    /// The endpoint that this unknown path is below: its errors use that API format.
+    below: Option<ModelEndpoint>,
+    /// The caller, once known.
+    pub(crate) key: Option<KeyIx>,
+    /// Codex asks, on its own endpoint.
+    pub(crate) is_codex: bool,
+    /// The body of this chat request is one of the responses format, see [`crate::dialect::RequestScan::has_input`].
+    pub(super) has_input: bool,
+}
+
+impl Identified {
+    /// The model's endpoint, whose API format an error has.
+    pub(crate) fn of_model(&self) -> Option<ModelEndpoint> {
+        match self.endpoint {
+            Some(Endpoint::Inference(endpoint)) => Some(endpoint),
+            None => self.below,
+            _ => None,
+        }
+    }
+
+    /// Finds the endpoint that the path names, if it names one below `/v1`.
+    #[inline]
+    pub(super) fn read_path(&mut self, head: &RequestHead, bytes: &[u8]) -> Result<(), Refusal> {
+        let path = trim_slashes(head.path.of(bytes));
+        let exact = match path {
+            [b'/', b'v', b'1', inside @ ..] => exact_endpoint(inside),
+            _ => None,
+        };
+        // Nearly every path is exact, and has no run of slashes.
+        let path = if exact.is_some() { Cow::Borrowed(path) } else { single_slashes(path) };
+        let inside = match &*path {
+            // Path of Cohere's newer clients, with the same body.
+            path @ b"/v2/rerank" => &path[3..],
+            [b'/', b'v', b'1', inside @ ..] if inside.first().is_none_or(|first| *first == b'/') => inside,
+            // Claude Code requests `/api/hello` when it starts, older versions `/`.
+            b"/" | b"" | b"/api/hello" => {
+                self.endpoint = Some(Endpoint::Root);
+                return Ok(());
+            }
+            b"/healthz" | b"/readyz" | b"/metrics" => return Err(Refusal::of_status(404, ON_ADMIN)),
+            _ => return Err(Refusal::no_path()),
+        };
+        self.endpoint = exact.or_else(|| endpoint_of(inside, head, bytes));
+        self.below = if self.endpoint.is_some() { None } else { endpoint_above(inside) };
+        Ok(())
+    }
 }
 
 impl Endpoint {
@@ -42,7 +100,7 @@ impl Endpoint {
     }
 }
 
-pub(super) fn trim_slashes(mut path: &[u8]) -> &[u8] {
+fn trim_slashes(mut path: &[u8]) -> &[u8] {
     while let [rest @ .., b'/'] = path
         && !rest.is_empty()
     {
@@ -52,7 +110,7 @@ pub(super) fn trim_slashes(mut path: &[u8]) -> &[u8] {
 }
 
 /// `path` with each run of slashes replaced by one slash.
-pub(super) fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
+fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
     let is_run = |pair: &[u8]| pair == b"//";
     if !path.windows(2).any(is_run) {
         return Cow::Borrowed(path);
@@ -64,7 +122,7 @@ pub(super) fn single_slashes(path: &[u8]) -> Cow<'_, [u8]> {
 
 /// The endpoint of a path below `/v1` that has no variable part.
 #[inline]
-pub(super) fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
+fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
     match inside {
         b"/models" => Some(Endpoint::Models),
         b"/quota" => Some(Endpoint::Quota),
@@ -73,7 +131,7 @@ pub(super) fn exact_endpoint(inside: &[u8]) -> Option<Endpoint> {
 }
 
 /// The endpoint of a path below `/v1`.
-pub(super) fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
+fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
     if let Some(endpoint) = exact_endpoint(inside) {
         return Some(endpoint);
     }
@@ -86,15 +144,23 @@ pub(super) fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Op
 
 /// The endpoint for answers that a path below `/v1` is below.
 #[cold]
-pub(super) fn endpoint_above(inside: &[u8]) -> Option<ModelEndpoint> {
+fn endpoint_above(inside: &[u8]) -> Option<ModelEndpoint> {
     let is_above =
         |shape: &Shape| inside.strip_prefix(shape.path_below().as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));
     Shape::ALL.into_iter().find(is_above).map(ModelEndpoint::generate)
 }
 
+/// Refusal of a path below `/v1` that names no endpoint.
+#[cold]
+pub(super) fn unknown_path(head: &RequestHead, bytes: &[u8]) -> Refusal {
+    let path = single_slashes(trim_slashes(head.path.of(bytes)));
+    let is_elsewhere = path.strip_prefix(b"/v1").is_some_and(is_spoken_elsewhere);
+    if is_elsewhere { Refusal::not_spoken() } else { Refusal::no_path() }
+}
+
 /// True if a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
 /// right.
-pub(super) fn is_spoken_elsewhere(inside: &[u8]) -> bool {
+fn is_spoken_elsewhere(inside: &[u8]) -> bool {
     const FIRST: [&[u8]; 10] = [
         b"assistants",
         b"audio",

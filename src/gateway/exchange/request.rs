@@ -1,7 +1,6 @@
 //! Properties of a request: those of its head and, once the body is complete, those of the body.
 
-use super::authorize::Identified;
-use super::paths::Endpoint;
+use super::paths::{Endpoint, Identified};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Param, PromptTokens, ResponseIdentity};
 use crate::gateway::access_log::ClientAttribution;
