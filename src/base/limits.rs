@@ -208,6 +208,8 @@ pub const QUEUE_BUSY_TICKS: u32 = 8;
 pub const LIVE_KEYS_SEARCHED: usize = 1024;
 /// Cache of the ledger's pages in KiB. It can be small because writes go to the end of the tables.
 pub const LEDGER_CACHE_KIB: i64 = 256;
+/// The same while a gateway reads its ledger at the start.
+pub const LEDGER_START_KIB: i64 = 32;
 /// Bytes of one configuration file: the configuration itself, a secret, certificates.
 pub const SETTINGS_FILE_MAX: usize = 4 << 20;
 /// Bytes of one server answer to a command or a helper thread, such as a list of models.
@@ -243,6 +245,8 @@ pub const LOOKUPS_WAITING_MAX: usize = 1000;
 pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
 /// Unknown ids that are remembered. Beyond it the oldest is forgotten.
 pub const UNKNOWN_MAX: usize = 8192;
+/// Maximum of the integers that a ledger in a file stores.
+pub const STORED_MAX: u64 = i64::MAX as u64;
 /// Rows packed, or sums updated, in one step.
 pub const ROWS_PER_SLICE: usize = 64;
 /// Bytes of one line of a spill file, which is one row: its names take a few kilobytes.

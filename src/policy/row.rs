@@ -8,9 +8,12 @@ use super::agent::Client;
 use super::keys::KeyId;
 use super::meter::{Amount, Lease};
 use super::usage::Usage;
+use crate::base::digest::hex_word;
 use crate::base::limits;
+use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::wire::ModelEndpoint;
+use crate::wire::json::write_string;
 use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
 
@@ -96,6 +99,65 @@ impl Row {
         let (usage, nano) = self.bounded();
         Amount { tokens: usage.total(), nano }
     }
+}
+
+impl Row {
+    /// Appends the row as a ledger in a file stores it: see `store::sqlite::groups`. `shared`: index of the names that
+    /// it shares; `oldest`: start of the group's time.
+    // The ledger's thread runs this for every row, and its own crate is optimised for size.
+    #[inline(never)]
+    pub fn push_stored(&self, shared: usize, oldest: Unix, out: &mut Vec<u8>) {
+        let (usage, cost) = self.bounded();
+        out.extend_from_slice(b"[\"");
+        for word in self.request.as_chunks().0 {
+            out.extend_from_slice(&hex_word(u32::from_be_bytes(*word)));
+        }
+        out.extend_from_slice(b"\",\"");
+        out.extend_from_slice(self.key.text());
+        out.push(b'"');
+        let numbers = [
+            self.admitted.0 - oldest.0,
+            shared as u64,
+            u64::from(self.stream),
+            u64::from(self.status),
+            usage.uncached_in,
+            usage.cache_read,
+            usage.cache_write,
+            usage.out,
+            cost,
+            u64::from(self.attempts),
+            self.micros.min(limits::STORED_MAX),
+        ];
+        for number in numbers {
+            out.push(b',');
+            push_number(out, number);
+        }
+        let names = [&self.user, &self.session, &self.trace, &self.agent, &self.parent_agent];
+        let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
+        if self.queued_ms > 0 || known > 0 {
+            out.push(b',');
+            push_number(out, self.queued_ms.min(limits::STORED_MAX));
+        }
+        for name in &names[..known] {
+            out.push(b',');
+            match name {
+                Some(name) => write_string(out, name),
+                None => out.extend_from_slice(b"null"),
+            }
+        }
+        out.push(b']');
+    }
+}
+
+/// Appends names that rows of a ledger in a file share, as an array.
+pub fn push_names(names: &[&str], out: &mut Vec<u8>) {
+    let mut next = b'[';
+    for name in names {
+        out.push(next);
+        write_string(out, name);
+        next = b',';
+    }
+    out.push(b']');
 }
 
 /// Reads the endpoint from the [`ModelEndpoint::name`] that ledgers store.

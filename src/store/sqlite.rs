@@ -110,7 +110,8 @@ impl Sqlite {
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
         // Has no effect on a file that has tables.
         connection.pragma_update(None, "page_size", page_size).map_err(failed)?;
-        connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
+        let cache = if mode == Mode::Owner { limits::LEDGER_START_KIB } else { limits::LEDGER_CACHE_KIB };
+        connection.pragma_update(None, "cache_size", -cache).map_err(failed)?;
         let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
         match tables::bring_up(&mut connection, &fresh).map_err(failed)? {
             None => {}
@@ -131,9 +132,11 @@ impl Sqlite {
         Ok(store)
     }
 
-    /// Frees the memory that reading at the start has used.
+    /// Frees the memory that reading at the start has used, and lets the cache of pages grow from now on. Reading all
+    /// keys needs no cache, and what it fills stays in a gateway's heap.
     pub fn rest(&self) -> Result<(), StoreError> {
-        self.connection.execute_batch("PRAGMA shrink_memory").map_err(|error| self.tell(error))
+        let sql = format!("PRAGMA shrink_memory; PRAGMA cache_size = -{}", limits::LEDGER_CACHE_KIB);
+        self.connection.execute_batch(&sql).map_err(|error| self.tell(error))
     }
 
     /// Fails if the path no longer leads to the file that an owner has open.

@@ -2,7 +2,7 @@
 //! by `drive`.
 
 use super::cors::CorsPolicy;
-use crate::base::digest::hex_into;
+use crate::base::digest::{hex_into, hex_word};
 use crate::base::limits::DRAIN_BODY_MAX;
 use crate::base::rng::Rng;
 use crate::base::text;
@@ -25,8 +25,8 @@ impl RequestId {
         let mut text = *b"req_00000000000000000000000000000000";
         let raw = [rng.next_u64(), rng.next_u64()];
         for (digits, half) in text[4..].chunks_exact_mut(16).zip(raw) {
-            digits[..8].copy_from_slice(&hex((half >> 32) as u32));
-            digits[8..].copy_from_slice(&hex(half as u32));
+            digits[..8].copy_from_slice(&hex_word((half >> 32) as u32));
+            digits[8..].copy_from_slice(&hex_word(half as u32));
         }
         RequestId(text)
     }
@@ -51,19 +51,7 @@ impl RequestId {
     }
 }
 
-/// Returns eight hexadecimal digits, computed all at once: a digit in each byte, those over nine shifted to the
-/// letters.
-#[inline]
-fn hex(value: u32) -> [u8; 8] {
-    let mut digits = u64::from(value);
-    digits = (digits << 16 | digits) & 0x0000_ffff_0000_ffff;
-    digits = (digits << 8 | digits) & 0x00ff_00ff_00ff_00ff;
-    digits = (digits << 4 | digits) & 0x0f0f_0f0f_0f0f_0f0f;
-    let letters = (digits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
-    (digits + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
-}
-
-/// Reverse of [`hex`].
+/// Reverse of [`hex_word`].
 #[inline]
 fn unhex(digits: [u8; 8]) -> u32 {
     let digits = u64::from_be_bytes(digits);

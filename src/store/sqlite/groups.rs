@@ -4,14 +4,13 @@
 
 use super::pace::Pace;
 use super::value::{Fallible, int, uint};
-use crate::base::digest::{hex_into, unhex};
-use crate::base::text::push_number;
+use crate::base::digest::unhex;
 use crate::base::time::Unix;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
-use crate::policy::row::{Row, endpoint_from};
+use crate::policy::row::{self, Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
-use rusqlite::types::Type;
+use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Params, params};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -51,9 +50,6 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
 /// Maximum number of rows in one group. A larger commit makes several groups, so that no buffer becomes large.
 pub(super) const ROWS_PER_GROUP: usize = 256;
 
-/// Maximum of SQLite's integers.
-const MICROS_MAX: u64 = i64::MAX as u64;
-
 /// Values that rows share: model, target, group, endpoint, source, client.
 type SharedValues = (Arc<str>, Arc<str>, Arc<str>, &'static str, &'static str, Client);
 
@@ -74,7 +70,7 @@ impl Packer {
         for group in rows.chunks(ROWS_PER_GROUP) {
             let moments = || group.iter().map(|row| row.admitted.0);
             let (oldest, newest) = (moments().min().unwrap_or(0), moments().max().unwrap_or(0));
-            self.write(group, oldest, &mut pace);
+            self.write(group, Unix(oldest), &mut pace);
             let last = first + group.len() as i64 - 1;
             insert.execute(params![first, last, int(oldest), int(newest), text(&self.shared), text(&self.text)])?;
             first = last + 1;
@@ -82,7 +78,7 @@ impl Packer {
         Ok(())
     }
 
-    fn write(&mut self, group: &[Row], oldest: u64, pace: &mut Pace) {
+    fn write(&mut self, group: &[Row], oldest: Unix, pace: &mut Pace) {
         self.names.clear();
         for list in [&mut self.text, &mut self.shared] {
             list.clear();
@@ -91,37 +87,8 @@ impl Packer {
         for row in group {
             pace.step();
             let name = self.name(row);
-            let (usage, cost) = row.bounded();
-            let out = &mut self.text;
-            out.extend_from_slice(b"[\"");
-            hex_into(&row.request, out);
-            out.extend_from_slice(b"\",\"");
-            out.extend_from_slice(row.key.as_str().as_bytes());
-            out.push(b'"');
-            let (stream, status, attempts) = (row.stream.into(), row.status.into(), row.attempts.into());
-            let Usage { uncached_in, cache_read, cache_write, out: written, .. } = usage;
-            let [admitted, name] = [row.admitted.0 - oldest, name as u64];
-            let tokens = [uncached_in, cache_read, cache_write, written];
-            let before = [admitted, name, stream, status];
-            for number in before.into_iter().chain(tokens).chain([cost, attempts, row.micros.min(MICROS_MAX)]) {
-                out.push(b',');
-                push_number(out, number);
-            }
-            let names = [&row.user, &row.session, &row.trace, &row.agent, &row.parent_agent];
-            let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
-            if row.queued_ms > 0 || known > 0 {
-                out.push(b',');
-                push_number(out, row.queued_ms.min(MICROS_MAX));
-            }
-            for name in &names[..known] {
-                out.push(b',');
-                match name {
-                    // The value is text, so this cannot fail.
-                    Some(name) => drop(serde_json::to_writer(&mut *out, name)),
-                    None => out.extend_from_slice(b"null"),
-                }
-            }
-            out.extend_from_slice(b"],");
+            row.push_stored(name, oldest, &mut self.text);
+            self.text.push(b',');
         }
         for list in [&mut self.text, &mut self.shared] {
             list.pop();
@@ -139,10 +106,9 @@ impl Packer {
         if let Some(place) = self.names.iter().position(same) {
             return place;
         }
-        // Names are text, so this cannot fail.
         let names = [&*row.model, &*row.target, endpoint, source, &*row.group, row.client.name()];
         let few = names[4..] == [""; 2];
-        let _ = serde_json::to_writer(&mut self.shared, &names[..if few { 4 } else { 6 }]);
+        row::push_names(&names[..if few { 4 } else { 6 }], &mut self.shared);
         self.shared.push(b',');
         let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
         self.names.push((model, target, group, endpoint, source, row.client));
@@ -156,9 +122,9 @@ pub(super) fn last(connection: &Connection) -> Fallible<i64> {
     Ok(query.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
-/// Reads a text; all stored text is UTF-8.
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap_or_default()
+/// Returns a text that is known to be UTF-8 as a value of SQLite, without checking it.
+fn text(bytes: &[u8]) -> ToSqlOutput<'_> {
+    ToSqlOutput::Borrowed(ValueRef::Text(bytes))
 }
 
 /// Row as stored, and the values after its numbers.

@@ -63,20 +63,24 @@ type SumKey = (u64, KeyId, Arc<str>, Arc<str>, Arc<str>, &'static str, Client);
 impl Tally {
     /// Counts rows that are being written.
     pub(super) fn add(&mut self, rows: &[Row]) {
-        self.add_sums(rows);
-        rows.iter().for_each(|row| self.people.add(row, &sums_of(row)));
+        for row in rows {
+            let values = sums_of(row);
+            self.add_row(row, &values);
+            self.people.add(row, &values);
+        }
     }
 
     /// Counts rows, but not their users and sessions.
     pub(super) fn add_sums(&mut self, rows: &[Row]) {
-        self.rows = self.rows.saturating_add(rows.len() as u64);
-        for row in rows {
-            let values = sums_of(row);
-            let (day, endpoint) = (row.admitted.0 / DAY_MS, row.endpoint.name());
-            let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
-            let sums = self.sums.entry((day, row.key, model, target, group, endpoint, row.client)).or_default();
-            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-        }
+        rows.iter().for_each(|row| self.add_row(row, &sums_of(row)));
+    }
+
+    fn add_row(&mut self, row: &Row, values: &Sums) {
+        self.rows = self.rows.saturating_add(1);
+        let (day, endpoint) = (row.admitted.0 / DAY_MS, row.endpoint.name());
+        let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
+        let sums = self.sums.entry((day, row.key, model, target, group, endpoint, row.client)).or_default();
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
 
     /// True if the sums must be brought up to date.
