@@ -52,10 +52,14 @@ impl Hole {
 /// See the top of this file.
 #[derive(Debug, Default)]
 pub(super) struct EventTemplate {
-    /// The event, and what the client was sent for it, without the text.
+    /// Bytes that only the client's event begins with, the event without the text, and bytes that only the client's
+    /// event ends with. Every running stream has a template, so bytes that both events have around the text are kept
+    /// once.
     template: BytesTemplate<Hole, { HOLES_MAX + 1 }>,
-    /// Bytes of the latter before the text.
-    sent_prefix: u16,
+    /// Places in the latter two that belong to the client's event: the end of the bytes before the text, and all from
+    /// the last place on.
+    shared: [u16; 2],
+    sent_end: u16,
     /// The event is one line. Otherwise its data spans several lines and is compared after they are joined.
     is_line: bool,
     /// Templates learned since the last match.
@@ -63,6 +67,13 @@ pub(super) struct EventTemplate {
 }
 
 impl EventTemplate {
+    /// Bytes of storage for the events.
+    #[cfg(test)]
+    pub(super) fn storage(&self) -> usize {
+        let (own, bytes) = self.template.split();
+        own.len() + bytes.len()
+    }
+
     /// Forgets the template.
     pub(super) fn forget(&mut self) {
         self.template.forget();
@@ -80,8 +91,17 @@ impl EventTemplate {
         self.forget();
         let is_same = sent.get(at..at + text.len()) == Some(text.of(data));
         if is_same && sent.len() <= SENT_MAX && self.is_worth(data) {
-            self.template.learn(data, &[(text, Hole::Text)], [&sent[..at], &sent[at + text.len()..]]);
-            (self.sent_prefix, self.is_line) = (at as u16, !has_line_end(data));
+            let (before, after) = (&data[..text.start as usize], &data[text.end as usize..]);
+            let (sent_before, sent_after) = (&sent[..at], &sent[at + text.len()..]);
+            let common = before.iter().rev().zip(sent_before.iter().rev()).take_while(|(one, other)| one == other);
+            let begin = common.count();
+            let (own, rest) = match sent_after.strip_prefix(after) {
+                Some(rest) => (before.len(), rest),
+                None => (before.len() + after.len(), sent_after),
+            };
+            self.template.learn(data, &[(text, Hole::Text)], [&sent_before[..at - begin], rest]);
+            self.shared = [(before.len() - begin) as u16, before.len() as u16];
+            (self.sent_end, self.is_line) = (own as u16, !has_line_end(data));
         }
     }
 
@@ -165,10 +185,12 @@ impl EventTemplate {
 
     /// Appends the client's event with this text.
     pub(super) fn render(&self, text: &[u8], out: &mut Vec<u8>) {
-        let (before, after) = self.template.kept().split_at(usize::from(self.sent_prefix));
-        out.extend_from_slice(before);
+        let (own, bytes) = self.template.split();
+        let [begin, end] = self.shared.map(usize::from);
+        out.extend_from_slice(own);
+        out.extend_from_slice(&bytes[begin..end]);
         out.extend_from_slice(text);
-        out.extend_from_slice(after);
+        out.extend_from_slice(&bytes[usize::from(self.sent_end)..]);
     }
 }
 

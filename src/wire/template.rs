@@ -10,9 +10,10 @@ use super::Span;
 /// An example without the contents of its holes. `PARTS` is at least the number of holes plus 1.
 #[derive(Debug)]
 pub(crate) struct BytesTemplate<H, const PARTS: usize> {
-    /// Bytes that are kept with the example and not compared, then those outside the holes.
+    /// Bytes that are kept before the example, those of the example outside its holes, and bytes kept behind it. Only
+    /// those of the example are compared.
     bytes: Vec<u8>,
-    /// Number of the former.
+    /// Number of the first.
     kept: u16,
     /// Lengths of the parts outside the holes, each with the hole after it. The last part of the example has none.
     parts: [(u16, Option<H>); PARTS],
@@ -31,17 +32,16 @@ impl<H: Copy, const PARTS: usize> BytesTemplate<H, PARTS> {
         self.bytes.clear();
     }
 
-    /// Learns an example, and keeps other bytes with it. `holes` are in order. There must be less than 64 KiB in total
-    /// outside them.
-    pub(crate) fn learn(&mut self, example: &[u8], holes: &[(Span, H)], kept: [&[u8]; 2]) {
+    /// Learns an example, and keeps other bytes before it and behind it. `holes` are in order. There must be less than
+    /// 64 KiB in total outside them.
+    pub(crate) fn learn(&mut self, example: &[u8], holes: &[(Span, H)], [before, behind]: [&[u8]; 2]) {
         debug_assert!(holes.len() < PARTS && holes.is_sorted_by_key(|(span, _)| span.start));
         let hollow: usize = holes.iter().map(|(span, _)| span.len()).sum();
-        let others = kept[0].len() + kept[1].len();
         self.bytes.clear();
         // Exactly the needed bytes: every running stream has a template.
-        self.bytes.reserve_exact(others + example.len() - hollow);
-        kept.iter().for_each(|bytes| self.bytes.extend_from_slice(bytes));
-        (self.kept, self.parts) = (others as u16, [(0, None); PARTS]);
+        self.bytes.reserve_exact(before.len() + example.len() - hollow + behind.len());
+        self.bytes.extend_from_slice(before);
+        (self.kept, self.parts) = (before.len() as u16, [(0, None); PARTS]);
         let ends = holes.iter().map(|(span, hole)| (*span, Some(*hole)));
         let end = (Span::new(example.len(), example.len()), None);
         let mut from = 0;
@@ -50,6 +50,7 @@ impl<H: Copy, const PARTS: usize> BytesTemplate<H, PARTS> {
             self.bytes.extend_from_slice(same);
             (*part, from) = ((same.len() as u16, hole), span.end as usize);
         }
+        self.bytes.extend_from_slice(behind);
     }
 
     /// Begins a comparison of the front of `buf` with the example.
@@ -59,10 +60,11 @@ impl<H: Copy, const PARTS: usize> BytesTemplate<H, PARTS> {
         Some(Comparison { left: buf, same, parts: self.parts.iter() })
     }
 
-    /// The bytes kept with the example.
+    /// The bytes kept before the example, then the rest: those of the example outside its holes, and the bytes kept
+    /// behind it.
     #[inline]
-    pub(crate) fn kept(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.kept)]
+    pub(crate) fn split(&self) -> (&[u8], &[u8]) {
+        self.bytes.split_at(usize::from(self.kept))
     }
 }
 
@@ -115,7 +117,7 @@ mod tests {
         assert!(template.compare(b"a").is_none(), "nothing is learned");
         let span = |range: Range<usize>| Span::new(range.start, range.end);
         template.learn(b"a 1 b 22 c", &[(span(2..3), 'x'), (span(6..8), 'y')], [b"ke", b"pt"]);
-        assert_eq!((template.kept(), template.bytes.as_slice()), (&b"kept"[..], &b"kepta  b  c"[..]));
+        assert_eq!(template.split(), (&b"ke"[..], &b"a  b  cpt"[..]));
         let mut numbers = Vec::new();
         let mut comparison = template.compare(buf.as_bytes())?;
         while let Some(hole) = comparison.next_hole()? {

@@ -111,6 +111,29 @@ fn template_is_used_and_given_up_if_it_never_matches() {
 }
 
 #[test]
+fn bytes_around_a_text_that_the_client_gets_too_are_kept_once() {
+    let data = r#"{"id":"chatcmpl-1","model":"upstream","choices":[{"delta":{"content":"one"}}],"end":null}"#;
+    for (sent, most) in [
+        (format!("data: {}\n\n", data.replace("upstream", "m").replace("chatcmpl-1", "x")), data.len() + 40),
+        (format!("data: {{\"text\":\"{}\"}}\n\n", "one"), data.len() + 25),
+        (
+            r#"{"id":"chatcmpl-1","model":"upstream","choices":[{"delta":{"content":"one"}}],"end":n"#.into(),
+            2 * data.len(),
+        ),
+        ("one".into(), data.len()),
+    ] {
+        let mut template = EventTemplate::default();
+        template.learn(data.as_bytes(), span(data, "one"), sent.as_bytes(), span(&sent, "one").start as usize);
+        assert!(template.storage() <= most, "{} bytes: {sent}", template.storage());
+        let next = data.replace("one", "two words");
+        assert_eq!(template.text(next.as_bytes()), Some(&b"two words"[..]), "{sent}");
+        let mut out = b"before".to_vec();
+        template.render(b"two words", &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), format!("before{}", sent.replace("one", "two words")));
+    }
+}
+
+#[test]
 fn other_varying_values_may_be_in_any_order() {
     let event = |one: u32, text: &str, two: u32, padding: &str| {
         format!("event: e\ndata: {{\"n\":{one},\"d\":\"{text}\",\"m\":{two},\"o\":\"{padding}\"}}")
