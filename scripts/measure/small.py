@@ -3,7 +3,7 @@ a gateway and a simulated provider, both of the shipped binary (or TOLLGATE_BIN)
 import http.client, os, re, shutil, socket, statistics, subprocess, time
 from pathlib import Path
 
-from .rig import BUILT, TARGET, WORK, children, log, rss, stop
+from .rig import BUILT, TARGET, WORK, children, install, log, rss, stop
 
 FLASH = 'commit_every = "10s"\nsync_every = "1m"\npage_size = 1024\n'
 # Requests per second, and duration in seconds.
@@ -114,20 +114,9 @@ def written(binary, store, rate, seconds):
     return sum(sizes) / count, syncs / count
 
 
-def as_installed(binary):
-    """A copy of a binary that is on disk only. The kernel keeps a file that was just written in large blocks, and maps
-    all of a block if a page of it is used: up to half a megabyte more than after a boot."""
-    copy = WORK / "installed"
-    WORK.mkdir(parents=True, exist_ok=True)
-    shutil.copy(binary, copy)
-    with open(copy, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return copy
-
-
 def small():
-    binary = as_installed(Path(os.environ.get("TOLLGATE_BIN", BUILT)).resolve())
+    binary = WORK / "installed"
+    install(Path(os.environ.get("TOLLGATE_BIN", BUILT)).resolve(), binary)
     rows = []
     starts, fresh, full = [], [], []
     for _ in range(7):
