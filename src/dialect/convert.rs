@@ -22,7 +22,7 @@ use super::template::EventTemplate;
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
-use crate::dialect::neutral::delta::{Delta, StopReason, Take};
+use crate::dialect::neutral::delta::{Delta, StopReason, Take, TextKind};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
@@ -60,15 +60,6 @@ pub(super) struct Convert {
     max_answer: usize,
     /// Charge for the storage that is held here.
     charge: Charge,
-}
-
-/// Kind of text of an event. Repeating an event of the same kind does not change reader or writer.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum TextKind {
-    Text,
-    Refuse,
-    Think,
-    Arguments(usize),
 }
 
 /// A text in an event: its kind, address and length.
@@ -317,28 +308,22 @@ impl Take for Sink<'_> {
         let translation = &mut *self.translation;
         let delta = translation.unwrap_json(delta);
         self.deltas += 1;
-        self.text = match delta {
-            Delta::Text(text) => Some((TextKind::Text, text)),
-            Delta::Refuse(text) => Some((TextKind::Refuse, text)),
-            Delta::Think(text) => Some((TextKind::Think, text)),
-            Delta::ToolArgs { slot, json } => Some((TextKind::Arguments(slot), json)),
-            _ => None,
+        let text = delta.text();
+        let at =
+            |(kind, text): (TextKind, &[u8])| TextInEvent { kind, address: text.as_ptr() as usize, len: text.len() };
+        self.text = text.map(at);
+        if let Some((_, text)) = text {
+            translation.relayed.feed_json(text);
         }
-        .map(|(kind, text)| TextInEvent { kind, address: text.as_ptr() as usize, len: text.len() });
         match delta {
-            Delta::Text(text) | Delta::Refuse(text) | Delta::Think(text) | Delta::ToolArgs { json: text, .. } => {
-                translation.relayed.feed_json(text);
-            }
             Delta::ToolOpen { name, .. } => {
                 translation.relayed.cut();
                 translation.relayed.feed_json(name);
             }
-            Delta::Usage(reported) => {
-                translation.reported.merge_at(reported, &translation.relayed);
-            }
+            Delta::Usage(reported) => translation.reported.merge_at(reported, &translation.relayed),
             Delta::Stop { .. } => translation.stopped = true,
             Delta::End => translation.finished = true,
-            Delta::Start | Delta::Thought { .. } | Delta::ToolClose { .. } | Delta::Ping => {}
+            _ => {}
         }
         let observed = translation.observed();
         let Translation { writer, state, deferred, .. } = translation;

@@ -234,6 +234,29 @@ pub(in crate::dialect) enum Delta<'a> {
     End,
 }
 
+/// Kind of text in a delta. Repeating a delta of the same kind does not change reader or writer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(in crate::dialect) enum TextKind {
+    Text,
+    Refuse,
+    Think,
+    Arguments(usize),
+}
+
+impl<'a> Delta<'a> {
+    /// The text that it adds to the answer, with its kind.
+    #[inline]
+    pub(in crate::dialect) fn text(&self) -> Option<(TextKind, &'a [u8])> {
+        match *self {
+            Delta::Text(text) => Some((TextKind::Text, text)),
+            Delta::Refuse(text) => Some((TextKind::Refuse, text)),
+            Delta::Think(text) => Some((TextKind::Think, text)),
+            Delta::ToolArgs { slot, json } => Some((TextKind::Arguments(slot), json)),
+            _ => None,
+        }
+    }
+}
+
 /// Receiver of deltas.
 pub(in crate::dialect) trait Take {
     /// Takes one delta.

@@ -118,10 +118,7 @@ pub(in crate::dialect) struct Collected {
 
 impl Take for Collected {
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
-        self.goes_on |= matches!(
-            delta,
-            Delta::Text(_) | Delta::Refuse(_) | Delta::Think(_) | Delta::ToolOpen { .. } | Delta::ToolArgs { .. }
-        );
+        self.goes_on |= delta.text().is_some() || matches!(delta, Delta::ToolOpen { .. });
         match (delta, self.pieces.last_mut()) {
             (Delta::Text(text), Some(CollectedPart::Text(said)))
             | (Delta::Refuse(text), Some(CollectedPart::Refusal(said))) => {
