@@ -52,8 +52,8 @@
 //! 2. `exchange::authorize` checks the head before a byte of the body is read: path, key, method, scope, readiness,
 //!    size, and limits that are already spent.
 //! 3. The body is scanned by [`dialect::request`] as it arrives: strict JSON, fields, roles, an estimate of tokens.
-//! 4. `exchange::reserve` finds the model, writes the body for its first target and makes a reservation in the
-//!    [`policy::meter`].
+//! 4. `exchange::choose_model` finds the model; `exchange::reserve` writes the body for its first target and makes a
+//!    reservation in the [`policy::meter`].
 //! 5. `exchange::targets` chooses a target (a request may wait in `gateway::queue`), `exchange::dial` a connection;
 //!    `provider::request` builds the new body from pieces of the client's.
 //! 6. `provider::connection` reads the framing of the answer; `exchange::stream` (events) or `exchange::reply`
@@ -80,8 +80,8 @@
 //! | an alert | `gateway::alerts`, where it is raised; [`policy::alert`], its kind; `cli::alert_body`, its words; how it is delivered: `cli::serve::alerts`, `store::alerts`; the page "Get alerts by webhook" |
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::provider_error::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::failover` for another order of targets |
-//! | an event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); its place in the order of events in `dialect::convert` and `convert::deferred`; the same for complete answers in `dialect::replies`. The compiler names the matches except in `deferred` and `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
-//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names, and the comparisons with a `Shape` or a `ModelEndpoint`, which it does not name. The model is a member of the body, and the path is one constant for each format: a format without these needs `exchange::authorize`, `exchange::reading` and `provider::request` changed first |
+//! | an event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for complete answers in `dialect::replies`. The compiler names the matches except in `deferred` and `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
+//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names, and the comparisons with a `Shape` or a `ModelEndpoint`, which it does not name. The model and `stream` are members of the body, and the path is one constant for each format. If the path names them, `exchange::paths` reads them, and `exchange::reading` and `exchange::choose_model` use them; a provider's path is in `provider::request` |
 //! | a state of a request | `exchange::state`, its arms in `exchange::dispatch`, and its rows in `exchange::transitions` |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |

@@ -1,13 +1,41 @@
 //! The end of an answer: its body is complete, its provider is late or has failed.
 
-use super::event::{AnswerStep, DriverCall, Effect, Flow, Forward, Over};
+use super::event::{DriverCall, Effect, Flow, Forward};
 use super::fault::{Fault, FaultKind};
 use super::finish::await_row;
 use super::job::RequestJob;
 use super::next::NextStep;
 use super::provider_error::NOT_JSON;
-use super::state::{Answering, Body, Committing, Draft, State};
+use super::state::{Answering, Body, Committing, Draft, FinalOutput, State};
+use crate::base::buf::Buf;
 use crate::base::time::Mono;
+use crate::policy::usage::Usage;
+
+/// Result of an event of an answer: an effect, or the end of the answer.
+pub(super) type AnswerStep = Result<Effect, Box<Over>>;
+
+/// The end of an answer.
+#[derive(Debug)]
+pub(super) enum Over {
+    /// The attempt has failed. `good`: how the good part of a stream, in the output, is sent before the error.
+    Failed { fault: Fault, good: Option<Forward> },
+    /// The response is complete, and `last` waits for the usage record. `forward`: how the events in the output are
+    /// sent before it.
+    Complete { last: Buf, kind: FinalOutput, usage: Usage, forward: Forward },
+}
+
+impl Over {
+    /// A whole answer is complete.
+    pub(super) fn complete(last: Buf, kind: FinalOutput, usage: Usage) -> Box<Over> {
+        Box::new(Over::Complete { last, kind, usage, forward: Forward::default() })
+    }
+}
+
+impl From<Fault> for Box<Over> {
+    fn from(fault: Fault) -> Box<Over> {
+        Box::new(Over::Failed { fault, good: None })
+    }
+}
 
 impl Answering {
     /// The response's body has ended as its framing announced.

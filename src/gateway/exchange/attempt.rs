@@ -1,7 +1,7 @@
 //! Attempts at targets: each has a target, a slot there, and a connection.
 
 use super::build::Built;
-use super::event::{ClientMessage, DriverCall, Effect};
+use super::event::{DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
@@ -9,21 +9,17 @@ use super::provider_error::NOT_JSON;
 use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
 use super::targets::TriedAddresses;
 use crate::base::buf::Buf;
-use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT, SEND_SLICE, SEND_SLICE_MIN};
+use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT};
 use crate::base::time::Mono;
 use crate::dialect::SseStream;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::rate_limits::retry_after;
-use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
-use crate::wire::head::{Framing, HeaderField, ResponseHead};
+use crate::wire::head::{Framing, ResponseHead};
 use crate::wire::{ModelEndpoint, Passthrough};
 use std::num::NonZeroU32;
 use std::time::Duration;
-
-/// The part of the free bytes that one slice of a request may take, as a divisor.
-const SEND_SHARE: usize = 16;
 
 /// Message about a response of another kind than requested.
 const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
@@ -214,44 +210,6 @@ impl Attempting {
 }
 
 impl RequestJob {
-    /// Appends as much of the outgoing request to `out` as fits, its head first if `begins`; true if it is complete.
-    /// `room`: free bytes of the buffers.
-    pub(super) fn write_request(
-        &self,
-        draft: &mut OutgoingRequest,
-        begins: bool,
-        message: &ClientMessage,
-        room: usize,
-        out: &mut Vec<u8>,
-    ) -> bool {
-        if begins
-            && let Some(target) = self.target()
-            && let Some(template) = self.request.setup.requests.template(target.provider)
-        {
-            let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
-            let passthrough = self.request.endpoint().filter(|endpoint| endpoint.is_passthrough());
-            match (&draft.upload, passthrough) {
-                (Some(upload), Some(endpoint)) => {
-                    let content_type = draft.head.field(HeaderField::ContentType).of(message.head);
-                    template.write_form(target, endpoint, content_type, upload.length, out);
-                }
-                _ => template.write(target, draft.length, passthrough, same_shape, out),
-            }
-            if let Some(said) = &self.request.said
-                && let Some(credential) = &said.credential
-                && self.takes_clients()
-            {
-                credential.write(out);
-            }
-            if let Some(diagnosis) = &self.notes.0 {
-                diagnosis.trace_request(self.attempt.attempts, out);
-            }
-        }
-        // If few bytes are free, a request is sent in small slices.
-        let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
-        draft.write_some(message.body, slice, out)
-    }
-
     #[inline]
     pub(super) fn route(&self) -> Option<(ModelEndpoint, &Target, &Provider)> {
         let target = self.target()?;

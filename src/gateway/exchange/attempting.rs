@@ -1,13 +1,19 @@
-//! Progress and deadlines of an attempt that has no answer yet.
+//! Progress and deadlines of an attempt that has no answer yet: its request is being sent.
 
-use super::event::{DriverCall, Effect, Flow};
+use super::event::{ClientMessage, DriverCall, Effect, Flow};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
 use super::output::Output;
 use super::own_events::EventWriter;
 use super::state::{Attempting, Half, State};
+use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::wire::head::HeaderField;
+
+/// The part of the free bytes that one slice of a request may take, as a divisor.
+const SEND_SHARE: usize = 16;
 
 impl Attempting {
     /// The attempt continues, with this effect.
@@ -48,5 +54,45 @@ impl Attempting {
         }
         let effect = job.heartbeat(flow.drained, EventWriter::Opening(self.draft.state.as_ref()), call);
         self.goes_on(effect)
+    }
+}
+
+impl RequestJob {
+    /// Appends as much of the outgoing request to `out` as fits, its head first if `begins`; true if it is complete.
+    /// `room`: free bytes of the buffers.
+    pub(super) fn write_request(
+        &self,
+        draft: &mut OutgoingRequest,
+        begins: bool,
+        message: &ClientMessage,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if begins
+            && let Some(target) = self.target()
+            && let Some(template) = self.request.setup.requests.template(target.provider)
+        {
+            let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
+            let passthrough = self.request.endpoint().filter(|endpoint| endpoint.is_passthrough());
+            match (&draft.upload, passthrough) {
+                (Some(upload), Some(endpoint)) => {
+                    let content_type = draft.head.field(HeaderField::ContentType).of(message.head);
+                    template.write_form(target, endpoint, content_type, upload.length, out);
+                }
+                _ => template.write(target, draft.length, passthrough, same_shape, out),
+            }
+            if let Some(said) = &self.request.said
+                && let Some(credential) = &said.credential
+                && self.takes_clients()
+            {
+                credential.write(out);
+            }
+            if let Some(diagnosis) = &self.notes.0 {
+                diagnosis.trace_request(self.attempt.attempts, out);
+            }
+        }
+        // If few bytes are free, a request is sent in small slices.
+        let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
+        draft.write_some(message.body, slice, out)
     }
 }

@@ -1,8 +1,7 @@
 //! Events and effects of an exchange: the boundary between the state machine and the driver.
 
-use super::fault::{Fault, FaultKind};
+use super::fault::FaultKind;
 use super::output::Output;
-use super::state::FinalOutput;
 use crate::base::buf::Buf;
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
@@ -157,32 +156,6 @@ impl Effect {
     #[inline]
     pub(crate) fn is_mere_news(&self) -> bool {
         matches!(self, Effect::Forward(forward) if forward.is_mere_news())
-    }
-}
-
-/// Result of an event of an answer: an effect, or the end of the answer.
-pub(super) type AnswerStep = Result<Effect, Box<Over>>;
-
-/// The end of an answer.
-#[derive(Debug)]
-pub(super) enum Over {
-    /// The attempt has failed. `good`: how the good part of a stream, in the output, is sent before the error.
-    Failed { fault: Fault, good: Option<Forward> },
-    /// The response is complete, and `last` waits for the usage record. `forward`: how the events in the output are
-    /// sent before it.
-    Complete { last: Buf, kind: FinalOutput, usage: Usage, forward: Forward },
-}
-
-impl Over {
-    /// A whole answer is complete.
-    pub(super) fn complete(last: Buf, kind: FinalOutput, usage: Usage) -> Box<Over> {
-        Box::new(Over::Complete { last, kind, usage, forward: Forward::default() })
-    }
-}
-
-impl From<Fault> for Box<Over> {
-    fn from(fault: Fault) -> Box<Over> {
-        Box::new(Over::Failed { fault, good: None })
     }
 }
 

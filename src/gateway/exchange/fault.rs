@@ -3,7 +3,7 @@
 //! into the client's error.
 
 use crate::base::seam::{DialError, Ending};
-use crate::dialect::{ErrorText, Overflow, Reported};
+use crate::dialect::{Overflow, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
@@ -69,39 +69,7 @@ pub(crate) fn refuses_credential(status: u16) -> bool {
 }
 
 /// Status of an error in the request itself.
-const REJECTED: u16 = 400;
-/// Codes of requests that a provider refuses within an answer that it has begun.
-const REFUSALS: [&str; 1] = ["invalid_prompt"];
-/// Codes that concern the provider account that all clients share. Must never reach a client.
-const OF_THE_ACCOUNT: [&str; 12] = [
-    "insufficient_quota",
-    "usage_limit_reached",
-    "usage_not_included",
-    "rate_limit_exceeded",
-    "rate_limit_error",
-    "billing_error",
-    "billing_hard_limit_reached",
-    "authentication_error",
-    "permission_error",
-    "invalid_api_key",
-    "account_deactivated",
-    "model_not_found",
-];
-
-/// The status that corresponds to an error inside a response, by its code, type and message.
-pub(crate) fn status_within(text: &ErrorText) -> u16 {
-    let names = || text.code.iter().chain(&text.kind).map(String::as_str);
-    let told = text.code.as_ref().and_then(|code| code.parse().ok());
-    let is_wrong = names().any(|name| REFUSALS.contains(&name)) || Overflow::of(text).is_some();
-    match told {
-        _ if names().any(|name| OF_THE_ACCOUNT.contains(&name)) => 429,
-        _ if is_wrong => REJECTED,
-        Some(400 | 413 | 422) => REJECTED,
-        Some(status @ (401..=404 | 429)) => status,
-        _ => 500,
-    }
-}
-
+pub(super) const REJECTED: u16 = 400;
 /// A failed attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {

@@ -1,5 +1,6 @@
 //! The request of an exchange and all data that outlives its states: its properties, admission and attempts.
 
+use super::event::{DriverCall, Effect, Forward};
 use super::fault::{Fault, FaultKind};
 use super::request::Request;
 use super::targets::Attempt;
@@ -94,6 +95,19 @@ impl RequestJob {
     #[inline]
     pub(super) fn open(&mut self) -> bool {
         !std::mem::replace(&mut self.attempt.opened, true)
+    }
+
+    /// Forwards the events in `out`.
+    #[inline]
+    pub(super) fn forward(&mut self, forward: Forward, call: &mut DriverCall) -> Effect {
+        if call.out.bytes.is_empty() {
+            return if forward.waits { Effect::Wait } else { Effect::Nothing };
+        }
+        let forward = Forward { opens: self.open(), captured: self.request.meta.captured, ..forward };
+        if call.cx.is_long(call.out.bytes.len()) {
+            return Effect::ForwardBulk(forward, std::mem::take(&mut call.out.bytes));
+        }
+        Effect::Forward(forward)
     }
 
     /// The target of the present attempt; `None` before the model is known.

@@ -15,6 +15,7 @@ mod attribution;
 pub(crate) mod authorize;
 mod build;
 pub(crate) mod capturing;
+mod choose_model;
 mod cost;
 mod diagnosis;
 mod dial;

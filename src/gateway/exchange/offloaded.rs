@@ -1,6 +1,7 @@
 //! Long events of a stream, which a helper thread reads.
 
-use super::event::{AnswerStep, DriverCall, Effect};
+use super::answer_end::AnswerStep;
+use super::event::{DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::state::{Answering, Body};

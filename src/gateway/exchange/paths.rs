@@ -92,6 +92,18 @@ impl Endpoint {
         }
     }
 
+    /// Path of the endpoint; a part in braces is a placeholder.
+    pub(super) fn route(self) -> &'static str {
+        match self {
+            Endpoint::Root => "/",
+            Endpoint::Inference(endpoint) => endpoint.path(),
+            Endpoint::Models => "/v1/models",
+            Endpoint::Model(_) => "/v1/models/{model}",
+            Endpoint::Quota => "/v1/quota",
+            Endpoint::Preflight => "",
+        }
+    }
+
     pub(super) fn allowed(self) -> &'static str {
         match self {
             Endpoint::Inference(_) => "POST",

@@ -1,6 +1,6 @@
 //! Turns the errors of providers into faults. Their messages are masked, since clients may see them.
 
-use super::fault::{Fault, FaultKind, status_within};
+use super::fault::{Fault, FaultKind, REJECTED};
 use super::job::RequestJob;
 use crate::base::seam::Ending;
 use crate::dialect::errors::read_error;
@@ -11,6 +11,38 @@ use std::num::NonZeroU32;
 
 /// Text for an answer that cannot be read.
 pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
+
+/// Codes of requests that a provider refuses within an answer that it has begun.
+const REFUSALS: [&str; 1] = ["invalid_prompt"];
+/// Codes that concern the provider account that all clients share. Must never reach a client.
+const OF_THE_ACCOUNT: [&str; 12] = [
+    "insufficient_quota",
+    "usage_limit_reached",
+    "usage_not_included",
+    "rate_limit_exceeded",
+    "rate_limit_error",
+    "billing_error",
+    "billing_hard_limit_reached",
+    "authentication_error",
+    "permission_error",
+    "invalid_api_key",
+    "account_deactivated",
+    "model_not_found",
+];
+
+/// The status that corresponds to an error inside a response, by its code, type and message.
+fn status_within(text: &ErrorText) -> u16 {
+    let names = || text.code.iter().chain(&text.kind).map(String::as_str);
+    let told = text.code.as_ref().and_then(|code| code.parse().ok());
+    let is_wrong = names().any(|name| REFUSALS.contains(&name)) || Overflow::of(text).is_some();
+    match told {
+        _ if names().any(|name| OF_THE_ACCOUNT.contains(&name)) => 429,
+        _ if is_wrong => REJECTED,
+        Some(400 | 413 | 422) => REJECTED,
+        Some(status @ (401..=404 | 429)) => status,
+        _ => 500,
+    }
+}
 
 impl RequestJob {
     pub(super) fn stream_fault(&self, fault: StreamFault) -> Fault {

@@ -1,6 +1,7 @@
 //! Complete responses: collected, read here or by a helper thread, and passed on in one piece.
 
-use super::event::{AnswerStep, DriverCall, Effect, Outcome, Over};
+use super::answer_end::{AnswerStep, Over};
+use super::event::{DriverCall, Effect, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::provider_error::NOT_JSON;

@@ -121,7 +121,7 @@ impl RequestNotes {
             Method::Options => "OPTIONS",
             Method::Other => "_OTHER",
         };
-        let route = request.found.endpoint.map_or("", route);
+        let route = request.found.endpoint.map_or("", Endpoint::route);
         // A request whose head could not be read has no method either.
         let plain = [if method == "_OTHER" { "HTTP" } else { method }, route];
         let named = if operation.is_empty() { plain } else { [operation, model.unwrap_or_default()] };
@@ -237,18 +237,6 @@ fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
         if count > 0 {
             number(out, name, count);
         }
-    }
-}
-
-/// Path of an endpoint; a part in braces is a placeholder.
-fn route(endpoint: Endpoint) -> &'static str {
-    match endpoint {
-        Endpoint::Root => "/",
-        Endpoint::Inference(endpoint) => endpoint.path(),
-        Endpoint::Models => "/v1/models",
-        Endpoint::Model(_) => "/v1/models/{model}",
-        Endpoint::Quota => "/v1/quota",
-        Endpoint::Preflight => "",
     }
 }
 

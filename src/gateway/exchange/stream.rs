@@ -1,7 +1,8 @@
 //! A response as it arrives: its body is read as its head requires, and the events of a stream are relayed. Usage is
 //! observed in passing.
 
-use super::event::{AnswerStep, DriverCall, Effect, Forward, Outcome, Over};
+use super::answer_end::{AnswerStep, Over};
+use super::event::{DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::output::Output;
@@ -233,20 +234,5 @@ impl Answering {
             }
             Err(fault) => Err(self.broken(job, job.stream_fault(fault), forward, call.out)),
         }
-    }
-}
-
-impl RequestJob {
-    /// Forwards the events in `out`.
-    #[inline]
-    pub(super) fn forward(&mut self, forward: Forward, call: &mut DriverCall) -> Effect {
-        if call.out.bytes.is_empty() {
-            return if forward.waits { Effect::Wait } else { Effect::Nothing };
-        }
-        let forward = Forward { opens: self.open(), captured: self.request.meta.captured, ..forward };
-        if call.cx.is_long(call.out.bytes.len()) {
-            return Effect::ForwardBulk(forward, std::mem::take(&mut call.out.bytes));
-        }
-        Effect::Forward(forward)
     }
 }
