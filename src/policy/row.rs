@@ -128,24 +128,32 @@ impl Row {
             u64::from(self.attempts),
             self.micros.min(limits::STORED_MAX),
         ];
-        for number in numbers {
-            out.push(b',');
-            push_number(out, number);
-        }
+        numbers.into_iter().for_each(|number| push_value(number, out));
         let names = [&self.user, &self.session, &self.trace, &self.agent, &self.parent_agent];
         let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
         if self.queued_ms > 0 || known > 0 {
-            out.push(b',');
-            push_number(out, self.queued_ms.min(limits::STORED_MAX));
+            push_value(self.queued_ms.min(limits::STORED_MAX), out);
         }
         for name in &names[..known] {
             out.push(b',');
-            match name {
-                Some(name) => write_string(out, name),
-                None => out.extend_from_slice(b"null"),
-            }
+            write_string_or_null(name.as_deref(), out);
         }
         out.push(b']');
+    }
+}
+
+// Inlined eleven times, it would be a kilobyte.
+#[inline(never)]
+fn push_value(number: u64, out: &mut Vec<u8>) {
+    out.push(b',');
+    push_number(out, number);
+}
+
+#[inline(never)]
+fn write_string_or_null(name: Option<&str>, out: &mut Vec<u8>) {
+    match name {
+        Some(name) => write_string(out, name),
+        None => out.extend_from_slice(b"null"),
     }
 }
 
