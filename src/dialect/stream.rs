@@ -210,9 +210,7 @@ impl SseStream {
     ) -> Result<Fed, StreamFault> {
         let mut events = 0;
         self.end_at = self.end_at.and_then(|_| place(out.len()));
-        if self.seen == 0 && self.is_document(data) {
-            self.held.push(pool, data);
-        } else if self.held.is_empty() {
+        if self.held.is_empty() {
             let used = self.cut(data, me, out, &mut events)?;
             if !self.inner.finished() {
                 self.held.push(pool, &data[used..]);
@@ -249,14 +247,15 @@ impl SseStream {
         if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
     }
 
-    /// True if JSON arrives instead of events: no line of a stream begins with a brace.
-    fn is_document(&self, data: &[u8]) -> bool {
-        self.held.bytes().first().or(data.first()) == Some(&b'{')
+    /// True if JSON begins at `buf`, the place of the next event, instead of a stream: no line of a stream begins with
+    /// a brace.
+    fn is_document(&self, buf: &[u8]) -> bool {
+        self.seen == 0 && buf.first() == Some(&b'{')
     }
 
     /// Takes the JSON document that has arrived instead of events, for [`SseStream::whole`].
     pub fn take_document(&mut self) -> Option<Buf> {
-        (self.seen == 0 && self.is_document(b"")).then(|| std::mem::take(&mut self.held))
+        self.is_document(self.held.bytes()).then(|| std::mem::take(&mut self.held))
     }
 
     /// Takes a complete response of the upstream's endpoint `from` instead of a stream: some servers answer a stream
@@ -360,6 +359,9 @@ impl SseStream {
             if let Some(len) = self.alike(buf, out) {
                 (*events, used) = (*events + 1, used + len);
                 continue;
+            }
+            if self.is_document(buf) {
+                break;
             }
             let Some(event) = self.splitter.next(buf) else { break };
             if event.len > self.max_event as usize {
