@@ -74,12 +74,16 @@ impl AlertFacts {
 
     /// Reads lines. Skips invalid ones. Returns the last line if it has no end: another process may be writing it.
     fn take_all(&mut self, lines: impl Read) -> Vec<u8> {
-        let (mut lines, mut line, mut begun) = (BufReader::new(lines), Vec::new(), Vec::new());
+        let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
         while (&mut lines).take(SPILL_LINE_MAX as u64).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-            let _ = self.take(&line);
-            begun = std::mem::take(&mut line);
+            // The end of a line may have been written since the end of the file was found.
+            if line.ends_with(b"\n") || line.len() >= SPILL_LINE_MAX {
+                let _ = self.take(&line);
+                line.clear();
+            }
         }
-        if begun.ends_with(b"\n") { Vec::new() } else { begun }
+        let _ = self.take(&line);
+        line
     }
 
     /// Drops old subjects, and alerts that are done or too old.
@@ -499,6 +503,28 @@ mod tests {
         file.shrink(now).unwrap();
         assert!(file.size() < size / 3, "{} of {size}", file.size());
         assert!((0..300).all(|number| file.facts(now).is_done(&of(format!("key/{number}")))));
+    }
+
+    /// Another process writes the rest of a line while the file is read.
+    #[test]
+    fn line_that_grows_while_it_is_read_is_one_line() {
+        struct Growing<'a>(std::vec::IntoIter<&'a [u8]>);
+        impl Read for Growing<'_> {
+            fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                let Some(part) = self.0.next() else { return Ok(0) };
+                buf[..part.len()].copy_from_slice(part);
+                Ok(part.len())
+            }
+        }
+        let (mut facts, mut lines, mut begin) = (AlertFacts::default(), AlertLines::default(), AlertLines::default());
+        let one = alert(AlertKind::Budget, "key/a", 1, 1);
+        lines.due(&one);
+        begin.over("target/a", 7);
+        let (half, rest) = lines.0.as_bytes().split_at(lines.0.len() / 2);
+        let begun = &begin.0.as_bytes()[..9];
+        // An empty read is the end of the file at that time.
+        let begun_later = facts.take_all(Growing(vec![half, b"", rest, begun].into_iter()));
+        assert_eq!((facts.due, begun_later), (vec![one], begun[1..].to_vec()));
     }
 
     /// The rest of the line follows with what other processes have written meanwhile.
