@@ -62,11 +62,12 @@ pub(in crate::dialect) enum StreamFormat {
     },
     Messages,
     /// Audio, its text, or images. `due`: images still expected; `units`: those that have arrived, or milliseconds of
-    /// audio; `begun`: a partial image has arrived, and its image has not.
+    /// audio; `begun`: a partial image has arrived, and its image has not; `listed`: the server names each image.
     Media {
         due: u32,
         units: u32,
         begun: bool,
+        listed: bool,
     },
     /// `next`: number of the next event; `inserted`: Tollgate's own events between the upstream's; `opened`: the events
     /// that open a response have been sent.
@@ -80,7 +81,9 @@ pub(in crate::dialect) enum StreamFormat {
 impl StreamFormat {
     fn new(endpoint: ModelEndpoint) -> StreamFormat {
         match endpoint.as_passthrough() {
-            Some(passthrough) if !passthrough.generates() => StreamFormat::Media { due: 1, units: 0, begun: false },
+            Some(passthrough) if !passthrough.generates() => {
+                StreamFormat::Media { due: 1, units: 0, begun: false, listed: false }
+            }
             Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: false },
             None => with_format!(endpoint.shape, format => format::STREAM),
         }
@@ -219,7 +222,8 @@ impl Tap {
     pub(in crate::dialect) fn all_ended(&self) -> bool {
         matches!(
             self.format,
-            StreamFormat::Completion { ended: true, running: 0, .. } | StreamFormat::Media { units: 1.., .. }
+            StreamFormat::Completion { ended: true, running: 0, .. }
+                | StreamFormat::Media { units: 1.., begun: false, .. }
         )
     }
 
@@ -271,12 +275,16 @@ impl Tap {
         usage.iter().for_each(|usage| self.reported.merge(Reported::from_responses(*usage)));
         let seconds = usage.and_then(|usage| usage.get("seconds")).map_or(0, millis);
         let kind = seen.value(seen.kind, frame.data).and_then(Raw::string).unwrap_or(frame.name);
-        let (is_image, is_done) = (kind.ends_with(b".completed"), kind.ends_with(b".done"));
-        if let StreamFormat::Media { due, units, begun } = &mut self.format {
-            *begun = !is_image && (*begun || kind.ends_with(b".partial_image"));
+        let (is_end, is_done) = (kind.ends_with(b".completed"), kind.ends_with(b".done"));
+        let is_one = kind.ends_with(b".partial_succeeded");
+        if let StreamFormat::Media { due, units, begun, listed } = &mut self.format {
+            // Most servers complete each image. MiniMax names each, and completes all of them at once.
+            *listed |= is_one;
+            let is_image = is_one || (is_end && !*listed);
+            *begun = !(is_image || is_end) && (*begun || kind.ends_with(b".partial_image"));
             *units = units.saturating_add(is_image.into()).max(seconds);
             *due = due.saturating_sub(is_image.into());
-            self.finish_seen |= is_done || (is_image && *due == 0);
+            self.finish_seen |= is_done || (is_end && (*due == 0 || *listed));
         }
         let begin = out.len();
         out.extend_from_slice(frame.raw);

@@ -2,7 +2,11 @@
 
 use super::client::{Answer, post};
 use super::harness::{Harness, Setup, bearer, part, post_form};
+use super::process::wait_for;
 use serde_json::json;
+use std::io::{ErrorKind, Read};
+use std::net::TcpListener;
+use std::time::Duration;
 
 const MODELS: &str = r#"
 [[models]]
@@ -46,6 +50,32 @@ fn field_of_any_size_that_is_left_out_does_not_stop_a_form() {
     let many: Vec<(&str, &str)> =
         [("model", "media"), ("file", "RIFF")].into_iter().chain([("unknown", "x"); 3000]).collect();
     assert_eq!(send(&h, &key, "/v1/audio/transcriptions", &many).status(), 200);
+}
+
+#[test]
+fn client_that_leaves_an_upload_is_noticed_while_the_provider_reads_nothing() {
+    let provider = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let more = format!(
+        "[[providers]]\nname = \"blocked\"\nshape = \"chat\"\nbase_url = \"http://{}/v1\"\n[[models]]\nid = \"blocked\"\n\
+         context = \"8K\"\nserves = [\"transcriptions\"]\ntargets = [{{ provider = \"blocked\", model = \"m\" }}]\n",
+        provider.local_addr().unwrap()
+    );
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key();
+    let request = post_form("/v1/audio/transcriptions", &key, &part("model", None, "blocked"), false);
+    let head = String::from_utf8(request).unwrap();
+    let head = head.replacen("content-length: ", "content-length: 90000", 1).replace("--b--\r\n", "");
+    let mut client = h.client();
+    client.send((head + "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n").as_bytes());
+    client.send(&[b'x'; 1 << 20]);
+    let (mut taken, _) = provider.accept().unwrap();
+    drop(client);
+    let left = wait_for("the log line", || h.log().into_iter().find(|line| line["status"] == 499));
+    assert_eq!(left["cause"], "client left");
+    // The connection to the provider ends, too.
+    taken.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let ended = taken.read_to_end(&mut Vec::new());
+    assert!(ended.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true), "{ended:?}");
 }
 
 #[test]
