@@ -25,6 +25,8 @@ const SHARE: usize = 8;
 const FACTOR: usize = 4;
 /// Characters that separate the parts of a request's first line.
 const MARKS: [char; 6] = [' ', '/', '?', '&', '#', ';'];
+/// First words of headers that carry a credential.
+const SCHEMES: [&str; 3] = ["basic", "bearer", "digest"];
 /// Replacement for a credential.
 const STARS: &str = "***";
 /// Words in the names of headers and parameters that carry a credential.
@@ -348,7 +350,12 @@ impl CapturedMessage {
             }
             None => {
                 out.extend_from_slice(b"\"base64\":");
-                write_string(out, &base64::encode(&self.body));
+                let mut shown = Vec::with_capacity(self.body.len());
+                for chunk in self.body.utf8_chunks() {
+                    shown.extend_from_slice(stars.keys(chunk.valid()).as_bytes());
+                    shown.extend_from_slice(chunk.invalid());
+                }
+                write_string(out, &base64::encode(&shown));
             }
         }
         if self.left_out > 0 {
@@ -475,7 +482,7 @@ impl Stars<'_> {
                 _ => (piece, None),
             };
             match text.split_once('=') {
-                Some((name, value)) if speaks_of_credential(name) || self.holds_key(value) => {
+                Some((name, value)) if speaks_of_credential(&decoded(name)) || self.holds_key(value) => {
                     shown.extend([name, "=", STARS]);
                 }
                 _ if text.find('@').is_some_and(|at| at > 0) => {
@@ -497,18 +504,24 @@ impl Stars<'_> {
             let end = rest.find(['/', '?', '#', ' ']).unwrap_or(rest.len());
             rest[..end].contains('@')
         });
-        if has_login || self.holds_key(value) { format!(" {STARS}") } else { value.to_owned() }
+        let scheme = value.trim_start().split(' ').next().unwrap_or_default();
+        let has_scheme = SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        match has_login || has_scheme || self.holds_key(value) {
+            true => format!(" {STARS}"),
+            false => value.to_owned(),
+        }
     }
 
     fn holds_key(&self, text: &str) -> bool {
-        keys::holds_key(text, self.prefix)
-            || (text.contains('%') && keys::holds_key(&percent::decoded(text.as_bytes()), self.prefix))
+        keys::holds_key(text, self.prefix) || keys::holds_key(&decoded(text), self.prefix)
     }
 
     /// A body with the secrets of the gateway's keys starred; their ids stay.
     #[cold]
     #[inline(never)]
     fn keys(&self, text: &str) -> String {
+        let plain = unescaped(text);
+        let text = if keys::find_key(&plain, self.prefix).is_some() { &plain } else { text };
         let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
         while let Some((public, length)) = keys::find_key(rest, self.prefix) {
             shown.push_str(&rest[..public]);
@@ -520,10 +533,37 @@ impl Stars<'_> {
     }
 }
 
-/// True if a header or a parameter with this name may carry a credential. Limits of tokens do not.
+/// True if a header or a parameter with this name may carry a credential. Numbers of tokens do not.
 fn speaks_of_credential(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    !name.contains("ratelimit-") && CREDENTIALS.iter().any(|word| name.contains(word))
+    let mut name = name.to_ascii_lowercase();
+    if name.contains("ratelimit-") {
+        name = name.replace("tokens", "");
+    }
+    CREDENTIALS.iter().any(|word| name.contains(word))
+}
+
+fn decoded(text: &str) -> String {
+    percent::decoded(text.as_bytes())
+}
+
+/// A text without JSON's escapes of characters that a key may have, also within nested JSON.
+fn unescaped(text: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once("\\u00") {
+        let code = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).map(char::from);
+        match code.filter(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\')) {
+            Some(c) => {
+                out.push_str(before.trim_end_matches('\\'));
+                out.push(c);
+                rest = &after[2..];
+            }
+            None => {
+                out.extend([before, "\\u00"]);
+                rest = after;
+            }
+        }
+    }
+    out + rest
 }
 
 #[cfg(test)]
@@ -559,6 +599,14 @@ mod tests {
             ("x-goog-api-key:abc", "x-goog-api-key: ***"),
             ("Cookie: a=b; c=d", "Cookie: ***"),
             ("x-ratelimit-remaining-tokens: 12", "x-ratelimit-remaining-tokens: 12"),
+            ("x-ratelimit-token: abc", "x-ratelimit-token: ***"),
+            ("x-note: Bearer abc", "x-note: ***"),
+            ("x-note: bearer", "x-note: ***"),
+            ("x-note: bearers abc", "x-note: bearers abc"),
+            (
+                "POST /v1/a?api%5Fkey=abc&%6Bey=abc&%74oken=abc&kex=abc HTTP/1.1",
+                "POST /v1/a?api%5Fkey=***&%6Bey=***&%74oken=***&kex=abc HTTP/1.1",
+            ),
             ("x-amz-security-token: abc", "x-amz-security-token: ***"),
             ("X-Custom: abc", "X-Custom: ***"),
             ("host: a.example:8080", "host: a.example:8080"),
@@ -586,6 +634,16 @@ mod tests {
         let shown = "a tg_live_0123456789ab*** b tg_live_0123456789ab*** tg_live_0123456789ab*** tg_live_ c \
                      tg_live_0123456789ab";
         assert_eq!(stars(&[]).keys(&text), shown);
+        // Escapes stay in a text without a key.
+        let starred = "tg_live_0123456789ab***";
+        for (text, shown) in [
+            (KEY.replace('_', "\\u005f"), starred),
+            (KEY.replace('_', "\\u005F").replace('c', "\\\\u0063"), starred),
+            (KEY.replace("tg", "\\u0074\\u0067"), starred),
+            ("a\\u005fb \\u00e4 \\u00".to_owned(), "a\\u005fb \\u00e4 \\u00"),
+        ] {
+            assert_eq!(stars(&[]).keys(&text), shown, "{text}");
+        }
     }
 
     /// However a form arrives, its files are sizes and everything else is as it was.
@@ -623,6 +681,10 @@ mod tests {
         one.answer(b"HTTP/1.1 200 OK\r\n\r\n", b"RIFF\xff\x00", (&mut captures, &mut pool));
         let line = written(&mut one);
         assert_eq!((&line["answer"]["base64"], line["answer"].get("body")), (&"UklGRv8A".into(), None));
+        let mut two = captured();
+        two.answer(b"HTTP/1.1 200 OK\r\n\r\n", &[b"\xff", KEY.as_bytes()].concat(), (&mut captures, &mut pool));
+        let starred = base64::encode(b"\xfftg_live_0123456789ab***");
+        assert_eq!(written(&mut two)["answer"]["base64"], starred);
     }
 
     #[test]

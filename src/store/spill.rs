@@ -24,6 +24,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Flags for opening a private file: no link is followed, and a pipe does not wait for its other end.
+pub const PRIVATE_FLAGS: i32 = (OFlags::NOFOLLOW.bits() | OFlags::NONBLOCK.bits()) as i32;
+
 /// Location of the files of one ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {

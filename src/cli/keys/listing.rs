@@ -168,7 +168,7 @@ impl KeyLine {
             nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
             renews: iso(length.bounds(now).1),
             budgets: None,
-            capture_until: key.capture.filter(|until| now < *until).map(iso),
+            capture_until: key.capture.filter(|until| now < *until && key.revoked.is_none()).map(iso),
             last_use: used.last(&key.id).map(date),
             name: key.name,
             plan: key.plan,

@@ -9,15 +9,12 @@ use crate::io::channel::{Receiver, Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
-use crate::store::spill::Place;
+use crate::store::spill::{PRIVATE_FLAGS, Place};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-
-/// Linux's `O_NONBLOCK`: opening a pipe does not wait for its other end.
-const NONBLOCK: i32 = 0o4000;
 
 /// The event loop's side.
 pub(super) struct CaptureWriter {
@@ -89,7 +86,7 @@ fn append(path: &Path, line: &[u8]) -> io::Result<()> {
 /// Opens a file that only its owner may read.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let file = options.read(true).append(true).create(true).mode(0o600).custom_flags(NONBLOCK).open(path)?;
+    let file = options.read(true).append(true).create(true).mode(0o600).custom_flags(PRIVATE_FLAGS).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
@@ -165,14 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn pipe_or_folder_is_refused_without_waiting() {
+    fn pipe_folder_or_link_is_refused_without_waiting() {
         let folder = Folder::new("odd");
         let [pipe, link, inside] = ["pipe", "link", "folder"].map(|name| folder.0.join(name));
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         symlink("pipe", &link).unwrap();
         fs::create_dir(&inside).unwrap();
-        for odd in [&pipe, &link, &inside] {
+        let (other, another) = (folder.0.join("other"), folder.0.join("another"));
+        fs::write(&other, "content").unwrap();
+        symlink("other", &another).unwrap();
+        for odd in [&pipe, &link, &inside, &another] {
             assert!(append(odd, b"{}\n").is_err());
         }
+        assert_eq!(fs::read_to_string(&other).unwrap(), "content");
     }
 }

@@ -518,7 +518,7 @@ impl Keys {
     /// The keys whose traffic is captured.
     pub fn captured(&self, now: Unix) -> impl Iterator<Item = Key<'_>> {
         let all = (0..self.keys.len()).map(|at| self.get(KeyIx(at as u32)));
-        all.filter(move |key| key.is_captured(now) && self.is_there(key.kept))
+        all.filter(move |key| key.is_captured(now) && !key.kept.revoked && self.is_there(key.kept))
     }
 
     /// Number of keys that were ever loaded.

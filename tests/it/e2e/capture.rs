@@ -230,6 +230,24 @@ fn capture_ends_by_itself_also_after_kill_and_restart() {
 }
 
 #[test]
+fn revocation_ends_a_capture() {
+    let mut h = start();
+    let key = h.key();
+    capture(&h, &key, "1h");
+    h.done(&["keys", "revoke", id_of(&key)]);
+    let count = |h: &Harness, outcome: &str| {
+        h.log().iter().filter(|line| line["event"] == "capture" && line["outcome"] == outcome).count()
+    };
+    wait_for("the end", || (count(&h, "off") == 1).then_some(()));
+    assert!(!h.done(&["keys", "list"]).contains("captured"));
+    h.gateway.stop("TERM");
+    h.start_again();
+    let other = h.key();
+    assert_eq!((h.chat(&other, &chat("x")).status(), count(&h, "on")), (200, 1));
+    assert_eq!(serde_json::from_str::<Value>(&h.done(&["status", "--json"])).unwrap()["captures"], json!([]));
+}
+
+#[test]
 fn capture_survives_reload_and_upgrade() {
     let mut h = start();
     let key = h.key();
