@@ -34,6 +34,7 @@ use upgrade::{HandoverReceiver, HandoverSender, Listening, ReceivedLedger};
 
 mod alerts;
 mod capture;
+mod capture_line;
 pub(super) mod descriptors;
 mod exporter;
 mod ledger;

@@ -1,7 +1,7 @@
 //! Commands for helper threads and notifications from them. Data only.
 
 pub use super::admin::{ChangeAuthor, DeskAnswer, DeskAsk, ListPart, UNKNOWN_AFTER};
-pub use super::captures::Captured;
+pub use super::captures::{Captured, CapturedMessage};
 pub use super::offload::{FinishedJob, Work};
 use crate::base::time::Unix;
 use crate::policy::alert::AlertNews;

@@ -2,6 +2,7 @@
 //! starts with the first of them. The event loop never waits for it: what waits counts as buffered, and is bounded by
 //! that; the loop learns of each line what has become of it.
 
+use super::capture_line;
 use crate::base::limits::{CAPTURE_FILE_MAX, LOG_PARTING};
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Captured, Notice};
@@ -30,9 +31,9 @@ impl CaptureWriter {
         let ((lines, taken), (alive, ended)) = (channel::<Box<Captured>>(), channel());
         let serve = move || {
             let mut text = Vec::new();
-            while let Ok(mut captured) = taken.recv() {
+            while let Ok(captured) = taken.recv() {
                 text.clear();
-                captured.write(&mut text);
+                capture_line::write(&captured, &mut text);
                 let path = place.capture(&captured.key);
                 let written = append(&path, &text).map_err(|error| format!("{}: {error}", path.display()));
                 let (key, kept) = (captured.key, captured.kept());

@@ -92,7 +92,7 @@ pub(crate) fn capture_answer(job: &mut RequestJob, head: &[u8], body: &[u8], cx:
 #[cold]
 #[inline(never)]
 pub(crate) fn end_capture(job: &mut RequestJob, cx: &mut Cx) {
-    let (Some(captured), Some(key)) = (job.notes.get_mut().captured.take(), job.request.found.key) else {
+    let (Some(mut captured), Some(key)) = (job.notes.get_mut().captured.take(), job.request.found.key) else {
         return;
     };
     // A request that ends after its capture is not written.
@@ -101,6 +101,7 @@ pub(crate) fn end_capture(job: &mut RequestJob, cx: &mut Cx) {
         let done = if is_over { None } else { Some(Err(NO_MEMORY.to_owned())) };
         return cx.captured(&captured.key, captured.kept(), done);
     }
+    captured.end_forms();
     cx.commands.orders.push(Order::Capture(captured));
 }
 

@@ -1,0 +1,282 @@
+//! Writes a captured request as a line of JSON.
+//!
+//! Owns the form of the line. Must never write a credential: headers that carry one, and keys of the gateway anywhere,
+//! are starred.
+
+use crate::base::base64;
+use crate::base::text::push_number;
+use crate::gateway::orders::{Captured, CapturedMessage};
+use crate::policy::{keys, window};
+use crate::wire::json::{item, write_string};
+use crate::wire::percent;
+
+/// Characters that separate the parts of a request's first line.
+const MARKS: [char; 6] = [' ', '/', '?', '&', '#', ';'];
+/// First words of headers that carry a credential.
+const SCHEMES: [&str; 3] = ["basic", "bearer", "digest"];
+/// Replacement for a credential.
+const STARS: &str = "***";
+/// Words in the names of headers and parameters that carry a credential.
+const CREDENTIALS: [&str; 8] = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
+
+/// Appends the line of a request, with its line feed.
+pub(super) fn write(captured: &Captured, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"id\":\"");
+    out.extend_from_slice(captured.id());
+    out.extend_from_slice(b"\",\"received\":{\"time\":\"");
+    window::write_iso(captured.received_at, out);
+    out.extend_from_slice(b"\",");
+    let Captured { received, sent, answer, prefix, secret_headers, .. } = captured;
+    let stars = Stars { prefix, names: secret_headers };
+    write_message(received, &stars, out);
+    out.extend_from_slice(b"},\"sent\":[");
+    for (target, message) in sent {
+        item(out);
+        out.extend_from_slice(b"{\"target\":");
+        write_string(out, target);
+        out.push(b',');
+        write_message(message, &stars, out);
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"],\"answer\":{");
+    write_message(answer, &stars, out);
+    out.extend_from_slice(b"}}\n");
+}
+
+/// Appends the members of the message.
+fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>) {
+    let CapturedMessage { head, body, left_out, .. } = message;
+    out.extend_from_slice(b"\"head\":[");
+    for line in head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)) {
+        if !line.is_empty() {
+            item(out);
+            write_string(out, &stars.line(&String::from_utf8_lossy(line)));
+        }
+    }
+    out.extend_from_slice(b"],");
+    // A body that was cut may end within a character.
+    let text = match std::str::from_utf8(body) {
+        Ok(text) => Some(text),
+        Err(error) if *left_out > 0 && error.error_len().is_none() => {
+            std::str::from_utf8(&body[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    match text {
+        Some(text) => {
+            out.extend_from_slice(b"\"body\":");
+            write_string(out, &stars.keys(text));
+        }
+        None => {
+            out.extend_from_slice(b"\"base64\":");
+            let mut shown = Vec::with_capacity(body.len());
+            for chunk in body.utf8_chunks() {
+                shown.extend_from_slice(stars.keys(chunk.valid()).as_bytes());
+                shown.extend_from_slice(chunk.invalid());
+            }
+            write_string(out, &base64::encode(&shown));
+        }
+    }
+    if *left_out > 0 {
+        out.extend_from_slice(b",\"left_out\":");
+        push_number(out, *left_out);
+    }
+}
+
+/// The rules by which credentials are starred.
+struct Stars<'a> {
+    prefix: &'a str,
+    /// Names of headers that carry a credential, besides those with [`CREDENTIALS`] in their names.
+    names: &'a [String],
+}
+
+impl Stars<'_> {
+    /// A line of a head.
+    fn line(&self, line: &str) -> String {
+        // The first line of a request is the only one with two blanks around a path; names of headers have no blank.
+        let is_first = line.split(':').next().is_some_and(|name| name.contains(' '));
+        if is_first {
+            return self.target(line);
+        }
+        let Some((name, value)) = line.split_once(':') else { return self.value(line) };
+        let is_named = self.names.iter().any(|known| name.eq_ignore_ascii_case(known));
+        match is_named || speaks_of_credential(name) {
+            true => format!("{name}: {STARS}"),
+            false => format!("{name}:{}", self.value(value)),
+        }
+    }
+
+    /// The first line of a request or an answer.
+    fn target(&self, line: &str) -> String {
+        let mut shown = String::with_capacity(line.len());
+        for piece in line.split_inclusive(MARKS) {
+            let (text, mark) = match piece.char_indices().next_back() {
+                Some((at, mark)) if MARKS.contains(&mark) => (&piece[..at], Some(mark)),
+                _ => (piece, None),
+            };
+            match text.split_once('=') {
+                Some((name, value)) if speaks_of_credential(&decoded(name)) || self.holds_key(value) => {
+                    shown.extend([name, "=", STARS]);
+                }
+                _ if text.find('@').is_some_and(|at| at > 0) => {
+                    shown.extend([STARS, &text[text.rfind('@').unwrap_or(0)..]]);
+                }
+                _ if self.holds_key(text) => shown.push_str(STARS),
+                _ => shown.push_str(text),
+            }
+            shown.extend(mark);
+        }
+        shown
+    }
+
+    /// The value of a header that is not known to carry a credential.
+    fn value(&self, value: &str) -> String {
+        let has_login = value.split("://").skip(1).any(|rest| {
+            let end = rest.find(['/', '?', '#', ' ']).unwrap_or(rest.len());
+            rest[..end].contains('@')
+        });
+        let scheme = value.trim_start().split(' ').next().unwrap_or_default();
+        let has_scheme = SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        match has_login || has_scheme || self.holds_key(value) {
+            true => format!(" {STARS}"),
+            false => value.to_owned(),
+        }
+    }
+
+    fn holds_key(&self, text: &str) -> bool {
+        keys::holds_key(text, self.prefix) || keys::holds_key(&decoded(text), self.prefix)
+    }
+
+    /// A body with the secrets of the gateway's keys starred; their ids stay.
+    fn keys(&self, text: &str) -> String {
+        let plain = unescaped(text);
+        let text = if keys::find_key(&plain, self.prefix).is_some() { &plain } else { text };
+        let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+        while let Some((public, length)) = keys::find_key(rest, self.prefix) {
+            shown.push_str(&rest[..public]);
+            shown.push_str(STARS);
+            rest = &rest[length..];
+        }
+        shown.push_str(rest);
+        shown
+    }
+}
+
+/// True if a header or a parameter with this name may carry a credential. Numbers of tokens do not.
+fn speaks_of_credential(name: &str) -> bool {
+    let mut name = name.to_ascii_lowercase();
+    if name.contains("ratelimit-") {
+        name = name.replace("tokens", "");
+    }
+    CREDENTIALS.iter().any(|word| name.contains(word))
+}
+
+fn decoded(text: &str) -> String {
+    percent::decoded(text.as_bytes())
+}
+
+/// A text without JSON's escapes of characters that a key may have, also within nested JSON.
+fn unescaped(text: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once("\\u00") {
+        let code = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).map(char::from);
+        match code.filter(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\')) {
+            Some(c) => {
+                out.push_str(before.trim_end_matches('\\'));
+                out.push(c);
+                rest = &after[2..];
+            }
+            None => {
+                out.extend([before, "\\u00"]);
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    const KEY: &str = "tg_live_0123456789abABCDEFGHIJKLMNOPQRSTUVWXYZabcdef012345";
+
+    fn stars<'a>(names: &'a [String]) -> Stars<'a> {
+        Stars { prefix: "tg_", names }
+    }
+
+    #[test]
+    fn credentials_in_a_head_are_starred() {
+        let names = ["x-custom".to_owned()];
+        for (line, shown) in [
+            ("authorization: Bearer abc", "authorization: ***"),
+            ("X-API-Key: abc", "X-API-Key: ***"),
+            ("x-goog-api-key:abc", "x-goog-api-key: ***"),
+            ("Cookie: a=b; c=d", "Cookie: ***"),
+            ("x-ratelimit-remaining-tokens: 12", "x-ratelimit-remaining-tokens: 12"),
+            ("x-ratelimit-token: abc", "x-ratelimit-token: ***"),
+            ("x-note: Bearer abc", "x-note: ***"),
+            ("x-note: bearer", "x-note: ***"),
+            ("x-note: bearers abc", "x-note: bearers abc"),
+            (
+                "POST /v1/a?api%5Fkey=abc&%6Bey=abc&%74oken=abc&kex=abc HTTP/1.1",
+                "POST /v1/a?api%5Fkey=***&%6Bey=***&%74oken=***&kex=abc HTTP/1.1",
+            ),
+            ("x-amz-security-token: abc", "x-amz-security-token: ***"),
+            ("X-Custom: abc", "X-Custom: ***"),
+            ("host: a.example:8080", "host: a.example:8080"),
+            ("x-note: abc", "x-note: abc"),
+            (&*format!("x-note: {KEY}"), "x-note: ***"),
+            ("x-note: sk-proj-0123456789abcdef", "x-note: ***"),
+            ("referer: https://ann:pass@a.example/b", "referer: ***"),
+            ("referer: https://a.example/b@c", "referer: https://a.example/b@c"),
+            ("POST /v1/chat/completions HTTP/1.1", "POST /v1/chat/completions HTTP/1.1"),
+            ("POST /v1/a?api_key=abc&n=1 HTTP/1.1", "POST /v1/a?api_key=***&n=1 HTTP/1.1"),
+            ("POST /v1/a?x=sk-proj-0123456789abcdef HTTP/1.1", "POST /v1/a?x=*** HTTP/1.1"),
+            ("POST https://ann:pass@a.example/v1 HTTP/1.1", "POST https://***@a.example/v1 HTTP/1.1"),
+            (&*format!("GET /v1/models/{KEY} HTTP/1.1"), "GET /v1/models/*** HTTP/1.1"),
+            (&*format!("GET /v1/models/%74g_live_{} HTTP/1.1", &KEY[8..]), "GET /v1/models/*** HTTP/1.1"),
+            ("GET /v1/models/@cf/llama HTTP/1.1", "GET /v1/models/@cf/llama HTTP/1.1"),
+            ("HTTP/1.1 200 OK", "HTTP/1.1 200 OK"),
+        ] {
+            assert_eq!(stars(&names).line(line), shown);
+        }
+    }
+
+    #[test]
+    fn keys_in_a_body_keep_only_their_ids() {
+        let text = format!("a {KEY} b tg_live_0123456789abX {} tg_live_ c tg_live_0123456789ab", &KEY[..30]);
+        let shown = "a tg_live_0123456789ab*** b tg_live_0123456789ab*** tg_live_0123456789ab*** tg_live_ c \
+                     tg_live_0123456789ab";
+        assert_eq!(stars(&[]).keys(&text), shown);
+        // Escapes stay in a text without a key.
+        let starred = "tg_live_0123456789ab***";
+        for (text, shown) in [
+            (KEY.replace('_', "\\u005f"), starred),
+            (KEY.replace('_', "\\u005F").replace('c', "\\\\u0063"), starred),
+            (KEY.replace("tg", "\\u0074\\u0067"), starred),
+            ("a\\u005fb \\u00e4 \\u00".to_owned(), "a\\u005fb \\u00e4 \\u00"),
+        ] {
+            assert_eq!(stars(&[]).keys(&text), shown, "{text}");
+        }
+    }
+
+    fn written(body: &[u8], left_out: u64) -> Value {
+        let mut message = CapturedMessage::default();
+        (message.body, message.left_out) = (body.to_vec(), left_out);
+        let mut out = b"{".to_vec();
+        write_message(&message, &stars(&[]), &mut out);
+        out.push(b'}');
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_written_in_base64() {
+        assert_eq!(written(b"RIFF\xff\x00", 0), json!({"head": [], "base64": "UklGRv8A"}));
+        let starred = base64::encode(b"\xfftg_live_0123456789ab***");
+        assert_eq!(written(&[b"\xff", KEY.as_bytes()].concat(), 0), json!({"head": [], "base64": starred}));
+        // A body that was cut within a character is text.
+        assert_eq!(written(b"a\xc3", 6), json!({"head": [], "body": "a", "left_out": 6}));
+    }
+}
