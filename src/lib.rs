@@ -51,18 +51,21 @@
 //! 1. `gateway::client` takes bytes; [`wire::inbound`] finds a head.
 //! 2. `exchange::authorize` checks the head before a byte of the body is read: path, key, method, scope, readiness,
 //!    size, and limits that are already spent.
-//! 3. The body is scanned by [`dialect::request`] as it arrives: strict JSON, fields, roles, an estimate of tokens.
-//! 4. `exchange::choose_model` finds the model; `exchange::reserve` writes the body for its first target and makes a
-//!    reservation in the [`policy::meter`].
-//! 5. `exchange::targets` chooses a target (a request may wait in `gateway::queue`), `exchange::dial` a connection;
-//!    `provider::request` builds the new body from pieces of the client's.
+//! 3. `exchange::reading` scans the body as it arrives with [`dialect::request`]: strict JSON, fields, roles, an
+//!    estimate of tokens. Once the body is complete (`reading::complete`), `exchange::choose_model` finds the model,
+//!    and `Attempt::first_target` in `exchange::targets` the first target.
+//! 4. `build::write_first` in `exchange::build` writes the body for that target, from pieces of the client's or as a
+//!    translation. `exchange::translating` has a helper thread translate a long body.
+//! 5. `Reserving::begin` in `exchange::reserve` makes a reservation in the [`policy::meter`]: a request that cannot be
+//!    written is not charged. `exchange::attempt` then takes a slot at the target, and `exchange::dial` a connection.
+//!    Without a free slot, a request may wait in `exchange::queue`, whose order is in `gateway::queue`. If the target
+//!    has changed since step 3, the body is written again.
 //! 6. `provider::connection` reads the framing of the answer; `exchange::stream` (events) or `exchange::reply`
 //!    (complete answers) passes it on and reads its usage.
 //! 7. `exchange::finish` is the only end: settles the reservation, passes a row to the ledger, writes a log line.
 //!
-//! A streamed request passes 27 functions of the driver from its first byte to its first event in the client's queue,
-//! and 6 for each further event, not counting the later work (writing, settling down). `scripts/bench path` prints them
-//! all.
+//! `scripts/bench path` prints the functions of the driver that a streamed request passes from its first byte to its
+//! first event in the client's queue, and for each further event.
 //!
 //! # How to change
 //!
@@ -71,8 +74,8 @@
 //! | to add | change |
 //! |---|---|
 //! | a header sent to providers | `gateway::provider::request::Template` (the same for every request) or `gateway::credential` (one of the client's); `cli::provider_client` for calls of the command line; its name in `RESERVED` of `policy::config::providers` if it must not be configurable; the heads `@up-…` in `tests/it/scripts/text.rs` |
-//! | a response header | `gateway::client::response::ClientResponseHead` |
-//! | a limit of something that is counted already | [`policy::plan`]: its setting, and its row in `limits!`, from which the limits of keys, shares of hosts, the question to a shared ledger, names and lists follow; `meter::limit`: its count and its message; `admit.lua` and its models, `Server::admit` in `tests/it/sim/ledger.rs` and `tests/it/sim/fleet/server.rs`; its option in `cli::keys::options`; `admin::status::groups`; `gateway/admin/openapi.json` (`BLESS=1 cargo test --test it docs::` writes the manual). |
+//! | a response header | `gateway::client::response::ClientResponseHead` (its field and its line); `Clients::write_head` in `gateway::drive::clients` sets the field, by a field of `WholeReply` if the value depends on the answer; `EXPOSED` in `gateway::client::cors` lists it for browsers; `gateway/openapi.json`, [`docs::api`]. A stream sends its head before its first event, so its cost and usage are not known yet |
+//! | a limit of something that `meter::account` counts already | [`policy::plan`]: its setting, and its row in `limits!`, from which the limits of keys, shares of hosts, the request to a shared ledger, names and lists follow; its `ruling` there is a number that neither another limit nor a constant of `store::remote::code` has; `meter::limit`: its count and its message; a call of `reached` in `admit.lua`, without which a shared ledger does not enforce the limit; the models of that script, `Server::admit` in `tests/it/sim/ledger.rs` and `tests/it/sim/fleet/server.rs`; its option in `cli/keys/options.rs`; `LIMITS` in `gateway/admin/page.html`; `admin::status::groups`; `gateway/admin/openapi.json` (`BLESS=1 cargo test --test it docs::` writes the manual). |
 //! | a limit of running requests | the same, and `meter::Open`, `meter::account`, `meter::Lease`, [`policy::row`] (`Running`), `gateway::lifecycle::inheritance`, `store::spill`, `append.lua` and `release.lua` |
 //! | a limit of something new | the same, and `meter::Amount`, `exchange::need` and `exchange::cost` (what a request may use, and has used), [`policy::ask`] and `gateway::grants`, [`policy::row`] and [`policy::usage`], the sums in both kinds of ledger ([`store`], every script in `store::scripts`), `cli::serve::ledger` (counts after a restart), `gateway::local` and `gateway::client::response` (quota and headers) |
 //! | a metric | `gateway::metrics`, and its row in [`docs::reference::metrics`] |
@@ -80,15 +83,16 @@
 //! | an alert | `gateway::alerts`, where it is raised; [`policy::alert`], its kind; `cli::alert_body`, its words; how it is delivered: `cli::serve::alerts`, `store::alerts`; the page "Get alerts by webhook" |
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::provider_error::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::failover` for another order of targets |
-//! | an event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for complete answers in `dialect::replies`. The compiler names the matches except in `deferred` and `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
-//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names, and the comparisons with a `Shape` or a `ModelEndpoint`, which it does not name. The model and `stream` are members of the body, and the path is one constant for each format. If the path names them, `exchange::paths` reads them, and `exchange::reading` and `exchange::choose_model` use them; a provider's path is in `provider::request` |
+//! | another spelling of an event or a member that `Delta` has already | the format's `stream_reader`; `dialect::tap::event` for a stream within one format, and [`dialect`]'s `keys::K` for the name of the member; `replies::read` for complete answers; `dialect::events` for a complete answer to a request for a stream; a file in `tests/fixtures/reports/` |
+//! | a new kind of event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for complete answers in `dialect::replies`. The compiler names the matches except those with a `_` arm: `Delta::text`, `Sink::take` and `unwrap_json` in `dialect::convert`, `convert::deferred`, `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
+//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names, and the matches with a `_` arm and comparisons with a `Shape` or a `ModelEndpoint`, which it does not name (`dialect::errors`, `dialect/request/checks/parts.rs`, `simulator/ask.rs` and others: search for `Shape::`); `FORMER_ALL` in [`policy::keys`] gets the former list of endpoints. The model and `stream` are members of the body, and the path is one constant for each format. If the path names them, `exchange::paths` reads them, and `exchange::reading` and `exchange::choose_model` use them; a provider's path is in `provider::request` |
 //! | a state of a request | `exchange::state`, its arms in `exchange::dispatch`, and its rows in `exchange::transitions` |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |
 //! | a form of a provider's list of models | `cli::discover` (reading), `policy::discover`; `gateway::discovery` (times of requests), `lifecycle::listing` and `policy::config::fill` (results) |
 //! | an error | [`policy::refusal`] (one constructor, or one variant of a type that becomes one), the code that raises it, and advice for the client in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
 //! | an endpoint | `exchange::paths::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
-//! | a pass-through endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`, its name in [`policy::keys`] (a test asks for the former list of endpoints), `exchange::attempt` if its answers are bytes, `exchange::cost` and `exchange::need` for its units, `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
+//! | a pass-through endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`; its names in scopes and settings follow from `ALL`, but `FORMER_ALL` in [`policy::keys`] gets the former list (a test asks for it), and `facts::lists_of_endpoints_are_complete` in `tests/it/docs` finds the texts that name all; `exchange::attempt` if its answers are bytes, `exchange::cost` and `exchange::need` for its units, `simulator::given` and `whole` in `simulator/passthrough.rs`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], and both kinds of ledger in [`store`] |
 //!
 //! # Where the guarantees are implemented

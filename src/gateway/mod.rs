@@ -6,10 +6,7 @@
 //! request) and `provider` (the lifetime of a connection to a provider) receive events and return effects; only `drive`
 //! knows two of them. Everything else, from the configuration to the counters, is in `cx`.
 //!
-//! The path of a request: a head and a body from `client` → `exchange::authorize` (is it permitted) →
-//! `exchange::reserve` (model, reservation) → `exchange::attempt` (which target, which connection) → `provider` (the
-//! request out, the answer in) → `exchange::stream` or `exchange::reply` (the answer to the client) →
-//! `exchange::finish` (its only end).
+//! The path of a request is in the map, `src/lib.rs`.
 
 mod access_log;
 mod admin;
