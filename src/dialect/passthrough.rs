@@ -41,7 +41,8 @@ pub(super) struct PassthroughFormat {
     /// Other documented members apart from those and `model`. They are passed on unchanged.
     documented: &'static [&'static str],
     /// The list in its answer, under either of two names. Under the second it may be an object with a list for each
-    /// type. [`K::Other`]: its answer has none.
+    /// type. [`K::Other`]: its answer has none, which only media may declare ([`Passthrough::is_media`]). Every other
+    /// answer must have its list, and `K::Other` would accept any unknown array.
     pub(super) list: K,
     pub(super) other: Option<K>,
 }

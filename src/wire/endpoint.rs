@@ -174,8 +174,13 @@ impl Passthrough {
     /// and may bill completion tokens for them.
     #[inline]
     pub fn is_media(self) -> bool {
-        use Passthrough::{Completions, Embeddings, Moderations, Rerank};
-        !matches!(self, Embeddings | Rerank | Completions | Moderations)
+        match self {
+            Passthrough::Embeddings | Passthrough::Rerank | Passthrough::Completions | Passthrough::Moderations => {
+                false
+            }
+            Passthrough::Speech | Passthrough::Images | Passthrough::ImageEdits => true,
+            Passthrough::Transcriptions | Passthrough::Translations => true,
+        }
     }
 
     /// True if its answers are images.

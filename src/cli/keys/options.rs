@@ -9,6 +9,7 @@ use crate::policy::config::{Config, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from};
 use crate::policy::plan::{BUDGET_MAX, LimitKind, UNLIMITED};
 use crate::policy::window::{iso, parse_moment};
+use crate::wire::Passthrough;
 use clap::{Arg, Args};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -226,10 +227,6 @@ fn words(list: &[String]) -> Vec<String> {
     list.iter().map(|word| word.trim().to_string()).collect()
 }
 
-/// Names of endpoints for an error message.
-const ENDPOINTS: &str = "chat, messages, responses, embeddings, rerank, completions, speech, images, moderations, \
-                         transcriptions, translations, models, quota";
-
 /// The named endpoints and models; those of `before` if none are named.
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
@@ -252,8 +249,12 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
         if models.iter().any(all) { Vec::new() } else { models.iter().map(String::as_str).collect() };
     let has_all = endpoints.iter().any(|word| word == "*" || word == "all");
     let named: Vec<&str> = if has_all { Vec::new() } else { endpoints.iter().map(String::as_str).collect() };
-    let fresh = Scope::from_words(named, models)
-        .map_err(|word| Failure::misused(format!("unknown endpoint `{word}`: expected {ENDPOINTS}")))?;
+    let fresh = Scope::from_words(named, models).map_err(|word| {
+        let relayed = Passthrough::names();
+        Failure::misused(format!(
+            "unknown endpoint `{word}`: expected chat, messages, responses, {relayed}, models, quota"
+        ))
+    })?;
     let mut scope = before.clone();
     if !options.endpoints.is_empty() {
         scope = Scope { models_allowed: scope.models_allowed, ..fresh.clone() };

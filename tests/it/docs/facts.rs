@@ -3,6 +3,8 @@
 
 use super::rig::Rig;
 use serde_json::Value;
+use tollgate::policy::refusal::Refusal;
+use tollgate::wire::Passthrough;
 
 const ADMIN_API: &str = include_str!("../../../src/docs/reference/admin-api.md");
 const AGENTS: &str = include_str!("../../../src/docs/agents.md");
@@ -110,6 +112,19 @@ fn admin_listener_is_described_with_its_dashboard() {
 }
 
 #[test]
+fn lists_of_endpoints_are_complete() {
+    let help = include_str!("../../../src/docs/reference/cli.md");
+    let help = between(help, "| `--endpoints NAMES` | ", "\n");
+    let serves = between(include_str!("../../../src/docs/configuration/models.md"), "### `serves`", "###");
+    let missing = Refusal::not_spoken().message;
+    for passthrough in Passthrough::ALL {
+        let (name, path) = (passthrough.name(), passthrough.path());
+        assert!(help.contains(name) && serves.contains(&format!("`\"{name}\"`")), "{name}");
+        assert!(missing.contains(path), "{path}: {missing}");
+    }
+}
+
+#[test]
 fn help_texts_match_their_own_command() {
     let rig = Rig::new("helps", "");
     let help = |words: &[&str]| {
@@ -144,7 +159,7 @@ fn changelog_has_the_current_ledger_formats() {
 
 #[test]
 fn bounds_are_next_to_their_claims() {
-    let claim = between(SHARED, "All hosts together admit exactly as many requests as one host would.", "\n\n");
+    let claim = between(SHARED, "All hosts together admit no more requests than one host would, with", "\n\n");
     assert!(claim.contains("exception"), "{claim}");
     assert!(MAP.contains("no more than one would, within the bound of [`docs::explanation::shared_ledger`]"));
     let recorder = include_str!("../../../src/gateway/admin/recorder.rs");
