@@ -109,7 +109,7 @@ pub(crate) struct ClientConnection {
     stall: Mono,
     /// [`READING`], [`LAST`], [`PAUSED`] and multiples of [`BEGUN`].
     marks: u8,
-    /// True if the client has sent a valid credential: a key, or a token of the admin listener.
+    /// True if it was accepted on the admin listener.
     pub(crate) admin: bool,
     /// True if it has shown a credential: a key, or a token of the admin listener.
     pub(crate) known: bool,
@@ -381,8 +381,7 @@ impl ClientConnection {
         self.inbound.put_back(pool, message);
     }
 
-    /// Returns the next state of the connection after the message with this head has been answered. `close`: the answer
-    /// or the process requires its end.
+    /// Returns what happens to the connection after this answer. `close`: the answer or the process requires its end.
     #[inline]
     pub(crate) fn after_response(&self, meta: RequestMeta, close: bool) -> AfterResponse {
         let keep = meta.keep_alive && !close && !self.has(LAST) && self.oddity != Some(Oddity::Crowded);

@@ -69,7 +69,7 @@ pub(crate) struct Clients {
     pub(crate) queue: VecDeque<Next>,
     /// Clients whose pipelined requests wait until other connections have been served; each only once.
     pub(crate) paused: VecDeque<ClientId>,
-    /// The one being served.
+    /// The paused client whose requests are being continued.
     pub(crate) resumed: Option<ClientId>,
     /// Number of walks over all clients, for [`crate::gateway::Vitals`]: the cost of an event must not grow with their
     /// number.

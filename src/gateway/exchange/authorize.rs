@@ -1,5 +1,6 @@
-//! Decides from the head only if a request may pass: a straight line of checks in a fixed order; the first that fails
-//! determines the error. Has no side effects; the caller acts on the result.
+//! Checks from the head only whether a request may pass: a straight line of checks in a fixed order; the first that
+//! fails determines the error. Notes its findings in `found`, in `captured` and, for an unknown key, in `lookups`, and
+//! moves the key's windows in the meter to the present. The caller acts on the result.
 
 use super::paths::{Endpoint, Identified, unknown_path};
 use super::presented::{beside_credential, usual_key};

@@ -1,6 +1,6 @@
-//! Failure on the provider's side: its kind, its cause, and if another attempt may help. Pure; made by `stream`
-//! (statuses, broken streams), `reply` (complete answers) and the driver (connections), read by `attempt`, and turned
-//! into the client's error.
+//! Failure on the provider's side: its kind, its cause, and if another attempt may help. Pure: `provider_error` makes a
+//! fault from a status, `stream` and `reply` from a body, the driver from the end of a connection, other states from
+//! deadlines. `failover` reads it, `verdict` reports it to the breakers, `finish` turns it into the client's error.
 
 use crate::base::seam::{DialError, Ending};
 use crate::dialect::{Overflow, Reported};

@@ -110,7 +110,8 @@ impl State {
         self.answering().is_some_and(is_paused)
     }
 
-    /// True if its provider may be read although not all may. `drained`: the client has read everything that was sent.
+    /// True if its provider may be read now, although memory pressure stops others. `drained`: the client has read
+    /// everything that was sent.
     #[cold]
     pub(crate) fn has_turn(&self, own: ExchangeId, key: Option<KeyIx>, drained: bool, cx: &Cx) -> bool {
         let share = || match key {

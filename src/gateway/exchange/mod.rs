@@ -3,8 +3,8 @@
 //! is settled, and the usage record and the log line are written exactly once.
 //!
 //! A state owns its data, which is dropped with it: once the draft is dropped, the request is committed to its target.
-//! `dispatch` is the one place that takes it; the table
-//! in `transitions` lists the events of each state and what may follow.
+//! Only `dispatch` takes a state out of its exchange. The table in `transitions` lists the events of each state and the
+//! states that may follow.
 
 mod affinity;
 mod answer_end;

@@ -20,7 +20,7 @@ use crate::wire::ModelEndpoint;
 const BESIDE_BYTES_PER_TOKEN: u64 = 3;
 
 impl Request {
-    /// The targets of all of the model's targets that may be used.
+    /// The descriptions that the body is written for, one for each target that may be used.
     pub(super) fn takers<'a>(&'a self, index: usize, model: &'a Model) -> impl Iterator<Item = RequestTarget<'a>> {
         let setup = &self.setup;
         let before = if self.endpoint().is_some_and(ModelEndpoint::is_passthrough) { model.targets.len() } else { 0 };
@@ -37,7 +37,7 @@ impl Request {
         self.amount_of(payer, prompt, draft, &call.message)
     }
 
-    /// Like [`Exchange::amount`], for a payer that is known.
+    /// Like [`Request::amount`], for a payer that is known.
     #[inline]
     pub(super) fn amount_of(
         &self,

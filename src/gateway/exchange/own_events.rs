@@ -7,7 +7,7 @@ use crate::dialect::stream::heartbeat;
 use crate::dialect::{ResponseIdentity, SseStream, TranslationState, failure, opening};
 use crate::wire::{ModelEndpoint, Shape};
 
-/// Writes such events, in the client's API format.
+/// Writes heartbeats and final errors, in the client's API format.
 #[derive(Debug)]
 pub(super) enum EventWriter<'a> {
     /// The stream of the answer under way.

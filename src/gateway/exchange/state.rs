@@ -17,7 +17,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 /// The outgoing form of a request, which is used again.
 pub(crate) type Outgoing = Box<OutgoingRequest>;
 
-/// State of an exchange; the table of transitions is in the module's documentation.
+/// State of an exchange; [`super::transitions::TRANSITIONS`] is the table of its transitions.
 #[derive(Debug)]
 pub(crate) enum State {
     /// The ledger looks up the request's key.
@@ -139,7 +139,7 @@ pub(crate) struct Answering {
     pub(super) charged: u32,
 }
 
-/// The request of a response.
+/// The outgoing request while its answer arrives.
 #[derive(Debug, Default)]
 pub(crate) enum Draft {
     /// Another attempt may follow.
@@ -182,7 +182,7 @@ pub(crate) struct Committing {
     pub(super) by: Mono,
 }
 
-/// Kind of the last output.
+/// How the last output is sent.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FinalOutput {
     /// The end of a stream.

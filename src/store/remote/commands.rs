@@ -58,9 +58,9 @@ impl SharedStore for Remote {
         self.server.query(redis::cmd("DEL").arg(&name))
     }
 
-    /// Sends commands in one pipeline and returns the outcome of each, of at least one not [`Done::Late`]. After an
-    /// error the outcomes are unknown: rows are sent again under the same number; all other reservations end with the
-    /// host's name, which is not used again.
+    /// Sends commands in one pipeline and returns the outcome of each; an error if all are [`Done::Late`]. After an
+    /// error the caller cannot know which commands were executed. So it sends rows again under the same number, and
+    /// takes a new name for the host: all reservations under the former name end.
     fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         self.server.connect()?;
         let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);

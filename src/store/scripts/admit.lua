@@ -1,10 +1,10 @@
--- Admits one request with all of its accounts, its key and the groups above that, or with none, and says which limit
--- stands against it; atomic, like every script. May grant its host further requests of the same key.
+-- Admits one request in all of its accounts (its key and the groups above the key) or in none, and returns the limit
+-- that refuses it. Atomic, like every script. May grant its host further requests of the same key.
 -- KEYS: all windows by expiry, then those of each account, see `account`
 -- ARGV: see `host` and the names after it, then those of each account, see `account`
--- Before this script stand LIMITS, the names of the limits in the order of their values; RULING, by those names the
--- ruling when the limit stands against a request; and the other rulings: ADMITTED, LOOKED (nothing was to be admitted),
--- CALLED (what others were granted is called in), LATE, ENDED (the host's lease has ended).
+-- `store/remote/code.rs` defines variables before this script: LIMITS, the names of the limits in the order of their
+-- values; RULING, by name the ruling if this limit refuses a request; and the other rulings: ADMITTED, LOOKED (nothing
+-- was to be admitted), CALLED (the grants of other hosts are called in), LATE, ENDED (the host's lease has ended).
 -- Returns: ruling, the account that refuses, 1 if it is not spent but reserved, 1 if something is granted, requests,
 --          tokens, nano-dollars of it, then for each account: requests in the window, tokens in the window, tokens in
 --          the period, nano-dollars in the period, counted only for a budget
@@ -41,11 +41,11 @@ local function account(n)
     return own
 end
 
--- By this server's clock alone: one that a host has set differently must not make it forget.
+-- Uses only the clock of this server: a host with a wrong clock must not make counts expire.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- A question that the server comes to late may find grants ended whose hosts could not report their use meanwhile. It
--- changes nothing; its host asks again.
+-- If the server was delayed, grants may have ended before their hosts could report their use. So a request that is run
+-- late changes nothing, and its host sends it again.
 if now > late then
     return { LATE, 0, 0, 0, 0, 0, 0 }
 end
@@ -62,8 +62,8 @@ local function granted(name)
     return string.find(name, 'g', 1, true) ~= nil
 end
 
--- After the ledger was away what was granted counts beyond its time, until its host has come back and told what it has
--- used of all grants up to a number.
+-- After an outage of the ledger, a grant counts beyond its end, until its host has reconnected and reported the use of
+-- all grants up to this one's number.
 local spared = {}
 local function holds(name)
     if lives(name) or not granted(name) or not lives('spared') then
@@ -82,8 +82,8 @@ local function asked(name)
     return lives(name) or lives('spared') and not lives(name .. 'o')
 end
 
--- What is counted is a whole number as the server writes it. By anything else, which nothing could be added to either,
--- nobody is admitted.
+-- A counter is an integer as the server writes it. The server could not add to any other value, so such a counter
+-- admits no request.
 local function number(text)
     if text ~= '0' and not string.find(text, '^%-?[1-9]%d*$') then
         error('what is counted is not an integer')

@@ -4,12 +4,12 @@
 --       group of its holds: name, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of
 --       the period (ms), tokens reserved, how many, nano-dollars reserved, how many of them the
 --       ledger has admitted and the host has not confirmed yet
--- Returns: 1 done, 2 was done before; with it the names of what was passed over
+-- Returns: 1 done, 2 was done before; with it the names of the skipped counters
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 1 then
     return { 2 }
 end
--- A counter that is of the wrong type is passed over and named, so that it keeps nothing else from being written.
+-- A counter of the wrong type is skipped and reported, so that the other counters are still written.
 local odd = {}
 local function try(command, name, ...)
     local done = redis.pcall(command, name, ...)

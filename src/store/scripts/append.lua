@@ -10,7 +10,7 @@
 --       grant or "", and what was taken of it: requests, tokens, nano-dollars; requests that the ledger has admitted and
 --       that the host confirms
 -- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before, 3 not done since the one before was not;
---          with it the names of what was passed over
+--          with it the names of the skipped counters
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
 if last >= tonumber(number) then
@@ -21,7 +21,7 @@ end
 local lives = redis.call('EXISTS', prefix .. 'host:' .. host)
 local now = redis.call('TIME')[1] * 1000
 
--- A counter that is of the wrong type is passed over and named, so that it keeps nothing else from being written.
+-- A counter of the wrong type is skipped and reported, so that the other counters are still written.
 local odd = {}
 local function try(command, name, ...)
     local done = redis.pcall(command, name, ...)
@@ -136,8 +136,8 @@ local function trim(hash)
     end
 end
 
--- The first writes: where the rows themselves are not what they should be, or memory is full, nothing has been done. A
--- script that has written is refused nothing any more.
+-- The first writes: if the key of the rows has a wrong type, or memory is full, the script fails here and has changed
+-- nothing. After its first write, the server refuses a script no command for lack of memory.
 if ARGV[4] ~= '[]' then
     redis.call('XADD', KEYS[2], '*', 'rows', ARGV[4])
 end

@@ -1,12 +1,12 @@
 -- Gives leases back that have no row.
 -- ARGV: 1 prefix, 2 host, then for each and each of its accounts: name, "<start>:<end>" of the window, start of the period
 --       (ms), tokens reserved, nano-dollars reserved, "1" if the request was never sent and does not count
--- Returns: 1 done, 0 the host's lease has ended; with it the names of what was passed over
+-- Returns: 1 done, 0 the host's lease has ended; with it the names of the skipped counters
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 0 then
     return { 0 }
 end
--- A counter that is of the wrong type is passed over and named, so that it keeps nothing else from being written.
+-- A counter of the wrong type is skipped and reported, so that the other counters are still written.
 local odd = {}
 local function try(command, name, ...)
     local done = redis.pcall(command, name, ...)
