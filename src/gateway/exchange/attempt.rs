@@ -6,7 +6,7 @@ use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
 use super::provider_error::NOT_JSON;
-use super::state::{Answering, Attempting, Body, Draft, Half, Outgoing, State};
+use super::state::{Answering, AttemptStage, Attempting, Body, Draft, Outgoing, State};
 use super::targets::TriedAddresses;
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT};
@@ -69,7 +69,7 @@ impl Attempting {
         }
         job.attempt.take_place(&job.request, &draft, cx);
         match job.connect(None, cx) {
-            Ok((half, by, effect)) => NextStep::Enter(State::Attempting(Attempting { draft, half, by }), effect),
+            Ok((stage, by, effect)) => NextStep::Enter(State::Attempting(Attempting { draft, stage, by }), effect),
             Err(fault) => NextStep::Failed(draft, fault),
         }
     }
@@ -101,7 +101,7 @@ impl Attempting {
             Body::Stream(_) | Body::Bytes { .. } => self.by.min(first_byte),
             Body::Collect { .. } | Body::Offloaded { .. } => Mono::NEVER,
         };
-        let provider = if let Half::Open(provider) = self.half { Some(provider) } else { None };
+        let provider = if let AttemptStage::Open(provider) = self.stage { Some(provider) } else { None };
         let (draft, last) = (Draft::Kept(self.draft), Buf::default());
         let (paused, crowded, charged) = (false, false, 0);
         let answering = Answering { provider, body, draft, last, by, idle, paused, crowded, charged };

@@ -6,7 +6,7 @@ use super::job::RequestJob;
 use super::next::NextStep;
 use super::output::Output;
 use super::own_events::EventWriter;
-use super::state::{Attempting, Half, State};
+use super::state::{AttemptStage, Attempting, State};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::time::Mono;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -23,31 +23,31 @@ impl Attempting {
 
     /// Closes its connection, or its dials.
     pub(super) fn drop_provider(&mut self, out: &mut Output) {
-        let slow = self.half.dials().earlier.map(|(slow, _)| slow);
-        let other = slow.filter(|slow| self.half.provider() != Some(*slow));
-        for provider in self.half.provider().into_iter().chain(other) {
+        let slow = self.stage.dials().earlier.map(|(slow, _)| slow);
+        let other = slow.filter(|slow| self.stage.provider() != Some(*slow));
+        for provider in self.stage.provider().into_iter().chain(other) {
             out.release(provider, false);
         }
-        self.half = Half::Resolving;
+        self.stage = AttemptStage::Resolving;
     }
 
     /// A deadline of the request or of the present step has expired, or a heartbeat is due.
     pub(super) fn due(mut self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
         let now = call.cx.now.mono;
         let overdue = job.overdue(flow.unread, now);
-        let late = match self.half {
+        let late = match self.stage {
             _ if overdue.is_some() => overdue,
             _ if self.by > now => None,
-            Half::Renewing => return job.renewed(self.draft, call),
-            Half::Dialing(dials) => return self.dial_late(dials, job, call),
+            AttemptStage::Renewing => return job.renewed(self.draft, call),
+            AttemptStage::Dialing(dials) => return self.dial_late(dials, job, call),
             // The provider is not to blame.
-            Half::Open(_) if flow.unread => {
+            AttemptStage::Open(_) if flow.unread => {
                 let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
                 self.by = first_byte.map_or(Mono::NEVER, |timeout| now.after(timeout));
                 None
             }
-            Half::Open(_) => Some(Fault::from(FaultKind::FirstByteTimeout)),
-            Half::Resolving => Some(Fault::from(FaultKind::ConnectTimeout)),
+            AttemptStage::Open(_) => Some(Fault::from(FaultKind::FirstByteTimeout)),
+            AttemptStage::Resolving => Some(Fault::from(FaultKind::ConnectTimeout)),
         };
         if let Some(fault) = late {
             return self.failed(job, fault, false, call);

@@ -6,7 +6,7 @@ use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
 use super::request::Request;
-use super::state::{Attempting, Dials, Half};
+use super::state::{AttemptStage, Attempting, Dials};
 use super::targets::Attempt;
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
@@ -29,7 +29,7 @@ impl Attempting {
 
     /// This connection is established: closes the other dial, and remembers the address if it was not the first.
     pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, call: &mut DriverCall) -> Effect {
-        let (Dials { newest, earlier }, tried) = (self.half.dials(), job.attempt.addresses);
+        let (Dials { newest, earlier }, tried) = (self.stage.dials(), job.attempt.addresses);
         let (order, other) = match earlier {
             Some((earlier, order)) if earlier == provider => (order, newest),
             _ => (tried.order(), earlier.map(|(earlier, _)| earlier)),
@@ -37,7 +37,7 @@ impl Attempting {
         if let Some(other) = other {
             call.out.release(other, false);
         }
-        (self.half, self.by) = (Half::Open(provider), Mono::NEVER);
+        (self.stage, self.by) = (AttemptStage::Open(provider), Mono::NEVER);
         if order > 0
             && let Some(provider) = job.target_provider()
             && let Some(addr) = tried.address(order, addresses(provider, call.cx))
@@ -57,13 +57,13 @@ impl Attempting {
         why: DialError,
         call: &mut DriverCall,
     ) -> NextStep {
-        let Dials { newest, earlier } = self.half.dials();
+        let Dials { newest, earlier } = self.stage.dials();
         if newest.is_some_and(|newest| newest != id) {
-            self.half = Half::Dialing(Dials { newest, earlier: None });
+            self.stage = AttemptStage::Dialing(Dials { newest, earlier: None });
             return self.goes_on(Effect::Nothing);
         }
         let earlier = earlier.filter(|(earlier, _)| *earlier != id);
-        self.half = Half::Dialing(Dials { newest: None, earlier });
+        self.stage = AttemptStage::Dialing(Dials { newest: None, earlier });
         if matches!(why, DialError::Connect(_)) && job.attempt.next_address(&job.request, call.cx) {
             return self.dial_again(job, call);
         }
@@ -87,7 +87,7 @@ impl Attempting {
             return self.goes_on(Effect::Wait);
         }
         let slow = earlier.or(newest.map(|newest| (newest, order)));
-        self.half = Half::Dialing(Dials { newest: None, earlier: slow });
+        self.stage = AttemptStage::Dialing(Dials { newest: None, earlier: slow });
         if let (Some(_), Some(newest)) = (earlier, newest) {
             call.out.release(newest, false);
         }
@@ -111,9 +111,9 @@ impl Attempting {
     }
 
     fn dial_again(mut self, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
-        match job.connect(Some(self.half.dials()), call.cx) {
-            Ok((half, by, effect)) => {
-                (self.half, self.by) = (half, by);
+        match job.connect(Some(self.stage.dials()), call.cx) {
+            Ok((stage, by, effect)) => {
+                (self.stage, self.by) = (stage, by);
                 self.goes_on(effect)
             }
             Err(fault) => self.failed(job, *fault, false, call),
@@ -123,7 +123,11 @@ impl Attempting {
 
 impl RequestJob {
     /// Connection for the present target; a new one, not a kept one, if it is dialed `again`.
-    pub(super) fn connect(&mut self, again: Option<Dials>, cx: &mut Cx) -> Result<(Half, Mono, Effect), Box<Fault>> {
+    pub(super) fn connect(
+        &mut self,
+        again: Option<Dials>,
+        cx: &mut Cx,
+    ) -> Result<(AttemptStage, Mono, Effect), Box<Fault>> {
         let Some((_, target, provider)) = self.route() else {
             return Err(Box::new(Fault::from(FaultKind::Internal)));
         };
@@ -136,7 +140,7 @@ impl RequestJob {
             && !self.request.is_upload()
             && let Some(kept) = cx.upstreams.idle.take(target.provider)
         {
-            return Ok((Half::Open(kept), Mono::NEVER, Effect::Send(kept)));
+            return Ok((AttemptStage::Open(kept), Mono::NEVER, Effect::Send(kept)));
         }
         let (timeout, now, mut tried) = (target.limits.connect_timeout, cx.now.mono, self.attempt.addresses);
         let until = self.attempt.begun.after(timeout);
@@ -149,7 +153,7 @@ impl RequestJob {
         }
         let Some(addr) = tried.address(tried.order(), known) else {
             return match cx.upstreams.names.is_asked(host, port) {
-                Ok(()) => Ok((Half::Resolving, until, Effect::Wait)),
+                Ok(()) => Ok((AttemptStage::Resolving, until, Effect::Wait)),
                 Err(why) => Err(Box::new(nameless(provider, why))),
             };
         };
@@ -163,7 +167,7 @@ impl RequestJob {
         self.attempt.addresses = tried;
         // The name of the connection comes with `dialing`.
         let dials = Dials { newest: None, earlier: again.and_then(|dials| dials.earlier) };
-        Ok((Half::Dialing(dials), late, Effect::Dial(dial)))
+        Ok((AttemptStage::Dialing(dials), late, Effect::Dial(dial)))
     }
 }
 

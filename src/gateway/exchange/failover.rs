@@ -7,7 +7,7 @@ use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::next::NextStep;
 use super::request::Request;
-use super::state::{Answering, Attempting, Draft, Half, Outgoing, State};
+use super::state::{Answering, AttemptStage, Attempting, Draft, Outgoing, State};
 use super::targets::Attempt;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
@@ -116,7 +116,7 @@ impl RequestJob {
                 let timeout = self.target().map_or(Default::default(), |target| target.limits.connect_timeout);
                 let by = call.cx.now.mono.after(timeout);
                 return NextStep::Enter(
-                    State::Attempting(Attempting { draft, half: Half::Renewing, by }),
+                    State::Attempting(Attempting { draft, stage: AttemptStage::Renewing, by }),
                     Effect::Wait,
                 );
             }
@@ -152,7 +152,7 @@ impl RequestJob {
             let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }
-        NextStep::End(State::Attempting(Attempting { draft, half: Half::Resolving, by: Mono::NEVER }), fault)
+        NextStep::End(State::Attempting(Attempting { draft, stage: AttemptStage::Resolving, by: Mono::NEVER }), fault)
     }
 }
 

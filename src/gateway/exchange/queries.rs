@@ -2,7 +2,9 @@
 
 use super::event::ClientMessage;
 use super::job::RequestJob;
-use super::state::{Answering, Attempting, Body, Committing, Draft, Half, Queued, Reserving, State, Translating};
+use super::state::{
+    Answering, AttemptStage, Attempting, Body, Committing, Draft, Queued, Reserving, State, Translating,
+};
 use crate::base::time::Mono;
 use crate::gateway::budget::Promise;
 use crate::gateway::cx::{Cx, Setup};
@@ -63,7 +65,7 @@ impl State {
     /// True if it waits for this connection to be established.
     pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
         match self {
-            State::Attempting(Attempting { half: Half::Dialing(dials), .. }) => {
+            State::Attempting(Attempting { stage: AttemptStage::Dialing(dials), .. }) => {
                 dials.newest == Some(provider) || dials.earlier.is_some_and(|(earlier, _)| earlier == provider)
             }
             _ => false,
@@ -72,7 +74,7 @@ impl State {
 
     /// The connection that [`super::Effect::Dial`] asked for has this name.
     pub(crate) fn dialing(&mut self, provider: ProviderId) {
-        if let State::Attempting(Attempting { half: Half::Dialing(dials), .. }) = self {
+        if let State::Attempting(Attempting { stage: AttemptStage::Dialing(dials), .. }) = self {
             dials.newest = Some(provider);
         }
     }
@@ -80,7 +82,7 @@ impl State {
     /// The connection that carries the request.
     pub(crate) fn provider(&self) -> Option<ProviderId> {
         match self {
-            State::Attempting(attempting) => attempting.half.provider(),
+            State::Attempting(attempting) => attempting.stage.provider(),
             State::Answering(answering) => answering.provider,
             _ => None,
         }
@@ -130,7 +132,7 @@ impl State {
 
     /// True if it waits for the addresses of this host.
     pub(crate) fn awaits_name(&self, job: &RequestJob, host: &str, port: u16) -> bool {
-        let State::Attempting(Attempting { half: Half::Resolving, .. }) = self else { return false };
+        let State::Attempting(Attempting { stage: AttemptStage::Resolving, .. }) = self else { return false };
         job.target_provider().is_some_and(|provider| {
             let (hop, at) = provider.next_hop();
             **hop == *host && at == port
@@ -139,7 +141,8 @@ impl State {
 
     /// True if it waits for the secret of this origin.
     pub(crate) fn awaits_secret(&self, job: &RequestJob, origin: &Origin) -> bool {
-        matches!(self, State::Attempting(Attempting { half: Half::Renewing, .. })) && job.origin() == Some(origin)
+        matches!(self, State::Attempting(Attempting { stage: AttemptStage::Renewing, .. }))
+            && job.origin() == Some(origin)
     }
 
     /// Checks whether this waiting request can be served.

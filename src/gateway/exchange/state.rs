@@ -76,13 +76,13 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct Attempting {
     pub(super) draft: Outgoing,
-    pub(super) half: Half,
+    pub(super) stage: AttemptStage,
     pub(super) by: Mono,
 }
 
 /// Progress of an attempt.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Half {
+pub(crate) enum AttemptStage {
     /// The host's addresses are awaited.
     Resolving,
     /// Another secret is awaited.
@@ -93,18 +93,18 @@ pub(crate) enum Half {
     Open(ProviderId),
 }
 
-impl Half {
+impl AttemptStage {
     /// The dials under way.
     pub(super) fn dials(self) -> Dials {
-        if let Half::Dialing(dials) = self { dials } else { Dials { newest: None, earlier: None } }
+        if let AttemptStage::Dialing(dials) = self { dials } else { Dials { newest: None, earlier: None } }
     }
 
     /// The connection that is used or dialed.
     pub(super) fn provider(self) -> Option<ProviderId> {
         match self {
-            Half::Resolving | Half::Renewing => None,
-            Half::Dialing(Dials { newest, earlier }) => newest.or(earlier.map(|(earlier, _)| earlier)),
-            Half::Open(provider) => Some(provider),
+            AttemptStage::Resolving | AttemptStage::Renewing => None,
+            AttemptStage::Dialing(Dials { newest, earlier }) => newest.or(earlier.map(|(earlier, _)| earlier)),
+            AttemptStage::Open(provider) => Some(provider),
         }
     }
 }
