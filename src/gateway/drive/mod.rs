@@ -85,7 +85,7 @@ impl Driver {
         let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
         match effect {
             Effect::Nothing => {}
-            Effect::Wait => self.arm(cid),
+            Effect::Rearm => self.arm(cid),
             Effect::Translate(translate) => {
                 let Some(client) = self.clients.table.get_mut(cid) else { return };
                 let (mut draft, pool) = (translate.draft, &mut self.cx.memory.pool);
@@ -119,7 +119,7 @@ impl Driver {
             Effect::Again => self.clients.queue.push_back(Next::Tell(id, ExchangeEvent::BodyEnd)),
             Effect::Forward(forward) => {
                 self.clients.forward(&mut exchange.job, forward, &mut self.cx);
-                if forward.waits {
+                if forward.rearms {
                     self.arm(cid);
                 }
             }

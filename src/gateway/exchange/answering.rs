@@ -120,7 +120,7 @@ impl Answering {
             Body::Collect { .. } | Body::Error { .. } => return Effect::Nothing,
         };
         self.by = self.late(finish_seen, cx.now.mono);
-        Effect::Wait
+        Effect::Rearm
     }
 
     /// Releases everything that it holds. `key`: the key that the storage of a stream was charged to.

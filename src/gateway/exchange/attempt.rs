@@ -105,7 +105,7 @@ impl Attempting {
         let (draft, last) = (Draft::Kept(self.draft), Buf::default());
         let (paused, crowded, charged) = (false, false, 0);
         let answering = Answering { provider, body, draft, last, by, idle, paused, crowded, charged };
-        NextStep::Enter(State::Answering(answering), Effect::wait_until(by, self.by))
+        NextStep::Enter(State::Answering(answering), Effect::rearm_if_earlier(by, self.by))
     }
 
     fn body_for(

@@ -24,7 +24,7 @@ impl Attempting {
             _ => Mono::NEVER,
         };
         job.attempt.sent = now;
-        Effect::wait_until(by, std::mem::replace(&mut self.by, by))
+        Effect::rearm_if_earlier(by, std::mem::replace(&mut self.by, by))
     }
 
     /// This connection is established: closes the other dial, and remembers the address if it was not the first.
@@ -68,7 +68,7 @@ impl Attempting {
             return self.dial_again(job, call);
         }
         match earlier.is_some() {
-            true => self.goes_on(Effect::Wait),
+            true => self.goes_on(Effect::Rearm),
             false => self.failed(job, Fault::from(FaultKind::Dial(why)), false, call),
         }
     }
@@ -84,7 +84,7 @@ impl Attempting {
         if !job.attempt.next_address(&job.request, call.cx) {
             // Fewer addresses are known than when it began.
             self.by = until;
-            return self.goes_on(Effect::Wait);
+            return self.goes_on(Effect::Rearm);
         }
         let slow = earlier.or(newest.map(|newest| (newest, order)));
         self.stage = AttemptStage::Dialing(Dials { newest: None, earlier: slow });
@@ -153,7 +153,7 @@ impl RequestJob {
         }
         let Some(addr) = tried.address(tried.order(), known) else {
             return match cx.upstreams.names.is_asked(host, port) {
-                Ok(()) => Ok((AttemptStage::Resolving, until, Effect::Wait)),
+                Ok(()) => Ok((AttemptStage::Resolving, until, Effect::Rearm)),
                 Err(why) => Err(Box::new(nameless(provider, why))),
             };
         };

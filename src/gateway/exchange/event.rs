@@ -97,8 +97,8 @@ pub(crate) struct DriverCall<'a> {
 pub(crate) enum Effect {
     /// Do nothing; no deadline has become earlier.
     Nothing,
-    /// Do nothing except update deadlines.
-    Wait,
+    /// Set the timer of the connection again: a deadline may have become earlier.
+    Rearm,
     /// Lend the client's message out to be translated, with this draft.
     Translate(Box<Translate>),
     /// Have the bounded requests of its key count their prompts, then report [`ExchangeEvent::Counted`] to this one.
@@ -140,10 +140,10 @@ impl Effect {
         Effect::Refuse(Box::new(refusal), outcome)
     }
 
-    /// Waits until the deadline `by`, which takes the place of `former`.
+    /// Sets the timer again if the deadline `by`, which replaces `former`, is earlier.
     #[inline]
-    pub(super) fn wait_until(by: Mono, former: Mono) -> Effect {
-        if by < former { Effect::Wait } else { Effect::Nothing }
+    pub(super) fn rearm_if_earlier(by: Mono, former: Mono) -> Effect {
+        if by < former { Effect::Rearm } else { Effect::Nothing }
     }
 
     /// True if the exchange is over, or its head is authorized again.
@@ -167,7 +167,7 @@ pub(crate) struct Forward {
     /// The request's bytes are not needed any more.
     pub(crate) commits: bool,
     /// A deadline has become earlier.
-    pub(crate) waits: bool,
+    pub(crate) rearms: bool,
     /// The events are captured.
     pub(crate) captured: bool,
 }
@@ -176,7 +176,7 @@ impl Forward {
     /// True if events are sent and nothing else follows.
     #[inline]
     pub(crate) fn is_mere_news(self) -> bool {
-        !self.opens && !self.commits && !self.waits && !self.captured
+        !self.opens && !self.commits && !self.rearms && !self.captured
     }
 }
 

@@ -117,7 +117,7 @@ impl RequestJob {
                 let by = call.cx.now.mono.after(timeout);
                 return NextStep::Enter(
                     State::Attempting(Attempting { draft, stage: AttemptStage::Renewing, by }),
-                    Effect::Wait,
+                    Effect::Rearm,
                 );
             }
         }

@@ -145,8 +145,8 @@ pub(super) fn await_row(
     };
     call.cx.accounts.ledger.hold_back(row.get(), call.message.exchange);
     let effect = match committing.kind {
-        FinalOutput::Events => job.forward(Forward { waits: true, ..forward }, call),
-        FinalOutput::Whole | FinalOutput::Bulk => Effect::Wait,
+        FinalOutput::Events => job.forward(Forward { rearms: true, ..forward }, call),
+        FinalOutput::Whole | FinalOutput::Bulk => Effect::Rearm,
     };
     (committing, effect)
 }

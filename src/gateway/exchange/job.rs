@@ -101,7 +101,7 @@ impl RequestJob {
     #[inline]
     pub(super) fn forward(&mut self, forward: Forward, call: &mut DriverCall) -> Effect {
         if call.out.bytes.is_empty() {
-            return if forward.waits { Effect::Wait } else { Effect::Nothing };
+            return if forward.rearms { Effect::Rearm } else { Effect::Nothing };
         }
         let forward = Forward { opens: self.open(), captured: self.request.meta.captured, ..forward };
         if call.cx.is_long(call.out.bytes.len()) {

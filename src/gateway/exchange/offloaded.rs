@@ -30,7 +30,7 @@ impl Answering {
         };
         let of = JobOwner { exchange: call.message.exchange, key: job.request.found.key, serial };
         call.cx.offload(of, lent, identity, task);
-        Ok(Effect::Wait)
+        Ok(Effect::Rearm)
     }
 
     /// Handles the result of a helper thread for a piece of the answer.

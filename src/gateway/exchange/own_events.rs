@@ -60,17 +60,17 @@ impl RequestJob {
     pub(super) fn heartbeat(&mut self, drained: bool, writer: EventWriter<'_>, call: &mut DriverCall) -> Effect {
         let now = call.cx.now.mono;
         let Some(admitted) = self.admitted.as_mut().filter(|admitted| admitted.beat <= now) else {
-            return Effect::Wait;
+            return Effect::Rearm;
         };
         admitted.beat = now.after(self.request.setup.config.server.heartbeat_after);
-        let Some(endpoint) = self.request.endpoint().filter(|_| drained) else { return Effect::Wait };
+        let Some(endpoint) = self.request.endpoint().filter(|_| drained) else { return Effect::Rearm };
         call.out.bytes.clear();
         let identity = self.request.counted_identity(call.cx.now.unix);
         self.attempt.told = writer.heartbeat(endpoint.shape, self.attempt.told, &identity, &mut call.out.bytes);
         Effect::Forward(Forward {
             opens: self.open(),
             commits: false,
-            waits: true,
+            rearms: true,
             captured: self.request.meta.captured,
         })
     }

@@ -89,7 +89,7 @@ impl Queued {
         let by = now.after(job.request.may_wait(queue.wait));
         // The time of a failed attempt counts as part of sending the request.
         (job.attempt.sent, job.attempt.first) = (Mono::NEVER, Mono::NEVER);
-        NextStep::Enter(State::Queued(Queued { draft, own, since: now, by }), Effect::Wait)
+        NextStep::Enter(State::Queued(Queued { draft, own, since: now, by }), Effect::Rearm)
     }
 
     /// Starts the attempt: the request is first in its queue, and a slot is free.

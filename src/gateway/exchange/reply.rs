@@ -136,7 +136,7 @@ impl Answering {
             None => OffloadTask::Reply { body, from, to, state, chunked },
         };
         call.cx.offload(of, lent, identity, task);
-        Ok(Effect::Wait)
+        Ok(Effect::Rearm)
     }
 
     /// A helper thread has read a complete response; `body` is the output for the client.

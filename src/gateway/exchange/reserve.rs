@@ -74,7 +74,7 @@ impl Reserving {
         let lease = call.cx.accounts.meter.lease_for(payer, call.cx.now.unix, reserved);
         let (key, limits) = (payer.key, Limits::of(payer.plan));
         let reserving = Reserving::put(key, Some(draft), lease, limits, call);
-        NextStep::Enter(State::Reserving(reserving), Effect::Wait)
+        NextStep::Enter(State::Reserving(reserving), Effect::Rearm)
     }
 
     /// Asks the shared ledger for the state of the key, since other hosts use it too. `None` if the local state is

@@ -136,7 +136,7 @@ impl Answering {
             true => admitted.beat,
             false => now.after(job.request.setup.config.server.heartbeat_after),
         };
-        let waits = by < self.by || beat < admitted.beat;
+        let rearms = by < self.by || beat < admitted.beat;
         self.by = by;
         admitted.beat = beat;
         let mut commits = false;
@@ -158,7 +158,7 @@ impl Answering {
             job.notes.note_finish(&job.request, finish_seen, &out.bytes);
             captured = job.request.meta.captured;
         }
-        Forward { opens: false, commits, waits, captured }
+        Forward { opens: false, commits, rearms, captured }
     }
 
     /// Part of an answer has been relayed; true if the request's bytes are not needed any more.

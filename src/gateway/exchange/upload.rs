@@ -26,7 +26,7 @@ impl State {
     pub(super) fn form_came(&mut self, job: &mut RequestJob, complete: bool, call: &mut DriverCall) -> Effect {
         let (held, now) = (call.message.body.len(), call.cx.now.mono);
         let body_timeout = job.request.setup.config.server.body_timeout;
-        let Some(draft) = self.form_draft() else { return Effect::Wait };
+        let Some(draft) = self.form_draft() else { return Effect::Rearm };
         if complete {
             draft.scan.form_completed();
             job.request.read = now;
@@ -34,7 +34,7 @@ impl State {
             if let (Some(admitted), Some(timeout), false) = (&mut job.admitted, timeout, job.attempt.has_events) {
                 admitted.until = now.after(timeout);
             }
-            return Effect::Wait;
+            return Effect::Rearm;
         }
         let upload = draft.upload.as_mut();
         let is_too_slow = upload.is_some_and(|upload| {
@@ -43,7 +43,7 @@ impl State {
         });
         match is_too_slow {
             true => self.refuse_form(job, Refusal::body_too_slow(body_timeout), call),
-            false => Effect::Wait,
+            false => Effect::Rearm,
         }
     }
 
