@@ -47,7 +47,7 @@ pub(crate) struct AccessLogLine<'a> {
     pub(crate) peer: IpAddr,
     pub(crate) key: Option<Key<'a>>,
     /// Attribution that the client supplied.
-    pub(crate) said: Option<&'a ClientAttribution>,
+    pub(crate) extras: Option<&'a ClientAttribution>,
     /// Class of the client program; empty if the configuration does not keep it.
     pub(crate) client: &'static str,
     pub(crate) model: Option<&'a str>,
@@ -85,12 +85,12 @@ impl AccessLogLine<'_> {
         } else {
             out.push(b'"');
         }
-        if let Some(said) = self.said {
+        if let Some(extras) = self.extras {
             for (name, value) in [
-                (",\"user\":", &said.user),
-                (",\"session\":", &said.session),
-                (",\"agent\":", &said.agent),
-                (",\"parent_agent\":", &said.parent_agent),
+                (",\"user\":", &extras.user),
+                (",\"session\":", &extras.session),
+                (",\"agent\":", &extras.agent),
+                (",\"parent_agent\":", &extras.parent_agent),
             ] {
                 if let Some(value) = value {
                     out.extend_from_slice(name.as_bytes());
@@ -129,9 +129,9 @@ impl AccessLogLine<'_> {
             write_usage(usage, out);
         }
         self.write_times(out);
-        if let Some(said) = self.said.filter(|said| !said.client_request_id.is_empty()) {
+        if let Some(extras) = self.extras.filter(|extras| !extras.client_request_id.is_empty()) {
             out.extend_from_slice(b",\"client_request_id\":\"");
-            out.extend_from_slice(&said.client_request_id);
+            out.extend_from_slice(&extras.client_request_id);
             out.push(b'"');
         }
         out.extend_from_slice(b"}\n");

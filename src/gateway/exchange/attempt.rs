@@ -180,8 +180,8 @@ impl Attempting {
         }
         let own = std::str::from_utf8(content_type).unwrap_or_default();
         let is_usable = (1..=TYPE_MAX).contains(&own.len()) && own.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-        let said = job.request.said.get_or_insert_default();
-        said.answer_type = Some(if is_usable { own.into() } else { UNKNOWN_TYPE.into() });
+        let extras = job.request.extras.get_or_insert_default();
+        extras.answer_type = Some(if is_usable { own.into() } else { UNKNOWN_TYPE.into() });
         Ok(Some(Body::Bytes { came: 0 }))
     }
 

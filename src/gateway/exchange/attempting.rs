@@ -81,8 +81,8 @@ impl RequestJob {
                 }
                 _ => template.write(target, draft.length, passthrough, same_shape, out),
             }
-            if let Some(said) = &self.request.said
-                && let Some(credential) = &said.credential
+            if let Some(extras) = &self.request.extras
+                && let Some(credential) = &extras.credential
                 && self.takes_clients()
             {
                 credential.write(out);

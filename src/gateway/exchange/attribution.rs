@@ -35,12 +35,12 @@ impl Request {
             [] => session.map(|name| call.cx.report.hash_key.session(name.as_bytes())),
             name => Some(call.cx.report.hash_key.session(name)),
         };
-        let said = self.said.get_or_insert_default();
-        (said.user, said.session) = (user, session);
+        let extras = self.extras.get_or_insert_default();
+        (extras.user, extras.session) = (user, session);
         if draft.head.names_agent {
             let [agent, parent] = agents(call.message.head, header);
             let hash = |name: &[u8]| (!name.is_empty()).then(|| call.cx.report.hash_key.session(name));
-            (said.agent, said.parent_agent) = (hash(agent), hash(parent));
+            (extras.agent, extras.parent_agent) = (hash(agent), hash(parent));
         }
     }
 }
@@ -52,7 +52,7 @@ impl Request {
         let session = head.field(HeaderField::Session).of(bytes);
         let is_kept = self.setup.config.server.attribution != Attribution::Off && self.found.key.is_some();
         if is_kept && !session.is_empty() {
-            self.said.get_or_insert_default().session = Some(cx.report.hash_key.session(session));
+            self.extras.get_or_insert_default().session = Some(cx.report.hash_key.session(session));
         }
     }
 }

@@ -61,7 +61,7 @@ impl RequestJob {
             if model.client_credential {
                 let prefix = &self.request.setup.config.server.key_prefix;
                 let credential = ClientCredential::read(&draft.head, call.message.head, prefix)?;
-                self.request.said.get_or_insert_default().credential = Some(credential);
+                self.request.extras.get_or_insert_default().credential = Some(credential);
             }
             call.cx.access.payer(key, &call.cx.setup.config).ok()
         };

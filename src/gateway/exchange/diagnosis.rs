@@ -111,7 +111,7 @@ impl RequestNotes {
         if request.asked.is_some() {
             kind = mix(kind, request.model().map_or(0, |model| model.id.as_ptr().addr() as u64));
         }
-        if let Some(session) = request.said.as_ref().and_then(|said| said.session.as_ref()) {
+        if let Some(session) = request.extras.as_ref().and_then(|extras| extras.session.as_ref()) {
             kind = mix_bytes(kind, session.as_bytes());
         }
         if let Some(diagnosis) = &self.0 {
@@ -202,7 +202,7 @@ impl RequestJob {
         let provider = self.request.setup.config.providers.get(target.provider)?;
         let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
         let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
-        let own = self.request.said.as_ref().and_then(|said| said.credential.as_ref());
+        let own = self.request.extras.as_ref().and_then(|extras| extras.credential.as_ref());
         let told = told.chain(own.into_iter().flat_map(ClientCredential::parts));
         let short = own.and_then(|own| without_words(message, own.parts()));
         Some(mask(short.as_deref().unwrap_or(message), &target.model, &model.id, told))

@@ -28,7 +28,7 @@ impl RequestJob {
         let client_request_id = head.field(HeaderField::XRequestId).of(bytes);
         if !client_request_id.is_empty() {
             let told = told(client_request_id, &cx.setup.config.server.key_prefix);
-            request.said.get_or_insert_default().client_request_id = told;
+            request.extras.get_or_insert_default().client_request_id = told;
         }
         let trusted = &request.setup.config.server.trusted_proxies;
         if !trusted.is_empty() {

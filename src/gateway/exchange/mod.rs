@@ -99,7 +99,7 @@ impl Exchange {
             found: Identified::default(),
             cors: CorsPolicy::Off,
             asked: None,
-            said: None,
+            extras: None,
             setup: cx.setup.clone(),
             received: cx.now.mono,
             read: Mono::NEVER,

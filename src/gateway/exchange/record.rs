@@ -32,7 +32,7 @@ impl RequestJob {
         else {
             return Some((bill, None));
         };
-        let said = self.request.said.as_deref();
+        let extras = self.request.extras.as_deref();
         let row = Row {
             request: self.request.id.raw(),
             key: cx.access.keys.get(self.request.found.key?).id(),
@@ -49,11 +49,11 @@ impl RequestJob {
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
             group,
-            user: said.and_then(|said| said.user.clone()),
-            session: said.and_then(|said| said.session.clone()),
+            user: extras.and_then(|extras| extras.user.clone()),
+            session: extras.and_then(|extras| extras.session.clone()),
             client: self.request.meta.agent,
-            agent: said.and_then(|said| said.agent.clone()),
-            parent_agent: said.and_then(|said| said.parent_agent.clone()),
+            agent: extras.and_then(|extras| extras.agent.clone()),
+            parent_agent: extras.and_then(|extras| extras.parent_agent.clone()),
             trace: self.notes.0.as_ref().and_then(|diagnosis| diagnosis.trace_text()),
             lease: admitted.lease,
         };
@@ -120,7 +120,7 @@ impl RequestJob {
             endpoint: request.endpoint_name(),
             peer: self.notes.caller(request, cx).into(),
             key: self.notes.presented(request).map(|key| cx.access.keys.get(key)),
-            said: request.said.as_deref(),
+            extras: request.extras.as_deref(),
             client: request.meta.agent.name(),
             model: request.model().map(|model| &*model.id).or_else(|| self.notes.0.as_ref()?.model.as_deref()),
             target: target.map(|target| (&*target.label, at.attempts.into())),

@@ -26,7 +26,7 @@ pub(crate) struct Request {
     /// Properties that the body sets, once they are known.
     pub(super) asked: Option<Asked>,
     /// Attribution that the client supplied, if any.
-    pub(crate) said: Option<Box<ClientAttribution>>,
+    pub(crate) extras: Option<Box<ClientAttribution>>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
     /// When the head was complete.
@@ -100,7 +100,7 @@ impl Request {
 
     /// Content type of an answer in pieces.
     pub(crate) fn answer_type(&self) -> &str {
-        let own = self.said.as_ref().and_then(|said| said.answer_type.as_deref());
+        let own = self.extras.as_ref().and_then(|extras| extras.answer_type.as_deref());
         own.unwrap_or(EVENTS)
     }
 
