@@ -202,8 +202,8 @@ impl Attempting {
         if endpoint.is_passthrough() {
             stream.awaits(draft.scan.fields().choices());
         }
-        if job.attempt.told > 0 {
-            stream.resume(job.attempt.told, cx.now.unix.secs());
+        if job.attempt.heartbeats_sent > 0 {
+            stream.resume(job.attempt.heartbeats_sent, cx.now.unix.secs());
         }
         Some(stream)
     }

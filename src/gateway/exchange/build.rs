@@ -88,7 +88,7 @@ impl RequestNotes {
             let mut tell = |name: &[u8]| {
                 plain.clear();
                 unescape(beginning(name), &mut plain);
-                request.told(&plain)
+                request.printable_word(&plain)
             };
             let lost = lost.iter().map(|name| name.as_bytes());
             let names = names.chain(lost).take(DROPPED_MAX).map(&mut tell).collect();

@@ -33,7 +33,7 @@ const MODEL_LOOKED_AT: usize = 16 << 10;
 
 /// A word of a client or a provider as it is reported: escaped, checked for keys, then cut. `prefix`: the prefix of our
 /// own keys. A word may be as long as a body: no step reads more than its beginning.
-pub(super) fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
+pub(super) fn printable_word(word: &[u8], prefix: &str) -> Box<[u8]> {
     let word = beginning(word);
     // A path has its escapes still in it.
     let hidden = || word.contains(&b'%') && holds_key(&percent::decoded(word), prefix);
@@ -43,7 +43,7 @@ pub(super) fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
     }
 }
 
-/// The part of a word that [`told`] reads.
+/// The part of a word that [`printable_word`] reads.
 pub(super) fn beginning(word: &[u8]) -> &[u8] {
     &word[..word.len().min(TOLD_LOOKED_AT_MAX)]
 }
@@ -76,8 +76,8 @@ impl Body {
 impl RequestNotes {
     /// The request fails with `fault`, in attempt number `last`.
     pub(super) fn note_end(&mut self, request: &Request, fault: &Fault, last: u32) {
-        let code = request.told(fault.code.as_deref().unwrap_or_default().as_bytes());
-        let param = request.told(fault.param.as_deref().unwrap_or_default().as_bytes());
+        let code = request.printable_word(fault.code.as_deref().unwrap_or_default().as_bytes());
+        let param = request.printable_word(fault.param.as_deref().unwrap_or_default().as_bytes());
         let diagnosis = self.get_mut();
         diagnosis.failed.pop_if(|failed| failed.number == last);
         diagnosis.cause = Some(fault.cause());
@@ -142,7 +142,7 @@ impl RequestNotes {
         ended: Option<KeyIx>,
     ) {
         if refusal.kind == RefusalKind::NotFound || refusal.status == 405 {
-            let path = request.told(head.path.of(bytes));
+            let path = request.printable_word(head.path.of(bytes));
             self.get_mut().path = path;
         }
         if ended.is_some() {
@@ -152,7 +152,7 @@ impl RequestNotes {
 
     /// No model has the requested name, or the key may not use the model at this endpoint.
     pub(crate) fn note_asked(&mut self, request: &Request, name: &str) {
-        let asked = request.told(name.as_bytes());
+        let asked = request.printable_word(name.as_bytes());
         self.get_mut().asked = asked;
     }
 
@@ -222,8 +222,8 @@ impl RequestJob {
 
 impl Request {
     /// A word of a client or a provider as it is reported.
-    pub(super) fn told(&self, word: &[u8]) -> Box<[u8]> {
-        told(word, &self.setup.config.server.key_prefix)
+    pub(super) fn printable_word(&self, word: &[u8]) -> Box<[u8]> {
+        printable_word(word, &self.setup.config.server.key_prefix)
     }
 }
 
@@ -245,8 +245,8 @@ mod tests {
 
     #[test]
     fn foreign_text_is_cut_and_escaped_and_a_key_is_masked() {
-        assert_eq!(&*told(b"a\"b\n", "tg_"), b"a%22b%0a");
-        assert_eq!(told(&[b'x'; 5000], "tg_").len(), TOLD_BYTES_MAX);
+        assert_eq!(&*printable_word(b"a\"b\n", "tg_"), b"a%22b%0a");
+        assert_eq!(printable_word(&[b'x'; 5000], "tg_").len(), TOLD_BYTES_MAX);
         let key = format!("tg_live_{}", "aB3".repeat(17));
         let long = format!("{}{key}", "x".repeat(TOLD_BYTES_MAX - 20));
         for text in [
@@ -264,12 +264,12 @@ mod tests {
             &format!("/v1/%74g%5Flive_{}", &key[8..]),
             &long,
         ] {
-            assert_eq!(&*told(text.as_bytes(), "tg_"), STARS, "{text}");
+            assert_eq!(&*printable_word(text.as_bytes(), "tg_"), STARS, "{text}");
         }
         for text in
             ["req_0123456789abcdef0123", "3f2c-77aa-task-sk-1", "tg_7", "", "my-trace:42", "atg_live_0123456789ab"]
         {
-            assert_eq!(&*told(text.as_bytes(), "tg_"), text.as_bytes());
+            assert_eq!(&*printable_word(text.as_bytes(), "tg_"), text.as_bytes());
         }
     }
 }

@@ -65,7 +65,7 @@ impl State {
         if let Some(endpoint) = job.request.endpoint() {
             let identity = job.request.counted_identity(call.cx.now.unix);
             let words = local::words(&refusal, job.request.id.as_str());
-            if !writer.failure(endpoint, job.attempt.told, &words, &identity, &mut call.out.bytes) {
+            if !writer.failure(endpoint, job.attempt.heartbeats_sent, &words, &identity, &mut call.out.bytes) {
                 return Effect::Cut(outcome);
             }
         }

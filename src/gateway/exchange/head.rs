@@ -1,7 +1,7 @@
 //! Checks of a request's head, before its body is read.
 
 use super::authorize::{self, AuthContext, Readiness};
-use super::diagnosis::told;
+use super::diagnosis::printable_word;
 use super::job::RequestJob;
 use super::paths::Endpoint;
 use super::presented::presented;
@@ -27,8 +27,8 @@ impl RequestJob {
         let request = &mut self.request;
         let client_request_id = head.field(HeaderField::XRequestId).of(bytes);
         if !client_request_id.is_empty() {
-            let told = told(client_request_id, &cx.setup.config.server.key_prefix);
-            request.extras.get_or_insert_default().client_request_id = told;
+            let printable = printable_word(client_request_id, &cx.setup.config.server.key_prefix);
+            request.extras.get_or_insert_default().client_request_id = printable;
         }
         let trusted = &request.setup.config.server.trusted_proxies;
         if !trusted.is_empty() {

@@ -23,15 +23,15 @@ pub(super) enum EventWriter<'a> {
 impl EventWriter<'_> {
     /// Writes a heartbeat. Returns the events that the client has got: another attempt may follow as long as none has
     /// arrived, and continues after them.
-    fn heartbeat(self, shape: Shape, told: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+    fn heartbeat(self, shape: Shape, heartbeats_sent: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         match self {
             EventWriter::Stream(stream) => stream.heartbeat(shape, identity, out),
-            EventWriter::Opening(state) => opening(shape, told, state, identity, out),
+            EventWriter::Opening(state) => opening(shape, heartbeats_sent, state, identity, out),
             EventWriter::Alone => {
                 heartbeat(shape, out);
-                told
+                heartbeats_sent
             }
-            EventWriter::Nothing => told,
+            EventWriter::Nothing => heartbeats_sent,
         }
     }
 
@@ -39,7 +39,7 @@ impl EventWriter<'_> {
     pub(super) fn failure(
         self,
         endpoint: ModelEndpoint,
-        told: u16,
+        heartbeats_sent: u16,
         words: &ErrorWords<'_>,
         identity: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
@@ -47,7 +47,7 @@ impl EventWriter<'_> {
         match self {
             EventWriter::Nothing => return false,
             EventWriter::Stream(stream) => stream.fail(endpoint, words, identity, out),
-            EventWriter::Opening(state) => failure(endpoint, told, state, words, identity, out),
+            EventWriter::Opening(state) => failure(endpoint, heartbeats_sent, state, words, identity, out),
             EventWriter::Alone => failure(endpoint, 0, None, words, identity, out),
         }
         true
@@ -66,7 +66,8 @@ impl RequestJob {
         let Some(endpoint) = self.request.endpoint().filter(|_| drained) else { return Effect::Rearm };
         call.out.bytes.clear();
         let identity = self.request.counted_identity(call.cx.now.unix);
-        self.attempt.told = writer.heartbeat(endpoint.shape, self.attempt.told, &identity, &mut call.out.bytes);
+        self.attempt.heartbeats_sent =
+            writer.heartbeat(endpoint.shape, self.attempt.heartbeats_sent, &identity, &mut call.out.bytes);
         Effect::Forward(Forward {
             opens: self.open(),
             commits: false,

@@ -37,7 +37,7 @@ pub(crate) struct Attempt {
     /// The first event of a stream has arrived.
     pub(super) has_events: bool,
     /// Events of a response that were sent as heartbeats before any arrived.
-    pub(super) told: u16,
+    pub(super) heartbeats_sent: u16,
 }
 
 /// The present target was tried on a kept connection that turned out to be closed: only a fresh one will do.
@@ -195,7 +195,7 @@ impl Default for Attempt {
             sent: Mono::NEVER,
             first: Mono::NEVER,
             has_events: false,
-            told: 0,
+            heartbeats_sent: 0,
         }
     }
 }
