@@ -236,7 +236,7 @@ impl Driver {
                 let id = self.exchanges.insert(exchange);
                 self.read_body(id, head);
             }
-            HeadOutcome::Quota => self.look(exchange),
+            HeadOutcome::Quota => self.answer_quota(exchange),
             HeadOutcome::Unknown(key) => self.identify(exchange, key, head),
             HeadOutcome::Answered => {}
         }
@@ -345,7 +345,7 @@ impl Driver {
     }
 
     /// Answers with the caller's quota status; from the shared ledger if there is one.
-    fn look(&mut self, exchange: Exchange) {
+    fn answer_quota(&mut self, exchange: Exchange) {
         let cid = exchange.job.request.client;
         let id = self.exchanges.insert(exchange);
         let (Some(exchange), Some(client)) = (self.exchanges.get_mut(id), self.clients.table.get_mut(cid)) else {
@@ -353,7 +353,7 @@ impl Driver {
         };
         let (head, body) = client.message();
         let message = ClientMessage { exchange: id, head, body, storage: 0 };
-        if exchange.look(&mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx }) {
+        if exchange.ask_for_quota(&mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx }) {
             client.begin_answer(Some(id));
         } else if let Some(mut exchange) = self.exchanges.remove(id) {
             self.clients.answer_local(&mut exchange, Endpoint::Quota, &mut self.cx);

@@ -142,8 +142,8 @@ impl Exchange {
     }
 
     /// Asks the shared ledger for the state of the key. Returns false if the local state is enough.
-    pub(crate) fn look(&mut self, call: &mut DriverCall) -> bool {
-        let Some(reserving) = Reserving::look(&self.job, call) else { return false };
+    pub(crate) fn ask_for_quota(&mut self, call: &mut DriverCall) -> bool {
+        let Some(reserving) = Reserving::ask_for_quota(&self.job, call) else { return false };
         self.state = State::Reserving(reserving);
         true
     }
