@@ -64,23 +64,23 @@ impl Driver {
         let storage = if matches!(event, ExchangeEvent::Body { .. }) { client.payload_storage() } else { 0 };
         let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.job.request.found.key);
         let effect = exchange.on(event, &mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx });
-        self.done(id, effect);
+        self.perform(id, effect);
         self.cx.free_heavy(key);
     }
 
     /// Performs the effect of an event of an exchange.
     #[inline]
-    fn done(&mut self, id: ExchangeId, effect: Effect) {
+    fn perform(&mut self, id: ExchangeId, effect: Effect) {
         while let Some((id, complete)) = self.clients.out.take_released() {
             self.providers.part(id, complete, &mut self.cx);
         }
         match effect {
             Effect::Nothing => {}
-            other => self.follow(id, other),
+            other => self.perform_other(id, other),
         }
     }
 
-    fn follow(&mut self, id: ExchangeId, effect: Effect) {
+    fn perform_other(&mut self, id: ExchangeId, effect: Effect) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
         match effect {
@@ -127,7 +127,7 @@ impl Driver {
                 self.clients.forward_bulk(&mut exchange.job, forward, bytes, &mut self.cx);
                 self.arm(cid);
             }
-            effect => self.conclude(id, effect),
+            effect => self.perform_end(id, effect),
         }
     }
 
@@ -151,7 +151,7 @@ impl Driver {
     }
 
     /// Performs the effects of the end of an exchange.
-    fn conclude(&mut self, id: ExchangeId, effect: Effect) {
+    fn perform_end(&mut self, id: ExchangeId, effect: Effect) {
         // Kept in place: unpacking would copy it once more.
         let mut removed = self.exchanges.remove(id);
         let Some(exchange) = &mut removed else { return };

@@ -208,7 +208,7 @@ impl Driver {
                     Ok(forward) if forward.is_mere_news() => {
                         pass_on(client, &job.request, &self.clients.out.bytes, &mut self.cx);
                     }
-                    Ok(forward) => self.done(xid, Effect::Forward(forward)),
+                    Ok(forward) => self.perform(xid, Effect::Forward(forward)),
                     Err(alike) => self.provider_data(xid, payload, alike),
                 }
             }
@@ -249,7 +249,7 @@ impl Driver {
         if effect.is_mere_news() && !self.clients.out.releases() {
             return pass_on(client, &exchange.job.request, &self.clients.out.bytes, &mut self.cx);
         }
-        self.done(xid, effect);
+        self.perform(xid, effect);
     }
 
     fn provider_head(&mut self, id: ProviderId, head: &ResponseHead, came: &[u8]) {
