@@ -7,7 +7,7 @@ use crate::base::time::Mono;
 use crate::gateway::budget::Gate;
 use crate::gateway::exchange::capturing;
 use crate::gateway::exchange::fault::FaultKind;
-use crate::gateway::exchange::{ClientMessage, Dial, DriverCall, Effect, Exchange, ExchangeEvent};
+use crate::gateway::exchange::{Alike, ClientMessage, Dial, DriverCall, Effect, Exchange, ExchangeEvent};
 use crate::gateway::ids::{ExchangeId, ProviderId, client_conn, provider_conn};
 use crate::gateway::provider::connection::Ended;
 use crate::gateway::provider::{ProviderConnection, ProviderEvent};
@@ -205,11 +205,11 @@ impl Driver {
             if let Some(client) = client.filter(|_| !payload.is_empty()) {
                 match answering.pass_alike(job, payload, &mut self.clients.out, &mut self.cx) {
                     // The common case: both connections are available.
-                    Ok(forward) if forward.is_mere_news() => {
+                    Alike::All(forward) if forward.is_mere_news() => {
                         pass_on(client, &job.request, &self.clients.out.bytes, &mut self.cx);
                     }
-                    Ok(forward) => self.perform(xid, Effect::Forward(forward)),
-                    Err(alike) => self.provider_data(xid, payload, alike),
+                    Alike::All(forward) => self.perform(xid, Effect::Forward(forward)),
+                    Alike::Front(alike) => self.provider_data(xid, payload, alike),
                 }
             }
             data = rest;

@@ -65,6 +65,7 @@ use paths::Identified;
 pub(crate) use reading::is_too_slow;
 pub(crate) use request::Request;
 pub(crate) use state::Exchange;
+pub(crate) use stream::Alike;
 
 /// All requests.
 pub(crate) type Exchanges = Slots<Exchange, ExchangeName>;

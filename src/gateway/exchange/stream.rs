@@ -15,28 +15,29 @@ use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::Begun;
 
+/// Part of a piece of a stream that is an event like the previous one.
+pub(crate) enum Alike {
+    /// All of it: how the event in the output is sent.
+    All(Forward),
+    /// This number of bytes at its front; [`Answering::data`] handles the rest.
+    Front(usize),
+}
+
 impl Answering {
-    /// A piece of a stream that only contains an event like the one before: returns how it is sent, from `out`.
-    /// Otherwise the number of bytes that are such an event, which is in `out`; [`Answering::data`] handles the rest.
+    /// Relays the event at the front of a piece if it is like the previous one: writes it to `out`.
     #[inline]
-    pub(crate) fn pass_alike(
-        &mut self,
-        job: &mut RequestJob,
-        data: &[u8],
-        out: &mut Output,
-        cx: &mut Cx,
-    ) -> Result<Forward, usize> {
-        let Body::Stream(stream) = &mut self.body else { return Err(0) };
+    pub(crate) fn pass_alike(&mut self, job: &mut RequestJob, data: &[u8], out: &mut Output, cx: &mut Cx) -> Alike {
+        let Body::Stream(stream) = &mut self.body else { return Alike::Front(0) };
         if cx.is_long(stream.held() + data.len()) {
-            return Err(0);
+            return Alike::Front(0);
         }
         out.bytes.clear();
         let alike = stream.feed_alike(data, &mut cx.memory.pool, &mut out.bytes);
         if alike < data.len() || cx.is_long(out.bytes.len()) {
-            return Err(alike);
+            return Alike::Front(alike);
         }
         let opens = job.open();
-        Ok(Forward { opens, ..self.relayed(job, false, out, cx) })
+        Alike::All(Forward { opens, ..self.relayed(job, false, out, cx) })
     }
 
     /// A piece of the answer's body, of which `alike` bytes are passed on already.
