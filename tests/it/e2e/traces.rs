@@ -409,7 +409,8 @@ fn tls_collector_receives_spans_if_trusted() {
             spans(&collector, &trace_of(&got), 1);
         } else {
             wait_for("the drop", || (gauge(&h, "tollgate_spans_dropped_total") == 1).then_some(()));
-            assert!(h.log().iter().any(|line| line["error"] == "the TLS handshake failed"));
+            let is_logged = |line: &Value| line["error"] == "the TLS handshake failed";
+            wait_for("its line in the log", || h.log().iter().any(is_logged).then_some(()));
         }
     }
 }
