@@ -187,6 +187,7 @@ impl RequestForm {
         match field {
             FormField::Model if is_file => return expected("model", "a text"),
             FormField::Model if end > MODEL_WITHIN => return Err(late()),
+            FormField::Model if std::str::from_utf8(text).is_err() => return expected("model", "UTF-8"),
             // An empty name is no name, as if the field were missing.
             FormField::Model => fields.model = Some(value).filter(|value| !value.is_empty()),
             FormField::Stream => match text {

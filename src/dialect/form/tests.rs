@@ -118,6 +118,16 @@ fn fields_that_are_read_are_validated() {
     assert_eq!(whole(WORDS, &file_as_model), Err("model: expected a text".to_string()));
 }
 
+/// A missing model would be the default model.
+#[test]
+fn model_that_is_not_utf8_is_not_missing() {
+    let mut body = form(&[part("model", "", "sm|all"), file("file", "a")]).into_bytes();
+    body.iter_mut().filter(|byte| **byte == b'|').for_each(|byte| *byte = 0xff);
+    let mut scan = RequestScan::new();
+    scan.reset_form(WORDS, b"b", Some(body.len() as u64), 1 << 20);
+    assert_eq!(scan.finish(&body).unwrap_err().0, "model: expected UTF-8");
+}
+
 #[test]
 fn length_in_the_head_of_the_model_is_not_sent() {
     let model = part("model", "\r\nContent-Length: 5", "small");
