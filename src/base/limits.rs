@@ -139,6 +139,8 @@ pub const CAPTURE_PART_MAX: usize = 4 << 20;
 pub const CAPTURE_SENT_MAX: usize = 8;
 /// Bytes of a file of captured requests before another one is begun.
 pub const CAPTURE_FILE_MAX: u64 = 64 << 20;
+/// Bytes of the ledger's disk that captures leave free, and at most an eighth of the disk.
+pub const CAPTURE_DISK_SPARED: u64 = 256 << 20;
 /// Longest time for which the traffic of a key is captured.
 pub const CAPTURE_TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// Bytes of spans waiting for a slow collector; spans beyond it are dropped and counted.

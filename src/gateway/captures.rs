@@ -19,6 +19,9 @@ use std::time::Duration;
 const SHARE: usize = 8;
 /// Bytes of memory for each byte that is kept: its buffer may have grown to twice its length, and so may its text.
 const FACTOR: usize = 4;
+/// Names of the files in the forms of audio and image endpoints.
+const FILES: [&[u8]; 5] = [b"file", b"image", b"image[]", b"mask", b"mask[]"];
+
 /// The account of all captures.
 #[derive(Debug)]
 pub(crate) struct Captures {
@@ -354,9 +357,14 @@ impl CapturedForm {
                     shown.extend_from_slice(&self.pending[used..used + length]);
                 }
                 (FormPiece::Part { .. } | FormPiece::End, _) => {
+                    let part = &self.pending[used..used + length];
                     write_size(self.file.take(), shown);
-                    shown.extend_from_slice(&self.pending[used..used + length]);
-                    self.file = matches!(piece, FormPiece::Part { is_file: true, .. }).then_some(0);
+                    shown.extend_from_slice(part);
+                    self.file = match piece {
+                        // A file may come without a file name.
+                        FormPiece::Part { name, is_file } if is_file || FILES.contains(&name.of(part)) => Some(0),
+                        _ => None,
+                    };
                 }
             }
             used += length;
@@ -420,6 +428,16 @@ mod tests {
             part.body(&form[..cut], (&mut captures, &mut pool));
             assert!(!body_of(&mut part).contains("RIFF"), "{cut}");
         }
+    }
+
+    #[test]
+    fn file_without_a_file_name_is_shown_as_its_size() {
+        let (mut captures, mut pool) = (Captures::default(), Pool::new(1 << 20));
+        let mut one = captured();
+        one.received(b"", Some(b"b"), (&mut captures, &mut pool));
+        let form = b"--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nRIFF\r\n--b--\r\n";
+        one.body(form, (&mut captures, &mut pool));
+        assert!(body_of(&mut one).contains("<4 bytes>"), "{}", body_of(&mut one));
     }
 
     #[test]

@@ -27,6 +27,12 @@ use std::sync::Arc;
 /// Flags for opening a private file: no link is followed, and a pipe does not wait for its other end.
 pub const PRIVATE_FLAGS: i32 = (OFlags::NOFOLLOW.bits() | OFlags::NONBLOCK.bits()) as i32;
 
+/// Free bytes and all bytes of the disk of a file.
+pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
+    let disk = rustix::fs::fstatvfs(file)?;
+    Ok([disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize)))
+}
+
 /// Location of the files of one ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {

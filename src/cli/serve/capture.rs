@@ -3,14 +3,14 @@
 //! that; the loop learns of each line what has become of it.
 
 use super::capture_line;
-use crate::base::limits::{CAPTURE_FILE_MAX, LOG_PARTING};
+use crate::base::limits::{CAPTURE_DISK_SPARED, CAPTURE_FILE_MAX, LOG_PARTING};
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Captured, Notice};
 use crate::io::channel::{Receiver, Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
-use crate::store::spill::{PRIVATE_FLAGS, Place};
+use crate::store::spill::{PRIVATE_FLAGS, Place, disk_space};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -75,6 +75,10 @@ fn append(path: &Path, line: &[u8]) -> io::Result<()> {
         file = open(path)?;
         length = file.metadata()?.len();
     }
+    let [free, total] = disk_space(&file)?;
+    if !leaves_space(free, total, line.len() as u64) {
+        return Err(io::Error::new(ErrorKind::StorageFull, "the rest of the disk is kept free for the ledger"));
+    }
     let mut last = [b'\n'];
     if length > 0 {
         file.read_exact_at(&mut last, length - 1)?;
@@ -82,6 +86,12 @@ fn append(path: &Path, line: &[u8]) -> io::Result<()> {
     // A line that a killed process has begun is ended.
     let begin: &[u8] = if last == *b"\n" { b"" } else { b"\n" };
     file.write_all(&[begin, line].concat()).inspect_err(|_| _ = file.set_len(length))
+}
+
+/// True if the disk of the ledger keeps some free space after these bytes were written: without any, no request is
+/// admitted.
+fn leaves_space(free: u64, total: u64, bytes: u64) -> bool {
+    free.saturating_sub(bytes) >= (total / 8).min(CAPTURE_DISK_SPARED)
 }
 
 /// Opens a file that only its owner may read.
@@ -124,6 +134,13 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn captures_leave_an_eighth_of_a_disk_free() {
+        assert!(leaves_space(100, 800, 0) && !leaves_space(100, 800, 1) && !leaves_space(0, 800, 1));
+        let spared = CAPTURE_DISK_SPARED;
+        assert!(leaves_space(spared + 1, 1 << 40, 1) && !leaves_space(spared, 1 << 40, 1));
     }
 
     #[test]

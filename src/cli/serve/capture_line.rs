@@ -13,11 +13,17 @@ use crate::wire::percent;
 /// Characters that separate the parts of a request's first line.
 const MARKS: [char; 6] = [' ', '/', '?', '&', '#', ';'];
 /// First words of headers that carry a credential.
-const SCHEMES: [&str; 3] = ["basic", "bearer", "digest"];
+const SCHEMES: [&str; 10] =
+    ["apikey", "aws4-hmac-sha256", "basic", "bearer", "digest", "dpop", "hawk", "negotiate", "ntlm", "token"];
 /// Replacement for a credential.
 const STARS: &str = "***";
 /// Words in the names of headers and parameters that carry a credential.
 const CREDENTIALS: [&str; 8] = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
+/// Such words that are too short to be looked for within others.
+const SHORT_CREDENTIALS: [&str; 4] = ["jwt", "pw", "pwd", "sig"];
+/// Bytes from which a credential of a head is starred in bodies, too; and the number of such credentials.
+const SECRET_MIN: usize = 12;
+const SECRETS_MAX: usize = 32;
 
 /// Appends the line of a request, with its line feed.
 pub(super) fn write(captured: &Captured, out: &mut Vec<u8>) {
@@ -27,7 +33,10 @@ pub(super) fn write(captured: &Captured, out: &mut Vec<u8>) {
     window::write_iso(captured.received_at, out);
     out.extend_from_slice(b"\",");
     let Captured { received, sent, answer, prefix, secret_headers, .. } = captured;
-    let stars = Stars { prefix, names: secret_headers };
+    let mut stars = Stars { prefix, names: secret_headers, secrets: Vec::new() };
+    for message in sent.iter().map(|(_, message)| message).chain([received]) {
+        stars.learn(&String::from_utf8_lossy(&message.head));
+    }
     write_message(received, &stars, out);
     out.extend_from_slice(b"},\"sent\":[");
     for (target, message) in sent {
@@ -88,9 +97,27 @@ struct Stars<'a> {
     prefix: &'a str,
     /// Names of headers that carry a credential, besides those with [`CREDENTIALS`] in their names.
     names: &'a [String],
+    /// Credentials in the heads: a provider may quote them in an error.
+    secrets: Vec<String>,
 }
 
 impl Stars<'_> {
+    /// Finds the credentials in the headers of a request.
+    fn learn(&mut self, head: &str) {
+        for (name, value) in head.lines().filter_map(|line| line.split_once(':')) {
+            let secret = value.trim().rsplit(' ').next().unwrap_or_default();
+            let is_new = secret.len() >= SECRET_MIN && !self.secrets.iter().any(|known| known == secret);
+            if is_new && self.secrets.len() < SECRETS_MAX && !name.contains(' ') && self.is_secret(name) {
+                self.secrets.push(secret.to_owned());
+            }
+        }
+    }
+
+    /// True if a header with this name carries a credential.
+    fn is_secret(&self, name: &str) -> bool {
+        self.names.iter().any(|known| name.eq_ignore_ascii_case(known)) || speaks_of_credential(name)
+    }
+
     /// A line of a head.
     fn line(&self, line: &str) -> String {
         // The first line of a request is the only one with two blanks around a path; names of headers have no blank.
@@ -99,8 +126,7 @@ impl Stars<'_> {
             return self.target(line);
         }
         let Some((name, value)) = line.split_once(':') else { return self.value(line) };
-        let is_named = self.names.iter().any(|known| name.eq_ignore_ascii_case(known));
-        match is_named || speaks_of_credential(name) {
+        match self.is_secret(name) {
             true => format!("{name}: {STARS}"),
             false => format!("{name}:{}", self.value(value)),
         }
@@ -137,7 +163,12 @@ impl Stars<'_> {
         });
         let scheme = value.trim_start().split(' ').next().unwrap_or_default();
         let has_scheme = SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known));
-        match has_login || has_scheme || self.holds_key(value) {
+        let has_parameter = value.contains("://")
+            && value
+                .split(MARKS)
+                .filter_map(|part| part.split_once('='))
+                .any(|(name, _)| speaks_of_credential(&decoded(name)));
+        match has_login || has_scheme || has_parameter || self.holds_key(value) {
             true => format!(" {STARS}"),
             false => value.to_owned(),
         }
@@ -147,7 +178,8 @@ impl Stars<'_> {
         keys::holds_key(text, self.prefix) || keys::holds_key(&decoded(text), self.prefix)
     }
 
-    /// A body with the secrets of the gateway's keys starred; their ids stay.
+    /// A body with the secrets of the gateway's keys starred, whose ids stay, and with the credentials of the heads
+    /// starred.
     fn keys(&self, text: &str) -> String {
         let plain = unescaped(text);
         let text = if keys::find_key(&plain, self.prefix).is_some() { &plain } else { text };
@@ -158,6 +190,11 @@ impl Stars<'_> {
             rest = &rest[length..];
         }
         shown.push_str(rest);
+        for secret in &self.secrets {
+            if shown.contains(&**secret) {
+                shown = shown.replace(&**secret, STARS);
+            }
+        }
         shown
     }
 }
@@ -168,7 +205,8 @@ fn speaks_of_credential(name: &str) -> bool {
     if name.contains("ratelimit-") {
         name = name.replace("tokens", "");
     }
-    CREDENTIALS.iter().any(|word| name.contains(word))
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    CREDENTIALS.iter().any(|word| name.contains(word)) || words.any(|word| SHORT_CREDENTIALS.contains(&word))
 }
 
 fn decoded(text: &str) -> String {
@@ -203,7 +241,7 @@ mod tests {
     const KEY: &str = "tg_live_0123456789abABCDEFGHIJKLMNOPQRSTUVWXYZabcdef012345";
 
     fn stars<'a>(names: &'a [String]) -> Stars<'a> {
-        Stars { prefix: "tg_", names }
+        Stars { prefix: "tg_", names, secrets: Vec::new() }
     }
 
     #[test]
@@ -218,6 +256,13 @@ mod tests {
             ("x-ratelimit-token: abc", "x-ratelimit-token: ***"),
             ("x-note: Bearer abc", "x-note: ***"),
             ("x-note: bearer", "x-note: ***"),
+            ("x-note: AWS4-HMAC-SHA256 Credential=a", "x-note: ***"),
+            ("x-note: token abc", "x-note: ***"),
+            ("x-pw: abc", "x-pw: ***"),
+            ("x-power: abc", "x-power: abc"),
+            ("referer: http://a.example/?n=1&api_key=abc", "referer: ***"),
+            ("referer: http://a.example/?n=1", "referer: http://a.example/?n=1"),
+            ("POST /v1/a?sig=abc&design=1 HTTP/1.1", "POST /v1/a?sig=***&design=1 HTTP/1.1"),
             ("x-note: bearers abc", "x-note: bearers abc"),
             (
                 "POST /v1/a?api%5Fkey=abc&%6Bey=abc&%74oken=abc&kex=abc HTTP/1.1",
@@ -260,6 +305,20 @@ mod tests {
         ] {
             assert_eq!(stars(&[]).keys(&text), shown, "{text}");
         }
+    }
+
+    #[test]
+    fn credentials_of_a_head_are_starred_in_bodies() {
+        let names = ["x-custom".to_owned()];
+        let mut stars = stars(&names);
+        stars.learn(
+            "POST /v1/a:b HTTP/1.1\r\nauthorization: Bearer secret-of-the-provider\r\nX-Custom: of-the-configuration",
+        );
+        stars.learn("authorization: Bearer secret-of-the-provider\r\nx-api-key: short\r\nx-note: not-a-credential");
+        assert_eq!(stars.secrets, ["secret-of-the-provider", "of-the-configuration"]);
+        let shown = stars
+            .keys("Incorrect API key provided: secret-of-the-provider, of-the-configuration; not-a-credential, short");
+        assert_eq!(shown, "Incorrect API key provided: ***, ***; not-a-credential, short");
     }
 
     fn written(body: &[u8], left_out: u64) -> Value {
