@@ -210,7 +210,7 @@ pub const QUEUE_BUSY_TICKS: u32 = 8;
 pub const LIVE_KEYS_SEARCHED: usize = 1024;
 /// Cache of the ledger's pages in KiB. It can be small because writes go to the end of the tables.
 pub const LEDGER_CACHE_KIB: i64 = 256;
-/// The same while a gateway reads its ledger at the start.
+/// SQLite's cache in KiB while a gateway reads its ledger at the start.
 pub const LEDGER_START_KIB: i64 = 32;
 /// Bytes of one configuration file: the configuration itself, a secret, certificates.
 pub const SETTINGS_FILE_MAX: usize = 4 << 20;

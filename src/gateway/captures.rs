@@ -49,11 +49,11 @@ struct RunningCapture {
 /// Change of a key's capture, for the log.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CaptureChange {
-    /// It runs until then.
+    /// The capture runs until this time.
     On(Unix),
-    /// It was ended.
+    /// An administrator has ended the capture.
     Off,
-    /// Its time is over.
+    /// The time of the capture is over.
     Ended,
 }
 
