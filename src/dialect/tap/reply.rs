@@ -307,10 +307,13 @@ fn units_of_media(passthrough: Passthrough, list: &[u8]) -> u32 {
     billed.or(duration).map_or(0, millis)
 }
 
+/// Longest audio in seconds: a week. An upload cannot be that long, so a provider that reports more reports no length.
+const AUDIO_MAX: f64 = 604_800.0;
+
 /// A number of seconds, perhaps as a text, in milliseconds; 0 if it is none.
 pub(super) fn millis(seconds: Raw<'_>) -> u32 {
     let number = seconds.string().map_or(seconds, Raw::new).number();
-    number.map_or(0, |seconds| (seconds * 1000.0).round() as u32)
+    number.filter(|seconds| *seconds <= AUDIO_MAX).map_or(0, |seconds| (seconds * 1000.0).round() as u32)
 }
 
 /// The rejection of a complete answer of `endpoint`, with its reported usage: its provider has billed that.
