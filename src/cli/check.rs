@@ -136,17 +136,23 @@ fn money_remarks(config: &Config) -> Vec<String> {
     let limits = plans.chain(config.groups.iter().map(|group| ("group", &group.limits)));
     let refusing = limits.filter(|(_, limits)| limits.refuses_unpriced());
     let names: Vec<String> = refusing.map(|(kind, limits)| format!("{kind} `{}`", limits.name)).collect();
-    let bare = config.catalog.models().iter().filter(|model| !names.is_empty() && !model.priced);
+    let is_open = |model: &Model| {
+        let mut passthrough = model.serves.iter().filter_map(|served| served.as_passthrough());
+        passthrough.any(|passthrough| model.units.is_open(passthrough))
+    };
+    let models = config.catalog.models().iter().filter(|_| !names.is_empty());
     let remark = |model: &Model| {
-        let (lacks, advice) = match model.units.minute {
-            // The length of audio is not known before.
-            Some(_) => ("`price_per_minute` but no `price_per_request`", "set that, too (0 = nothing in addition)"),
-            None => ("no `input_price` or no `output_price`", "set both prices (0 = free)"),
+        let (lacks, advice) = if is_open(model) {
+            ("`price_per_minute` but no `price_per_request`", "set that, too (0 = nothing in addition)")
+        } else if !model.priced {
+            ("no `input_price` or no `output_price`", "set both prices (0 = free)")
+        } else {
+            return None;
         };
         let names = names.join(", ");
-        format!("model `{}` has {lacks}: keys with the budget of {names} get 403; {advice}", model.id)
+        Some(format!("model `{}` has {lacks}: keys with the budget of {names} get 403; {advice}", model.id))
     };
-    bare.map(remark).collect()
+    models.filter_map(remark).collect()
 }
 
 /// Not a warning: many operators have no user of Claude Code.
@@ -203,6 +209,8 @@ mod tests {
             minute.len() == 1 && minute[0].contains("has `price_per_minute` but no `price_per_request`"),
             "{minute:?}"
         );
+        let tokens = "serves = [\"transcriptions\"]\nprice_per_minute = 0.006\ninput_price = 1\noutput_price = 1";
+        assert_eq!(said(tokens, "budget = 5.0"), minute);
         let both = "serves = [\"transcriptions\"]\nprice_per_minute = 0.006\nprice_per_request = 0";
         assert_eq!(said(both, "budget = 5.0"), [""; 0]);
         let group = "budget = 5.0\n[[groups]]\nname = \"team\"\nbudget = 1.0";

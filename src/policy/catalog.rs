@@ -168,7 +168,8 @@ pub struct Model {
     pub unused_prices: Vec<WrittenPrices>,
     /// True if its provider takes the credentials of clients.
     pub client_credential: bool,
-    /// True if its requests need a check of their own: it has no price, or takes the credentials of clients.
+    /// True if its requests need a check of their own: it has no price or one per minute, or takes the credentials of
+    /// clients.
     pub checked: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,

@@ -41,7 +41,8 @@ pub struct UnitPrices {
     #[doc(alias = "price_per_image")]
     pub image: Option<u64>,
     /// US dollars per minute of audio that a transcription or a translation has read, as far as the provider reports
-    /// its length. The length is not known before, so a budget also requires `price_per_request`.
+    /// its length. The length is not known before, so a budget also requires `price_per_request`: without
+    /// it, keys with a budget get 403.
     #[doc(alias = "price_per_minute")]
     pub minute: Option<u64>,
 }
@@ -72,7 +73,16 @@ impl UnitPrices {
     /// True if a request to this endpoint has a price without one for tokens.
     pub fn cover(&self, endpoint: ModelEndpoint) -> bool {
         let Some(passthrough) = endpoint.as_passthrough() else { return false };
-        self.request.is_some() || (self.image.is_some() && passthrough.makes_images())
+        self.request.is_some()
+            || (self.image.is_some() && passthrough.makes_images())
+            || (self.minute.is_some() && passthrough.is_transcript())
+    }
+
+    /// True if the cost of a request to this endpoint depends on a length that is known only afterwards, and no price
+    /// of the request stands for it.
+    #[inline]
+    pub fn is_open(&self, passthrough: Passthrough) -> bool {
+        self.minute.is_some() && self.request.is_none() && passthrough.is_transcript()
     }
 
     /// Cost of this many requests to an endpoint, and of their images or milliseconds of audio, in nano-dollars. Parts

@@ -91,7 +91,8 @@ impl Request {
     /// billed at another price.
     #[cold]
     fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &ClientMessage) -> Result<(), Refusal> {
-        if !model.priced {
+        let passthrough = self.endpoint().and_then(|endpoint| endpoint.as_passthrough());
+        if !model.priced || passthrough.is_some_and(|passthrough| model.units.is_open(passthrough)) {
             return Err(Refusal::unpriced(&model.id));
         }
         if model.client_credential && model.prices == ModelPrices::default() {

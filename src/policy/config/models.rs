@@ -145,7 +145,7 @@ fn read_one(
         priced,
         unused_prices,
         client_credential,
-        checked: client_credential || !priced,
+        checked: client_credential || !priced || units.minute.is_some(),
         timeouts,
         serves,
         passthrough_targets,
