@@ -62,6 +62,14 @@ impl Answering {
                 self.stream_ends(job, Forward::default(), call)
             }
             Body::Stream(stream) => match stream.take_document() {
+                // Media in JSON pass as JSON, also if their client has asked for a stream.
+                Some(buf) if job.request.relays_media() => {
+                    std::mem::take(&mut self.body).release(call.cx);
+                    if let Some(asked) = &mut job.request.asked {
+                        asked.stream = false;
+                    }
+                    self.collected(job, buf, None, call)
+                }
                 // The body is read as a complete response.
                 Some(buf) => {
                     let stream = self.body.take_stream();
