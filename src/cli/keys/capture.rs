@@ -48,7 +48,8 @@ pub fn run(args: &CaptureArgs) -> Result<(), Failure> {
             file.display(),
             iso(until)
         ),
-        None => format!("nothing more of key {id} for {name} is captured; {} stays", file.display()),
+        None if file.exists() => format!("nothing more of key {id} for {name} is captured; {} stays", file.display()),
+        None => format!("nothing of key {id} for {name} is captured"),
     });
     Ok(())
 }

@@ -150,7 +150,7 @@ pub(super) fn captured_until(change: Option<Expiry>, before: Option<Unix>, now: 
     match millis <= most {
         // Gateways know whole seconds.
         true => Ok(Some(Unix((now.0 + millis).next_multiple_of(1000)))),
-        false => Err(Failure::misused("capture: expected at most 7d")),
+        false => Err(Failure::misused("capture: expected a time at most 7d ahead")),
     }
 }
 

@@ -367,6 +367,8 @@ fn long_body_is_cut_and_its_rest_is_counted() {
 fn full_disk_fails_no_request() {
     let h = start();
     let key = h.key();
+    let said = h.command(&["capture", id_of(&key), "--for", "0"]);
+    assert!(said.err.contains("nothing") && !said.err.contains(".jsonl"), "there is no file: {}", said.err);
     capture(&h, &key, "1h");
     assert_eq!(h.chat(&key, &chat("one")).status(), 200);
     let length = lines(&h, &key, 1).len() as u64 * fs::metadata(path(&h, &key)).unwrap().len();
