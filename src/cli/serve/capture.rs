@@ -35,7 +35,7 @@ impl CaptureWriter {
                 text.clear();
                 capture_line::write(&captured, &mut text);
                 let path = place.capture(&captured.key);
-                let written = append(&path, &text).map_err(|error| format!("{}: {error}", path.display()));
+                let written = append(&path, &text, disk_space).map_err(|error| format!("{}: {error}", path.display()));
                 let (key, kept) = (captured.key, captured.kept());
                 // A long line must not occupy memory permanently.
                 drop((captured, std::mem::take(&mut text)));
@@ -63,8 +63,8 @@ impl CaptureWriter {
 }
 
 /// Appends a line to the file at `path`, completely or not at all. A file that would become too long is renamed first,
-/// and replaces the one that was renamed before.
-fn append(path: &Path, line: &[u8]) -> io::Result<()> {
+/// and replaces the one that was renamed before. `disk_space`: returns the free and all bytes of the file's disk.
+fn append(path: &Path, line: &[u8], disk_space: fn(&File) -> io::Result<[u64; 2]>) -> io::Result<()> {
     let mut file = open(path)?;
     let mut length = file.metadata()?.len();
     if length > 0 && length + line.len() as u64 > CAPTURE_FILE_MAX {
@@ -132,6 +132,10 @@ mod tests {
         }
     }
 
+    fn roomy(_: &File) -> io::Result<[u64; 2]> {
+        Ok([1 << 40; 2])
+    }
+
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
     }
@@ -141,17 +145,22 @@ mod tests {
         assert!(leaves_space(100, 800, 0) && !leaves_space(100, 800, 1) && !leaves_space(0, 800, 1));
         let spared = CAPTURE_DISK_SPARED;
         assert!(leaves_space(spared + 1, 1 << 40, 1) && !leaves_space(spared, 1 << 40, 1));
+        let folder = Folder::new("space");
+        let path = folder.0.join("capture-a.jsonl");
+        append(&path, b"{}\n", |_| Ok([103, 800])).unwrap();
+        assert_eq!(append(&path, b"{}\n", |_| Ok([102, 800])).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"{}\n");
     }
 
     #[test]
     fn file_is_private_and_its_lines_are_whole() {
         let folder = Folder::new("whole");
         let path = folder.0.join("capture-a.jsonl");
-        append(&path, b"{\"a\":1}\n").unwrap();
+        append(&path, b"{\"a\":1}\n", roomy).unwrap();
         assert_eq!(mode(&path), 0o600);
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         fs::write(&path, "{\"a\":1}\n{\"cut").unwrap();
-        append(&path, b"{\"a\":2}\n").unwrap();
+        append(&path, b"{\"a\":2}\n", roomy).unwrap();
         assert_eq!(mode(&path), 0o600);
         assert_eq!(fs::read_to_string(&path).unwrap(), "{\"a\":1}\n{\"cut\n{\"a\":2}\n");
     }
@@ -161,9 +170,9 @@ mod tests {
         let folder = Folder::new("full");
         let (path, old) = (folder.0.join("capture-a.jsonl"), folder.0.join("capture-a.jsonl.1"));
         for round in 0..3u8 {
-            append(&path, &[b'0' + round, b'\n']).unwrap();
+            append(&path, &[b'0' + round, b'\n'], roomy).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(CAPTURE_FILE_MAX).unwrap();
-            append(&path, b"next\n").unwrap();
+            append(&path, b"next\n", roomy).unwrap();
             let first = fs::read(&path).unwrap();
             assert_eq!(first, b"next\n", "a line that does not fit begins another file");
             let mut begins = [0];
@@ -174,8 +183,8 @@ mod tests {
         }
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
         // A line that no file has room for is written all the same: its bounds are those of a request.
-        append(&path, &vec![b'x'; CAPTURE_FILE_MAX as usize + 1]).unwrap();
-        append(&path, b"next\n").unwrap();
+        append(&path, &vec![b'x'; CAPTURE_FILE_MAX as usize + 1], roomy).unwrap();
+        append(&path, b"next\n", roomy).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"next\n");
     }
 
@@ -190,7 +199,7 @@ mod tests {
         fs::write(&other, "content").unwrap();
         symlink("other", &another).unwrap();
         for odd in [&pipe, &link, &inside, &another] {
-            assert!(append(odd, b"{}\n").is_err());
+            assert!(append(odd, b"{}\n", roomy).is_err());
         }
         assert_eq!(fs::read_to_string(&other).unwrap(), "content");
     }
