@@ -13,10 +13,13 @@ class Subject:
         self.name, self.config, self.process, self.pid = name, config or CONFIGS.get(name), None, None
         self.own_port = port
 
-    def start(self, wrap=(), gateway=None, ledger=True):
+    def start(self, wrap=(), gateway=None, ledger="fresh"):
+        """Starts the subject. The gateway's ledger is `fresh`, with all keys, or the one `kept` from the last start, or
+        there is `none`."""
         if self.name == "gateway":
-            fresh_ledger()
-            if not ledger:
+            if ledger != "kept":
+                fresh_ledger()
+            if ledger == "none":
                 for path in ledgers(WORK, "ledger"):
                     path.unlink()
             command = [gateway or GATEWAY, "serve", "--config", WORK / self.config]
