@@ -109,6 +109,11 @@ pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 /// Content type of metrics.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4";
 
+/// Response headers that a page of a configured origin may read.
+const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
+x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-budget-remaining, x-queue-wait-ms, \
+x-tollgate-cost";
+
 /// Initial storage, enough for an ordinary head.
 const HEAD_ROOM: usize = 640;
 /// Bytes of a time in ISO 8601, in whole seconds.
@@ -189,7 +194,7 @@ impl ClientResponseHead<'_> {
         if self.content_type == EVENTS {
             out.extend_from_slice(b"\r\ncache-control: no-cache\r\nx-accel-buffering: no");
         }
-        self.cors.write(self.origins, out);
+        self.cors.write(self.origins, EXPOSED, out);
         if !self.more.is_empty() {
             out.extend_from_slice(self.more);
         }
@@ -343,6 +348,19 @@ pub(crate) fn printable(raw: &[u8], max: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_may_read_every_header_of_the_api() {
+        let api: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+        let own = api["components"]["headers"].as_object().unwrap().keys();
+        // A page learns these from the response itself, or they are only for browsers and proxies.
+        let others = ["allow", "www-authenticate", "cache-control", "x-accel-buffering"];
+        let mut own: Vec<&str> = own.map(String::as_str).filter(|name| !others.contains(name)).collect();
+        let mut exposed: Vec<&str> = std::str::from_utf8(EXPOSED).unwrap().split(", ").collect();
+        own.sort_unstable();
+        exposed.sort_unstable();
+        assert_eq!(exposed, own);
+    }
 
     #[test]
     fn request_ids_have_the_documented_form_and_differ() {
