@@ -3,17 +3,20 @@
 use crate::policy::keys::is_group_name;
 use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Bytes of a name.
 const NAME_MAX: usize = 64;
 
+/// Index of each group by name.
+type GroupPlaces = HashMap<Arc<str>, usize, ahash::RandomState>;
+
 /// Reads `[[groups]]`, which are optional.
 #[inline]
 pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
-    let mut places: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+    let mut places: GroupPlaces = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
     for mut section in reader.tables(top, "groups", ENTRIES_MAX) {
         let field = reader.required(&mut section, "name");
         let name = field.and_then(|field| read_name(reader, &field, &places)).unwrap_or_default();
@@ -39,7 +42,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
 }
 
 #[inline]
-fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<str>, usize>) -> Option<String> {
+fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &GroupPlaces) -> Option<String> {
     let name = reader.word(field, NAME_MAX)?;
     if !is_group_name(&name) {
         reader.wrong(field, "expected visible characters, no `/`, and not `none`");
@@ -50,7 +53,7 @@ fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<s
 }
 
 /// Names from the root of the tree to the group at `index`, or the error on the path.
-fn path_of(index: usize, groups: &[Group], places: &BTreeMap<Arc<str>, usize>) -> Result<String, String> {
+fn path_of(index: usize, groups: &[Group], places: &GroupPlaces) -> Result<String, String> {
     let (mut names, mut at) = (vec![&*groups[index].limits.name], index);
     while let Some(parent) = &groups[at].parent {
         let Some(place) = places.get(parent) else {

@@ -12,7 +12,7 @@ use crate::policy::catalog::{
 };
 use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
-use crate::policy::settings::kinds::Kind;
+use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
 use crate::wire::{ModelEndpoint, Passthrough, Shape};
@@ -254,10 +254,9 @@ fn read_dropped(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
 /// Reads `affinity` and `balance`.
 #[inline]
 fn read_balance(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Affinity, Balance) {
-    let affinities = Affinity::ALL.map(|choice| (choice.as_str(), choice));
-    let balances = Balance::ALL.map(|choice| (choice.as_str(), choice));
-    let affinity = s.take("affinity").and_then(|field| reader.choice(&field, &affinities));
-    let balance = s.take("balance").and_then(|field| reader.choice(&field, &balances)).unwrap_or_default();
+    let (affinities, balances) = (OneOf(&Affinity::ALL, Affinity::as_str), OneOf(&Balance::ALL, Balance::as_str));
+    let affinity = s.take("affinity").and_then(|field| affinities.read(reader, field));
+    let balance = s.take("balance").and_then(|field| balances.read(reader, field)).unwrap_or_default();
     (affinity.unwrap_or_default(), balance)
 }
 

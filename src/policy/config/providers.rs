@@ -5,6 +5,7 @@ use super::proxy::{self, Proxy};
 use crate::base::words::words;
 use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::UpstreamLimits;
+use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::wire::{ModelEndpoint, Shape};
@@ -338,7 +339,9 @@ fn read_one(
     name: Option<&str>,
     (limits, max_buffered): (&UpstreamLimits, usize),
 ) -> Option<Provider> {
-    let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &Shape::names()));
+    let (names, shapes): (Vec<_>, Vec<_>) = Shape::names().into_iter().unzip();
+    let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &names));
+    let shape = shape.and_then(|index| shapes.get(index).copied());
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
     let auth = read_auth(reader, s, shape.unwrap_or(Shape::Chat));
     let credentials = read_credentials(reader, s);
@@ -365,8 +368,8 @@ fn read_one(
         );
     }
     let addresses = proxy.as_ref().map_or(addresses, |proxy| proxy.address().into_iter().collect());
-    let unknown = UnknownFields::ALL.map(|choice| (choice.as_str(), choice));
-    let unknown_fields = s.take("unknown_fields").and_then(|field| reader.choice(&field, &unknown)).unwrap_or_default();
+    let unknown = OneOf(&UnknownFields::ALL, UnknownFields::as_str);
+    let unknown_fields = s.take("unknown_fields").and_then(|field| unknown.read(reader, field)).unwrap_or_default();
     let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
     let stored_objects = s.take("stored_objects").and_then(|field| reader.boolean(&field)).unwrap_or(false);
     let discover = Discover::read(reader, s);

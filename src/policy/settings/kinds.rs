@@ -149,8 +149,8 @@ pub struct OneOf<V: 'static>(pub &'static [V], pub fn(V) -> &'static str);
 impl<V: Copy> Kind<V> for OneOf<V> {
     #[inline]
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V> {
-        let choices: Vec<(&str, V)> = self.0.iter().map(|value| ((self.1)(*value), *value)).collect();
-        reader.choice(&field, &choices)
+        let names: Vec<&str> = self.0.iter().map(|value| (self.1)(*value)).collect();
+        reader.choice(&field, &names).and_then(|index| self.0.get(index).copied())
     }
 
     #[inline]

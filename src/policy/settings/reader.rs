@@ -537,13 +537,11 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// The value of the choice that `field` must name.
-    #[inline]
-    pub fn choice<T: Copy>(&mut self, field: &Field<'_>, choices: &[(&str, T)]) -> Option<T> {
+    /// Index of the choice that `field` must name.
+    pub fn choice(&mut self, field: &Field<'_>, names: &[&str]) -> Option<usize> {
         let text = self.string(field)?;
-        let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        let found = names.iter().position(|name| *name == text);
         if found.is_none() {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
             let near = names.iter().find(|name| is_near(name, &text));
             let near = near.map_or(String::new(), |near| format!(" (did you mean \"{near}\"?)"));
             self.wrong(field, format!("expected one of {}{near}", names.join(", ")));
