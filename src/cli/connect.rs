@@ -179,7 +179,7 @@ struct ListedModel {
 fn judge(provider: &Provider, asker: &Asker<'_>, answer: &HttpResponse, list: &mut Option<Vec<ListedModel>>) -> Found {
     let status = answer.status;
     match status {
-        200 => match serde_json::from_slice::<Value>(&answer.body) {
+        200 => match serde_json::from_str::<Value>(&String::from_utf8_lossy(&answer.body)) {
             Ok(value) => judge_list(provider, asker, &value, list),
             Err(_) if !answer.whole => {
                 Found::Bad(format!("200, but the list is incomplete after {} s", ANSWER.as_secs()))

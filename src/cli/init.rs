@@ -250,7 +250,7 @@ fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
     };
     let request = format!("GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n\r\n");
     let answer = ask(&place, request.as_bytes()).ok().filter(|answer| answer.status == 200)?;
-    let list: Value = serde_json::from_slice(&answer.body).ok()?;
+    let list: Value = serde_json::from_str(str::from_utf8(&answer.body).ok()?).ok()?;
     let entries = list["data"].as_array()?;
     let said = |entry: &Value| entry["max_model_len"].as_u64().or_else(|| entry["meta"]["n_ctx_train"].as_u64());
     let context = |entry: &Value| said(entry).filter(|tokens| (1..=TOKENS_MAX).contains(tokens));

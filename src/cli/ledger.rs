@@ -272,11 +272,15 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
 }
 
 fn write_entry(entry: &Entry, out: &mut impl Write) -> std::io::Result<()> {
+    let mut line = Vec::new();
     match entry {
-        Entry::Request(row) => RequestLine::serialize(row, &mut serde_json::Serializer::new(&mut *out))?,
-        Entry::Folded(key, sums) => serde_json::to_writer(&mut *out, &FoldedLine::new(key, *sums))?,
+        Entry::Request(row) => RequestLine::serialize(row, &mut serde_json::Serializer::new(&mut line))?,
+        Entry::Folded(key, sums) => {
+            FoldedLine::new(key, *sums).serialize(&mut serde_json::Serializer::new(&mut line))?
+        }
     }
-    out.write_all(b"\n")
+    line.push(b'\n');
+    out.write_all(&line)
 }
 
 /// Serializes a [`Row`] under the field names of an export.

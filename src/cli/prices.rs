@@ -92,8 +92,8 @@ pub fn run(args: &PricesArgs) -> Result<(), Failure> {
     let mut bytes = files::read_at_most(&args.from, LIST_MAX)
         .map_err(|error| Failure::failed(format!("cannot read {place}: {error}")))?;
     refuse_small(&mut bytes);
-    let list: Value =
-        serde_json::from_slice(&bytes).map_err(|error| Failure::failed(format!("{place} is not JSON: {error}")))?;
+    let list: Value = serde_json::from_str(&String::from_utf8_lossy(&bytes))
+        .map_err(|error| Failure::failed(format!("{place} is not JSON: {error}")))?;
     let list = PriceList::of(&list).ok_or_else(|| {
         Failure::failed(format!("{place} is neither LiteLLM's price list nor the api.json of models.dev"))
     })?;

@@ -36,7 +36,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
     let get = |path: &str| {
         let body = read(&listener, &["/admin/v1/", path].concat(), &args.admin, &args.config)?;
-        serde_json::from_slice::<Value>(&body).map_err(Failure::failed)
+        serde_json::from_str::<Value>(&String::from_utf8_lossy(&body)).map_err(Failure::failed)
     };
     let status = get("status")?;
     let (mut targets, mut after) = (Vec::new(), String::new());

@@ -79,8 +79,8 @@ pub fn count(text: &str) -> u64 {
 
 /// Reads the body of a request to `endpoint`.
 pub fn read(endpoint: ModelEndpoint, body: &[u8]) -> Result<SimulatedRequest, Complaint> {
-    let root: Value =
-        serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
+    let text = str::from_utf8(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
+    let root: Value = serde_json::from_str(text).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
     let given = match endpoint.as_passthrough() {
         Some(one) => given::read(one, &root).map_err(complain)?,

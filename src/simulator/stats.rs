@@ -81,8 +81,8 @@ impl Last {
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let headers: Vec<_> = lines.filter_map(|line| line.split_once(':')).collect();
         let headers: Vec<_> = headers.iter().map(|(name, value)| json!([name.to_lowercase(), value.trim()])).collect();
-        let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let text = String::from_utf8_lossy(&self.body);
+        let body: Value = serde_json::from_str(&text).unwrap_or_default();
         let bytes = self.bytes;
         json!({ "method": method, "target": target, "headers": headers, "body": body, "text": text, "bytes": bytes })
             .to_string()

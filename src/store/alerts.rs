@@ -114,7 +114,7 @@ impl AlertFacts {
 
     /// Takes a line of the file; `None` if it is not one.
     fn take(&mut self, line: &[u8]) -> Option<()> {
-        let line: Value = serde_json::from_slice(line).ok()?;
+        let line: Value = serde_json::from_str(str::from_utf8(line).ok()?).ok()?;
         if let Some(alert) = line.get("due") {
             let alert = alert_of(alert)?;
             if !self.knows(&alert) {

@@ -139,9 +139,9 @@ impl Place {
 
     /// Returns the mark of an earlier process of the same user; `None` if there is none that can be read.
     pub fn mark(&self) -> Option<Mark> {
-        let mut text = Vec::new();
-        open(&self.mark_path()).ok()?.take(limits::SPILL_LINE_MAX as u64).read_to_end(&mut text).ok()?;
-        serde_json::from_slice(&text).ok()
+        let mut text = String::new();
+        open(&self.mark_path()).ok()?.take(limits::SPILL_LINE_MAX as u64).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
     }
 
     /// Replaces the mark, atomically.
@@ -269,7 +269,7 @@ fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     for batch in &left.batches {
         for row in &batch.rows {
-            serde_json::to_writer(&mut out, &SpillLine::of(row, batch))?;
+            out.write_all(&serde_json::to_vec(&SpillLine::of(row, batch))?)?;
             out.write_all(b"\n")?;
         }
     }
