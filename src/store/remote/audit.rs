@@ -6,7 +6,9 @@ use super::super::api::{
 };
 use super::super::counters::{add_day, add_who};
 use super::code::{FOLD, SNAPSHOT};
-use super::{Remote, is_wrong_type, values::integer};
+use super::moments::rows_of;
+use super::values::{integer, list, text};
+use super::{Remote, is_wrong_type};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
@@ -15,12 +17,7 @@ use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{ConnectionLike, Value};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Name, and alternating fields and values.
-type Hash = (String, Vec<String>);
-/// Result of the script.
-type AuditResult = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<String>);
+use std::collections::BTreeMap;
 
 /// Maximum number of comparisons, which start again if rows were folded meanwhile.
 const TRIES: usize = 10;
@@ -70,16 +67,19 @@ impl Remote {
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.server.named(name));
         let mut cmd = self.server.script(SNAPSHOT, &names);
         cmd.arg(self.server.nodes.prefix());
-        let (last, folds, days, folded, uses, costs, windows, people, wrong): AuditResult =
-            self.server.run(|connection| cmd.query(connection))?;
+        let found: Value = self.server.run(|connection| cmd.query(connection))?;
+        let [last, Value::Int(folds), days, folded, uses, costs, windows, people, wrong] = list(&found) else {
+            return Err(self.server.nonsense());
+        };
+        let last = text(last).unwrap_or_default();
+        let wrong = list(wrong).iter().filter_map(text).map(str::to_string).collect();
         let mut counted = Recount::default();
-        let folded = day_sums(&folded);
-        let folded_days: BTreeSet<u64> = order::gathered(folded.keys().map(|key| key.day));
+        let folded = day_sums(folded);
         let folded_requests = folded.values().map(|sums| sums[0]).sum();
         let mut verdict = Verdict { folded: folded_requests, wrong, ..Verdict::default() };
-        folded.into_iter().for_each(|(place, sums)| counted.add(place, &sums));
+        folded.iter().for_each(|(place, sums)| counted.add(place.clone(), sums));
         if !last.is_empty() {
-            self.read_rows(&last, &mut |row| {
+            self.read_rows(last, &mut |row| {
                 verdict.rows += 1;
                 let sums = sums_of(&row);
                 add_people(&mut counted.people, &row);
@@ -92,23 +92,23 @@ impl Remote {
             })?;
         }
         let now: Option<i64> = self.server.query(redis::cmd("GET").arg(self.server.named("folds")))?;
-        if now.unwrap_or(0) != folds {
+        if now.unwrap_or(0) != *folds {
             return Ok(None);
         }
         counted.rows.values_mut().for_each(|rows| order::by_key(rows, |(at, tokens)| (*at, u128::from(*tokens))));
-        let mut stored = day_sums(&days);
-        verdict.compare_people(&people_totals(&people), &counted.people, &stored, &folded_days);
-        let former = stored.keys().filter(|key| key.endpoint.is_empty());
-        let former: BTreeSet<DayKey> = order::gathered(former.cloned());
+        let mut stored = day_sums(days);
+        verdict.compare_people(&people_totals(people), &counted.people, &stored, &folded);
+        let former = stored.iter().filter(|(key, _)| key.endpoint.is_empty());
+        let former: DaySums = order::gathered(former.map(|(key, sums)| (key.clone(), *sums)));
         shorten(&mut stored, &former);
         shorten(&mut counted.days, &former);
         verdict.compare_days(&stored, &counted.days);
         let all = |_: &str, _: u64| true;
-        compare_use(&mut verdict, "tokens", &uses, &counted, |used| used.tokens, all);
+        compare_use(&mut verdict, "tokens", uses, &counted, |used| used.tokens, all);
         // Hosts of the first format did not count money.
-        let knows = |key: &str, day: u64| !former.iter().any(|place| place.key == key && place.day == day);
-        compare_use(&mut verdict, "nano-dollars", &costs, &counted, |used| used.nano, knows);
-        compare_windows(&mut verdict, self.server.nodes.prefix(), &windows, &counted);
+        let knows = |key: &str, day: u64| !former.keys().any(|place| place.key == key && place.day == day);
+        compare_use(&mut verdict, "nano-dollars", costs, &counted, |used| used.nano, knows);
+        compare_windows(&mut verdict, self.server.nodes.prefix(), windows, &counted);
         Ok(Some(verdict))
     }
 
@@ -118,21 +118,16 @@ impl Remote {
         loop {
             let mut cmd = redis::cmd("XRANGE");
             cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ);
-            let page: Vec<(String, Vec<(String, String)>)> = self.server.query(&cmd)?;
-            for (_, fields) in &page {
-                let rows: Option<Vec<Row>> = fields.iter().find_map(|(name, text)| match &**name {
-                    "rows" => serde_json::from_str(text).ok(),
-                    // A single row, written by an older host.
-                    "row" => Some(vec![serde_json::from_str(text).ok()?]),
-                    _ => None,
-                });
-                if rows.into_iter().flatten().any(|row| !take(row)) {
+            let page: Value = self.server.query(&cmd)?;
+            for entry in list(&page) {
+                let [id, fields] = list(entry) else { return Err(self.server.nonsense()) };
+                from = format!("({}", text(id).ok_or_else(|| self.server.nonsense())?);
+                if rows_of(list(fields)).into_iter().flatten().any(|row| !take(row)) {
                     return Ok(());
                 }
             }
-            match page.last() {
-                Some((id, _)) => from = format!("({id}"),
-                None => return Ok(()),
+            if list(&page).is_empty() {
+                return Ok(());
             }
         }
     }
@@ -175,13 +170,21 @@ impl Remote {
     }
 }
 
-fn pairs(flat: &[String]) -> impl Iterator<Item = (&str, u64)> {
-    flat.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].parse().unwrap_or(0)))
+fn pairs(flat: &[Value]) -> impl Iterator<Item = (&str, u64)> {
+    flat.chunks_exact(2).filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?.parse().unwrap_or(0))))
 }
 
-fn day_sums(hashes: &[Hash]) -> DaySums {
+/// Hashes in a result of the script: name, and alternating fields and values.
+fn hashes(found: &Value) -> impl Iterator<Item = (&str, &[Value])> {
+    list(found).iter().filter_map(|hash| match list(hash) {
+        [name, flat] => Some((text(name)?, list(flat))),
+        _ => None,
+    })
+}
+
+fn day_sums(found: &Value) -> DaySums {
     let mut sums = DaySums::new();
-    for (day, flat) in hashes {
+    for (day, flat) in hashes(found) {
         let fields = pairs(flat).map(|(name, value)| (name.to_string(), value)).collect();
         add_day(&mut sums, day.parse().unwrap_or(0), fields);
     }
@@ -190,18 +193,17 @@ fn day_sums(hashes: &[Hash]) -> DaySums {
 
 /// Adds up sums that hosts of the first format did not separate, for the days, keys, models and targets that they
 /// counted: it is unknown whether such a host counted a given row.
-fn shorten(sums: &mut DaySums, former: &BTreeSet<DayKey>) {
-    let (alike, apart): (DaySums, DaySums) =
-        std::mem::take(sums).into_iter().partition(|(key, _)| former.contains(&key.shortened()));
-    *sums = apart;
-    for (key, more) in alike {
-        sums.entry(key.shortened()).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+fn shorten(sums: &mut DaySums, former: &DaySums) {
+    for (key, more) in std::mem::take(sums) {
+        let short = key.shortened();
+        let key = if former.contains_key(&short) { short } else { key };
+        sums.entry(key).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
     }
 }
 
-fn people_totals(hashes: &[Hash]) -> PeopleTotals {
+fn people_totals(found: &Value) -> PeopleTotals {
     let (mut sums, mut totals) = (PeopleSums::new(), PeopleTotals::new());
-    for (day, flat) in hashes {
+    for (day, flat) in hashes(found) {
         let fields = pairs(flat).map(|(name, value)| (name.to_string(), value)).collect();
         add_who(&mut sums, day.parse().unwrap_or(0), fields);
     }
@@ -215,7 +217,7 @@ fn people_totals(hashes: &[Hash]) -> PeopleTotals {
 fn compare_use(
     verdict: &mut Verdict,
     what: &str,
-    uses: &[Hash],
+    uses: &Value,
     counted: &Recount,
     of: fn(Amount) -> u64,
     counts: impl Fn(&str, u64) -> bool,
@@ -224,10 +226,10 @@ fn compare_use(
         format!("{what} of {account} on {}", crate::policy::window::date(Unix(day.saturating_mul(DAY_MS))))
     };
     let mut left = counted.used.clone();
-    for (account, flat) in uses {
+    for (account, flat) in hashes(uses) {
         for (day, stored) in pairs(flat) {
             let day: u64 = day.parse().unwrap_or(0);
-            let rows = left.get_mut(&(account.clone(), day)).map_or(0, |used| of(std::mem::take(used)));
+            let rows = left.get_mut(&(account.to_string(), day)).map_or(0, |used| of(std::mem::take(used)));
             if counts(account, day) {
                 verdict.compare(|| name(account, day), stored, rows);
             }
@@ -240,8 +242,8 @@ fn compare_use(
     }
 }
 
-fn compare_windows(verdict: &mut Verdict, prefix: &str, windows: &[Hash], counted: &Recount) {
-    for (name, flat) in windows {
+fn compare_windows(verdict: &mut Verdict, prefix: &str, windows: &Value, counted: &Recount) {
+    for (name, flat) in hashes(windows) {
         // The name of a group may contain colons.
         let mut parts = name.strip_prefix(prefix).unwrap_or(name).rsplitn(3, ':');
         let (Some(end), Some(start), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { continue };

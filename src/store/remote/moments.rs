@@ -20,15 +20,14 @@ fn place(id: &str) -> (u64, u64) {
     (moment.parse().unwrap_or(0), number.parse().unwrap_or(0))
 }
 
-/// Returns the newest record of an entry.
-fn newest_of(fields: &[Value]) -> Option<Unix> {
-    let rows: Vec<Row> = fields.chunks_exact(2).find_map(|pair| match (text(&pair[0])?, text(&pair[1])?) {
+/// Returns the rows of an entry.
+pub(super) fn rows_of(fields: &[Value]) -> Option<Vec<Row>> {
+    fields.chunks_exact(2).find_map(|pair| match (text(&pair[0])?, text(&pair[1])?) {
         ("rows", rows) => serde_json::from_str(rows).ok(),
         // A single row, written by an older host.
         ("row", row) => Some(vec![serde_json::from_str(row).ok()?]),
         _ => None,
-    })?;
-    rows.iter().map(|row| row.admitted).max()
+    })
 }
 
 impl Remote {
@@ -46,7 +45,7 @@ impl Remote {
         let entries = self.server.read(&cmd)?;
         let newest = list(&entries).iter().filter_map(|entry| match list(entry) {
             [id, fields] if upto.is_none_or(|upto| text(id).is_some_and(|id| place(id) > upto)) => {
-                newest_of(list(fields))
+                rows_of(list(fields))?.iter().map(|row| row.admitted).max()
             }
             _ => None,
         });
