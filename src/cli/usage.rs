@@ -309,10 +309,8 @@ mod tests {
     /// Record of a key with a name and a label.
     fn keys() -> KeyDetails {
         let id = KeyId::parse("AAAAAAAAAAAA").unwrap();
-        KeyDetails {
-            labels: [(id, vec![("team".to_string(), "search".to_string())])].into(),
-            names: [(id, "ann".to_string())].into(),
-        }
+        let labels = vec![("team".to_string(), "search".to_string())];
+        KeyDetails([(id, parts::KeyDetail { labels, name: Some("ann".to_string()) })].into())
     }
 
     /// Prints a report of lines from the sums.

@@ -344,10 +344,7 @@ impl Query {
             let names = (self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value));
             self.add(&mut lines, names, sums, moment(day));
         };
-        let mut left: BTreeMap<u64, Sums> = BTreeMap::new();
-        for (key, more) in days {
-            left.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
-        }
+        let mut left = by_day(days);
         for ((day, _, name), sums) in people.iter().filter(|((_, kind, _), _)| *kind == who) {
             let rest = left.entry(*day).or_default();
             rest.iter_mut().zip(sums).for_each(|(sum, part)| *sum = sum.saturating_sub(*part));
@@ -465,6 +462,15 @@ impl DayKey {
 /// The sums of all days.
 pub type DaySums = BTreeMap<DayKey, Sums>;
 
+/// Returns the sums of whole days.
+pub fn by_day(sums: &DaySums) -> BTreeMap<u64, Sums> {
+    let mut days: BTreeMap<u64, Sums> = BTreeMap::new();
+    for (key, more) in sums {
+        days.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+    }
+    days
+}
+
 /// Returns the amounts that a row adds to the sums of its day.
 pub fn sums_of(row: &Row) -> Sums {
     let (usage, cost) = row.bounded();
@@ -479,7 +485,7 @@ pub const PEOPLE_MAX: usize = 1000;
 pub const REST: &str = "\u{1}";
 
 /// Sums of days by name.
-pub type PeopleSums = BTreeMap<(u64, Who, String), Sums>;
+pub type PeopleSums = BTreeMap<(u64, Who, Arc<str>), Sums>;
 
 /// Sums of all names of a day, [`REST`] included.
 pub type PeopleTotals = BTreeMap<(u64, Who), Sums>;
@@ -533,25 +539,17 @@ impl Verdict {
         }
     }
 
-    /// Compares the totals of all names of each day with the rows. If rows of a day were `folded`, only bounds are
-    /// known: at least the sum of the rows left, at most the whole day.
-    pub fn compare_people(
-        &mut self,
-        stored: &PeopleTotals,
-        counted: &PeopleTotals,
-        days: &DaySums,
-        folded: &BTreeSet<u64>,
-    ) {
-        let mut whole: BTreeMap<u64, Sums> = BTreeMap::new();
-        for (key, more) in days {
-            whole.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
-        }
-        let places: BTreeSet<&(u64, Who)> = order::gathered(stored.keys().chain(counted.keys()));
-        for place in places {
-            let of = |sums: &PeopleTotals| sums.get(place).copied().unwrap_or_default();
+    /// Compares the totals of all names of each day with the rows. If the day has `folded` rows, only bounds are known:
+    /// at least the sum of the rows left, at most the whole day.
+    pub fn compare_people(&mut self, stored: &PeopleTotals, counted: &PeopleTotals, days: &DaySums, folded: &DaySums) {
+        let (whole, folded) = (by_day(days), by_day(folded));
+        let places: PeopleTotals = order::gathered(stored.iter().chain(counted).map(|(place, sums)| (*place, *sums)));
+        for place in places.into_keys() {
+            let of = |sums: &PeopleTotals| sums.get(&place).copied().unwrap_or_default();
             let most = whole.get(&place.0).copied().unwrap_or_default();
             for (number, (stored, counted)) in of(stored).into_iter().zip(of(counted)).enumerate() {
-                let counted = if folded.contains(&place.0) { stored.max(counted).min(most[number]) } else { counted };
+                let counted =
+                    if folded.contains_key(&place.0) { stored.max(counted).min(most[number]) } else { counted };
                 let who = place.1.plural();
                 let date = || window::date(Unix(place.0.saturating_mul(DAY_MS)));
                 self.compare(|| format!("{} of all {who} on {}", SUM_NAMES[number], date()), stored, counted);

@@ -1,10 +1,9 @@
 //! Names of the counters of a shared ledger's days, and the amounts that a row adds to them.
 
-use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums};
+use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST};
 use super::who::Who;
 use crate::base::order;
 use crate::policy::row::Row;
-use std::collections::BTreeMap;
 
 /// Key, model, target, group, endpoint and client as a JSON array. With the number of the sum before it, this is the
 /// name of a counter of a day. Names of the first format end with the target.
@@ -28,23 +27,23 @@ pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
 /// Adds the counters of users, sessions and agents of one day. Each name consists of the number of the sum, `u`, `s` or
 /// `a`, and the user, session or agent. Only the largest of each are kept.
 pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
-    let mut found: BTreeMap<(Who, &str), Sums> = BTreeMap::new();
+    let mut found = PeopleSums::new();
     for (field, value) in &hash {
         let [b'0'..=b'5', letter, ..] = field.as_bytes() else { continue };
         let Some(who) = Who::ALL.into_iter().find(|who| who.plural().as_bytes()[0] == *letter) else { continue };
-        found.entry((who, &field[2..])).or_default()[usize::from(field.as_bytes()[0] - b'0')] = *value;
+        found.entry((day, who, field[2..].into())).or_default()[usize::from(field.as_bytes()[0] - b'0')] = *value;
     }
     for who in Who::ALL {
-        let of_kind = found.iter().filter(|((kind, name), _)| *kind == who && *name != REST);
+        let of_kind = found.iter().filter(|((_, kind, name), _)| *kind == who && **name != *REST);
         let mut named: Vec<_> = of_kind.collect();
         order::by_key(&mut named, |(_, sums)| {
             (u64::MAX - sums[5], u128::MAX - u128::from(sums[1..5].iter().sum::<u64>()))
         });
-        let kept = named.iter().take(PEOPLE_MAX).map(|((_, name), sums)| (*name, **sums));
+        let kept = named.iter().take(PEOPLE_MAX).map(|((_, _, name), sums)| (&**name, **sums));
         let rest = named.iter().skip(PEOPLE_MAX).map(|(_, sums)| (REST, **sums));
-        let before = found.get(&(who, REST)).map(|sums| (REST, *sums));
+        let before = found.get(&(day, who, REST.into())).map(|sums| (REST, *sums));
         for (name, more) in kept.chain(rest).chain(before) {
-            let sums = sums.entry((day, who, name.to_string())).or_default();
+            let sums = sums.entry((day, who, name.into())).or_default();
             sums.iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
         }
     }

@@ -8,7 +8,7 @@
 
 use super::api::StoreError;
 use crate::base::digest::sha256;
-use std::collections::BTreeSet;
+use crate::base::order;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -85,13 +85,16 @@ pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<b
     let number = |at: usize| u32::from_ne_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
     // Readers use only these frames of the log, and read all other pages from the file.
     let frames = u64::from(number(BACKFILLED))..u64::from(number(16));
-    let mut logged = BTreeSet::new();
+    let mut logged = Vec::new();
     for frame in frames {
         let mut header = [0; 4];
         log.read_exact_at(&mut header, LOG_HEADER + frame * (FRAME_HEADER + page))?;
-        logged.insert(u64::from(u32::from_be_bytes(header)));
+        logged.push(u64::from(u32::from_be_bytes(header)));
     }
-    Ok((logged.range(whole + 1..=pages).count() as u64) < pages - whole)
+    logged.retain(|page| (whole + 1..=pages).contains(page));
+    order::by_key(&mut logged, |page| (*page, 0));
+    logged.dedup();
+    Ok((logged.len() as u64) < pages - whole)
 }
 
 /// The ledger's own file as the last checkpoint has left it.

@@ -15,7 +15,6 @@ use crate::policy::window::{DAY_MS, Period, date, iso, parse_moment, write_http_
 use crate::store::api::{By, Names, Query, UsageLine};
 use crate::store::ledger::Ledger;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 /// Number of days before today whose use is the pace of a month or a week.
 const PACE_DAYS: usize = 7;
@@ -223,20 +222,19 @@ fn plain_of_key(key: &KeyRecord, high: &Config, used: &Used) -> impl Iterator<It
 /// The budgets of all groups and live keys, the largest used shares first.
 pub(in crate::cli) fn report(high: &Config, now: Unix) -> Result<Vec<BudgetLine>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
-    let mut used: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    let mut used = vec![[0; 2]; high.groups.len()];
     for period in Period::ALL {
         let query = Query { since: Some(period.bounds(now).0), ..Query::by(By::Group) };
         for line in ledger.usage(&query).map_err(Failure::failed)? {
-            let groups = high.groups.iter().filter(|group| group.limits.period == period);
-            for group in groups.filter(|group| is_in(&line.name, &group.limits.name)) {
-                add(used.entry(&group.limits.name).or_default(), &line);
+            let groups = high.groups.iter().zip(&mut used).filter(|(group, _)| group.limits.period == period);
+            for (_, used) in groups.filter(|(group, _)| is_in(&line.name, &group.limits.name)) {
+                add(used, &line);
             }
         }
     }
-    let of = |name: &str| used.get(name).copied().unwrap_or_default();
-    let groups = high.groups.iter().map(|group| &group.limits);
+    let groups = high.groups.iter().map(|group| &group.limits).zip(used);
     let mut list: Vec<BudgetLine> =
-        groups.flat_map(|limits| BudgetLine::of((&limits.name, None, now), limits, of(&limits.name))).collect();
+        groups.flat_map(|(limits, used)| BudgetLine::of((&limits.name, None, now), limits, used)).collect();
     let mut after = None;
     loop {
         let page = ledger.keys_page(after.as_ref(), Names::default(), KEYS_PAGE).map_err(Failure::failed)?;

@@ -1,6 +1,7 @@
 //! Options of a key, for `keys issue` and `keys set`.
 
 use crate::base::limits::CAPTURE_TIME_MAX;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::cli::ledger::present;
 use crate::cli::output::Failure;
@@ -173,10 +174,8 @@ pub(in crate::cli) fn parse_label(text: &str) -> Result<(String, String), String
 
 /// The labels `before`, changed by `asked`; an empty value removes a label.
 fn labels(before: &[(String, String)], asked: &[(String, String)]) -> Result<Vec<(String, String)>, Failure> {
-    let mut all: BTreeMap<&str, &str> = BTreeMap::new();
-    all.extend(before.iter().chain(asked).map(|(name, value)| (name.as_str(), value.as_str())));
-    let kept = all.into_iter().filter(|(_, value)| !value.is_empty());
-    let kept: Vec<_> = kept.map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let all: BTreeMap<String, String> = order::gathered(before.iter().chain(asked).cloned());
+    let kept: Vec<_> = all.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     match kept.len() {
         0..=LABELS_MAX => Ok(kept),
         count => Err(Failure::misused(format!("a key has at most {LABELS_MAX} labels, found {count}"))),

@@ -11,16 +11,15 @@ use std::collections::BTreeMap;
 
 /// Usage of keys according to the ledger.
 #[derive(Default)]
-pub(super) struct Used {
-    /// Tokens and nano-dollars in the current period, by key, for each period length.
-    period: BTreeMap<(u8, KeyId), [u64; 2]>,
-    /// The last day with a request.
-    last: BTreeMap<KeyId, Unix>,
-}
+pub(super) struct Used(BTreeMap<KeyId, KeyUse>);
 
-/// Key of [`Used::period`] for a period.
-fn number(period: Period) -> u8 {
-    Period::ALL.iter().position(|other| *other == period).unwrap_or(0) as u8
+/// Usage of one key.
+#[derive(Default)]
+struct KeyUse {
+    /// Tokens and nano-dollars in the current period, in the order of [`Period::ALL`].
+    period: [[u64; 2]; Period::ALL.len()],
+    /// The last day with a request.
+    last: Option<Unix>,
 }
 
 impl Used {
@@ -36,10 +35,10 @@ impl Used {
         let all = Query { only: keys.map(ids).into_iter().collect(), ..Query::by(By::Key) };
         for line in ledger.usage(&all).map_err(Failure::failed)? {
             if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
-                used.last.insert(id, day);
+                used.0.entry(id).or_default().last = Some(day);
             }
         }
-        for length in Period::ALL {
+        for (number, length) in Period::ALL.into_iter().enumerate() {
             if !high.plans.iter().any(|plan| plan.period == length) {
                 continue;
             }
@@ -48,7 +47,7 @@ impl Used {
             for line in ledger.usage(&query).map_err(Failure::failed)? {
                 let Some(id) = KeyId::parse(&line.name) else { continue };
                 let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
-                used.period.insert((number(length), id), [tokens, line.cost_nano]);
+                used.0.entry(id).or_default().period[number] = [tokens, line.cost_nano];
             }
         }
         Ok(used)
@@ -56,17 +55,19 @@ impl Used {
 
     /// Tokens and nano-dollars of a key in the current period.
     pub(super) fn in_period(&self, period: Period, id: &KeyId) -> [u64; 2] {
-        self.period.get(&(number(period), *id)).copied().unwrap_or_default()
+        let number = Period::ALL.iter().position(|other| *other == period).unwrap_or(0);
+        self.0.get(id).map_or([0; 2], |used| used.period[number])
     }
 
     #[cfg(test)]
     pub(super) fn add(&mut self, period: Period, id: KeyId, amounts: [u64; 2], last: Unix) {
-        self.period.insert((number(period), id), amounts);
-        self.last.insert(id, last);
+        let used = self.0.entry(id).or_default();
+        used.period[Period::ALL.iter().position(|other| *other == period).unwrap()] = amounts;
+        used.last = Some(last);
     }
 
     /// The last day with a request.
     pub(super) fn last(&self, id: &KeyId) -> Option<Unix> {
-        self.last.get(id).copied()
+        self.0.get(id)?.last
     }
 }

@@ -1,12 +1,11 @@
 //! Properties that a usage report is broken down by, and the details of keys that it shows.
 
 use crate::base::limits::KEYS_PAGE;
-use crate::base::order;
 use crate::cli::output::Failure;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
 use crate::store::api::{By, UsageLine};
 use crate::store::ledger::Ledger;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A property to break down by: one of the sums, or one derived from them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,8 +89,7 @@ impl Part {
             Part::Sums(..) => value.to_string(),
             Part::Provider => value.split('/').next().unwrap_or_default().to_string(),
             Part::Label(name) => {
-                let labels = KeyId::parse(value).and_then(|id| keys.labels.get(&id));
-                let label = labels.and_then(|labels| labels.iter().find(|(known, _)| known == name));
+                let label = keys.get(value).and_then(|key| key.labels.iter().find(|(known, _)| known == name));
                 label.map_or(String::new(), |(_, value)| value.clone())
             }
         }
@@ -100,11 +98,15 @@ impl Part {
 
 /// Details of keys that a report shows.
 #[derive(Default)]
-pub(super) struct KeyDetails {
+pub(super) struct KeyDetails(pub(super) BTreeMap<KeyId, KeyDetail>);
+
+/// Details of a key.
+#[derive(Default)]
+pub(super) struct KeyDetail {
     /// The labels that the report is broken down by.
-    pub(super) labels: BTreeMap<KeyId, Vec<(String, String)>>,
-    /// Names of the keys in the lines.
-    pub(super) names: BTreeMap<KeyId, String>,
+    pub(super) labels: Vec<(String, String)>,
+    /// Its name, if a line is about it; empty if the ledger does not know it.
+    pub(super) name: Option<String>,
 }
 
 impl KeyDetails {
@@ -116,7 +118,7 @@ impl KeyDetails {
             let take = &mut |mut key: KeyRecord| {
                 key.labels.retain(|(name, _)| shown(name));
                 if !key.labels.is_empty() {
-                    known.labels.insert(key.id, key.labels);
+                    known.0.entry(key.id).or_default().labels = key.labels;
                 }
             };
             ledger.each_key(take).map_err(Failure::failed)?;
@@ -134,12 +136,18 @@ impl KeyDetails {
         let place = by.0.iter().position(|part| matches!(part, Part::Sums(By::Key, _)));
         let Some(place) = place else { return Ok(()) };
         let name = |line: &UsageLine| KeyId::parse(if place == 0 { &line.name } else { line.second.as_deref()? });
-        let ids: BTreeSet<KeyId> = order::gathered(lines.iter().filter_map(name));
-        let ids: Vec<KeyId> = ids.into_iter().collect();
+        lines.iter().filter_map(name).for_each(|id| self.0.entry(id).or_default().name = Some(String::new()));
+        let ids: Vec<KeyId> = self.0.iter().filter(|(_, key)| key.name.is_some()).map(|(id, _)| *id).collect();
         for ids in ids.chunks(KEYS_PAGE.0) {
-            let found = ledger.find_keys(ids).map_err(Failure::failed)?;
-            self.names.extend(found.into_iter().map(|key| (key.id, key.name)));
+            for key in ledger.find_keys(ids).map_err(Failure::failed)? {
+                self.0.entry(key.id).or_default().name = Some(key.name);
+            }
         }
         Ok(())
+    }
+
+    /// Details of the key with the id `id`.
+    pub(super) fn get(&self, id: &str) -> Option<&KeyDetail> {
+        self.0.get(&KeyId::parse(id)?)
     }
 }

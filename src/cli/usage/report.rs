@@ -2,7 +2,6 @@
 
 use super::parts::{KeyDetails, Part};
 use crate::cli::output::{Align, Table, clean, dollars, grouped};
-use crate::policy::keys::KeyId;
 use crate::store::api::{By, REST, UsageLine};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -61,8 +60,8 @@ impl Report<'_> {
             let shown = if value == REST { "other" } else { value };
             names.push((part.name(), shown.to_string()));
             if part.by() == By::Key && matches!(part, Part::Sums(..)) {
-                let name = KeyId::parse(value).and_then(|id| self.keys.names.get(&id));
-                names.push(("key_name".to_string(), name.cloned().unwrap_or_default()));
+                let name = self.keys.get(value).and_then(|key| key.name.clone());
+                names.push(("key_name".to_string(), name.unwrap_or_default()));
             }
         }
         names

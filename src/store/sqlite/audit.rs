@@ -88,7 +88,7 @@ fn verify(connection: &mut Connection) -> Fallible<Verdict> {
         counted.entry(key).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
     }
     verdict.compare_days(&stored, &counted);
-    verdict.compare_people(&people::totals(&transaction)?, &people, &stored, &people::folded_days(&folded));
+    verdict.compare_people(&people::totals(&transaction)?, &people, &stored, &folded);
     Ok(verdict)
 }
 

@@ -1,16 +1,13 @@
 //! Sums by user, by conversation and by agent: the largest of every day by name, the others together. They lag behind
 //! the rows like the sums of the days, and are settled with them (`tally`).
 
-use super::super::api::{DaySums, PEOPLE_MAX, PeopleTotals, REST, Sums};
+use super::super::api::{PEOPLE_MAX, PeopleSums, PeopleTotals, REST, Sums};
 use super::super::who::Who;
 use super::pace::Pace;
 use super::value::{Fallible, int, uint};
-use crate::base::order;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use rusqlite::{Connection, params};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// Table of these sums. Requests without a name are the difference to the sums of the day.
 pub(super) const TABLE: &str = "
@@ -43,7 +40,7 @@ pub(super) const LARGEST: &str =
 
 /// Totals of rows by user, by session and by agent.
 #[derive(Default)]
-pub(super) struct People(BTreeMap<(u64, Who, Arc<str>), Sums>);
+pub(super) struct People(PeopleSums);
 
 impl People {
     /// Counts a row, which adds `values` to every sum.
@@ -62,12 +59,14 @@ impl People {
     /// Adds everything to the table, and keeps only the largest there by name. Empties this.
     pub(super) fn write(&mut self, transaction: &Connection) -> Fallible<()> {
         let mut add = transaction.prepare_cached(ADD)?;
-        let (mut pace, mut days) = (Pace::default(), BTreeSet::new());
+        let (mut pace, mut days) = (Pace::default(), Vec::new());
         for ((day, who, name), sums) in std::mem::take(&mut self.0) {
             pace.step();
             let [requests, uncached, read, written, out, cost] = sums.map(int);
             add.execute(params![int(day), who as u8, name, requests, uncached, read, written, out, cost])?;
-            days.insert((day, who));
+            if days.last() != Some(&(day, who)) {
+                days.push((day, who));
+            }
         }
         // Names that are not among the largest of a day.
         let smaller = format!(
@@ -116,9 +115,4 @@ pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
         totals.extend([one?]);
     }
     Ok(totals)
-}
-
-/// Returns the days of folded rows.
-pub(super) fn folded_days(folded: &DaySums) -> BTreeSet<u64> {
-    order::gathered(folded.keys().map(|key| key.day))
 }

@@ -12,6 +12,7 @@ use crate::base::limits::REPORT_LINES_MAX;
 use crate::base::time::Unix;
 use crate::policy::window::DAY_MS;
 use rusqlite::{params, params_from_iter};
+use std::sync::Arc;
 
 impl Sqlite {
     /// Returns the usage report; see `Ledger::usage`.
@@ -107,7 +108,7 @@ impl Sqlite {
         let mut found = self.connection.prepare(&sql)?;
         let most = PEOPLE_MAX as i64;
         let named = found.query_map(params![int(first), int(beyond), who as u8, most, REST, upto, lines], |row| {
-            Ok(((uint(row, 1)?, who, row.get::<_, String>(0)?), sums_in(row, 2)?))
+            Ok(((uint(row, 1)?, who, row.get::<_, Arc<str>>(0)?), sums_in(row, 2)?))
         })?;
         let mut people = PeopleSums::new();
         for line in named {
