@@ -5,7 +5,7 @@
 use crate::base::limits::{COUNTS_FRESH, SUMS_AT_ONCE, SUMS_PAUSE};
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// Number of a question that belongs to no exchange.
 pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
@@ -14,7 +14,7 @@ pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);
 #[derive(Debug)]
 pub(crate) struct BudgetSums {
     /// Keys, each with the number of its last row, which must be committed before.
-    keys: BTreeMap<u32, u64>,
+    keys: HashMap<u32, u64, ahash::RandomState>,
     /// First of the keys that are to be queried whatever their rows; none from `u32::MAX` on.
     rest: u32,
     /// Somebody has read the use of groups, and the first of them to be queried now.
@@ -26,7 +26,8 @@ pub(crate) struct BudgetSums {
 
 impl Default for BudgetSums {
     fn default() -> Self {
-        BudgetSums { keys: BTreeMap::new(), rest: u32::MAX, groups: false, next_group: 0, due: Mono::NEVER }
+        let keys = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
+        BudgetSums { keys, rest: u32::MAX, groups: false, next_group: 0, due: Mono::NEVER }
     }
 }
 
@@ -72,9 +73,12 @@ impl BudgetSums {
     /// Takes the next keys to query, of `count` in all. `is_safe`: true if the row with this number is committed; false
     /// for 0 if the ledger has failed.
     pub(crate) fn take(&mut self, now: Mono, count: u32, is_safe: impl Fn(u64) -> bool) -> Vec<KeyIx> {
-        let safe = self.keys.iter().filter(|(_, row)| is_safe(**row)).map(|(key, _)| KeyIx(*key));
-        let mut ready: Vec<KeyIx> = safe.take(SUMS_AT_ONCE).collect();
-        ready.iter().for_each(|key| _ = self.keys.remove(&key.0));
+        let mut ready: Vec<KeyIx> = Vec::new();
+        self.keys.retain(|key, row| {
+            let is_taken = ready.len() < SUMS_AT_ONCE && is_safe(*row);
+            ready.extend(is_taken.then_some(KeyIx(*key)));
+            !is_taken
+        });
         if is_safe(0) {
             while ready.len() < SUMS_AT_ONCE && self.rest < count {
                 ready.push(KeyIx(self.rest));

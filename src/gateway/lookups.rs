@@ -8,7 +8,7 @@ use super::orders::{Order, OrderSink};
 use crate::base::limits::{IDS_PER_LOOKUP, LOOKUP_PAUSE, LOOKUPS_WAITING_MAX, UNKNOWN_KEPT, UNKNOWN_MAX};
 use crate::base::time::Mono;
 use crate::policy::keys::KeyId;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct Lookups {
     pub(crate) unknown: Option<KeyId>,
     /// Keys whose sums the ledger is to be asked for.
     pub(crate) sums: BudgetSums,
-    /// Waiting requests by key.
-    waiting: BTreeMap<KeyId, Vec<ExchangeId>>,
+    /// Requests that wait for a key; none for a key that does not exist.
+    keys: BTreeMap<KeyId, Vec<ExchangeId>>,
     /// Number of waiting requests.
     requests: usize,
     /// Ids not yet sent to the ledger, oldest first.
@@ -27,9 +27,7 @@ pub(crate) struct Lookups {
     free: Mono,
     /// Time of the next request to the ledger; `NEVER` if no id is pending.
     pub(crate) due: Mono,
-    /// Ids that do not exist.
-    absent: BTreeSet<KeyId>,
-    /// Expiry times of these ids, oldest first.
+    /// Expiry times of the ids that do not exist, oldest first.
     ends: VecDeque<(Mono, KeyId)>,
 }
 
@@ -38,12 +36,11 @@ impl Default for Lookups {
         Lookups {
             unknown: None,
             sums: BudgetSums::default(),
-            waiting: BTreeMap::new(),
+            keys: BTreeMap::new(),
             requests: 0,
             next: VecDeque::new(),
             free: Mono(0),
             due: Mono::NEVER,
-            absent: BTreeSet::new(),
             ends: VecDeque::new(),
         }
     }
@@ -53,15 +50,15 @@ impl Lookups {
     /// True if a request may wait until the ledger has been asked for `id`; otherwise it is refused at once.
     pub(crate) fn may_wait(&mut self, id: &KeyId, now: Mono) -> bool {
         while let Some((_, id)) = self.ends.front().filter(|(until, _)| *until <= now) {
-            self.absent.remove(id);
+            self.keys.remove(id);
             self.ends.pop_front();
         }
-        self.requests < LOOKUPS_WAITING_MAX && !self.absent.contains(id)
+        self.requests < LOOKUPS_WAITING_MAX && self.keys.get(id).is_none_or(|waiting| !waiting.is_empty())
     }
 
     /// Makes `exchange` wait for the answer about `id`.
     pub(crate) fn wait(&mut self, id: KeyId, exchange: ExchangeId, now: Mono, orders: &mut OrderSink) {
-        let waiting = self.waiting.entry(id).or_default();
+        let waiting = self.keys.entry(id).or_default();
         if waiting.is_empty() {
             self.next.push_back(id);
             self.due = self.due.min(self.free);
@@ -84,20 +81,21 @@ impl Lookups {
 
     /// Handles the ledger's answer or failure: returns the requests that waited. Some may have ended in the meantime.
     pub(crate) fn answered(&mut self, id: &KeyId) -> Vec<ExchangeId> {
-        let waited = self.waiting.remove(id).unwrap_or_default();
+        let waits = self.keys.get(id).is_some_and(|waiting| !waiting.is_empty());
+        let waited = waits.then(|| self.keys.remove(id)).flatten().unwrap_or_default();
         self.requests -= waited.len();
         waited
     }
 
-    /// Remembers that there is no such key.
+    /// Remembers that there is no such key. Nothing waits for it any more.
     pub(crate) fn is_absent(&mut self, id: KeyId, now: Mono) {
-        if self.absent.insert(id) {
+        if self.keys.insert(id, Vec::new()).is_none() {
             self.ends.push_back((now.after(UNKNOWN_KEPT), id));
         }
         if self.ends.len() > UNKNOWN_MAX
             && let Some((_, oldest)) = self.ends.pop_front()
         {
-            self.absent.remove(&oldest);
+            self.keys.remove(&oldest);
         }
     }
 }
@@ -186,6 +184,6 @@ mod tests {
         let (mut lookups, now) = (Lookups::default(), Mono(5_000_000));
         (0..=UNKNOWN_MAX).for_each(|n| lookups.is_absent(id(n), now));
         assert!(lookups.may_wait(&id(0), now) && !lookups.may_wait(&id(1), now));
-        assert_eq!((lookups.ends.len(), lookups.absent.len()), (UNKNOWN_MAX, UNKNOWN_MAX));
+        assert_eq!((lookups.ends.len(), lookups.keys.len()), (UNKNOWN_MAX, UNKNOWN_MAX));
     }
 }

@@ -4,7 +4,6 @@
 use crate::gateway::ids::ClientId;
 use crate::policy::network::Network;
 use crate::wire::head::values;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Maximum number of addresses examined per request, from the last one on.
@@ -14,14 +13,14 @@ const HOPS_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     sockets: Vec<Ipv6Addr>,
-    /// Clients named by trusted proxies at the beginning of their connections. At most one for each slot.
-    told: BTreeMap<u32, Ipv6Addr>,
+    /// Clients named by trusted proxies at the beginning of their connections; empty if no proxy does that.
+    told: Vec<Option<Ipv6Addr>>,
 }
 
 impl Peers {
     /// Creates a table with room for `clients`; see [`crate::base::slots::Slots::with_room`].
     pub(crate) fn with_room(clients: usize) -> Peers {
-        Peers { sockets: Vec::with_capacity(clients), told: BTreeMap::new() }
+        Peers { sockets: Vec::with_capacity(clients), told: Vec::new() }
     }
 
     /// Records that a client has connected from `peer`.
@@ -31,12 +30,16 @@ impl Peers {
             self.sockets.resize(slot + 1, Ipv6Addr::UNSPECIFIED);
         }
         self.sockets[slot] = peer;
-        self.told.remove(&client.slot);
+        self.told.get_mut(slot).map(Option::take);
     }
 
     /// Records the client named by a trusted proxy.
     pub(crate) fn told(&mut self, client: ClientId, peer: Ipv6Addr) {
-        self.told.insert(client.slot, peer);
+        let slot = client.slot as usize;
+        if self.told.len() <= slot {
+            self.told.resize(slot + 1, None);
+        }
+        self.told[slot] = Some(peer);
     }
 
     /// Returns the peer of a client's socket.
@@ -47,7 +50,7 @@ impl Peers {
     /// Returns the caller's address.
     #[inline]
     pub(crate) fn of(&self, client: ClientId) -> Ipv6Addr {
-        self.told.get(&client.slot).copied().unwrap_or_else(|| self.socket(client))
+        self.told.get(client.slot as usize).copied().flatten().unwrap_or_else(|| self.socket(client))
     }
 }
 

@@ -302,12 +302,13 @@ impl Driver {
     /// Handles the ledger's answer about a key, or its failure to answer.
     pub(crate) fn looked_up(&mut self, key: KeyId, answer: KeyAnswer) {
         let answered = answer != KeyAnswer::Unavailable;
+        let waited = self.cx.access.lookups.answered(&key);
         match answer {
             KeyAnswer::Known(record) => self.cx.keys_news(KeyNews::Changed(vec![*record], Vec::new())),
             KeyAnswer::Absent => self.cx.access.lookups.is_absent(key, self.cx.now.mono),
             KeyAnswer::Unavailable => {}
         }
-        for id in self.cx.access.lookups.answered(&key) {
+        for id in waited {
             if self.exchanges.get(id).is_some_and(|one| one.state.is_identifying()) {
                 self.tell(id, ExchangeEvent::LookedUp { answered });
             }

@@ -7,7 +7,7 @@ use crate::base::limits::ERROR_MESSAGE_MAX;
 use crate::base::order;
 use crate::base::text::holds_secret;
 use crate::wire::Span;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Shorter parts of secrets are words like `Bearer`, or too common to be removed.
 const PART_MIN: usize = 8;
@@ -99,12 +99,15 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
 
 /// Finds runs of the secrets in a text.
 fn find(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
-    let lengths: BTreeSet<usize> = order::gathered(parts.iter().map(|part| part.len().min(RUN_MIN)));
-    for length in lengths {
+    for length in 1..=RUN_MIN {
         let of_length = parts.iter().filter(|part| part.len().min(RUN_MIN) == length);
-        let runs: BTreeSet<&[u8]> = order::gathered(of_length.flat_map(|part| part.windows(length)));
+        let runs = of_length.flat_map(|part| part.windows(length)).enumerate();
+        let runs: BTreeMap<&[u8], usize> = order::gathered(runs.map(|(number, run)| (run, number)));
+        if runs.is_empty() {
+            continue;
+        }
         for (at, window) in text.bytes().windows(length).enumerate() {
-            if runs.contains(window) {
+            if runs.contains_key(window) {
                 spans.push(text.span(at, at + length));
             }
         }
