@@ -7,7 +7,6 @@ use super::carrier::TargetMark;
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::json::{Raw, unescape, write_escaped};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Longest id that chat upstreams are known to accept.
@@ -169,8 +168,8 @@ pub(super) struct Echo {
 /// State of a request that the translation of its answer needs. The request's bytes may be freed by then.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TranslationState {
-    /// Tools whose names were changed, or that are not called with JSON, by the upstream's name.
-    pub(super) names: BTreeMap<Vec<u8>, Called>,
+    /// Tools whose names were changed, or that are not called with JSON, in the order of the upstream's names.
+    pub(super) names: Vec<(Vec<u8>, Called)>,
     /// Bytes of storage for them.
     pub(super) size: usize,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
@@ -190,9 +189,19 @@ impl TranslationState {
     pub(super) fn note(&mut self, upstream: Vec<u8>, called: Called) {
         let namespace = called.namespace.as_ref().map_or(0, Vec::len);
         let size = upstream.len() + called.name.len() + namespace + NAME_MORE;
-        if self.size <= NAMES_MAX && self.names.insert(upstream, called).is_none() {
-            self.size += size;
+        match self.place_of(&upstream) {
+            _ if self.is_full() => {}
+            Ok(at) => self.names[at].1 = called,
+            Err(at) => {
+                self.names.insert(at, (upstream, called));
+                self.size += size;
+            }
         }
+    }
+
+    /// Index of a name in `names`, or the index where it belongs.
+    fn place_of(&self, upstream: &[u8]) -> Result<usize, usize> {
+        self.names.binary_search_by(|(name, _)| (**name).cmp(upstream))
     }
 
     /// Bytes of storage that the state holds.
@@ -221,9 +230,10 @@ impl TranslationState {
     }
 
     fn known(&self, name: &[u8]) -> Option<&Called> {
-        let found = self.names.get(name);
+        let found = self.place_of(name);
         // Some servers write the name with unnecessary escapes.
-        if found.is_none() && name.contains(&b'\\') { self.names.get(&plain_name(name)) } else { found }
+        let found = if found.is_err() && name.contains(&b'\\') { self.place_of(&plain_name(name)) } else { found };
+        found.ok().map(|at| &self.names[at].1)
     }
 
     /// The client's own name for a tool that the upstream has called.

@@ -2,6 +2,7 @@
 
 use super::custom_tools::{self, free_text};
 use crate::base::limits::TOOLS_MAX;
+use crate::base::order;
 use crate::dialect::naming::{Called, ToolKind, TranslationState};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
@@ -16,7 +17,7 @@ use crate::dialect::requests::media::{chat_file, chat_image};
 use crate::dialect::requests::schema::SCHEMA_MAX;
 use crate::wire::json::{Raw, ValueKind};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Reads the request; see [`crate::dialect::requests::request`].
 pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
@@ -198,12 +199,12 @@ pub(in crate::dialect) fn keep<'a>(
     tools: &mut Vec<Tool<'a>>,
     mut names: impl Iterator<Item = JsonText<'a>>,
 ) -> Result<(), Invalid> {
-    let mut known = BTreeSet::new();
-    known.extend(names.by_ref().take(TOOLS_MAX));
+    let kept: Vec<JsonText<'a>> = names.by_ref().take(TOOLS_MAX).collect();
     if names.next().is_some() {
         return too_many("tool_choice", TOOLS_MAX, " tools");
     }
-    tools.retain(|tool| known.contains(&tool.name));
+    let known: BTreeMap<&[u8], usize> = order::gathered(kept.iter().enumerate().map(|(at, name)| (&**name, at)));
+    tools.retain(|tool| known.contains_key(&*tool.name));
     Ok(())
 }
 

@@ -194,12 +194,12 @@ impl<'a> Talk<'a> {
 
     /// The names of the tools called in the conversation, in the order of their first call.
     pub(in crate::dialect) fn called(&self) -> Vec<&[u8]> {
-        let mut known = std::collections::BTreeSet::new();
+        let mut known = std::collections::BTreeMap::<&[u8], usize>::new();
         let calls = self.turns.iter().flat_map(|turn| &turn.blocks).filter_map(|block| match block {
             Block::Call(call) => Some(&*call.name),
             _ => None,
         });
-        calls.filter(|name| known.insert(*name)).collect()
+        calls.enumerate().filter_map(|(at, name)| known.insert(name, at).is_none().then_some(name)).collect()
     }
 }
 

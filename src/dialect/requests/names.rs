@@ -11,7 +11,7 @@ use crate::dialect::neutral::conversation::{Block, Schema, Talk, Tool, ToolChoic
 use crate::wire::Shape;
 use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Maximum characters of a tool's name in a format.
 pub(in crate::dialect) fn longest(shape: Shape) -> usize {
@@ -52,7 +52,7 @@ impl<'a> Talk<'a> {
 /// Keeps one of several equal definitions of a tool: the messages format accepts only one. Different definitions with
 /// one name are refused as ambiguous.
 pub(in crate::dialect) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
-    let (mut known, mut doubled) = (BTreeMap::new(), BTreeSet::new());
+    let (mut known, mut doubled) = (BTreeMap::<&[u8], usize>::new(), Vec::new());
     for (at, tool) in tools.iter().enumerate() {
         let first = *known.entry(&*tool.name).or_insert(at);
         if first < at && !tools[first].is_like(tool) {
@@ -62,7 +62,7 @@ pub(in crate::dialect) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Inva
     }
     if !doubled.is_empty() {
         let mut number = 0..;
-        tools.retain(|_| number.next().is_none_or(|at| !doubled.contains(&at)));
+        tools.retain(|_| number.next().is_none_or(|at| doubled.binary_search(&at).is_err()));
     }
     Ok(())
 }
@@ -81,23 +81,22 @@ pub(in crate::dialect) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut Tra
     if fits {
         return;
     }
-    let (mut taken, mut known) = (BTreeSet::<JsonText<'_>>::new(), BTreeMap::<JsonText<'_>, JsonText<'_>>::new());
+    // The target's name of each tool, by the client's name and by itself.
+    let mut known = BTreeMap::<JsonText<'_>, JsonText<'_>>::new();
     talk.each_name(|name| {
         if takes_name(name, most) {
-            taken.insert(name.clone());
+            known.insert(name.clone(), name.clone());
         }
     });
     talk.each_name(|name| {
-        if takes_name(name, most) {
-            return;
+        if !known.contains_key(name) {
+            let fitted = tool_name(b"", name, most, |other| known.contains_key(other)).into_owned();
+            state.note(fitted.clone(), state.called(name));
+            known.insert(Cow::Owned(fitted.clone()), Cow::Owned(fitted.clone()));
+            known.insert(name.clone(), Cow::Owned(fitted));
         }
-        let fitted = known.entry(name.clone()).or_insert_with(|| {
-            let fitted: JsonText<'_> =
-                Cow::Owned(tool_name(b"", name, most, |other| taken.contains(other)).into_owned());
-            taken.insert(fitted.clone());
-            state.note(fitted.to_vec(), state.called(name));
-            fitted
-        });
-        *name = fitted.clone();
+        if let Some(fitted) = known.get(name) {
+            *name = fitted.clone();
+        }
     });
 }

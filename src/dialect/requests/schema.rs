@@ -3,8 +3,9 @@
 //! Owns the requirements of the target. Must never reorder the members of a schema, nor drop one that the target
 //! accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the recursion.
 
+use crate::base::order;
 use crate::wire::json::{Raw, ValueKind, compact, item, key, member_inside, write_escaped};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Maximum bytes of a schema that is walked recursively: each level scans everything below it.
 pub(in crate::dialect) const SCHEMA_MAX: usize = 256 * 1024;
@@ -224,10 +225,10 @@ fn strict_place(value: Raw<'_>, place: SchemaPosition) -> bool {
         SchemaPosition::MapOfSchemas => value.members().all(|(_, inner)| strict_place(inner, SchemaPosition::Schema)),
         SchemaPosition::Schema => {
             let closed = value.get("additionalProperties").and_then(Raw::bool) == Some(false);
-            let mut required = BTreeSet::new();
-            required.extend(value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string));
+            let required = value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string).enumerate();
+            let required: BTreeMap<&[u8], usize> = order::gathered(required.map(|(at, name)| (name, at)));
             let mut properties = value.get("properties").unwrap_or(Raw::NULL).members();
-            let all = properties.all(|(name, _)| required.contains(name));
+            let all = properties.all(|(name, _)| required.contains_key(name));
             let keyword = |name: &[u8]| !is_one_of(NEVER_STRICT, name) && !is_one_of(COMBINED, name);
             (!describes_object(value) || closed && all)
                 && value.members().all(|(name, inner)| keyword(name) && strict_place(inner, place_of(name, inner)))

@@ -74,10 +74,10 @@ fn last_update<'a>(input: Raw<'a>) -> (Option<Raw<'a>>, Option<Raw<'a>>) {
 #[derive(Default)]
 struct OpenTurn<'a> {
     said: Vec<Block<'a>>,
-    /// Ids of its calls in order, each with its output.
-    calls: Vec<(&'a [u8], Option<Block<'a>>)>,
-    /// Calls without an output yet, by their id, the latest last.
-    unanswered: BTreeMap<&'a [u8], Vec<usize>>,
+    /// Ids of its calls in order, each with its output, and the number of an earlier call with the same id.
+    calls: Vec<(&'a [u8], Option<Block<'a>>, Option<usize>)>,
+    /// Number of the latest call without an output yet, by id; `usize::MAX` if all have one.
+    unanswered: BTreeMap<&'a [u8], usize>,
     answered: bool,
     spoken: bool,
     /// Calls whose output is still missing.
@@ -180,8 +180,8 @@ impl<'a> ConversationReader<'_, 'a> {
         let open = self.assistant();
         open.awaited += usize::from(awaited);
         open.said.push(Block::Call(ToolCall { id, name, arguments }));
-        open.unanswered.entry(id).or_default().push(open.calls.len());
-        open.calls.push((id, None));
+        let earlier = open.unanswered.insert(id, open.calls.len());
+        open.calls.push((id, None, earlier));
     }
 
     fn output(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
@@ -195,15 +195,16 @@ impl<'a> ConversationReader<'_, 'a> {
             _ => returned(self.ask, output.unwrap_or(Raw::NULL), || format!("input[{at}].output"))?,
         };
         let slot = self.open.as_mut().and_then(|open| {
-            let known = open.unanswered.get_mut(id?)?.pop()?;
-            Some((open, known))
+            let latest = open.unanswered.get_mut(id?)?;
+            let call = open.calls.get_mut(*latest)?;
+            *latest = call.2.unwrap_or(usize::MAX);
+            Some((call, &mut open.awaited, &mut open.answered))
         });
         match slot {
-            Some((open, known)) => {
-                let id = id.unwrap_or_default();
-                open.calls[known].1 = Some(Block::Result(Returned { id, failed: false, plain, content }));
-                open.awaited = open.awaited.saturating_sub(1);
-                open.answered = true;
+            Some((call, awaited, answered)) => {
+                call.1 = Some(Block::Result(Returned { id: call.0, failed: false, plain, content }));
+                *awaited = awaited.saturating_sub(1);
+                *answered = true;
             }
             None => {
                 let mut blocks = vec![Block::Text(Cow::Borrowed(ORPHAN))];
@@ -229,7 +230,7 @@ impl<'a> ConversationReader<'_, 'a> {
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
         self.turns.push(Turn { role: Role::Assistant, blocks: open.said });
-        let results = open.calls.into_iter().map(|(id, output)| {
+        let results = open.calls.into_iter().map(|(id, output, _)| {
             let content = || vec![Block::Text(Cow::Borrowed(NO_OUTPUT))];
             output.unwrap_or_else(|| Block::Result(Returned { id, failed: false, plain: true, content: content() }))
         });

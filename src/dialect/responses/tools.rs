@@ -15,7 +15,7 @@ use crate::dialect::requests::bounds::{too_many, tool_name_fits};
 use crate::dialect::requests::names::longest;
 use crate::wire::json::Raw;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The namespace whose members are called without one.
 const DEFAULT_NAMESPACE: &[u8] = b"functions";
@@ -25,30 +25,39 @@ const TOOL_SEARCH: &[u8] = b"tool_search";
 /// Expected values of the tool choice.
 const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on offer, for this model";
 
-/// The upstream's name of each tool, by namespace and name.
+/// The upstream's names of the tools.
 #[derive(Default)]
 pub(in crate::dialect) struct ToolNames<'a> {
-    known: BTreeMap<(&'a [u8], &'a [u8]), JsonText<'a>>,
-    taken: BTreeSet<JsonText<'a>>,
+    /// The upstream's name of each tool, by [`place`], and by itself; empty by itself while it is only reserved.
+    known: BTreeMap<JsonText<'a>, JsonText<'a>>,
     most: usize,
+}
+
+/// Namespace and name of a tool as one text. Neither contains an unescaped quotation mark, and no other name does.
+fn place<'a>(namespace: &[u8], name: &[u8]) -> JsonText<'a> {
+    Cow::Owned([namespace, b"\"", name].concat())
 }
 
 impl<'a> ToolNames<'a> {
     /// The upstream's name for one of the client's tools.
     pub(in crate::dialect) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> JsonText<'a> {
         let (namespace, name) = (inner(namespace), name.unwrap_or_default());
-        let known = self.known.get(&(namespace, name)).cloned();
+        let known = self.known.get(&place(namespace, name)).cloned();
         known.unwrap_or_else(|| tool_name(namespace, name, self.most, |_| false))
     }
 
     /// Reserves a name for another tool; `None` if the client has offered the same tool before.
     fn take(&mut self, namespace: &'a [u8], name: &'a [u8]) -> Option<JsonText<'a>> {
-        if self.known.contains_key(&(namespace, name)) {
+        let place = place(namespace, name);
+        if self.known.contains_key(&place) {
             return None;
         }
-        let upstream = tool_name(namespace, name, self.most, |candidate| self.taken.contains(candidate));
-        self.taken.insert(upstream.clone());
-        self.known.insert((namespace, name), upstream.clone());
+        // A name without a namespace has been reserved for its tool.
+        let is_own = |candidate: &[u8]| namespace.is_empty() && candidate == name;
+        let is_taken = |name: &[u8]| self.known.get(name).is_some_and(|by| !by.is_empty() || !is_own(name));
+        let upstream = tool_name(namespace, name, self.most, is_taken);
+        self.known.insert(upstream.clone(), upstream.clone());
+        self.known.insert(place, upstream.clone());
         Some(upstream)
     }
 }
@@ -135,7 +144,7 @@ impl<'a> ToolReader<'_, 'a> {
         let [kind, name] = tool.pick(["type", "name"]);
         if kind.is_some_and(|kind| kind.is("function") || kind.is("custom")) {
             let name = name.and_then(Raw::string).unwrap_or_default();
-            self.names.taken.insert(Cow::Borrowed(name));
+            self.names.known.insert(Cow::Borrowed(name), Cow::Borrowed(b""));
         }
     }
 
@@ -183,9 +192,6 @@ impl<'a> ToolReader<'_, 'a> {
         tool_name_fits(own, || place.path())?;
         if self.tools.len() >= TOOLS_MAX {
             return too_many("tools", TOOLS_MAX, "");
-        }
-        if namespace.is_empty() && !self.names.known.contains_key(&(namespace, own)) {
-            self.names.taken.remove(own);
         }
         let Some(name) = self.names.take(namespace, own) else { return Ok(()) };
         let free = kind.is_some_and(|kind| kind.is("custom"));
