@@ -14,6 +14,7 @@ ORDER_HEAD = """# Sections of the functions that run at a start and for ordinary
 # Functions that run only outside valgrind: it hides the vDSO, and its threads seldom wait for each other.
 UNSEEN = {
     "_RNvMs3_NtNtCs*_4core3ffi5c_strNtB5_4CStr8from_ptr*",
+    "_RNvXsf_NtNtCs*_4core3ffi5c_strNtB5_4CStrNtNtB9_3cmp9PartialEq2eq*",
     "_ZN6rustix7backend4vdso4Vdso9check_sym17h*",
     "_ZN6rustix7backend4vdso8elf_hash17h*",
     "_RNvNtNtCs*_3std6thread7current12init_current*",
