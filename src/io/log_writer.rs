@@ -72,6 +72,7 @@ impl LogLines {
             }
         }
         batch.clear();
+        batch.shrink_to(limits::LOG_ROOM);
         batch
     }
 }
@@ -101,6 +102,9 @@ fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Wri
             Polled::Closed => return,
         }
         lines.clear();
+        if lines.capacity() > limits::LOG_ROOM {
+            lines = Vec::with_capacity(limits::LOG_ROOM);
+        }
     }
 }
 
