@@ -247,6 +247,8 @@ pub const LOOKUPS_WAITING_MAX: usize = 1000;
 pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
 /// Unknown ids that are remembered. Beyond it the oldest is forgotten.
 pub const UNKNOWN_MAX: usize = 8192;
+/// Time after a burst of connections at which their memory is given back.
+pub const TRIM_AFTER: Duration = Duration::from_secs(5);
 /// Maximum of the integers that a ledger in a file stores.
 pub const STORED_MAX: u64 = i64::MAX as u64;
 /// Rows packed, or sums updated, in one step.

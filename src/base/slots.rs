@@ -47,8 +47,13 @@ pub struct Slots<T, N = T> {
     len: usize,
     /// The slot that was freed last; the number of slots if none is free.
     free: u32,
+    /// Generation of the first occupant of a new slot: no name of a slot that [`Slots::trim`] removed has it.
+    fresh: u32,
     names: PhantomData<fn() -> N>,
 }
+
+/// Number of free slots at which [`Slots::trim`] is worthwhile, and number of those for which it keeps the room.
+const TRIM_MIN: usize = 256;
 
 /// A slot with its generation, so that a name is checked next to its occupant.
 #[derive(Debug)]
@@ -70,7 +75,7 @@ impl<T, N> Slots<T, N> {
     /// Returns a table with room for `tenants` occupants. The room uses memory only as it fills, and growing within it
     /// costs no copy and leaves no storage behind.
     pub fn with_room(tenants: usize) -> Slots<T, N> {
-        Slots { slots: Vec::with_capacity(tenants), len: 0, free: 0, names: PhantomData }
+        Slots { slots: Vec::with_capacity(tenants), len: 0, free: 0, fresh: 0, names: PhantomData }
     }
 
     /// Stores `value` and returns its name.
@@ -80,8 +85,8 @@ impl<T, N> Slots<T, N> {
         self.len += 1;
         let Some(slot) = self.slots.get_mut(free as usize) else {
             self.free += 1;
-            self.slots.push(Slot { generation: 0, next_free: 0, tenant: Some(value) });
-            return Id::new(free, 0);
+            self.slots.push(Slot { generation: self.fresh, next_free: 0, tenant: Some(value) });
+            return Id::new(free, self.fresh);
         };
         self.free = slot.next_free;
         debug_assert!(slot.tenant.is_none(), "a free slot is empty");
@@ -139,6 +144,27 @@ impl<T, N> Slots<T, N> {
         slot.tenant.take()
     }
 
+    /// True if at least half of the slots and [`TRIM_MIN`] of them are free: a burst may be over.
+    #[inline]
+    pub fn is_sparse(&self) -> bool {
+        self.slots.len() >= TRIM_MIN + 2 * self.len
+    }
+
+    /// Gives the memory of the slots behind the last occupant back.
+    pub fn trim(&mut self) {
+        let used = self.slots.iter().rposition(|slot| slot.tenant.is_some()).map_or(0, |last| last + 1);
+        for slot in self.slots.drain(used..) {
+            self.fresh = self.fresh.max(slot.generation);
+        }
+        self.slots.shrink_to(used + TRIM_MIN);
+        self.free = used as u32;
+        for (index, slot) in self.slots.iter_mut().enumerate().rev() {
+            if slot.tenant.is_none() {
+                slot.next_free = std::mem::replace(&mut self.free, index as u32);
+            }
+        }
+    }
+
     /// Number of occupants.
     pub fn len(&self) -> usize {
         self.len
@@ -169,5 +195,29 @@ mod tests {
         assert_eq!((slots.get(a), slots.get(b)), (None, Some(&"b")));
         assert_eq!(slots.remove(a), None);
         assert_eq!(slots.len(), 1);
+    }
+
+    #[test]
+    fn names_of_slots_that_were_removed_stay_stale() {
+        let mut slots: Slots<usize> = Slots::default();
+        let mut names: Vec<Id<usize>> = (0..3 * TRIM_MIN).map(|number| slots.insert(number)).collect();
+        let twice = names[2 * TRIM_MIN];
+        slots.remove(twice);
+        names.push(slots.insert(7));
+        assert_eq!(names.last().map(|name| name.slot), Some(twice.slot));
+        let kept = names.remove(5);
+        assert!(!slots.is_sparse());
+        for name in &names {
+            slots.remove(*name);
+        }
+        assert!(slots.is_sparse());
+        slots.trim();
+        assert_eq!((slots.len(), slots.slots.len(), slots.is_sparse()), (1, 6, false));
+        assert!(slots.slots.capacity() <= 6 + TRIM_MIN);
+        let grown: Vec<Id<usize>> = (0..3 * TRIM_MIN).map(|number| slots.insert(1000 + number)).collect();
+        assert_eq!(grown[..6].iter().map(|name| name.slot).collect::<Vec<u32>>(), [0, 1, 2, 3, 4, 6]);
+        assert!(names.iter().all(|name| slots.get(*name).is_none()), "a name came back");
+        assert!(grown.iter().enumerate().all(|(number, name)| slots.get(*name) == Some(&(1000 + number))));
+        assert_eq!((slots.get(kept), slots.len()), (Some(&5), 3 * TRIM_MIN + 1));
     }
 }

@@ -204,6 +204,7 @@ impl Cx {
                 budget: Budget::new(config.server.max_buffered),
                 gate: Gate::Open,
                 turns: AnswerQueue::default(),
+                trim: Mono::NEVER,
             },
             access: Access { keys, keys_told: 0, lookups: Lookups::default(), plans },
             accounts: Accounts {
@@ -249,7 +250,7 @@ impl Cx {
         let keys_and_clock = self.access.lookups.due.min(self.accounts.clock.due).min(self.access.lookups.sums.due);
         let others = self.upstreams.queues.wake.min(self.upstreams.discovery.due).min(self.report.stranger_log.due());
         let reports = self.report.recorder.due().min(self.report.captures.due);
-        drain.min(others).min(keys_and_clock).min(reports)
+        drain.min(others).min(keys_and_clock).min(reports).min(self.memory.trim)
     }
 
     /// Applies another configuration. False, and nothing is changed, if it has more new groups than can be counted.

@@ -3,6 +3,7 @@
 use super::budget::{Budget, Gate, MemoryVerdict, Promise};
 use super::ids::ExchangeId;
 use crate::base::buf::Pool;
+use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
 use std::collections::VecDeque;
 
@@ -15,6 +16,8 @@ pub(crate) struct Memory {
     pub(crate) gate: Gate,
     /// Answers that wait for memory, and the one that may use the reserve.
     pub(crate) turns: AnswerQueue,
+    /// Time at which the memory of a burst is given back; `NEVER` if there was none.
+    pub(crate) trim: Mono,
 }
 
 impl Memory {

@@ -413,6 +413,9 @@ impl Core for Gateway {
                     minutes.fall_asleep();
                 }
             }
+            if driver.cx.memory.trim <= now.mono {
+                driver.trim();
+            }
             listing::ask(&mut driver.cx);
             driver.cx.tell_of_suppressed(false);
             if driver.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {

@@ -175,6 +175,9 @@ pub struct Links {
     by_conn: [Vec<u32>; 2],
 }
 
+/// Links that end between two checks whether memory can be given back.
+const TRIM_EVERY: usize = 64;
+
 /// No link: an entry of `by_conn`.
 const NONE: u32 = u32::MAX;
 
@@ -236,6 +239,10 @@ impl Links {
     /// Removes the link; its socket closes when the link is dropped.
     pub fn remove(&mut self, id: Id<Link>) -> Option<Link> {
         let link = self.links.remove(id)?;
+        // Seldom, since it visits all slots.
+        if self.links.len().is_multiple_of(TRIM_EVERY) && self.links.is_sparse() {
+            self.links.trim();
+        }
         self.forget(link.conn(), id);
         Some(link)
     }

@@ -1,7 +1,7 @@
 //! Connections of clients, and the output to them: events, complete answers, errors, each with its head.
 
 use crate::base::buf::{BLOCK, Buf};
-use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
+use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER, TRIM_AFTER};
 use crate::base::order;
 use crate::base::seam::{Action, Shut, Stray};
 use crate::base::slots::Slots;
@@ -414,6 +414,9 @@ impl Clients {
     /// Removes a client. Its exchange, if it had one, has been ended before.
     pub(crate) fn close(&mut self, id: ClientId, shut: Shut, cx: &mut Cx) {
         let Some(mut client) = self.table.remove(id) else { return };
+        if self.table.is_sparse() && cx.memory.trim == Mono::NEVER {
+            cx.memory.trim = cx.now.mono.after(TRIM_AFTER);
+        }
         cx.commands.timers.forget(client_conn(id));
         if client.is_paused() {
             self.paused.retain(|paused| *paused != id);
