@@ -26,8 +26,8 @@ type ErrorAnswer = (u16, String);
 /// Answers a request. It may take as long as a command.
 pub(super) fn answer(ask: Box<DeskAsk>) -> Box<DeskAnswer> {
     let mut issued = None;
-    let told = catch_unwind(AssertUnwindSafe(|| told(&ask, &mut issued)));
-    let (status, body) = match told {
+    let answered = catch_unwind(AssertUnwindSafe(|| answer_text(&ask, &mut issued)));
+    let (status, body) = match answered {
         Ok(Ok(text)) => (200, Ok(text.into_bytes())),
         Ok(Err((status, message))) => (status, Err(message)),
         Err(_) => (500, Err("an internal error".to_string())),
@@ -40,7 +40,7 @@ pub(super) fn unanswered(ask: &DeskAsk) -> Box<DeskAnswer> {
     ask.answer(503, Err("no thread can be started".to_string()))
 }
 
-fn told(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, ErrorAnswer> {
+fn answer_text(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<String, ErrorAnswer> {
     let (high, now) = (&*ask.config, unix());
     // Decoded one by one, so that a name may contain a slash.
     let parts: Vec<String> = ask.path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();

@@ -184,29 +184,29 @@ impl PassthroughFormat {
         self.documented.iter().any(|name| eq_unescaped(raw, name))
     }
 
-    /// Usage that an answer reports: in its `usage`, read as a chat completion's (`told`), otherwise in its `meta`. An
+    /// Usage that an answer reports: in its `usage`, read as a chat completion's (`usual`), otherwise in its `meta`. An
     /// endpoint that generates neither text nor media has no completion tokens.
-    pub(super) fn reported(of: Passthrough, mut told: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
+    pub(super) fn reported(of: Passthrough, mut usual: Reported, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
         if of.generates() {
-            return told;
+            return usual;
         }
         if of.is_media() {
-            return told.or_renamed(usage);
+            return usual.or_renamed(usage);
         }
         let count = |from: Raw<'_>, name| from.get(name).and_then(tokens);
         // Some servers report only the total.
-        if told.prompt().is_none_or(|prompt| prompt == 0) {
-            let input = count(usage, "total_tokens").or(told.input);
-            told = Reported { input, ..Reported::default() };
+        if usual.prompt().is_none_or(|prompt| prompt == 0) {
+            let input = count(usage, "total_tokens").or(usual.input);
+            usual = Reported { input, ..Reported::default() };
         }
         for counts in ["tokens", "billed_units"] {
-            if told.input.is_none() {
+            if usual.input.is_none() {
                 let counts = meta.get(counts).unwrap_or(Raw::NULL);
-                told.input = count(counts, "input_tokens");
-                told.output = count(counts, "output_tokens");
+                usual.input = count(counts, "input_tokens");
+                usual.output = count(counts, "output_tokens");
             }
         }
-        told.output = told.input.map(|_| told.output.unwrap_or(0));
-        told
+        usual.output = usual.input.map(|_| usual.output.unwrap_or(0));
+        usual
     }
 }

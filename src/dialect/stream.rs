@@ -133,11 +133,11 @@ impl SseStream {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) {
-        let told = match &mut self.inner {
+        let written = match &mut self.inner {
             EventHandler::Same(tap) => tap.fail(words, me, out),
             EventHandler::Translated(convert) => convert.fail(words, me, out),
         };
-        if !told {
+        if !written {
             error_event(endpoint, words, out);
         }
     }
@@ -145,14 +145,14 @@ impl SseStream {
     /// Appends a heartbeat, which keeps proxies and the client from closing the connection. Returns the number of
     /// events of a response sent so far.
     pub fn heartbeat(&mut self, shape: Shape, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
-        let told = match &mut self.inner {
+        let events = match &mut self.inner {
             EventHandler::Same(tap) => tap.heartbeat(out),
             EventHandler::Translated(convert) => convert.heartbeat(me, out),
         };
-        if told.is_none() {
+        if events.is_none() {
             heartbeat(shape, out);
         }
-        u16::try_from(told.unwrap_or(0)).unwrap_or(u16::MAX)
+        u16::try_from(events.unwrap_or(0)).unwrap_or(u16::MAX)
     }
 
     /// True if upstream and client have the same format.

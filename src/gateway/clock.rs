@@ -44,7 +44,7 @@ impl ClockGuard {
 
     /// Notes the newest usage record in the ledger. `accepted`: an operator has accepted the present time, so earlier
     /// records no longer count.
-    pub(crate) fn told(&mut self, newest: Unix, accepted: bool) {
+    pub(crate) fn note_newest(&mut self, newest: Unix, accepted: bool) {
         self.newest = if accepted { newest } else { self.newest.max(newest) };
         self.bound();
     }
@@ -100,11 +100,11 @@ mod tests {
         let mut guard = ClockGuard::new(Unix(0), Unix(10 * MINUTE));
         guard.recorded(Unix(200 * MINUTE));
         guard.recorded(Unix(100 * MINUTE));
-        guard.told(Unix(150 * MINUTE), false);
+        guard.note_newest(Unix(150 * MINUTE), false);
         assert!(guard.look(at(194)));
-        guard.told(Unix(100 * MINUTE), true);
+        guard.note_newest(Unix(100 * MINUTE), true);
         assert!(guard.look(at(95)));
-        guard.told(Unix(0), true);
+        guard.note_newest(Unix(0), true);
         assert!(guard.look(at(4)), "the build date counts in any case");
     }
 }

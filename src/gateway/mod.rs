@@ -335,7 +335,7 @@ impl Core for Gateway {
             Notice::BegunAnew => driver.cx.reset_counts(),
             Notice::LookedUp(answers) => answers.into_iter().for_each(|(key, answer)| driver.looked_up(key, answer)),
             Notice::Newest { at, accepted } => {
-                driver.cx.accounts.clock.told(at, accepted);
+                driver.cx.accounts.clock.note_newest(at, accepted);
                 driver.cx.look_at_clock();
             }
             Notice::StoreFailed(why) => {

@@ -183,6 +183,6 @@ where
     T: Deserialize<'de> + Default,
     D: Deserializer<'de>,
 {
-    let mut told = Vec::<T>::deserialize(from)?.into_iter();
-    Ok(std::array::from_fn(|_| told.next().unwrap_or_default()))
+    let mut values = Vec::<T>::deserialize(from)?.into_iter();
+    Ok(std::array::from_fn(|_| values.next().unwrap_or_default()))
 }

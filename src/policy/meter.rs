@@ -294,13 +294,13 @@ impl Meter {
 
     /// Like [`Meter::learn`], for the groups of a lease.
     pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
-        let (mut news, told, thresholds) = (news.iter(), &mut self.news, &self.thresholds);
+        let (mut news, passed, thresholds) = (news.iter(), &mut self.news, &self.thresholds);
         self.tree.each(lease.path, &self.open, now, |node| {
             let Some(news) = news.next() else { return };
             let (was, total) = (node.account.learn(news, now), node.limits.budget);
             let was = was.map(|used| BudgetStatus { used, total });
             let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, was, total, of, thresholds, told);
+            tell(&node.account, was, total, of, thresholds, passed);
         });
     }
 

@@ -287,8 +287,8 @@ fn as_written(json: Raw<'_>) -> Block<'static> {
 }
 
 fn format<'a>(ask: &SourceRequest<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Invalid> {
-    let told = || ask.get(Name::Text, "text").and_then(|text| text.get("format"));
-    let format = updated.or_else(told).unwrap_or(Raw::EMPTY);
+    let asked = || ask.get(Name::Text, "text").and_then(|text| text.get("format"));
+    let format = updated.or_else(asked).unwrap_or(Raw::EMPTY);
     let kind = format.get("type").unwrap_or(Raw::NULL);
     let schema = format.get("schema").filter(|schema| schema.kind() == ValueKind::Object);
     if schema.is_some_and(|schema| schema.bytes().len() > SCHEMA_MAX) {

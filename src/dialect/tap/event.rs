@@ -364,8 +364,8 @@ impl Tap {
     }
 
     /// Counts the texts in an event of a completion. As many ends are expected as texts were requested, and one for
-    /// each text that has begun; after the usage (`told`), no further one begins.
-    fn texts(&mut self, choices: Raw<'_>, told: bool) {
+    /// each text that has begun; after the usage (`has_usage`), no further one begins.
+    fn texts(&mut self, choices: Raw<'_>, has_usage: bool) {
         let StreamFormat::Completion { due, running, ended } = &mut self.format else { return };
         let mut choices = choices.items();
         while let Some((_, [index, reason, text])) = choices.pick(["index", "finish_reason", "text"]) {
@@ -379,7 +379,7 @@ impl Tap {
                 *running |= bit;
             }
         }
-        if told && *ended {
+        if has_usage && *ended {
             *due = 0;
         }
         self.finish_seen = *ended && *due == 0 && *running == 0;

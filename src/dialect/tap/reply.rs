@@ -245,7 +245,7 @@ fn read(
     let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let ending = seen.ending.map_or(Raw::NULL, |span| Raw::new(span.of(body)));
     ends_well(endpoint, Raw::new(list.of(body)), ending, || value(seen.usage))?;
-    let told = match (endpoint.as_passthrough(), endpoint.shape) {
+    let found = match (endpoint.as_passthrough(), endpoint.shape) {
         (Some(kind), _) => PassthroughFormat::reported(kind, usage.reported(), value(seen.usage), value(seen.meta)),
         (None, Shape::Chat) if seen.usage.is_none() => Reported::of_choices(Raw::new(list.of(body))),
         (None, Shape::Chat) => usage.reported().or_renamed(value(seen.usage)),
@@ -257,7 +257,7 @@ fn read(
             return read(endpoint, &clean, me, out, None);
         }
     }
-    let reported = told.believed();
+    let reported = found.believed();
     // The estimate is made only on demand: nearly every answer reports its usage.
     let relayed_tokens = if reported.output.is_some() || !has_text(endpoint) { 0 } else { estimated(endpoint, body) };
     let observed = ObservedUsage { reported, relayed_tokens, units: units_of(endpoint, list.of(body)) };

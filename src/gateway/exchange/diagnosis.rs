@@ -87,8 +87,8 @@ impl RequestNotes {
 
     /// Address of the caller.
     pub(super) fn caller(&self, request: &Request, cx: &Cx) -> Ipv6Addr {
-        let told = self.0.as_ref().and_then(|diagnosis| diagnosis.caller);
-        told.unwrap_or_else(|| cx.connections.peers.of(request.client))
+        let noted = self.0.as_ref().and_then(|diagnosis| diagnosis.caller);
+        noted.unwrap_or_else(|| cx.connections.peers.of(request.client))
     }
 
     /// True if the request has failed, or one of its attempts.
@@ -201,11 +201,11 @@ impl RequestJob {
         }
         let provider = self.request.setup.config.providers.get(target.provider)?;
         let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
-        let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
+        let secrets = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
         let own = self.request.extras.as_ref().and_then(|extras| extras.credential.as_ref());
-        let told = told.chain(own.into_iter().flat_map(ClientCredential::parts));
+        let secrets = secrets.chain(own.into_iter().flat_map(ClientCredential::parts));
         let short = own.and_then(|own| without_words(message, own.parts()));
-        Some(mask(short.as_deref().unwrap_or(message), &target.model, &model.id, told))
+        Some(mask(short.as_deref().unwrap_or(message), &target.model, &model.id, secrets))
     }
 
     /// The present attempt has failed. It may not be the last one.

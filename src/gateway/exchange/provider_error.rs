@@ -33,9 +33,9 @@ const OF_THE_ACCOUNT: [&str; 12] = [
 /// The status that corresponds to an error inside a response, by its code, type and message.
 fn status_within(text: &ErrorText) -> u16 {
     let names = || text.code.iter().chain(&text.kind).map(String::as_str);
-    let told = text.code.as_ref().and_then(|code| code.parse().ok());
+    let status = text.code.as_ref().and_then(|code| code.parse().ok());
     let is_wrong = names().any(|name| REFUSALS.contains(&name)) || Overflow::of(text).is_some();
-    match told {
+    match status {
         _ if names().any(|name| OF_THE_ACCOUNT.contains(&name)) => 429,
         _ if is_wrong => REJECTED,
         Some(400 | 413 | 422) => REJECTED,

@@ -102,7 +102,7 @@ pub struct SharedCounts {
 pub(super) struct Known {
     pub(super) counts: SharedCounts,
     /// Time of the last report.
-    told: Unix,
+    reported_at: Unix,
     /// Since when the ledger reports less; 0 if it does not.
     less: Unix,
 }
@@ -121,7 +121,7 @@ impl Known {
 
     /// True if the last report has expired.
     pub(super) fn is_old(&self, now: Unix) -> bool {
-        now.0.abs_diff(self.told.0) >= limits::COUNTS_FRESH.as_millis() as u64
+        now.0.abs_diff(self.reported_at.0) >= limits::COUNTS_FRESH.as_millis() as u64
     }
 
     /// Stores a report. It is too low while requests admitted here are not reported. If it stays lower, it is right: a
@@ -135,7 +135,7 @@ impl Known {
         if known.period == news.period {
             next.period_used = news.period_used.max(known.period_used);
         }
-        self.told = now;
+        self.reported_at = now;
         if next == *news {
             self.less = Unix(0);
         } else if self.less == Unix(0) {

@@ -23,7 +23,7 @@ local late = tonumber(ARGV[15])
 
 local ALL_WINDOWS, KEYS_BEFORE, KEYS_EACH = KEYS[1], 1, 5
 local ARGS_BEFORE, ARGS_EACH = 15, #LIMITS + 6
-local TOLD_EACH = 4
+local COUNTS_EACH = 4
 
 -- An account, its key or a group above that: its keys (what hosts hold of it, the same in money, its tokens by day, its
 -- nano-dollars by day, its window), its limits by name, how long the window's counts are kept from now on (ms), start of
@@ -122,7 +122,7 @@ end
 
 -- What is left of each limit at the account that has the least left of it; without end where there is none.
 local left = { requests = math.huge, tokens = math.huge, nano = math.huge }
-local ruling, which, waits, lasts, told, stands, calls = ADMITTED, 0, 0, -1, {}, false, {}
+local ruling, which, waits, lasts, counts, is_used_up, calls = ADMITTED, 0, 0, -1, {}, false, {}
 local accounts = {}
 for n = 0, (#KEYS - KEYS_BEFORE) / KEYS_EACH - 1 do
     accounts[#accounts + 1] = account(n)
@@ -166,13 +166,13 @@ for at, own in ipairs(accounts) do
         money = spent(own.cost, days)
         _, due, due_lent = held(own.due, own.period)
     end
-    -- A host that is told that a limit is reached does not ask again in this window. So that is not told of requests that
-    -- may still not count in the end.
+    -- A host that learns that a limit is reached does not ask again in this window. So requests that may still not count
+    -- in the end are not reported as the last ones.
     local sure = requests
     if requests >= own.requests and requests - doubt < own.requests then
         sure = own.requests - 1
     end
-    told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = sure, used, tokens, money
+    counts[#counts + 1], counts[#counts + 2], counts[#counts + 3], counts[#counts + 4] = sure, used, tokens, money
     -- One limit: whether it is reached, and whether only by what is reserved, or only by what was granted. Of several
     -- the one that lasts longest is reported; what is reserved may be free at any moment.
     local function reached(name, count, held, lent, what, ends)
@@ -187,7 +187,7 @@ for at, own in ipairs(accounts) do
             return
         end
         if count - lent >= limit then
-            stands = true
+            is_used_up = true
         else
             calls[own.live] = true
         end
@@ -205,7 +205,7 @@ for at, own in ipairs(accounts) do
 end
 if not admits then
     ruling = LOOKED
-elseif ruling ~= ADMITTED and not stands and calls_in then
+elseif ruling ~= ADMITTED and not is_used_up and calls_in then
     ruling = CALLED
     for name in pairs(calls) do
         -- A message that nobody may send, or hear, is one that nobody follows: then what was granted ends by itself.
@@ -236,9 +236,9 @@ if ruling == ADMITTED then
         -- It counts under the host's name until the host confirms that it goes on with the request.
         redis.call('HINCRBY', own.window, 'q:' .. host, 1)
         lend(own, host, tokens_wanted, nano_wanted)
-        local requests = 1 + TOLD_EACH * (at - 1)
-        told[requests] = told[requests] + 1
-        if told[requests] == 1 then
+        local requests = 1 + COUNTS_EACH * (at - 1)
+        counts[requests] = counts[requests] + 1
+        if counts[requests] == 1 then
             keep(own)
         end
     end
@@ -273,4 +273,4 @@ if grant ~= '' and (ruling == ADMITTED or ruling == LOOKED) and (not enlarges or
         redis.call('SET', host_prefix .. grant, '1', 'PX', grant_lasts)
     end
 end
-return { ruling, which, waits, gives, amounts.requests, amounts.tokens, amounts.nano, unpack(told) }
+return { ruling, which, waits, gives, amounts.requests, amounts.tokens, amounts.nano, unpack(counts) }

@@ -143,7 +143,7 @@ if ARGV[4] ~= '[]' then
 end
 redis.call('SET', KEYS[1], number, 'EX', 604800)
 local at = 6
--- Hands what stands at `at` to `take`: its length, then so many times `each` values.
+-- Passes the list at `at` to `take`: its length, then as many times `each` values.
 local function list(each, take)
     local behind = at + 1 + each * ARGV[at]
     for i = at + 1, behind - 1, each do

@@ -14,7 +14,7 @@ if not seen or seen > now or digest(seen) ~= ARGV[2] then
     return { 0, now, digest(now) }
 end
 local upto = math.min(now, seen + tonumber(ARGV[3]))
-local answer, told = { 1, upto, digest(upto) }, {}
+local answer, seen = { 1, upto, digest(upto) }, {}
 if upto == seen then
     return answer
 end
@@ -27,8 +27,8 @@ for _, line in ipairs(lines) do
     if not id then
         return { 0, now, digest(now) }
     end
-    if not told[id] then
-        told[id] = true
+    if not seen[id] then
+        seen[id] = true
         answer[#answer + 1] = id
         answer[#answer + 1] = redis.call('HGET', KEYS[1], id) or ''
     end

@@ -36,9 +36,9 @@ impl Tap {
         let at = self.template.as_ref().and_then(|template| template.number(event)).unwrap_or_default();
         match self.number(Raw::new(&event[at.clone()]).count()) {
             None => out.extend_from_slice(event),
-            Some(told) => {
+            Some(sent) => {
                 out.extend_from_slice(&event[..at.start]);
-                write_count(out, u64::from(told));
+                write_count(out, u64::from(sent));
                 out.extend_from_slice(&event[at.end..]);
             }
         }
@@ -52,9 +52,9 @@ impl Tap {
             *next = next.saturating_add(1);
             return None;
         };
-        let told = own.saturating_add((*inserted).into());
-        *next = told.saturating_add(1);
-        (*inserted > 0).then_some(told)
+        let sent = own.saturating_add((*inserted).into());
+        *next = sent.saturating_add(1);
+        (*inserted > 0).then_some(sent)
     }
 
     /// Relays an event of a response.
@@ -123,8 +123,8 @@ impl Tap {
         if ends && seen.usage.is_none() && self.usage_due.is_some() {
             add_usage(&self.observed(), me, from, out);
         }
-        let told = self.number(number);
-        end_event(from, told, out);
+        let sent = self.number(number);
+        end_event(from, sent, out);
         remove_cost(seen.own_cost, begin, out);
         Ok(true)
     }
@@ -133,10 +133,10 @@ impl Tap {
     fn pass(&mut self, kind: &[u8], number: Option<u64>, frame: &Frame<'_>, out: &mut Vec<u8>) {
         match self.number(number) {
             None => out.extend_from_slice(frame.raw),
-            told => {
+            sent => {
                 let from = begin_event(kind, out);
                 out.extend_from_slice(frame.data);
-                end_event(from, told, out);
+                end_event(from, sent, out);
             }
         }
     }

@@ -19,7 +19,7 @@ impl Breakers {
     /// Returns every provider cool-down that has not ended, every exhausted rate limit, and every credential whose last
     /// use was refused, in a form for a process with another monotonic clock.
     pub(crate) fn cool_downs(&self, now: Now) -> Vec<CoolDown> {
-        let told = |name: &str, until: Mono, rest: &Rest, refused: Callers| CoolDown {
+        let cool_down = |name: &str, until: Mono, rest: &Rest, refused: Callers| CoolDown {
             name: name.into(),
             until_ms: now.unix.0 + until.micros_since(now.mono).div_ceil(1000),
             since_ms: now.wall(rest.begun).0,
@@ -31,36 +31,36 @@ impl Breakers {
             let spent =
                 entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
             let until = entry.rest.ends(now.mono).max(spent)?;
-            Some(told(&entry.label, until, &entry.rest, Callers::default()))
+            Some(cool_down(&entry.label, until, &entry.rest, Callers::default()))
         });
         let accounts = self.accounts.iter().filter_map(|account| {
             let ends = account.rest.ends(now.mono);
             let matters = ends.is_some() || account.refused.first.is_some();
-            matters.then(|| told(&account.name, ends.unwrap_or(now.mono), &account.rest, account.refused))
+            matters.then(|| cool_down(&account.name, ends.unwrap_or(now.mono), &account.rest, account.refused))
         });
         entries.chain(accounts).collect()
     }
 
     /// Adopts a cool-down from a previous process.
-    pub(crate) fn take_cool_down(&mut self, told: &CoolDown, now: Now) {
-        let until = now.mono.after(Duration::from_millis(told.until_ms.saturating_sub(now.unix.0)));
-        let rest = match told.name.contains('/') {
+    pub(crate) fn take_cool_down(&mut self, given: &CoolDown, now: Now) {
+        let until = now.mono.after(Duration::from_millis(given.until_ms.saturating_sub(now.unix.0)));
+        let rest = match given.name.contains('/') {
             true => {
-                let index = self.index(&told.name);
+                let index = self.index(&given.name);
                 &mut self.entries[index].rest
             }
             false => {
-                let index = self.account(&told.name);
+                let index = self.account(&given.name);
                 let account = &mut self.accounts[index];
-                if told.refused.first.is_some() {
-                    account.refused = told.refused;
+                if given.refused.first.is_some() {
+                    account.refused = given.refused;
                 }
                 &mut account.rest
             }
         };
         if until > now.mono && rest.ends(now.mono) < Some(until) {
-            let ago = now.unix.0.saturating_sub(told.since_ms).saturating_mul(1000);
-            *rest = Rest::until(Mono(now.mono.0.saturating_sub(ago)), until, told.again);
+            let ago = now.unix.0.saturating_sub(given.since_ms).saturating_mul(1000);
+            *rest = Rest::until(Mono(now.mono.0.saturating_sub(ago)), until, given.again);
         }
     }
 
