@@ -1,33 +1,36 @@
 -- Admits one request in all of its accounts (its key and the groups above the key) or in none, and returns the limit
 -- that refuses it. Atomic, like every script. May grant its host further requests of the same key.
--- KEYS: all windows by expiry, then those of each account, see `account`
--- ARGV: see `host` and the names after it, then those of each account, see `account`
+-- KEYS: the set of all windows by their expiry, then the keys of each account (see `account`).
+-- ARGV: the values read from `host` to `late`, then the values of each account (see `account`).
 -- `store/remote/code.rs` defines variables before this script: LIMITS, the names of the limits in the order of their
--- values; RULING, by name the ruling if this limit refuses a request; and the other rulings: ADMITTED, LOOKED (nothing
--- was to be admitted), CALLED (the grants of other hosts are called in), LATE, ENDED (the host's lease has ended).
--- Returns: ruling, the account that refuses, 1 if it is not spent but reserved, 1 if something is granted, requests,
---          tokens, nano-dollars of it, then for each account: requests in the window, tokens in the window, tokens in
---          the period, nano-dollars in the period, counted only for a budget
+-- values; RULING, the ruling for each limit that may refuse a request; and the other rulings: ADMITTED, LOOKED (the
+-- host only asked for counts), CALLED (other hosts were asked to return their grants), LATE, ENDED (the host's lease
+-- has ended).
+-- Returns: ruling; index of the account that refuses; 1 if its limit is reached only by reservations; 1 if there is a
+--          grant; the grant's requests, tokens and nano-dollars; then for each account the requests and the tokens of
+--          the window, and the tokens and nano-dollars of the period (0 nano-dollars without a budget).
 local host, host_prefix, tokens_wanted, nano_wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
--- False only to look.
+-- False if the host only asks for counts.
 local admits = ARGV[5] == '1'
--- Name of the grant, '' for none; how long it lasts (ms); at most one of so many parts of what is left is granted.
+-- Name of the grant ('' for none), its duration (ms), and the divisor of what is left: a grant is at most one such
+-- part.
 local grant, grant_lasts, grant_parts = ARGV[6], ARGV[7], tonumber(ARGV[8])
 local grant_wanted = { requests = tonumber(ARGV[9]), tokens = tonumber(ARGV[10]), nano = tonumber(ARGV[11]) }
--- What others were granted is to be called in instead of refusing, and where.
+-- True if other hosts are to return their grants before a request is refused; the channel that asks them.
 local calls_in, calls_channel = ARGV[12] == '1', ARGV[13]
--- The grant is known and is to be enlarged.
+-- True if the host has this grant already and wants more.
 local enlarges = ARGV[14] == '1'
--- When this is too late (ms).
+-- Time after which this script must not run any more (ms).
 local late = tonumber(ARGV[15])
 
 local ALL_WINDOWS, KEYS_BEFORE, KEYS_EACH = KEYS[1], 1, 5
 local ARGS_BEFORE, ARGS_EACH = 15, #LIMITS + 6
 local COUNTS_EACH = 4
 
--- An account, its key or a group above that: its keys (what hosts hold of it, the same in money, its tokens by day, its
--- nano-dollars by day, its window), its limits by name, how long the window's counts are kept from now on (ms), start of
--- the period (ms), its first day, its days, end of the window (ms), end of the period (ms).
+-- Reads account `n`, the key of the request (0) or a group above it. Its keys are: reservations of hosts in tokens, the
+-- same in money, tokens by day, nano-dollars by day, counts of the window. Its values are: the limits in the order of
+-- LIMITS; for how long the window's counts are kept (ms); the period's start (ms), first day and number of days; the
+-- end of the window and of the period (ms).
 local function account(n)
     local k, a = KEYS_BEFORE + KEYS_EACH * n, ARGS_BEFORE + ARGS_EACH * n
     local own = { live = KEYS[k + 1], due = KEYS[k + 2], use = KEYS[k + 3], cost = KEYS[k + 4], window = KEYS[k + 5] }
@@ -41,11 +44,11 @@ local function account(n)
     return own
 end
 
--- Uses only the clock of this server: a host with a wrong clock must not make counts expire.
+-- Only this server's clock is used: a host with a wrong clock must not make counts expire.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- If the server was delayed, grants may have ended before their hosts could report their use. So a request that is run
--- late changes nothing, and its host sends it again.
+-- If the server was delayed, grants may have ended before their hosts could report their use. So a late script changes
+-- nothing, and its host sends it again.
 if now > late then
     return { LATE, 0, 0, 0, 0, 0, 0 }
 end
@@ -57,13 +60,13 @@ local function lives(name)
     return known[name]
 end
 
--- The name of a grant has a "g" in it, that of a host has hexadecimal digits alone.
+-- The name of a grant contains a "g"; the name of a host has only hexadecimal digits.
 local function granted(name)
     return string.find(name, 'g', 1, true) ~= nil
 end
 
--- After an outage of the ledger, a grant counts beyond its end, until its host has reconnected and reported the use of
--- all grants up to this one's number.
+-- True if a reservation of this host or grant still counts. After an outage of the ledger, a grant counts beyond its
+-- end until its host has reconnected and reported the use of all grants up to this one's number.
 local spared = {}
 local function holds(name)
     if lives(name) or not granted(name) or not lives('spared') then
@@ -76,22 +79,23 @@ local function holds(name)
     return spared[name]
 end
 
--- What a host was admitted by questions, and has not confirmed: it counts as long as the host's own lease does, and after
--- the ledger was away until the host has come back under another name.
+-- True if requests that this script admitted for a host, and that the host has not confirmed, still count: during the
+-- host's lease, and after an outage of the ledger until the host has returned under another name.
 local function asked(name)
     return lives(name) or lives('spared') and not lives(name .. 'o')
 end
 
--- A counter is an integer as the server writes it. The server could not add to any other value, so such a counter
--- admits no request.
+-- Reads a counter. Redis could not add to a value that is not an integer in its own notation, so such a counter admits
+-- no request.
 local function number(text)
     if text ~= '0' and not string.find(text, '^%-?[1-9]%d*$') then
-        error('what is counted is not an integer')
+        error('a counter is not an integer')
     end
     return tonumber(text)
 end
 
--- What a host holds counts as long as the host's own lease does, what was granted as long as the grant's.
+-- Sums the reservations of one account: running requests, reserved tokens or nano-dollars, and the granted part of
+-- these. Those of a host count during its lease, those of a grant during the grant.
 local function held(hash, period)
     local running, promised, lent, all = 0, 0, 0, redis.call('HGETALL', hash)
     for i = 1, #all, 2 do
@@ -120,7 +124,7 @@ local function spent(hash, days)
     return sum
 end
 
--- What is left of each limit at the account that has the least left of it; without end where there is none.
+-- For each kind of limit, the least that an account has left; infinite if no account has such a limit.
 local left = { requests = math.huge, tokens = math.huge, nano = math.huge }
 local ruling, which, waits, lasts, counts, is_used_up, calls = ADMITTED, 0, 0, -1, {}, false, {}
 local accounts = {}
@@ -166,15 +170,15 @@ for at, own in ipairs(accounts) do
         money = spent(own.cost, days)
         _, due, due_lent = held(own.due, own.period)
     end
-    -- A host that learns that a limit is reached does not ask again in this window. So requests that may still not count
-    -- in the end are not reported as the last ones.
+    -- A host that learns that a limit is reached does not ask again in this window. So requests that may still not
+    -- count in the end are not reported as the last ones.
     local sure = requests
     if requests >= own.requests and requests - doubt < own.requests then
         sure = own.requests - 1
     end
     counts[#counts + 1], counts[#counts + 2], counts[#counts + 3], counts[#counts + 4] = sure, used, tokens, money
-    -- One limit: whether it is reached, and whether only by what is reserved, or only by what was granted. Of several
-    -- the one that lasts longest is reported; what is reserved may be free at any moment.
+    -- Checks one limit, and whether reservations or grants alone reach it. If several limits are reached, the one that
+    -- lasts longest is reported; reservations may end at any moment.
     local function reached(name, count, held, lent, what, ends)
         local limit = own[name]
         if limit == 0 then
@@ -208,7 +212,7 @@ if not admits then
 elseif ruling ~= ADMITTED and not is_used_up and calls_in then
     ruling = CALLED
     for name in pairs(calls) do
-        -- A message that nobody may send, or hear, is one that nobody follows: then what was granted ends by itself.
+        -- If the message cannot be sent, or reaches no host, the grants end by themselves.
         if redis.call('SET', calls_channel .. ':' .. name, '1', 'PX', 5, 'NX') then
             redis.pcall('PUBLISH', calls_channel, name)
         end
@@ -233,7 +237,7 @@ end
 if ruling == ADMITTED then
     for at, own in ipairs(accounts) do
         redis.call('HINCRBY', own.live, 'n:' .. host, 1)
-        -- It counts under the host's name until the host confirms that it goes on with the request.
+        -- The request counts under the host's name until the host confirms that it continues it.
         redis.call('HINCRBY', own.window, 'q:' .. host, 1)
         lend(own, host, tokens_wanted, nano_wanted)
         local requests = 1 + COUNTS_EACH * (at - 1)
@@ -245,10 +249,10 @@ if ruling == ADMITTED then
     left.requests, left.tokens, left.nano = left.requests - 1, left.tokens - tokens_wanted, left.nano - nano_wanted
 end
 
--- What is granted: of each limit at most a part of what is left; of what has no limit 2^53 - 1, and nothing is held.
+-- A grant is at most a part of what is left of each limit. Without a limit it is 2^53 - 1, and nothing is reserved.
 local UNLIMITED = 9007199254740991
 local gives, amounts = 0, { requests = 0, tokens = 0, nano = 0 }
--- One that has ended is not enlarged: what was left of it may be another's by now.
+-- A grant that has ended is not enlarged, since its remainder may have been given to another host.
 if grant ~= '' and (ruling == ADMITTED or ruling == LOOKED) and (not enlarges or lives(grant)) then
     local holds = { requests = 0, tokens = 0, nano = 0 }
     gives = 1

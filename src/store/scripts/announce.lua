@@ -1,10 +1,10 @@
--- A host comes under a new name, with all that it still holds; what it held under the old ones ends.
--- KEYS: 1 all windows by expiry
--- ARGV: 1 prefix, 2 new name, 3 old names with a space between them, 4 length of its lease (ms), then for each account and
---       group of its holds: name, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of
---       the period (ms), tokens reserved, how many, nano-dollars reserved, how many of them the
---       ledger has admitted and the host has not confirmed yet
--- Returns: 1 done, 2 was done before; with it the names of the skipped counters
+-- Registers a host under a new name with all its reservations, and ends those under its old names.
+-- KEYS: 1 all windows by expiry.
+-- ARGV: 1 prefix, 2 new name, 3 old names separated by spaces, 4 duration of its lease (ms); then for each account with
+--       reservations: name, "<start>:<end>" of the window, for how long the window's counts are kept (ms), start of the
+--       period (ms), reserved tokens, running requests, reserved nano-dollars, requests among these that the ledger has
+--       admitted and the host has not confirmed yet.
+-- Returns: 1 (done) or 2 (was done before), then the names of skipped counters.
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 1 then
     return { 2 }

@@ -1,16 +1,15 @@
--- Appends a batch of rows as one entry, adds what they come to to every sum and gives their leases back: all of it once,
--- however often it is sent, for a batch has a number.
--- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
--- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, 5 number of the batch that goes before it
---       in the same pipeline, 0 for none, then four lists, each behind its length:
---       increments: name of the hash, field, by how much; days; names of groups; days with users or sessions. Then what
---       was admitted by a grant and what has ended, for each account, window, period, grant: name, "<start>:<end>" of the
---       window, how long its counts are kept from now on (ms), start of the period (ms), requests, tokens used, "1" if the
---       host admitted alone, by how much what the host holds is more or less: requests, tokens, nano-dollars; name of the
---       grant or "", and what was taken of it: requests, tokens, nano-dollars; requests that the ledger has admitted and
---       that the host confirms
--- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before, 3 not done since the one before was not;
---          with it the names of the skipped counters
+-- Appends a batch of rows as one entry, adds them to all sums, and ends their reservations. A batch has a number, so it
+-- is applied once, however often it is sent.
+-- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry.
+-- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, 5 number of the preceding batch in the
+--       same pipeline (0: none). Then four lists, each after its length: increments (hash, field, amount), days, names
+--       of groups, days with users or sessions. Then, for each account, window, period and grant with admitted or ended
+--       requests: name; "<start>:<end>" of the window; for how long the window's counts are kept (ms); start of the
+--       period (ms); requests; used tokens; "1" if the host admitted without the ledger; changes of the host's own
+--       reservations in requests, tokens and nano-dollars; name of the grant ("": none); requests, tokens and
+--       nano-dollars taken from it; requests admitted by the ledger that the host confirms.
+-- Returns: 1 (done), 0 (done, but the host's lease has ended), 2 (was done before) or 3 (not done, since the preceding
+--          batch was not), then the names of skipped counters.
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
 if last >= tonumber(number) then
@@ -35,9 +34,9 @@ local function try(command, name, ...)
     return done
 end
 
--- Adds to fields of one hash, each of which is followed by how much in `changes`; what is taken from and has nothing left
--- is deleted. Two commands however many fields: to call one costs more than what it does. Numbers are exact up to 2^53
--- here; where one comes near, is none, or is named twice, the server adds. Gives the sums by field.
+-- Adds to fields of one hash; `changes` has each field and its amount. A field that an amount reduces to 0 is deleted.
+-- Two commands serve all fields, since calling a command costs more than its work. Lua's numbers are exact up to 2^53;
+-- if a number may exceed that, is not an integer, or occurs twice, Redis adds it. Returns the sums by field.
 local function increase(hash, changes)
     local sums = {}
     for first = 1, #changes, 1000 do
@@ -60,7 +59,7 @@ local function increase(hash, changes)
                 if sum <= 0 and more + 0 < 0 then
                     gone[#gone + 1] = field
                 else
-                    -- The server writes a number with as many digits as it has.
+                    -- Redis writes an integer with all its digits.
                     set[#set + 1], set[#set + 2] = field, sum
                 end
             end
@@ -82,7 +81,7 @@ local function increase(hash, changes)
     return sums
 end
 
--- Of the users, of the sessions, and of the agents of a day the largest stay by name; the others are one, called "\1".
+-- Keeps the largest users, sessions and agents of a day by name, and sums the others under the name "\1".
 local function trim(hash)
     local fields, sums, lists = redis.call('HGETALL', hash), {}, { u = {}, s = {}, a = {} }
     for i = 1, #fields, 2 do
@@ -118,7 +117,7 @@ local function trim(hash)
                 local value = list[i][n]
                 if value then
                     gone[#gone + 1] = n .. list[i].who
-                    -- Numbers are exact up to 2^53 here.
+                    -- Lua's numbers are exact up to 2^53.
                     if rest + value > 4503599627370496 then
                         redis.call('HINCRBY', hash, n .. kind .. '\1', string.format('%.0f', rest))
                         rest = 0
@@ -136,8 +135,8 @@ local function trim(hash)
     end
 end
 
--- The first writes: if the key of the rows has a wrong type, or memory is full, the script fails here and has changed
--- nothing. After its first write, the server refuses a script no command for lack of memory.
+-- The first write. If the key of the rows has a wrong type, or memory is full, the script fails here and has changed
+-- nothing. After a script's first write, Redis does not refuse its commands for lack of memory.
 if ARGV[4] ~= '[]' then
     redis.call('XADD', KEYS[2], '*', 'rows', ARGV[4])
 end
@@ -199,7 +198,7 @@ for i = at, #ARGV, 15 do
         end
     end
     local grant = ARGV[i + 10]
-    -- An expired grant counts no more, except for a while after the ledger was away: then all of it counts.
+    -- An expired grant does not count, except for some time after an outage of the ledger: then all of it counts.
     if grant ~= '' then
         put(in_window, 'q:' .. grant, '-' .. ARGV[i + 11])
         put(in_window, 'r:' .. grant, '-' .. ARGV[i + 12])
@@ -209,7 +208,7 @@ for i = at, #ARGV, 15 do
     local is_first = increase(window, in_window).q == requests and requests > 0
     increase(prefix .. 'live:' .. ARGV[i], live)
     increase(prefix .. 'due:' .. ARGV[i], due)
-    -- Last: what has gone to nothing has no time to end at.
+    -- Last, since a hash without fields does not exist and cannot expire.
     if is_first or ARGV[i + 6] == '1' then
         try('ZADD', KEYS[4], now + ARGV[i + 2], window)
         try('PEXPIRE', window, ARGV[i + 2])

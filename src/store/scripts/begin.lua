@@ -1,7 +1,7 @@
--- Begins a ledger where none has begun, and brings one of an older version up to date.
--- KEYS: 1 its epoch, 2 its format, 3 the epoch that is taken over on purpose
--- ARGV: 1 the epoch of a new one, 2 the format, 3 for how long others take it over (s), "0" not at all
--- Returns: its epoch
+-- Creates the ledger if it does not exist, and updates the format of an older one.
+-- KEYS: 1 its epoch, 2 its format, 3 the epoch that an operator has accepted.
+-- ARGV: 1 epoch of a new ledger, 2 format, 3 seconds for which other hosts accept it ("0": they do not).
+-- Returns: the ledger's epoch.
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
 local epoch = redis.call('GET', KEYS[1])
 redis.call('SET', KEYS[1] .. ':' .. epoch, '1')

@@ -1,9 +1,10 @@
--- What has changed of the keys since a change that is known.
--- KEYS: 1 keys, 2 their version, which counts their changes, 3 the audit, which has a line for each, the newest first
--- ARGV: 1 the number of the change that was seen last, "" for none, 2 the digest of its line, "" for number 0, 3 how
--- many changes are reported at most
--- Returns: 1 with the number of the last change reported, the digest of its line, and each key's id and record, "" where
--- it is gone; or 0 with number and digest of the last of all, where it is not known what has changed
+-- Reports the keys that have changed since a known change.
+-- KEYS: 1 keys, 2 their version, which is the number of changes, 3 the audit, with a line for each change, newest
+--       first.
+-- ARGV: 1 number of the last known change ("": none), 2 digest of its line ("" for number 0), 3 maximum number of
+--       reported changes.
+-- Returns: 1, number and digest of the last reported change, then id and record of each changed key ("": it was
+--          deleted); or, if the changes are not known, 0, number and digest of the newest change.
 local now = tonumber(redis.call('GET', KEYS[2]) or '0')
 local function digest(number)
     local line = number > 0 and redis.call('LINDEX', KEYS[3], now - number)
@@ -14,7 +15,7 @@ if not seen or seen > now or digest(seen) ~= ARGV[2] then
     return { 0, now, digest(now) }
 end
 local upto = math.min(now, seen + tonumber(ARGV[3]))
-local answer, seen = { 1, upto, digest(upto) }, {}
+local answer, reported = { 1, upto, digest(upto) }, {}
 if upto == seen then
     return answer
 end
@@ -27,8 +28,8 @@ for _, line in ipairs(lines) do
     if not id then
         return { 0, now, digest(now) }
     end
-    if not seen[id] then
-        seen[id] = true
+    if not reported[id] then
+        reported[id] = true
         answer[#answer + 1] = id
         answer[#answer + 1] = redis.call('HGET', KEYS[1], id) or ''
     end

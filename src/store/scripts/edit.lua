@@ -1,8 +1,8 @@
--- Stores the record of a key if nobody has changed it since it was read (1; else 0), and if nothing has been done under
--- the name of the answer (else 2).
--- KEYS: 1 keys, 2 their version, 3 the audit, 4 an answer, 5 keys by creation. ARGV: 1 id, 2 the record as it was read, "" for none, 3 the
--- record as it shall be, 4 a line of the audit and 5 how many are kept, 6 an answer, "" for none, and 7 for how many
--- milliseconds, 8 when the key was issued
+-- Stores the record of a key.
+-- KEYS: 1 keys, 2 their version, 3 the audit, 4 the answer to this idempotency key, 5 keys by creation.
+-- ARGV: 1 id, 2 the record as it was read ("": none), 3 the new record, 4 a line of the audit, 5 number of lines kept,
+--       6 the answer ("": without idempotency key), 7 for how long it is kept (ms), 8 time at which the key was issued.
+-- Returns: 1 (stored), 0 (the record has changed since it was read) or 2 (this idempotency key was used before).
 if ARGV[6] ~= '' and redis.call('EXISTS', KEYS[4]) == 1 then
     return 2
 end

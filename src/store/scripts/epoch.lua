@@ -1,4 +1,4 @@
--- Stands before every other script, which is run only on the ledger that its host knows.
+-- Precedes every other script, so that it runs only on the ledger that its host knows.
 if redis.call('EXISTS', table.remove(KEYS)) == 0 then
     return redis.error_reply('EPOCH another ledger')
 end

@@ -1,14 +1,14 @@
 -- Folds the oldest rows into the sums of their days, entry by entry.
--- KEYS: 1 rows, 2 days with folded sums, 3 how often rows were folded
--- ARGV: 1 prefix, 2 rows appended before this (ms) are folded, 3 when so many have been it is enough
--- Returns: how many were
+-- KEYS: 1 rows, 2 days with folded sums, 3 number of times that rows were folded.
+-- ARGV: 1 prefix, 2 end of the rows to fold (ms), 3 number of rows after which the script ends.
+-- Returns: the number of folded rows.
 local most, count = tonumber(ARGV[3]), 0
 while count < most do
     local entry = redis.call('XRANGE', KEYS[1], '-', '(' .. ARGV[2] .. '-0', 'COUNT', 1)[1]
     if not entry then
         break
     end
-    -- An older host has written each row as an entry of its own.
+    -- An older version wrote each row as an entry of its own.
     local rows, totals, adds = cjson.decode(entry[2][2]), {}, {}
     if entry[2][1] ~= 'rows' then
         rows = { rows }
@@ -21,7 +21,7 @@ while count < most do
             if sums[n] > 0 then
                 local name = day .. ':' .. (n - 1) .. place
                 local add = totals[name]
-                -- Numbers are exact up to 2^53 here.
+                -- Lua's numbers are exact up to 2^53.
                 if not add or add[3] + sums[n] > 4503599627370496 then
                     add = { day, (n - 1) .. place, 0 }
                     totals[name], adds[#adds + 1] = add, add
@@ -31,7 +31,7 @@ while count < most do
         end
     end
     for _, add in ipairs(adds) do
-        -- What is not what it should be stops this here, before anything of the rows is changed.
+        -- A key of a wrong type fails here, before any row has changed.
         redis.call('ZADD', KEYS[2], add[1], add[1])
         redis.call('HLEN', ARGV[1] .. 'folded:' .. add[1])
     end

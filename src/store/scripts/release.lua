@@ -1,7 +1,7 @@
--- Gives leases back that have no row.
--- ARGV: 1 prefix, 2 host, then for each and each of its accounts: name, "<start>:<end>" of the window, start of the period
---       (ms), tokens reserved, nano-dollars reserved, "1" if the request was never sent and does not count
--- Returns: 1 done, 0 the host's lease has ended; with it the names of the skipped counters
+-- Ends the reservations of requests that leave no row.
+-- ARGV: 1 prefix, 2 host; then for each account of each request: name, "<start>:<end>" of the window, start of the
+--       period (ms), reserved tokens, reserved nano-dollars, "1" if the request was never sent and does not count.
+-- Returns: 1 (done) or 0 (the host's lease has ended), then the names of skipped counters.
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 0 then
     return { 0 }

@@ -1,11 +1,12 @@
--- Every counter as of one moment, for a comparison with the rows up to then.
--- KEYS: 1 rows, 2 days, 3 days with folded sums, 4 how often rows were folded, 5 keys, 6 all windows by expiry, 7 names of groups
--- ARGV: 1 prefix
--- Returns: id of the last row or "", how often rows were folded, then lists of {name, fields and values}: days,
---          folded days, tokens by day of keys and groups, their nano-dollars by day, windows, days by user and session,
---          and a list of the names of entries of the wrong type
+-- Reads all counters at one moment, to compare them with the rows.
+-- KEYS: 1 rows, 2 days, 3 days with folded sums, 4 number of times that rows were folded, 5 keys, 6 all windows by
+--       expiry, 7 names of groups.
+-- ARGV: 1 prefix.
+-- Returns: id of the last row ("": none); number of times that rows were folded; then lists of {name, fields and
+--          values}: days, folded days, tokens by day of keys and groups, their nano-dollars by day, windows, days by
+--          user and session; and the names of keys of a wrong type.
 local prefix, wrong = ARGV[1], {}
--- The type of an entry as the server names it; what is missing has every type.
+-- True if a key has this type, by Redis's name of it, or does not exist.
 local function is(name, kind)
     local found = redis.call('TYPE', name).ok
     if found == kind or found == 'none' then
@@ -33,8 +34,7 @@ for _, kind in ipairs({ read('hash', KEYS[5], 'HKEYS'), read('set', KEYS[7], 'SM
 end
 local names = read('zset', KEYS[2], 'ZRANGE', 0, -1)
 local days = hashes(names, prefix .. 'day:')
--- An unknown key has rows if gateways still had to report them when they took over a ledger that was reset; the
--- requests were admitted by the one before.
+-- An unknown key can have rows: gateways reported them to a new ledger that replaced the one that had admitted them.
 for _, day in ipairs(days) do
     for i = 1, #day[2], 2 do
         local key = string.match(day[2][i], '^%d%["(%w+)"')
