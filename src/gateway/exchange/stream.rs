@@ -19,7 +19,7 @@ use crate::gateway::provider::breaker::Begun;
 pub(crate) enum Alike {
     /// All of it: how the event in the output is sent.
     All(Forward),
-    /// This number of bytes at its front; [`Answering::data`] handles the rest.
+    /// This number of bytes at its front, whose event is in the output; [`Answering::data`] appends the rest.
     Front(usize),
 }
 
@@ -27,11 +27,11 @@ impl Answering {
     /// Relays the event at the front of a piece if it is like the previous one: writes it to `out`.
     #[inline]
     pub(crate) fn pass_alike(&mut self, job: &mut RequestJob, data: &[u8], out: &mut Output, cx: &mut Cx) -> Alike {
+        out.bytes.clear();
         let Body::Stream(stream) = &mut self.body else { return Alike::Front(0) };
         if cx.is_long(stream.held() + data.len()) {
             return Alike::Front(0);
         }
-        out.bytes.clear();
         let alike = stream.feed_alike(data, &mut cx.memory.pool, &mut out.bytes);
         if alike < data.len() || cx.is_long(out.bytes.len()) {
             return Alike::Front(alike);
