@@ -54,16 +54,17 @@ struct FieldsBegun {
 }
 
 impl FieldsBegun {
-    /// Names, each with its alternative: Groq also takes the address of audio. The first three may occur only once.
-    const NAMES: [[&'static str; 2]; 6] = [
+    /// Names, each with its alternative: Groq also takes the address of audio. The first four may occur only once.
+    const NAMES: [[&'static str; 2]; 7] = [
         ["model", "model"],
         ["stream", "stream"],
         ["response_format", "response_format"],
+        ["n", "n[]"],
         ["file", "url"],
         ["image", "image[]"],
         ["prompt", "prompt"],
     ];
-    const SINGLE: usize = 3;
+    const SINGLE: usize = 4;
 
     fn new(passthrough: Passthrough) -> FieldsBegun {
         FieldsBegun { passthrough, begun: 0 }
@@ -88,7 +89,7 @@ impl FieldsBegun {
 
     /// Checks that no field is missing at the end of the form.
     fn end(self) -> Result<(), Invalid> {
-        let required: &[usize] = if self.passthrough.makes_images() { &[4, 5] } else { &[3] };
+        let required: &[usize] = if self.passthrough.makes_images() { &[5, 6] } else { &[4] };
         match required.iter().find(|at| self.begun & (1 << **at) == 0) {
             Some(at) => Err(Invalid(format!("{}: missing", FieldsBegun::NAMES[*at][0]))),
             None => Ok(()),
@@ -198,7 +199,6 @@ impl RequestForm {
             FormField::Format if text.len() <= VALUE_MAX => {
                 self.is_plain = [&b"text"[..], b"srt", b"vtt"].contains(&text)
             }
-            FormField::N if fields.answers_per_text > 0 => return expected("n", "it only once"),
             FormField::N if end > MODEL_WITHIN => return Err(late_count()),
             FormField::N => match std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
                 Some(count @ 1..) => fields.answers_per_text = count,
@@ -351,10 +351,14 @@ impl FormWriter {
             Name::N if self.passthrough.makes_images() && !self.has_count => {
                 return Err(late_count());
             }
-            Name::Model => PartFate::Model,
-            Name::Models | Name::Fallbacks | Name::ApiBase | Name::Container | Name::McpServers | Name::Store => {
-                PartFate::Drop
-            }
+            Name::Model if name == base => PartFate::Model,
+            Name::Model
+            | Name::Models
+            | Name::Fallbacks
+            | Name::ApiBase
+            | Name::Container
+            | Name::McpServers
+            | Name::Store => PartFate::Drop,
             _ if self.drop_params.iter().any(|param| param.as_bytes() == base) => PartFate::Drop,
             _ if PassthroughFormat::of(self.passthrough).documents(base) || self.goes_on(base) => PartFate::Keep,
             _ => PartFate::Drop,

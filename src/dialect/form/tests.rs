@@ -145,6 +145,13 @@ fn fields_behind_the_file_are_checked_while_it_is_sent() {
     let late = "n: expected it within the first 248 KiB".to_string();
     assert_eq!(edits(&form(&[part("n", "", "2")])), Err(late.clone()));
     assert_eq!(edits(&form(&[part("n[]", "", "2")])), Err(late));
+    let counted = format!("{}{before}", part("n", "", "1"));
+    let cut = counted.len() - 2;
+    for again in ["n", "n[]"] {
+        let twice = format!("{counted}{}", form(&[part(again, "", "10")]));
+        let once = Err("n: expected it only once".to_string());
+        assert_eq!(sent(Passthrough::ImageEdits, &twice, &[cut], &Capabilities::default()), once);
+    }
     let small = format!("{}{}", of("PNG"), form(&[part("n", "", "2")]));
     let each: Vec<usize> = (1..small.len()).collect();
     assert!(sent(Passthrough::ImageEdits, &small, &each, &Capabilities::default()).is_ok(), "in any pieces");
@@ -209,6 +216,9 @@ fn empty_model_counts_as_missing() {
     let body = form(&[part("model", "", ""), file("file", "a")]);
     let (sent_form, _) = whole(WORDS, &body).unwrap();
     assert_eq!(sent_form, form(&[part("model", "", "up"), file("file", "a")]));
+    let list = form(&[part("model", "", "small"), part("model[]", "", "large"), file("file", "a")]);
+    assert!(!whole(WORDS, &list).unwrap().0.contains("model[]"), "only one model is sent");
+    assert_eq!(whole(WORDS, &list).unwrap().0.matches("name=\"model").count(), 1);
     let twice = form(&[part("model", "", ""), part("model", "", "small"), file("file", "a")]);
     assert_eq!(whole(WORDS, &twice), Err("model: expected it only once".to_string()));
 }
