@@ -46,7 +46,10 @@ impl Attempting {
                 self.by = first_byte.map_or(Mono::NEVER, |timeout| now.after(timeout));
                 None
             }
-            AttemptStage::Open(_) => Some(Fault::from(FaultKind::FirstByteTimeout)),
+            AttemptStage::Open(_) => {
+                let reads = self.draft.upload.as_ref().is_none_or(|upload| upload.is_written);
+                Some(Fault::from(if reads { FaultKind::FirstByteTimeout } else { FaultKind::IdleTimeout }))
+            }
             AttemptStage::Resolving => Some(Fault::from(FaultKind::ConnectTimeout)),
         };
         if let Some(fault) = late {
