@@ -22,7 +22,7 @@ pub struct CaptureArgs {
     #[arg(value_name = "KEY")]
     pub key: String,
     /// Duration or date, at most 7d ahead; 0 ends it
-    #[arg(long = "for", value_name = "TIME", default_value = "1h")]
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", allow_hyphen_values = true)]
     pub time: String,
     /// Print JSON: the changed record
     #[arg(long)]
