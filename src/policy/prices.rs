@@ -34,7 +34,8 @@ pub struct Prices {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct UnitPrices {
     /// US dollars per request to a relayed endpoint, such as `speech` or `rerank`. It is charged in addition to tokens
-    /// and images, once for each request that a provider has answered at least in part.
+    /// and images, once for each complete answer, for each answer of events, text or bytes that has begun, and for each
+    /// request that was sent and whose client has left.
     #[doc(alias = "price_per_request")]
     pub request: Option<u64>,
     /// US dollars per image that a provider has returned. A request reserves the price of `n` images.
