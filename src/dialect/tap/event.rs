@@ -273,9 +273,10 @@ impl Tap {
         self.fail_on_error(&seen, frame.data, frame.name)?;
         let usage = seen.value(seen.usage, frame.data);
         usage.iter().for_each(|usage| self.reported.merge(Reported::from_responses(*usage)));
-        let seconds = usage.and_then(|usage| usage.get("seconds")).map_or(0, millis);
         let kind = seen.value(seen.kind, frame.data).and_then(Raw::string).unwrap_or(frame.name);
         let (is_end, is_done) = (kind.ends_with(b".completed"), kind.ends_with(b".done"));
+        let duration = || Raw::new(frame.data).get("duration").filter(|_| is_done);
+        let seconds = usage.and_then(|usage| usage.get("seconds")).or_else(duration).map_or(0, millis);
         let is_one = kind.ends_with(b".partial_succeeded");
         if let StreamFormat::Media { due, units, begun, listed } = &mut self.format {
             // Most servers complete each image. MiniMax names each, and completes all of them at once.

@@ -171,7 +171,10 @@ impl Attempting {
         let is_plain = self.draft.scan.form().is_some_and(|form| form.is_plain);
         let may_be_bytes =
             passthrough == Some(Passthrough::Speech) || passthrough.is_some_and(Passthrough::is_transcript);
-        if !may_be_bytes || begins(b"application/json") {
+        // Some servers declare JSON with another type, or with none.
+        let may_be_json = passthrough.is_some_and(Passthrough::is_transcript) && !is_plain;
+        let is_json = content_type.is_empty() || content_type.windows(4).any(|word| word.eq_ignore_ascii_case(b"json"));
+        if !may_be_bytes || begins(b"application/json") || (may_be_json && is_json) {
             return Ok(None);
         }
         // Some servers send plain text under this type.

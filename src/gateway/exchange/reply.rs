@@ -12,7 +12,8 @@ use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
 use crate::gateway::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
-use crate::wire::ModelEndpoint;
+use crate::wire::json;
+use crate::wire::{ModelEndpoint, Passthrough};
 
 impl Answering {
     /// A complete response has been collected: reads it. `stream`: the stream in which the client receives it.
@@ -80,6 +81,10 @@ impl Answering {
         let from = job.target_provider().map_or(to.shape, |provider| provider.shape);
         let DriverCall { message, out, cx } = call;
         out.bytes.clear();
+        if self.is_plain_transcript(to, body) {
+            out.bytes.extend_from_slice(body);
+            return Ok(ObservedUsage::default());
+        }
         let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix);
         match self.draft.translation() {
             None => {
@@ -91,6 +96,18 @@ impl Answering {
                 read.map_err(|why| dialect::rejected(ModelEndpoint::generate(from), body, why))
             }
         }
+    }
+
+    /// True for a transcript that is a text although its server declares JSON: as it is, if the client has asked for
+    /// a text, or encoded as a JSON string.
+    #[inline]
+    fn is_plain_transcript(&self, to: ModelEndpoint, body: &[u8]) -> bool {
+        to.as_passthrough().is_some_and(Passthrough::is_transcript)
+            && match body.trim_ascii_start().first() {
+                Some(b'{') => false,
+                Some(b'"') => json::check(body).is_ok(),
+                _ => self.draft.get().and_then(|draft| draft.scan.form()).is_some_and(|form| form.is_plain),
+            }
     }
 
     /// Sends the output for a complete response.
