@@ -103,8 +103,8 @@ struct Writer<'a> {
 /// - writes the members from the configuration;
 /// - omits provider-hosted tools of a responses request.
 ///
-/// Refills `text` and `pieces` and returns the total length of the pieces. [`Invalid`] if no tool is left, or if the
-/// body names an object stored at the provider.
+/// Refills `text` and `pieces` and returns the total length of the pieces. [`Invalid`] if no tool or no message is
+/// left, or if the body names an object stored at the provider.
 pub fn rewrite(
     endpoint: ModelEndpoint,
     body: &[u8],
@@ -120,6 +120,9 @@ pub fn rewrite(
         true if !with.capabilities.thought_signatures => Cow::default(),
         _ => hosted_tools::cuts(endpoint, body, fields, with.capabilities)?,
     };
+    if let Some(list) = fields.members.iter().find(|member| is_emptied(member, body, &cuts)) {
+        return Err(Invalid(format!("{}: expected at least one item with content", list.name.text())));
+    }
     let instead = if endpoint == ModelEndpoint::CHAT { SYSTEM } else { "" };
     let takes_it = !with.capabilities.drops("stream_options");
     let of_chat = endpoint.shape == Shape::Chat && fields.stream;
@@ -134,6 +137,18 @@ pub fn rewrite(
         by_members(&mut writer, &layout);
     }
     Ok(writer.total)
+}
+
+/// True for the list of messages if one cut takes all of them.
+fn is_emptied(member: &Member, body: &[u8], cuts: &[Span]) -> bool {
+    if cuts.is_empty() || !matches!(member.name, Name::Messages | Name::Input) {
+        return false;
+    }
+    let (start, value) = (member.value.start as usize, member.value.of(body));
+    let blanks = value[1..].len() - value[1..].trim_ascii_start().len();
+    let end = start + value[..value.len() - 1].trim_ascii_end().len();
+    let begin = start + 1 + blanks;
+    begin < end && cuts.iter().any(|cut| cut.start as usize <= begin && end <= cut.end as usize)
 }
 
 /// Lays out a body member by member.
