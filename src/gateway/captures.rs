@@ -20,7 +20,7 @@ const SHARE: usize = 8;
 /// Bytes of memory for each byte that is kept: its buffer may have grown to twice its length, and so may its text.
 const FACTOR: usize = 4;
 /// Names of the files in the forms of audio and image endpoints.
-const FILES: [&[u8]; 5] = [b"file", b"image", b"image[]", b"mask", b"mask[]"];
+const FILES: [&[u8]; 6] = [b"file", b"file[]", b"image", b"image[]", b"mask", b"mask[]"];
 
 /// The account of all captures.
 #[derive(Debug)]

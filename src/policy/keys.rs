@@ -50,7 +50,8 @@ pub fn find_key(text: &str, prefix: &str) -> Option<(usize, usize)> {
     let found = text.match_indices(prefix).find_map(|(at, _)| {
         let begin = at + prefix.len() + LIVE.len();
         let tail = text.as_bytes()[at + prefix.len()..].strip_prefix(LIVE)?;
-        let length = tail.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        let whole = tail.iter().take(ID_LEN + SECRET_LEN + CHECK_LEN);
+        let length = whole.take_while(|byte| byte.is_ascii_alphanumeric()).count();
         (length > ID_LEN).then_some((begin + ID_LEN, begin + length))
     });
     found.filter(|_| !prefix.is_empty())

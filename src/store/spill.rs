@@ -33,6 +33,11 @@ pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
     Ok([disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize)))
 }
 
+/// True if the process's user owns a file, which has no second name.
+pub fn is_only_ours(metadata: &Metadata) -> bool {
+    metadata.uid() == geteuid().as_raw() && metadata.nlink() == 1
+}
+
 /// Location of the files of one ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {

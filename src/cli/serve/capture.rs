@@ -10,7 +10,7 @@ use crate::io::channel::{Receiver, Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
-use crate::store::spill::{PRIVATE_FLAGS, Place, disk_space};
+use crate::store::spill::{PRIVATE_FLAGS, Place, disk_space, is_only_ours};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -101,6 +101,9 @@ fn open(path: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    if !is_only_ours(&metadata) {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "another user owns the file, or it has another name"));
     }
     if metadata.permissions().mode() & 0o777 != 0o600 {
         file.set_permissions(Permissions::from_mode(0o600))?;
@@ -202,5 +205,10 @@ mod tests {
             assert!(append(odd, b"{}\n", roomy).is_err());
         }
         assert_eq!(fs::read_to_string(&other).unwrap(), "content");
+        let second = folder.0.join("second");
+        fs::hard_link(&other, &second).unwrap();
+        assert!(append(&second, b"{}\n", roomy).is_err());
+        fs::remove_file(&second).unwrap();
+        assert!(append(&other, b"{}\n", roomy).is_ok());
     }
 }

@@ -24,6 +24,8 @@ const SHORT_CREDENTIALS: [&str; 4] = ["jwt", "pw", "pwd", "sig"];
 /// Bytes from which a credential of a head is starred in bodies, too; and the number of such credentials.
 const SECRET_MIN: usize = 12;
 const SECRETS_MAX: usize = 32;
+/// Bytes of a credential from which its beginning is left out at the end of a body that was cut.
+const CUT_SECRET_MIN: usize = 4;
 
 /// Appends the line of a request, with its line feed.
 pub(super) fn write(captured: &Captured, out: &mut Vec<u8>) {
@@ -74,7 +76,7 @@ fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>
     match text {
         Some(text) => {
             out.extend_from_slice(b"\"body\":");
-            write_string(out, &stars.keys(text));
+            write_string(out, &stars.keys(stars.before_cut(text, *left_out > 0)));
         }
         None => {
             out.extend_from_slice(b"\"base64\":");
@@ -161,9 +163,10 @@ impl Stars<'_> {
             let end = rest.find(['/', '?', '#', ' ']).unwrap_or(rest.len());
             rest[..end].contains('@')
         });
-        let scheme = value.trim_start().split(' ').next().unwrap_or_default();
-        let has_scheme = SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known));
-        let has_parameter = value.contains("://")
+        let mut schemes =
+            value.split(',').map(|part| part.trim_start().split([' ', '\t', ':']).next().unwrap_or_default());
+        let has_scheme = schemes.any(|scheme| SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known)));
+        let has_parameter = (value.contains("://") || value.contains('?'))
             && value
                 .split(MARKS)
                 .filter_map(|part| part.split_once('='))
@@ -182,20 +185,31 @@ impl Stars<'_> {
     /// starred.
     fn keys(&self, text: &str) -> String {
         let plain = unescaped(text);
-        let text = if keys::find_key(&plain, self.prefix).is_some() { &plain } else { text };
-        let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+        let mut text = if keys::find_key(&plain, self.prefix).is_some() { plain } else { text.to_owned() };
+        for secret in self.secrets.iter().filter(|secret| keys::find_key(secret, self.prefix).is_none()) {
+            if text.contains(&**secret) {
+                text = text.replace(&**secret, STARS);
+            }
+        }
+        let (mut shown, mut rest) = (String::with_capacity(text.len()), &*text);
         while let Some((public, length)) = keys::find_key(rest, self.prefix) {
             shown.push_str(&rest[..public]);
             shown.push_str(STARS);
             rest = &rest[length..];
         }
         shown.push_str(rest);
-        for secret in &self.secrets {
-            if shown.contains(&**secret) {
-                shown = shown.replace(&**secret, STARS);
-            }
-        }
         shown
+    }
+
+    /// The text of a body without the beginning of a credential at its end, if the body `is_cut` there.
+    fn before_cut<'a>(&self, text: &'a str, is_cut: bool) -> &'a str {
+        let begins = |secret: &String| {
+            let most = secret.len().min(text.len());
+            let ends_with = |length: &usize| text.as_bytes().ends_with(&secret.as_bytes()[..*length]);
+            (CUT_SECRET_MIN..most).rev().find(ends_with).unwrap_or(0)
+        };
+        let length = if is_cut { self.secrets.iter().map(begins).max().unwrap_or(0) } else { 0 };
+        text.get(..text.len() - length).unwrap_or_default()
     }
 }
 
@@ -258,6 +272,12 @@ mod tests {
             ("x-note: bearer", "x-note: ***"),
             ("x-note: AWS4-HMAC-SHA256 Credential=a", "x-note: ***"),
             ("x-note: token abc", "x-note: ***"),
+            ("x-note: Bearer\tabc", "x-note: ***"),
+            ("x-note: Bearer:abc", "x-note: ***"),
+            ("x-note: a, Bearer abc", "x-note: ***"),
+            ("x-original-uri: /v1/a?api_key=abc", "x-original-uri: ***"),
+            ("x-original-uri: /v1/a?n=1", "x-original-uri: /v1/a?n=1"),
+            ("referer: //a.example/?token=abc", "referer: ***"),
             ("x-pw: abc", "x-pw: ***"),
             ("x-power: abc", "x-power: abc"),
             ("referer: http://a.example/?n=1&api_key=abc", "referer: ***"),
@@ -319,6 +339,12 @@ mod tests {
         let shown = stars
             .keys("Incorrect API key provided: secret-of-the-provider, of-the-configuration; not-a-credential, short");
         assert_eq!(shown, "Incorrect API key provided: ***, ***; not-a-credential, short");
+        let next = format!("{KEY}{KEY}{KEY}secret-of-the-provider of-the-configuration{KEY}");
+        let id = "tg_live_0123456789ab***";
+        assert_eq!(stars.keys(&next), format!("{id}{id}{id}*** ***{id}"));
+        assert_eq!(stars.before_cut("a secret-of-the-provid", true), "a ");
+        assert_eq!(stars.before_cut("a secret-of-the-provid", false), "a secret-of-the-provid");
+        assert_eq!(stars.before_cut("a sec", true), "a sec");
     }
 
     fn written(body: &[u8], left_out: u64) -> Value {
