@@ -144,7 +144,7 @@ impl<T, N> Slots<T, N> {
         slot.tenant.take()
     }
 
-    /// True if at least half of the slots and [`TRIM_MIN`] of them are free: a burst may be over.
+    /// True if at least half of the slots and `TRIM_MIN` of them are free: a burst may be over.
     #[inline]
     pub fn is_sparse(&self) -> bool {
         self.slots.len() >= TRIM_MIN + 2 * self.len
