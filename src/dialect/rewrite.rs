@@ -120,7 +120,9 @@ pub fn rewrite(
         true if !with.capabilities.thought_signatures => Cow::default(),
         _ => hosted_tools::cuts(endpoint, body, fields, with.capabilities)?,
     };
-    if let Some(list) = fields.members.iter().find(|member| is_emptied(member, body, &cuts)) {
+    if !cuts.is_empty()
+        && let Some(list) = fields.members.iter().find(|member| is_emptied(member, body, &cuts))
+    {
         return Err(Invalid(format!("{}: expected at least one item with content", list.name.text())));
     }
     let instead = if endpoint == ModelEndpoint::CHAT { SYSTEM } else { "" };
@@ -140,8 +142,9 @@ pub fn rewrite(
 }
 
 /// True for the list of messages if one cut takes all of them.
+#[cold]
 fn is_emptied(member: &Member, body: &[u8], cuts: &[Span]) -> bool {
-    if cuts.is_empty() || !matches!(member.name, Name::Messages | Name::Input) {
+    if !matches!(member.name, Name::Messages | Name::Input) {
         return false;
     }
     let (start, value) = (member.value.start as usize, member.value.of(body));
