@@ -143,6 +143,7 @@ def small():
         before = host.wakeups()
         time.sleep(IDLE)
         rows.append((f"wake-ups a second, idle, {name}", f"{(host.wakeups() - before) / IDLE:.2f}"))
+        host.client = None
         before = host.wakeups()
         host.load(1, IDLE)
         rows.append((f"wake-ups a second, 1 request a second, {name}", f"{(host.wakeups() - before) / IDLE:.2f}"))
