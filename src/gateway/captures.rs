@@ -285,6 +285,11 @@ impl Captured {
 }
 
 impl CapturedMessage {
+    /// True if the body is a form that was read.
+    pub fn is_form(&self) -> bool {
+        self.form.is_some()
+    }
+
     /// Keeps more of the body, as far as the bounds allow. Returns the number of bytes.
     #[cold]
     #[inline(never)]

@@ -12,19 +12,20 @@ use crate::wire::percent;
 
 /// Characters that separate the parts of a request's first line.
 const MARKS: [char; 6] = [' ', '/', '?', '&', '#', ';'];
-/// First words of headers that carry a credential.
+/// Words before a credential.
 const SCHEMES: [&str; 10] =
     ["apikey", "aws4-hmac-sha256", "basic", "bearer", "digest", "dpop", "hawk", "negotiate", "ntlm", "token"];
 /// Replacement for a credential.
 const STARS: &str = "***";
 /// Words in the names of headers and parameters that carry a credential.
-const CREDENTIALS: [&str; 8] = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
+const CREDENTIALS: [&str; 10] =
+    ["auth", "bearer", "cookie", "credential", "key", "passphrase", "passw", "secret", "signature", "token"];
 /// Such words that are too short to be looked for within others.
-const SHORT_CREDENTIALS: [&str; 4] = ["jwt", "pw", "pwd", "sig"];
+const SHORT_CREDENTIALS: [&str; 5] = ["jwt", "otp", "pw", "pwd", "sig"];
 /// Bytes from which a credential of a head is starred in bodies, too; and the number of such credentials.
 const SECRET_MIN: usize = 12;
 const SECRETS_MAX: usize = 32;
-/// Bytes of a credential from which its beginning is left out at the end of a body that was cut.
+/// Bytes of a credential from which its beginning is starred at the end of a body that was cut.
 const CUT_SECRET_MIN: usize = 4;
 
 /// Appends the line of a request, with its line feed.
@@ -65,30 +66,32 @@ fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>
         }
     }
     out.extend_from_slice(b"],");
+    let (parts, is_cut) = (message.is_form().then(|| stars.parts(body)), *left_out > 0);
+    let body = parts.as_ref().unwrap_or(body);
     // A body that was cut may end within a character.
     let text = match std::str::from_utf8(body) {
         Ok(text) => Some(text),
-        Err(error) if *left_out > 0 && error.error_len().is_none() => {
-            std::str::from_utf8(&body[..error.valid_up_to()]).ok()
-        }
+        Err(error) if is_cut && error.error_len().is_none() => std::str::from_utf8(&body[..error.valid_up_to()]).ok(),
         Err(_) => None,
     };
     match text {
         Some(text) => {
             out.extend_from_slice(b"\"body\":");
-            write_string(out, &stars.keys(stars.before_cut(text, *left_out > 0)));
+            write_string(out, &stars.keys(text, is_cut));
         }
         None => {
             out.extend_from_slice(b"\"base64\":");
             let mut shown = Vec::with_capacity(body.len());
-            for chunk in body.utf8_chunks() {
-                shown.extend_from_slice(stars.keys(chunk.valid()).as_bytes());
+            let mut chunks = body.utf8_chunks().peekable();
+            while let Some(chunk) = chunks.next() {
+                let is_last = chunks.peek().is_none();
+                shown.extend_from_slice(stars.keys(chunk.valid(), is_cut && is_last).as_bytes());
                 shown.extend_from_slice(chunk.invalid());
             }
             write_string(out, &base64::encode(&shown));
         }
     }
-    if *left_out > 0 {
+    if is_cut {
         out.extend_from_slice(b",\"left_out\":");
         push_number(out, *left_out);
     }
@@ -107,7 +110,7 @@ impl Stars<'_> {
     /// Finds the credentials in the headers of a request.
     fn learn(&mut self, head: &str) {
         for (name, value) in head.lines().filter_map(|line| line.split_once(':')) {
-            let secret = value.trim().rsplit(' ').next().unwrap_or_default();
+            let secret = value.trim().rsplit([' ', '\t']).next().unwrap_or_default();
             let is_new = secret.len() >= SECRET_MIN && !self.secrets.iter().any(|known| known == secret);
             if is_new && self.secrets.len() < SECRETS_MAX && !name.contains(' ') && self.is_secret(name) {
                 self.secrets.push(secret.to_owned());
@@ -127,11 +130,37 @@ impl Stars<'_> {
         if is_first {
             return self.target(line);
         }
+        self.header(line)
+    }
+
+    fn header(&self, line: &str) -> String {
         let Some((name, value)) = line.split_once(':') else { return self.value(line) };
         match self.is_secret(name) {
             true => format!("{name}: {STARS}"),
             false => format!("{name}:{}", self.value(value)),
         }
+    }
+
+    /// A form with its parts' headers like those of a message.
+    fn parts(&self, form: &[u8]) -> Vec<u8> {
+        let (mut shown, mut in_head) = (Vec::with_capacity(form.len()), false);
+        for line in form.split_inclusive(|byte| *byte == b'\n') {
+            let text = line.trim_ascii_end();
+            let is_boundary = text.starts_with(b"--");
+            in_head = is_boundary || in_head && !text.is_empty();
+            if !in_head || is_boundary {
+                shown.extend_from_slice(line);
+                continue;
+            }
+            // A folded header goes on, whose name was in another line.
+            let header = match text.first() {
+                Some(b' ' | b'\t') => format!(" {STARS}"),
+                _ => self.header(&String::from_utf8_lossy(text)),
+            };
+            shown.extend_from_slice(header.as_bytes());
+            shown.extend_from_slice(&line[text.len()..]);
+        }
+        shown
     }
 
     /// The first line of a request or an answer.
@@ -143,7 +172,7 @@ impl Stars<'_> {
                 _ => (piece, None),
             };
             match text.split_once('=') {
-                Some((name, value)) if speaks_of_credential(&decoded(name)) || self.holds_key(value) => {
+                Some((name, value)) if speaks_of_credential(&decoded(name)) || self.holds_credential(value) => {
                     shown.extend([name, "=", STARS]);
                 }
                 _ if text.find('@').is_some_and(|at| at > 0) => {
@@ -163,18 +192,25 @@ impl Stars<'_> {
             let end = rest.find(['/', '?', '#', ' ']).unwrap_or(rest.len());
             rest[..end].contains('@')
         });
-        let mut schemes =
-            value.split(',').map(|part| part.trim_start().split([' ', '\t', ':']).next().unwrap_or_default());
-        let has_scheme = schemes.any(|scheme| SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known)));
-        let has_parameter = (value.contains("://") || value.contains('?'))
-            && value
-                .split(MARKS)
-                .filter_map(|part| part.split_once('='))
-                .any(|(name, _)| speaks_of_credential(&decoded(name)));
-        match has_login || has_scheme || has_parameter || self.holds_key(value) {
+        match has_login || self.holds_credential(value) {
             true => format!(" {STARS}"),
             false => value.to_owned(),
         }
+    }
+
+    /// True if a value contains a key, a scheme, or something with the name of a credential.
+    fn holds_credential(&self, value: &str) -> bool {
+        let plain = decoded(value);
+        let mut words = plain.split(|c: char| c.is_whitespace() || ",;:=?&+\"'".contains(c));
+        let has_scheme = words.any(|word| SCHEMES.iter().any(|known| word.eq_ignore_ascii_case(known)));
+        let has_name = plain.match_indices(['=', ':']).any(|(at, mark)| {
+            let before = plain[..at].trim_end_matches(|c: char| c.is_whitespace() || "\"'\\".contains(c));
+            let name = before.rsplit(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c)).next();
+            // A host may have such a name.
+            let port = plain[at + 1..].split('/').next().and_then(|port| port.parse::<u16>().ok());
+            (mark == "=" || port.is_none()) && name.is_some_and(speaks_of_credential)
+        });
+        has_scheme || has_name || self.holds_key(value)
     }
 
     fn holds_key(&self, text: &str) -> bool {
@@ -182,34 +218,36 @@ impl Stars<'_> {
     }
 
     /// A body with the secrets of the gateway's keys starred, whose ids stay, and with the credentials of the heads
-    /// starred.
-    fn keys(&self, text: &str) -> String {
+    /// starred; also the beginning of one at the end, if the body `is_cut` there.
+    fn keys(&self, text: &str, is_cut: bool) -> String {
         let plain = unescaped(text);
-        let mut text = if keys::find_key(&plain, self.prefix).is_some() { plain } else { text.to_owned() };
-        for secret in self.secrets.iter().filter(|secret| keys::find_key(secret, self.prefix).is_none()) {
-            if text.contains(&**secret) {
-                text = text.replace(&**secret, STARS);
+        let text = if keys::find_key(&plain, self.prefix).is_some() { &plain } else { text };
+        let mut spans = Vec::new();
+        let mut from = 0;
+        while let Some((public, length)) = keys::find_key(&text[from..], self.prefix) {
+            spans.push((from + public, from + length));
+            from += length;
+        }
+        for secret in &self.secrets {
+            // The id of a key stays.
+            let begin = keys::find_key(secret, self.prefix).map_or(0, |(public, _)| public);
+            spans.extend(text.match_indices(&**secret).map(|(at, _)| (at + begin, at + secret.len())));
+            let ends_with = |length: &usize| text.as_bytes().ends_with(&secret.as_bytes()[..*length]);
+            let cut = (begin.max(CUT_SECRET_MIN)..secret.len().min(text.len() + 1)).rev().find(ends_with);
+            if let Some(length) = cut.filter(|_| is_cut) {
+                spans.push((text.len() - length + begin, text.len()));
             }
         }
-        let (mut shown, mut rest) = (String::with_capacity(text.len()), &*text);
-        while let Some((public, length)) = keys::find_key(rest, self.prefix) {
-            shown.push_str(&rest[..public]);
-            shown.push_str(STARS);
-            rest = &rest[length..];
+        spans.sort_unstable();
+        let (mut shown, mut end) = (String::with_capacity(text.len()), 0);
+        for (begin, until) in spans {
+            // What overlaps has its stars already.
+            if begin >= end {
+                shown.extend([text.get(end..begin).unwrap_or_default(), STARS]);
+            }
+            end = end.max(until);
         }
-        shown.push_str(rest);
-        shown
-    }
-
-    /// The text of a body without the beginning of a credential at its end, if the body `is_cut` there.
-    fn before_cut<'a>(&self, text: &'a str, is_cut: bool) -> &'a str {
-        let begins = |secret: &String| {
-            let most = secret.len().min(text.len());
-            let ends_with = |length: &usize| text.as_bytes().ends_with(&secret.as_bytes()[..*length]);
-            (CUT_SECRET_MIN..most).rev().find(ends_with).unwrap_or(0)
-        };
-        let length = if is_cut { self.secrets.iter().map(begins).max().unwrap_or(0) } else { 0 };
-        text.get(..text.len() - length).unwrap_or_default()
+        shown + text.get(end..).unwrap_or_default()
     }
 }
 
@@ -278,6 +316,33 @@ mod tests {
             ("x-original-uri: /v1/a?api_key=abc", "x-original-uri: ***"),
             ("x-original-uri: /v1/a?n=1", "x-original-uri: /v1/a?n=1"),
             ("referer: //a.example/?token=abc", "referer: ***"),
+            ("x-note: GoogleLogin auth=abc", "x-note: ***"),
+            ("x-note: SharedAccessSignature sr=x&sig=abc", "x-note: ***"),
+            ("x-note: password=abc", "x-note: ***"),
+            ("x-note: n=1; password = abc", "x-note: ***"),
+            ("x-note: {\"n\":1,\"api_key\": \"abc\"}", "x-note: ***"),
+            ("x-note: %61pi_key%3Dabc", "x-note: ***"),
+            ("x-note: n=1; x=\"Bearer abc\"", "x-note: ***"),
+            ("x-rewrite-url: ?x=Bearer%20abc", "x-rewrite-url: ***"),
+            ("x-passphrase: abc", "x-passphrase: ***"),
+            ("x-bearer: abc", "x-bearer: ***"),
+            ("x-otp: abc", "x-otp: ***"),
+            ("x-adopted: abc", "x-adopted: abc"),
+            ("GET /v1/a?x=Bearer%20abc&n=1 HTTP/1.1", "GET /v1/a?x=***&n=1 HTTP/1.1"),
+            ("GET /v1/a?x=b%26key%3Dabc HTTP/1.1", "GET /v1/a?x=*** HTTP/1.1"),
+            // Names of headers, ports and other words are no credentials.
+            (
+                "access-control-allow-headers: authorization, x-api-key",
+                "access-control-allow-headers: authorization, x-api-key",
+            ),
+            ("host: keys:8080", "host: keys:8080"),
+            ("referer: http://keys:8080/a", "referer: http://keys:8080/a"),
+            (
+                "content-type: application/token+json; charset=utf-8",
+                "content-type: application/token+json; charset=utf-8",
+            ),
+            ("anthropic-beta: token-efficient-tools-2025-02-19", "anthropic-beta: token-efficient-tools-2025-02-19"),
+            ("date: Sat, 28 Nov 2026 06:25:35 GMT", "date: Sat, 28 Nov 2026 06:25:35 GMT"),
             ("x-pw: abc", "x-pw: ***"),
             ("x-power: abc", "x-power: abc"),
             ("referer: http://a.example/?n=1&api_key=abc", "referer: ***"),
@@ -314,7 +379,7 @@ mod tests {
         let text = format!("a {KEY} b tg_live_0123456789abX {} tg_live_ c tg_live_0123456789ab", &KEY[..30]);
         let shown = "a tg_live_0123456789ab*** b tg_live_0123456789ab*** tg_live_0123456789ab*** tg_live_ c \
                      tg_live_0123456789ab";
-        assert_eq!(stars(&[]).keys(&text), shown);
+        assert_eq!(keys(&stars(&[]), &text), shown);
         // Escapes stay in a text without a key.
         let starred = "tg_live_0123456789ab***";
         for (text, shown) in [
@@ -323,7 +388,7 @@ mod tests {
             (KEY.replace("tg", "\\u0074\\u0067"), starred),
             ("a\\u005fb \\u00e4 \\u00".to_owned(), "a\\u005fb \\u00e4 \\u00"),
         ] {
-            assert_eq!(stars(&[]).keys(&text), shown, "{text}");
+            assert_eq!(keys(&stars(&[]), &text), shown, "{text}");
         }
     }
 
@@ -336,32 +401,67 @@ mod tests {
         );
         stars.learn("authorization: Bearer secret-of-the-provider\r\nx-api-key: short\r\nx-note: not-a-credential");
         assert_eq!(stars.secrets, ["secret-of-the-provider", "of-the-configuration"]);
-        let shown = stars
-            .keys("Incorrect API key provided: secret-of-the-provider, of-the-configuration; not-a-credential, short");
+        let shown = keys(
+            &stars,
+            "Incorrect API key provided: secret-of-the-provider, of-the-configuration; not-a-credential, short",
+        );
         assert_eq!(shown, "Incorrect API key provided: ***, ***; not-a-credential, short");
         let next = format!("{KEY}{KEY}{KEY}secret-of-the-provider of-the-configuration{KEY}");
         let id = "tg_live_0123456789ab***";
-        assert_eq!(stars.keys(&next), format!("{id}{id}{id}*** ***{id}"));
-        assert_eq!(stars.before_cut("a secret-of-the-provid", true), "a ");
-        assert_eq!(stars.before_cut("a secret-of-the-provid", false), "a secret-of-the-provid");
-        assert_eq!(stars.before_cut("a sec", true), "a sec");
+        assert_eq!(keys(&stars, &next), format!("{id}{id}{id}*** ***{id}"));
+        // Each is found in the text as it was, also if one is the beginning of another, or has a key in it.
+        stars.learn(&format!("x-key: secret-of-the\r\nx-key: Bearer\tbehind-a-tabulator\r\nx-key: {KEY}-and-more"));
+        let text = format!("secret-of-the-provider secret-of-the-pro {KEY}-and-more {}behind-a-tabulator", &KEY[..40]);
+        assert_eq!(keys(&stars, &text), format!("*** ***-pro {id} {id}"));
     }
 
-    fn written(body: &[u8], left_out: u64) -> Value {
+    #[test]
+    fn beginning_of_a_credential_at_a_cut_is_starred() {
+        let mut stars = stars(&[]);
+        stars.learn("authorization: Bearer secret-of-the-provider");
+        for (body, left_out, shown) in [
+            ("a secret-of-the-provid", 1, json!({"head": [], "body": "a ***", "left_out": 1})),
+            ("a secret-of-the-provid", 0, json!({"head": [], "body": "a secret-of-the-provid"})),
+            ("a secret-of-the-provid.", 1, json!({"head": [], "body": "a secret-of-the-provid.", "left_out": 1})),
+            ("a sec", 1, json!({"head": [], "body": "a sec", "left_out": 1})),
+        ] {
+            assert_eq!(written(&stars, body.as_bytes(), left_out), shown, "{body}");
+        }
+        let starred = base64::encode(b"secr\xff***");
+        let shown = written(&stars, b"secr\xffsecret-of", 1);
+        assert_eq!(shown, json!({"head": [], "base64": starred, "left_out": 1}), "only the end is cut");
+    }
+
+    #[test]
+    fn credentials_in_the_head_of_a_part_are_starred() {
+        let form = "--b\r\ncontent-disposition: form-data; name=\"key\"\r\nx-api-key : abc\r\nauthorization:\r\n abc\r\n\
+                    x-note: Bearer abc\r\n\r\nx-api-key: content\r\n--b--\r\n";
+        let shown = "--b\r\ncontent-disposition: form-data; name=\"key\"\r\nx-api-key : ***\r\nauthorization: ***\r\n ***\r\n\
+                     x-note: ***\r\n\r\nx-api-key: content\r\n--b--\r\n";
+        assert_eq!(stars(&[]).parts(form.as_bytes()), shown.as_bytes());
+        assert_eq!(stars(&[]).parts(&form.replace('\r', "").into_bytes()), shown.replace('\r', "").as_bytes());
+    }
+
+    fn keys(stars: &Stars<'_>, text: &str) -> String {
+        stars.keys(text, false)
+    }
+
+    fn written(stars: &Stars<'_>, body: &[u8], left_out: u64) -> Value {
         let mut message = CapturedMessage::default();
         (message.body, message.left_out) = (body.to_vec(), left_out);
         let mut out = b"{".to_vec();
-        write_message(&message, &stars(&[]), &mut out);
+        write_message(&message, stars, &mut out);
         out.push(b'}');
         serde_json::from_slice(&out).unwrap()
     }
 
     #[test]
     fn bytes_that_are_no_text_are_written_in_base64() {
-        assert_eq!(written(b"RIFF\xff\x00", 0), json!({"head": [], "base64": "UklGRv8A"}));
+        let none = stars(&[]);
+        assert_eq!(written(&none, b"RIFF\xff\x00", 0), json!({"head": [], "base64": "UklGRv8A"}));
         let starred = base64::encode(b"\xfftg_live_0123456789ab***");
-        assert_eq!(written(&[b"\xff", KEY.as_bytes()].concat(), 0), json!({"head": [], "base64": starred}));
+        assert_eq!(written(&none, &[b"\xff", KEY.as_bytes()].concat(), 0), json!({"head": [], "base64": starred}));
         // A body that was cut within a character is text.
-        assert_eq!(written(b"a\xc3", 6), json!({"head": [], "body": "a", "left_out": 6}));
+        assert_eq!(written(&none, b"a\xc3", 6), json!({"head": [], "body": "a", "left_out": 6}));
     }
 }
