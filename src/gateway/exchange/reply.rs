@@ -12,7 +12,6 @@ use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
 use crate::gateway::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
-use crate::wire::json;
 use crate::wire::{ModelEndpoint, Passthrough};
 
 impl Answering {
@@ -24,7 +23,7 @@ impl Answering {
         stream: Option<Box<SseStream>>,
         call: &mut DriverCall,
     ) -> AnswerStep {
-        if call.cx.is_long(buf.len()) {
+        if call.cx.is_long(buf.len()) && !self.is_plain_transcript(job, buf.bytes()) {
             return self.offload_reply(job, buf, stream, call);
         }
         if let Some(stream) = stream {
@@ -81,7 +80,7 @@ impl Answering {
         let from = job.target_provider().map_or(to.shape, |provider| provider.shape);
         let DriverCall { message, out, cx } = call;
         out.bytes.clear();
-        if self.is_plain_transcript(to, body) {
+        if self.is_plain_transcript(job, body) {
             out.bytes.extend_from_slice(body);
             return Ok(ObservedUsage::default());
         }
@@ -101,11 +100,12 @@ impl Answering {
     /// True for a transcript that is a text although its server declares JSON: as it is, if the client has asked for
     /// a text, or encoded as a JSON string.
     #[inline]
-    fn is_plain_transcript(&self, to: ModelEndpoint, body: &[u8]) -> bool {
-        to.as_passthrough().is_some_and(Passthrough::is_transcript)
+    fn is_plain_transcript(&self, job: &RequestJob, body: &[u8]) -> bool {
+        let passthrough = job.request.endpoint().and_then(ModelEndpoint::as_passthrough);
+        passthrough.is_some_and(Passthrough::is_transcript)
             && match body.trim_ascii_start().first() {
                 Some(b'{') => false,
-                Some(b'"') => json::check(body).is_ok(),
+                Some(b'"') => body.trim_ascii_end().ends_with(b"\""),
                 _ => self.draft.get().and_then(|draft| draft.scan.form()).is_some_and(|form| form.is_plain),
             }
     }
