@@ -52,7 +52,7 @@ pub struct Slots<T, N = T> {
     names: PhantomData<fn() -> N>,
 }
 
-/// Number of free slots at which [`Slots::trim`] is worthwhile, and number of those for which it keeps the room.
+/// Number of free slots from which [`Slots::trim`] is worthwhile. It keeps room for as many.
 const TRIM_MIN: usize = 256;
 
 /// A slot with its generation, so that a name is checked next to its occupant.

@@ -42,8 +42,8 @@ pub struct UnitPrices {
     #[doc(alias = "price_per_image")]
     pub image: Option<u64>,
     /// US dollars per minute of audio that a transcription or a translation has read, as far as the provider reports
-    /// its length. The length is not known before, so a budget also requires `price_per_request`: without
-    /// it, keys with a budget get 403.
+    /// its length. The length is not known before, so a budget also requires `price_per_request`: without it, keys
+    /// with a budget get 403.
     #[doc(alias = "price_per_minute")]
     pub minute: Option<u64>,
 }
@@ -79,8 +79,8 @@ impl UnitPrices {
             || (self.minute.is_some() && passthrough.is_transcript())
     }
 
-    /// True if the cost of a request to this endpoint depends on a length that is known only afterwards, and no price
-    /// of the request stands for it.
+    /// True if the cost of a request to this endpoint depends on a length that is known only afterwards, and there is
+    /// no price of a request to reserve.
     #[inline]
     pub fn is_open(&self, passthrough: Passthrough) -> bool {
         self.minute.is_some() && self.request.is_none() && passthrough.is_transcript()
