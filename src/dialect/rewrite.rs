@@ -120,10 +120,8 @@ pub fn rewrite(
         true if !with.capabilities.thought_signatures => Cow::default(),
         _ => hosted_tools::cuts(endpoint, body, fields, with.capabilities)?,
     };
-    if !cuts.is_empty()
-        && let Some(list) = fields.members.iter().find(|member| is_emptied(member, body, &cuts))
-    {
-        return Err(Invalid(format!("{}: expected at least one item with content", list.name.text())));
+    if !cuts.is_empty() {
+        keeps_item(fields, body, &cuts)?;
     }
     let instead = if endpoint == ModelEndpoint::CHAT { SYSTEM } else { "" };
     let takes_it = !with.capabilities.drops("stream_options");
@@ -141,8 +139,16 @@ pub fn rewrite(
     Ok(writer.total)
 }
 
-/// True for the list of messages if one cut takes all of them.
+/// Checks that a message is left.
 #[cold]
+fn keeps_item(fields: &Fields, body: &[u8], cuts: &[Span]) -> Result<(), Invalid> {
+    match fields.members.iter().find(|member| is_emptied(member, body, cuts)) {
+        Some(list) => Err(Invalid(format!("{}: expected at least one item with content", list.name.text()))),
+        None => Ok(()),
+    }
+}
+
+/// True for the list of messages if one cut takes all of them.
 fn is_emptied(member: &Member, body: &[u8], cuts: &[Span]) -> bool {
     if !matches!(member.name, Name::Messages | Name::Input) {
         return false;

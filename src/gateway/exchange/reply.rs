@@ -80,7 +80,7 @@ impl Answering {
         let from = job.target_provider().map_or(to.shape, |provider| provider.shape);
         let DriverCall { message, out, cx } = call;
         out.bytes.clear();
-        if self.is_plain_transcript(job, body) {
+        if to.is_passthrough() && self.is_plain_transcript(job, body) {
             out.bytes.extend_from_slice(body);
             return Ok(ObservedUsage::default());
         }
@@ -99,7 +99,7 @@ impl Answering {
 
     /// True for a transcript that is a text although its server declares JSON: as it is, if the client has asked for
     /// a text, or encoded as a JSON string.
-    #[inline]
+    #[cold]
     fn is_plain_transcript(&self, job: &RequestJob, body: &[u8]) -> bool {
         let passthrough = job.request.endpoint().and_then(ModelEndpoint::as_passthrough);
         passthrough.is_some_and(Passthrough::is_transcript)
