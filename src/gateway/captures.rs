@@ -285,9 +285,9 @@ impl Captured {
 }
 
 impl CapturedMessage {
-    /// True if the body is a form that was read.
-    pub fn is_form(&self) -> bool {
-        self.form.is_some()
+    /// The line that begins each part, if the body is a form that was read.
+    pub fn delimiter(&self) -> Option<&[u8]> {
+        self.form.as_ref().map(|form| form.reader.delimiter())
     }
 
     /// Keeps more of the body, as far as the bounds allow. Returns the number of bytes.

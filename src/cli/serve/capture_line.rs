@@ -66,7 +66,7 @@ fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>
         }
     }
     out.extend_from_slice(b"],");
-    let (parts, is_cut) = (message.is_form().then(|| stars.parts(body)), *left_out > 0);
+    let (parts, is_cut) = (message.delimiter().map(|delimiter| stars.parts(body, delimiter)), *left_out > 0);
     let body = parts.as_ref().unwrap_or(body);
     // A body that was cut may end within a character.
     let text = match std::str::from_utf8(body) {
@@ -84,8 +84,12 @@ fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>
             let mut shown = Vec::with_capacity(body.len());
             let mut chunks = body.utf8_chunks().peekable();
             while let Some(chunk) = chunks.next() {
-                let is_last = chunks.peek().is_none();
-                shown.extend_from_slice(stars.keys(chunk.valid(), is_cut && is_last).as_bytes());
+                let is_cut = is_cut && chunks.peek().is_none();
+                // Most pieces of text between other bytes are too short for a credential.
+                match is_cut || chunk.valid().len() >= SECRET_MIN {
+                    true => shown.extend_from_slice(stars.keys(chunk.valid(), is_cut).as_bytes()),
+                    false => shown.extend_from_slice(chunk.valid().as_bytes()),
+                }
                 shown.extend_from_slice(chunk.invalid());
             }
             write_string(out, &base64::encode(&shown));
@@ -110,10 +114,17 @@ impl Stars<'_> {
     /// Finds the credentials in the headers of a request.
     fn learn(&mut self, head: &str) {
         for (name, value) in head.lines().filter_map(|line| line.split_once(':')) {
-            let secret = value.trim().rsplit([' ', '\t']).next().unwrap_or_default();
-            let is_new = secret.len() >= SECRET_MIN && !self.secrets.iter().any(|known| known == secret);
-            if is_new && self.secrets.len() < SECRETS_MAX && !name.contains(' ') && self.is_secret(name) {
-                self.secrets.push(secret.to_owned());
+            if name.contains(' ') || !self.is_secret(name) && self.value(value) == value {
+                continue;
+            }
+            let last = value.trim().rsplit([' ', '\t']).next().unwrap_or_default();
+            // A cookie, a URL or a parameter has a credential in it.
+            let words = value.split(|c: char| c.is_whitespace() || ",;:=\"'@{}".contains(c));
+            for secret in [last].into_iter().chain(words) {
+                let is_new = secret.len() >= SECRET_MIN && !self.secrets.iter().any(|known| known == secret);
+                if is_new && self.secrets.len() < SECRETS_MAX {
+                    self.secrets.push(secret.to_owned());
+                }
             }
         }
     }
@@ -141,12 +152,12 @@ impl Stars<'_> {
         }
     }
 
-    /// A form with its parts' headers like those of a message.
-    fn parts(&self, form: &[u8]) -> Vec<u8> {
+    /// A form with its parts' headers like those of a message. `delimiter` begins each part.
+    fn parts(&self, form: &[u8], delimiter: &[u8]) -> Vec<u8> {
         let (mut shown, mut in_head) = (Vec::with_capacity(form.len()), false);
         for line in form.split_inclusive(|byte| *byte == b'\n') {
             let text = line.trim_ascii_end();
-            let is_boundary = text.starts_with(b"--");
+            let is_boundary = text == delimiter;
             in_head = is_boundary || in_head && !text.is_empty();
             if !in_head || is_boundary {
                 shown.extend_from_slice(line);
@@ -165,15 +176,17 @@ impl Stars<'_> {
 
     /// The first line of a request or an answer.
     fn target(&self, line: &str) -> String {
-        let mut shown = String::with_capacity(line.len());
+        let (mut shown, mut is_hidden) = (String::with_capacity(line.len()), false);
         for piece in line.split_inclusive(MARKS) {
             let (text, mark) = match piece.char_indices().next_back() {
                 Some((at, mark)) if MARKS.contains(&mark) => (&piece[..at], Some(mark)),
                 _ => (piece, None),
             };
             match text.split_once('=') {
+                _ if is_hidden => {}
                 Some((name, value)) if speaks_of_credential(&decoded(name)) || self.holds_credential(value) => {
                     shown.extend([name, "=", STARS]);
+                    is_hidden = true;
                 }
                 _ if text.find('@').is_some_and(|at| at > 0) => {
                     shown.extend([STARS, &text[text.rfind('@').unwrap_or(0)..]]);
@@ -181,7 +194,9 @@ impl Stars<'_> {
                 _ if self.holds_key(text) => shown.push_str(STARS),
                 _ => shown.push_str(text),
             }
-            shown.extend(mark);
+            // A value may contain the other marks.
+            is_hidden &= !matches!(mark, Some('&' | '#' | ' '));
+            shown.extend(mark.filter(|_| !is_hidden));
         }
         shown
     }
@@ -233,8 +248,8 @@ impl Stars<'_> {
             let begin = keys::find_key(secret, self.prefix).map_or(0, |(public, _)| public);
             spans.extend(text.match_indices(&**secret).map(|(at, _)| (at + begin, at + secret.len())));
             let ends_with = |length: &usize| text.as_bytes().ends_with(&secret.as_bytes()[..*length]);
-            let cut = (begin.max(CUT_SECRET_MIN)..secret.len().min(text.len() + 1)).rev().find(ends_with);
-            if let Some(length) = cut.filter(|_| is_cut) {
+            let mut lengths = (begin.max(CUT_SECRET_MIN)..secret.len().min(text.len() + 1)).rev();
+            if is_cut && let Some(length) = lengths.find(ends_with) {
                 spans.push((text.len() - length + begin, text.len()));
             }
         }
@@ -329,6 +344,7 @@ mod tests {
             ("x-otp: abc", "x-otp: ***"),
             ("x-adopted: abc", "x-adopted: abc"),
             ("GET /v1/a?x=Bearer%20abc&n=1 HTTP/1.1", "GET /v1/a?x=***&n=1 HTTP/1.1"),
+            ("GET /v1/a?key=ab/c+d;e?f==&n=1 HTTP/1.1", "GET /v1/a?key=***&n=1 HTTP/1.1"),
             ("GET /v1/a?x=b%26key%3Dabc HTTP/1.1", "GET /v1/a?x=*** HTTP/1.1"),
             // Names of headers, ports and other words are no credentials.
             (
@@ -416,6 +432,17 @@ mod tests {
     }
 
     #[test]
+    fn credentials_within_a_header_are_starred_in_bodies() {
+        let mut stars = stars(&[]);
+        stars.learn(
+            "x-upstream: Bearer of-the-upstream\r\ncookie: n=1; session=of-the-session\r\nx-api-key: \"of-the-quoted\"\r\n\
+             x-url: https://u:of-the-address@h/\r\nx-note: not-a-credential",
+        );
+        let text = "of-the-upstream of-the-session of-the-quoted of-the-address not-a-credential";
+        assert_eq!(keys(&stars, text), "*** *** *** *** not-a-credential");
+    }
+
+    #[test]
     fn beginning_of_a_credential_at_a_cut_is_starred() {
         let mut stars = stars(&[]);
         stars.learn("authorization: Bearer secret-of-the-provider");
@@ -438,8 +465,11 @@ mod tests {
                     x-note: Bearer abc\r\n\r\nx-api-key: content\r\n--b--\r\n";
         let shown = "--b\r\ncontent-disposition: form-data; name=\"key\"\r\nx-api-key : ***\r\nauthorization: ***\r\n ***\r\n\
                      x-note: ***\r\n\r\nx-api-key: content\r\n--b--\r\n";
-        assert_eq!(stars(&[]).parts(form.as_bytes()), shown.as_bytes());
-        assert_eq!(stars(&[]).parts(&form.replace('\r', "").into_bytes()), shown.replace('\r', "").as_bytes());
+        assert_eq!(stars(&[]).parts(form.as_bytes(), b"--b"), shown.as_bytes());
+        let lines = form.replace('\r', "");
+        assert_eq!(stars(&[]).parts(lines.as_bytes(), b"--b"), shown.replace('\r', "").as_bytes());
+        let text = "--b\r\n\r\n-- \r\nkey: word\r\n indented\r\n--b--\r\n";
+        assert_eq!(stars(&[]).parts(text.as_bytes(), b"--b"), text.as_bytes(), "another line is no boundary");
     }
 
     fn keys(stars: &Stars<'_>, text: &str) -> String {
