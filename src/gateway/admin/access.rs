@@ -3,7 +3,7 @@
 
 use super::desk::ChangeAuthor;
 use crate::base::digest::sha256;
-use crate::gateway::exchange::presented::bearer_token;
+use crate::gateway::exchange::authorize::bearer_token;
 use crate::policy::config::{Reach, Server};
 use crate::policy::settings::secret::Secret;
 use crate::wire::head::{HeaderField, RequestHead};

@@ -1,33 +1,29 @@
-//! Attempts at targets: each has a target, a slot there, and a connection.
+//! Attempts at targets: each has a target, a slot there, and a connection. Their requests are sent, and have deadlines
+//! until an answer begins. The breakers get the result of each attempt exactly once, whatever the reason for its end; a
+//! target that cools down or recovers is logged.
 
 use super::build::Built;
-use super::event::{DriverCall, Effect};
-use super::fault::{Fault, FaultKind};
-use super::job::RequestJob;
-use super::next::NextStep;
-use super::provider_error::NOT_JSON;
-use super::state::{Answering, AttemptStage, Attempting, Body, Draft, Outgoing, State};
-use super::targets::TriedAddresses;
-use crate::base::buf::Buf;
-use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT};
-use crate::base::time::Mono;
-use crate::dialect::SseStream;
+use super::event::{ClientMessage, DriverCall, Effect, Flow, Output};
+use super::fault::{Fault, FaultKind, refuses_credential, wants_rest};
+use super::job::{RequestJob, TriedAddresses};
+use super::own_events::EventWriter;
+use super::request::Request;
+use super::state::{AttemptStage, Attempting, NextStep, Outgoing, State};
+use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
+use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::rate_limits::retry_after;
+use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
+use crate::gateway::provider::rate_limits::RateLimitHeaders;
+use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
+use crate::policy::cause::Cause;
 use crate::policy::config::Provider;
-use crate::wire::head::{Framing, ResponseHead};
-use crate::wire::{ModelEndpoint, Passthrough};
-use std::num::NonZeroU32;
+use crate::wire::ModelEndpoint;
+use crate::wire::head::{HeaderField, ResponseHead};
 use std::time::Duration;
 
-/// Message about a response of another kind than requested.
-const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
-const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
-
-/// Maximum bytes of a content type that is passed on, and the type of bytes without a usable one.
-const TYPE_MAX: usize = 128;
-const UNKNOWN_TYPE: &str = "application/octet-stream";
+/// The part of the free bytes that one slice of a request may take, as a divisor.
+const SEND_SHARE: usize = 16;
 
 impl Attempting {
     /// Begins the first attempt after admission. Admission may have taken a while: a target that is cooling down or
@@ -73,142 +69,48 @@ impl Attempting {
             Err(fault) => NextStep::Failed(draft, fault),
         }
     }
-}
 
-impl Attempting {
-    /// Handles the head of a response: decides how its body is read.
-    pub(super) fn answered(
-        mut self,
-        job: &mut RequestJob,
-        head: &ResponseHead,
-        bytes: &[u8],
-        call: &mut DriverCall,
-    ) -> NextStep {
-        let body = match self.body_for(job, head, bytes, call.cx) {
-            Ok(body) => body,
-            Err(kind) => return self.failed(job, Fault::from(kind), false, call),
-        };
-        let (now, mut flight) = (call.cx.now.mono, job.attempt.flight.take());
-        job.heard_head(&mut flight, head, bytes, call.cx);
-        let at = &mut job.attempt;
-        (at.flight, at.first, at.sent) = (flight, at.first.min(now), at.sent.min(now));
-        let limits = job.target().map(|target| &target.limits);
-        let first_byte = limits.map_or(Mono::NEVER, |limits| now.after(limits.first_byte_timeout));
-        let idle = limits.map_or(DONE_GRACE, |limits| limits.idle_timeout);
-        let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
-        let by = match &body {
-            Body::Error { .. } => now.after(ERROR_BODY_WAIT),
-            Body::Stream(_) | Body::Bytes { .. } => self.by.min(first_byte),
-            Body::Collect { .. } | Body::Offloaded { .. } => Mono::NEVER,
-        };
-        let provider = if let AttemptStage::Open(provider) = self.stage { Some(provider) } else { None };
-        let (draft, last) = (Draft::Kept(self.draft), Buf::default());
-        let (paused, crowded, charged) = (false, false, 0);
-        let answering = Answering { provider, body, draft, last, by, idle, paused, crowded, charged };
-        NextStep::Enter(State::Answering(answering), Effect::rearm_if_earlier(by, self.by))
+    /// The attempt continues, with this effect.
+    pub(super) fn goes_on(self, effect: Effect) -> NextStep {
+        NextStep::Enter(State::Attempting(self), effect)
     }
 
-    fn body_for(
-        &mut self,
-        job: &mut RequestJob,
-        head: &ResponseHead,
-        bytes: &[u8],
-        cx: &mut Cx,
-    ) -> Result<Body, FaultKind> {
-        // Success statuses with a complete response: 204 to 206 have none or a part.
-        if !matches!(head.status, 200..=203) {
-            let asked = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
-            let retry_after = retry_after(asked, cx.now.unix).and_then(in_seconds);
-            return Ok(Body::Error { buf: Buf::default(), status: head.status, retry_after });
+    /// Closes its connection, or its dials.
+    pub(super) fn drop_provider(&mut self, out: &mut Output) {
+        let slow = self.stage.dials().earlier.map(|(slow, _)| slow);
+        let other = slow.filter(|slow| self.stage.provider() != Some(*slow));
+        for provider in self.stage.provider().into_iter().chain(other) {
+            out.release(provider, false);
         }
-        let encoding = head.content_encoding.of(bytes).trim_ascii();
-        // Some servers write `none`.
-        let plain: [&[u8]; 3] = [b"", b"identity", b"none"];
-        if !plain.iter().any(|word| encoding.eq_ignore_ascii_case(word)) {
-            return Err(FaultKind::BadBody(ENCODED));
-        }
-        let content_type = head.content_type.of(bytes).trim_ascii();
-        let begins = |word: &[u8]| content_type.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-        if job.request.relays_media()
-            && let Some(body) = self.media_body(job, content_type, cx)?
-        {
-            return Ok(body);
-        }
-        let mut stream = None;
-        if job.request.asked.is_some_and(|asked| asked.stream) {
-            if begins(b"text/html") {
-                return Err(FaultKind::BadBody(NOT_A_STREAM));
-            }
-            let new = self.stream(job, cx).ok_or(FaultKind::Internal)?;
-            // Some servers answer a stream request with one complete response.
-            if !begins(b"application/json") {
-                return Ok(Body::Stream(new));
-            }
-            stream = Some(new);
-        }
-        let announced = match head.framing {
-            Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
-            _ => None,
-        };
-        Ok(Body::Collect { buf: Buf::default(), announced, stream })
+        self.stage = AttemptStage::Resolving;
     }
 
-    /// Body of an answer with audio or images that is not one JSON text; `None` for JSON.
-    fn media_body(
-        &mut self,
-        job: &mut RequestJob,
-        content_type: &[u8],
-        cx: &mut Cx,
-    ) -> Result<Option<Body>, FaultKind> {
-        let begins = |word: &[u8]| content_type.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-        if begins(b"text/event-stream") {
-            if let Some(asked) = &mut job.request.asked {
-                asked.stream = true;
+    /// A deadline of the request or of the present step has expired, or a heartbeat is due.
+    pub(super) fn due(mut self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
+        let now = call.cx.now.mono;
+        let overdue = job.overdue(flow.unread, now);
+        let late = match self.stage {
+            _ if overdue.is_some() => overdue,
+            _ if self.by > now => None,
+            AttemptStage::Renewing => return job.renewed(self.draft, call),
+            AttemptStage::Dialing(dials) => return self.dial_late(dials, job, call),
+            // The provider is not to blame.
+            AttemptStage::Open(_) if flow.unread => {
+                let first_byte = job.target().map(|target| target.limits.first_byte_timeout);
+                self.by = first_byte.map_or(Mono::NEVER, |timeout| now.after(timeout));
+                None
             }
-            return Ok(Some(Body::Stream(self.stream(job, cx).ok_or(FaultKind::Internal)?)));
-        }
-        let passthrough = job.request.endpoint().and_then(ModelEndpoint::as_passthrough);
-        let is_plain = self.draft.scan.form().is_some_and(|form| form.is_plain);
-        let may_be_bytes =
-            passthrough == Some(Passthrough::Speech) || passthrough.is_some_and(Passthrough::is_transcript);
-        // Some servers declare JSON with another type, or with none.
-        let may_be_json = passthrough.is_some_and(Passthrough::is_transcript) && !is_plain;
-        let is_json = content_type.is_empty() || content_type.windows(4).any(|word| word.eq_ignore_ascii_case(b"json"));
-        if !may_be_bytes || begins(b"application/json") || (may_be_json && is_json) {
-            return Ok(None);
-        }
-        // Some servers send plain text under this type.
-        if begins(b"text/html") && !is_plain {
-            return Err(FaultKind::BadBody(NOT_JSON));
-        }
-        let own = std::str::from_utf8(content_type).unwrap_or_default();
-        let is_usable = (1..=TYPE_MAX).contains(&own.len()) && own.bytes().all(|byte| (b' '..=b'~').contains(&byte));
-        let extras = job.request.extras.get_or_insert_default();
-        extras.answer_type = Some(if is_usable { own.into() } else { UNKNOWN_TYPE.into() });
-        Ok(Some(Body::Bytes { came: 0 }))
-    }
-
-    /// The stream in which the client gets the answer.
-    #[inline]
-    fn stream(&mut self, job: &RequestJob, cx: &mut Cx) -> Option<Box<SseStream>> {
-        let (asked, endpoint, target) = (job.request.asked?, job.request.endpoint()?, job.target()?);
-        let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
-        let from = job.target_provider().map_or(endpoint.shape, |provider| provider.shape);
-        let draft = &mut self.draft;
-        let mut stream = match draft.state.take() {
-            None => cx.upstreams.streams.same(endpoint, asked.show_usage, max_event),
-            Some(state) => {
-                let bounds = (max_event, max_answer);
-                Box::new(SseStream::translated((from, endpoint.shape), state, asked.show_usage, bounds))
+            AttemptStage::Open(_) => {
+                let reads = self.draft.upload.as_ref().is_none_or(|upload| upload.is_written);
+                Some(Fault::from(if reads { FaultKind::FirstByteTimeout } else { FaultKind::IdleTimeout }))
             }
+            AttemptStage::Resolving => Some(Fault::from(FaultKind::ConnectTimeout)),
         };
-        if endpoint.is_passthrough() {
-            stream.awaits(draft.scan.fields().choices());
+        if let Some(fault) = late {
+            return self.failed(job, fault, false, call);
         }
-        if job.attempt.heartbeats_sent > 0 {
-            stream.resume(job.attempt.heartbeats_sent, cx.now.unix.secs());
-        }
-        Some(stream)
+        let effect = job.heartbeat(flow.drained, EventWriter::Opening(self.draft.state.as_ref()), call);
+        self.goes_on(effect)
     }
 }
 
@@ -218,10 +120,170 @@ impl RequestJob {
         let target = self.target()?;
         Some((self.request.endpoint()?, target, self.request.setup.config.providers.get(target.provider)?))
     }
+
+    /// Appends as much of the outgoing request to `out` as fits, its head first if `begins`; true if it is complete.
+    /// `room`: free bytes of the buffers.
+    pub(super) fn write_request(
+        &self,
+        draft: &mut OutgoingRequest,
+        begins: bool,
+        message: &ClientMessage,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if begins
+            && let Some(target) = self.target()
+            && let Some(template) = self.request.setup.requests.template(target.provider)
+        {
+            let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
+            let passthrough = self.request.endpoint().filter(|endpoint| endpoint.is_passthrough());
+            match (&draft.upload, passthrough) {
+                (Some(upload), Some(endpoint)) => {
+                    let content_type = draft.head.field(HeaderField::ContentType).of(message.head);
+                    template.write_form(target, endpoint, content_type, upload.length, out);
+                }
+                _ => template.write(target, draft.length, passthrough, same_shape, out),
+            }
+            if let Some(extras) = &self.request.extras
+                && let Some(credential) = &extras.credential
+                && self.takes_clients()
+            {
+                credential.write(out);
+            }
+            if let Some(diagnosis) = &self.notes.0 {
+                diagnosis.trace_request(self.attempt.attempts, out);
+            }
+        }
+        // If few bytes are free, a request is sent in small slices.
+        let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
+        draft.write_some(message.body, slice, out)
+    }
 }
 
-/// A wait in seconds, rounded up, plus 1: 0 means that there is none.
-fn in_seconds(wait: Duration) -> Option<NonZeroU32> {
-    let seconds = wait.as_millis().div_ceil(1000);
-    NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX - 1) + 1)
+impl RequestJob {
+    /// The target of the present attempt has sent its complete response.
+    pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
+        let begun = self.land(cx);
+        if let Some(target) = self.target()
+            && cx.upstreams.breakers.served(target, begun.cooling, cx.now.mono)
+        {
+            cx.log_target(&target.label, None);
+        }
+    }
+
+    /// The present attempt has ended and is not in flight any more. Returns how it began.
+    fn land(&mut self, cx: &mut Cx) -> Begun {
+        let flight = self.attempt.flight.take().zip(self.target());
+        flight.map_or(Begun::default(), |(flight, target)| {
+            cx.upstreams.breakers.land(target, flight, &self.request.needs(), cx.now.mono)
+        })
+    }
+
+    /// The target of the attempt that is in flight.
+    pub(crate) fn flies_at(&self) -> Option<&Target> {
+        self.target().filter(|_| self.attempt.flight.is_some())
+    }
+
+    /// The target's number and the beginning of the attempt that is in flight, if it has no answer yet. The head of a
+    /// stream is no answer.
+    pub(crate) fn awaits_answer(&self) -> Option<(u64, Mono)> {
+        let has_none = self.attempt.first == Mono::NEVER
+            || (self.request.asked.is_some_and(|asked| asked.stream) && !self.attempt.has_events);
+        let target = self.flies_at().filter(|_| has_none)?;
+        Some((target.seed, self.attempt.begun))
+    }
+
+    /// The client leaves. If it has waited for an answer, this counts for the state of the target.
+    #[cold]
+    pub(super) fn note_unanswered(&self, cx: &mut Cx) {
+        let Some((_, begun)) = self.awaits_answer() else { return };
+        let waited = Duration::from_micros(cx.now.mono.micros_since(begun));
+        if waited >= UNANSWERED
+            && let Some(target) = self.target()
+        {
+            let begun = Unix(cx.now.unix.0.saturating_sub(waited.as_millis() as u64));
+            cx.upstreams.breakers.unanswered(target, self.request.whose(cx), begun, cx.now.unix);
+        }
+    }
+
+    /// Evaluates the head of an answer for the credential that was sent.
+    pub(super) fn heard_head(&self, flight: &mut Option<Flight>, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
+        let Some((_, target, provider)) = self.route() else { return };
+        let cools_down = wants_rest(head.status);
+        let reads = head.has_allowances || cools_down;
+        let refuses = refuses_credential(head.status);
+        if (reads || refuses) && self.takes_clients() {
+            // This status is about the client's own account, so it must not count against the target.
+            if let Some(flight) = flight {
+                cx.upstreams.breakers.answer_begins(target, flight, &self.request.needs(), None, cx.now.mono);
+            }
+            return;
+        }
+        let said = reads.then(|| RateLimitHeaders::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
+        let (mut rested, now) = (false, cx.now.mono);
+        if let Some(flight) = flight {
+            cx.upstreams.breakers.answer_begins(target, flight, &self.request.needs(), said.as_ref(), now);
+            rested = flight.begun.cooling;
+        }
+        let cause = Cause::status(head.status);
+        if let Some(said) = said.filter(|_| cools_down)
+            && let Some(wait) = cx.upstreams.breakers.rest(target, &said, rested, now)
+        {
+            cx.log_target(&target.label, Some((cause, wait)));
+        }
+        // The refused secret may be an older one: then nothing cools down.
+        if !refuses || self.has_newer_secret(cx) {
+            return;
+        }
+        // A status other than 401 may concern the request.
+        let caller = (head.status != 401).then(|| self.request.whose(cx));
+        if let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, now) {
+            cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
+            if head.status == 401
+                && let Some(credential) = provider.credentials.get(target.credential)
+            {
+                cx.renew(credential.secret.origin());
+            }
+        }
+    }
+
+    /// The attempt failed, regardless of the cause.
+    pub(super) fn target_failed(&mut self, fault: &Fault, cx: &mut Cx) {
+        self.note_failed(fault, cx.now.mono);
+        let (Begun { trial, cooling }, now) = (self.land(cx), cx.now.mono);
+        let Some(target) = self.target() else { return };
+        cx.upstreams.breakers.ended(target, fault.end());
+        if fault.is_targets_own() || fault.asks_for_rest() {
+            cx.upstreams.breakers.troubled(target, self.request.whose(cx), fault.cause(), cx.now.unix);
+        }
+        if fault.is_targets_own() {
+            let failure =
+                FailedAttempt { caller: self.request.whose(cx), live: cx.access.keys.live(cx.now.unix), trial };
+            if cx.upstreams.breakers.failed(target, failure, &target.limits, now) {
+                cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
+            }
+        } else if fault.asks_for_rest() {
+            if trial {
+                cx.upstreams.breakers.no_verdict(target);
+            }
+        } else if cx.upstreams.breakers.succeeded(target, cooling, now) {
+            cx.log_target(&target.label, None);
+        }
+    }
+
+    /// An attempt ends without a result for its target.
+    pub(super) fn no_verdict(&mut self, cx: &mut Cx) {
+        if self.land(cx).trial
+            && let Some(target) = self.target()
+        {
+            cx.upstreams.breakers.no_verdict(target);
+        }
+    }
+}
+
+impl Request {
+    /// The caller of the request.
+    fn whose(&self, cx: &Cx) -> Caller {
+        self.found.key.map_or_else(Caller::default, |key| Caller::of(cx.access.keys.get(key)))
+    }
 }

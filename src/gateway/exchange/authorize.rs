@@ -2,11 +2,13 @@
 //! fails determines the error. Notes its findings in `found`, in `captured` and, for an unknown key, in `lookups`, and
 //! moves the key's windows in the meter to the present. The caller acts on the result.
 
+use super::diagnosis::printable_word;
+use super::job::RequestJob;
 use super::paths::{Endpoint, Identified, unknown_path};
-use super::presented::{beside_credential, usual_key};
 use crate::base::time::Unix;
-use crate::gateway::client::cors::is_preflight;
-use crate::gateway::cx::{Access, Setup};
+use crate::gateway::client::cors::{CorsPolicy, is_preflight};
+use crate::gateway::client::peer::caller;
+use crate::gateway::cx::{Access, Cx, Setup};
 use crate::policy::agent::Client;
 use crate::policy::keys::{KeyIx, Scope};
 use crate::policy::meter::Meter;
@@ -46,6 +48,59 @@ pub(crate) struct AuthContext<'a> {
 
 /// Error text for a body that is not the form that its endpoint needs.
 const NO_FORM: &str = "content-type: expected multipart/form-data with a boundary of 1 to 70 characters";
+
+impl RequestJob {
+    /// Checks the head: its endpoint, its key, and whether the request may continue.
+    pub(crate) fn authorize(
+        &mut self,
+        head: &RequestHead,
+        bytes: &[u8],
+        ready: Readiness,
+        cx: &mut Cx,
+    ) -> Result<Endpoint, Refusal> {
+        if head.traced | self.request.setup.traces {
+            let head = Some(&bytes[..head.len as usize]).filter(|_| head.traced);
+            self.notes.begin_trace(&self.request, head);
+        }
+        let request = &mut self.request;
+        let client_request_id = head.field(HeaderField::XRequestId).of(bytes);
+        if !client_request_id.is_empty() {
+            let printable = printable_word(client_request_id, &cx.setup.config.server.key_prefix);
+            request.extras.get_or_insert_default().client_request_id = printable;
+        }
+        let trusted = &request.setup.config.server.trusted_proxies;
+        if !trusted.is_empty() {
+            let peer = cx.connections.peers.of(request.client);
+            let caller = caller(peer, &bytes[..head.len as usize], trusted);
+            if caller != peer {
+                self.notes.get_mut().caller = Some(caller);
+            }
+        }
+        let request = &mut self.request;
+        request.cors =
+            CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(HeaderField::Origin).of(bytes));
+        let shared = cx.is_shared();
+        let mut context = AuthContext {
+            setup: &cx.setup,
+            access: &mut cx.access,
+            meter: &mut cx.accounts.meter,
+            shared,
+            ready,
+            now: cx.now.unix,
+            captured: false,
+        };
+        let passed = authorize(head, bytes, &mut context, &mut request.found);
+        request.meta.captured = context.captured;
+        if let Err(refusal) = &passed {
+            let prefix = &cx.setup.config.server.key_prefix;
+            let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
+            let ended = shown.and_then(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
+            self.notes.note_head(&self.request, refusal, head, bytes, ended);
+            self.request.attribute_head(head, bytes, cx);
+        }
+        passed
+    }
+}
 
 /// Checks the head of a request. `found` gets the facts known so far, also on refusal.
 pub(crate) fn authorize(
@@ -131,6 +186,45 @@ fn authenticate(
         context.access.lookups.unknown = context.access.keys.unknown(presented, prefix);
         Refusal::bad_key(context.access.keys.why_not(presented, prefix, context.now).0)
     })
+}
+
+/// The key that a refused request shows; empty if it shows none.
+pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
+    beside_credential(head, bytes, usual_key(head, bytes, endpoint, prefix))
+}
+
+/// The key in `x-tollgate-key`, which clients send next to a credential of their own; otherwise `usual`.
+#[inline]
+pub(super) fn beside_credential<'a>(head: &RequestHead, bytes: &'a [u8], usual: &'a [u8]) -> &'a [u8] {
+    match head.names_key {
+        true => values(bytes, "x-tollgate-key").map(<[u8]>::trim_ascii).find(|key| !key.is_empty()).unwrap_or(usual),
+        false => usual,
+    }
+}
+
+/// The key in `authorization` or `x-api-key`; empty if there is none.
+pub(super) fn usual_key<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
+    let bearer = bearer_token(head.field(HeaderField::Authorization).of(bytes));
+    let takes_api_key = match endpoint {
+        Some(Endpoint::Inference(endpoint)) => endpoint.shape.is_anthropic(),
+        other => other != Some(Endpoint::Quota),
+    };
+    let api_key = if takes_api_key { head.field(HeaderField::XApiKey).of(bytes).trim_ascii() } else { b"" };
+    let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
+    match (bearer.is_empty(), api_key.is_empty()) {
+        (true, false) => api_key,
+        (false, false) if !ours(bearer) && ours(api_key) => api_key,
+        _ => bearer,
+    }
+}
+
+/// The token of an `authorization` header; empty if it has none.
+pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
+    match value.split_first_chunk::<7>() {
+        // The usual spelling first, before the comparison by letters.
+        Some((scheme, token)) if scheme == b"Bearer " || scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
+        _ => b"",
+    }
 }
 
 #[inline]
@@ -229,5 +323,13 @@ mod tests {
         for wrong in [&b"2023-6-1"[..], b"v1", b"2023-06-011", b"2023/06/01"] {
             assert!(!is_date(wrong));
         }
+    }
+
+    #[test]
+    fn bearer_tokens_are_found_whatever_the_case_and_spaces() {
+        assert_eq!(bearer_token(b"Bearer abc"), b"abc");
+        assert_eq!(bearer_token(b"bearer   abc "), b"abc");
+        assert_eq!(bearer_token(b"Basic abc"), b"");
+        assert_eq!(bearer_token(b"Bearer "), b"");
     }
 }

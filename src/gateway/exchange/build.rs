@@ -3,12 +3,11 @@
 
 use super::diagnosis::beginning;
 use super::event::{ClientMessage, DriverCall};
+use super::job::Attempt;
 use super::job::{RequestJob, RequestNotes};
-use super::next::NextStep;
 use super::paths::Endpoint;
 use super::request::Request;
-use super::state::Outgoing;
-use super::targets::Attempt;
+use super::state::{NextStep, Outgoing};
 use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;

@@ -1,15 +1,23 @@
-//! Finds the model that a request names, and checks that the key may use it.
+//! Finds the model that a request names, and checks that the key may use it. Then reads from the body what depends on
+//! the model: the attribution, and the affinity hash.
 
+use super::cost::answer_tokens;
 use super::event::{ClientMessage, DriverCall};
 use super::job::RequestJob;
-use super::need::answer_tokens;
 use super::request::{Asked, Request};
-use crate::dialect::{self, Fields, Surcharge};
+use crate::base::digest::{hex_into, sha256};
+use crate::base::hash::mix_bytes;
+use crate::dialect::{self, CacheKey, Fields, Named, Surcharge};
 use crate::gateway::credential::ClientCredential;
+use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::catalog::Model;
+use crate::policy::agent::Client;
+use crate::policy::attribution::{Attribution, plain};
+use crate::policy::catalog::{Affinity, Model, PromptCache};
+use crate::policy::keys::stands_in;
 use crate::policy::prices::ModelPrices;
 use crate::policy::refusal::Refusal;
+use crate::wire::head::{HeaderField, RequestHead, values};
 use crate::wire::{ModelEndpoint, Operation};
 
 impl RequestJob {
@@ -112,4 +120,101 @@ impl Request {
 #[cold]
 fn not_served(model: &Model, asked: Option<ModelEndpoint>) -> Refusal {
     Refusal::not_served(&model.id, asked.map_or("", ModelEndpoint::name), &model.serves_text())
+}
+
+/// Attribution of a request in its usage record and log line: the user and the conversation that the client names, and
+/// the kind of client program. It is never added to what a provider gets, and no metric has it as a label.
+impl Request {
+    /// Notes user, session and client, if the configuration keeps them.
+    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, call: &DriverCall) {
+        let kept = self.setup.config.server.attribution;
+        if kept == Attribution::Off {
+            return;
+        }
+        let header = draft.head.field(HeaderField::Session).of(call.message.head);
+        let Named { user, session } = dialect::named(call.message.body, draft.scan.fields());
+        self.meta.agent = Client::of_agent(draft.head.field(HeaderField::UserAgent).of(call.message.head));
+        if header.is_empty() && user.is_none() && session.is_none() && !draft.head.names_agent {
+            return;
+        }
+        let hash = |name: &str| call.cx.report.hash_key.user(name.as_bytes());
+        let prefix = &self.setup.config.server.key_prefix;
+        let user = user.and_then(|name| match kept {
+            Attribution::Plain if !stands_in(&name, prefix) => plain(&name),
+            _ => Some(hash(&name)),
+        });
+        let session = match header {
+            [] => session.map(|name| call.cx.report.hash_key.session(name.as_bytes())),
+            name => Some(call.cx.report.hash_key.session(name)),
+        };
+        let extras = self.extras.get_or_insert_default();
+        (extras.user, extras.session) = (user, session);
+        if draft.head.names_agent {
+            let [agent, parent] = agents(call.message.head, header);
+            let hash = |name: &[u8]| (!name.is_empty()).then(|| call.cx.report.hash_key.session(name));
+            (extras.agent, extras.parent_agent) = (hash(agent), hash(parent));
+        }
+    }
+
+    /// Notes the session that a refused head names, since the body is not read.
+    #[cold]
+    pub(super) fn attribute_head(&mut self, head: &RequestHead, bytes: &[u8], cx: &Cx) {
+        let session = head.field(HeaderField::Session).of(bytes);
+        let is_kept = self.setup.config.server.attribution != Attribution::Off && self.found.key.is_some();
+        if is_kept && !session.is_empty() {
+            self.extras.get_or_insert_default().session = Some(cx.report.hash_key.session(session));
+        }
+    }
+}
+
+/// The agent that a head names, and what started it; each is empty if it is not named. Codex and opencode name a
+/// sub-agent by its thread or session, and only a sub-agent has a parent.
+#[cold]
+fn agents<'a>(head: &'a [u8], session: &'a [u8]) -> [&'a [u8]; 2] {
+    let named = |name: &'static str| values(head, name).find(|value| !value.is_empty()).unwrap_or_default();
+    let agent = named("x-claude-code-agent-id");
+    let (thread, parent) = (named("x-codex-parent-thread-id"), named("x-parent-session-id"));
+    match (agent.is_empty(), thread.is_empty()) {
+        (false, _) => [agent, named("x-claude-code-parent-agent-id")],
+        (true, false) => [named("thread-id"), thread],
+        (true, true) if parent.is_empty() => [b""; 2],
+        (true, true) => [session, parent],
+    }
+}
+
+/// Affinity: the turns of a conversation go to the same target, and find the provider's cache again. It matters only if
+/// a model has several targets of equal priority, or if the provider gets a cache key.
+impl Request {
+    /// Number of the conversation or key that stays at one target; 0 if the model has no affinity.
+    pub(super) fn kept_with(&self, draft: &OutgoingRequest, call: &DriverCall) -> u64 {
+        let Some(model) = self.model().filter(|model| model.shares) else { return 0 };
+        match (model.affinity, self.found.key, self.written_for()) {
+            (Affinity::Off, ..) => 0,
+            (Affinity::Key, Some(key), _) => mix_bytes(0, call.cx.access.keys.get(key).id().as_str().as_bytes()),
+            (_, _, Some(endpoint)) => session(endpoint, draft, &call.message),
+            _ => 0,
+        }
+    }
+
+    /// Key under which a provider's prompt cache may find the conversation, if the model's configuration asks for one.
+    /// It is hashed with the digest of the client's key: it reveals nothing of the session to the provider, and every
+    /// host computes the same one.
+    pub(super) fn cache_key(&self, draft: &OutgoingRequest, call: &DriverCall) -> Option<CacheKey> {
+        self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
+        let (key, endpoint) = (self.found.key?, self.written_for()?);
+        let mut text = [0; 40];
+        text[..32].copy_from_slice(call.cx.access.keys.get(key).digest());
+        text[32..].copy_from_slice(&session(endpoint, draft, &call.message).to_be_bytes());
+        let mut digits = Vec::with_capacity(32);
+        hex_into(&sha256(&text)[..16], &mut digits);
+        digits.try_into().ok()
+    }
+}
+
+/// Number of the conversation: by the head, otherwise by the body.
+fn session(endpoint: ModelEndpoint, draft: &OutgoingRequest, message: &ClientMessage) -> u64 {
+    match draft.head.field(HeaderField::Session).of(message.head) {
+        [] => dialect::conversation(endpoint, message.body, draft.scan.fields()),
+        session => mix_bytes(2, session),
+    }
 }

@@ -3,11 +3,10 @@
 
 use super::event::{Dial, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
+use super::job::Attempt;
 use super::job::RequestJob;
-use super::next::NextStep;
 use super::request::Request;
-use super::state::{AttemptStage, Attempting, Dials};
-use super::targets::Attempt;
+use super::state::{AttemptStage, Attempting, Dials, NextStep};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;

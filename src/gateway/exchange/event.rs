@@ -1,7 +1,6 @@
 //! Events and effects of an exchange: the boundary between the state machine and the driver.
 
 use super::fault::FaultKind;
-use super::output::Output;
 use crate::base::buf::Buf;
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
@@ -236,5 +235,34 @@ impl Outcome {
     /// An error of Tollgate that costs nothing.
     pub(crate) fn refused(refusal: &Refusal) -> Outcome {
         Outcome { status: refusal.status, error: Some(refusal.kind), usage: Usage::default() }
+    }
+}
+
+/// Results of an event besides its [`super::Effect`].
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    /// An answer, or events of a stream, before they are framed into the client's unsent bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// The connections that the exchange has released, each with true if the answer is complete.
+    released: [Option<(ProviderId, bool)>; 2],
+}
+
+impl Output {
+    /// Releases a connection to a provider. `complete`: the exchange needs no more of the answer.
+    pub(super) fn release(&mut self, provider: ProviderId, complete: bool) {
+        debug_assert!(self.released[1].is_none());
+        self.released[1] = self.released[0].replace((provider, complete));
+    }
+
+    /// True if a connection is released.
+    #[inline]
+    pub(crate) fn releases(&self) -> bool {
+        self.released[0].is_some()
+    }
+
+    /// Takes a released connection.
+    #[inline]
+    pub(crate) fn take_released(&mut self) -> Option<(ProviderId, bool)> {
+        self.released[0].take().or_else(|| self.released[1].take())
     }
 }

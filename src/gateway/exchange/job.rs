@@ -1,16 +1,21 @@
-//! The request of an exchange and all data that outlives its states: its properties, admission and attempts.
+//! The request of an exchange and all data that outlives its states: its properties, its admission, and its attempts at
+//! the targets of its model, with the choice among these.
 
 use super::event::{DriverCall, Effect, Forward};
 use super::fault::{Fault, FaultKind};
 use super::request::Request;
-use super::targets::Attempt;
 use crate::base::time::{Mono, Unix};
+use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::Diagnosis;
-use crate::policy::catalog::{QueueLimits, Target};
+use crate::gateway::provider::breaker::{Among, Choice, Flight, Seek, Stage};
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::catalog::{Affinity, Balance, QueueLimits, Target};
 use crate::policy::config::Provider;
 use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Meter};
+use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
+use std::net::SocketAddr;
 
 /// A request, without the state that it is in.
 #[derive(Debug)]
@@ -119,5 +124,195 @@ impl RequestJob {
     #[inline]
     pub(super) fn target_provider(&self) -> Option<&Provider> {
         self.attempt.provider(&self.request)
+    }
+}
+
+/// The attempts at a model's targets. It outlives the states that make them; all zeros before a target is chosen.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    /// Index into the model's targets.
+    pub(super) target: u32,
+    /// Number of times that the request was sent, or was to be sent.
+    pub(super) attempts: u8,
+    /// Targets tried so far, as bits.
+    pub(super) tried: u64,
+    pub(super) addresses: TriedAddresses,
+    /// Attempts on kept connections that turned out to be closed, which are free; see [`Attempt::free`].
+    pub(super) stale: u8,
+    /// A refused secret was read again for this request; this happens once.
+    pub(super) renewed: bool,
+    /// The head of a stream has been sent, with the first event or a heartbeat.
+    pub(super) opened: bool,
+    /// The present attempt, as long as it counts as in flight at its target.
+    pub(super) flight: Option<Flight>,
+    /// When the present attempt began; once the first event of its stream has arrived, the time of that event.
+    pub(super) begun: Mono,
+    /// When the request was written completely, to the last of its targets; `NEVER` before.
+    pub(super) sent: Mono,
+    /// When the present attempt's answer began; `NEVER` before.
+    pub(super) first: Mono,
+    /// The first event of a stream has arrived.
+    pub(super) has_events: bool,
+    /// Events of a response that were sent as heartbeats before any arrived.
+    pub(super) heartbeats_sent: u16,
+}
+
+/// The present target was tried on a kept connection that turned out to be closed: only a fresh one will do.
+const FRESH_ONLY: u8 = 1 << 7;
+
+impl Attempt {
+    /// Number of attempts that do not count for the configured number.
+    pub(super) fn free(&self) -> u8 {
+        self.stale & !FRESH_ONLY
+    }
+
+    /// The present target is not tried on a kept connection again.
+    pub(super) fn needs_fresh(&self) -> bool {
+        self.stale & FRESH_ONLY != 0
+    }
+
+    /// The present attempt was made on a kept connection that turned out to be closed.
+    pub(super) fn was_stale(&mut self) {
+        self.stale = (self.stale + 1) | FRESH_ONLY;
+    }
+
+    /// The target of the present attempt; `None` before the model is known.
+    #[inline]
+    pub(super) fn target<'a>(&self, request: &'a Request) -> Option<&'a Target> {
+        request.targets().get(self.target as usize)
+    }
+
+    #[inline]
+    pub(super) fn provider<'a>(&self, request: &'a Request) -> Option<&'a Provider> {
+        request.setup.config.providers.get(self.target(request)?.provider)
+    }
+
+    /// The next attempt goes to this target.
+    pub(super) fn aim(&mut self, target: usize) {
+        self.target = target as u32;
+        self.tried |= self.bit();
+        // The next attempt may use a kept connection.
+        self.stale &= !FRESH_ONLY;
+    }
+
+    /// The target, as a bit.
+    pub(super) fn bit(&self) -> u64 {
+        1u64.checked_shl(self.target).unwrap_or(0)
+    }
+
+    /// An attempt that has not begun. The targets before the present one are marked as tried: the request cannot be
+    /// written for them.
+    pub(super) fn fresh(&self) -> Attempt {
+        Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
+    }
+
+    /// Chooses the next target; false when none is left.
+    #[inline]
+    pub(super) fn choose(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        let choice = self.choice(request, draft, cx.now.mono);
+        let chosen = cx.upstreams.breakers.choose(request.targets(), &choice);
+        chosen.is_some_and(|chosen| {
+            self.aim(chosen);
+            true
+        })
+    }
+
+    /// Rule that chooses a target for the request among those that were not tried.
+    #[inline]
+    pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, now: Mono) -> Choice {
+        let among = match request.model().map(|model| (model.balance, model.affinity)) {
+            Some((Balance::LeastBusy, _)) => Among::LeastBusy,
+            Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
+            Some(_) => Among::Kept(draft.kept_with),
+        };
+        Choice { tried: self.tried, needs: request.needs(), among, now }
+    }
+
+    /// Counts the attempt as in flight at its target, unless it is counted already.
+    pub(super) fn take_place(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
+        if self.flight.is_none() {
+            let choice = Choice { tried: self.tried & !self.bit(), ..self.choice(request, draft, cx.now.mono) };
+            self.flight = cx.upstreams.breakers.begin(request.targets(), self.target as usize, &choice);
+        }
+    }
+
+    /// Chooses the next target, free or not, after the body could not be written for the chosen one. False if the model
+    /// has no other.
+    pub(super) fn next_to_write(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        self.tried |= self.bit();
+        if self.choose(request, draft, cx) {
+            return true;
+        }
+        let untried = self.tried.trailing_ones() as usize;
+        let is_there = untried < request.targets().len();
+        if is_there {
+            self.aim(untried);
+        }
+        is_there
+    }
+
+    /// The target that the body is written for before admission. If the request will wait, that is the first in the
+    /// list; it may be sent to another one later.
+    pub(super) fn first_target(
+        &mut self,
+        request: &Request,
+        draft: &OutgoingRequest,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
+        let Some(model) = request.model() else { return Err(Refusal::no_model()) };
+        let (small, queue) = (request.too_small(model), model.queue);
+        let Some(queue) = queue else {
+            self.tried |= small;
+            if self.choose(request, draft, cx) {
+                return Ok(());
+            }
+            self.tried &= !small;
+            return match small > 0 && self.choose(request, draft, cx) {
+                true => Ok(()),
+                false => Err(Refusal::no_slot()),
+            };
+        };
+        let choice = Choice { tried: small, ..self.choice(request, draft, cx.now.mono) };
+        match request.seek(&queue, &choice, Stage::New, cx) {
+            Seek::Found(target) => self.aim(target),
+            _ => return request.full(&queue, cx).map_or(Ok(()), |(why, again)| Err(why.refusal(again))),
+        }
+        Ok(())
+    }
+}
+
+/// Addresses of a target's host tried so far, in two bits; above them the index of the one that was first.
+#[derive(Copy, Clone, Default, Debug)]
+pub(super) struct TriedAddresses(pub(super) u8);
+
+impl TriedAddresses {
+    /// Addresses tried before the present one.
+    pub(super) fn order(self) -> u8 {
+        self.0 & 3
+    }
+
+    /// The address that is tried after this many others.
+    pub(super) fn address(self, order: u8, known: &[SocketAddr]) -> Option<SocketAddr> {
+        known.get((usize::from(self.0 >> 2) + usize::from(order)) % known.len().max(1)).copied()
+    }
+}
+
+impl Default for Attempt {
+    fn default() -> Attempt {
+        Attempt {
+            target: 0,
+            attempts: 0,
+            tried: 0,
+            addresses: TriedAddresses::default(),
+            stale: 0,
+            renewed: false,
+            opened: false,
+            flight: None,
+            begun: Mono::NEVER,
+            sent: Mono::NEVER,
+            first: Mono::NEVER,
+            has_events: false,
+            heartbeats_sent: 0,
+        }
     }
 }

@@ -6,12 +6,9 @@
 //! Only `dispatch` takes a state out of its exchange. The table in `transitions` lists the events of each state and the
 //! states that may follow.
 
-mod affinity;
 mod answer_end;
 mod answering;
 mod attempt;
-mod attempting;
-mod attribution;
 pub(crate) mod authorize;
 mod build;
 pub(crate) mod capturing;
@@ -24,42 +21,29 @@ mod event;
 mod failover;
 pub(crate) mod fault;
 mod finish;
-mod head;
 mod intake;
 mod job;
 mod mask;
-mod need;
-mod next;
-mod offloaded;
-mod output;
 mod own_events;
 mod paths;
-pub(crate) mod presented;
 mod provider_error;
-mod queries;
 mod queue;
 mod reading;
-mod record;
-mod renewal;
 mod reply;
 mod request;
 mod reserve;
-mod span_json;
 mod spans;
 mod state;
 mod stream;
 pub(crate) mod streams;
-mod targets;
 mod transitions;
 mod translating;
 mod upload;
-mod verdict;
 mod views;
 
 pub(crate) use authorize::Readiness;
-pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome};
+pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome, Output};
 pub(crate) use job::RequestJob;
-pub(crate) use output::Output;
 pub(crate) use paths::Endpoint;
 use paths::Identified;
 pub(crate) use reading::is_too_slow;
@@ -71,8 +55,7 @@ pub(crate) use stream::Alike;
 pub(crate) type Exchanges = Slots<Exchange, ExchangeName>;
 
 use super::client::cors::CorsPolicy;
-use super::client::response::RequestId;
-use super::client::response::RequestMeta;
+use super::client::response::{RequestId, RequestMeta};
 use super::cx::Cx;
 use super::ids::{ClientId, ExchangeName};
 use super::provider::request::OutgoingRequest;
@@ -83,9 +66,9 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, HeaderField, RequestHead};
 use crate::wire::{Passthrough, multipart};
 use build::promise_translation;
+use job::Attempt;
 use job::RequestNotes;
 use state::{Reserving, State};
-use targets::Attempt;
 
 impl Exchange {
     /// The exchange of a request whose head is complete or invalid.

@@ -3,10 +3,9 @@
 use super::build::{promise_named, write_first};
 use super::event::{DriverCall, Effect, Outcome};
 use super::job::RequestJob;
-use super::next::NextStep;
 use super::paths::Endpoint;
 use super::request::Request;
-use super::state::{Outgoing, State, Translating};
+use super::state::{NextStep, Outgoing, State, Translating};
 use crate::base::limits::BODY_RATE_MIN;
 use crate::dialect::Invalid;
 use crate::gateway::budget::REQUEST_BYTES;

@@ -3,9 +3,8 @@
 
 use super::event::{DriverCall, Effect};
 use super::job::{Admitted, RequestJob};
-use super::next::NextStep;
 use super::request::Asked;
-use super::state::{Outgoing, Reserving, State};
+use super::state::{NextStep, Outgoing, Reserving, State};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;

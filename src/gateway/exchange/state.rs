@@ -1,6 +1,8 @@
 //! States of an exchange. A state owns its data, which is dropped with the state; data that outlives a state is kept in
-//! the exchange.
+//! the exchange. A handler owns the state that it ends, and returns the step that follows: so no handler calls another,
+//! and only `dispatch` knows the whole way.
 
+use super::event::{Effect, Forward};
 use super::fault::Fault;
 use super::job::RequestJob;
 use crate::base::buf::Buf;
@@ -10,6 +12,7 @@ use crate::gateway::budget::Promise;
 use crate::gateway::ids::{ExchangeId, ProviderId};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::meter::Lease;
+use crate::policy::refusal::Refusal;
 use crate::policy::usage::Usage;
 use crate::wire::head::RequestHead;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -198,4 +201,41 @@ pub(crate) enum FinalOutput {
 pub(crate) struct Exchange {
     pub(crate) job: RequestJob,
     pub(crate) state: State,
+}
+
+/// The next step of a request.
+#[derive(Debug)]
+pub(super) enum NextStep {
+    /// The request is in this state, and the driver performs this effect.
+    Enter(State, Effect),
+    /// The body is written: charge the request, and reserve its maximum use. `others_counted`: the requests of its key
+    /// that were admitted by a bound have counted their maximum use.
+    Reserve { draft: Outgoing, others_counted: bool },
+    /// The request is admitted: start its clocks and its first attempt.
+    Serve(Outgoing),
+    /// Have a helper thread write the body for the chosen target; the attempt before, and its target.
+    Translate(Outgoing, Option<Box<(Fault, u32)>>),
+    /// The body for the chosen target is written: begin an attempt.
+    Attempt(Outgoing),
+    /// An attempt has failed.
+    Failed(Outgoing, Box<Fault>),
+    /// Choose another target after this failure.
+    Another(Outgoing, Box<Fault>),
+    /// No other target is free: wait for one, if that can help.
+    Wait(Outgoing, Box<Fault>),
+    /// No other target is left.
+    LastResort(Outgoing, Box<Fault>),
+    /// End the request: another target would not help.
+    GiveUp(Outgoing, Box<Fault>),
+    /// End the request in this state.
+    End(State, Box<Fault>),
+    /// End the request in this state after the good part of its stream, which is in the output and sent like this.
+    EndAfter(State, Box<Fault>, Forward),
+}
+
+impl NextStep {
+    /// Refuses a request that has not been admitted.
+    pub(super) fn refuse(draft: Outgoing, refusal: Refusal) -> NextStep {
+        NextStep::Enter(State::Reading { draft }, Effect::refuse(refusal))
+    }
 }

@@ -2,10 +2,10 @@
 //! observed in passing.
 
 use super::answer_end::{AnswerStep, Over};
+use super::event::Output;
 use super::event::{DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
-use super::output::Output;
 use super::reply::collect;
 use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::limits::ERROR_BODY_MAX;
