@@ -9,7 +9,7 @@
 //! |---|---|
 //! | above [`Budget::narrow`] and one slice | bodies, and their translations |
 //! | above [`Budget::narrow`] | heads, streams, complete answers of known length |
-//! | [`Budget::reserve`], an eighth and one slice | one answer at a time: one can always proceed |
+//! | its reserve, an eighth and one slice | one answer at a time: one can always proceed |
 //! | the last [`WORK`] bytes | briefly: bytes that one read adds, and refusals |
 //!
 //! A key holds at most a quarter ([`KEY_SHARE`]): bodies, current answers and buffers of streams, answers that its
@@ -134,14 +134,10 @@ impl Budget {
         self.eased = true;
     }
 
-    /// Bytes kept for the one answer that may proceed although nothing else is free.
-    fn reserve(pool: &Pool) -> usize {
-        pool.budget() / RESERVE_SHARE + IO_SLICE
-    }
-
-    /// Free bytes below which no new request is begun.
+    /// Free bytes below which no new request is begun; all but `WORK` are kept for the one answer that may proceed
+    /// although nothing else is free.
     pub(crate) fn narrow(pool: &Pool) -> usize {
-        WORK + Budget::reserve(pool)
+        WORK + pool.budget() / RESERVE_SHARE + IO_SLICE
     }
 
     /// Returns the gate for the current memory pressure. A gate reopens a slice above the point at which it closed.
@@ -289,8 +285,8 @@ impl Budget {
 
     /// Charges `key` for `bytes` of output that a client has not read.
     pub(crate) fn charge(&mut self, charge: &mut Promise, key: KeyIx, bytes: usize) {
-        if charge.key != key {
-            self.forget(charge);
+        if charge.key != key && charge.total > 0 {
+            self.take(charge.key, charge.total.into(), charge.is_answer);
             charge.total = 0;
         }
         *charge = Promise::charged(key, self.recharge(key, charge.total, bytes));
@@ -325,9 +321,11 @@ impl Budget {
 
     /// Releases a promise: the body or the answer is gone.
     pub(crate) fn release(&mut self, promise: &mut Promise, pool: &mut Pool) {
-        pool.redeem(promise.open());
-        self.forget(promise);
-        *promise = Promise::default();
+        if promise.total > 0 {
+            pool.redeem(promise.open());
+            self.take(promise.key, promise.total.into(), promise.is_answer);
+            *promise = Promise::default();
+        }
     }
 
     /// Charges unused blocks of `key` that are about to be freed.
@@ -340,12 +338,6 @@ impl Budget {
     pub(crate) fn left(&mut self, key: KeyIx, bytes: usize) {
         self.account(key).leaving -= bytes as u64;
         self.take(key, bytes as u64, false);
-    }
-
-    fn forget(&mut self, promise: &Promise) {
-        if promise.total > 0 {
-            self.take(promise.key, promise.total.into(), promise.is_answer);
-        }
     }
 
     fn take(&mut self, key: KeyIx, bytes: u64, is_answer: bool) {

@@ -194,7 +194,9 @@ impl ClientResponseHead<'_> {
         if self.content_type == EVENTS {
             out.extend_from_slice(b"\r\ncache-control: no-cache\r\nx-accel-buffering: no");
         }
-        self.cors.write(self.origins, EXPOSED, out);
+        if self.cors != CorsPolicy::Off {
+            self.cors.write(self.origins, EXPOSED, out);
+        }
         if !self.more.is_empty() {
             out.extend_from_slice(self.more);
         }

@@ -274,7 +274,7 @@ impl AdminListener<'_> {
             client.end_after_answer();
         }
         client.begin_answer(None);
-        self.clients.write_head(&exchange.job.request, &reply, self.cx);
+        self.clients.write_head(&exchange.job.request, &reply, b"", self.cx);
         true
     }
 

@@ -112,7 +112,7 @@ impl Clients {
     fn open_stream(&mut self, request: &Request, forward: Forward, cx: &mut Cx) {
         let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
         let ends = forward.opens
-            && !self.write_head(request, &WholeReply::ok(framing, request.answer_type(), None), cx).keeps_alive();
+            && !self.write_head(request, &WholeReply::ok(framing, request.answer_type(), None), b"", cx).keeps_alive();
         let Some(client) = self.table.get_mut(request.client) else { return };
         if ends {
             // The head has announced whether the connection stays open, so the end of the stream must match it.
@@ -172,7 +172,7 @@ impl Clients {
         let (cid, http11) = (request.client, request.meta.http11);
         let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
         let reply = WholeReply { status: outcome.status, ..WholeReply::ok(framing, response::JSON, cost) };
-        let after = self.write_head(request, &reply, cx);
+        let after = self.write_head(request, &reply, b"", cx);
         if request.meta.captured {
             let whole = body.bytes().strip_suffix(LAST_OF_ONE).filter(|_| http11).unwrap_or(body.bytes());
             capturing::capture_answer(&mut exchange.job, &std::mem::take(&mut self.captured_head), whole, cx);
@@ -188,27 +188,23 @@ impl Clients {
 
     /// Answers a request with the output.
     pub(crate) fn reply(&mut self, request: &Request, reply: &WholeReply<'_>, cx: &mut Cx) {
-        let after = self.write_head(request, reply, cx);
-        if request.meta.method != Method::Head && !self.out.bytes.is_empty() {
-            let body = std::mem::take(&mut self.out.bytes);
-            self.send(request.client, cx, |out| match reply.framing {
-                Framing::Chunked => {
-                    out.reserve_exact(body.len() + (body.len() / HIGH_WATER + 2) * CHUNK_FRAME);
-                    for piece in body.chunks(HIGH_WATER) {
-                        write_chunk(out, piece);
-                    }
-                    out.extend_from_slice(LAST_CHUNK);
-                }
-                _ => out.extend_from_slice(&body),
-            });
-            self.out.bytes = body;
-        }
+        let body = std::mem::take(&mut self.out.bytes);
+        let sent = if request.meta.method == Method::Head { &[][..] } else { &body };
+        let after = self.write_head(request, reply, sent, cx);
+        self.out.bytes = body;
         self.answered(request.client, after, cx);
     }
 
-    /// Appends the head of an answer to a client's unsent bytes. Returns what follows the answer.
+    /// Appends the head of an answer to a client's unsent bytes, and its body, if it is here. Returns the next state of
+    /// the connection.
     #[inline]
-    pub(crate) fn write_head(&mut self, request: &Request, reply: &WholeReply<'_>, cx: &mut Cx) -> AfterResponse {
+    pub(crate) fn write_head(
+        &mut self,
+        request: &Request,
+        reply: &WholeReply<'_>,
+        body: &[u8],
+        cx: &mut Cx,
+    ) -> AfterResponse {
         let Some(client) = self.table.get_mut(request.client) else { return AfterResponse::Close };
         let asks_close = reply.framing == Framing::ToEnd || reply.refusal.is_some_and(|refusal| refusal.close);
         let after = client.after_response(request.meta, asks_close || cx.lifecycle.is_stopping());
@@ -241,6 +237,10 @@ impl Clients {
             if request.meta.captured {
                 keep_head(captured_head, &out[begin..]);
             }
+            match reply.framing {
+                Framing::Chunked if !body.is_empty() => write_chunks(out, body),
+                _ => out.extend_from_slice(body),
+            }
         });
         after
     }
@@ -250,6 +250,7 @@ impl Clients {
         let Some(client) = self.table.get_mut(id) else { return };
         let (server, now) = (&cx.setup.config.server, cx.now.mono);
         let idle = client.idle_timeout(server, cx.lifecycle.is_stopping());
+        charge_unread(client, &mut cx.memory.budget);
         let event = client.answered(after, server, idle, &mut cx.memory.pool, now);
         cx.commands.dirty.push(client_conn(id));
         match event {
@@ -430,6 +431,15 @@ impl Clients {
         cx.free_heavy(client.key);
         cx.commands.actions.push(Action::Close { conn: client_conn(id), shut });
     }
+}
+
+/// Appends a complete body in chunks.
+fn write_chunks(out: &mut Vec<u8>, body: &[u8]) {
+    out.reserve_exact(body.len() + (body.len() / HIGH_WATER + 2) * CHUNK_FRAME);
+    for piece in body.chunks(HIGH_WATER) {
+        write_chunk(out, piece);
+    }
+    out.extend_from_slice(LAST_CHUNK);
 }
 
 /// Keeps the head of an answer for the capture.

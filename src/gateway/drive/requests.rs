@@ -19,18 +19,6 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
 
-/// Result of a head.
-enum HeadOutcome {
-    /// The body must be read.
-    Body,
-    /// The key's quota status is requested.
-    Quota,
-    /// The ledger must look up its key.
-    Unknown(KeyId),
-    /// The request has been answered.
-    Answered,
-}
-
 impl Driver {
     /// Handles bytes from a client.
     pub(crate) fn client_bytes(&mut self, id: ClientId, data: &[u8]) {
@@ -226,26 +214,14 @@ impl Driver {
         self.authorize(|cx| Exchange::new(id, meta, cx), head);
     }
 
-    /// Checks whether a request is permitted by its head, and continues with it. The exchange is made here, because
-    /// passing it copies it.
+    /// Checks whether a request is permitted by its head: reads its body, or answers it. The exchange is made here,
+    /// because passing it copies it.
     #[inline]
     pub(super) fn authorize(&mut self, exchange: impl FnOnce(&mut Cx) -> Exchange, head: &RequestHead) {
         let mut exchange = exchange(&mut self.cx);
-        match self.passes(&mut exchange, head) {
-            HeadOutcome::Body => {
-                let id = self.exchanges.insert(exchange);
-                self.read_body(id, head);
-            }
-            HeadOutcome::Quota => self.answer_quota(exchange),
-            HeadOutcome::Unknown(key) => self.identify(exchange, key, head),
-            HeadOutcome::Answered => {}
-        }
-    }
-
-    /// Checks a request's head, and answers it if that is possible without a body.
-    fn passes(&mut self, exchange: &mut Exchange, head: &RequestHead) -> HeadOutcome {
+        let cid = exchange.job.request.client;
         let clock = self.cx.clock_is_right();
-        let Some(client) = self.clients.table.get(exchange.job.request.client) else { return HeadOutcome::Answered };
+        let Some(client) = self.clients.table.get(cid) else { return };
         let ready = Readiness {
             clock,
             drained: self.cx.lifecycle.is_over(),
@@ -258,34 +234,40 @@ impl Driver {
         let is_stranger = !client.known;
         let passed = exchange.job.authorize(head, bytes, ready, &mut self.cx);
         if is_stranger {
-            let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
+            let key = exchange.job.request.found.key;
             self.clients.acts(cid, key.is_some(), &mut self.cx);
             if let Some(client) = self.clients.table.get_mut(cid) {
                 client.is_of(key);
             }
         }
         match passed {
-            Ok(Endpoint::Inference(_)) => return HeadOutcome::Body,
-            Ok(Endpoint::Quota) => return HeadOutcome::Quota,
-            Ok(Endpoint::Preflight) => self.clients.answer_preflight(exchange, &mut self.cx),
-            Ok(endpoint) => self.clients.answer_local(exchange, endpoint, &mut self.cx),
+            Ok(Endpoint::Inference(_)) => {
+                let id = self.exchanges.insert(exchange);
+                self.read_body(id, head);
+            }
+            Ok(Endpoint::Quota) => self.answer_quota(exchange),
+            Ok(Endpoint::Preflight) => self.clients.answer_preflight(&mut exchange, &mut self.cx),
+            Ok(endpoint) => self.clients.answer_local(&mut exchange, endpoint, &mut self.cx),
             Err(refusal) => match self.cx.access.lookups.unknown.take() {
                 Some(key) if self.cx.access.lookups.may_wait(&key, self.cx.now.mono) => {
-                    return HeadOutcome::Unknown(key);
+                    self.identify(exchange, key, head)
                 }
-                _ => {
-                    // Readers of requests want to know the model, although nothing depends on it.
-                    if refusal.limit.is_some()
-                        && self.cx.report.recorder.records_all()
-                        && let Some(client) = self.clients.table.get(exchange.job.request.client)
-                    {
-                        exchange.job.note_model(client.behind_head());
-                    }
-                    self.clients.refuse(exchange, &refusal, Outcome::refused(&refusal), &mut self.cx)
-                }
+                _ => self.refuse_head(exchange, &refusal),
             },
         }
-        HeadOutcome::Answered
+    }
+
+    /// Answers a request that is not permitted by its head.
+    #[cold]
+    fn refuse_head(&mut self, mut exchange: Exchange, refusal: &Refusal) {
+        // Readers of requests want to know the model, although nothing depends on it.
+        if refusal.limit.is_some()
+            && self.cx.report.recorder.records_all()
+            && let Some(client) = self.clients.table.get(exchange.job.request.client)
+        {
+            exchange.job.note_model(client.behind_head());
+        }
+        self.clients.refuse(&mut exchange, refusal, Outcome::refused(refusal), &mut self.cx);
     }
 
     /// Looks up an unknown key, which may have been issued a moment ago, in the ledger; the request waits.

@@ -109,7 +109,9 @@ impl Driver {
         while let Some(id) = self.cx.accounts.ledger.next_safe() {
             self.tell(id, ExchangeEvent::Committed);
         }
-        inheritance::acknowledge(&mut self.cx);
+        if !self.cx.lifecycle.inheritance.rows.is_empty() {
+            inheritance::acknowledge(&mut self.cx);
+        }
     }
 
     /// Handles a failure to write the ledger: admission stops, and waiting answers cannot complete.

@@ -287,7 +287,7 @@ impl Answering {
             cx.memory.budget.eased = true;
         }
         self.body.release(cx);
-        if let Some(key) = key {
+        if let Some(key) = key.filter(|_| self.charged > 0) {
             cx.memory.budget.recharge(key, self.charged, 0);
         }
         self.last.release(&mut cx.memory.pool);

@@ -209,9 +209,9 @@ impl RequestJob {
     /// Evaluates the head of an answer for the credential that was sent.
     pub(super) fn heard_head(&self, flight: &mut Option<Flight>, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
         let Some((_, target, provider)) = self.route() else { return };
-        let cools_down = wants_rest(head.status);
+        let is_error = head.status >= 400;
+        let (cools_down, refuses) = (is_error && wants_rest(head.status), is_error && refuses_credential(head.status));
         let reads = head.has_allowances || cools_down;
-        let refuses = refuses_credential(head.status);
         if (reads || refuses) && self.takes_clients() {
             // This status is about the client's own account, so it must not count against the target.
             if let Some(flight) = flight {
@@ -224,6 +224,9 @@ impl RequestJob {
         if let Some(flight) = flight {
             cx.upstreams.breakers.answer_begins(target, flight, &self.request.needs(), said.as_ref(), now);
             rested = flight.begun.cooling;
+        }
+        if !is_error {
+            return;
         }
         let cause = Cause::status(head.status);
         if let Some(said) = said.filter(|_| cools_down)

@@ -77,8 +77,10 @@ impl RequestJob {
             }
         }
         let request = &mut self.request;
-        request.cors =
-            CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(HeaderField::Origin).of(bytes));
+        let origins = &request.setup.config.server.cors_origins;
+        if !origins.is_empty() {
+            request.cors = CorsPolicy::of(origins, head.field(HeaderField::Origin).of(bytes));
+        }
         let shared = cx.is_shared();
         let mut context = AuthContext {
             setup: &cx.setup,
@@ -109,7 +111,7 @@ pub(crate) fn authorize(
     context: &mut AuthContext<'_>,
     found: &mut Identified,
 ) -> Result<Endpoint, Refusal> {
-    if is_preflight(head, &context.setup.config.server.cors_origins) {
+    if head.method == Method::Options && is_preflight(head, &context.setup.config.server.cors_origins) {
         found.endpoint = Some(Endpoint::Preflight);
         return Ok(Endpoint::Preflight);
     }
@@ -238,12 +240,14 @@ fn scope_allows(endpoint: Endpoint, scope: &Scope) -> Result<(), Refusal> {
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,
     };
+    if allowed {
+        return Ok(());
+    }
     // A count needs the scope of the endpoint for which it counts.
-    let scoped = match endpoint {
+    Err(Refusal::endpoint_scope(match endpoint {
         Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape }) => shape.name(),
         other => other.name(),
-    };
-    if allowed { Ok(()) } else { Err(Refusal::endpoint_scope(scoped)) }
+    }))
 }
 
 fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {

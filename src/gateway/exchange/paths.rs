@@ -54,13 +54,15 @@ impl Identified {
     /// Finds the endpoint that the path names, if it names one below `/v1`.
     #[inline]
     pub(super) fn read_path(&mut self, head: &RequestHead, bytes: &[u8]) -> Result<(), Refusal> {
-        let path = trim_slashes(head.path.of(bytes));
-        let exact = match path {
-            [b'/', b'v', b'1', inside @ ..] => exact_endpoint(inside),
-            _ => None,
-        };
-        // Nearly every path is exact, and has no run of slashes.
-        let path = if exact.is_some() { Cow::Borrowed(path) } else { single_slashes(path) };
+        let path = head.path.of(bytes);
+        // Nearly every path is exact.
+        if let [b'/', b'v', b'1', inside @ ..] = path
+            && let Some(exact) = exact_endpoint(inside)
+        {
+            self.endpoint = Some(exact);
+            return Ok(());
+        }
+        let path = single_slashes(trim_slashes(path));
         let inside = match &*path {
             // Path of Cohere's newer clients, with the same body.
             path @ b"/v2/rerank" => &path[3..],
@@ -73,7 +75,7 @@ impl Identified {
             b"/healthz" | b"/readyz" | b"/metrics" => return Err(Refusal::of_status(404, ON_ADMIN)),
             _ => return Err(Refusal::no_path()),
         };
-        self.endpoint = exact.or_else(|| endpoint_of(inside, head, bytes));
+        self.endpoint = endpoint_of(inside, head, bytes);
         self.below = if self.endpoint.is_some() { None } else { endpoint_above(inside) };
         Ok(())
     }

@@ -1,21 +1,58 @@
 //! Reads a body as it arrives. Once it is complete, writes it for the first target.
 
-use super::build::{promise_named, write_first};
+use super::build::{promise_named, promise_translation, write_first};
 use super::event::{DriverCall, Effect, Outcome};
 use super::job::RequestJob;
 use super::paths::Endpoint;
 use super::request::Request;
-use super::state::{NextStep, Outgoing, State, Translating};
-use crate::base::limits::BODY_RATE_MIN;
+use super::state::{Exchange, NextStep, Outgoing, State, Translating};
+use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, UPLOAD_HOLD};
 use crate::dialect::Invalid;
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
-use crate::wire::{ModelEndpoint, Operation, Shape};
+use crate::wire::head::{Framing, HeaderField, RequestHead};
+use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape, multipart};
 use std::io::Write;
 use std::time::Duration;
+
+impl Exchange {
+    /// The head is accepted: memory for the body is reserved, and the body is read.
+    pub(crate) fn read_body(
+        &mut self,
+        head: &RequestHead,
+        bytes: &[u8],
+        declared: u64,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
+        let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.request.endpoint()) else {
+            return Ok(());
+        };
+        let mut draft = cx.upstreams.requests.take();
+        draft.scan.reset(endpoint);
+        draft.head = *head;
+        let mut declared = declared;
+        if let Some(passthrough) = endpoint.as_passthrough().filter(|passthrough| passthrough.is_form()) {
+            begin_form(&mut draft, passthrough, bytes, cx.setup.config.server.max_upload);
+            // More is not held.
+            declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);
+        }
+        let promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
+        let promised = promised.and_then(|()| promise_translation(&self.job.request, &mut draft, declared, None, cx));
+        self.state = State::Reading { draft };
+        promised
+    }
+}
+
+/// Begins to read a form. `bytes`: those of its request's head.
+#[cold]
+fn begin_form(draft: &mut OutgoingRequest, passthrough: Passthrough, bytes: &[u8], most: u64) {
+    let known = if let Framing::Length(length) = draft.head.framing { Some(length) } else { None };
+    let boundary = multipart::boundary(draft.head.field(HeaderField::ContentType).of(bytes)).unwrap_or_default();
+    draft.scan.reset_form(passthrough, boundary, known, most);
+}
 
 /// The body is complete: checks that the requested model exists and that the key may use it.
 /// `complete` is false for a form of which enough has arrived.

@@ -4,7 +4,7 @@
 use super::event::{DriverCall, Effect};
 use super::job::{Admitted, RequestJob};
 use super::request::Asked;
-use super::state::{NextStep, Outgoing, Reserving, State};
+use super::state::{Exchange, NextStep, Outgoing, Reserving, State};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
@@ -156,6 +156,15 @@ impl Reserving {
             Ok(()) => NextStep::Serve(draft),
             Err(refusal) => NextStep::refuse(draft, refusal),
         }
+    }
+}
+
+impl Exchange {
+    /// Asks the shared ledger for the state of the key. Returns false if the local state is enough.
+    pub(crate) fn ask_for_quota(&mut self, call: &mut DriverCall) -> bool {
+        let Some(reserving) = Reserving::ask_for_quota(&self.job, call) else { return false };
+        self.state = State::Reserving(reserving);
+        true
     }
 }
 

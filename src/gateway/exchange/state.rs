@@ -4,12 +4,18 @@
 
 use super::event::{Effect, Forward};
 use super::fault::Fault;
-use super::job::RequestJob;
+use super::job::{Attempt, RequestJob, RequestNotes};
+use super::paths::Identified;
+use super::request::Request;
 use crate::base::buf::Buf;
+use crate::base::limits::LOOKUP_TIMEOUT;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, SseStream};
 use crate::gateway::budget::Promise;
-use crate::gateway::ids::{ExchangeId, ProviderId};
+use crate::gateway::client::cors::CorsPolicy;
+use crate::gateway::client::response::{RequestId, RequestMeta};
+use crate::gateway::cx::Cx;
+use crate::gateway::ids::{ClientId, ExchangeId, ProviderId};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::meter::Lease;
 use crate::policy::refusal::Refusal;
@@ -237,5 +243,35 @@ impl NextStep {
     /// Refuses a request that has not been admitted.
     pub(super) fn refuse(draft: Outgoing, refusal: Refusal) -> NextStep {
         NextStep::Enter(State::Reading { draft }, Effect::refuse(refusal))
+    }
+}
+
+impl Exchange {
+    /// The exchange of a request whose head is complete or invalid.
+    pub(crate) fn new(client: ClientId, meta: RequestMeta, cx: &mut Cx) -> Exchange {
+        if cx.report.recorder.is_asleep() {
+            cx.close_minute();
+        }
+        let request = Request {
+            client,
+            id: RequestId::fresh(&mut cx.rng),
+            meta,
+            found: Identified::default(),
+            cors: CorsPolicy::Off,
+            asked: None,
+            extras: None,
+            setup: cx.setup.clone(),
+            received: cx.now.mono,
+            read: Mono::NEVER,
+            queued: 0,
+        };
+        let attempt = Attempt::default();
+        let job = RequestJob { request, admitted: None, attempt, notes: RequestNotes::default() };
+        Exchange { job, state: State::Ended }
+    }
+
+    /// Starts the lookup of its key in the ledger; the checks that follow from the head wait for that.
+    pub(crate) fn identify(&mut self, head: &RequestHead, now: Mono) {
+        self.state = State::Identifying { head: Box::new(*head), by: now.after(LOOKUP_TIMEOUT) };
     }
 }

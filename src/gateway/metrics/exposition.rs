@@ -1,8 +1,7 @@
 //! All metrics as Prometheus text (exposition format 0.0.4), in pieces: with many models the text has megabytes, which
 //! must not wait in memory for a slow reader. A piece shows the counts of its own time; each series is in one piece.
 
-use super::histogram::{ANSWERS, PHASES, RATES, Scale};
-use super::{Gauges, PHASES as PHASE_NAMES};
+use super::{ANSWERS, Gauges, PHASE_TIMES, PHASES, RATES, Scale};
 use crate::base::text::push_number;
 use crate::base::time::Mono;
 use crate::gateway::provider::breaker::Breakers;
@@ -230,13 +229,13 @@ static FAMILIES: &[Family] = &[
         |from, at, text| text.of_model(from.model(at), &RATES, |model| &model.rate),
     ),
     histogram("tollgate_phase_seconds", "Time per phase of a request.", |from, at, text| {
-        let Some(name) = PHASE_NAMES.get(at) else { return false };
-        text.histogram(&from.stats.phases[at], &PHASES, &[("phase", name)]);
+        let Some(name) = PHASES.get(at) else { return false };
+        text.histogram(&from.stats.phases[at], &PHASE_TIMES, &[("phase", name)]);
         true
     }),
     histogram("tollgate_loop_iteration_seconds", "Seconds of one event-loop iteration.", |from, at, text| {
         if at == 0 {
-            text.histogram(&from.stats.turns, &PHASES, &[]);
+            text.histogram(&from.stats.turns, &PHASE_TIMES, &[]);
         }
         at == 0
     }),

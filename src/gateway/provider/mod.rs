@@ -4,7 +4,6 @@
 pub(crate) mod breaker;
 pub(crate) mod connection;
 pub(crate) mod dns;
-pub(crate) mod pool;
 pub(crate) mod rate_limits;
 pub(crate) mod request;
 mod upload;
