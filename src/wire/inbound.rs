@@ -214,12 +214,12 @@ impl Inbound {
         self.max_body = u32::try_from(max_body).unwrap_or(u32::MAX);
         self.hold = PayloadHold::Whole;
         self.phase = InboundPhase::Body;
-        let fits = !matches!(head.framing, Framing::Length(count) if count > u64::from(self.max_body));
-        if !fits {
+        let declared = if let Framing::Length(count) = head.framing { Some(count) } else { None };
+        if declared.is_some_and(|count| count > u64::from(self.max_body)) {
             self.phase = InboundPhase::Drop;
         }
         self.decode_in_place().map_err(|error| BodyRefusal::Bad(self.give_up(error)))?;
-        if !fits || self.expected() > u64::from(self.max_body) {
+        if declared.unwrap_or_else(|| self.expected()) > u64::from(self.max_body) {
             self.phase = InboundPhase::Drop;
             return Err(BodyRefusal::TooLarge);
         }

@@ -183,7 +183,13 @@ impl ClientResponseHead<'_> {
         field(out, name!("request-id"), &self.id.0);
         field(out, name!("x-request-id"), &self.id.0);
         if let Some(quota) = &self.quota {
-            self.write_limits(quota, out);
+            number(out, name!("x-ratelimit-remaining-requests"), quota.remaining_requests);
+            number(out, name!("x-ratelimit-remaining-tokens"), quota.remaining_tokens);
+            field(out, name!("x-ratelimit-reset"), self.reset);
+            if let Some(budget) = quota.budget {
+                out.extend_from_slice(name!("x-budget-remaining"));
+                text::push_decimal(out, budget.remaining() / 1000, 1_000_000);
+            }
         }
         if let Some(waited) = self.queued_ms {
             number(out, name!("x-queue-wait-ms"), waited);
@@ -215,17 +221,6 @@ impl ClientResponseHead<'_> {
             field(out, name!("connection"), b"keep-alive");
         }
         out.extend_from_slice(b"\r\n\r\n");
-    }
-
-    fn write_limits(&self, quota: &QuotaStatus, out: &mut Vec<u8>) {
-        number(out, name!("x-ratelimit-remaining-requests"), quota.remaining_requests);
-        number(out, name!("x-ratelimit-remaining-tokens"), quota.remaining_tokens);
-        out.extend_from_slice(name!("x-ratelimit-reset"));
-        out.extend_from_slice(self.reset);
-        if let Some(budget) = quota.budget {
-            out.extend_from_slice(name!("x-budget-remaining"));
-            text::push_decimal(out, budget.remaining() / 1000, 1_000_000);
-        }
     }
 }
 
@@ -319,16 +314,12 @@ impl DateCache {
     /// Returns the `date` header's value, and the end of a window in ISO 8601, which is equal for most requests.
     #[inline]
     pub(crate) fn of_head(&mut self, now: Unix, reset: Unix) -> (&[u8], &[u8; ISO_LEN]) {
-        self.http_date(now);
-        (&self.text, self.reset.at(reset))
-    }
-
-    fn http_date(&mut self, now: Unix) {
         if self.text.is_empty() || self.second != now.secs() {
             self.second = now.secs();
             self.text.clear();
             window::write_http_date(now, &mut self.text);
         }
+        (&self.text, self.reset.at(reset))
     }
 }
 

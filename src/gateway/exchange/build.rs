@@ -3,12 +3,10 @@
 
 use super::diagnosis::beginning;
 use super::event::{ClientMessage, DriverCall};
-use super::job::Attempt;
-use super::job::{RequestJob, RequestNotes};
+use super::job::{Attempt, RequestJob, RequestNotes};
 use super::paths::Endpoint;
 use super::request::Request;
 use super::state::{NextStep, Outgoing};
-use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
@@ -130,7 +128,16 @@ impl Request {
                 .translate(endpoint.shape, call.message.body, &to, &mut call.cx.memory.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
         } else {
-            splice(draft, endpoint, to, call.message.body, &mut call.cx.memory.pool)?;
+            let (body, pool) = (call.message.body, &mut call.cx.memory.pool);
+            let spliced = if draft.scan.form().is_some() {
+                draft.lay_out_form(body, to)
+            } else {
+                // The client's own body with replaced parts.
+                let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
+                let length = draft.text.edit_small(pool, |out| rewrite(endpoint, body, fields, to, out, pieces));
+                length.map(|length| draft.length = length)
+            };
+            spliced.map_err(|Invalid(why)| Refusal::invalid_body(why))?;
         }
         if translated || added > 0 || draft.text.capacity() > REQUEST_BYTES {
             self.keep(draft, call)?;
@@ -223,21 +230,4 @@ fn is_translated(request: &Request, model: Option<&str>, key: KeyIx, cx: &Cx) ->
             may_be.peek().is_some() && may_be.all(is_foreign)
         }
     }
-}
-
-/// The client's own body with replaced parts.
-fn splice(
-    draft: &mut OutgoingRequest,
-    endpoint: ModelEndpoint,
-    to: &dialect::RequestTarget<'_>,
-    body: &[u8],
-    pool: &mut Pool,
-) -> Result<(), Refusal> {
-    if draft.scan.form().is_some() {
-        return draft.lay_out_form(body, to).map_err(|Invalid(why)| Refusal::invalid_body(why));
-    }
-    let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
-    let length = draft.text.edit_small(pool, |out| rewrite(endpoint, body, fields, to, out, pieces));
-    draft.length = length.map_err(|Invalid(why)| Refusal::invalid_body(why))?;
-    Ok(())
 }

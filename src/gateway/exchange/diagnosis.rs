@@ -23,7 +23,6 @@ use crate::policy::meter::Whose;
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::wire::head::RequestHead;
 use crate::wire::percent;
-use std::net::Ipv6Addr;
 
 /// Replacement for a word that looks like a key.
 const STARS: &[u8] = b"***";
@@ -83,12 +82,6 @@ impl RequestNotes {
         diagnosis.cause = Some(fault.cause());
         diagnosis.upstream_status = fault.upstream_status();
         (diagnosis.upstream_code, diagnosis.upstream_param) = (code, param);
-    }
-
-    /// Address of the caller.
-    pub(super) fn caller(&self, request: &Request, cx: &Cx) -> Ipv6Addr {
-        let noted = self.0.as_ref().and_then(|diagnosis| diagnosis.caller);
-        noted.unwrap_or_else(|| cx.connections.peers.of(request.client))
     }
 
     /// True if the request has failed, or one of its attempts.

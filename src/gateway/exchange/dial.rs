@@ -3,9 +3,7 @@
 
 use super::event::{Dial, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
-use super::job::Attempt;
 use super::job::RequestJob;
-use super::request::Request;
 use super::state::{AttemptStage, Attempting, Dials, NextStep};
 use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
 use crate::base::seam::DialError;
@@ -63,7 +61,7 @@ impl Attempting {
         }
         let earlier = earlier.filter(|(earlier, _)| *earlier != id);
         self.stage = AttemptStage::Dialing(Dials { newest: None, earlier });
-        if matches!(why, DialError::Connect(_)) && job.attempt.next_address(&job.request, call.cx) {
+        if matches!(why, DialError::Connect(_)) && next_address(job, call.cx) {
             return self.dial_again(job, call);
         }
         match earlier.is_some() {
@@ -80,7 +78,7 @@ impl Attempting {
         if until <= call.cx.now.mono {
             return self.failed(job, Fault::from(FaultKind::ConnectTimeout), false, call);
         }
-        if !job.attempt.next_address(&job.request, call.cx) {
+        if !next_address(job, call.cx) {
             // Fewer addresses are known than when it began.
             self.by = until;
             return self.goes_on(Effect::Rearm);
@@ -170,15 +168,13 @@ impl RequestJob {
     }
 }
 
-impl Attempt {
-    /// Selects the next address of the host; false if none is left.
-    fn next_address(&mut self, request: &Request, cx: &mut Cx) -> bool {
-        let known = self.provider(request).map_or(0, |provider| addresses(provider, cx).len());
-        let tried = &mut self.addresses;
-        let is_left = usize::from(tried.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
-        tried.0 += u8::from(is_left);
-        is_left
-    }
+/// Selects the next address of the host; false if none is left.
+fn next_address(job: &mut RequestJob, cx: &mut Cx) -> bool {
+    let known = job.target_provider().map_or(0, |provider| addresses(provider, cx).len());
+    let tried = &mut job.attempt.addresses;
+    let is_left = usize::from(tried.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
+    tried.0 += u8::from(is_left);
+    is_left
 }
 
 /// The known addresses of a provider's host; starts a lookup when one is due.

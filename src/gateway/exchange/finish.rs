@@ -180,7 +180,9 @@ impl Exchange {
         if !job.notes.is_empty() {
             job.notes.give_spans(&job.request, &job.attempt, &outcome, bill, cx);
         }
-        job.no_verdict(cx);
+        if job.attempt.flight.is_some() {
+            job.no_verdict(cx);
+        }
         std::mem::replace(state, State::Ended).release(job.request.found.key, cx);
         if cx.lifecycle.handover.is_final() {
             // From now on the successor reports the totals.

@@ -9,13 +9,13 @@ use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::provider::breaker::{Among, Choice, Flight, Seek, Stage};
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::catalog::{Affinity, Balance, QueueLimits, Target};
+use crate::policy::catalog::{Affinity, Balance, Model, QueueLimits, Target, with_quarter};
 use crate::policy::config::Provider;
 use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 /// A request, without the state that it is in.
 #[derive(Debug)]
@@ -39,6 +39,12 @@ impl RequestNotes {
     #[inline]
     pub(super) fn get_mut(&mut self) -> &mut Diagnosis {
         self.0.get_or_insert_default()
+    }
+
+    /// Address of the caller.
+    pub(super) fn caller(&self, request: &Request, cx: &Cx) -> Ipv6Addr {
+        let noted = self.0.as_ref().and_then(|diagnosis| diagnosis.caller);
+        noted.unwrap_or_else(|| cx.connections.peers.of(request.client))
     }
 }
 
@@ -123,7 +129,7 @@ impl RequestJob {
 
     #[inline]
     pub(super) fn target_provider(&self) -> Option<&Provider> {
-        self.attempt.provider(&self.request)
+        self.request.setup.config.providers.get(self.target()?.provider)
     }
 }
 
@@ -180,11 +186,6 @@ impl Attempt {
     #[inline]
     pub(super) fn target<'a>(&self, request: &'a Request) -> Option<&'a Target> {
         request.targets().get(self.target as usize)
-    }
-
-    #[inline]
-    pub(super) fn provider<'a>(&self, request: &'a Request) -> Option<&'a Provider> {
-        request.setup.config.providers.get(self.target(request)?.provider)
     }
 
     /// The next attempt goes to this target.
@@ -278,6 +279,19 @@ impl Attempt {
             _ => return request.full(&queue, cx).map_or(Ok(()), |(why, again)| Err(why.refusal(again))),
         }
         Ok(())
+    }
+}
+
+impl Request {
+    /// The targets that are too small for the prompt by its estimate, as bits; never the largest.
+    #[inline]
+    fn too_small(&self, model: &Model) -> u64 {
+        let prompt = self.asked.map_or(0, |asked| asked.about.into());
+        if prompt <= model.narrow {
+            return 0;
+        }
+        let largest = self.targets().iter().map(|target| target.context).max().unwrap_or_default();
+        self.targets_with(|target| target.context < largest && with_quarter(target.context) < prompt)
     }
 }
 

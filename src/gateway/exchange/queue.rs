@@ -13,7 +13,7 @@ use crate::base::time::Mono;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
 use crate::gateway::queue::{Look, Waiter};
-use crate::policy::catalog::{Model, QueueLimits, Target, with_quarter};
+use crate::policy::catalog::{QueueLimits, Target};
 use crate::policy::keys::LiveKeys;
 use crate::policy::refusal::QueueRefusal;
 use std::time::Duration;
@@ -194,17 +194,6 @@ fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, call: &mut Drive
 }
 
 impl Request {
-    /// The targets that are too small for the prompt by its estimate, as bits; never the largest.
-    #[inline]
-    pub(super) fn too_small(&self, model: &Model) -> u64 {
-        let prompt = self.asked.map_or(0, |asked| asked.about.into());
-        if prompt <= model.narrow {
-            return 0;
-        }
-        let largest = self.targets().iter().map(|target| target.context).max().unwrap_or_default();
-        self.targets_with(|target| target.context < largest && with_quarter(target.context) < prompt)
-    }
-
     /// A target for a request that does not wait yet. It never overtakes waiting requests.
     pub(super) fn seek(&self, queue: &QueueLimits, choice: &Choice, stage: Stage, cx: &mut Cx) -> Seek {
         let Some(model) = self.model() else { return Seek::None };

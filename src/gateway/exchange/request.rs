@@ -59,12 +59,6 @@ impl Asked {
         debug_assert!(self.prompt.is_some(), "nobody has counted the prompt");
         self.prompt.map_or(0, |prompt| prompt.get().into())
     }
-
-    /// Share of a provider's rate limits that the request needs.
-    pub(super) fn needs(&self) -> Needs {
-        let (prompt, completion) = (u64::from(self.about), u64::from(self.completion));
-        [1, prompt + completion, prompt, completion]
-    }
 }
 
 impl Request {
@@ -152,6 +146,8 @@ impl Request {
 
     /// Share of the provider's rate limits that the request needs.
     pub(super) fn needs(&self) -> Needs {
-        self.asked.map_or_else(Needs::default, |asked| asked.needs())
+        let Some(Asked { about, completion, .. }) = self.asked else { return Needs::default() };
+        let (prompt, completion) = (u64::from(about), u64::from(completion));
+        [1, prompt + completion, prompt, completion]
     }
 }

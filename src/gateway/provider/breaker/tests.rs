@@ -666,7 +666,7 @@ fn finding_a_target_takes_constant_time() {
             looked.set(looked.get() + 1);
             Arc::ptr_eq(&breakers.entries[index as usize].label, &target.label)
         };
-        assert_eq!(breakers.by_label.find(super::labels::address_hash(&target.label), same), Some(number as u32));
+        assert_eq!(breakers.by_label.find(super::address_hash(&target.label), same), Some(number as u32));
     }
     assert!(looked.get() < 4000, "{} entries looked at for 1000 targets", looked.get());
     // Another configuration has other labels for the same targets, and some targets are gone.
