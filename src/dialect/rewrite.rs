@@ -116,9 +116,10 @@ pub fn rewrite(
     text.clear();
     pieces.clear();
     fields.may_name_stored(with.capabilities)?;
-    let cuts = match endpoint == ModelEndpoint::CHAT && with.capabilities.developer_role {
-        true if !with.capabilities.thought_signatures => Cow::default(),
-        _ => hosted_tools::cuts(endpoint, body, fields, with.capabilities)?,
+    let cuts = match endpoint == ModelEndpoint::CHAT && !with.capabilities.thought_signatures {
+        true if with.capabilities.developer_role => Cow::default(),
+        true => Cow::Borrowed(&fields.cuts[..]),
+        false => hosted_tools::cuts(endpoint, body, fields, with.capabilities)?,
     };
     if !cuts.is_empty() {
         keeps_item(fields, body, &cuts)?;

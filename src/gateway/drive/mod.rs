@@ -136,6 +136,15 @@ impl Driver {
                 self.clients.forward_bulk(&mut exchange.job, forward, bytes, &mut self.cx);
                 self.arm(cid);
             }
+            Effect::Authorize(head) => {
+                if let Some(client) = self.clients.table.get_mut(cid) {
+                    client.exchange = None;
+                }
+                self.authorize(id, &head);
+                // The client was hardly read while the request waited.
+                self.cx.commands.dirty.push(client_conn(cid));
+                self.clients.queue.push_back(Next::Advance(cid));
+            }
             effect => self.perform_end(id, effect),
         }
     }
@@ -174,13 +183,6 @@ impl Driver {
             Effect::AnswerBulk(outcome, body) => self.clients.answer_bulk(exchange, outcome, body, &mut self.cx),
             Effect::Refuse(refusal, outcome) => self.clients.refuse(exchange, &refusal, outcome, &mut self.cx),
             Effect::Quota => self.clients.answer_local(exchange, Endpoint::Quota, &mut self.cx),
-            Effect::Authorize(head) => {
-                if let Some(exchange) = removed {
-                    self.authorize(|_| exchange, &head);
-                }
-                // The client was hardly read while the request waited.
-                self.cx.commands.dirty.push(client_conn(cid));
-            }
             Effect::Gone(outcome) => {
                 exchange.finish(outcome, &mut self.cx);
                 self.clients.end_unanswered(exchange, &mut self.cx);

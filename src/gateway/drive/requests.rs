@@ -9,7 +9,6 @@ use crate::base::seam::{Action, Ending, Shut};
 use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{ClientEvent, Oddity};
-use crate::gateway::cx::Cx;
 use crate::gateway::exchange::{
     ClientMessage, DriverCall, Endpoint, Exchange, ExchangeEvent, Flow, Outcome, Readiness,
 };
@@ -211,17 +210,16 @@ impl Driver {
             let (mut exchange, refusal) = (Exchange::new(id, meta, &mut self.cx), Refusal::plain_http());
             return self.clients.refuse(&mut exchange, &refusal, Outcome::refused(&refusal), &mut self.cx);
         }
-        self.authorize(|cx| Exchange::new(id, meta, cx), head);
+        let exchange = self.exchanges.insert(Exchange::new(id, meta, &mut self.cx));
+        self.authorize(exchange, head);
     }
 
-    /// Checks whether a request is permitted by its head: reads its body, or answers it. The exchange is made here,
-    /// because passing it copies it.
-    #[inline]
-    pub(super) fn authorize(&mut self, exchange: impl FnOnce(&mut Cx) -> Exchange, head: &RequestHead) {
-        let mut exchange = exchange(&mut self.cx);
-        let cid = exchange.job.request.client;
+    /// Checks whether a request is permitted by its head: reads its body, or answers it.
+    pub(super) fn authorize(&mut self, id: ExchangeId, head: &RequestHead) {
         let clock = self.cx.clock_is_right();
-        let Some(client) = self.clients.table.get(cid) else { return };
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let cid = exchange.job.request.client;
+        let Some(client) = self.clients.table.get_mut(cid) else { return };
         let ready = Readiness {
             clock,
             drained: self.cx.lifecycle.is_over(),
@@ -231,54 +229,39 @@ impl Driver {
             store: self.cx.takes_requests(),
         };
         let (bytes, _) = client.message();
-        let is_stranger = !client.known;
         let passed = exchange.job.authorize(head, bytes, ready, &mut self.cx);
-        if is_stranger {
+        if !client.known {
             let key = exchange.job.request.found.key;
+            client.is_of(key);
             self.clients.acts(cid, key.is_some(), &mut self.cx);
-            if let Some(client) = self.clients.table.get_mut(cid) {
-                client.is_of(key);
-            }
         }
         match passed {
-            Ok(Endpoint::Inference(_)) => {
-                let id = self.exchanges.insert(exchange);
-                self.read_body(id, head);
-            }
-            Ok(Endpoint::Quota) => self.answer_quota(exchange),
-            Ok(Endpoint::Preflight) => self.clients.answer_preflight(&mut exchange, &mut self.cx),
-            Ok(endpoint) => self.clients.answer_local(&mut exchange, endpoint, &mut self.cx),
+            Ok(Endpoint::Inference(_)) => return self.read_body(id, head),
+            Ok(Endpoint::Quota) => return self.answer_quota(id),
+            Ok(Endpoint::Preflight) => self.clients.answer_preflight(exchange, &mut self.cx),
+            Ok(endpoint) => self.clients.answer_local(exchange, endpoint, &mut self.cx),
             Err(refusal) => match self.cx.access.lookups.unknown.take() {
                 Some(key) if self.cx.access.lookups.may_wait(&key, self.cx.now.mono) => {
-                    self.identify(exchange, key, head)
+                    // The key may have been issued a moment ago: the request waits for the ledger.
+                    exchange.identify(head, self.cx.now.mono);
+                    if let Some(client) = self.clients.table.get_mut(cid) {
+                        client.hold(id);
+                    }
+                    return self.cx.access.lookups.wait(key, id, self.cx.now.mono, &mut self.cx.commands.orders);
                 }
-                _ => self.refuse_head(exchange, &refusal),
+                _ => {
+                    // Readers of requests want to know the model, although nothing depends on it.
+                    if refusal.limit.is_some()
+                        && self.cx.report.recorder.records_all()
+                        && let Some(client) = self.clients.table.get(cid)
+                    {
+                        exchange.job.note_model(client.behind_head());
+                    }
+                    self.clients.refuse(exchange, &refusal, Outcome::refused(&refusal), &mut self.cx);
+                }
             },
         }
-    }
-
-    /// Answers a request that is not permitted by its head.
-    #[cold]
-    fn refuse_head(&mut self, mut exchange: Exchange, refusal: &Refusal) {
-        // Readers of requests want to know the model, although nothing depends on it.
-        if refusal.limit.is_some()
-            && self.cx.report.recorder.records_all()
-            && let Some(client) = self.clients.table.get(exchange.job.request.client)
-        {
-            exchange.job.note_model(client.behind_head());
-        }
-        self.clients.refuse(&mut exchange, refusal, Outcome::refused(refusal), &mut self.cx);
-    }
-
-    /// Looks up an unknown key, which may have been issued a moment ago, in the ledger; the request waits.
-    fn identify(&mut self, mut exchange: Exchange, key: KeyId, head: &RequestHead) {
-        exchange.identify(head, self.cx.now.mono);
-        let cid = exchange.job.request.client;
-        let id = self.exchanges.insert(exchange);
-        if let Some(client) = self.clients.table.get_mut(cid) {
-            client.hold(id);
-        }
-        self.cx.access.lookups.wait(key, id, self.cx.now.mono, &mut self.cx.commands.orders);
+        self.exchanges.remove(id);
     }
 
     /// Handles the ledger's answer about a key, or its failure to answer.
@@ -328,12 +311,9 @@ impl Driver {
     }
 
     /// Answers with the caller's quota status; from the shared ledger if there is one.
-    fn answer_quota(&mut self, exchange: Exchange) {
-        let cid = exchange.job.request.client;
-        let id = self.exchanges.insert(exchange);
-        let (Some(exchange), Some(client)) = (self.exchanges.get_mut(id), self.clients.table.get_mut(cid)) else {
-            return;
-        };
+    fn answer_quota(&mut self, id: ExchangeId) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let Some(client) = self.clients.table.get_mut(exchange.job.request.client) else { return };
         let (head, body) = client.message();
         let message = ClientMessage { exchange: id, head, body, storage: 0 };
         if exchange.ask_for_quota(&mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx }) {

@@ -9,7 +9,7 @@ use super::job::RequestJob;
 use super::state::{Answering, Body, Draft, State};
 use crate::base::buf::{BLOCK, Buf};
 use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
-use crate::gateway::budget::{Budget, Gate, MemoryVerdict, Promise};
+use crate::gateway::budget::{Gate, MemoryVerdict, Promise};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ExchangeId;
 use crate::gateway::offload::{JobOwner, OffloadTask, Product};
@@ -17,24 +17,6 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::keys::KeyIx;
 
 impl Answering {
-    /// True if a complete response of this many bytes, none of which arrived before, is read in place: it is short and
-    /// there is memory for the output, so none needs to be reserved.
-    pub(crate) fn reads_at_once(&self, job: &RequestJob, bytes: usize, cx: &mut Cx) -> bool {
-        let Answering { paused: false, body: Body::Collect { buf, .. }, draft, .. } = self else { return false };
-        let (Some(promise), Some(key), Some(target)) =
-            (draft.get().map(|draft| &draft.answer), job.request.found.key, job.target())
-        else {
-            return false;
-        };
-        let total = 2 * bytes + ANSWER_MORE;
-        let is_first = buf.is_empty() && promise.total() == 0 && !cx.memory.may_have_room();
-        let is_short = bytes <= target.limits.max_response && !cx.is_long(bytes);
-        is_first
-            && is_short
-            && cx.memory.budget.share_allows(promise, key, total)
-            && Budget::has_room(total, false, &cx.memory.pool)
-    }
-
     /// Number of the next `bytes` of the response to take together; `None` if the provider is not read for now.
     /// `unread`: true if the client has too much unread output, and the bytes charged to its key for that.
     #[inline]
@@ -226,7 +208,7 @@ impl State {
 
 /// Bytes that a response needs in addition to its own: a name, an id, a usage, the frame of its chunk, and a small
 /// buffer that is replaced by a larger one.
-const ANSWER_MORE: usize = 4 * BLOCK;
+pub(super) const ANSWER_MORE: usize = 4 * BLOCK;
 
 /// Storage for an answer of which `length` bytes have arrived. It is the announced length, if any. Otherwise it
 /// doubles, and grows by an eighth from the size of a step on. Growing a large block can cost a copy of all of it: an

@@ -3,6 +3,7 @@
 use super::answer_end::{AnswerStep, Over};
 use super::event::{DriverCall, Effect, Outcome};
 use super::fault::{Fault, FaultKind};
+use super::intake::ANSWER_MORE;
 use super::job::RequestJob;
 use super::provider_error::NOT_JSON;
 use super::request::Asked;
@@ -10,6 +11,8 @@ use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::stream::SseStream;
 use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
+use crate::gateway::budget::Budget;
+use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
 use crate::wire::{ModelEndpoint, Passthrough};
@@ -35,6 +38,24 @@ impl Answering {
         // The output replaces it.
         buf.release(&mut call.cx.memory.pool);
         self.reply(job, read, call)
+    }
+
+    /// True if a complete response of this many bytes, none of which arrived before, is read in place: it is short and
+    /// there is memory for the output, so none needs to be reserved.
+    pub(crate) fn reads_at_once(&self, job: &RequestJob, bytes: usize, cx: &mut Cx) -> bool {
+        let Answering { paused: false, body: Body::Collect { buf, .. }, draft, .. } = self else { return false };
+        let (Some(promise), Some(key), Some(target)) =
+            (draft.get().map(|draft| &draft.answer), job.request.found.key, job.target())
+        else {
+            return false;
+        };
+        let total = 2 * bytes + ANSWER_MORE;
+        let is_first = buf.is_empty() && promise.total() == 0 && !cx.memory.may_have_room();
+        let is_short = bytes <= target.limits.max_response && !cx.is_long(bytes);
+        is_first
+            && is_short
+            && cx.memory.budget.share_allows(promise, key, total)
+            && Budget::has_room(total, false, &cx.memory.pool)
     }
 
     /// A complete response has arrived.
