@@ -194,12 +194,17 @@ pub const ALERT_TARGET_FAILS: Duration = Duration::from_secs(60);
 pub const ALERT_THRESHOLDS_MAX: usize = 8;
 /// Connections of either side for which the tables have room from the start. Beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
-/// Bytes of log lines for which the queue of the log thread has room from the start.
-pub const LOG_ROOM: usize = 64 * 1024;
-/// Pause of the busy log thread between two polls of its queue, so that the loop never has to wake it.
-pub const LOG_TICK: Duration = Duration::from_millis(3);
+/// Bytes of log lines for which the queue of the log thread has room from the start: [`LOG_ENOUGH`], and the lines of
+/// one iteration of the loop.
+pub const LOG_ROOM: usize = 80 * 1024;
+/// Bytes of waiting log lines at which the busy log thread is woken before its pause ends.
+pub const LOG_ENOUGH: usize = 48 * 1024;
+/// Pause of the busy log thread between two polls of its queue, so that the loop seldom has to wake it.
+pub const LOG_TICK: Duration = Duration::from_millis(10);
 /// Pause of the busy store thread, so that rows accumulate for one commit. A kill must lose at most 50 ms of rows.
 pub const COMMIT_TICK: Duration = Duration::from_millis(25);
+/// Waiting rows at which the busy store thread is woken before its pause ends.
+pub const ROWS_ENOUGH: usize = 512;
 /// Pause of the busy store thread when commits are seconds apart, since rows then only move from one queue to another.
 pub const GATHER_TICK: Duration = Duration::from_millis(100);
 /// Polls of an empty queue before its thread waits to be woken.
@@ -252,7 +257,7 @@ pub const TRIM_AFTER: Duration = Duration::from_secs(5);
 /// Maximum of the integers that a ledger in a file stores.
 pub const STORED_MAX: u64 = i64::MAX as u64;
 /// Rows packed, or sums updated, in one step.
-pub const ROWS_PER_SLICE: usize = 64;
+pub const ROWS_PER_SLICE: usize = 128;
 /// Bytes of one line of a spill file, which is one row: its names take a few kilobytes.
 pub const SPILL_LINE_MAX: usize = 256 * 1024;
 /// Bytes of one spill file: [`ROWS_WAITING_ALONE_MAX`] rows of 2 KiB.

@@ -4,7 +4,8 @@
 //! queue every few milliseconds by itself. Only when the queue has been empty for `limits::QUEUE_IDLE_POLLS` polls does
 //! the thread wait to be woken. The first item put into the queue then wakes it, at the cost of one call. If that item
 //! comes after a long wait, the thread does not poll afterwards, but waits to be woken again: at one item a second, a
-//! hundred polls for each would keep a small machine awake.
+//! hundred polls for each would keep a small machine awake. Under high load, the thread is also woken when enough items
+//! wait, so that the queue needs little memory.
 
 use super::clock::Clock;
 use crate::base::limits;
@@ -95,9 +96,15 @@ impl<T> BatchQueue<T> {
     /// Lets `add` put items into the queue and returns its result. Wakes the thread only if it waits to be woken, or if
     /// `urgent`.
     pub fn put<R>(&self, urgent: bool, add: impl FnOnce(&mut T) -> R) -> R {
+        self.put_until(|_| urgent, add)
+    }
+
+    /// Likewise, but the items are urgent if they are `enough` for the thread to end its pause.
+    pub fn put_until<R>(&self, enough: impl FnOnce(&T) -> bool, add: impl FnOnce(&mut T) -> R) -> R {
         let mut state = self.lock();
         let result = add(&mut state.items);
-        let wakes = state.asleep || urgent;
+        // A thread in a hurry takes these items, too, and need not be woken again.
+        let wakes = state.asleep || (!state.hurry && enough(&state.items));
         if wakes {
             (state.asleep, state.hurry) = (false, true);
         }
@@ -209,6 +216,20 @@ mod tests {
         queue.put(true, |items| items.push(3));
         assert_eq!(take(&queue, &mut idle, Duration::from_secs(60)), (Polled::Found, vec![3]));
         assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn busy_thread_takes_enough_items_before_its_pause_ends() {
+        let queue = BatchQueue::<Vec<u32>>::default();
+        let tick = Duration::from_secs(60);
+        let (mut idle, other) = (IdlePolicy::new(tick), queue.clone());
+        let began = Instant::now();
+        let helper = std::thread::spawn(move || take(&other, &mut idle, tick));
+        for item in 0..3 {
+            queue.put_until(|items| items.len() >= 3, |items| items.push(item));
+        }
+        assert_eq!(helper.join().unwrap(), (Polled::Found, vec![0, 1, 2]));
+        assert!(began.elapsed() < tick / 2);
     }
 
     #[test]

@@ -59,7 +59,8 @@ impl LogLines {
     /// busy this is a copy under a lock, without a system call.
     pub fn write(&self, mut batch: Vec<u8>) -> Vec<u8> {
         if !batch.is_empty() {
-            let fits = self.queue.put(false, |waiting| {
+            let enough = |waiting: &Vec<u8>| waiting.len() >= limits::LOG_ENOUGH;
+            let fits = self.queue.put_until(enough, |waiting| {
                 let fits = waiting.len() + batch.len() <= self.most;
                 if fits {
                     waiting.extend_from_slice(&batch);

@@ -2,7 +2,7 @@
 //! thread with the work that waits for it.
 
 use super::api::{Batch, Leftover, StoreError};
-use crate::base::limits::ROWS_PER_COMMIT;
+use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_COMMIT};
 use crate::io::batch_queue::BatchQueue;
 use crate::io::channel::{Sender, channel};
 use crate::policy::ask::{Ask, Release, Use};
@@ -160,7 +160,8 @@ impl StoreTurn {
 impl LedgerHandle for StoreHandle {
     fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
         if !rows.is_empty() {
-            self.queue.put(self.urgent, |waiting| waiting.rows.append(&mut rows));
+            let enough = |waiting: &Tasks| self.urgent || waiting.rows.len() >= ROWS_ENOUGH;
+            self.queue.put_until(enough, |waiting| waiting.rows.append(&mut rows));
         }
         rows
     }
