@@ -76,6 +76,45 @@ fn push_small(out: &mut Vec<u8>, value: u64) {
     out.truncate(length);
 }
 
+/// Appends numbers, at most twelve, each after a comma. They are written next to each other before they are copied,
+/// since a vector checks its room for every piece.
+#[inline]
+pub fn push_values<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
+    const { assert!(N <= 12, "a number takes at most 21 bytes") };
+    let (mut text, mut at) = ([0; VALUES_ROOM], 0);
+    for value in values {
+        at = match value {
+            ..1000 => write_first(&mut text, at, value),
+            _ => write_large(&mut text, at, value),
+        };
+    }
+    out.extend_from_slice(&text[..at.min(VALUES_ROOM)]);
+}
+
+/// Room for the texts of [`push_values`], and for four bytes behind the last place.
+const VALUES_ROOM: usize = 256 + 4;
+
+/// Writes a comma and a number below 1000 at this place. Returns the place behind them.
+#[inline(always)]
+fn write_first(text: &mut [u8; VALUES_ROOM], at: usize, value: u64) -> usize {
+    let entry = SMALL[value as u32 as usize];
+    // The mask saves a bounds check. The excess is overwritten or cut off.
+    let from = at & 255;
+    text[from..from + 4].copy_from_slice(&(entry << 8 | u32::from(b',')).to_le_bytes());
+    at + 1 + (entry >> 24) as usize
+}
+
+fn write_large(text: &mut [u8; VALUES_ROOM], at: usize, value: u64) -> usize {
+    let at = match value / 1000 {
+        high @ ..1000 => write_first(text, at, high),
+        // Recurses at most five more times.
+        high => write_large(text, at, high),
+    };
+    let from = at & 255;
+    text[from..from + 3].copy_from_slice(&three_digits(value % 1000));
+    at + 3
+}
+
 /// Appends `parts` / `unit` as a decimal number. `unit` is a power of ten, and its zeros are the number of decimals.
 pub fn push_decimal(out: &mut Vec<u8>, parts: u64, unit: u64) {
     push_number(out, parts / unit);
@@ -204,6 +243,12 @@ mod tests {
             let mut out = Vec::new();
             push_number(&mut out, value);
             assert_eq!(out, value.to_string().as_bytes());
+            let mut list = b"[".to_vec();
+            push_values(&mut list, [value, 7, value]);
+            assert_eq!(String::from_utf8_lossy(&list), format!("[,{value},7,{value}"));
         }
+        let mut list = Vec::new();
+        push_values(&mut list, [u64::MAX; 12]);
+        assert_eq!(String::from_utf8_lossy(&list), format!(",{}", u64::MAX).repeat(12));
     }
 }

@@ -9,6 +9,7 @@ use crate::base::time::Unix;
 use crate::wire::{Passthrough, Shape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
 
 mod table;
@@ -58,10 +59,32 @@ pub fn find_key(text: &str, prefix: &str) -> Option<(usize, usize)> {
 }
 
 /// The public part of a key: twelve base62 characters, safe to log, naming the key in every command.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct KeyId([u8; ID_LEN]);
 
+impl Ord for KeyId {
+    // Like that of the bytes, but without a call: the ledger's thread compares about ten keys for every row.
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.number().cmp(&other.number())
+    }
+}
+
+impl PartialOrd for KeyId {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl KeyId {
+    /// The characters as digits of a number.
+    #[inline]
+    fn number(&self) -> (u64, u32) {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = self.0;
+        (u64::from_be_bytes([a, b, c, d, e, f, g, h]), u32::from_be_bytes(rest))
+    }
+
     /// Reads twelve base62 characters; `None` for anything else.
     pub fn parse(text: &str) -> Option<KeyId> {
         KeyId::from_bytes(text.as_bytes())

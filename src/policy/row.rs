@@ -10,7 +10,7 @@ use super::meter::{Amount, Lease};
 use super::usage::Usage;
 use crate::base::digest::hex_word;
 use crate::base::limits;
-use crate::base::text::push_number;
+use crate::base::text::push_values;
 use crate::base::time::Unix;
 use crate::wire::ModelEndpoint;
 use crate::wire::json::write_string;
@@ -108,13 +108,12 @@ impl Row {
     #[inline(never)]
     pub fn push_stored(&self, shared: usize, oldest: Unix, out: &mut Vec<u8>) {
         let (usage, cost) = self.bounded();
-        out.extend_from_slice(b"[\"");
-        for word in self.request.as_chunks().0 {
-            out.extend_from_slice(&hex_word(u32::from_be_bytes(*word)));
+        let mut ids = *b"[\"00000000000000000000000000000000\",\"000000000000\"";
+        for (digits, word) in ids[2..34].as_chunks_mut().0.iter_mut().zip(self.request.as_chunks().0) {
+            *digits = hex_word(u32::from_be_bytes(*word));
         }
-        out.extend_from_slice(b"\",\"");
-        out.extend_from_slice(self.key.text());
-        out.push(b'"');
+        ids[37..49].copy_from_slice(self.key.text());
+        out.extend_from_slice(&ids);
         let numbers = [
             self.admitted.0 - oldest.0,
             shared as u64,
@@ -128,11 +127,11 @@ impl Row {
             u64::from(self.attempts),
             self.micros.min(limits::STORED_MAX),
         ];
-        numbers.into_iter().for_each(|number| push_value(number, out));
+        push_values(out, numbers);
         let names = [&self.user, &self.session, &self.trace, &self.agent, &self.parent_agent];
         let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
         if self.queued_ms > 0 || known > 0 {
-            push_value(self.queued_ms.min(limits::STORED_MAX), out);
+            push_values(out, [self.queued_ms.min(limits::STORED_MAX)]);
         }
         for name in &names[..known] {
             out.push(b',');
@@ -140,13 +139,6 @@ impl Row {
         }
         out.push(b']');
     }
-}
-
-// Inlined eleven times, it would be a kilobyte.
-#[inline(never)]
-fn push_value(number: u64, out: &mut Vec<u8>) {
-    out.push(b',');
-    push_number(out, number);
 }
 
 #[inline(never)]

@@ -7,8 +7,8 @@
 //! Also checks the ledger's own file, which only checkpoints may write.
 
 use super::api::StoreError;
-use crate::base::digest::sha256;
 use crate::base::order;
+use ring::digest::{Context, SHA256};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -25,6 +25,8 @@ const BACKFILLED: usize = 96;
 const ATTEMPTED: usize = 128;
 /// Bytes at each end of the ledger's own file that are compared.
 const END: u64 = 64 * 1024;
+/// Bytes of them read at a time: the memory of larger blocks would stay in the heap of the ledger's thread.
+const END_PIECE: u64 = 8 * 1024;
 /// Bytes of the header of the log, and of the header of a page in it.
 const LOG_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
@@ -145,11 +147,17 @@ fn checkpoint(index: &File) -> io::Result<Option<[u8; 12]>> {
 fn digest_of_ends(file: &File) -> io::Result<[u8; 32]> {
     let length = file.metadata()?.len();
     let end = length.min(END);
-    let mut ends = vec![0; 2 * end as usize];
-    let (first, last) = ends.split_at_mut(end as usize);
-    file.read_exact_at(first, 0)?;
-    file.read_exact_at(last, length - end)?;
-    Ok(sha256(&ends))
+    let (mut ends, mut piece) = (Context::new(&SHA256), vec![0; END_PIECE as usize]);
+    for from in [0, length - end] {
+        for at in (0..end).step_by(END_PIECE as usize) {
+            let read = &mut piece[..END_PIECE.min(end - at) as usize];
+            file.read_exact_at(read, from + at)?;
+            ends.update(read);
+        }
+    }
+    let mut digest = [0; 32];
+    digest.copy_from_slice(ends.finish().as_ref());
+    Ok(digest)
 }
 
 /// Reads a page size, which is stored as 1 if it is 65,536.

@@ -203,6 +203,17 @@ fn a_key_is_refused_from_the_moment_it_expires() {
 }
 
 #[test]
+fn ids_are_ordered_like_their_texts() {
+    let texts = ["000000000000", "00000000000A", "00000001zzzz", "a00000000000", "abcdefABCDEF", "abcdefABCDEG"];
+    let ids = texts.map(|text| KeyId::parse(text).unwrap());
+    for (a, text) in ids.iter().zip(texts) {
+        for (b, other) in ids.iter().zip(texts) {
+            assert_eq!(a.cmp(b), text.cmp(other));
+        }
+    }
+}
+
+#[test]
 fn a_key_keeps_its_index_while_others_are_added_and_removed() {
     let keys: Vec<Issued> = (10..13).map(|seed| issue("tg_", filler(seed))).collect();
     let mut known = table(vec![record(&keys[0]), record(&keys[1])]);

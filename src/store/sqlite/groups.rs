@@ -51,7 +51,7 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
 pub(super) const ROWS_PER_GROUP: usize = 256;
 
 /// Values that rows share: model, target, group, endpoint, source, client.
-type SharedValues = (Arc<str>, Arc<str>, Arc<str>, &'static str, &'static str, Client);
+type SharedValues = (Arc<str>, Arc<str>, Arc<str>, &'static str, UsageSource, Client);
 
 /// Writes rows; the buffers for their text are reused.
 #[derive(Default)]
@@ -98,7 +98,7 @@ impl Packer {
 
     /// Returns the index of a row's names, which are added if they are new.
     fn name(&mut self, row: &Row) -> usize {
-        let (endpoint, source) = (row.endpoint.name(), row.usage.source.as_str());
+        let (endpoint, source) = (row.endpoint.name(), row.usage.source);
         let same = |(model, target, group, shape, from, client): &SharedValues| {
             (*shape, *from, *client) == (endpoint, source, row.client)
                 && (model, target, group) == (&row.model, &row.target, &row.group)
@@ -106,7 +106,7 @@ impl Packer {
         if let Some(place) = self.names.iter().position(same) {
             return place;
         }
-        let names = [&*row.model, &*row.target, endpoint, source, &*row.group, row.client.name()];
+        let names = [&*row.model, &*row.target, endpoint, source.as_str(), &*row.group, row.client.name()];
         let few = names[4..] == [""; 2];
         row::push_names(&names[..if few { 4 } else { 6 }], &mut self.shared);
         self.shared.push(b',');

@@ -1,5 +1,5 @@
 //! Slices of long work of the ledger's thread. On a machine with one core the event loop waits for as long as this
-//! thread works without a pause, and two thousand rows take a millisecond, which then adds to the 99th percentile of
+//! thread works without a pause, and four thousand rows take a millisecond, which then adds to the 99th percentile of
 //! latency. A pause between slices yields the core. The transaction stays open meanwhile, some milliseconds at most.
 
 use crate::base::limits::{ROWS_PER_SLICE, SLICE_REST};

@@ -53,12 +53,21 @@ const SPOILT: u64 = u64::MAX;
 #[derive(Default)]
 pub(super) struct Tally {
     rows: u64,
-    sums: BTreeMap<SumKey, Sums>,
+    /// Sums by day and key. A key has few of each day, so they are a list: names in the map's keys would be compared at
+    /// every step of a search.
+    sums: BTreeMap<(u64, KeyId), Vec<NamedSums>>,
     people: People,
 }
 
-/// Key of a sum: day, key, model, target, group, endpoint, client.
-type SumKey = (u64, KeyId, Arc<str>, Arc<str>, Arc<str>, &'static str, Client);
+/// Names that the rows of a sum share, and the sum.
+struct NamedSums {
+    model: Arc<str>,
+    target: Arc<str>,
+    group: Arc<str>,
+    endpoint: &'static str,
+    client: Client,
+    sums: Sums,
+}
 
 impl Tally {
     /// Counts rows that are being written.
@@ -77,10 +86,19 @@ impl Tally {
 
     fn add_row(&mut self, row: &Row, values: &Sums) {
         self.rows = self.rows.saturating_add(1);
-        let (day, endpoint) = (row.admitted.0 / DAY_MS, row.endpoint.name());
-        let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
-        let sums = self.sums.entry((day, row.key, model, target, group, endpoint, row.client)).or_default();
-        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        let of_key = self.sums.entry((row.admitted.0 / DAY_MS, row.key)).or_insert_with(|| Vec::with_capacity(1));
+        let endpoint = row.endpoint.name();
+        let same = |known: &&mut NamedSums| {
+            (known.endpoint, known.client) == (endpoint, row.client)
+                && (&known.model, &known.target, &known.group) == (&row.model, &row.target, &row.group)
+        };
+        match of_key.iter_mut().find(same) {
+            Some(known) => known.sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
+            None => {
+                let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
+                of_key.push(NamedSums { model, target, group, endpoint, client: row.client, sums: *values });
+            }
+        }
     }
 
     /// True if the sums must be brought up to date.
@@ -139,7 +157,8 @@ impl Tally {
              cost_nano = cost_nano + excluded.cost_nano"
         ))?;
         let mut pace = Pace::default();
-        for ((day, key, model, target, group, endpoint, client), sums) in self.sums {
+        let each = self.sums.into_iter().flat_map(|(of, sums)| sums.into_iter().map(move |one| (of, one)));
+        for ((day, key), NamedSums { model, target, group, endpoint, client, sums }) in each {
             pace.step();
             let [requests, uncached, read, written, out, cost] = sums.map(int);
             let (day, key, client) = (int(day), key.as_str(), client.name());
@@ -152,16 +171,19 @@ impl Tally {
 
     /// Returns the sums.
     pub(super) fn into_sums(self) -> DaySums {
-        let key = |(day, key, model, target, group, endpoint, client): SumKey| DayKey {
-            day,
-            key: key.as_str().into(),
-            model: (*model).into(),
-            target: (*target).into(),
-            group: (*group).into(),
-            endpoint: endpoint.into(),
-            client: client.name().into(),
-        };
-        order::gathered(self.sums.into_iter().map(|(place, sums)| (key(place), sums)))
+        let each = self.sums.into_iter().flat_map(|(of, sums)| sums.into_iter().map(move |one| (of, one)));
+        order::gathered(each.map(|((day, key), one)| {
+            let key = DayKey {
+                day,
+                key: key.as_str().into(),
+                model: (*one.model).into(),
+                target: (*one.target).into(),
+                group: (*one.group).into(),
+                endpoint: one.endpoint.into(),
+                client: one.client.name().into(),
+            };
+            (key, one.sums)
+        }))
     }
 }
 
