@@ -195,13 +195,11 @@ impl Meter {
     /// `None`: the exact estimate must be counted for [`Meter::admit`], or a limit refuses the request.
     pub fn admit_bounded(&mut self, payer: Payer<'_>, now: Unix, most: Amount) -> Option<Hold> {
         let account = self.at(payer.key, payer.plan, now);
-        let is_free = |account: &MeterAccount, plan: &Plan| {
-            let counts = Counts::of(account, Counted::Own);
-            counts.is_far(plan, most) && !counts.is_reached(plan)
-        };
-        let mut free = is_free(account, payer.plan);
+        let mut free = Counts::of(account, Counted::Own).is_far(payer.plan, most);
         if payer.path.is_some() {
-            self.tree.each(payer.path, &self.open, now, |node| free &= is_free(&node.account, &node.limits));
+            self.tree.each(payer.path, &self.open, now, |node| {
+                free &= Counts::of(&node.account, Counted::Own).is_far(&node.limits, most);
+            });
         }
         if !free {
             return None;

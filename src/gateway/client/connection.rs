@@ -406,18 +406,18 @@ impl ClientConnection {
         }
     }
 
-    /// Continues after an answer was queued. `idle`: maximum wait for the next message.
+    /// Continues after an answer was queued. `stops`: the process does.
     pub(crate) fn answered(
         &mut self,
         after: AfterResponse,
         server: &Server,
-        idle: Duration,
+        stops: bool,
         pool: &mut Pool,
         now: Mono,
     ) -> Option<Shut> {
         self.exchange = None;
         match after {
-            AfterResponse::KeepAlive => self.await_head(idle, pool, now),
+            AfterResponse::KeepAlive => self.await_head(self.idle_timeout(server, stops), pool, now),
             AfterResponse::Discard => {
                 if self.inbound.begin_discard(pool).is_err() {
                     return self.close_when_written(pool);

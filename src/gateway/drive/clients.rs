@@ -208,7 +208,7 @@ impl Clients {
         let Some(client) = self.table.get_mut(request.client) else { return AfterResponse::Close };
         let asks_close = reply.framing == Framing::ToEnd || reply.refusal.is_some_and(|refusal| refusal.close);
         let after = client.after_response(request.meta, asks_close || cx.lifecycle.is_stopping());
-        let quota = request.found.key.and_then(|key| cx.quota(key));
+        let quota = if let Some(key) = request.found.key { cx.quota(key) } else { None };
         // The end of the limit that refused the request, otherwise of the key's window.
         let of_limit = reply.refusal.and_then(|refusal| refusal.reset);
         let reset = of_limit.or(quota.map(|quota| quota.reset_at)).unwrap_or(cx.now.unix);
@@ -249,9 +249,8 @@ impl Clients {
     pub(crate) fn answered(&mut self, id: ClientId, after: AfterResponse, cx: &mut Cx) {
         let Some(client) = self.table.get_mut(id) else { return };
         let (server, now) = (&cx.setup.config.server, cx.now.mono);
-        let idle = client.idle_timeout(server, cx.lifecycle.is_stopping());
         charge_unread(client, &mut cx.memory.budget);
-        let event = client.answered(after, server, idle, &mut cx.memory.pool, now);
+        let event = client.answered(after, server, cx.lifecycle.is_stopping(), &mut cx.memory.pool, now);
         cx.commands.dirty.push(client_conn(id));
         match event {
             Some(shut) => self.close(id, shut, cx),

@@ -38,8 +38,10 @@ pub(crate) struct Driver {
 /// Earliest deadline of a client, including its exchange.
 #[inline]
 pub(crate) fn earliest(client: &ClientConnection, exchanges: &Exchanges) -> Mono {
-    let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
-    exchange.map_or(client.due(), |exchange| client.due().min(exchange.state.due(&exchange.job)))
+    match client.exchange.and_then(|exchange| exchanges.get(exchange)) {
+        Some(exchange) => client.due().min(exchange.state.due(&exchange.job)),
+        None => client.due(),
+    }
 }
 
 impl Driver {

@@ -173,10 +173,10 @@ impl RequestJob {
 
     /// The present attempt has ended and is not in flight any more. Returns how it began.
     fn land(&mut self, cx: &mut Cx) -> Begun {
-        let flight = self.attempt.flight.take().zip(self.target());
-        flight.map_or(Begun::default(), |(flight, target)| {
-            cx.upstreams.breakers.land(target, flight, &self.request.needs(), cx.now.mono)
-        })
+        let (Some(flight), Some(target)) = (self.attempt.flight.take(), self.target()) else {
+            return Begun::default();
+        };
+        cx.upstreams.breakers.land(target, flight, &self.request.needs(), cx.now.mono)
     }
 
     /// The target of the attempt that is in flight.

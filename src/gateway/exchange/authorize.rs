@@ -4,7 +4,7 @@
 
 use super::diagnosis::printable_word;
 use super::job::RequestJob;
-use super::paths::{Endpoint, Identified, unknown_path};
+use super::request::{Endpoint, Identified, unknown_path};
 use crate::base::time::Unix;
 use crate::gateway::client::cors::{CorsPolicy, is_preflight};
 use crate::gateway::client::peer::caller;

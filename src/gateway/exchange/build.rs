@@ -4,8 +4,7 @@
 use super::diagnosis::beginning;
 use super::event::{ClientMessage, DriverCall};
 use super::job::{Attempt, RequestJob, RequestNotes};
-use super::paths::Endpoint;
-use super::request::Request;
+use super::request::{Endpoint, Request};
 use super::state::{NextStep, Outgoing};
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;

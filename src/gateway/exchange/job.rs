@@ -211,11 +211,9 @@ impl Attempt {
     #[inline]
     pub(super) fn choose(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
         let choice = self.choice(request, draft, cx.now.mono);
-        let chosen = cx.upstreams.breakers.choose(request.targets(), &choice);
-        chosen.is_some_and(|chosen| {
-            self.aim(chosen);
-            true
-        })
+        let Some(chosen) = cx.upstreams.breakers.choose(request.targets(), &choice) else { return false };
+        self.aim(chosen);
+        true
     }
 
     /// Rule that chooses a target for the request among those that were not tried.

@@ -5,6 +5,23 @@
 //! A state owns its data, which is dropped with it: once the draft is dropped, the request is committed to its target.
 //! Only `dispatch` takes a state out of its exchange. The table in `transitions` lists the events of each state and the
 //! states that may follow.
+//!
+//! | step of a request | files |
+//! |---|---|
+//! | check the head | `authorize` |
+//! | read the body | `reading` |
+//! | find the model, attribute the request | `choose_model` |
+//! | choose a target of the model | `job` |
+//! | write the body for the target | `build`, `translating` |
+//! | reserve the maximum use | `cost`, `reserve` |
+//! | wait for a slot, if none is free | `queue` |
+//! | connect and send | `attempt`, `dial`, `upload` |
+//! | pass on the answer | `answering`, `intake`; `reply` if it is complete, `stream` for events |
+//! | try another target after a failure | `fault`, `provider_error`, `failover` |
+//! | settle, record and log | `answer_end`, `finish` |
+//!
+//! The data of a request is in `request` and `job`, its states are in `state`, and its boundary to the driver is
+//! `event`.
 
 mod answer_end;
 mod answering;
@@ -25,7 +42,6 @@ mod intake;
 mod job;
 mod mask;
 mod own_events;
-mod paths;
 mod provider_error;
 mod queue;
 mod reading;
@@ -44,8 +60,8 @@ mod views;
 pub(crate) use authorize::Readiness;
 pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome, Output};
 pub(crate) use job::RequestJob;
-pub(crate) use paths::Endpoint;
 pub(crate) use reading::is_too_slow;
+pub(crate) use request::Endpoint;
 pub(crate) use request::Request;
 pub(crate) use state::Exchange;
 pub(crate) use stream::Alike;

@@ -3,8 +3,7 @@
 use super::build::{promise_named, promise_translation, write_first};
 use super::event::{DriverCall, Effect, Outcome};
 use super::job::RequestJob;
-use super::paths::Endpoint;
-use super::request::Request;
+use super::request::{Endpoint, Request};
 use super::state::{Exchange, NextStep, Outgoing, State, Translating};
 use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, UPLOAD_HOLD};
 use crate::dialect::Invalid;
@@ -39,8 +38,10 @@ impl Exchange {
             // More is not held.
             declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);
         }
-        let promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
-        let promised = promised.and_then(|()| promise_translation(&self.job.request, &mut draft, declared, None, cx));
+        let mut promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
+        if promised.is_ok() {
+            promised = promise_translation(&self.job.request, &mut draft, declared, None, cx);
+        }
         self.state = State::Reading { draft };
         promised
     }
@@ -58,7 +59,11 @@ fn begin_form(draft: &mut OutgoingRequest, passthrough: Passthrough, bytes: &[u8
 /// `complete` is false for a form of which enough has arrived.
 pub(super) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool, call: &mut DriverCall) -> NextStep {
     let scanned = if complete { job.request.scan(&mut draft, true, call) } else { Ok(()) };
-    match scanned.and_then(|()| job.read(&mut draft, call)) {
+    let read = match scanned {
+        Ok(()) => job.read(&mut draft, call),
+        Err(refusal) => Err(refusal),
+    };
+    match read {
         // Writes the body for its provider before admission: a request that cannot be sent is not charged.
         Ok(None) => write_first(job, draft, call),
         Ok(Some(shape)) => {

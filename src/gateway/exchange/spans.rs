@@ -7,7 +7,7 @@ use super::event::Outcome;
 use super::finish::CLIENT_LEFT;
 use super::job::Attempt;
 use super::job::RequestNotes;
-use super::paths::Endpoint;
+use super::request::Endpoint;
 use super::request::Request;
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};

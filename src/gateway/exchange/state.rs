@@ -5,8 +5,7 @@
 use super::event::{Effect, Forward};
 use super::fault::Fault;
 use super::job::{Attempt, RequestJob, RequestNotes};
-use super::paths::Identified;
-use super::request::Request;
+use super::request::{Identified, Request};
 use crate::base::buf::Buf;
 use crate::base::limits::LOOKUP_TIMEOUT;
 use crate::base::time::{Mono, Unix};

@@ -180,12 +180,16 @@ impl Counts {
         counts
     }
 
-    /// True if the account stays under half of each limit of tokens or money with `most` added.
+    /// True if no limit refuses one more request, and the account stays under half of each limit of tokens or money
+    /// with `most` added.
     pub(super) fn is_far(&self, plan: &Plan, most: Amount) -> bool {
         let is_far = |limit: u64, count: u64, most: u64| limit == 0 || count.saturating_add(most) < limit / 2;
+        let is_left = |limit: u64, count: u64| limit == 0 || count < limit;
         is_far(plan.tokens, self.period.0.tokens, most.tokens)
             && is_far(plan.tokens_per_window, self.window_tokens.0, most.tokens)
             && is_far(plan.budget, self.period.0.nano, most.nano)
+            && is_left(plan.requests, self.requests)
+            && is_left(plan.concurrency, self.running)
     }
 
     /// True if a limit refuses one more request.
