@@ -44,8 +44,7 @@ fn request(c: &mut Criterion) {
     c.bench_function("request: body for a provider of another shape", |b| {
         b.iter(|| {
             text.clear();
-            translate(Shape::Chat, black_box(body.as_bytes()), fields, &other, &mut text)
-                .expect("the request is valid");
+            translate(Shape::Chat, black_box(body.as_bytes()), &scan, &other, &mut text).expect("the request is valid");
             text.len()
         });
     });

@@ -277,7 +277,7 @@ fn translation_allocates_no_more_than_was_charged() {
             let mut out = Vec::with_capacity(text);
             let mut made = Ok(());
             let counted = measure(|| {
-                made = translate(from, body.as_bytes(), fields, &target, &mut out).map(drop);
+                made = translate(from, body.as_bytes(), &scan, &target, &mut out).map(drop);
             });
             println!(
                 "{from:?} to {shape:?}, {what}: {} built of {charged}, {} of {text} written from {}",

@@ -8,6 +8,7 @@ mod checks;
 pub(super) mod fields;
 pub(super) mod leave;
 mod members;
+mod plain;
 pub(super) mod stored;
 mod table;
 
@@ -15,6 +16,7 @@ pub use fields::{Fields, Invalid};
 pub(in crate::dialect) use fields::{Member, PresentMembers};
 pub(in crate::dialect) use leave::Leave;
 pub(in crate::dialect) use members::{Class, Name};
+pub(in crate::dialect) use plain::PlainMessage;
 
 use super::tokens::{CountLater, PromptTokens};
 use crate::dialect::form::RequestForm;

@@ -24,7 +24,7 @@ use super::chat::request_writer::STOPS_MAX;
 use super::format::with_format;
 use super::naming::{TranslationState, hash};
 use super::neutral::conversation::Talk;
-use super::request::{Fields, Invalid, Name};
+use super::request::{Invalid, Name, RequestScan};
 use crate::dialect::neutral::JsonText;
 use crate::wire::Shape;
 use crate::wire::json::Raw;
@@ -70,17 +70,20 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
     state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
 }
 
-/// Writes a request of format `from` in the target's format. The [`TranslationState`] is needed to translate the
+/// Writes a request of format `from`, scanned by `scan`, in the target's format. The [`TranslationState`] is needed to translate the
 /// answer. [`Invalid`] if a specified field cannot be expressed there; the content of `out` is then meaningless.
 pub fn request(
     from: Shape,
     body: &[u8],
-    fields: &Fields,
+    scan: &RequestScan,
     target: &RequestTarget<'_>,
     out: &mut Vec<u8>,
 ) -> Result<TranslationState, Invalid> {
+    let fields = scan.fields();
     fields.may_name_stored(target.capabilities)?;
-    let ask = SourceRequest { body, fields, from, target, marks: Cell::new(0) };
+    let present = fields.members.iter().fold(0, |bits, member| bits | ask::bit(member.name));
+    let texts = scan.tokens();
+    let ask = SourceRequest { body, fields, texts, present, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = with_format!(from, format => format::read_request(&ask, &mut state))?;
     if target.capabilities.cache == Cache::Key {

@@ -75,7 +75,7 @@ pub(super) fn request_for(
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("refused by the scan: {}: {body}", invalid.0));
     let mut out = Vec::new();
     let target = RequestTarget { model, shape, capabilities, cache_key: None };
-    let state = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
+    let state = translate(from, body.as_bytes(), &scan, &target, &mut out).map_err(|invalid| invalid.0)?;
     crate::wire::json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     Ok((serde_json::from_slice(&out).unwrap(), state))
 }

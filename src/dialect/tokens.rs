@@ -296,6 +296,11 @@ impl CountLater {
         self.marks += 1;
     }
 
+    /// Ends of the texts whose positions are kept.
+    pub(super) fn ends(&self) -> TextEnds<'_> {
+        TextEnds(&self.texts)
+    }
+
     /// Tokens of all texts so far. `body` must contain them all.
     pub fn tokens(&self, body: &[u8]) -> u64 {
         let mut counted = self.counted(body);
@@ -337,6 +342,26 @@ impl CountLater {
         self.texts.clear();
         self.later = 0;
         counted
+    }
+}
+
+/// Ends of texts in the order of the body.
+pub(super) struct TextEnds<'a>(&'a [(Span, bool)]);
+
+impl TextEnds<'_> {
+    /// Returns the end of the text that begins at `at`; `None` if its position is not kept. `at` must rise from call to
+    /// call.
+    #[inline]
+    pub(super) fn of(&mut self, at: usize) -> Option<usize> {
+        while let Some(((span, _), rest)) = self.0.split_first()
+            && span.start as usize <= at
+        {
+            self.0 = rest;
+            if span.start as usize == at {
+                return Some(span.end as usize);
+            }
+        }
+        None
     }
 }
 

@@ -13,9 +13,9 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    AnswerTemplates, Cache, Capabilities, ErrorWords, Fields, FormWriter, Invalid, ObservedUsage, RequestScan,
-    RequestTarget, ResponseIdentity, RewritePiece, SseStream, StreamFault, Structured, Thinking, TranslationState,
-    UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
+    AnswerTemplates, Cache, Capabilities, ErrorWords, FormWriter, Invalid, ObservedUsage, RequestScan, RequestTarget,
+    ResponseIdentity, RewritePiece, SseStream, StreamFault, Structured, Thinking, TranslationState, UnknownMembers,
+    error_event, read_error, reply, rewrite, translate, whole,
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
@@ -242,14 +242,29 @@ fn sse(data: &[u8]) {
     assert_eq!(split(data, data.len().max(1)), split(data, step));
 }
 
-fn scan(endpoint: ModelEndpoint, body: &[u8], step: usize) -> Result<Fields, String> {
+fn scan(endpoint: ModelEndpoint, body: &[u8], step: usize) -> Result<RequestScan, String> {
     let mut scan = RequestScan::new();
     scan.reset(endpoint);
     for end in (0..body.len()).step_by(step) {
         scan.feed(&body[..end]).map_err(|invalid| invalid.0)?;
     }
     scan.finish(body).map_err(|invalid| invalid.0)?;
-    Ok(scan.fields().clone())
+    Ok(scan)
+}
+
+/// The same request with a space in each message, so that none is recognised by its bytes, if it has such bytes nowhere
+/// else.
+fn spaced(endpoint: ModelEndpoint, body: &[u8]) -> Option<(Vec<u8>, RequestScan)> {
+    const BEGIN: &[u8] = b"{\"role\"";
+    let messages = json::Raw::new(body).get("messages")?;
+    let places: Vec<usize> = (0..body.len()).filter(|at| body[*at..].starts_with(BEGIN)).collect();
+    if places.len() != messages.items().filter(|item| item.bytes().starts_with(BEGIN)).count() {
+        return None;
+    }
+    let mut other = body.to_vec();
+    places.iter().rev().for_each(|at| other.insert(at + 1, b' '));
+    let scanned = scan(endpoint, &other, other.len()).expect("the request is valid");
+    Some((other, scanned))
 }
 
 fn accepted(endpoint: ModelEndpoint, body: &[u8], what: &str) {
@@ -284,8 +299,11 @@ fn request(endpoint: ModelEndpoint, data: &[u8]) {
     let Some((flags, step, body)) = choice(data) else { return };
     let at_once = scan(endpoint, body, body.len().max(1));
     let in_parts = scan(endpoint, body, step);
-    assert_eq!(format!("{at_once:?}"), format!("{in_parts:?}"));
-    let Ok(fields) = at_once else { return };
+    let fields = |scan: &Result<RequestScan, String>| format!("{:?}", scan.as_ref().map(RequestScan::fields));
+    assert_eq!(fields(&at_once), fields(&in_parts));
+    let Ok(scanned) = at_once else { return };
+    let fields = scanned.fields();
+    let spaced = spaced(endpoint, body);
     let unknown = match flags & 48 {
         0 | 32 => UnknownMembers::Drop,
         16 => UnknownMembers::Forward,
@@ -295,7 +313,7 @@ fn request(endpoint: ModelEndpoint, data: &[u8]) {
     let takes = Capabilities { unknown, max_completion_tokens, thought_signatures, ..Capabilities::default() };
     let with = RequestTarget { model: "up", shape: endpoint.shape, capabilities: &takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    let Ok(total) = rewrite(endpoint, body, &fields, &with, &mut text, &mut pieces) else { return };
+    let Ok(total) = rewrite(endpoint, body, fields, &with, &mut text, &mut pieces) else { return };
     let piece = |piece: &RewritePiece| match piece {
         RewritePiece::Body(span) => span.of(body).to_vec(),
         RewritePiece::Text(span) => span.of(&text).to_vec(),
@@ -307,8 +325,14 @@ fn request(endpoint: ModelEndpoint, data: &[u8]) {
     for to in others(endpoint) {
         let mut out = Vec::new();
         let target = RequestTarget { model: "up", shape: to, capabilities: &capabilities, cache_key: Some([b'0'; 32]) };
-        if translate(endpoint.shape, body, &fields, &target, &mut out).is_ok() {
+        let translated = translate(endpoint.shape, body, &scanned, &target, &mut out);
+        if translated.is_ok() {
             accepted(ModelEndpoint::generate(to), &out, "what is translated");
+        }
+        if let Some((other, scan)) = &spaced {
+            let (mut same, ok) = (Vec::new(), translated.is_ok());
+            assert_eq!(translate(endpoint.shape, other, scan, &target, &mut same).is_ok(), ok);
+            assert!(!ok || same == out, "{} is not {}", String::from_utf8_lossy(&same), String::from_utf8_lossy(&out));
         }
     }
 }

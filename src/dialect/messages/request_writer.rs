@@ -166,7 +166,11 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
         } else if in_place {
             self.add(Role::System { moves: true }, Vec::new(), pieces());
         } else if moves || last.is_none() {
-            self.system.extend(pieces());
+            let pieces = pieces();
+            match self.system.is_empty() {
+                true => self.system = pieces,
+                false => self.system.extend(pieces),
+            }
         } else {
             self.add(Role::User, Vec::new(), vec![MessagePiece::Text(as_users(turn))]);
         }

@@ -7,6 +7,7 @@ mod read;
 use super::super::tokens::{CountLater, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member, PresentMembers};
 use super::members::{Class, Name};
+use super::plain::PlainMessage;
 use super::stored::{NOTHING_STORED, Stored};
 use crate::base::limits::{MEMBERS_MAX, NUMBER_BYTES_MAX, REWRITTEN_MAX};
 use crate::dialect::format::with_format;
@@ -434,31 +435,16 @@ impl Checks {
     /// Recognises the most common message, with a role and a text only, by its bytes: applies the effects that its
     /// tokens would have and returns its end.
     fn plain_message(&mut self, buf: &[u8], at: usize) -> Option<usize> {
-        let form = FORMS.iter().find(|form| buf[at..].starts_with(form.role))?;
-        let role = at + form.role.len();
-        let (count, who) = match buf[role..] {
-            [b'u', b's', b'e', b'r', b'"', ..] => (4, MessageRole::Another),
-            [b's', b'y', b's', b't', b'e', b'm', b'"', ..] => (6, MessageRole::Another),
-            [b'a', b's', b's', b'i', b's', b't', b'a', b'n', b't', b'"', ..] => (9, MessageRole::Assistant),
-            _ => return None,
-        };
-        if !buf[role + count..].starts_with(form.content) {
-            return None;
-        }
-        let text = role + count + form.content.len();
-        let end = string_end(buf, text)?;
-        if buf.get(end + 1) != Some(&b'}') {
-            return None;
-        }
+        let message = PlainMessage::at(buf, at, |text| string_end(buf, text))?;
+        let role = if message.is_assistants() { MessageRole::Assistant } else { MessageRole::Another };
         self.begin_message();
-        self.message =
-            CheckedMessage { role: who, content: Content::Good, member: MessageMember::Content, ..NO_MESSAGE };
-        for span in [Span::new(role, role + count), Span::new(text, end)] {
+        self.message = CheckedMessage { role, content: Content::Good, member: MessageMember::Content, ..NO_MESSAGE };
+        for span in [message.role, message.text] {
             self.tokens.text(buf, span, true);
         }
-        self.fields.opening.message(self.items, Span::new(text, end), count == 4);
+        self.fields.opening.message(self.items, message.text, message.is_users());
         self.items += 1;
-        Some(end + 2)
+        Some(message.end())
     }
 
     /// Handles an arriving string: a long one is counted while it arrives, unless a part may carry it.
@@ -474,17 +460,6 @@ impl Checks {
         self.tokens.add(MESSAGE_TOKENS);
     }
 }
-
-/// Beginning of a plain message as JSON writers produce it: the bytes before its role, and between role and text.
-struct PlainForm {
-    role: &'static [u8],
-    content: &'static [u8],
-}
-
-const FORMS: [PlainForm; 2] = [
-    PlainForm { role: b"{\"role\":\"", content: b"\",\"content\":\"" },
-    PlainForm { role: b"{\"role\": \"", content: b"\", \"content\": \"" },
-];
 
 impl Visitor for Checks {
     #[inline(always)]

@@ -3,12 +3,13 @@
 //! Owns the lookups. Must never write a member: the writers of the formats do that. Used by all readers and writers.
 
 use super::super::capabilities::Capabilities;
-use super::super::request::{Class, Fields, Invalid, Name};
+use super::super::request::{Class, Fields, Invalid, Name, PlainMessage};
+use super::super::tokens::CountLater;
 use crate::base::digest::{hex_into, sha256};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, CacheMark, Turn};
 use crate::wire::json::{Raw, Run, runs, write_inside};
-use crate::wire::{ModelEndpoint, Shape};
+use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt::Display;
@@ -65,20 +66,37 @@ impl OwnedTarget {
 pub(in crate::dialect) struct SourceRequest<'a> {
     pub(in crate::dialect) body: &'a [u8],
     pub(in crate::dialect) fields: &'a Fields,
+    /// Positions of the texts in the body.
+    pub(in crate::dialect) texts: &'a CountLater,
+    /// [`bit`]s of the names of all members.
+    pub(in crate::dialect) present: u64,
     pub(in crate::dialect) from: Shape,
     pub(in crate::dialect) target: &'a RequestTarget<'a>,
     /// Marks for the prompt cache so far.
     pub(in crate::dialect) marks: Cell<u32>,
 }
 
+/// Bit that stands for a name, perhaps also for another one. Most requests have few of the many members that are asked
+/// for.
+#[inline(always)]
+pub(in crate::dialect) fn bit(name: Name) -> u64 {
+    1 << (name as u32 % u64::BITS)
+}
+
 impl<'a> SourceRequest<'a> {
     /// A top-level member. `null`, and a member that the model does not accept, count as absent.
+    #[inline(always)]
     pub(in crate::dialect) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
+        if self.present & bit(name) == 0 { None } else { self.find(name, text) }
+    }
+
+    #[inline(never)]
+    fn find(&self, name: Name, text: &str) -> Option<Raw<'a>> {
         let member = self.fields.members.iter().find(|member| member.name == name)?;
         if name.class(ModelEndpoint::generate(self.from)) == Class::Unknown || self.drops(text) {
             return None;
         }
-        Some(Raw::new(member.value.of(self.body))).filter(|value| !value.is_null())
+        Some(Raw::of_value(member.value.of(self.body))).filter(|value| !value.is_null())
     }
 
     /// True if the model does not accept the parameter `text`, by its configuration.
@@ -91,8 +109,20 @@ impl<'a> SourceRequest<'a> {
     #[inline]
     pub(in crate::dialect) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
-        let (mut items, mut number) = (list.items(), 0..);
+        let (mut items, mut number, mut ends) = (list.items(), 0.., self.texts.ends());
+        let end = (list.bytes().as_ptr_range().end as usize).wrapping_sub(self.body.as_ptr() as usize);
         std::iter::from_fn(move || {
+            let plain = items.read(|rest| {
+                let begin = end.wrapping_sub(rest.len());
+                let plain = PlainMessage::at(rest, 0, |text| Some(ends.of(begin + text)? - begin))?;
+                let string = |inside: Span| Raw::of_value(&rest[inside.start as usize - 1..inside.end as usize + 1]);
+                let (role, content) = (string(plain.role), string(plain.text));
+                let raw = Raw::of_value(&rest[..plain.end()]);
+                Some((Message { at: number.next()?, raw, role, content, marks: [None; 2] }, plain.end()))
+            });
+            if plain.is_some() {
+                return plain;
+            }
             let (raw, [role, content, control, breakpoint]) = items.pick(["role", "content", MARKS[0], MARKS[1]])?;
             let (role, content) = (role.unwrap_or(Raw::NULL), content.unwrap_or(Raw::NULL));
             Some(Message { at: number.next()?, raw, role, content, marks: [control, breakpoint] })

@@ -740,7 +740,7 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
             scan.finish(body.as_bytes()).unwrap();
             let takes = Capabilities::default();
             let with = RequestTarget { model: "m", shape: to, capabilities: &takes, cache_key: None };
-            let translated = super::super::translate(*shape, body.as_bytes(), scan.fields(), &with, &mut Vec::new());
+            let translated = super::super::translate(*shape, body.as_bytes(), &scan, &with, &mut Vec::new());
             assert_eq!(translated.err().map(|why| why.0), Some(refused.clone()), "{body}");
         }
     }

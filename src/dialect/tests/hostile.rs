@@ -152,7 +152,7 @@ fn mutated_request_is_refused_or_translated_into_json() {
                 let target =
                     RequestTarget { model: "m", shape: other(shape), capabilities: &capabilities, cache_key: None };
                 let mut out = Vec::new();
-                match translate(shape, body.as_bytes(), scan.fields(), &target, &mut out) {
+                match translate(shape, body.as_bytes(), &scan, &target, &mut out) {
                     Err(_) => refused += 1,
                     Ok(_) => {
                         let written = serde_json::from_slice::<Value>(&out);
@@ -293,7 +293,7 @@ fn mutated_responses_request_is_refused_or_translated_into_json() {
                 let capabilities = Capabilities { effort: true, thinking: Thinking::Budget, ..Capabilities::default() };
                 let target = RequestTarget { model: "m", shape, capabilities: &capabilities, cache_key: None };
                 let mut out = Vec::new();
-                if translate(Shape::Responses, body.as_bytes(), scan.fields(), &target, &mut out).is_err() {
+                if translate(Shape::Responses, body.as_bytes(), &scan, &target, &mut out).is_err() {
                     refused += 1;
                     continue;
                 }

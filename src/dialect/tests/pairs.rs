@@ -457,3 +457,24 @@ fn strict_tool_has_a_schema_that_its_provider_accepts() {
     let loose = &request_for(way, &body.to_string(), "up", &Capabilities::default()).unwrap().0["tools"][0];
     assert_eq!((&loose["input_schema"], loose.get("strict")), (&schema, None), "{loose}");
 }
+
+#[test]
+fn message_recognised_by_its_bytes_is_translated_like_any_other() {
+    let texts =
+        ["", "  ", "plain", r#"a \"quoted\" \\ \u00e9 \n"#, "\u{e9} \u{6f22}", r"the last is \\", r#"{\"role\""#];
+    let named = r#"{"role":"user","content":"a \"b\"","name":"c"}"#;
+    let mut translated = 0;
+    for (from, to) in SHAPES.into_iter().flat_map(|from| SHAPES.map(|to| (from, to))).filter(|(from, to)| from != to) {
+        let list = if from == Shape::Responses { "input" } else { "messages" };
+        for (first, second) in texts.into_iter().flat_map(|first| texts.map(|second| (first, second))) {
+            let one = |role: &str, text: &str| format!("{{\"role\":\"{role}\",\"content\":\"{text}\"}}");
+            let three = [one("system", second), one("user", first), named.into(), one("assistant", second)].join(", ");
+            let body = format!(r#"{{"model":"m","max_tokens":9,"{list}": [ {three},{} ]}}"#, one("user", first));
+            let made = |body: &str| request_for((from, to), body, "up", &Capabilities::default()).map(|made| made.0);
+            let other = made(&body.replace("{\"role\"", "{ \"role\""));
+            assert_eq!(made(&body), other, "{from:?} to {to:?}: {body}");
+            translated += usize::from(other.is_ok());
+        }
+    }
+    assert!(translated > 150, "{translated} of 294");
+}

@@ -445,7 +445,7 @@ fn numbers_and_member_order_are_preserved_exactly() {
         scan.finish(body.as_bytes()).unwrap();
         let (mut out, capabilities) = (Vec::new(), Capabilities::default());
         let target = RequestTarget { model: "m", shape: other(from), capabilities: &capabilities, cache_key: None };
-        translate(from, body.as_bytes(), scan.fields(), &target, &mut out).unwrap();
+        translate(from, body.as_bytes(), &scan, &target, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
     let body = format!(

@@ -416,8 +416,8 @@ impl OutgoingRequest {
         pool: &mut Pool,
     ) -> Result<(), Invalid> {
         self.make_room(body.len(), pool);
-        let fields = self.scan.fields();
-        let state = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
+        let scan = &self.scan;
+        let state = self.text.edit(pool, |out| dialect::translate(from, body, scan, target, out))?;
         if self.text.capacity() > OutgoingRequest::room_for(body.len()) {
             // The translation is unusually long, and its storage is up to twice as large.
             self.text.shrink(pool);

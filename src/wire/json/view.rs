@@ -59,6 +59,12 @@ impl<'a> Raw<'a> {
         Raw(document.trim_ascii())
     }
 
+    /// Returns a view of a valid document that has no white space around it.
+    #[inline]
+    pub fn of_value(value: &'a [u8]) -> Raw<'a> {
+        Raw(value)
+    }
+
     /// Returns the bytes as written.
     pub fn bytes(self) -> &'a [u8] {
         self.0
@@ -275,6 +281,16 @@ impl<'a> Iterator for Items<'a> {
 }
 
 impl<'a> Items<'a> {
+    /// Returns what `read` makes of the next item, and skips it. `read` receives the bytes from the item on, and returns
+    /// the item's length too; `None` leaves the item.
+    #[inline]
+    pub fn read<T>(&mut self, read: impl FnOnce(&'a [u8]) -> Option<(T, usize)>) -> Option<T> {
+        let rest = skip_filler(self.0);
+        let (value, length) = read(rest)?;
+        self.0 = rest.get(length..)?;
+        Some(value)
+    }
+
     /// Returns the next item, with the members of an object that [`Raw::pick`] would return. The same pass finds its
     /// end.
     #[inline]
