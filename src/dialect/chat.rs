@@ -6,7 +6,6 @@ pub(super) mod request_writer;
 pub(super) mod signature;
 pub(super) mod stream_reader;
 pub(super) mod stream_writer;
-pub(super) mod templates;
 
 pub(super) use super::events::chat as write_events;
 pub(super) use super::replies::read::chat as read_answer;

@@ -6,8 +6,8 @@
 
 use super::events::members;
 use super::format::with_format;
-use super::keys::{K, Walk};
-use crate::wire::json::{Raw, Scanner, Token, key};
+use super::keys::{K, each_value};
+use crate::wire::json::{Raw, Token, key};
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
 
@@ -75,7 +75,8 @@ pub(super) fn remove_cost(is_there: bool, from: usize, out: &mut Vec<u8>) {
 #[cold]
 pub(super) fn without_cost(json: &[u8]) -> Vec<u8> {
     let (mut out, mut from) = (Vec::with_capacity(json.len()), 0);
-    let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
+    // The JSON was checked before.
+    each_value(json, &mut |buf, path, token, whole| {
         let is_usage = match path {
             [K::Usage] | [K::Choices, K::Item, K::Usage] => true,
             // `response`, `message`, or a server's own member, such as `x_groq`.
@@ -89,8 +90,6 @@ pub(super) fn without_cost(json: &[u8]) -> Vec<u8> {
             from = whole.end as usize;
         }
     });
-    // Cannot fail: the JSON was checked before.
-    let _ = Scanner::new().finish(json, &mut walk);
     out.extend_from_slice(&json[from..]);
     out
 }

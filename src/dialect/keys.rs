@@ -3,7 +3,7 @@
 //! Owns the names. Must never copy a value. Called by the taps, which read every event once.
 
 use crate::wire::Span;
-use crate::wire::json::{Stop, Token, Visitor};
+use crate::wire::json::{Scanner, Stop, Token, Visitor};
 
 macro_rules! names {
     ($($name:ident = $text:literal,)*) => {
@@ -108,6 +108,16 @@ impl<F: FnMut(&[u8], &[K], Token, Span)> Walk<F> {
     pub(super) fn new(each: F) -> Walk<F> {
         Walk { keys: [K::Other; LEVELS + 2], starts: [0; LEVELS + 2], each }
     }
+}
+
+/// Receives each value of a document, as [`Walk`] reports it.
+type ValueSink<'a> = dyn FnMut(&[u8], &[K], Token, Span) + 'a;
+
+/// Calls `each` for every value of a valid document, like [`Walk`], off the path of ordinary requests and events: one
+/// copy of the scanner serves all callers.
+#[cold]
+pub(super) fn each_value(document: &[u8], each: &mut ValueSink<'_>) {
+    let _ = Scanner::new().finish(document, &mut Walk::new(each));
 }
 
 impl<F: FnMut(&[u8], &[K], Token, Span)> Visitor for Walk<F> {

@@ -43,13 +43,13 @@ pub use form::{FormWriter, RequestForm};
 pub use naming::TranslationState;
 pub use overflow::{Overflow, is_rate};
 pub use reasons::add_reasons;
-pub use replies::reply;
+pub use replies::{AnswerTemplates, reply};
 pub use request::{Fields, Invalid, RequestScan, ScanWork};
 pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, request as translate, structure};
 pub use rewrite::{Beside, RewritePiece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};
-pub use tap::{AnswerTemplates, rejected, whole};
+pub use tap::{rejected, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 

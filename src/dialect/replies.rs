@@ -6,9 +6,11 @@
 
 pub(super) mod read;
 mod streamed;
+mod templates;
 pub(super) mod write;
 
 pub(super) use streamed::{Collected, response as read_streamed};
+pub use templates::AnswerTemplates;
 
 use super::answer::{Broken, Destination, ResponseIdentity};
 use super::convert::hands_back;
@@ -24,34 +26,66 @@ use crate::wire::json::{self, Raw, ValueKind};
 /// Writes an upstream's complete answer of format `from` for a client of format `to`. `state` comes from the
 /// translation of the request. [`Broken`] as for [`super::whole`].
 pub fn reply(
-    (from, to): (Shape, Shape),
+    way: (Shape, Shape),
     body: &[u8],
     state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
+    translate(way, body, Destination { state, observed: &ObservedUsage::default(), me, out }, None)
+}
+
+impl AnswerTemplates {
+    /// Like [`reply`], but compares the answer with templates of earlier ones before parsing it.
+    pub fn reply(
+        &mut self,
+        way: (Shape, Shape),
+        body: &[u8],
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<ObservedUsage, Broken> {
+        translate(way, body, Destination { state, observed: &ObservedUsage::default(), me, out }, Some(self))
+    }
+}
+
+/// Writes an answer to `out`, whose usage is not observed yet.
+fn translate(
+    (from, to): (Shape, Shape),
+    body: &[u8],
+    out: Destination<'_>,
+    mut templates: Option<&mut AnswerTemplates>,
+) -> Result<ObservedUsage, Broken> {
     let (list, ending) = with_format!(from, format => (format::LIST.0, format::ENDING.0));
     let names = ["error", list, "usage", ending, "stop_sequence", "stop_details"];
     let collected;
-    let mut answer = match json::check_and_pick(body, names) {
-        Ok(picked) => read((from, to), body, picked)?,
-        Err(_) => {
-            // A client of the same format gets the reasoning unchanged.
-            let (events, read) = Collected::read(from, body, from == to || hands_back(from, to));
-            read?;
-            collected = events;
-            collected.answer()
-        }
+    let known = templates.as_mut().and_then(|templates| templates.read(from, body));
+    let mut answer = match known {
+        Some(answer) => answer,
+        None => match json::check_and_pick(body, names) {
+            Ok(picked) => {
+                let answer = read((from, to), body, picked)?;
+                templates.into_iter().for_each(|templates| templates.learn_read(from, body, &answer));
+                answer
+            }
+            Err(_) => {
+                // A client of the same format gets the reasoning unchanged.
+                let (events, read) = Collected::read(from, body, from == to || hands_back(from, to));
+                read?;
+                collected = events;
+                collected.answer()
+            }
+        },
     };
     answer.native = from == to;
-    if state.json_tool {
+    if out.state.json_tool {
         answer.unwrap_json();
     }
     // The estimate is made only on demand: nearly every answer reports its usage.
     let reported = answer.reported.believed();
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
     let observed = ObservedUsage { reported, relayed_tokens, units: 0 };
-    with_format!(to, format => format::write_answer(&answer, Destination { state, observed: &observed, me, out }))?;
+    with_format!(to, format => format::write_answer(&answer, Destination { observed: &observed, ..out }))?;
     Ok(observed)
 }
 

@@ -70,8 +70,9 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
     state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
 }
 
-/// Writes a request of format `from`, scanned by `scan`, in the target's format. The [`TranslationState`] is needed to translate the
-/// answer. [`Invalid`] if a specified field cannot be expressed there; the content of `out` is then meaningless.
+/// Writes a request of format `from`, scanned by `scan`, in the target's format. The [`TranslationState`] is needed to
+/// translate the answer. [`Invalid`] if a specified field cannot be expressed there; the content of `out` is then
+/// meaningless.
 pub fn request(
     from: Shape,
     body: &[u8],

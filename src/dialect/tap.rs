@@ -7,7 +7,6 @@ mod event;
 pub(super) mod places;
 mod reply;
 
-pub use super::chat::templates::AnswerTemplates;
 pub(super) use event::{StreamFormat, Tap};
 pub(super) use reply::is_said;
 pub use reply::{rejected, whole};

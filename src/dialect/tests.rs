@@ -15,6 +15,7 @@ mod responses;
 mod rows;
 mod schema;
 mod signatures;
+mod templates;
 
 use super::*;
 use crate::base::buf::Pool;

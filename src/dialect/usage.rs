@@ -84,16 +84,6 @@ impl ChatUsage {
         }
     }
 
-    /// Replaces the counters of prompt and completion; the total becomes their sum.
-    pub(super) fn with(self, prompt: u64, completion: u64) -> ChatUsage {
-        ChatUsage {
-            prompt: Some(prompt),
-            total: None,
-            seen: Reported { output: Some(completion), ..self.seen },
-            ..self
-        }
-    }
-
     /// The report made of the counters.
     pub(super) fn reported(self) -> Reported {
         let cache_read = self.seen.cache_read.max(self.cached);

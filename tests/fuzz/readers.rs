@@ -353,6 +353,17 @@ fn answer(endpoint: ModelEndpoint, body: &[u8]) {
         assert_eq!((passed, like), (whole(endpoint, &other, &ME, &mut read), read));
     }
     for to in others(endpoint) {
+        let (way, state) = ((endpoint.shape, to), TranslationState::default());
+        let mut templates = AnswerTemplates::default();
+        let _ = templates.reply(way, body, &state, &ME, &mut Vec::new());
+        for change in [0, 1, 2] {
+            let (mut other, mut like, mut read) = (body.to_vec(), Vec::new(), Vec::new());
+            other.iter_mut().skip(place).take(change).for_each(|byte| *byte ^= 1);
+            let translated = templates.reply(way, &other, &state, &ME, &mut like);
+            assert_eq!((translated, like), (reply(way, &other, &state, &ME, &mut read), read));
+        }
+    }
+    for to in others(endpoint) {
         out.clear();
         if reply((endpoint.shape, to), body, &TranslationState::default(), &ME, &mut out).is_ok() {
             json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));

@@ -5,14 +5,13 @@ use super::super::convert::write_chat_usage;
 use super::super::cost::without_cost;
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::format::with_format;
-use super::super::keys::{K, Walk};
+use super::super::keys::{K, each_value};
 use super::super::naming::TranslationState;
 use super::super::passthrough::PassthroughFormat;
-use super::super::replies::{Collected, read_streamed, reply};
+use super::super::replies::{AnswerTemplates, Collected, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::places::{EDITS_MAX, Edit, Seen, is_word};
-use crate::dialect::chat::templates::AnswerTemplates;
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{
@@ -195,12 +194,10 @@ impl AnswerTemplates {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<ObservedUsage, Broken> {
-        if endpoint == ModelEndpoint::CHAT
-            && let Some(observed) = self.pass(body, me, out)
-        {
-            return Ok(observed);
+        match self.pass(endpoint, body, me, out) {
+            Some(observed) => Ok(observed),
+            None => read(endpoint, body, me, out, Some(self)),
         }
-        read(endpoint, body, me, out, Some(self))
     }
 }
 
@@ -264,13 +261,13 @@ fn read(
     // Other formats' counters are passed on unchanged; the prompt is counted only on demand.
     let chat = endpoint == ModelEndpoint::CHAT;
     let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
-    if let (true, Some(templates)) = (counts.total.1 && counts.completion.1, templates) {
-        templates.learn(body, seen, usage);
-    }
     let from = out.len();
     ReplyWriter { body, me, seen, counts, observed: &observed, out }.write(endpoint);
     if endpoint.shape == Shape::Responses {
         hide(me.hides, false, from, out);
+    }
+    if let Some(templates) = templates {
+        templates.learn_passed(endpoint, body, me, &observed, &out[from..]);
     }
     Ok(observed)
 }
@@ -355,14 +352,14 @@ fn ends_well<'a>(
     if is_empty { Err(Broken::NotJson) } else { Ok(()) }
 }
 
-/// Tokens of the text in an answer, by a second scan.
+/// Tokens of the text in a valid answer, by a second scan.
 pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
     let is_text = match endpoint.is_passthrough() {
         true => is_completed_text,
         false => with_format!(endpoint.shape, format => format::is_text),
     };
     let mut relayed = Estimator::new();
-    let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
+    each_value(body, &mut |buf, path, token, whole| {
         if token == Token::String && is_text(path) {
             relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
         } else if token == Token::ObjectClose && endpoint.shape == Shape::Messages && path == CALLED_WITH {
@@ -372,8 +369,6 @@ pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
             relayed.feed_json(&text);
         }
     });
-    // The body is known to be valid.
-    let _ = Scanner::new().finish(body, &mut walk);
     relayed.tokens()
 }
 

@@ -4,7 +4,7 @@ use crate::base::rng::Rng;
 use crate::dialect::answer::Frame;
 use crate::dialect::template::{EventTemplate, Hole};
 use crate::dialect::tests::{ME, fixtures};
-use crate::dialect::{Broken, ErrorText, ObservedUsage, Reported};
+use crate::dialect::{AnswerTemplates, Broken, ErrorText, ObservedUsage, Reported};
 use crate::wire::ModelEndpoint;
 use crate::wire::Span;
 use serde_json::Value;
@@ -186,7 +186,7 @@ fn answer_that_matches_a_template_is_passed_on_as_if_parsed() {
             }
         }
         let (mut like, mut read) = (Vec::new(), Vec::new());
-        let known = templates.pass(answer.as_bytes(), &ME, &mut Vec::new());
+        let known = templates.pass(ModelEndpoint::CHAT, answer.as_bytes(), &ME, &mut Vec::new());
         let passed = templates.whole(ModelEndpoint::CHAT, answer.as_bytes(), &ME, &mut like);
         assert_eq!(passed, whole(ModelEndpoint::CHAT, answer.as_bytes(), &ME, &mut read), "{answer}");
         assert_eq!(String::from_utf8_lossy(&like), String::from_utf8_lossy(&read), "{answer}");
@@ -209,7 +209,7 @@ fn template_of_an_answer_keeps_no_content() {
         let shown = format!("{templates:?}");
         let bytes: Vec<String> = b"heron".iter().map(u8::to_string).collect();
         assert!(!shown.contains(&bytes.join(", ")), "{shown}");
-        templates.pass(answer.as_bytes(), &ME, &mut Vec::new()).is_some()
+        templates.pass(ModelEndpoint::CHAT, answer.as_bytes(), &ME, &mut Vec::new()).is_some()
     };
     let long = "heron ".repeat(12);
     assert!(kept("\"content\":\"the heron stands\""));

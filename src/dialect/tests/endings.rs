@@ -214,18 +214,17 @@ pub(super) fn streamed_word(shape: Shape, out: &str) -> String {
 fn run_whole(case: &Case, to: Shape) -> Result<String, Broken> {
     let mut out = Vec::new();
     let body = case.whole.as_bytes();
-    match case.from == to {
-        // A template learned from one answer must not let a different one pass.
-        true => {
-            let mut templates = AnswerTemplates::default();
-            let good = case.whole.replace(&case.what, "\"stop\"");
-            for _ in 0..3 {
-                let _ = templates.whole(ModelEndpoint::generate(to), good.as_bytes(), &ME, &mut Vec::new());
-            }
-            templates.whole(ModelEndpoint::generate(to), body, &ME, &mut out)?
-        }
-        false => reply((case.from, to), body, &TranslationState::default(), &ME, &mut out)?,
+    // A template learned from one answer must not let a different one pass.
+    let (mut templates, state) = (AnswerTemplates::default(), TranslationState::default());
+    let good = case.whole.replace(&case.what, "\"stop\"");
+    let mut run = |body: &[u8], out: &mut Vec<u8>| match case.from == to {
+        true => templates.whole(ModelEndpoint::generate(to), body, &ME, out),
+        false => templates.reply((case.from, to), body, &state, &ME, out),
     };
+    for _ in 0..3 {
+        let _ = run(good.as_bytes(), &mut Vec::new());
+    }
+    run(body, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
 }
 

@@ -112,7 +112,7 @@ impl Answering {
                 read.map_err(|why| dialect::rejected(to, body, why))
             }
             Some(state) => {
-                let read = dialect::reply((from, to.shape), body, state, &identity, &mut out.bytes);
+                let read = cx.upstreams.answers.reply((from, to.shape), body, state, &identity, &mut out.bytes);
                 read.map_err(|why| dialect::rejected(ModelEndpoint::generate(from), body, why))
             }
         }

@@ -281,8 +281,8 @@ impl<'a> Iterator for Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    /// Returns what `read` makes of the next item, and skips it. `read` receives the bytes from the item on, and returns
-    /// the item's length too; `None` leaves the item.
+    /// Returns what `read` makes of the next item, and skips it. `read` receives the bytes from the item on, and also
+    /// returns the item's length; `None` leaves the item.
     #[inline]
     pub fn read<T>(&mut self, read: impl FnOnce(&'a [u8]) -> Option<(T, usize)>) -> Option<T> {
         let rest = skip_filler(self.0);
