@@ -194,9 +194,9 @@ pub const ALERT_TARGET_FAILS: Duration = Duration::from_secs(60);
 pub const ALERT_THRESHOLDS_MAX: usize = 8;
 /// Connections of either side for which the tables have room from the start. Beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
-/// Bytes of log lines for which the queue of the log thread has room from the start: [`LOG_ENOUGH`], and the lines of
-/// one iteration of the loop.
-pub const LOG_ROOM: usize = 80 * 1024;
+/// Bytes of log lines for which the queue of the log thread has room from the start. The system provides memory only as
+/// it fills, and growing would leave the former storage behind.
+pub const LOG_ROOM: usize = 256 * 1024;
 /// Bytes of waiting log lines at which the busy log thread is woken before its pause ends.
 pub const LOG_ENOUGH: usize = 48 * 1024;
 /// Pause of the busy log thread between two polls of its queue, so that the loop seldom has to wake it.
@@ -214,7 +214,7 @@ pub const QUEUE_BUSY_TICKS: u32 = 8;
 /// Keys searched, newest first, for those that can send requests when a target fails or a queue is full.
 pub const LIVE_KEYS_SEARCHED: usize = 1024;
 /// Cache of the ledger's pages in KiB. It can be small because writes go to the end of the tables.
-pub const LEDGER_CACHE_KIB: i64 = 256;
+pub const LEDGER_CACHE_KIB: i64 = 128;
 /// SQLite's cache in KiB while a gateway reads its ledger at the start.
 pub const LEDGER_START_KIB: i64 = 32;
 /// Bytes of one configuration file: the configuration itself, a secret, certificates.

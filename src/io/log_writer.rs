@@ -73,7 +73,7 @@ impl LogLines {
             }
         }
         batch.clear();
-        batch.shrink_to(limits::LOG_ROOM);
+        batch.shrink_to(limits::LOG_ENOUGH);
         batch
     }
 }
