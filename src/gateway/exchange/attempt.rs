@@ -1,26 +1,20 @@
 //! Attempts at targets: each has a target, a slot there, and a connection. Their requests are sent, and have deadlines
-//! until an answer begins. The breakers get the result of each attempt exactly once, whatever the reason for its end; a
-//! target that cools down or recovers is logged.
+//! until an answer begins.
 
 use super::build::Built;
 use super::event::{ClientMessage, DriverCall, Effect, Flow, Output};
-use super::fault::{Fault, FaultKind, refuses_credential, wants_rest};
+use super::fault::{Fault, FaultKind};
 use super::job::{RequestJob, TriedAddresses};
 use super::own_events::EventWriter;
-use super::request::Request;
 use super::state::{AttemptStage, Attempting, NextStep, Outgoing, State};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
-use crate::base::time::{Mono, Unix};
+use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
-use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
-use crate::policy::cause::Cause;
 use crate::policy::config::Provider;
 use crate::wire::ModelEndpoint;
-use crate::wire::head::{HeaderField, ResponseHead};
-use std::time::Duration;
+use crate::wire::head::HeaderField;
 
 /// The part of the free bytes that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
@@ -157,136 +151,5 @@ impl RequestJob {
         // If few bytes are free, a request is sent in small slices.
         let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
         draft.write_some(message.body, slice, out)
-    }
-}
-
-impl RequestJob {
-    /// The target of the present attempt has sent its complete response.
-    pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
-        let begun = self.land(cx);
-        if let Some(target) = self.target()
-            && cx.upstreams.breakers.served(target, begun.cooling, cx.now.mono)
-        {
-            cx.log_target(&target.label, None);
-        }
-    }
-
-    /// The present attempt has ended and is not in flight any more. Returns how it began.
-    fn land(&mut self, cx: &mut Cx) -> Begun {
-        let (Some(flight), Some(target)) = (self.attempt.flight.take(), self.target()) else {
-            return Begun::default();
-        };
-        cx.upstreams.breakers.land(target, flight, &self.request.needs(), cx.now.mono)
-    }
-
-    /// The target of the attempt that is in flight.
-    pub(crate) fn flies_at(&self) -> Option<&Target> {
-        self.target().filter(|_| self.attempt.flight.is_some())
-    }
-
-    /// The target's number and the beginning of the attempt that is in flight, if it has no answer yet. The head of a
-    /// stream is no answer.
-    pub(crate) fn awaits_answer(&self) -> Option<(u64, Mono)> {
-        let has_none = self.attempt.first == Mono::NEVER
-            || (self.request.asked.is_some_and(|asked| asked.stream) && !self.attempt.has_events);
-        let target = self.flies_at().filter(|_| has_none)?;
-        Some((target.seed, self.attempt.begun))
-    }
-
-    /// The client leaves. If it has waited for an answer, this counts for the state of the target.
-    #[cold]
-    pub(super) fn note_unanswered(&self, cx: &mut Cx) {
-        let Some((_, begun)) = self.awaits_answer() else { return };
-        let waited = Duration::from_micros(cx.now.mono.micros_since(begun));
-        if waited >= UNANSWERED
-            && let Some(target) = self.target()
-        {
-            let begun = Unix(cx.now.unix.0.saturating_sub(waited.as_millis() as u64));
-            cx.upstreams.breakers.unanswered(target, self.request.whose(cx), begun, cx.now.unix);
-        }
-    }
-
-    /// Evaluates the head of an answer for the credential that was sent.
-    pub(super) fn heard_head(&self, flight: &mut Option<Flight>, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
-        let Some((_, target, provider)) = self.route() else { return };
-        let is_error = head.status >= 400;
-        let (cools_down, refuses) = (is_error && wants_rest(head.status), is_error && refuses_credential(head.status));
-        let reads = head.has_allowances || cools_down;
-        if (reads || refuses) && self.takes_clients() {
-            // This status is about the client's own account, so it must not count against the target.
-            if let Some(flight) = flight {
-                cx.upstreams.breakers.answer_begins(target, flight, &self.request.needs(), None, cx.now.mono);
-            }
-            return;
-        }
-        let said = reads.then(|| RateLimitHeaders::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
-        let (mut rested, now) = (false, cx.now.mono);
-        if let Some(flight) = flight {
-            cx.upstreams.breakers.answer_begins(target, flight, &self.request.needs(), said.as_ref(), now);
-            rested = flight.begun.cooling;
-        }
-        if !is_error {
-            return;
-        }
-        let cause = Cause::status(head.status);
-        if let Some(said) = said.filter(|_| cools_down)
-            && let Some(wait) = cx.upstreams.breakers.rest(target, &said, rested, now)
-        {
-            cx.log_target(&target.label, Some((cause, wait)));
-        }
-        // The refused secret may be an older one: then nothing cools down.
-        if !refuses || self.has_newer_secret(cx) {
-            return;
-        }
-        // A status other than 401 may concern the request.
-        let caller = (head.status != 401).then(|| self.request.whose(cx));
-        if let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, now) {
-            cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
-            if head.status == 401
-                && let Some(credential) = provider.credentials.get(target.credential)
-            {
-                cx.renew(credential.secret.origin());
-            }
-        }
-    }
-
-    /// The attempt failed, regardless of the cause.
-    pub(super) fn target_failed(&mut self, fault: &Fault, cx: &mut Cx) {
-        self.note_failed(fault, cx.now.mono);
-        let (Begun { trial, cooling }, now) = (self.land(cx), cx.now.mono);
-        let Some(target) = self.target() else { return };
-        cx.upstreams.breakers.ended(target, fault.end());
-        if fault.is_targets_own() || fault.asks_for_rest() {
-            cx.upstreams.breakers.troubled(target, self.request.whose(cx), fault.cause(), cx.now.unix);
-        }
-        if fault.is_targets_own() {
-            let failure =
-                FailedAttempt { caller: self.request.whose(cx), live: cx.access.keys.live(cx.now.unix), trial };
-            if cx.upstreams.breakers.failed(target, failure, &target.limits, now) {
-                cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
-            }
-        } else if fault.asks_for_rest() {
-            if trial {
-                cx.upstreams.breakers.no_verdict(target);
-            }
-        } else if cx.upstreams.breakers.succeeded(target, cooling, now) {
-            cx.log_target(&target.label, None);
-        }
-    }
-
-    /// An attempt ends without a result for its target.
-    pub(super) fn no_verdict(&mut self, cx: &mut Cx) {
-        if self.land(cx).trial
-            && let Some(target) = self.target()
-        {
-            cx.upstreams.breakers.no_verdict(target);
-        }
-    }
-}
-
-impl Request {
-    /// The caller of the request.
-    fn whose(&self, cx: &Cx) -> Caller {
-        self.found.key.map_or_else(Caller::default, |key| Caller::of(cx.access.keys.get(key)))
     }
 }

@@ -16,7 +16,8 @@
 //! | reserve the maximum use | `cost`, `reserve` |
 //! | wait for a slot, if none is free | `queue` |
 //! | connect and send | `attempt`, `dial`, `upload` |
-//! | pass on the answer | `answering`, `intake`; `reply` if it is complete, `stream` for events |
+//! | judge the target by the attempt | `verdict` |
+//! | pass on the answer | `answer_head`, `answering`, `intake`; `reply` if it is complete, `stream` for events |
 //! | try another target after a failure | `fault`, `provider_error`, `failover` |
 //! | settle, record and log | `answer_end`, `finish` |
 //!
@@ -24,6 +25,7 @@
 //! `event`.
 
 mod answer_end;
+mod answer_head;
 mod answering;
 mod attempt;
 pub(crate) mod authorize;
@@ -55,6 +57,7 @@ pub(crate) mod streams;
 mod transitions;
 mod translating;
 mod upload;
+mod verdict;
 mod views;
 
 pub(crate) use authorize::Readiness;
