@@ -57,11 +57,12 @@ def report(rounds, fresh, wanted, table):
     median = statistics.median
 
     def ratio_row(number, what, goal, scene, limit):
-        own = rounds.ratios(scene, "gateway")
+        # The figure that is shown, with two digits, is the one that is judged.
+        own = round(median(rounds.ratios(scene, "gateway")), 2)
         cell = lambda name: (f"{spread(rounds.ratios(scene, name))}; {median(rounds.get(scene, name)):.1f} µs"
                              if rounds.get(scene, name) else "-")
         table.add(number, what, goal, cell("gateway"), f"1; {spread(rounds.get(scene, 'nginx'), 1)} µs",
-                  cell("haproxy"), median(own), limit)
+                  cell("haproxy"), own, limit)
 
     def bare_row(number, scene):
         found = f"{spread(rounds.ratios(scene, 'bare'))}; {median(rounds.get(scene, 'bare')):.1f} µs"
