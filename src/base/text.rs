@@ -91,10 +91,10 @@ pub fn push_values<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
     out.extend_from_slice(&text[..at.min(VALUES_ROOM)]);
 }
 
-/// Room for the texts of [`push_values`], and for four bytes behind the last place.
+/// Room for the texts of [`push_values`], and for four bytes after the last number.
 const VALUES_ROOM: usize = 256 + 4;
 
-/// Writes a comma and a number below 1000 at this place. Returns the place behind them.
+/// Writes a comma and a number below 1000 at this position. Returns the position after them.
 #[inline(always)]
 fn write_first(text: &mut [u8; VALUES_ROOM], at: usize, value: u64) -> usize {
     let entry = SMALL[value as u32 as usize];

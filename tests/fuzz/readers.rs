@@ -252,8 +252,8 @@ fn scan(endpoint: ModelEndpoint, body: &[u8], step: usize) -> Result<RequestScan
     Ok(scan)
 }
 
-/// The same request with a space in each message, so that none is recognised by its bytes, if it has such bytes nowhere
-/// else.
+/// Adds a space to each message of a request, so that the scanner reads all of them. `None` if the bytes that begin a
+/// message also occur elsewhere.
 fn spaced(endpoint: ModelEndpoint, body: &[u8]) -> Option<(Vec<u8>, RequestScan)> {
     const BEGIN: &[u8] = b"{\"role\"";
     let messages = json::Raw::new(body).get("messages")?;

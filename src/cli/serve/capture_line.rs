@@ -256,7 +256,7 @@ impl Stars<'_> {
         spans.sort_unstable();
         let (mut shown, mut end) = (String::with_capacity(text.len()), 0);
         for (begin, until) in spans {
-            // What overlaps has its stars already.
+            // Overlapping spans share one row of stars.
             if begin >= end {
                 shown.extend([text.get(end..begin).unwrap_or_default(), STARS]);
             }

@@ -197,8 +197,8 @@ impl Request {
     }
 
     /// Key under which a provider's prompt cache may find the conversation, if the model's configuration asks for one.
-    /// It is hashed with the digest of the client's key: it reveals nothing of the session to the provider, and every
-    /// host computes the same one.
+    /// It is a hash of the session and the digest of the client's key. The provider cannot recover the session from it,
+    /// and all hosts compute the same key.
     pub(super) fn cache_key(&self, draft: &OutgoingRequest, call: &DriverCall) -> Option<CacheKey> {
         self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
         let (key, endpoint) = (self.found.key?, self.written_for()?);
