@@ -286,7 +286,8 @@ impl RequestJob {
             (Timed::Queue, if queued > 0 { Mono(0) } else { Mono::NEVER }, Mono(queued)),
             // The time spent waiting for slots does not count as sending.
             (Timed::Send, Mono(read.0.saturating_add(queued)), sent),
-            (Timed::Wait, sent, first),
+            // A provider that sent no head was waited for until the end.
+            (Timed::Wait, sent, first.min(now)),
             (Timed::Relay, first, now),
             (Timed::Total, received, now),
         ]

@@ -157,6 +157,10 @@ fn a_request_that_exceeds_the_request_timeout_is_504() {
     assert_eq!(answer.status(), 504);
     // The complete answer would have taken 40 s.
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    // Nearly all of the time passed while the provider sent nothing.
+    let us = &h.log_of(&answer.id())["us"];
+    let [wait, total] = ["wait", "total"].map(|phase| us[phase].as_u64().unwrap_or_default());
+    assert!(wait * 2 > total && wait <= total && us["relay"].is_null(), "{us}");
 }
 
 /// A request to any endpoint counts, and at the limit every endpoint refuses, under a limit of requests as well as of
