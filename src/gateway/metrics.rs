@@ -344,9 +344,9 @@ mod tests {
             stats.stale_retries += 1;
         }
         old.request("none", None, 404);
-        let told: Stats = serde_json::from_str(&serde_json::to_string(&old).unwrap()).unwrap();
-        assert_eq!(told, old);
-        new.add(&told);
+        let copy: Stats = serde_json::from_str(&serde_json::to_string(&old).unwrap()).unwrap();
+        assert_eq!(copy, old);
+        new.add(&copy);
         let text = exposition::text_of(&new, &Gauges::default());
         for line in [
             "tollgate_requests_total{endpoint=\"chat\",model=\"m\",status=\"200\"} 2\n",

@@ -267,7 +267,7 @@ impl Core for Gateway {
     fn proxied(&mut self, conn: Conn, from: Option<IpAddr>, now: Now) {
         let driver = self.at(now);
         if let (Some(from), Some(_)) = (from, driver.clients.table.get(client_id(conn))) {
-            driver.cx.connections.peers.told(client_id(conn), mapped(from));
+            driver.cx.connections.peers.set_proxied(client_id(conn), mapped(from));
         }
     }
 

@@ -18,10 +18,10 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Starts the thread; it passes every answer to `tell`.
-    pub fn start(tell: impl Fn(Lookup) + Send + 'static) -> io::Result<Resolver> {
+    /// Starts the thread; it passes every answer to `report`.
+    pub fn start(report: impl Fn(Lookup) + Send + 'static) -> io::Result<Resolver> {
         let (questions, asked) = bounded(limits::LOOKUPS_MAX);
-        std::thread::Builder::new().name("names".into()).spawn(move || serve(&asked, tell))?;
+        std::thread::Builder::new().name("names".into()).spawn(move || serve(&asked, report))?;
         Ok(Resolver { questions })
     }
 
@@ -31,14 +31,14 @@ impl Resolver {
     }
 }
 
-fn serve(asked: &Receiver<(Arc<str>, u16)>, tell: impl Fn(Lookup)) {
+fn serve(asked: &Receiver<(Arc<str>, u16)>, report: impl Fn(Lookup)) {
     while let Ok((host, port)) = asked.recv() {
         let addrs = match (&*host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>) {
             Ok(addrs) if !addrs.is_empty() => Ok(addrs),
             Ok(_) => Err(UNKNOWN),
             Err(error) => Err(explain(&error.to_string())),
         };
-        tell((host, port, addrs));
+        report((host, port, addrs));
     }
 }
 
@@ -56,15 +56,15 @@ mod tests {
 
     #[test]
     fn known_name_has_addresses_and_invalid_one_has_none() {
-        let (tell, told) = crate::io::channel::channel();
-        let resolver = Resolver::start(move |answer| tell.send(answer).unwrap()).unwrap();
+        let (sender, results) = crate::io::channel::channel();
+        let resolver = Resolver::start(move |answer| sender.send(answer).unwrap()).unwrap();
         assert!(resolver.ask("localhost".into(), 80));
         assert!(resolver.ask("no such name.invalid".into(), 81));
-        let (host, port, addrs) = told.recv().unwrap();
+        let (host, port, addrs) = results.recv().unwrap();
         assert_eq!((&*host, port), ("localhost", 80));
         let addrs = addrs.unwrap();
         assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() == 80) && !addrs.is_empty());
-        let (host, port, addrs) = told.recv().unwrap();
+        let (host, port, addrs) = results.recv().unwrap();
         assert_eq!((&*host, port), ("no such name.invalid", 81));
         assert!(addrs.is_err());
     }

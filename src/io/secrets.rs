@@ -226,11 +226,11 @@ impl Watched {
 pub struct SecretWatch(Sender<Told>);
 
 impl SecretWatch {
-    /// Starts the thread. `tell` receives each origin's output, or the reason that there is none.
-    pub fn start(tell: impl Fn(Origin, Result<String, String>) + Send + Clone + 'static) -> io::Result<SecretWatch> {
+    /// Starts the thread. `report` receives each origin's output, or the reason that there is none.
+    pub fn start(report: impl Fn(Origin, Result<String, String>) + Send + Clone + 'static) -> io::Result<SecretWatch> {
         let (orders, theirs) = channel();
         let own = orders.clone();
-        start_thread("secrets", Box::new(move || serve(&theirs, &own, &tell)))?;
+        start_thread("secrets", Box::new(move || serve(&theirs, &own, &report)))?;
         Ok(SecretWatch(orders))
     }
 
@@ -256,7 +256,7 @@ impl SecretWatch {
 fn serve(
     orders: &Receiver<Told>,
     own: &Sender<Told>,
-    tell: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
+    report: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
 ) {
     let (clock, mut watched, mut hidden) = (Clock::new(), Vec::<Watched>::new(), Arc::<[String]>::default());
     loop {
@@ -290,7 +290,7 @@ fn serve(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         for one in watched.iter_mut().filter(|one| !one.runs && one.due <= now) {
-            ask(one, &hidden, own, tell, now);
+            ask(one, &hidden, own, report, now);
         }
     }
 }
@@ -308,7 +308,7 @@ fn ask(
     one: &mut Watched,
     hidden: &Arc<[String]>,
     own: &Sender<Told>,
-    tell: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
+    report: &(impl Fn(Origin, Result<String, String>) + Send + Clone + 'static),
     now: Mono,
 ) {
     match &one.origin {
@@ -319,17 +319,17 @@ fn ask(
             one.missed = if found.is_some() { 0 } else { one.missed.saturating_add(1) };
             if (found.is_some() && found != one.stamp) || one.missed == MISSED {
                 one.stamp = found;
-                tell(one.origin.clone(), files::read_text(Path::new(path)).map_err(|error| error.to_string()));
+                report(one.origin.clone(), files::read_text(Path::new(path)).map_err(|error| error.to_string()));
             }
         }
         Origin::Command { program, .. } => {
             one.runs = true;
-            let (origin, program, own, tell) = (one.origin.clone(), program.clone(), own.clone(), tell.clone());
+            let (origin, program, own, report) = (one.origin.clone(), program.clone(), own.clone(), report.clone());
             let hidden = hidden.clone();
             let run = move || {
                 let said = run(&program, &hidden).map_err(|error| error.to_string());
                 let secret = said.as_ref().ok().map(|secret| digest(secret));
-                tell(origin.clone(), said);
+                report(origin.clone(), said);
                 let _ = own.send(Told::Ran(origin, secret));
             };
             if start_thread("secret", Box::new(run)).is_err() {
@@ -434,8 +434,8 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("key");
         std::fs::write(&path, "one").unwrap();
-        let (tell, told) = channel();
-        let watch = SecretWatch::start(move |origin, said| tell.send((origin, said)).unwrap()).unwrap();
+        let (sender, changes) = channel();
+        let watch = SecretWatch::start(move |origin, said| sender.send((origin, said)).unwrap()).unwrap();
         let file = Origin::File(path.to_string_lossy().into_owned());
         let late = Origin::Command { program: words("printf|late"), refresh: Duration::from_secs(3600) };
         let often = Origin::Command { program: words("printf|often"), refresh: Duration::from_millis(100) };
@@ -444,23 +444,23 @@ mod tests {
         watch.watch([&secret(&file), &secret(&late), &secret(&Origin::Env("X".into()))].into_iter(), Vec::new());
         std::fs::write(folder.join("new"), "two!").unwrap();
         std::fs::rename(folder.join("new"), &path).unwrap();
-        assert_eq!(told.recv_timeout(wait).unwrap(), (file.clone(), Ok("two!".to_string())));
+        assert_eq!(changes.recv_timeout(wait).unwrap(), (file.clone(), Ok("two!".to_string())));
         watch.ask(late.clone());
-        assert_eq!(told.recv_timeout(wait).unwrap(), (late, Ok("late".to_string())));
+        assert_eq!(changes.recv_timeout(wait).unwrap(), (late, Ok("late".to_string())));
         watch.ask(file.clone());
         assert_eq!(
-            told.recv_timeout(wait).unwrap().0,
+            changes.recv_timeout(wait).unwrap().0,
             file,
             "a requested file must be read even if it has not changed"
         );
         std::fs::remove_file(&path).unwrap();
-        let (origin, said) = told.recv_timeout(wait).unwrap();
+        let (origin, said) = changes.recv_timeout(wait).unwrap();
         assert!(origin == file && said.is_err(), "a missing file must be reported once: {said:?}");
         std::fs::write(&path, "three").unwrap();
-        assert_eq!(told.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
+        assert_eq!(changes.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
         watch.watch([&secret(&often)].into_iter(), Vec::new());
         for _ in 0..3 {
-            assert_eq!(told.recv_timeout(wait).unwrap(), (often.clone(), Ok("often".to_string())));
+            assert_eq!(changes.recv_timeout(wait).unwrap(), (often.clone(), Ok("often".to_string())));
         }
         drop(watch);
         std::fs::remove_dir_all(&folder).unwrap();
@@ -472,21 +472,21 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("key");
         std::fs::write(&path, "one").unwrap();
-        let (tell, told) = channel();
-        let watch = SecretWatch::start(move |_, said| tell.send(said).unwrap()).unwrap();
+        let (sender, changes) = channel();
+        let watch = SecretWatch::start(move |_, said| sender.send(said).unwrap()).unwrap();
         let program = vec!["cat".to_string(), path.to_string_lossy().into_owned()];
         let origin = Origin::Command { program, refresh: Duration::from_secs(3600) };
         let secret = Secret::new("one".to_string(), origin.clone());
         watch.watch([&secret].into_iter(), Vec::new());
         watch.ask(origin);
         let clock = Clock::new();
-        let next = || told.recv_timeout(Duration::from_secs(10)).expect("another run").unwrap();
+        let next = || changes.recv_timeout(Duration::from_secs(10)).expect("another run").unwrap();
         assert_eq!([next(), next(), next()], ["one"; 3]);
         let took = clock.mono();
         assert!(took > Mono(0).after(Duration::from_secs(3)), "the waits are 1 s and 2 s, not {took:?}");
         std::fs::write(&path, "two\n").unwrap();
         assert_eq!(next(), "two\n");
-        let more = told.recv_timeout(Duration::from_secs(10));
+        let more = changes.recv_timeout(Duration::from_secs(10));
         assert!(more.is_err(), "a changed secret is read again only when it is due: {more:?}");
         drop(watch);
         std::fs::remove_dir_all(&folder).unwrap();

@@ -173,22 +173,22 @@ mod tests {
 
     #[test]
     fn jobs_of_a_key_keep_their_order_and_all_are_done() {
-        let (tell, told) = channel();
+        let (sender, results) = channel();
         let worker = Worker::start(2).unwrap();
         for n in 0..100u32 {
-            let tell = tell.clone();
-            worker.give(7, Box::new(move || tell.send(n * 2).unwrap()));
+            let sender = sender.clone();
+            worker.give(7, Box::new(move || sender.send(n * 2).unwrap()));
         }
-        drop((worker, tell));
-        assert_eq!(told.iter().collect::<Vec<u32>>(), (0..100).map(|n| n * 2).collect::<Vec<u32>>());
+        drop((worker, sender));
+        assert_eq!(results.iter().collect::<Vec<u32>>(), (0..100).map(|n| n * 2).collect::<Vec<u32>>());
     }
 
     #[test]
     fn idle_worker_drops_pending_jobs() {
-        let (tell, told) = channel();
+        let (sender, results) = channel();
         let (let_go, held) = channel::<()>();
         let worker = Worker::start_idle().unwrap();
-        let running = tell.clone();
+        let running = sender.clone();
         worker.give(
             0,
             Box::new(move || {
@@ -196,13 +196,13 @@ mod tests {
                 let _ = held.recv();
             }),
         );
-        assert_eq!(told.recv(), Ok("begun"));
-        worker.give(0, Box::new(move || tell.send("never").unwrap()));
+        assert_eq!(results.recv(), Ok("begun"));
+        worker.give(0, Box::new(move || sender.send("never").unwrap()));
         drop(worker);
         // Dropping the handle has not waited: only now the first job can end. The second job has been dropped with its
         // end of the channel.
         let_go.send(()).unwrap();
-        assert!(told.recv().is_err());
+        assert!(results.recv().is_err());
     }
 
     /// Returns a job that waits until it is released, and the channel that releases it.
@@ -218,17 +218,17 @@ mod tests {
 
     #[test]
     fn keys_alternate_on_one_thread() {
-        let (tell, told) = channel();
+        let (sender, results) = channel();
         let worker = Worker::start(1).unwrap();
         let (first, go) = blocked();
         worker.give(1, first);
         for (key, n) in [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (2, 21)] {
-            let tell = tell.clone();
-            worker.give(key, Box::new(move || tell.send(n).unwrap()));
+            let sender = sender.clone();
+            worker.give(key, Box::new(move || sender.send(n).unwrap()));
         }
         drop(go);
-        drop((worker, tell));
-        assert_eq!(told.iter().collect::<Vec<u32>>(), [20, 30, 10, 21, 11, 12]);
+        drop((worker, sender));
+        assert_eq!(results.iter().collect::<Vec<u32>>(), [20, 30, 10, 21, 11, 12]);
     }
 
     #[test]
@@ -236,10 +236,10 @@ mod tests {
         let worker = Worker::start(2).unwrap();
         let jobs: Vec<_> = (0..3).map(|_| blocked()).collect();
         let gates: Vec<_> = jobs.into_iter().map(|(job, go)| (worker.give(1, job), go)).collect();
-        let (tell, told) = channel();
-        worker.give(2, Box::new(move || tell.send(()).unwrap()));
+        let (sender, results) = channel();
+        worker.give(2, Box::new(move || sender.send(()).unwrap()));
         // The job has run although no job of the other key has ended.
-        told.recv().unwrap();
+        results.recv().unwrap();
         drop(gates);
     }
 
@@ -249,16 +249,16 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn worker_has_its_scheduling_class() {
         let class = |worker: io::Result<Worker>| {
-            let (worker, (tell, told)) = (worker.unwrap(), channel());
+            let (worker, (sender, results)) = (worker.unwrap(), channel());
             worker.give(
                 0,
                 Box::new(move || {
                     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
                     let after_name = stat.rsplit_once(')').unwrap().1;
-                    tell.send(after_name.split_whitespace().nth(38).unwrap().to_owned()).unwrap();
+                    sender.send(after_name.split_whitespace().nth(38).unwrap().to_owned()).unwrap();
                 }),
             );
-            told.recv().unwrap()
+            results.recv().unwrap()
         };
         assert_eq!(class(Worker::start(1)), "0");
         assert_eq!(class(Worker::start_idle()), "5");

@@ -20,11 +20,11 @@ pub struct Counters {
     pub cool_downs: Vec<CoolDown>,
     /// Models that providers list.
     #[serde(default)]
-    pub lists: Vec<ListTold>,
+    pub lists: Vec<DiscoveredModel>,
 }
 
 /// A model that a provider lists: the provider, its name of the model, and the context size if the list has it.
-pub type ListTold = (Arc<str>, String, Option<u64>);
+pub type DiscoveredModel = (Arc<str>, String, Option<u64>);
 
 /// A cool-down of a target or credential, or failures that can lead to one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -207,11 +207,11 @@ fn script(
     }
     let calls = if sequence.is_some() { Vec::new() } else { calls };
     parts.extend(calls.into_iter().map(ScriptPart::Call));
-    let told = match sequence {
+    let end = match sequence {
         Some(_) => Some(Finish::Sequence),
         None => directives.refuse.then_some(Finish::Refusal),
     };
-    let script = Script::new(parts, max_tokens, told);
+    let script = Script::new(parts, max_tokens, end);
     let sequence = sequence.filter(|_| script.finish == Finish::Sequence);
     Script { sequence, ..script }
 }
@@ -382,7 +382,7 @@ fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives
     if tools.is_empty() || kind == "none" || over {
         return Vec::new();
     }
-    let told = directives.tool.as_deref().or(directives.turns.map(|_| ""));
+    let named = directives.tool.as_deref().or(directives.turns.map(|_| ""));
     let forced = match kind {
         "required" | "any" => Some(""),
         "function" => choice["function"]["name"].as_str().or(choice["name"].as_str()),
@@ -391,8 +391,8 @@ fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives
         _ => None,
     };
     let mentioned = tools.iter().map(|(name, _)| *name).find(|name| asked.contains(name));
-    let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
-    let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
+    let wanted = forced.filter(|name| !name.is_empty()).or(named.filter(|name| !name.is_empty()));
+    let Some(wanted) = wanted.or(mentioned).or(forced).or(named) else { return Vec::new() };
     let single = match shape {
         Shape::Messages => choice["disable_parallel_tool_use"] == true,
         _ => root["parallel_tool_calls"] == false,

@@ -294,13 +294,13 @@ mod tests {
         for index in 0..2 {
             let bytes = base64::decode(encoded[index]["embedding"].as_str().unwrap().as_bytes()).unwrap();
             let parts = bytes.chunks(4).map(|part| f32::from_le_bytes(part.try_into().unwrap()));
-            let told: Vec<f32> = floats[index]["embedding"]
+            let values: Vec<f32> = floats[index]["embedding"]
                 .as_array()
                 .unwrap()
                 .iter()
                 .map(|part| part.as_f64().unwrap() as f32)
                 .collect();
-            assert_eq!(parts.collect::<Vec<f32>>(), told);
+            assert_eq!(parts.collect::<Vec<f32>>(), values);
         }
     }
 

@@ -192,16 +192,16 @@ pub struct Script {
 }
 
 impl Script {
-    /// Makes a script of the parts, up to `max_tokens`. `told` is the reason for the end without that limit, if it does
+    /// Makes a script of the parts, up to `max_tokens`. `end` is the reason for the end without that limit, if it does
     /// not follow from the parts.
-    pub fn new(parts: Vec<ScriptPart>, max_tokens: Option<u64>, told: Option<Finish>) -> Script {
+    pub fn new(parts: Vec<ScriptPart>, max_tokens: Option<u64>, end: Option<Finish>) -> Script {
         let parts: Vec<ScriptPart> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let all: u64 = parts.iter().map(ScriptPart::len).sum();
         let tokens = all.min(max_tokens.unwrap_or(u64::MAX));
         let calls = parts.iter().any(|part| matches!(part, ScriptPart::Call(_)));
-        let finish = match (tokens < all, told, calls) {
+        let finish = match (tokens < all, end, calls) {
             (true, _, _) => Finish::Length,
-            (false, Some(told), _) => told,
+            (false, Some(end), _) => end,
             (false, None, true) => Finish::Tools,
             (false, None, false) => Finish::Stop,
         };

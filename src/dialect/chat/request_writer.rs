@@ -381,7 +381,7 @@ fn write_limits(
 }
 
 /// The effort to send, for models that accept one. A model that accepts none with tools, but has a default effort, must
-/// be told `none`.
+/// get `none`.
 fn effort(ask: &SourceRequest<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effort> {
     let capabilities = ask.target.capabilities;
     match with_tools && !capabilities.effort_with_tools {

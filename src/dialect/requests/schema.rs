@@ -290,8 +290,11 @@ mod tests {
         let words = format!(r#"{{"type":"array","items":{inner},"description":"{{minItems: 2, maxItems: 4}}"}}"#);
         assert_eq!(closed(refused), words);
         for pattern in ["(?=a)", r"\\ba", r"(a)\\1"] {
-            let told = closed(&format!(r#"{{"type":"string","pattern":"{pattern}"}}"#));
-            assert!(told.contains(r#""description":"{pattern: "#) && !told.contains(r#""pattern":"#), "{told}");
+            let written = closed(&format!(r#"{{"type":"string","pattern":"{pattern}"}}"#));
+            assert!(
+                written.contains(r#""description":"{pattern: "#) && !written.contains(r#""pattern":"#),
+                "{written}"
+            );
         }
         assert_eq!(closed(r#"{"oneOf":[{"type":"null"}]}"#), r#"{"anyOf":[{"type":"null"}]}"#);
         // Properties may have the names of keywords.

@@ -63,8 +63,8 @@ fn failed_response_keeps_its_usage_and_finished_items() {
         let (out, observed, fed) = same(&text, &ME);
         assert!(matches!(fed, Err(StreamFault::Error(_))), "{fed:?}");
         assert_eq!((observed.reported.input, observed.reported.output), (Some(11), Some(7)));
-        let told = data(&out);
-        let [error, last] = &told[2..] else { panic!("{out}") };
+        let sent = data(&out);
+        let [error, last] = &sent[2..] else { panic!("{out}") };
         assert_eq!((&error["type"], &error["sequence_number"]), (&value!("error"), &value!(2)));
         assert_eq!((&last["type"], &last["sequence_number"]), (&value!("response.failed"), &value!(3)));
         let want = value!({"id": ME_ID, "model": ME.model, "created_at": 5, "status": "failed", "usage": usage(),
@@ -111,13 +111,13 @@ fn heartbeats_are_events_and_later_numbers_shift() {
     let done = value!({"type": "response.completed", "sequence_number": 10, "response": {"id": "r", "output": []}});
     feed(&mut stream, &[done], &mut out);
     let out = String::from_utf8(out).unwrap();
-    let told = data(&out[from..]);
-    let numbers: Vec<u64> = told.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    let sent = data(&out[from..]);
+    let numbers: Vec<u64> = sent.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (5..14).collect::<Vec<_>>(), "{out}");
-    let kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = sent.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!([kinds[0], kinds[1], kinds[4], kinds[6]], ["keepalive"; 4], "{out}");
-    assert_eq!((&told[2]["delta"], &told[3]["delta"], &told[7]["delta"]), (&value!("d"), &value!("e"), &value!("f")));
-    assert_eq!(told[5]["y"]["sequence_number"], 1);
+    assert_eq!((&sent[2]["delta"], &sent[3]["delta"], &sent[7]["delta"]), (&value!("d"), &value!("e"), &value!("f")));
+    assert_eq!(sent[5]["y"]["sequence_number"], 1);
     // Without events of Tollgate's own in between, everything is unchanged.
     assert_eq!(data(&out[..from])[2..], [delta(2, "a"), delta(3, "b"), delta(4, "c")]);
     assert_eq!(data(&out[..from])[1], alive(1));
@@ -170,8 +170,8 @@ fn configured_parameters_are_not_repeated() {
     whole(ModelEndpoint::RESPONSES, full.to_string().as_bytes(), &me, &mut out).unwrap();
     assert_eq!(json(std::str::from_utf8(&out).unwrap()), want);
     let event = value!({"type": "response.completed", "temperature": 3, "response": full});
-    let told = data(&same(&events(&[event]), &me).0);
-    assert_eq!(told, [value!({"type": "response.completed", "temperature": 3, "response": want})]);
+    let sent = data(&same(&events(&[event]), &me).0);
+    assert_eq!(sent, [value!({"type": "response.completed", "temperature": 3, "response": want})]);
     let mut broken = failed("response.failed");
     broken["response"]["service_tier"] = value!("flex");
     let (out, _, _) = same(&events(&[created(), broken]), &me);
@@ -239,8 +239,8 @@ fn turn_of_many_calls_takes_linear_time() {
 
 /// Nanoseconds of CPU time of this thread.
 pub(super) fn run_time() -> u64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    told.split_whitespace().next().unwrap().parse().unwrap()
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn marked(from: Shape, body: &Value) -> Value {

@@ -217,7 +217,7 @@ impl Strict {
         }
         let last = &events.last().unwrap()["response"];
         assert!(strict.open.is_none(), "an item stays open");
-        assert_eq!(last["output"], Value::Array(strict.done), "items as they were told");
+        assert_eq!(last["output"], Value::Array(strict.done), "items as they were sent");
         for path in ["/input_tokens_details/cached_tokens", "/output_tokens_details/reasoning_tokens"] {
             assert!(last["usage"].pointer(path).is_some_and(Value::is_u64), "{last}");
         }
@@ -435,10 +435,11 @@ fn developer_messages_keep_their_role() {
     let last = messages["messages"].as_array().unwrap().last().unwrap();
     assert!(last["content"][1]["text"].as_str().unwrap().contains("late"), "{messages}");
     let chat = ask(Shape::Responses, Shape::Chat, &body, &Capabilities::default()).0;
-    let told: Vec<_> = chat["messages"].as_array().unwrap().iter().map(|one| (&one["role"], &one["content"])).collect();
+    let messages: Vec<_> =
+        chat["messages"].as_array().unwrap().iter().map(|one| (&one["role"], &one["content"])).collect();
     let system = |text: &str| (value!("system"), value!(text));
-    for (at, text) in [(0, "top"), (1, "first"), (told.len() - 1, "late")] {
-        assert_eq!((told[at].0.clone(), told[at].1.clone()), system(text), "{chat}");
+    for (at, text) in [(0, "top"), (1, "first"), (messages.len() - 1, "late")] {
+        assert_eq!((messages[at].0.clone(), messages[at].1.clone()), system(text), "{chat}");
     }
 }
 

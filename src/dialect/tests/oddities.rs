@@ -3,7 +3,7 @@
 
 use super::endings::{SHAPES, run_stream};
 use super::property::{Answer, accumulate_chat, accumulate_messages, answer};
-use super::reports::told_by;
+use super::reports::fixture_of_stream;
 use super::*;
 use crate::base::rng::Rng;
 use crate::wire::ModelEndpoint;
@@ -151,7 +151,7 @@ fn said(way: (Shape, Shape), outcome: Outcome) -> Value {
         }
         _ => Value::Null,
     };
-    json!([told_by(way, outcome), put_together])
+    json!([fixture_of_stream(way, outcome), put_together])
 }
 
 #[test]
@@ -209,9 +209,9 @@ fn stream_without_its_end_is_never_complete_and_charged_as_reported() {
                 for end in ["[DONE]", "message_stop", "event: response.completed", "event: response.incomplete"] {
                     assert!(!out.contains(end), "seed {seed}, {from:?} to {to:?}: {out}");
                 }
-                let mut told = events.iter().filter(|event| event["usage"]["completion_tokens"].is_u64());
-                if let Some(told) = told.next_back().filter(|_| from == Shape::Chat) {
-                    assert_eq!(observed.reported.output, told["usage"]["completion_tokens"].as_u64(), "seed {seed}");
+                let mut with_usage = events.iter().filter(|event| event["usage"]["completion_tokens"].is_u64());
+                if let Some(last) = with_usage.next_back().filter(|_| from == Shape::Chat) {
+                    assert_eq!(observed.reported.output, last["usage"]["completion_tokens"].as_u64(), "seed {seed}");
                 }
             }
         }

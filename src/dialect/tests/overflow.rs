@@ -363,7 +363,7 @@ fn overflow(body: &str) -> Option<Overflow> {
 }
 
 /// Message and error body for a client of this format.
-fn told(to: Shape, body: &str) -> (String, String) {
+fn translated(to: Shape, body: &str) -> (String, String) {
     let text = read_error(body.as_bytes()).unwrap();
     let message = Overflow::of(&text).unwrap().message(to, ESTIMATE, CONTEXT, Some(&text.message));
     let words = ErrorWords {
@@ -404,7 +404,7 @@ fn overflows_of_all_providers_are_reported_with_their_numbers() {
                 ),
             };
             assert!(overflow(body).is_some(), "{provider} ({source})");
-            assert_eq!(told(to, body).0, want, "{provider} ({source}) to {to:?}");
+            assert_eq!(translated(to, body).0, want, "{provider} ({source}) to {to:?}");
         }
     }
 }
@@ -435,7 +435,7 @@ fn body_with_too_many_bytes_keeps_its_message() {
     let body = r#"{"type":"error","error":{"type":"request_too_large","message":"Request exceeds the maximum size"}}"#;
     for to in FORMATS {
         let want = "Request exceeds the maximum size (prompt is too long: context length exceeded)";
-        assert_eq!(told(to, body).0, want);
+        assert_eq!(translated(to, body).0, want);
     }
 }
 
@@ -450,20 +450,24 @@ fn rate_limits_and_other_errors_are_not_overflows() {
 fn error_inside_a_gateways_message_is_an_overflow() {
     for (source, body) in WRAPPED {
         assert!(overflow(body).is_some(), "{source}");
-        assert_eq!(told(Shape::Messages, body).0, "prompt is too long: 209303 tokens > 200000 maximum", "{source}");
+        assert_eq!(
+            translated(Shape::Messages, body).0,
+            "prompt is too long: 209303 tokens > 200000 maximum",
+            "{source}"
+        );
     }
 }
 
 #[test]
 fn quotation_before_the_providers_own_words_is_skipped() {
     let body = r#"{"error":{"message":"Model 'prompt is too long: 5 tokens > 3 maximum': prompt is too long: 9 tokens > 7 maximum"}}"#;
-    assert_eq!(told(Shape::Messages, body).0, "prompt is too long: 9 tokens > 7 maximum");
+    assert_eq!(translated(Shape::Messages, body).0, "prompt is too long: 9 tokens > 7 maximum");
 }
 
 #[test]
 fn members_of_llama_cpp_are_enough_for_its_numbers() {
     let body = r#"{"error":{"code":400,"message":"","n_prompt_tokens":13392,"n_ctx":8192}}"#;
-    assert_eq!(told(Shape::Messages, body).0, "prompt is too long: 13392 tokens > 8192 maximum");
+    assert_eq!(translated(Shape::Messages, body).0, "prompt is too long: 13392 tokens > 8192 maximum");
 }
 
 #[test]
@@ -516,7 +520,7 @@ fn tells_how_much(text: &str) -> bool {
 fn every_clients_pattern_matches_the_answer() {
     for (provider, _, body, (.., answer)) in ROWS {
         for to in FORMATS {
-            let (message, whole) = told(to, body);
+            let (message, whole) = translated(to, body);
             let (text, error) = (message.to_ascii_lowercase(), serde_json::from_str::<Value>(&whole).unwrap());
             let has = |words: &str| text.contains(words);
             let coded = error["error"]["code"] == "context_length_exceeded";

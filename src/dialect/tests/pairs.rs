@@ -140,11 +140,11 @@ fn tool_names_are_valid_for_providers_and_restored() {
         reply((provider, client), whole.as_bytes(), &state, &ME, &mut out).unwrap();
         let streamed = run_stream((provider, client), &state, &text);
         assert_eq!(streamed.result, Ok(()), "{way}: {}", streamed.out);
-        for (told, what) in [(String::from_utf8(out).unwrap(), "complete"), (streamed.out, "streamed")] {
+        for (text, what) in [(String::from_utf8(out).unwrap(), "complete"), (streamed.out, "streamed")] {
             for name in NAMES {
                 let name = value!({ "name": name }).to_string();
                 let name = &name[1..name.len() - 1];
-                assert!(told.contains(name), "{way}, {what}: {name} is missing in {told}");
+                assert!(text.contains(name), "{way}, {what}: {name} is missing in {text}");
             }
         }
     }

@@ -160,7 +160,7 @@ fn charged(to: Shape, observed: &ObservedUsage, shown: [u64; 4], same: bool) -> 
 }
 
 /// Result for a client, in the notation of a fixture.
-fn told(to: Shape, said: &[String; 2], calls: Calls, word: &str, tokens: [u64; 4]) -> Value {
+fn fixture_of(to: Shape, said: &[String; 2], calls: Calls, word: &str, tokens: [u64; 4]) -> Value {
     let [input, cached, written, output] = tokens;
     // Only chat clients read them without a check.
     let whole = |json: &str| if json.is_empty() && to != Shape::Chat { "{}".to_owned() } else { json.to_owned() };
@@ -196,7 +196,7 @@ fn complete((from, to): (Shape, Shape), body: &str) -> Value {
     gather_answer(to, &answer, &mut said);
     gather_calls(to, &answer, &mut calls);
     let tokens = charged(to, &observed, shown(to, &answer["usage"]), from == to);
-    told(to, &said, calls, &word_of(to, &answer.to_string()), tokens)
+    fixture_of(to, &said, calls, &word_of(to, &answer.to_string()), tokens)
 }
 
 fn streamed((from, to): (Shape, Shape), text: &str) -> Value {
@@ -207,11 +207,11 @@ fn streamed((from, to): (Shape, Shape), text: &str) -> Value {
         let cut = stream_for_every_way((from, to), &state, true, &ME, text);
         assert_eq!((&cut.out, &cut.result), (out, result));
     }
-    told_by((from, to), outcome)
+    fixture_of_stream((from, to), outcome)
 }
 
 /// Response that the client of a stream receives.
-pub(super) fn told_by((from, to): (Shape, Shape), Outcome { out, observed, result }: Outcome) -> Value {
+pub(super) fn fixture_of_stream((from, to): (Shape, Shape), Outcome { out, observed, result }: Outcome) -> Value {
     let (mut said, mut calls, mut reported) = (Default::default(), Calls::new(), Reported::default());
     let mut heads = Vec::new();
     for data in out.lines().filter_map(|line| line.strip_prefix("data: ")) {
@@ -239,7 +239,7 @@ pub(super) fn told_by((from, to): (Shape, Shape), Outcome { out, observed, resul
     match result {
         Ok(()) => {
             let tokens = charged(to, &observed, tokens, from == to);
-            told(to, &said, calls, &word, tokens)
+            fixture_of(to, &said, calls, &word, tokens)
         }
         Err(StreamFault::Malformed | StreamFault::Error(_)) => value!({"fails": true, "text": said[0]}),
         Err(other) => panic!("{other:?}\n{out}"),
@@ -403,8 +403,8 @@ fn every_report_is_answered_for_clients_of_every_format() {
                     "whole" => {
                         if case.input.starts_with('{') {
                             let written = unstreamed((from, to), &asked((from, to)), &case.input);
-                            let written =
-                                written.map_or(value!({"fails": true}), |outcome| told_by((from, to), outcome));
+                            let written = written
+                                .map_or(value!({"fails": true}), |outcome| fixture_of_stream((from, to), outcome));
                             assert_eq!(written, want, "{} as a stream to {to:?}", path.display());
                         }
                         complete((from, to), &case.input)

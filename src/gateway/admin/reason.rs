@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn every_failure_names_its_limit_field_name_or_cause() {
         let second = r#""failed":[{"target":"a/m","cause":"connect: refused","us":9}],"target":"b/m","attempts":2"#;
-        for (members, told) in [
+        for (members, expected) in [
             (r#""status":200"#, None),
             (&*format!(r#""status":200,{second}"#), Some("attempt 2 succeeded; a/m: connect: refused")),
             (r#""status":429,"error":"rate_limit_error","limit":"tokens""#, Some("limit: tokens of the key")),
@@ -100,7 +100,7 @@ mod tests {
             (r#""status":401,"error":"authentication_error""#, Some("authentication_error")),
         ] {
             let line = format!("{{{members}}}");
-            assert_eq!(reason(Raw::new(line.as_bytes())).as_deref(), told, "{line}");
+            assert_eq!(reason(Raw::new(line.as_bytes())).as_deref(), expected, "{line}");
         }
     }
 }

@@ -515,7 +515,7 @@ mod tests {
     #[test]
     fn end_is_rounded_up_to_a_whole_second() {
         let now = Unix(1_795_158_000_400);
-        let told = |micros: u64| on_wall(Mono(5_000_000 + micros), Mono(5_000_000), now).0 - 1_795_158_000_000;
-        assert_eq!([0, 1, 600_000, 600_001, 1_500_000].map(told), [1000, 1000, 1000, 2000, 2000]);
+        let shown = |micros: u64| on_wall(Mono(5_000_000 + micros), Mono(5_000_000), now).0 - 1_795_158_000_000;
+        assert_eq!([0, 1, 600_000, 600_001, 1_500_000].map(shown), [1000, 1000, 1000, 2000, 2000]);
     }
 }

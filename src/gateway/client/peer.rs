@@ -14,13 +14,13 @@ const HOPS_MAX: usize = 32;
 pub(crate) struct Peers {
     sockets: Vec<Ipv6Addr>,
     /// Clients named by trusted proxies at the beginning of their connections; empty if no proxy does that.
-    told: Vec<Option<Ipv6Addr>>,
+    proxied: Vec<Option<Ipv6Addr>>,
 }
 
 impl Peers {
     /// Creates a table with room for `clients`; see [`crate::base::slots::Slots::with_room`].
     pub(crate) fn with_room(clients: usize) -> Peers {
-        Peers { sockets: Vec::with_capacity(clients), told: Vec::new() }
+        Peers { sockets: Vec::with_capacity(clients), proxied: Vec::new() }
     }
 
     /// Records that a client has connected from `peer`.
@@ -30,16 +30,16 @@ impl Peers {
             self.sockets.resize(slot + 1, Ipv6Addr::UNSPECIFIED);
         }
         self.sockets[slot] = peer;
-        self.told.get_mut(slot).map(Option::take);
+        self.proxied.get_mut(slot).map(Option::take);
     }
 
     /// Records the client named by a trusted proxy.
-    pub(crate) fn told(&mut self, client: ClientId, peer: Ipv6Addr) {
+    pub(crate) fn set_proxied(&mut self, client: ClientId, peer: Ipv6Addr) {
         let slot = client.slot as usize;
-        if self.told.len() <= slot {
-            self.told.resize(slot + 1, None);
+        if self.proxied.len() <= slot {
+            self.proxied.resize(slot + 1, None);
         }
-        self.told[slot] = Some(peer);
+        self.proxied[slot] = Some(peer);
     }
 
     /// Returns the peer of a client's socket.
@@ -50,7 +50,7 @@ impl Peers {
     /// Returns the caller's address.
     #[inline]
     pub(crate) fn of(&self, client: ClientId) -> Ipv6Addr {
-        self.told.get(client.slot as usize).copied().flatten().unwrap_or_else(|| self.socket(client))
+        self.proxied.get(client.slot as usize).copied().flatten().unwrap_or_else(|| self.socket(client))
     }
 }
 

@@ -359,10 +359,10 @@ mod tests {
         assert_eq!(rest.ends(now), Some(now.after(second * 5)), "a success forgives");
         assert!(!rest.ended(false, now), "what was sent before it began says nothing");
         assert!(rest.ended(true, now) && rest.ends(now).is_none());
-        for (told, kept) in [(0, 1), (17, 17), (86_400, 3600)] {
+        for (asked, kept) in [(0, 1), (17, 17), (86_400, 3600)] {
             let mut rest = Rest::default();
             rest.begin(
-                &RateLimitHeaders { wait: Some(second * told), ..RateLimitHeaders::default() },
+                &RateLimitHeaders { wait: Some(second * asked), ..RateLimitHeaders::default() },
                 most,
                 false,
                 now,

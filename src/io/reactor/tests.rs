@@ -407,8 +407,8 @@ fn names_and_literal_addresses_are_answered() {
     let world = World::new();
     for (host, loopback) in [("localhost", true), ("127.0.0.1", true), ("[::1]", true), ("no such.invalid", false)] {
         world.order(Order::Act(Action::Resolve { host: host.into(), port: 80 }));
-        let Heard::Reply(Reply::Named { host: told, port: 80, addrs }) = world.next() else { panic!() };
-        assert_eq!(&*told, host);
+        let Heard::Reply(Reply::Named { host: named, port: 80, addrs }) = world.next() else { panic!() };
+        assert_eq!(&*named, host);
         let addrs = addrs.unwrap_or_default();
         assert_eq!(!addrs.is_empty() && addrs.iter().all(|addr| addr.ip().is_loopback()), loopback, "{host}");
     }
@@ -444,11 +444,11 @@ fn many_concurrent_connections_are_all_accepted() {
     for (number, mut socket) in sockets.iter().enumerate() {
         socket.write_all(&(number as u32).to_le_bytes()).unwrap();
     }
-    let (mut accepted, mut told) = (0, std::collections::BTreeSet::new());
-    while told.len() < count {
+    let (mut accepted, mut received) = (0, std::collections::BTreeSet::new());
+    while received.len() < count {
         match world.next() {
             Heard::Accepted(_) => accepted += 1,
-            Heard::Bytes(_, bytes) => drop(told.insert(bytes)),
+            Heard::Bytes(_, bytes) => drop(received.insert(bytes)),
             other => panic!("{other:?}"),
         }
     }

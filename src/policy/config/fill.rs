@@ -7,7 +7,7 @@ use super::providers::Provider;
 use crate::base::hash::mix_bytes;
 use crate::base::order;
 use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, Model, SHARE, Target, context_text};
-use crate::policy::counters::ListTold;
+use crate::policy::counters::DiscoveredModel;
 use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::Timeouts;
 use crate::wire::ModelEndpoint;
@@ -44,19 +44,19 @@ impl Config {
     }
 
     /// All lists, for the next process.
-    pub fn lists(&self) -> Vec<ListTold> {
-        let mut told = Vec::new();
+    pub fn lists(&self) -> Vec<DiscoveredModel> {
+        let mut models = Vec::new();
         for provider in &self.providers {
-            told.extend(provider.listed.iter().map(|one| (provider.name.clone(), one.model.clone(), one.context)));
+            models.extend(provider.listed.iter().map(|one| (provider.name.clone(), one.model.clone(), one.context)));
         }
-        told
+        models
     }
 
     /// Takes over the lists of the previous process, for providers without a list. Returns false if there are none.
-    pub fn take_lists(&mut self, told: &[ListTold]) -> bool {
+    pub fn take_lists(&mut self, lists: &[DiscoveredModel]) -> bool {
         let mut taken = false;
         for provider in self.providers.iter_mut().filter(|one| one.discover.is_some() && one.listed.is_empty()) {
-            let own = told.iter().filter(|(name, ..)| *name == provider.name);
+            let own = lists.iter().filter(|(name, ..)| *name == provider.name);
             provider.listed =
                 own.map(|(_, model, context)| Listed { model: model.clone(), context: *context }).collect();
             taken |= !provider.listed.is_empty();

@@ -140,8 +140,8 @@ mod tests {
             let config = parsed(written, "https://a.test/v1").unwrap();
             let page = effective(&config);
             assert!(page.contains(&format!("{shown}\n")), "{page}");
-            for told in [page, format!("{config:?}")] {
-                assert!(!told.contains("s3cret") && !told.contains("bWU6"), "{told}");
+            for shown in [page, format!("{config:?}")] {
+                assert!(!shown.contains("s3cret") && !shown.contains("bWU6"), "{shown}");
             }
         }
         for wrong in [

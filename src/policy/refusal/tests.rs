@@ -109,12 +109,12 @@ fn amounts_of_money_needed_are_rounded_up_and_amounts_left_down() {
         let (kind, whose, window) = (LimitKind::Budget, Whose::Group("research".into()), Duration::from_secs(60));
         Limit { kind, by, whose, value: 1, window, reset: Unix(0), retry_after: 1 }.message()
     };
-    let told = |need, left| {
+    let expected = |need, left| {
         format!("the request needs up to ${need} of the budget of group `research`, of which ${left} is left")
     };
-    assert_eq!(text(16_000_000_000, 420_000_000), told("16.00", "0.42"));
-    assert_eq!(text(1_638_400_001, 1_000_001_999), told("1.638401", "1.000001"));
-    assert_eq!(text(1_000_000_001, 0), told("1.000001", "0.00"));
+    assert_eq!(text(16_000_000_000, 420_000_000), expected("16.00", "0.42"));
+    assert_eq!(text(1_638_400_001, 1_000_001_999), expected("1.638401", "1.000001"));
+    assert_eq!(text(1_000_000_001, 0), expected("1.000001", "0.00"));
 }
 
 #[test]

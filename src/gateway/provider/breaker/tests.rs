@@ -162,13 +162,13 @@ fn server_failure_affects_all_credentials_and_lack_of_capacity_one() {
     let now = Mono(SECOND);
     assert!(breakers.succeeded(&targets[1], false, now));
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(0));
-    let told = |wait| RateLimitHeaders { wait: Some(Duration::from_secs(wait)), ..NOTHING };
-    assert_eq!(breakers.rest(&targets[0], &told(20), false, now), Some(Duration::from_secs(20)));
-    assert_eq!(breakers.rest(&targets[0], &told(20), false, now), None, "it rested before");
+    let retry_after = |wait| RateLimitHeaders { wait: Some(Duration::from_secs(wait)), ..NOTHING };
+    assert_eq!(breakers.rest(&targets[0], &retry_after(20), false, now), Some(Duration::from_secs(20)));
+    assert_eq!(breakers.rest(&targets[0], &retry_after(20), false, now), None, "it rested before");
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(1));
     assert_eq!(breakers.choose(&targets, &ask(0b10, now)), Some(2));
-    breakers.rest(&targets[1], &told(30), false, now);
-    breakers.rest(&targets[2], &told(10), false, now);
+    breakers.rest(&targets[1], &retry_after(30), false, now);
+    breakers.rest(&targets[2], &retry_after(10), false, now);
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(2), "all rest: the one that is there again first");
     assert_eq!(breakers.choose(&targets, &ask(0b100, now)), None, "but no second one");
     assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)));
@@ -224,11 +224,11 @@ fn cool_downs_are_passed_to_a_process_with_another_clock() {
     before.rest(&targets[0], &RateLimitHeaders { wait: Some(Duration::from_secs(40)), ..NOTHING }, false, now.mono);
     before.refused(&targets[1], None, false, now.mono);
     before.heard(&targets[2], &[0; ALLOWANCES], Some(&spent(50)), now.mono);
-    let told = before.cool_downs(now);
-    assert_eq!(told.len(), 3);
+    let cool_downs = before.cool_downs(now);
+    assert_eq!(cool_downs.len(), 3);
     let mut after = Breakers::default();
     let later = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 10_000) };
-    told.iter().for_each(|rest| after.take_cool_down(rest, later));
+    cool_downs.iter().for_each(|rest| after.take_cool_down(rest, later));
     let there = |breakers: &mut Breakers, at: usize| {
         let index = breakers.index(&targets[at].label);
         breakers.there_from(index, &[1; ALLOWANCES], later.mono)
@@ -238,7 +238,7 @@ fn cool_downs_are_passed_to_a_process_with_another_clock() {
     assert_eq!(there(&mut after, 2), Some(Mono(40 * SECOND)));
     let past = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 3_600_000) };
     let mut late = Breakers::default();
-    told.iter().for_each(|rest| late.take_cool_down(rest, past));
+    cool_downs.iter().for_each(|rest| late.take_cool_down(rest, past));
     assert_eq!(late.cool_downs(past), []);
 }
 
@@ -609,7 +609,7 @@ fn cool_down_has_its_beginning_and_its_own_cause() {
     let now = Now { mono: Mono(0).after(second * 9), unix: at(9) };
     let mut after = Breakers::default();
     let later = Now { mono: Mono(0).after(second * 1000), unix: at(10) };
-    breakers.cool_downs(now).iter().for_each(|told| after.take_cool_down(told, later));
+    breakers.cool_downs(now).iter().for_each(|rest| after.take_cool_down(rest, later));
     let rest = after.standing(&targets[1], later.mono, later.unix).cool_down.unwrap();
     assert_eq!((later.wall(rest.begun), rest.cause), (at(5), None));
 }

@@ -226,8 +226,8 @@ fn a_wrong_name_an_unknown_authority_and_a_plain_server_fail_the_handshake() {
     // Closed or reset, depending on when the first bytes arrive.
     let (plain, conn) = dial(&world, 1);
     drop(plain);
-    let Heard::Reply(Reply::DialFailed(told, DialError::Tls(why))) = world.next() else { panic!() };
-    assert!(told == conn && why.ends_with("in the handshake"), "{why}");
+    let Heard::Reply(Reply::DialFailed(failed, DialError::Tls(why))) = world.next() else { panic!() };
+    assert!(failed == conn && why.ends_with("in the handshake"), "{why}");
 }
 
 #[test]

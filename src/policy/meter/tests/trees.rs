@@ -193,8 +193,8 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
     let spend = |meter: &mut Meter, now: &str, nano: u64| {
         let hold = meter.admit(payer, at(now), money(nano)).unwrap();
         meter.settle(hold, money(nano));
-        let told = meter.take_news().into_iter();
-        told.map(|news| (news.of, news.percent)).collect::<Vec<_>>()
+        let taken = meter.take_news().into_iter();
+        taken.map(|news| (news.of, news.percent)).collect::<Vec<_>>()
     };
     let labs = |percent| (BudgetOf::Group("labs".into()), percent);
     assert_eq!(spend(&mut meter, NOW, 79), []);
@@ -205,13 +205,13 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
     meter.configure(&groups(&[("labs", "")], |_, limits| limits.budget = 1_000), at("2026-12-01"));
     assert_eq!(meter.take_news(), []);
     meter.configure(&groups(&[("labs", "")], |_, limits| limits.budget = 120), at("2026-12-01"));
-    let told = meter.take_news();
-    assert_eq!((told.len(), told[0].percent, told[0].status), (1, 80, BudgetStatus { used: 100, total: 120 }));
+    let news = meter.take_news();
+    assert_eq!((news.len(), news[0].percent, news[0].status), (1, 80, BudgetStatus { used: 100, total: 120 }));
     let mut now_with = |budget: u64| {
         let plan = Plan { budget, ..Plan::unlimited("p") };
         meter.rebudget(Payer { plan: &plan, ..payer }, at("2026-12-01"));
-        let told = meter.take_news().into_iter();
-        told.map(|news| (news.of, news.percent, news.status.total)).collect::<Vec<_>>()
+        let taken = meter.take_news().into_iter();
+        taken.map(|news| (news.of, news.percent, news.status.total)).collect::<Vec<_>>()
     };
     let key = |percent, total| (BudgetOf::Key(KEY), percent, total);
     assert_eq!(now_with(1_000), [], "an unchanged budget causes no report");
@@ -225,9 +225,9 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
     let plan = Plan { budget: 101, ..Plan::unlimited("p") };
     meter.report_passed(Payer { plan: &plan, ..payer }, at("2026-12-01"));
     meter.report_passed_groups(at("2026-12-01"));
-    let told = meter.take_news().into_iter();
-    let told: Vec<_> = told.map(|news| (news.of == BudgetOf::Key(KEY), news.percent, news.fresh)).collect();
-    assert_eq!(told, [(true, 50, false), (true, 80, false), (false, 50, false), (false, 80, false)]);
+    let taken = meter.take_news().into_iter();
+    let news: Vec<_> = taken.map(|news| (news.of == BudgetOf::Key(KEY), news.percent, news.fresh)).collect();
+    assert_eq!(news, [(true, 50, false), (true, 80, false), (false, 50, false), (false, 80, false)]);
 }
 
 #[test]
