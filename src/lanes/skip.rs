@@ -49,33 +49,29 @@ static MARKS: [u8; 256] = {
     marks
 };
 
-/// Like [`to_special`], 64 bytes at a time.
+/// Like [`to_special`], 64 bytes at a time. The byte after them is read, too: it may end an escape.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
-    'blocks: while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
-        let mut marks = wide_mask(block, is_special);
+    while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<{ WIDE + 1 }>()) {
+        let mut marks = wide_mask(block.first_chunk().unwrap_or(&[0; WIDE]), is_special);
+        let mut next = at + WIDE;
         while marks != 0 {
             let place = marks.trailing_zeros() as usize;
             marks &= marks - 1;
-            if block[place] != b'\\' {
-                return at + place;
-            }
-            // The next block begins with the escape.
-            let Some(letter) = block.get(place + 1) else {
-                at += WIDE - 1;
-                continue 'blocks;
-            };
-            // The most frequent one.
-            if *letter == b'n' {
+            let letter = block[place + 1];
+            // The most frequent escape, in one comparison.
+            if [block[place], letter] == *b"\\n" {
                 continue;
             }
-            match MARKS[usize::from(*letter)] {
-                0 => return at + place,
+            match MARKS[usize::from(letter)] {
+                1 | 2 if block[place] != b'\\' => return at + place,
                 1 => {}
-                _ => marks &= marks - 1,
+                2 if place == WIDE - 1 => next += 1,
+                2 => marks &= marks - 1,
+                _ => return at + place,
             }
         }
-        at += WIDE;
+        at = next;
     }
     to_special(buf, at)
 }
