@@ -67,8 +67,9 @@ impl Kind<u64> for ContextSize {
 #[derive(Clone, Debug)]
 pub struct Catalog {
     models: Vec<Model>,
-    by_id: HashMap<Arc<str>, usize, ahash::RandomState>,
-    by_alias: HashMap<Arc<str>, usize, ahash::RandomState>,
+    /// By bytes, since the bytes of a request would have to be checked again to become text.
+    by_id: HashMap<Arc<[u8]>, usize, ahash::RandomState>,
+    by_alias: HashMap<Arc<[u8]>, usize, ahash::RandomState>,
     /// Prefixes of the aliases that end in `*`, the longest first.
     by_start: Vec<(Arc<str>, usize)>,
     default: Option<usize>,
@@ -82,7 +83,7 @@ impl Catalog {
         // safe.
         let mut by_id = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
         for (index, model) in models.iter().enumerate() {
-            by_id.insert(model.id.clone(), index);
+            by_id.insert(Arc::from(model.id.clone()), index);
         }
         let mut by_alias = HashMap::with_hasher(by_id.hasher().clone());
         let mut by_start: Vec<(Arc<str>, usize)> = Vec::new();
@@ -91,7 +92,7 @@ impl Catalog {
         {
             match alias.strip_suffix('*') {
                 Some(start) => by_start.push((start.into(), index)),
-                None => drop(by_alias.insert(alias.as_str().into(), index)),
+                None => drop(by_alias.insert(alias.as_bytes().into(), index)),
             }
         }
         order::by_key(&mut by_start, |(start, _)| (u64::MAX - start.len() as u64, 0));
@@ -101,16 +102,16 @@ impl Catalog {
     /// Index of the model that a client requests as `name`: its id, one of its aliases, or an alias with `*` that
     /// matches. The longest such alias wins.
     #[inline]
-    pub fn asked(&self, name: &str) -> Option<usize> {
-        self.find(name)
-            .or_else(|| self.by_alias.get(name).copied())
-            .or_else(|| self.by_start.iter().find(|(start, _)| name.starts_with(&**start)).map(|(_, index)| *index))
+    pub fn asked(&self, name: impl AsRef<[u8]>) -> Option<usize> {
+        let (name, starts) = (name.as_ref(), &self.by_start);
+        let named = self.by_id.get(name).or_else(|| self.by_alias.get(name)).copied();
+        named.or_else(|| starts.iter().find(|(start, _)| name.starts_with(start.as_bytes())).map(|(_, index)| *index))
     }
 
     /// Index of the model with this id.
     #[inline]
     pub fn find(&self, id: &str) -> Option<usize> {
-        self.by_id.get(id).copied()
+        self.by_id.get(id.as_bytes()).copied()
     }
 
     /// The model at `index`, as given by [`Catalog::find`] or [`Catalog::default_model`].

@@ -161,15 +161,16 @@ impl Fields {
         self.model.map(|name| name.of(body)).filter(|name| name.len() > NAME_BYTES_MAX)?.get(..NAME_BYTES_MAX)
     }
 
-    /// The model's name, unless it is too long; `scratch` is used if the name has escapes.
-    pub fn model_name<'a>(&self, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Option<&'a str> {
+    /// The model's name in UTF-8, which the scan has checked, unless it is too long; `scratch` is used if the name has
+    /// escapes.
+    pub fn model_name<'a>(&self, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let raw = self.model.map(|name| name.of(body)).filter(|name| name.len() <= NAME_BYTES_MAX)?;
         if !has_escape(raw) {
-            return std::str::from_utf8(raw).ok();
+            return Some(raw);
         }
         scratch.clear();
         unescape(raw, scratch);
-        std::str::from_utf8(scratch).ok()
+        Some(scratch)
     }
 
     /// Number of answers requested; each ends separately in a stream.

@@ -286,9 +286,12 @@ fn repeated_key_is_refused_also_when_escaped() {
 fn model_is_found_also_when_escaped() {
     let body = r#"{"mod\u0065l":"org\/sm\u0061ll","messages":[{"role":"user","content":"x"}]}"#;
     let fields = check(ModelEndpoint::CHAT, body).unwrap();
-    assert_eq!(fields.model_name(body.as_bytes(), &mut Vec::new()), Some("org/small"));
+    assert_eq!(fields.model_name(body.as_bytes(), &mut Vec::new()), Some(&b"org/small"[..]));
     let body = r#"{"model":"small","messages":[{"role":"user","content":"x"}]}"#;
-    assert_eq!(check(ModelEndpoint::CHAT, body).unwrap().model_name(body.as_bytes(), &mut Vec::new()), Some("small"));
+    assert_eq!(
+        check(ModelEndpoint::CHAT, body).unwrap().model_name(body.as_bytes(), &mut Vec::new()),
+        Some(&b"small"[..])
+    );
     assert_eq!(chat("").unwrap().model_name(b"", &mut Vec::new()), None);
 }
 

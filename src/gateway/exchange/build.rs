@@ -202,7 +202,7 @@ pub(super) fn promise_named(
     match draft.head.framing {
         Framing::Length(length) if cx.is_long(usize::try_from(length).unwrap_or(usize::MAX)) => {
             let (fields, mut scratch) = (draft.scan.fields(), Vec::new());
-            let name = fields.model_name(body, &mut scratch).map(str::to_owned);
+            let name = fields.model_name(body, &mut scratch).map(|name| String::from_utf8_lossy(name).into_owned());
             name.map_or(Ok(()), |name| promise_translation(request, draft, length, Some(&name), cx))
         }
         _ => Ok(()),

@@ -40,19 +40,18 @@ impl RequestJob {
             Some(name) => match catalog.asked(name) {
                 Some(index) => index,
                 None => {
-                    let refusal = Refusal::unknown_model(name);
-                    let name = name.to_owned();
+                    let name = String::from_utf8_lossy(name).into_owned();
                     self.notes.note_asked(&self.request, &name);
-                    return Err(refusal);
+                    return Err(Refusal::unknown_model(&name));
                 }
             },
             None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
         if !call.cx.access.keys.get(key).kind.scope.allows_model(&model.id) {
-            let asked = asked_name.unwrap_or(&model.id).to_owned();
-            self.notes.note_asked(&self.request, &asked);
-            return Err(Refusal::model_scope(asked_name));
+            let (asked, id) = (asked_name.map(|name| String::from_utf8_lossy(name).into_owned()), model.id.clone());
+            self.notes.note_asked(&self.request, asked.as_deref().unwrap_or(&id));
+            return Err(Refusal::model_scope(asked.as_deref()));
         }
         let family = |one: ModelEndpoint| {
             one.as_passthrough().map(|passthrough| ModelEndpoint::passthrough(passthrough.family()))
