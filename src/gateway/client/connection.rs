@@ -268,6 +268,12 @@ impl ClientConnection {
         }
     }
 
+    /// True if bytes that were received before the last answer may lead to an event.
+    #[inline]
+    pub(crate) fn has_input(&self) -> bool {
+        self.inbound.has_pending() || self.phase == Phase::Discard
+    }
+
     /// Returns the next event of the received bytes. Call it until it returns none, except after an incomplete body:
     /// there is no further event before more bytes arrive.
     pub(crate) fn next(
@@ -285,7 +291,7 @@ impl ClientConnection {
             self.await_head(self.idle_timeout(server, false), pool, now);
         }
         match self.phase {
-            Phase::Head if self.is_full() => None,
+            Phase::Head if !self.inbound.has_pending() || self.is_full() => None,
             Phase::Head if self.marks / BEGUN == PIPELINE_BURST => self.pause(),
             Phase::Head => match self.inbound.head_like(pool, server.max_header, Some(templates)) {
                 Ok(Some(head)) => {
@@ -294,7 +300,7 @@ impl ClientConnection {
                     Some(ClientEvent::Head(head))
                 }
                 Ok(None) => {
-                    if !self.has(READING) && self.inbound.has_pending() {
+                    if !self.has(READING) {
                         self.marks |= READING;
                         self.wait = now.after(server.header_timeout);
                     }
@@ -314,7 +320,7 @@ impl ClientConnection {
     /// Makes the next pipelined request wait, if there is one. It has begun to arrive, so the connection is not idle.
     #[cold]
     fn pause(&mut self) -> Option<ClientEvent> {
-        if self.is_paused() || !self.inbound.has_pending() {
+        if self.is_paused() {
             return None;
         }
         self.marks |= READING | PAUSED;

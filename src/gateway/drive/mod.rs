@@ -172,9 +172,8 @@ impl Driver {
 
     /// Performs the effects of the end of an exchange.
     fn perform_end(&mut self, id: ExchangeId, effect: Effect) {
-        // Kept in place: unpacking would copy it once more.
-        let mut removed = self.exchanges.remove(id);
-        let Some(exchange) = &mut removed else { return };
+        // It ends in its slot: to remove it first would copy it.
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let cid = exchange.job.request.client;
         if let Some(client) = self.clients.table.get_mut(cid) {
             client.exchange = None;
@@ -196,7 +195,10 @@ impl Driver {
             }
             _ => debug_assert!(false, "this effect ends nothing"),
         }
-        self.clients.queue.push_back(Next::Advance(cid));
+        self.exchanges.discard(id);
+        if self.clients.table.get(cid).is_some_and(ClientConnection::has_input) {
+            self.clients.queue.push_back(Next::Advance(cid));
+        }
     }
 
     /// Sets a client's one timer to its earliest deadline, those of its exchange included.
