@@ -72,8 +72,8 @@ impl Attempting {
         }
         let encoding = head.content_encoding.of(bytes).trim_ascii();
         // Some servers write `none`.
-        let plain: [&[u8]; 3] = [b"", b"identity", b"none"];
-        if !plain.iter().any(|word| encoding.eq_ignore_ascii_case(word)) {
+        let plain: [&[u8]; 2] = [b"identity", b"none"];
+        if !encoding.is_empty() && !plain.iter().any(|word| encoding.eq_ignore_ascii_case(word)) {
             return Err(FaultKind::BadBody(ENCODED));
         }
         let content_type = head.content_type.of(bytes).trim_ascii();

@@ -93,14 +93,17 @@ impl RequestJob {
         };
         let passed = authorize(head, bytes, &mut context, &mut request.found);
         request.meta.captured = context.captured;
-        if let Err(refusal) = &passed {
-            let prefix = &cx.setup.config.server.key_prefix;
-            let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
-            let ended = shown.and_then(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
-            self.notes.note_head(&self.request, refusal, head, bytes, ended);
-            self.request.attribute_head(head, bytes, cx);
-        }
-        passed
+        // A refusal is large: the result is not copied as a whole.
+        let refusal = match passed {
+            Ok(endpoint) => return Ok(endpoint),
+            Err(refusal) => refusal,
+        };
+        let prefix = &cx.setup.config.server.key_prefix;
+        let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
+        let ended = shown.and_then(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
+        self.notes.note_head(&self.request, &refusal, head, bytes, ended);
+        self.request.attribute_head(head, bytes, cx);
+        Err(refusal)
     }
 }
 
