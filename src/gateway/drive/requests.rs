@@ -8,7 +8,7 @@ use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::{Action, Ending, Shut};
 use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
-use crate::gateway::client::{ClientEvent, Oddity};
+use crate::gateway::client::{ClientConnection, ClientEvent, Oddity};
 use crate::gateway::exchange::{
     ClientMessage, DriverCall, Endpoint, Exchange, ExchangeEvent, Flow, Outcome, Readiness,
 };
@@ -44,9 +44,15 @@ impl Driver {
                 client.next(server, &mut self.clients.head_templates, &mut self.cx.memory.pool, self.cx.now.mono);
             // By reference, because moving a head costs a copy.
             let Some(event) = &event else { break };
-            let is_part = matches!(event, ClientEvent::Body { complete: false });
+            let &ClientEvent::Body { complete } = event else {
+                self.client_event(id, event);
+                continue;
+            };
             self.client_event(id, event);
-            if is_part && self.clients.table.get(id).is_some_and(|client| client.exchange.is_some() || client.admin) {
+            // The exchange waits for more of its body, or answers; an answer that has ended may be followed by the next
+            // request.
+            let waits = |client: &ClientConnection| client.exchange.is_some() || (client.admin && !complete);
+            if self.clients.table.get(id).is_some_and(waits) {
                 break;
             }
         }

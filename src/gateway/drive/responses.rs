@@ -166,11 +166,18 @@ impl Driver {
         let Some(provider) = self.providers.table.get_mut(id) else { return false };
         let wrote = provider.wrote(count, &mut self.cx.memory.pool);
         match (wrote, provider.exchange) {
-            (Some(true), Some(exchange)) => self.tell(exchange, ExchangeEvent::Sent),
+            (Some(true), Some(exchange)) => self.request_sent(exchange),
             (Some(false), Some(exchange)) => self.write_request(exchange, id, false),
             _ => {}
         }
         true
+    }
+
+    fn request_sent(&mut self, id: ExchangeId) {
+        let Some(Exchange { job, state }) = self.exchanges.get_mut(id) else { return };
+        let (effect, key) = (state.sent(job, &mut self.cx), job.request.found.key);
+        self.perform(id, effect);
+        self.cx.free_heavy(key);
     }
 
     /// Handles bytes from a provider: those of an answer's body are passed on as far as they are currently accepted.

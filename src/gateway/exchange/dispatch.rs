@@ -61,8 +61,6 @@ impl Exchange {
             (State::Attempting(attempting), ExchangeEvent::Dialed(id)) => {
                 return attempting.dialed(job, id, call);
             }
-            (State::Attempting(attempting), ExchangeEvent::Sent) => return attempting.sent(job, call.cx.now.mono),
-            (State::Answering(answering), ExchangeEvent::Sent) => return answering.sent(call.cx),
             (State::Answering(answering), ExchangeEvent::Whole(body)) => match answering.whole(job, body, call) {
                 Ok(effect) => return effect,
                 Err(over) => std::mem::take(answering).over(*over, job, call),
@@ -87,7 +85,7 @@ impl Exchange {
             }
             // The connection watches an arriving body; an ended response has no deadline.
             (State::Reading { .. }, ExchangeEvent::Due(_)) => return Effect::Nothing,
-            (State::Committing(_), ExchangeEvent::Drained | ExchangeEvent::Sent) => return Effect::Nothing,
+            (State::Committing(_), ExchangeEvent::Drained) => return Effect::Nothing,
             (
                 State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
                 ExchangeEvent::Drained,
@@ -334,6 +332,15 @@ impl State {
                 job.write_request(draft, begins, message, room, out)
             }
             _ => true,
+        }
+    }
+
+    /// The request has been written completely. No state ends by this, so it is no event.
+    pub(crate) fn sent(&mut self, job: &mut RequestJob, cx: &mut Cx) -> Effect {
+        match self {
+            State::Attempting(attempting) => attempting.sent(job, cx.now.mono),
+            State::Answering(answering) => answering.sent(cx),
+            _ => Effect::Nothing,
         }
     }
 

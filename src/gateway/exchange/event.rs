@@ -47,8 +47,6 @@ pub(crate) enum ExchangeEvent<'a> {
     DialFailed(ProviderId, DialError),
     /// The secret that the provider has refused has been read again.
     Renewed,
-    /// The request has been written completely.
-    Sent,
     /// The head of the response, and the bytes that it refers to.
     Head(&'a ResponseHead, &'a [u8]),
     /// A complete, non-streamed answer at once, see [`super::state::Answering::reads_at_once`].

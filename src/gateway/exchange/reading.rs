@@ -38,10 +38,12 @@ impl Exchange {
             // More is not held.
             declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);
         }
+        let mut promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
+        if promised.is_ok() {
+            promised = promise_translation(&self.job.request, &mut draft, declared, None, cx);
+        }
         self.state = State::Reading { draft };
-        let Exchange { job, state: State::Reading { draft } } = self else { return Ok(()) };
-        cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool)?;
-        promise_translation(&job.request, draft, declared, None, cx)
+        promised
     }
 }
 

@@ -37,7 +37,7 @@ transitions! {
     "Queued" "Due" => "Queued, end"
     "Queued" "Count, Drained" => "Queued"
     "Attempting" "Named, DialFailed, Renewed, Failed, Due" => "Translating, Queued, Attempting, end"
-    "Attempting" "Dialed, Sent, Count, Drained" => "Attempting"
+    "Attempting" "Dialed, Count, Drained" => "Attempting"
     "Attempting" "Body" => "Attempting, end"
     "Attempting" "Refused" => "end"
     "Attempting" "Head" => "Translating, Queued, Attempting, Answering, end"
@@ -46,9 +46,9 @@ transitions! {
     "Answering" "Refused" => "end"
     "Answering" "Whole" => "Translating, Queued, Attempting, Answering, Committing, end"
     "Answering" "Failed" => "Translating, Queued, Attempting, end"
-    "Answering" "Sent, Room, Drained, Count" => "Answering"
+    "Answering" "Room, Drained, Count" => "Answering"
     "Committing" "Committed, NotCommitted, Due" => "end"
-    "Committing" "Sent, Drained, Body, Refused" => "Committing"
+    "Committing" "Drained, Body, Refused" => "Committing"
     "any" "Left, Stopped" => "end"
 }
 
@@ -130,7 +130,7 @@ mod tests {
     fn step_that_is_not_in_the_table_is_found() {
         assert!(is_listed("Reading", "Body", "Reserving") && is_listed("Queued", "Left", "end"));
         assert!(!is_listed("Reading", "Body", "Committing") && !is_listed("Queued", "Left", "Queued"));
-        assert!(!is_listed("Reading", "Sent", "Reading") && !is_listed("Ended", "Due", "end"));
+        assert!(!is_listed("Reading", "Dialed", "Reading") && !is_listed("Ended", "Due", "end"));
     }
 
     #[test]
