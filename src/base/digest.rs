@@ -16,16 +16,28 @@ pub fn hex_into(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Returns eight hexadecimal digits, computed all at once: a digit in each byte, those over nine shifted to the
-/// letters.
+/// Returns the hexadecimal digits of an id. The compiler computes all of them at once.
 #[inline]
-pub fn hex_word(value: u32) -> [u8; 8] {
-    let mut digits = u64::from(value);
-    digits = (digits << 16 | digits) & 0x0000_ffff_0000_ffff;
-    digits = (digits << 8 | digits) & 0x00ff_00ff_00ff_00ff;
-    digits = (digits << 4 | digits) & 0x0f0f_0f0f_0f0f_0f0f;
-    let letters = (digits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
-    (digits + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
+pub fn hex_id(id: [u8; 16]) -> [u8; 32] {
+    let digit = |value: u8| value + if value > 9 { b'a' - 10 } else { b'0' };
+    let mut text = [0; 32];
+    for (digits, byte) in text.as_chunks_mut().0.iter_mut().zip(id) {
+        *digits = [digit(byte >> 4), digit(byte & 15)];
+    }
+    text
+}
+
+/// Reverse of [`hex_id`].
+#[inline]
+pub fn unhex_id(text: &[u8; 32]) -> [u8; 16] {
+    let mut id = [0; 16];
+    for (byte, digits) in id.iter_mut().zip(text.as_chunks().0) {
+        // Both digits at once: the low bits of a letter are those of its value minus nine.
+        let digits = u16::from_le_bytes(*digits);
+        let values = (digits & 0x0f0f) + 9 * (digits >> 6 & 0x0101);
+        *byte = (values << 4 | values >> 8) as u8;
+    }
+    id
 }
 
 /// Returns `bytes` in lower-case hexadecimal.
@@ -59,9 +71,11 @@ mod tests {
     }
 
     #[test]
-    fn digits_of_a_word_are_those_of_its_bytes() {
-        for word in [0u32, 0x0123_4567, 0x89ab_cdef, 0xfedc_ba98, u32::MAX] {
-            assert_eq!(hex_word(word), *format!("{word:08x}").as_bytes());
+    fn digits_of_an_id_are_those_of_its_bytes() {
+        for first in 0..=u8::MAX {
+            let id: [u8; 16] = std::array::from_fn(|place| first.wrapping_mul(place as u8 | 1).wrapping_add(first));
+            assert_eq!(hex_id(id), *hex(&id).as_bytes());
+            assert_eq!(unhex_id(&hex_id(id)), id);
         }
     }
 }

@@ -8,7 +8,7 @@ use super::agent::Client;
 use super::keys::KeyId;
 use super::meter::{Amount, Lease};
 use super::usage::Usage;
-use crate::base::digest::hex_word;
+use crate::base::digest::hex_id;
 use crate::base::limits;
 use crate::base::text::push_values;
 use crate::base::time::Unix;
@@ -109,9 +109,7 @@ impl Row {
     pub fn push_stored(&self, shared: usize, oldest: Unix, out: &mut Vec<u8>) {
         let (usage, cost) = self.bounded();
         let mut ids = *b"[\"00000000000000000000000000000000\",\"000000000000\"";
-        for (digits, word) in ids[2..34].as_chunks_mut().0.iter_mut().zip(self.request.as_chunks().0) {
-            *digits = hex_word(u32::from_be_bytes(*word));
-        }
+        ids[2..34].copy_from_slice(&hex_id(self.request));
         ids[37..49].copy_from_slice(self.key.text());
         out.extend_from_slice(&ids);
         let numbers = [

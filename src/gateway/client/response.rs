@@ -2,7 +2,7 @@
 //! by `drive`.
 
 use super::cors::CorsPolicy;
-use crate::base::digest::{hex_into, hex_word};
+use crate::base::digest::{hex_id, hex_into, unhex_id};
 use crate::base::limits::DRAIN_BODY_MAX;
 use crate::base::rng::Rng;
 use crate::base::text;
@@ -23,21 +23,15 @@ impl RequestId {
     /// Creates a new id.
     pub(crate) fn fresh(rng: &mut Rng) -> RequestId {
         let mut text = *b"req_00000000000000000000000000000000";
-        let raw = [rng.next_u64(), rng.next_u64()];
-        for (digits, half) in text[4..].chunks_exact_mut(16).zip(raw) {
-            digits[..8].copy_from_slice(&hex_word((half >> 32) as u32));
-            digits[8..].copy_from_slice(&hex_word(half as u32));
-        }
+        let (high, low) = (rng.next_u64(), rng.next_u64());
+        let raw = u128::from(high) << 64 | u128::from(low);
+        text[4..].copy_from_slice(&hex_id(raw.to_be_bytes()));
         RequestId(text)
     }
 
     /// Returns the 16 bytes stored in the ledger.
     pub(crate) fn raw(&self) -> [u8; 16] {
-        let mut raw = [0; 16];
-        for (raw, digits) in raw.as_chunks_mut().0.iter_mut().zip(self.0[4..].as_chunks().0) {
-            *raw = unhex(*digits).to_be_bytes();
-        }
-        raw
+        self.0.last_chunk().map_or([0; 16], unhex_id)
     }
 
     /// Returns the text that clients see, in bytes.
@@ -49,17 +43,6 @@ impl RequestId {
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
-}
-
-/// Reverse of [`hex_word`].
-#[inline]
-fn unhex(digits: [u8; 8]) -> u32 {
-    let digits = u64::from_be_bytes(digits);
-    let letters = digits >> 6 & 0x0101_0101_0101_0101;
-    let mut value = (digits & 0x0f0f_0f0f_0f0f_0f0f) + 9 * letters;
-    value = (value >> 4 | value) & 0x00ff_00ff_00ff_00ff;
-    value = (value >> 8 | value) & 0x0000_ffff_0000_ffff;
-    (value >> 16 | value) as u32
 }
 
 /// Properties of a request's head that its answer needs.
