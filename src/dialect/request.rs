@@ -40,8 +40,9 @@ pub struct RequestScan {
     /// The part that only an incomplete body needs, to be used for another scan once this body is complete.
     pub work: Option<Box<ScanWork>>,
     phase: ScanPhase,
-    fields: Fields,
-    tokens: CountLater,
+    /// Boxed, like the tokens, since they change places with those of the next scan.
+    fields: Box<Fields>,
+    tokens: Box<CountLater>,
     unknown: u32,
     /// The reader of a form, which is no JSON.
     form: Option<Box<RequestForm>>,

@@ -108,9 +108,9 @@ enum ItemKind {
 #[derive(Debug)]
 pub(super) struct Checks {
     endpoint: ModelEndpoint,
-    pub(super) fields: Fields,
+    pub(super) fields: Box<Fields>,
     refusal: Option<Box<Invalid>>,
-    pub(super) tokens: CountLater,
+    pub(super) tokens: Box<CountLater>,
     /// Bytes of unknown members, their names included.
     pub(super) unknown: u32,
     seen: u64,
@@ -156,9 +156,9 @@ impl Checks {
     pub(super) fn new(endpoint: ModelEndpoint) -> Checks {
         Checks {
             endpoint,
-            fields: Fields::default(),
+            fields: Box::default(),
             refusal: None,
-            tokens: CountLater::default(),
+            tokens: Box::default(),
             unknown: 0,
             seen: 0,
             key: Span::default(),
