@@ -22,6 +22,7 @@ use crate::base::seam::Shut;
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
+use crate::wire::head::RequestHead;
 use admins::AdminListener;
 use clients::{Clients, Next};
 use providers::Providers;
@@ -87,15 +88,29 @@ impl Driver {
         }
         match effect {
             Effect::Nothing => {}
+            Effect::Send(provider) => self.write_request(id, provider, true),
+            other if other.ends() => self.perform_end(id, other),
             other => self.perform_other(id, other),
         }
+    }
+
+    /// Authorizes the head of a request whose key has been looked up.
+    fn authorize_again(&mut self, id: ExchangeId, head: &RequestHead) {
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let cid = exchange.job.request.client;
+        if let Some(client) = self.clients.table.get_mut(cid) {
+            client.exchange = None;
+        }
+        self.authorize(id, head);
+        // The client was hardly read while the request waited.
+        self.cx.commands.dirty.push(client_conn(cid));
+        self.clients.queue.push_back(Next::Advance(cid));
     }
 
     fn perform_other(&mut self, id: ExchangeId, effect: Effect) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let (cid, key) = (exchange.job.request.client, exchange.job.request.found.key);
         match effect {
-            Effect::Nothing => {}
             Effect::Rearm => self.arm(cid),
             Effect::Translate(translate) => {
                 let Some(client) = self.clients.table.get_mut(cid) else { return };
@@ -120,7 +135,6 @@ impl Driver {
                 self.count_bounded(key);
                 self.tell(id, ExchangeEvent::Counted);
             }
-            Effect::Send(provider) => self.write_request(id, provider, true),
             Effect::Dial(dial) => self.dial(id, dial),
             Effect::Release => {
                 if let Some(client) = self.clients.table.get_mut(cid) {
@@ -138,16 +152,7 @@ impl Driver {
                 self.clients.forward_bulk(&mut exchange.job, forward, bytes, &mut self.cx);
                 self.arm(cid);
             }
-            Effect::Authorize(head) => {
-                if let Some(client) = self.clients.table.get_mut(cid) {
-                    client.exchange = None;
-                }
-                self.authorize(id, &head);
-                // The client was hardly read while the request waited.
-                self.cx.commands.dirty.push(client_conn(cid));
-                self.clients.queue.push_back(Next::Advance(cid));
-            }
-            effect => self.perform_end(id, effect),
+            _ => debug_assert!(false, "this effect is performed elsewhere"),
         }
     }
 
@@ -171,7 +176,11 @@ impl Driver {
     }
 
     /// Performs the effects of the end of an exchange.
+    #[inline(never)]
     fn perform_end(&mut self, id: ExchangeId, effect: Effect) {
+        if let Effect::Authorize(head) = &effect {
+            return self.authorize_again(id, head);
+        }
         // It ends in its slot: to remove it first would copy it.
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let cid = exchange.job.request.client;

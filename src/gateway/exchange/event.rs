@@ -144,7 +144,7 @@ impl Effect {
     }
 
     /// True if the exchange is over, or its head is authorized again.
-    pub(super) fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         use Effect::{Answer, AnswerBulk, Authorize, Cut, End, Gone, Quota, Refuse};
         matches!(self, Answer(_) | AnswerBulk(..) | Authorize(_) | Cut(_) | End(..) | Gone(_) | Quota | Refuse(..))
     }
