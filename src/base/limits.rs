@@ -257,7 +257,7 @@ pub const TRIM_AFTER: Duration = Duration::from_secs(5);
 /// Maximum of the integers that a ledger in a file stores.
 pub const STORED_MAX: u64 = i64::MAX as u64;
 /// Rows packed, or sums updated, in one step.
-pub const ROWS_PER_SLICE: usize = 128;
+pub const ROWS_PER_SLICE: usize = 192;
 /// Bytes of one line of a spill file, which is one row: its names take a few kilobytes.
 pub const SPILL_LINE_MAX: usize = 256 * 1024;
 /// Bytes of one spill file: [`ROWS_WAITING_ALONE_MAX`] rows of 2 KiB.
@@ -266,8 +266,11 @@ pub const SPILL_BYTES_MAX: u64 = 1 << 30;
 pub const SPILLS_NAMED_MAX: u64 = 100;
 /// Milliseconds since 1970 of the last moment that a ledger can store: the end of the year 9999.
 pub const MOMENT_MAX: u64 = 253_402_300_799_999;
-/// Pause between two such steps: as long as the loop needs for some requests.
-pub const SLICE_REST: Duration = Duration::from_micros(100);
+/// Longest pause between two such steps: as long as a request takes while a busy loop has thirty others.
+pub const SLICE_REST: Duration = Duration::from_micros(500);
+/// Such pauses together, while the rows of a commit are packed or its sums are updated. A kill loses the rows of the
+/// present commit, and other processes wait for its end.
+pub const COMMIT_PAUSES: Duration = Duration::from_millis(4);
 /// Rows of one commit. Further rows go into the next one.
 pub const ROWS_PER_COMMIT: usize = 4096;
 /// Connect timeout of a shared ledger while serving.

@@ -36,6 +36,7 @@ use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use groups::Packer;
+use pace::Pace;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params};
 use std::cell::RefCell;
@@ -323,10 +324,11 @@ impl Sqlite {
     /// Appends rows in one transaction. The sums of their days follow at once, or when there are enough rows.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         self.check()?;
+        let mut pace = Pace::of(rows.len());
         let mut write = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             for group in rows.chunks(groups::ROWS_PER_GROUP) {
-                self.packer.append(&transaction, group)?;
+                self.packer.append(&transaction, group, &mut pace)?;
                 self.tally.add(group);
                 // A commit with many names must not take more memory than one with few.
                 if self.tally.has_many_names() {
@@ -336,6 +338,7 @@ impl Sqlite {
             if self.tally.is_due() {
                 self.tally.settle(&transaction)?;
             }
+            pace.rest();
             transaction.commit()
         };
         let written = write();

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 const DAY: u64 = 86_400_000;
 
+mod commits;
 mod flash;
 mod formats;
 mod notes;

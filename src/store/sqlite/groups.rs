@@ -63,14 +63,13 @@ pub(super) struct Packer {
 
 impl Packer {
     /// Appends rows after all others. Call it within a transaction.
-    pub(super) fn append(&mut self, transaction: &Connection, rows: &[Row]) -> Fallible<()> {
+    pub(super) fn append(&mut self, transaction: &Connection, rows: &[Row], pace: &mut Pace) -> Fallible<()> {
         let mut first = last(transaction)? + 1;
         let mut insert = transaction.prepare_cached("INSERT INTO groups VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
-        let mut pace = Pace::default();
         for group in rows.chunks(ROWS_PER_GROUP) {
             let moments = || group.iter().map(|row| row.admitted.0);
             let (oldest, newest) = (moments().min().unwrap_or(0), moments().max().unwrap_or(0));
-            self.write(group, Unix(oldest), &mut pace);
+            self.write(group, Unix(oldest), pace);
             let last = first + group.len() as i64 - 1;
             insert.execute(params![first, last, int(oldest), int(newest), text(&self.shared), text(&self.text)])?;
             first = last + 1;

@@ -4,6 +4,7 @@
 
 use super::super::api::StoreError;
 use super::super::lock::check_seen;
+use super::pace::Pace;
 use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
 use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};
 use crate::base::limits;
@@ -107,7 +108,7 @@ impl Sqlite {
             })?;
             let missing: Vec<Row> = rows.iter().filter(|row| wanted.remove(&row.request)).cloned().collect();
             if !missing.is_empty() {
-                self.packer.append(&transaction, &missing)?;
+                self.packer.append(&transaction, &missing, &mut Pace::of(missing.len()))?;
                 self.tally.add(&missing);
                 transaction.commit()?;
             }

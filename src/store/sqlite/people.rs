@@ -59,7 +59,7 @@ impl People {
     /// Adds everything to the table, and keeps only the largest there by name. Empties this.
     pub(super) fn write(&mut self, transaction: &Connection) -> Fallible<()> {
         let mut add = transaction.prepare_cached(ADD)?;
-        let (mut pace, mut days) = (Pace::default(), Vec::new());
+        let (mut pace, mut days) = (Pace::of(self.0.len()), Vec::new());
         for ((day, who, name), sums) in std::mem::take(&mut self.0) {
             pace.step();
             let [requests, uncached, read, written, out, cost] = sums.map(int);

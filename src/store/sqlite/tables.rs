@@ -4,6 +4,7 @@
 use super::groups::{self, Packer};
 use super::moments;
 use super::notes;
+use super::pace::Pace;
 use super::people;
 use super::tally::{self, Tally};
 use super::value::{Fallible, key_id, uint};
@@ -200,11 +201,11 @@ fn third(transaction: &Connection) -> Fallible<()> {
     while let Some(row) = old.next()? {
         rows.push(read_row(row)?);
         if rows.len() == limits::ROWS_PER_COMMIT {
-            packer.append(transaction, &rows)?;
+            packer.append(transaction, &rows, &mut Pace::of(0))?;
             rows.clear();
         }
     }
-    packer.append(transaction, &rows)?;
+    packer.append(transaction, &rows, &mut Pace::of(0))?;
     drop(old);
     drop(query);
     transaction.execute_batch("DROP TABLE rows")?;
