@@ -344,7 +344,9 @@ impl Sqlite {
         let written = write();
         // The commit may have started a new log or made a checkpoint, so the next check compares with the file as it is
         // now.
-        let _ = self.check();
+        if let Some(lock) = &self.lock {
+            lock.committed();
+        }
         written.map_err(|error| {
             self.tally.spoil();
             self.tell(error)

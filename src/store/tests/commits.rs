@@ -28,3 +28,17 @@ fn large_commit_yields_the_core_between_its_slices() {
     assert!(least(ROWS_ENOUGH) >= Some(ROWS_ENOUGH.div_ceil(ROWS_PER_SLICE) as u64));
     assert_eq!(least(ROWS_PER_SLICE), Some(0));
 }
+
+#[test]
+fn small_commit_reads_its_files_only_a_few_times() {
+    let place = Place::new("reads");
+    let mut db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
+    db.append(&rows(1)).unwrap();
+    let reads = || number("io", "syscr:");
+    let before = reads();
+    let own = reads() - before;
+    let before = reads();
+    db.append(&rows(1)).unwrap();
+    let each = reads() - before - own;
+    assert!(each <= 4, "{each} reads");
+}
