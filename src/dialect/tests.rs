@@ -15,6 +15,7 @@ mod responses;
 mod rows;
 mod schema;
 mod signatures;
+mod spelling;
 mod templates;
 
 use super::*;

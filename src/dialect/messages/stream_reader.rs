@@ -6,6 +6,7 @@ use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take, finish_word};
 use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, member_inside, write_inside};
+use std::borrow::Cow;
 
 /// Maximum number of open blocks. The format allows one; some slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
@@ -61,9 +62,10 @@ impl MessagesReader {
             return Err(StreamFault::of_other(frame.data));
         }
         let [kind, index, delta, block, message, usage, error, details] = picked;
-        let (kind, index) = (kind.and_then(Raw::string).unwrap_or(frame.name), index.and_then(Raw::count).unwrap_or(0));
+        let kind = kind.and_then(Raw::word).unwrap_or(Cow::Borrowed(frame.name));
+        let index = index.and_then(Raw::count).unwrap_or(0);
         let (delta, block) = (delta.unwrap_or(Raw::NULL), block.unwrap_or(Raw::NULL));
-        match kind {
+        match &*kind {
             b"message_start" => {
                 let usage = message.and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
                 self.started = true;
@@ -92,7 +94,7 @@ impl MessagesReader {
 
     fn start(&mut self, index: u64, block: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = |name: &str| block.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
-        let kind = match block.get("type").and_then(Raw::string).unwrap_or_default() {
+        let kind = match &*block.get("type").and_then(Raw::word).unwrap_or_default() {
             b"text" => BlockKind::Text,
             b"thinking" => BlockKind::Think,
             b"redacted_thinking" => BlockKind::Redacted,
@@ -160,7 +162,7 @@ impl MessagesReader {
             // Dropping a delta of a block that was never opened would lose content.
             return Err(StreamFault::Malformed);
         };
-        let is_known = delta.get("type").and_then(Raw::string).is_none_or(|kind| CONTENT_DELTAS.contains(&kind));
+        let is_known = delta.get("type").and_then(Raw::word).is_none_or(|kind| CONTENT_DELTAS.contains(&&*kind));
         if is_known { self.content(block, delta, sink) } else { Ok(()) }
     }
 
@@ -209,7 +211,7 @@ impl MessagesReader {
         };
         self.stopped = true;
         self.flush(sink)?;
-        let reason = StopReason::from_messages(word);
+        let reason = StopReason::from_messages(&word);
         let sequence = sequence.and_then(Raw::string);
         let explanation = own_details.or(details).and_then(|details| details.get("explanation")).and_then(Raw::string);
         sink.take(Delta::Stop { reason, sequence, explanation })

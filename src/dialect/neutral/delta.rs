@@ -7,7 +7,8 @@
 use crate::dialect::answer::StreamFault;
 use crate::dialect::errors::{ErrorText, is_error};
 use crate::dialect::usage::Reported;
-use crate::wire::json::{Raw, has_escape};
+use crate::wire::json::Raw;
+use std::borrow::Cow;
 
 /// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
 pub(in crate::dialect) const TOOL_CALLS_MAX: usize = 128;
@@ -34,26 +35,20 @@ const CALL_FILTER: &[u8] = b"function_call_filter:";
 /// Finish reason of an answer cut off by a filter: Gemini appends the cause, chat has this word alone.
 const CONTENT_FILTER: &[u8] = b"content_filter";
 
-/// The inside of a finish reason. `None`: the answer continues, since some servers write an empty word or `"null"` into
+/// A finish reason. `None`: the answer continues, since some servers write an empty word or `"null"` into
 /// every event. An error if the word reports a failure.
-pub(in crate::dialect) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<&[u8]>, ErrorText> {
+pub(in crate::dialect) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<Cow<'_, [u8]>>, ErrorText> {
     let Some(value) = value else { return Ok(None) };
-    let Some(word) = value.string().filter(|word| !word.is_empty() && *word != b"null") else { return Ok(None) };
-    match is_failure(value, word) {
+    let Some(word) = value.word().filter(|word| !word.is_empty() && **word != *b"null") else { return Ok(None) };
+    match is_failure(&word) {
         true => Err(ErrorText::unfinished(value)),
         false => Ok(Some(word)),
     }
 }
 
-/// True if the word `value` reports a failure, in lower or upper case. `word`: its inside.
-fn is_failure(value: Raw<'_>, word: &[u8]) -> bool {
-    let is_one_of = |word: &[u8]| {
-        FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes())) || word.starts_with(CALL_FILTER)
-    };
-    match has_escape(word) {
-        true => value.text().is_some_and(|word| is_one_of(word.as_bytes())),
-        false => is_one_of(word),
-    }
+/// True if a finish reason reports a failure, in lower or upper case.
+fn is_failure(word: &[u8]) -> bool {
+    FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes())) || word.starts_with(CALL_FILTER)
 }
 
 /// True for `[]`. Asking for the first item would scan all of it.
@@ -70,11 +65,11 @@ pub(in crate::dialect) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
     Ok(count)
 }
 
-/// The inside of a choice's finish reason, as [`finish_word`] returns it, or the error in the choice.
+/// A choice's finish reason, as [`finish_word`] returns it, or the error in the choice.
 pub(in crate::dialect) fn choice_word<'a>(
     word: Option<Raw<'a>>,
     error: Option<Raw<'a>>,
-) -> Result<Option<&'a [u8]>, ErrorText> {
+) -> Result<Option<Cow<'a, [u8]>>, ErrorText> {
     match error.filter(|error| is_error(*error)) {
         Some(error) => Err(ErrorText::from_value(error)),
         None => finish_word(word),

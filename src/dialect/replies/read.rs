@@ -16,6 +16,11 @@ fn inside(value: Option<Raw<'_>>) -> &[u8] {
     value.and_then(Raw::string).unwrap_or_default()
 }
 
+/// The word of a member, whatever its spelling.
+fn word(value: Option<Raw<'_>>) -> Cow<'_, [u8]> {
+    value.and_then(Raw::word).unwrap_or_default()
+}
+
 fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
     inside(object.get(name))
 }
@@ -24,7 +29,7 @@ pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<Neutral
     let (choices, usage) = (answer.list, answer.usage);
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
     let (choice, [message, sequence, word, error]) = picked.ok_or(Broken::NotJson)?;
-    let word = choice_word(word, error)?.unwrap_or_default();
+    let ending = choice_word(word, error)?.unwrap_or_default();
     let message = message.filter(|message| message.kind() == ValueKind::Object).ok_or(Broken::NotJson)?;
     let names =
         ["content", "refusal", "reasoning_content", "reasoning", "tool_calls", "reasoning_details", "function_call"];
@@ -69,17 +74,17 @@ pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<Neutral
         parts.push(AnswerPart::Call(inside(id), inside(name), Arguments::of(arguments)));
     }
     let sequence = sequence_of(choice, sequence);
-    let reason = StopReason::from_chat(word, sequence.is_some());
+    let reason = StopReason::from_chat(&ending, sequence.is_some());
     let reported = if usage.is_null() { Reported::of_choices(choices) } else { Reported::from_chat(usage) };
     Ok(NeutralAnswer { parts, reason, sequence, reported, ..NeutralAnswer::default() })
 }
 
 pub(in crate::dialect) fn messages<'a>(answer: &AnswerMembers<'a>) -> Result<NeutralAnswer<'a>, Broken> {
-    let word = finish_word(Some(answer.ending))?.unwrap_or_default();
+    let ending = finish_word(Some(answer.ending))?.unwrap_or_default();
     let mut parts = Vec::new();
     let mut blocks = answer.list.items();
     while let Some((block, [kind, text])) = blocks.pick(["type", "text"]) {
-        match inside(kind) {
+        match &*word(kind) {
             b"text" => parts.push(AnswerPart::Text(Cow::Borrowed(inside(text)))),
             b"thinking" => {
                 let (text, signature) = (string(block, "thinking"), string(block, "signature"));
@@ -102,7 +107,7 @@ pub(in crate::dialect) fn messages<'a>(answer: &AnswerMembers<'a>) -> Result<Neu
     }
     Ok(NeutralAnswer {
         parts,
-        reason: StopReason::from_messages(word),
+        reason: StopReason::from_messages(&ending),
         sequence: answer.sequence.and_then(Raw::string),
         explanation: answer.details.and_then(|details| details.get("explanation")).and_then(Raw::string),
         reported: Reported::from_messages(answer.usage),
@@ -116,7 +121,7 @@ pub(in crate::dialect) fn responses<'a>(answer: &AnswerMembers<'a>) -> Result<Ne
     }
     let mut parts = Vec::new();
     for item in answer.list.items() {
-        match string(item, "type") {
+        match &*word(item.get("type")) {
             b"message" => {
                 for part in item.get("content").unwrap_or(Raw::NULL).items().filter(is_answer) {
                     match part.get("refusal").and_then(Raw::string) {

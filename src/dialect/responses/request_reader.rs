@@ -54,7 +54,7 @@ pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, state: &mut Translat
 /// Position of the last output of each call.
 fn outputs<'a>(input: Raw<'a>) -> BTreeMap<&'a [u8], usize> {
     let is_output =
-        |item: &Raw<'_>| item.get("type").and_then(Raw::string).is_some_and(|kind| kind.ends_with(b"_output"));
+        |item: &Raw<'_>| item.get("type").and_then(Raw::word).is_some_and(|kind| kind.ends_with(b"_output"));
     let outputs = input.items().enumerate().filter(|(_, item)| is_output(item));
     order::gathered(outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))))
 }
@@ -98,7 +98,7 @@ struct ConversationReader<'r, 'a> {
 impl<'a> ConversationReader<'_, 'a> {
     fn item(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
         let text = |name| item.get(name).and_then(Raw::string);
-        match text("type").unwrap_or(b"message") {
+        match &*item.get("type").and_then(Raw::word).unwrap_or(Cow::Borrowed(b"message")) {
             b"message" => self.message(at, item)?,
             b"reasoning" => {
                 let mark = &self.ask.target.capabilities.mark;
@@ -120,8 +120,8 @@ impl<'a> ConversationReader<'_, 'a> {
             }
             kind @ (b"local_shell_call" | b"shell_call" | b"apply_patch_call") => {
                 let action = item.get("action").or_else(|| item.get("operation")).unwrap_or(Raw::EMPTY);
-                let name = &kind[..kind.len() - b"_call".len()];
-                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action));
+                let name = kind[..kind.len() - b"_call".len()].to_vec();
+                self.call(at, item, Cow::Owned(name), Arguments::Value(action));
             }
             b"function_call_output"
             | b"custom_tool_call_output"
@@ -271,7 +271,7 @@ fn blocks<'a>(ask: &SourceRequest<'a>, content: Raw<'a>, list: impl Fn() -> Stri
 /// Output of a tool: a string, parts, or any JSON, which is passed on as written.
 fn returned<'a>(ask: &SourceRequest<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let parts =
-        given.items().all(|part| part.get("type").and_then(Raw::string).is_some_and(|k| k.starts_with(b"input_")));
+        given.items().all(|part| part.get("type").and_then(Raw::word).is_some_and(|kind| kind.starts_with(b"input_")));
     if given.string().is_some() || (given.kind() == ValueKind::Array && parts) {
         return blocks(ask, given, list);
     }

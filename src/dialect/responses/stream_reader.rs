@@ -359,8 +359,8 @@ pub(in crate::dialect) fn call_id(item: Raw<'_>) -> &[u8] {
 /// True for a part of a message that is text or a refusal. Parts of any other type are ignored, whatever their members
 /// are.
 pub(in crate::dialect) fn is_answer(part: &Raw<'_>) -> bool {
-    let kind = part.get("type").and_then(Raw::string);
-    kind.is_none_or(|kind| matches!(kind, b"output_text" | b"text" | b"refusal"))
+    let kind = part.get("type").and_then(Raw::word);
+    kind.is_none_or(|kind| matches!(&*kind, b"output_text" | b"text" | b"refusal"))
 }
 
 /// Reads a part of a complete message.

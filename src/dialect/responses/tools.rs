@@ -150,13 +150,13 @@ impl<'a> ToolReader<'_, 'a> {
 
     fn tool(&mut self, tool: Raw<'a>, place: ToolPosition) -> Result<(), Invalid> {
         let text = |name| tool.get(name).and_then(Raw::string);
-        match text("type").unwrap_or_default() {
+        match &*tool.get("type").and_then(Raw::word).unwrap_or_default() {
             b"function" | b"custom" => self.named(tool, b"", place),
             b"namespace" => {
                 let namespace = inner(text("name"));
                 tool_name_fits(namespace, || place.path())?;
                 for (at, member) in tool.get("tools").unwrap_or(Raw::NULL).items().enumerate() {
-                    match member.get("type").and_then(Raw::string) {
+                    match member.get("type").and_then(Raw::word).as_deref() {
                         None | Some(b"function" | b"custom") => {
                             self.named(member, namespace, ToolPosition { member: Some(at), ..place })?;
                         }
@@ -165,7 +165,7 @@ impl<'a> ToolReader<'_, 'a> {
                 }
                 Ok(())
             }
-            b"tool_search" if text("execution") != Some(b"server") => {
+            b"tool_search" if tool.get("execution").is_none_or(|word| !word.is("server")) => {
                 if let Some(name) = self.names.take(b"", TOOL_SEARCH) {
                     let called = Called { name: TOOL_SEARCH.to_vec(), kind: ToolKind::Search, ..Called::default() };
                     self.state.note(name.to_vec(), called);
@@ -221,12 +221,12 @@ fn choose<'a>(
     let kind = choice.get("type").unwrap_or(choice);
     let named = |tool: Raw<'a>| {
         let text = |name| tool.get(name).and_then(Raw::string);
-        match text("type") {
-            Some(b"tool_search") => Cow::Borrowed(TOOL_SEARCH),
-            _ => names.upstream(text("namespace"), text("name")),
+        match tool.get("type").is_some_and(|kind| kind.is("tool_search")) {
+            true => Cow::Borrowed(TOOL_SEARCH),
+            false => names.upstream(text("namespace"), text("name")),
         }
     };
-    Ok(match kind.string().unwrap_or_default() {
+    Ok(match &*kind.word().unwrap_or_default() {
         b"auto" => ToolChoice::Auto,
         b"none" => ToolChoice::None,
         b"required" => ToolChoice::Any,

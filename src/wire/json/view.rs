@@ -112,6 +112,15 @@ impl<'a> Raw<'a> {
         Cow::Owned(String::from_utf8_lossy(&out).into_owned())
     }
 
+    /// Returns the bytes of a string, copied only if it has escapes: for words of the format, whatever their spelling.
+    #[inline]
+    pub fn word(self) -> Option<Cow<'a, [u8]>> {
+        self.string().map(|raw| match has_escape(raw) {
+            true => Cow::Owned(Raw::text_of(raw).into_owned().into_bytes()),
+            false => Cow::Borrowed(raw),
+        })
+    }
+
     /// True if this is the string `text`.
     #[inline]
     pub fn is(self, text: &str) -> bool {
