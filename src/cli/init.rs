@@ -33,8 +33,8 @@ const MODELS_MAX: usize = 8;
 /// Maximum characters of a model's id, and of its name at its provider, in a configuration.
 const ID_MAX: usize = 128;
 const NAME_MAX: usize = 256;
-/// Ports for Tollgate; the first free one is used.
-const PORTS: [u16; 3] = [8080, 8081, 8088];
+/// Ports for clients and for the admin listener; of each, the first free one is used.
+const PORTS: [[u16; 3]; 2] = [[8080, 8081, 8088], [9090, 9091, 9098]];
 
 /// A hosted provider: variable, name, API format, `base_url`, id and upstream name of a model, context, input and
 /// output price, and further lines of its table and its model's. Models and prices change, so the generated file calls
@@ -216,22 +216,24 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     let hosted: Vec<&Hosted> = HOSTED.iter().filter(|hosted| set(hosted.variable)).collect();
     let local: Vec<Local> = LOCAL.iter().filter_map(|(port, name, title)| look(*port, name, title)).collect();
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    let listen = PORTS.into_iter().find(free).unwrap_or(PORTS[0]);
-    file.write_all(text(&hosted, &local, listen).as_bytes()).map_err(failed)?;
+    let ports = PORTS.map(|ports| ports.into_iter().find(free).unwrap_or(ports[0]));
+    file.write_all(text(&hosted, &local, ports).as_bytes()).map_err(failed)?;
     for hosted in &hosted {
         remark(&format!("found {} (${})", hosted.name, hosted.variable));
     }
     for local in &local {
         remark(&local.found());
     }
-    if hosted.is_empty() && local.is_empty() {
+    let found = !hosted.is_empty() || !local.is_empty();
+    if !found {
         warn("found no provider: replace the example in the file");
     }
     if let Some(variable) = load::hiding(&path) {
         warn(&format!("${variable} is set, so commands ignore this file: unset it, or use --config"));
     }
     print(&format!("wrote {}\n", clean(&path.to_string_lossy())))?;
-    remark("next:\n  tollgate check --connect\n  tollgate keys issue --name NAME\n  tollgate serve");
+    let edit = if found { "" } else { "\n  edit the file" };
+    remark(&format!("next:{edit}\n  tollgate check --connect\n  tollgate keys issue --name NAME\n  tollgate serve"));
     Ok(())
 }
 
@@ -266,12 +268,12 @@ fn id_of(name: &str) -> String {
     plain.rsplit('/').next().filter(|last| last.ends_with(".gguf")).map_or(plain.clone(), str::to_string)
 }
 
-fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
+fn text(hosted: &[&Hosted], local: &[Local], [listen, admin]: [u16; 2]) -> String {
     let mut out = format!(
         "# Written by `tollgate init`. What every key means: the configuration reference.\n\
          # Next: tollgate check --connect, tollgate keys issue --name NAME, tollgate serve\n\n\
          [server]\nlisten = \"127.0.0.1:{listen}\"\n\
-         admin_listen = \"127.0.0.1:9090\"       # dashboard, admin API, health, metrics\n\n\
+         admin_listen = \"127.0.0.1:{admin}\"       # dashboard, admin API, health, metrics\n\n\
          [store]\nurl = \"sqlite:tollgate.db\"            # keys and usage, beside this file\n\n"
     );
     let mut ids: Vec<String> = Vec::new();
@@ -375,7 +377,7 @@ mod tests {
                 vec![("org/model".into(), None), ("a \"b\", c*".into(), None), ("/m/x.gguf".into(), None)],
             ),
         ];
-        let text = text(&hosted, &local, 8081);
+        let text = text(&hosted, &local, [8081, 9090]);
         let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
         assert_eq!(config.providers.len(), HOSTED.len() + 2);
         let ids: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
@@ -392,7 +394,7 @@ mod tests {
 
     #[test]
     fn example_is_valid_once_uncommented() {
-        let text = text(&[], &[], 8080);
+        let text = text(&[], &[], [8080, 9090]);
         let errors = parse(&text).unwrap_err();
         assert!(errors.iter().any(|error| error.contains("at least one [[models]] is needed")), "{errors:?}");
         let (before, example) = text.split_once("adapt them.\n").unwrap();
@@ -409,7 +411,7 @@ mod tests {
         let many = (0..20).map(|number| (format!("model-{number}"), None));
         for (at, all) in [odd.collect::<Vec<_>>(), many.collect()].into_iter().enumerate() {
             let local = Local::new((8000, "vllm", "vLLM"), all);
-            let text = text(&[], std::slice::from_ref(&local), 8080);
+            let text = text(&[], std::slice::from_ref(&local), [8080, 9090]);
             let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
             assert_eq!(config.catalog.models().len(), local.models.len());
             let said = ["with 3 models; 6 are left out, whose names", "with 8 models; 12 more are left out"][at];

@@ -166,6 +166,21 @@ fn init_writes_found_providers_and_never_overwrites() {
     assert!(folder.path().join("other.toml").exists());
 }
 
+/// The usual ports may be taken, for example by `tollgate demo`.
+#[test]
+fn init_writes_free_ports() {
+    // Another test or program may have them already.
+    let _taken = [8080, 9090].map(|port| TcpListener::bind(("127.0.0.1", port)));
+    let folder = Folder::new();
+    assert_eq!(run(folder.path(), &["init"], &[]).code, 0);
+    let text = fs::read_to_string(folder.path().join("tollgate.toml")).unwrap();
+    let ports = [("listen = \"127.0.0.1:", "8080"), ("admin_listen = \"127.0.0.1:", "9090")];
+    for (key, usual) in ports {
+        let port = text.lines().find_map(|line| line.strip_prefix(key)).and_then(|rest| rest.split('"').next());
+        assert!(port.is_some_and(|port| port != usual), "{text}");
+    }
+}
+
 #[test]
 fn init_says_which_variable_hides_its_file() {
     let folder = Folder::new();
