@@ -120,6 +120,13 @@ impl Pool {
         }
     }
 
+    /// Deallocates all free blocks.
+    pub fn trim(&mut self) {
+        // The larger ones last: freeing them joins the small ones to the free memory around them.
+        self.small = Vec::new();
+        self.free = Vec::new();
+    }
+
     /// True if [`Pool::heavy`] would return any block.
     pub fn has_heavy(&self) -> bool {
         !self.heavy.is_empty()

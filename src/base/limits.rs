@@ -118,6 +118,11 @@ pub const BACKLOG: i32 = 1024;
 pub const TLS_UNSENT_MAX: usize = 16 * 1024;
 /// Bytes read at a time during a TLS handshake. They may include a client's first request, which then waits.
 pub const TLS_SHAKE_SLICE: usize = 4096;
+/// Bytes of storage that the event loop keeps for its next actions, and for their answers. Storage that a burst has
+/// made larger is deallocated.
+pub const LIST_KEPT: usize = 4 * 1024;
+/// Links for which the lists of links to be served or flushed have room from the start; see [`ROOM_MAX`].
+pub const LINKS_ROOM: usize = 2 * ROOM_MAX;
 /// Deadlines handled in one event-loop iteration.
 pub const EXPIRED_PER_TURN: usize = 1024;
 /// Rounds of flush, actions and replies in one event-loop iteration. Remaining work waits for the next one.

@@ -61,7 +61,7 @@ pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Resul
     let mut followed = Followed::default();
     let exported = ledger.export(&mut |entry| {
         if let Entry::Request(row) = entry
-            && row.session.is_some()
+            && row.names.session.is_some()
             && query.takes(&DayKey::of(&row))
         {
             let model = high.catalog.find(&row.model).and_then(|index| high.catalog.get(index));
@@ -123,7 +123,7 @@ struct Conversation {
 
 impl Followed {
     fn row(&mut self, row: &Row, prices: Option<&ModelPrices>) {
-        let Some(session) = &row.session else { return };
+        let Some(session) = &row.names.session else { return };
         if self.0.len() >= FOLLOWED_MAX && !self.0.contains_key(session) {
             // An arbitrary one: names are hashes.
             self.0.pop_first();
@@ -182,6 +182,7 @@ impl Followed {
 mod tests {
     use super::*;
     use crate::policy::prices::Prices;
+    use crate::policy::row::RowNames;
 
     const PRICES: Prices =
         Prices { input: 3_000_000, output: 0, cache_read: 300_000, cache_write: 3_750_000, hour_write: 6_000_000 };
@@ -236,7 +237,7 @@ mod tests {
     fn records_without_conversation_or_cache_are_not_cold() {
         let quiet = [row("s", 0, "p/m", 1, [8000, 0, 0]), row("s", 1, "q/m", 1, [9000, 0, 0])];
         assert_eq!(cold(&quiet), [0; 4], "a provider that reports neither");
-        let nobody = Row { session: None, ..row("s", 0, "p/m", 1, [0, 0, 8000]) };
+        let nobody = Row { names: RowNames::default(), ..row("s", 0, "p/m", 1, [0, 0, 8000]) };
         assert_eq!(lines(&[nobody]), []);
         let beside = Row { model: "small".into(), ..row("s", 1, "p/small", 1, [10, 0, 100]) };
         let turns = [row("s", 0, "p/m", 1, [0, 0, 8000]), beside, row("s", 2, "p/m", 1, [10, 8000, 100])];

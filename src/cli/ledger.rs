@@ -308,12 +308,14 @@ struct RequestLine {
     micros: u64,
     queued_ms: u64,
     group: Arc<str>,
+    #[serde(getter = "user")]
     user: Option<Arc<str>>,
+    #[serde(getter = "session")]
     session: Option<Arc<str>>,
     client: Client,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(getter = "agent", skip_serializing_if = "Option::is_none")]
     agent: Option<Arc<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(getter = "parent_agent", skip_serializing_if = "Option::is_none")]
     parent_agent: Option<Arc<str>>,
     #[serde(getter = "trace_id", skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
@@ -344,12 +346,28 @@ fn admitted(row: &Row) -> String {
     window::iso(row.admitted)
 }
 
+fn user(row: &Row) -> Option<Arc<str>> {
+    row.names.user.clone()
+}
+
+fn session(row: &Row) -> Option<Arc<str>> {
+    row.names.session.clone()
+}
+
+fn agent(row: &Row) -> Option<Arc<str>> {
+    row.names.agent.clone()
+}
+
+fn parent_agent(row: &Row) -> Option<Arc<str>> {
+    row.names.parent_agent.clone()
+}
+
 fn trace_id(row: &Row) -> Option<String> {
-    Some(row.trace.as_ref()?.split_once('-')?.0.to_string())
+    Some(row.names.trace.as_ref()?.split_once('-')?.0.to_string())
 }
 
 fn span_id(row: &Row) -> Option<String> {
-    Some(row.trace.as_ref()?.split_once('-')?.1.to_string())
+    Some(row.names.trace.as_ref()?.split_once('-')?.1.to_string())
 }
 
 fn endpoint(row: &Row) -> &'static str {

@@ -27,7 +27,7 @@ use super::queue::Queues;
 use super::start::Start;
 use super::stranger_log::StrangerLog;
 use crate::base::buf::Pool;
-use crate::base::limits::{ROOM_MAX, WORK_MIN};
+use crate::base::limits::{LINKS_ROOM, ROOM_MAX, WORK_MIN};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, ProcessVitals};
 use crate::base::time::{Mono, Now};
@@ -234,7 +234,11 @@ impl Cx {
             lifecycle: Lifecycle::default(),
             rng,
             away: Away { min: start.work_min.unwrap_or(WORK_MIN), ..Away::default() },
-            commands: Commands { timers: Timers::with_room(room), ..Commands::default() },
+            commands: Commands {
+                dirty: Vec::with_capacity(LINKS_ROOM),
+                timers: Timers::with_room(room),
+                ..Commands::default()
+            },
             setup,
         }
     }

@@ -79,6 +79,13 @@ impl OrderSink {
         &mut self.orders
     }
 
+    /// Deallocates the storage that is kept for later commands.
+    pub(crate) fn trim(&mut self) {
+        if !self.is_given {
+            self.orders.clear();
+        }
+    }
+
     /// Returns all commands, to which one is about to be added.
     #[inline]
     fn all(&mut self) -> &mut Vec<Order> {

@@ -17,7 +17,8 @@
 //!
 //! **Orders** go to the outbox at the end of the iteration that gave them, the whole vector at once. The outbox should
 //! put them into queues (`io::batch_queue`), which costs no system call while the helper threads are busy. So no row or
-//! line waits inside the loop, and the loop needs no clock of its own for them.
+//! line waits inside the loop, and the loop needs no clock of its own for them. An iteration with many connections
+//! hands over several times, so that the vector stays small.
 
 use super::clock::Clock;
 use super::links::{self, Flags, Link, Links, SPECIAL};
@@ -159,7 +160,7 @@ impl<C: Core + 'static> Reactor<C> {
             inbox,
             notes: Vec::new(),
             mail: false,
-            dirty: Vec::new(),
+            dirty: Vec::with_capacity(limits::LINKS_ROOM),
             actions: Vec::new(),
             replies: Vec::new(),
             outbox: Box::new(outbox),
@@ -235,6 +236,9 @@ impl<C: Core + 'static> Reactor<C> {
             // Writes before more is read: the storage is reused.
             if count % limits::RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
+                if self.core.has_orders() {
+                    self.hand_over();
+                }
             }
             // Reading the clock costs as much as a short event, so it is skipped after little work, and if no other
             // connection waits.
@@ -463,9 +467,14 @@ impl<C: Core + 'static> Reactor<C> {
             }
         }
         if self.core.has_orders() {
-            let orders = std::mem::take(self.core.orders());
-            *self.core.orders() = (self.outbox)(orders);
+            self.hand_over();
         }
+    }
+
+    /// Hands the orders over that the core has given since the last call.
+    fn hand_over(&mut self) {
+        let orders = std::mem::take(self.core.orders());
+        *self.core.orders() = (self.outbox)(orders);
     }
 
     /// Writes the bytes that the core has prepared since the last call.
@@ -487,15 +496,21 @@ impl<C: Core + 'static> Reactor<C> {
     fn tell_those_replies(&mut self) {
         let mut replies = std::mem::take(&mut self.replies);
         let now = self.now;
-        for reply in replies.drain(..) {
+        for (index, reply) in replies.drain(..).enumerate() {
             let conn = match &reply {
                 Reply::Dialed(conn) | Reply::DialFailed(conn, _) => Some(*conn),
                 Reply::Named { .. } | Reply::Signal(_) => None,
             };
             verb(&mut self.core, conn, now, |core| core.reply(reply, now));
+            // Many connections that are dialed at once would otherwise take the storage of all their requests at once.
+            if (index + 1) % limits::RUNS_PER_FLUSH == 0 {
+                self.flush_dirty();
+            }
         }
         debug_assert!(self.replies.is_empty());
-        self.replies = replies;
+        if replies.capacity() * size_of::<Reply>() <= limits::LIST_KEPT {
+            self.replies = replies;
+        }
     }
 
     /// Writes unsent bytes to `conn`, at most one slice per iteration, and checks whether reading is wanted again.
@@ -568,7 +583,9 @@ impl<C: Core + 'static> Reactor<C> {
                 Action::Exit => self.leaving = true,
             }
         }
-        self.actions = actions;
+        if actions.capacity() * size_of::<Action>() <= limits::LIST_KEPT {
+            self.actions = actions;
+        }
     }
 }
 

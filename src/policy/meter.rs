@@ -401,6 +401,11 @@ impl Meter {
         self.close(hold.0, used);
     }
 
+    /// Gives the memory of many reservations back.
+    pub fn trim(&mut self) {
+        self.open.trim();
+    }
+
     /// Ends the reservations that no exchange owns any more, by `is_live`. Returns their keys and leases. For use after
     /// a panic.
     pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> Vec<(KeyIx, Lease)> {

@@ -14,7 +14,8 @@ use crate::base::text::push_values;
 use crate::base::time::Unix;
 use crate::wire::ModelEndpoint;
 use crate::wire::json::write_string;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Record of one admitted request.
@@ -59,20 +60,35 @@ pub struct Row {
     /// Milliseconds of this time that it waited in the queue.
     #[serde(rename = "q", default, skip_serializing_if = "is_none")]
     pub queued_ms: u64,
-    /// Names of the groups that it was admitted under, from the root of their tree to the key's own, joined by `/`;
+    /// RareNames of the groups that it was admitted under, from the root of their tree to the key's own, joined by `/`;
     /// empty for none. A later move of a group does not change it.
     #[serde(rename = "g", default, skip_serializing_if = "is_empty")]
     pub group: Arc<str>,
+    /// Class of the program that sent it.
+    #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
+    pub client: Client,
+    /// RareNames that most rows lack.
+    #[serde(flatten)]
+    pub names: RowNames,
+    /// Lease in a shared ledger, which this row returns; `None` without a shared ledger. Not stored.
+    #[serde(skip)]
+    pub lease: Option<Box<Lease>>,
+}
+
+/// RareNames in a row that most rows lack, so that those are smaller.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RowNames(Option<Box<RareNames>>);
+
+/// See [`RowNames`].
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RareNames {
     /// User that the client names, as a keyed hash or in plain text, with a maximum length.
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Arc<str>>,
     /// Conversation that the client names, in the same form.
     #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Arc<str>>,
-    /// Class of the program that sent it.
-    #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
-    pub client: Client,
-    /// Ids of its trace and its span, in hexadecimal with `-` between them.
+    /// Ids of the request's trace and its span, in hexadecimal with `-` between them.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Arc<str>>,
     /// Agent of the client program that the request is of, if the client names one, in the form of `session`.
@@ -81,9 +97,41 @@ pub struct Row {
     /// Agent, or session, that started it, in the same form.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub parent_agent: Option<Arc<str>>,
-    /// Lease in a shared ledger, which this row returns; `None` without a shared ledger. Not stored.
-    #[serde(skip)]
-    pub lease: Option<Box<Lease>>,
+}
+
+impl RareNames {
+    const NONE: RareNames = RareNames { user: None, session: None, trace: None, agent: None, parent_agent: None };
+
+    /// All names, in the order in which a ledger in a file stores them.
+    fn all(&self) -> [&Option<Arc<str>>; 5] {
+        [&self.user, &self.session, &self.trace, &self.agent, &self.parent_agent]
+    }
+}
+
+impl From<RareNames> for RowNames {
+    fn from(names: RareNames) -> RowNames {
+        RowNames(names.all().iter().any(|name| name.is_some()).then(|| Box::new(names)))
+    }
+}
+
+impl Deref for RowNames {
+    type Target = RareNames;
+
+    fn deref(&self) -> &RareNames {
+        self.0.as_deref().unwrap_or(&RareNames::NONE)
+    }
+}
+
+impl Serialize for RowNames {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for RowNames {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RowNames, D::Error> {
+        RareNames::deserialize(from).map(RowNames::from)
+    }
 }
 
 impl Row {
@@ -126,7 +174,7 @@ impl Row {
             self.micros.min(limits::STORED_MAX),
         ];
         push_values(out, numbers);
-        let names = [&self.user, &self.session, &self.trace, &self.agent, &self.parent_agent];
+        let names = self.names.all();
         let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
         if self.queued_ms > 0 || known > 0 {
             push_values(out, [self.queued_ms.min(limits::STORED_MAX)]);
@@ -257,9 +305,6 @@ mod tests {
         let source = UsageSource::Partial;
         let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source, ..Usage::default() };
         Row {
-            trace: None,
-            agent: None,
-            parent_agent: None,
             lease: None,
             request: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
             key: KeyId::parse("abcdefABCDEF").unwrap(),
@@ -275,9 +320,8 @@ mod tests {
             micros: 7,
             queued_ms: 0,
             group: Arc::default(),
-            user: None,
-            session: None,
             client: Client::default(),
+            names: RowNames::default(),
         }
     }
 
@@ -308,18 +352,27 @@ mod tests {
     fn a_row_records_group_user_session_and_client_if_known() {
         let known = Row {
             group: "labs/\u{fc}".into(),
-            user: Some("0123456789abcdef".into()),
-            session: Some("s \"1\"".into()),
             client: Client::of_agent(b"curl/8"),
-            agent: Some("0a".into()),
-            parent_agent: Some("0b".into()),
+            names: RowNames::from(RareNames {
+                user: Some("0123456789abcdef".into()),
+                session: Some("s \"1\"".into()),
+                trace: None,
+                agent: Some("0a".into()),
+                parent_agent: Some("0b".into()),
+            }),
             ..row()
         };
         let text = serde_json::to_string(&known).unwrap();
-        let more = "\"d\":7,\"g\":\"labs/\u{fc}\",\"w\":\"0123456789abcdef\",\"z\":\"s \\\"1\\\"\",\"l\":\"curl\"";
+        let more = "\"d\":7,\"g\":\"labs/\u{fc}\",\"l\":\"curl\",\"w\":\"0123456789abcdef\",\"z\":\"s \\\"1\\\"\"";
         let more = format!("{more},\"b\":\"0a\",\"p\":\"0b\"");
         assert_eq!(text, STORED.replace("\"d\":7", &more));
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), known);
+    }
+
+    #[test]
+    fn a_waiting_row_is_small() {
+        assert!(size_of::<Row>() <= 184, "{}", size_of::<Row>());
+        assert_eq!(row().names.0, None, "a row without names allocates nothing for them");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::*;
 use crate::base::time::Unix;
 use crate::policy::agent::Client;
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord, Scope};
+use crate::policy::row::{RareNames, RowNames};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
 use crate::wire::{ModelEndpoint, Passthrough, Shape};
@@ -83,6 +84,11 @@ pub(super) fn sample(id: &str, admitted: u64, model: &str, out: u64) -> Row {
     row(id, admitted, model, out)
 }
 
+fn names(user: Option<&str>, session: Option<&str>, trace: Option<&str>) -> RowNames {
+    let [user, session, trace] = [user, session, trace].map(|name| name.map(Arc::from));
+    RareNames { user, session, trace, ..RareNames::default() }.into()
+}
+
 fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
     Row {
         request: [7; 16],
@@ -106,12 +112,8 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         micros: 1234,
         queued_ms: 0,
         group: Default::default(),
-        user: None,
-        session: None,
         client: Default::default(),
-        trace: None,
-        agent: None,
-        parent_agent: None,
+        names: RowNames::default(),
         lease: None,
     }
 }
@@ -569,10 +571,11 @@ fn records_of_one_commit_are_stored_together() {
     rows[7].model = "with \"quotes\" and \u{e9}".into();
     rows[8] = Row { endpoint: ModelEndpoint::MESSAGES, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
     rows[9].micros = u64::MAX;
-    let of_ann = |row: &Row| Row { group: "labs/a".into(), user: Some("ann \"\u{fc}\"".into()), ..row.clone() };
+    const ANN: &str = "ann \"\u{fc}\"";
+    let of_ann = |row: &Row| Row { group: "labs/a".into(), names: names(Some(ANN), None, None), ..row.clone() };
     rows[10] = of_ann(&rows[10]);
-    rows[11] = Row { session: Some("s".into()), client: Client::of_agent(b"curl/8"), ..rows[11].clone() };
-    rows[12] = Row { session: Some("t".into()), queued_ms: 7, ..of_ann(&rows[12]) };
+    rows[11] = Row { names: names(None, Some("s"), None), client: Client::of_agent(b"curl/8"), ..rows[11].clone() };
+    rows[12] = Row { names: names(Some(ANN), Some("t"), None), queued_ms: 7, ..of_ann(&rows[12]) };
     db.append(&rows).unwrap();
     rows[9].micros = i64::MAX as u64;
     let mut found = Vec::new();
@@ -609,7 +612,7 @@ fn records_of_one_commit_are_stored_together() {
         assert_eq!(seen.0, (number, id, row.key.to_string(), at));
         let (shape, source) = (row.endpoint.name(), row.usage.source.as_str());
         assert_eq!(seen.1, [&*row.model, &*row.target, shape, source, &*row.group, row.client.name()]);
-        assert_eq!(seen.4, [row.user.clone(), row.session.clone()]);
+        assert_eq!(seen.4, [row.names.user.clone(), row.names.session.clone()]);
         assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
         assert_eq!(seen.3[..2], [u64::from(row.stream), u64::from(row.status)]);
         assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros, row.queued_ms]);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Who {
-    /// See [`Row::user`].
+    /// See [`crate::policy::row::RareNames::user`].
     User = 1,
-    /// See [`Row::session`].
+    /// See [`crate::policy::row::RareNames::session`].
     Session = 2,
-    /// See [`Row::agent`].
+    /// See [`crate::policy::row::RareNames::agent`].
     Agent = 3,
 }
 
@@ -27,9 +27,9 @@ impl Who {
     /// The name of this kind that a row has.
     pub fn of(self, row: &Row) -> Option<&Arc<str>> {
         match self {
-            Who::User => row.user.as_ref(),
-            Who::Session => row.session.as_ref(),
-            Who::Agent => row.agent.as_ref(),
+            Who::User => row.names.user.as_ref(),
+            Who::Session => row.names.session.as_ref(),
+            Who::Agent => row.names.agent.as_ref(),
         }
     }
 

@@ -52,6 +52,12 @@ impl ConnectionLimits {
         }
     }
 
+    /// Gives the memory of many connections back.
+    pub(crate) fn trim(&mut self) {
+        self.clients.trim();
+        self.admins.trim();
+    }
+
     /// Number of open client connections, without those to the admin listener.
     pub(crate) fn clients(&self) -> usize {
         self.clients.held()

@@ -138,6 +138,13 @@ impl ListenerConnections {
         ListenerConnections { held: 0, strangers: 0, index, hosts, ranks: Vec::new(), top: 0 }
     }
 
+    /// Gives the memory of ranks back if there is no stranger.
+    pub(crate) fn trim(&mut self) {
+        if self.strangers == 0 {
+            self.ranks = Vec::new();
+        }
+    }
+
     /// Number of connections.
     pub(crate) fn held(&self) -> usize {
         self.held

@@ -53,13 +53,20 @@ impl Driver {
         Driver { clients, exchanges: Slots::with_room(room), providers, cx }
     }
 
-    /// Gives the memory of a burst back: the free ends of the tables.
+    /// Gives the memory of a burst back: the free ends of the tables, and everything kept for reuse. A small block that
+    /// stays prevents the allocator from giving back those below it.
     #[cold]
     pub(crate) fn trim(&mut self) {
-        self.clients.table.trim();
-        self.exchanges.trim();
-        self.providers.table.trim();
-        self.cx.memory.trim = Mono::NEVER;
+        let Driver { clients, exchanges, providers, cx } = self;
+        clients.table.trim();
+        exchanges.trim();
+        providers.table.trim();
+        cx.accounts.meter.trim();
+        cx.commands.orders.trim();
+        cx.connections.limits.trim();
+        cx.upstreams.requests.trim();
+        cx.memory.pool.trim();
+        cx.memory.trim = Mono::NEVER;
     }
 
     /// Access for a request to the admin listener.

@@ -15,7 +15,7 @@ use super::state::{Body, Committing, Exchange, FinalOutput, State};
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Overflow};
-use crate::gateway::access_log::{self, Times};
+use crate::gateway::access_log::{self, ClientAttribution, Times};
 use crate::gateway::admin::{FirstByte, Passed};
 use crate::gateway::cx::Cx;
 use crate::gateway::local;
@@ -27,7 +27,7 @@ use crate::policy::config::RequestLog;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::meter::Amount;
 use crate::policy::refusal::Refusal;
-use crate::policy::row::Row;
+use crate::policy::row::{RareNames, Row, RowNames};
 use crate::policy::usage::Usage;
 use crate::wire::ModelEndpoint;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -212,6 +212,15 @@ impl Committing {
     }
 }
 
+/// RareNames for the row of a request: those that its client gives, and its trace.
+#[inline(never)] // most requests have none
+fn row_names(extras: Option<&ClientAttribution>, trace: Option<Arc<str>>) -> RowNames {
+    let Some(extras) = extras else { return RareNames { trace, ..RareNames::default() }.into() };
+    let ClientAttribution { user, session, agent, parent_agent, .. } = extras;
+    let [user, session, agent, parent_agent] = [user, session, agent, parent_agent].map(Clone::clone);
+    RareNames { user, session, trace, agent, parent_agent }.into()
+}
+
 impl RequestJob {
     /// Settles the reservation to the real use, once, and writes the row. Returns the bill, and the number of the row.
     pub(super) fn settle(&mut self, usage: Usage, status: u16, cx: &mut Cx) -> Option<(Bill, Option<NonZeroU64>)> {
@@ -228,7 +237,11 @@ impl RequestJob {
         else {
             return Some((bill, None));
         };
-        let extras = self.request.extras.as_deref();
+        let trace = self.notes.0.as_ref().and_then(|diagnosis| diagnosis.trace_text());
+        let names = match (self.request.extras.as_deref(), trace) {
+            (None, None) => RowNames::default(),
+            (extras, trace) => row_names(extras, trace),
+        };
         let row = Row {
             request: self.request.id.raw(),
             key: cx.access.keys.get(self.request.found.key?).id(),
@@ -245,12 +258,8 @@ impl RequestJob {
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
             group,
-            user: extras.and_then(|extras| extras.user.clone()),
-            session: extras.and_then(|extras| extras.session.clone()),
             client: self.request.meta.agent,
-            agent: extras.and_then(|extras| extras.agent.clone()),
-            parent_agent: extras.and_then(|extras| extras.parent_agent.clone()),
-            trace: self.notes.0.as_ref().and_then(|diagnosis| diagnosis.trace_text()),
+            names,
             lease: admitted.lease,
         };
         Some((bill, NonZeroU64::new(cx.give_row(row))))

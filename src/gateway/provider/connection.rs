@@ -16,6 +16,7 @@
 //! | Tail | the end of the body → None; too long or too late → closed |
 
 use crate::base::buf::{Buf, Pool};
+use crate::base::limits::ROOM_MAX;
 use crate::base::seam::Ending;
 use crate::base::time::Mono;
 use crate::gateway::ids::{ExchangeId, ProviderId};
@@ -404,6 +405,10 @@ impl Idle {
             self.by_provider.resize_with(provider + 1, Vec::new);
         }
         let list = &mut self.by_provider[provider];
+        if list.capacity() == 0 {
+            // Growing during a burst would leave storage behind it that stays.
+            list.reserve_exact(max.min(ROOM_MAX) + 1);
+        }
         list.push(id);
         (list.len() > max).then(|| list.remove(0))
     }

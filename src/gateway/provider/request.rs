@@ -517,6 +517,11 @@ impl OutgoingRequests {
         }
     }
 
+    /// Deallocates everything kept for reuse.
+    pub(crate) fn trim(&mut self) {
+        *self = OutgoingRequests::default();
+    }
+
     /// Returns a request, and releases the memory reserved for it.
     pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, memory: &mut Memory) {
         self.keep_work(&mut draft.scan);

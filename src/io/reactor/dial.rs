@@ -91,11 +91,11 @@ impl<C: Core + 'static> Reactor<C> {
     /// Continues handshakes of clients and with providers, as many as one iteration may. Each host has its share,
     /// however many links of others wait before its own.
     pub(super) fn shake_some(&mut self) {
-        for _ in 0..self.run_queue.shaking().len() {
+        for _ in 0..self.run_queue.shaking() {
             if self.shakes.are_spent() {
                 return;
             }
-            let Some(id) = self.run_queue.shaking().pop_front() else { return };
+            let Some(id) = self.run_queue.next_shaking() else { return };
             let Some(link) = self.links.get_mut(id) else { continue };
             link.clear(Flags::QUEUED);
             match link.has_more_to_do() {

@@ -3,7 +3,7 @@
 //! handshakes of one iteration.
 
 use super::super::links::{Flags, Link};
-use crate::base::limits::{BULK_SHARE, SHAKES_PER_HOST, SHAKES_PER_TURN};
+use crate::base::limits::{BULK_SHARE, LINKS_ROOM, SHAKES_PER_HOST, SHAKES_PER_TURN};
 use crate::base::seam::Conn;
 use crate::base::slots::Id;
 use std::collections::VecDeque;
@@ -12,7 +12,6 @@ use std::net::IpAddr;
 /// Links to be served. Links in a handshake have a separate queue, since a flood of them can last for many iterations
 /// and no other link may wait behind them. Links that send much have one too, since a round over all of them may take
 /// long and a small request must not wait for it.
-#[derive(Default)]
 pub(super) struct RunQueue {
     /// Cheaper than a ring, which wraps around at each step.
     ready: Vec<Id<Link>>,
@@ -20,6 +19,13 @@ pub(super) struct RunQueue {
     served: usize,
     bulk: VecDeque<Id<Link>>,
     shaking: VecDeque<Id<Link>>,
+}
+
+impl Default for RunQueue {
+    fn default() -> RunQueue {
+        let ready = Vec::with_capacity(LINKS_ROOM);
+        RunQueue { ready, served: 0, bulk: VecDeque::new(), shaking: VecDeque::new() }
+    }
 }
 
 impl RunQueue {
@@ -79,10 +85,19 @@ impl RunQueue {
         Some(id)
     }
 
-    /// Links in a handshake.
+    /// Number of queued links in a handshake.
     #[inline]
-    pub(super) fn shaking(&mut self) -> &mut VecDeque<Id<Link>> {
-        &mut self.shaking
+    pub(super) fn shaking(&self) -> usize {
+        self.shaking.len()
+    }
+
+    /// Removes and returns the next link in a handshake.
+    pub(super) fn next_shaking(&mut self) -> Option<Id<Link>> {
+        let next = self.shaking.pop_front();
+        if self.shaking.is_empty() {
+            self.shaking = VecDeque::new();
+        }
+        next
     }
 
     /// True if no link waits.
@@ -166,13 +181,24 @@ mod tests {
         let plain = add(&mut queue, 2, Flags::READ);
         let dial = add(&mut queue, 3, Flags::DIALING.and(Flags::SHAKING));
         assert_eq!(queue.ready[queue.served..], [dial, plain]);
-        assert_eq!(*queue.shaking(), shaking);
+        assert_eq!(queue.shaking, shaking);
         let bulk = [4, 5].map(|slot| add(&mut queue, slot, Flags::READ.and(Flags::BULK)));
         let last = add(&mut queue, 6, Flags::READ);
         assert_eq!(queue.waiting(), 5);
         let order = [dial, bulk[0], plain, last, bulk[1]].map(Some);
         assert_eq!([1, BULK_SHARE, 2, 3, 4].map(|count| queue.next(count)), order);
         assert!(queue.next(1).is_none());
+    }
+
+    #[test]
+    fn a_burst_leaves_no_storage_behind() {
+        let (mut queue, links) = (RunQueue::default(), LINKS_ROOM as u32);
+        let before = queue.ready.as_ptr();
+        queue.ready.extend((0..links).map(|slot| Id::new(slot, 0)));
+        assert_eq!(queue.ready.as_ptr(), before, "grown");
+        queue.shaking.extend((0..links).map(|slot| Id::new(slot, 0)));
+        (0..links).for_each(|_| assert!(queue.next_shaking().is_some()));
+        assert_eq!(queue.shaking.capacity(), 0);
     }
 
     #[test]

@@ -271,8 +271,10 @@ pub(super) struct MeterAccount {
     left: Box<[Window]>,
     pub(super) period: Allowance,
     pub(super) calendar: Period,
-    /// Days since the epoch, in order, each with the use of the requests admitted on it.
-    days: Box<[(u64, Amount)]>,
+    /// The last known day since the epoch, and the use of the requests admitted on it.
+    last_day: (u64, Amount),
+    /// Days before it, in order.
+    earlier_days: Box<[(u64, Amount)]>,
     pub(super) running: u32,
     /// Budget at the last update.
     pub(super) budget: u64,
@@ -350,7 +352,11 @@ impl MeterAccount {
     fn enter_period(&mut self, calendar: Period, now: Unix, held: Held<'_>) {
         let bounds = calendar.bounds(now);
         let inside = |at: Unix| bounds.0 <= at && at < bounds.1;
-        let days = self.days.iter().filter(|(day, _)| inside(Unix(day.saturating_mul(DAY_MS))));
+        let days = self
+            .earlier_days
+            .iter()
+            .chain([&self.last_day])
+            .filter(|(day, _)| inside(Unix(day.saturating_mul(DAY_MS))));
         let used = days.fold(Amount::default(), |sum, (_, used)| sum.plus(*used));
         let reserved = reserved(held, |open| inside(open.admitted));
         self.period = Allowance { bounds, used, reserved };
@@ -396,7 +402,7 @@ impl MeterAccount {
     /// Clears the use after the shared ledger was replaced by an empty one. Running requests continue to count.
     pub(super) fn reset_counts(&mut self) {
         (self.window.requests, self.window.used, self.window.from_others) = (0, 0, WindowUse::default());
-        (self.left, self.days, self.shared) = Default::default();
+        (self.left, self.last_day, self.earlier_days, self.shared) = Default::default();
         self.period.used = Amount::default();
     }
 
@@ -488,8 +494,8 @@ impl MeterAccount {
     #[inline]
     pub(super) fn add_day(&mut self, at: Unix, used: Amount) {
         let day = at.0 / DAY_MS;
-        match self.days.last_mut() {
-            Some((last, sum)) if *last == day => *sum = sum.plus(used),
+        match &mut self.last_day {
+            (last, sum) if *last == day => *sum = sum.plus(used),
             _ => self.add_other_day(day, used),
         }
         if self.period.holds(at) {
@@ -500,22 +506,23 @@ impl MeterAccount {
     /// Adds use on a day that is not the last one known.
     #[cold]
     fn add_other_day(&mut self, day: u64, used: Amount) {
-        match self.days.binary_search_by_key(&day, |(day, _)| *day) {
-            Ok(place) => self.days[place].1 = self.days[place].1.plus(used),
-            Err(place) => {
-                // Grows by one entry a day; many keys need only one in total.
-                let mut days = std::mem::take(&mut self.days).into_vec();
-                days.reserve_exact(1);
-                days.insert(place, (day, used));
-                self.days = days.into();
-            }
+        // Many keys need one day in total, which has no storage of its own.
+        let mut days = std::mem::take(&mut self.earlier_days).into_vec();
+        days.reserve_exact(2);
+        if self.last_day.1 != Amount::default() {
+            days.push(self.last_day);
+        }
+        match days.binary_search_by_key(&day, |(day, _)| *day) {
+            Ok(place) => days[place].1 = days[place].1.plus(used),
+            Err(place) => days.insert(place, (day, used)),
         }
         // A day far ahead, from a wrong clock, must not displace those around the present one.
-        if self.days.len() as u64 > 2 * DAYS_KEPT {
+        if days.len() as u64 > 2 * DAYS_KEPT {
             let present = self.period.bounds.0.0 / DAY_MS;
-            let kept = self.days.iter().filter(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
-            self.days = kept.copied().collect();
+            days.retain(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
         }
+        self.last_day = days.pop().unwrap_or_default();
+        self.earlier_days = days.into();
     }
 
     /// Requests and tokens of the present window: the larger of this process's and the shared ledger's counts.

@@ -8,7 +8,7 @@ use crate::base::digest::unhex;
 use crate::base::time::Unix;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
-use crate::policy::row::{self, Row, endpoint_from};
+use crate::policy::row::{self, RareNames, Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Params, params};
@@ -132,11 +132,7 @@ struct StoredRow<'a> {
     key: &'a str,
     numbers: [u64; NUMBERS],
     queued_ms: u64,
-    user: Option<Arc<str>>,
-    session: Option<Arc<str>>,
-    trace: Option<Arc<str>>,
-    agent: Option<Arc<str>>,
-    parent_agent: Option<Arc<str>>,
+    names: RareNames,
 }
 
 /// Number of numeric values in every row.
@@ -166,7 +162,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for StoredRow<'a> {
                     *name = row.next_element()?.flatten();
                 }
                 let [user, session, trace, agent, parent_agent] = names;
-                Ok(StoredRow { request, key, numbers, queued_ms, user, session, trace, agent, parent_agent })
+                let names = RareNames { user, session, trace, agent, parent_agent };
+                Ok(StoredRow { request, key, numbers, queued_ms, names })
             }
         }
         from.deserialize_seq(Reading)
@@ -223,12 +220,8 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
             micros,
             queued_ms: row.queued_ms,
             group: group.clone(),
-            user: row.user,
-            session: row.session,
-            trace: row.trace,
-            agent: row.agent,
-            parent_agent: row.parent_agent,
             client: *client,
+            names: row.names.into(),
             lease: None,
         })
     };

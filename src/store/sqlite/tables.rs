@@ -12,7 +12,7 @@ use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock::Clock;
 use crate::policy::agent::Client;
-use crate::policy::row::{Row, endpoint_from};
+use crate::policy::row::{Row, RowNames, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use std::sync::Arc;
@@ -264,12 +264,8 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
         micros: uint(row, 15)?,
         queued_ms: 0,
         group: Arc::default(),
-        user: None,
-        session: None,
         client: Client::default(),
-        trace: None,
-        agent: None,
-        parent_agent: None,
+        names: RowNames::default(),
         lease: None,
     })
 }

@@ -157,7 +157,7 @@ fn fifth_version_keeps_its_sums_and_known_endpoints() {
     assert_eq!(entries.len(), 3 + 5);
     assert!(entries.iter().all(|entry| match entry {
         Entry::Folded(key, _) => key.endpoint.is_empty() && key.group.is_empty() && key.client.is_empty(),
-        Entry::Request(row) => row.group.is_empty() && row.user.is_none() && row.client.is_none(),
+        Entry::Request(row) => row.group.is_empty() && row.names.user.is_none() && row.client.is_none(),
     }));
 }
 
@@ -250,8 +250,8 @@ fn seventh_version_is_converted_to_store_traces() {
     old.execute_batch("DROP VIEW rows; CREATE VIEW rows AS SELECT 1; PRAGMA user_version = 7").unwrap();
     drop(old);
     let mut db = place.owner();
-    let traced = Row { trace: Some(TRACE.into()), ..row(A, 6, "small", 1) };
-    let named = Row { user: Some("ann".into()), queued_ms: 7, ..traced.clone() };
+    let traced = Row { names: names(None, None, Some(TRACE)), ..row(A, 6, "small", 1) };
+    let named = Row { names: names(Some("ann"), None, Some(TRACE)), queued_ms: 7, ..traced.clone() };
     db.append(&[traced.clone(), named.clone()]).unwrap();
     let other = Connection::open(place.file()).unwrap();
     let mut query = other.prepare("SELECT trace_id || '-' || span_id FROM rows ORDER BY number").unwrap();
@@ -269,7 +269,7 @@ fn ninth_version_is_converted_to_store_agents() {
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1)]).unwrap();
     // A row of that version that no sum contains yet.
-    db.append(&[Row { user: Some("ann".into()), trace: Some("t-s".into()), ..row(A, 6, "small", 1) }]).unwrap();
+    db.append(&[Row { names: names(Some("ann"), None, Some("t-s")), ..row(A, 6, "small", 1) }]).unwrap();
     drop(db);
     let old = Connection::open(place.file()).unwrap();
     old.execute_batch(BACK_TO_THE_TENTH).unwrap();
@@ -277,8 +277,10 @@ fn ninth_version_is_converted_to_store_agents() {
         .unwrap();
     drop(old);
     let mut db = place.owner();
-    let agent = Row { agent: Some("b1".into()), parent_agent: Some("a0".into()), ..row(A, 7, "small", 2) };
-    let named = Row { session: Some("s".into()), queued_ms: 7, parent_agent: None, ..agent.clone() };
+    let (own, parent) = (RareNames { agent: Some("b1".into()), ..RareNames::default() }, Some("a0".into()));
+    let agent = Row { names: RareNames { parent_agent: parent, ..own.clone() }.into(), ..row(A, 7, "small", 2) };
+    let names = RareNames { session: Some("s".into()), ..own };
+    let named = Row { names: names.into(), queued_ms: 7, ..agent.clone() };
     db.append(&[agent.clone(), named.clone()]).unwrap();
     let other = Connection::open(place.file()).unwrap();
     let mut query = other.prepare("SELECT agent, parent_agent FROM rows ORDER BY number").unwrap();

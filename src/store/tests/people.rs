@@ -5,7 +5,8 @@ use super::*;
 
 fn of(user: &str, session: &str, admitted: u64, out: u64) -> Row {
     let name = |text: &str| (!text.is_empty()).then(|| Arc::from(text));
-    Row { user: name(user), session: name(session), ..row(A, admitted, "small", out) }
+    let names = RareNames { user: name(user), session: name(session), ..RareNames::default() };
+    Row { names: names.into(), ..row(A, admitted, "small", out) }
 }
 
 fn lines(db: &Sqlite, query: &Query) -> Vec<(String, u64, u64)> {

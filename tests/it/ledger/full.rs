@@ -12,7 +12,7 @@ use tollgate::base::limits;
 use tollgate::base::time::Unix;
 use tollgate::policy::ask::Use;
 use tollgate::policy::meter::{Amount, GroupLease, Lease};
-use tollgate::policy::row::Row;
+use tollgate::policy::row::{RareNames, Row};
 use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
 use tollgate::store::shared::SharedStore;
 
@@ -47,7 +47,8 @@ fn unlike(count: usize) -> Vec<Row> {
         let lease = Lease { window: bounds, period: bounds, reserved, groups, shared: true, ..Lease::default() };
         let (user, session) = (format!("u{n}"), format!("s{n}"));
         let row: Row = serde_json::from_str(&text).unwrap();
-        Row { lease: Some(Box::new(lease)), user: Some(user.into()), session: Some(session.into()), ..row }
+        let names = RareNames { user: Some(user.into()), session: Some(session.into()), ..RareNames::default() };
+        Row { lease: Some(Box::new(lease)), names: names.into(), ..row }
     };
     (0..count).map(row).collect()
 }

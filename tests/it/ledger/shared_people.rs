@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tollgate::base::time::Unix;
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::Lease;
-use tollgate::policy::row::Row;
+use tollgate::policy::row::{RareNames, Row};
 use tollgate::store::api::{By, PEOPLE_MAX, Query, REST};
 use tollgate::store::remote::{Remote, RemoteCommand, RemoteServer, Speaker};
 use tollgate::store::shared::SharedStore;
@@ -48,6 +48,10 @@ fn record_of_a_shared_ledger_keeps_its_trace() {
 }
 
 pub fn row(user: Option<&str>, out: u64) -> Row {
+    of(user, None, out)
+}
+
+fn of(user: Option<&str>, agent: Option<&str>, out: u64) -> Row {
     let text = format!(
         r#"{{"r":"{:032x}","k":"abcdefABCDEF","a":86400123,"m":"m","t":"p/m","e":"chat","s":true,"c":200,
         "u":[1,0,0,{out}],"f":"provider","n":{out},"x":1,"d":7}}"#,
@@ -55,7 +59,13 @@ pub fn row(user: Option<&str>, out: u64) -> Row {
     );
     // Marked as lent by this ledger, so that it does not count again in a window.
     let lease = Some(Box::new(Lease { shared: true, ..Lease::default() }));
-    Row { user: user.map(Arc::from), lease, ..serde_json::from_str(&text).unwrap() }
+    let names = RareNames {
+        user: user.map(Arc::from),
+        agent: agent.map(Arc::from),
+        parent_agent: agent.map(|_| "p".into()),
+        ..RareNames::default()
+    };
+    Row { names: names.into(), lease, ..serde_json::from_str(&text).unwrap() }
 }
 
 /// Stores the key of [`row`] where hosts of every format version keep it.
@@ -98,11 +108,7 @@ fn a_shared_ledger_sums_up_agents() {
     let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
     known_key(&server);
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
-    let of = |agent: Option<&str>, out| Row {
-        agent: agent.map(Into::into),
-        parent_agent: agent.map(|_| "p".into()),
-        ..row(Some("ann"), out)
-    };
+    let of = |agent, out| of(Some("ann"), agent, out);
     let rows = [of(Some("a1"), 1), of(Some("a1"), 2), of(Some("a2"), 4), of(None, 8)];
     remote.send(&speaker, &[RemoteCommand::Rows(1, &rows, &[])]).unwrap();
     let lines = remote.usage(&Query::by(By::Agent), None).unwrap();

@@ -441,8 +441,8 @@ impl Player<'_> {
             row.micros,
             row.admitted.0,
             row.queued_ms,
-            row.user.as_deref().unwrap_or("none"),
-            row.session.as_deref().unwrap_or("none"),
+            row.names.user.as_deref().unwrap_or("none"),
+            row.names.session.as_deref().unwrap_or("none"),
             row.client.name(),
             row.group,
         )
@@ -540,12 +540,8 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         micros: 1000,
         queued_ms: 0,
         group: Default::default(),
-        user: None,
-        session: None,
         client: Default::default(),
-        trace: None,
-        agent: None,
-        parent_agent: None,
+        names: Default::default(),
         lease: None,
     }
 }

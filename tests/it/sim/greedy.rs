@@ -90,7 +90,7 @@ pub fn text_bytes(value: &Value) -> u64 {
 
 /// Returns the marker in the user of a usage record.
 fn marker(row: &Row) -> Option<u64> {
-    row.user.as_deref()?.strip_prefix('m')?.parse().ok()
+    row.names.user.as_deref()?.strip_prefix('m')?.parse().ok()
 }
 
 /// Checks that a cancelled request is charged for everything that was sent and received.

@@ -61,7 +61,7 @@ impl Traces {
     pub fn agree(&self, rows: &[Row], id: impl Fn(&Row) -> String) -> Result<(), String> {
         for row in rows {
             let Some((name, out, cost)) = self.requests.get(&id(row)) else { continue };
-            let same = row.trace.as_deref() == Some(name) && out.as_deref() == Some(&row.usage.out.to_string());
+            let same = row.names.trace.as_deref() == Some(name) && out.as_deref() == Some(&row.usage.out.to_string());
             if !same || cost.unwrap_or(0) != row.cost_nano {
                 return Err(format!("{name} with {out:?} tokens at {cost:?} differs from {row:?}"));
             }
