@@ -6,7 +6,7 @@ mod common;
 
 use allocation_counter::measure;
 use common::{STREAM_HEAD, World, answer, chunk, event, keys, stream_end};
-use tollgate::base::limits::{MESSAGES_MAX, PARTS_MAX, TOOLS_MAX};
+use tollgate::base::limits::{MESSAGES_MAX, PARTS_MAX, TOOLS_MAX, TRIM_AFTER};
 use tollgate::dialect::{Capabilities, RequestScan, RequestTarget, most_text, structure, translate};
 use tollgate::policy::keys::Keys;
 use tollgate::wire::{ModelEndpoint, Shape};
@@ -106,6 +106,19 @@ fn each_key_beyond_a_thousand_takes_at_most_160_bytes() {
     assert!(each <= 160.0, "{each} bytes a key");
 }
 
+#[test]
+fn a_burst_of_requests_leaves_little_storage_behind() {
+    let mut world = World::new();
+    let (request, answer) = (world.request("bench", 1200, false), answer());
+    (0..WARM).for_each(|_| assert!(world.turn(&request, &answer) > 0));
+    let counted = measure(|| {
+        let clients: Vec<_> = (0..1000).map(|_| world.another_sends(&request)).collect();
+        clients.into_iter().for_each(|client| world.leaves(client));
+        world.passes(TRIM_AFTER);
+    });
+    assert!(counted.bytes_current <= 64 * 1024, "{} bytes", counted.bytes_current);
+}
+
 /// Memory of a waiting request and its client in preallocated tables, which unit tests bound.
 const IN_TABLES: usize = 320 + 136;
 
@@ -117,7 +130,7 @@ fn waiting_request_takes_at_most_two_kib_plus_its_body() {
         let request = world.request("queued", 1650, stream);
         let body = request.len() - request.windows(4).position(|window| window == b"\r\n\r\n").unwrap() - 4;
         world.client_sends(&request);
-        let counted = measure(|| (0..WAITERS).for_each(|_| world.another_sends(&request)));
+        let counted = measure(|| (0..WAITERS).for_each(|_| _ = world.another_sends(&request)));
         assert_eq!(world.queued(), WAITERS);
         let each = counted.bytes_current as usize / WAITERS + IN_TABLES;
         println!("a waiting request uses {} bytes in addition to its body of {body}", each - body);

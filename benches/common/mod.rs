@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::base::seam::{Action, Conn, Core, Reply, Side};
+use tollgate::base::seam::{Action, Conn, Core, Ending, Reply, Side};
 use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
@@ -170,10 +170,23 @@ impl World {
     }
 
     /// Connects another client and sends bytes from it.
-    pub fn another_sends(&mut self, bytes: &[u8]) {
+    pub fn another_sends(&mut self, bytes: &[u8]) -> Conn {
         let conn =
             self.gateway.accepted(0, "127.0.0.1:5556".parse().unwrap(), self.now).expect("the client is accepted");
         self.gateway.bytes(conn, bytes, self.now);
+        self.settle();
+        conn
+    }
+
+    /// Ends the connection of such a client.
+    pub fn leaves(&mut self, client: Conn) {
+        self.gateway.closed(client, Ending::Broken, self.now);
+        self.settle();
+    }
+
+    /// Lets time pass.
+    pub fn passes(&mut self, time: Duration) {
+        self.now.mono = self.now.mono.after(time);
         self.settle();
     }
 

@@ -4,6 +4,7 @@ pub mod base64;
 pub mod buf;
 pub mod digest;
 pub mod hash;
+pub mod heap;
 pub mod limits;
 pub mod order;
 pub mod packed;

@@ -31,6 +31,13 @@ impl PendingRows {
         PendingRows { delay, ..PendingRows::default() }
     }
 
+    /// Deallocates the storage of queues that are empty.
+    pub(crate) fn trim(&mut self) {
+        if self.waiting.is_empty() && self.held.is_empty() {
+            (self.waiting, self.held) = Default::default();
+        }
+    }
+
     /// Counts one more row; returns its number.
     pub(crate) fn gave(&mut self, now: Mono) -> u64 {
         self.given += 1;

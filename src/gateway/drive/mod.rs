@@ -18,6 +18,7 @@ use super::cx::Cx;
 use super::exchange::{ClientMessage, DriverCall, Effect, Endpoint, Exchange, ExchangeEvent, Exchanges};
 use super::ids::{ClientId, ExchangeId, client_conn};
 use super::offload::{JobOwner, OffloadTask};
+use crate::base::heap;
 use crate::base::seam::Shut;
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
@@ -61,11 +62,13 @@ impl Driver {
         clients.table.trim();
         exchanges.trim();
         providers.table.trim();
+        cx.accounts.ledger.trim();
         cx.accounts.meter.trim();
         cx.commands.orders.trim();
         cx.connections.limits.trim();
         cx.upstreams.requests.trim();
         cx.memory.pool.trim();
+        heap::give_back();
         cx.memory.trim = Mono::NEVER;
     }
 
