@@ -163,22 +163,25 @@ impl Inbound {
     /// before it are skipped (RFC 9112 section 2.2). `Ok(None)` while bytes are missing, and while an earlier message
     /// is not released.
     pub fn head(&mut self, pool: &mut Pool, max_header: usize) -> Result<Option<RequestHead>, HeadError> {
-        self.head_like(pool, max_header, None)
+        let mut head = RequestHead::unparsed();
+        Ok(self.head_like(pool, max_header, None, &mut head)?.then_some(head))
     }
 
-    /// Like [`Inbound::head`], but compares a head with templates of earlier ones before parsing it.
+    /// Like [`Inbound::head`], but compares a head with templates of earlier ones before parsing it, and writes it to
+    /// `into`. True if it is complete.
     pub fn head_like(
         &mut self,
         pool: &mut Pool,
         max_header: usize,
         templates: Option<&mut HeadTemplates>,
-    ) -> Result<Option<RequestHead>, HeadError> {
+        into: &mut RequestHead,
+    ) -> Result<bool, HeadError> {
         if self.phase != InboundPhase::Head {
-            return Ok(None);
+            return Ok(false);
         }
         while self.skipped < EMPTY_LINES_MAX && self.rx.bytes().starts_with(b"\r") {
             match self.rx.bytes().get(1) {
-                None => return Ok(None),
+                None => return Ok(false),
                 Some(b'\n') => {
                     self.skipped += 1;
                     self.rx.consume(pool, 2);
@@ -187,23 +190,18 @@ impl Inbound {
             }
         }
         let bytes = self.rx.bytes();
-        let head = match templates.filter(|_| self.scanned == 0 && !bytes.is_empty()) {
-            None => parse_request(bytes, &mut self.scanned, max_header)?,
-            Some(templates) => match templates.find(bytes, max_header) {
-                Some(head) => Some(head),
-                None => {
-                    let head = parse_request(bytes, &mut self.scanned, max_header)?;
-                    head.inspect(|head| templates.learn(bytes, head))
-                }
-            },
-        };
-        if let Some(head) = &head {
-            self.scanned = head.len;
-            self.head_len = head.len;
-            self.reader = BodyReader::new(head.framing);
-            self.phase = InboundPhase::Parsed;
+        let mut templates = templates.filter(|_| self.scanned == 0);
+        if !templates.as_mut().is_some_and(|templates| templates.find(bytes, max_header, into)) {
+            let Some(head) = parse_request(bytes, &mut self.scanned, max_header)? else { return Ok(false) };
+            if let Some(templates) = templates {
+                templates.learn(bytes, &head);
+            }
+            *into = head;
         }
-        Ok(head)
+        (self.scanned, self.head_len) = (into.len, into.len);
+        self.reader = BodyReader::new(into.framing);
+        self.phase = InboundPhase::Parsed;
+        Ok(true)
     }
 
     /// Begins to read the body of an accepted head, first from the buffer. True if the body is already complete. A

@@ -20,7 +20,7 @@ use tollgate::dialect::{
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::body::{BodyError, BodyReader};
-use tollgate::wire::head::{Framing, HeadTemplates, parse_request, parse_response};
+use tollgate::wire::head::{Framing, HeadTemplates, RequestHead, parse_request, parse_response};
 use tollgate::wire::inbound::Inbound;
 use tollgate::wire::json::{self, Scanner, Valid};
 use tollgate::wire::sse::Splitter;
@@ -115,10 +115,13 @@ fn http_head(data: &[u8]) {
     // A head that resembles an earlier one is parsed by comparing it with that one.
     let mut templates = HeadTemplates::default();
     let read = |bytes: &[u8], templates: Option<&mut HeadTemplates>| {
-        let (mut inbound, mut pool) = (Inbound::new(), Pool::new(1 << 20));
-        let head = inbound.push(&mut pool, bytes).map(|()| inbound.head_like(&mut pool, HEADER_MAX, templates));
+        let (mut inbound, mut pool, mut head) = (Inbound::new(), Pool::new(1 << 20), RequestHead::unparsed());
+        let found = inbound.push(&mut pool, bytes).map(|()| {
+            let found = inbound.head_like(&mut pool, HEADER_MAX, templates, &mut head);
+            found.map(|found| found.then_some(head))
+        });
         inbound.clear(&mut pool);
-        head
+        found
     };
     let _ = read(data, Some(&mut templates));
     let (front, back) = data.split_at(data.len() / 16 * step);

@@ -28,9 +28,9 @@ use std::time::Duration;
 
 /// Result of bytes, a deadline or the end of an answer.
 #[derive(Debug)]
-pub(crate) enum ClientEvent {
+pub(crate) enum ClientEvent<'a> {
     /// The head of the next request is complete.
-    Head(RequestHead),
+    Head(&'a RequestHead),
     /// The bytes are not a valid head.
     BadHead(HeadError),
     /// A head has begun but is late.
@@ -244,7 +244,7 @@ impl ClientConnection {
     }
 
     /// Takes received bytes; [`ClientConnection::next`] returns their results.
-    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<ClientEvent> {
+    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<ClientEvent<'static>> {
         match &mut self.phase {
             Phase::Closing => None,
             Phase::Linger(remainder) => {
@@ -274,15 +274,16 @@ impl ClientConnection {
         self.inbound.has_pending() || self.phase == Phase::Discard
     }
 
-    /// Returns the next event of the received bytes. Call it until it returns none, except after an incomplete body:
-    /// there is no further event before more bytes arrive.
-    pub(crate) fn next(
+    /// Returns the next event of the received bytes; `head` gets the head of a request. Call it until it returns none,
+    /// except after an incomplete body: there is no further event before more bytes arrive.
+    pub(crate) fn next<'a>(
         &mut self,
         server: &Server,
         templates: &mut HeadTemplates,
+        head: &'a mut RequestHead,
         pool: &mut Pool,
         now: Mono,
-    ) -> Option<ClientEvent> {
+    ) -> Option<ClientEvent<'a>> {
         if self.phase == Phase::Discard {
             self.wait = now.after(server.body_timeout);
             if !self.inbound.discarded() {
@@ -293,13 +294,13 @@ impl ClientConnection {
         match self.phase {
             Phase::Head if !self.inbound.has_pending() || self.is_full() => None,
             Phase::Head if self.marks / BEGUN == PIPELINE_BURST => self.pause(),
-            Phase::Head => match self.inbound.head_like(pool, server.max_header, Some(templates)) {
-                Ok(Some(head)) => {
+            Phase::Head => match self.inbound.head_like(pool, server.max_header, Some(templates), head) {
+                Ok(true) => {
                     self.marks += BEGUN;
                     self.wait = Mono::NEVER;
                     Some(ClientEvent::Head(head))
                 }
-                Ok(None) => {
+                Ok(false) => {
                     if !self.has(READING) {
                         self.marks |= READING;
                         self.wait = now.after(server.header_timeout);
@@ -319,7 +320,7 @@ impl ClientConnection {
 
     /// Makes the next pipelined request wait, if there is one. It has begun to arrive, so the connection is not idle.
     #[cold]
-    fn pause(&mut self) -> Option<ClientEvent> {
+    fn pause(&mut self) -> Option<ClientEvent<'static>> {
         if self.is_paused() {
             return None;
         }
@@ -492,7 +493,13 @@ impl ClientConnection {
     }
 
     /// Records that `count` bytes were written.
-    pub(crate) fn wrote(&mut self, count: usize, server: &Server, pool: &mut Pool, now: Mono) -> Option<ClientEvent> {
+    pub(crate) fn wrote(
+        &mut self,
+        count: usize,
+        server: &Server,
+        pool: &mut Pool,
+        now: Mono,
+    ) -> Option<ClientEvent<'static>> {
         let was_full = self.is_full();
         self.queue.consume(pool, count);
         let emptied = self.queue.is_empty();
@@ -508,7 +515,7 @@ impl ClientConnection {
 
     /// Handles the end of the client's side. During a request it means that the client has left; an answer that is
     /// already complete is still delivered after a FIN.
-    pub(crate) fn ended(&mut self, how: Ending, pool: &mut Pool) -> Option<ClientEvent> {
+    pub(crate) fn ended(&mut self, how: Ending, pool: &mut Pool) -> Option<ClientEvent<'static>> {
         if self.exchange.is_some() {
             return Some(ClientEvent::Lost);
         }
@@ -520,7 +527,7 @@ impl ClientConnection {
     }
 
     /// Handles its own deadlines, if one has passed.
-    pub(crate) fn expired(&mut self, idle: Duration, pool: &mut Pool, now: Mono) -> Option<ClientEvent> {
+    pub(crate) fn expired(&mut self, idle: Duration, pool: &mut Pool, now: Mono) -> Option<ClientEvent<'static>> {
         if self.stall <= now {
             return Some(ClientEvent::Lost);
         }

@@ -37,12 +37,12 @@ impl Driver {
 
     /// Takes as many messages from a connection as can begin now. Each round consumes a message or stops.
     pub(crate) fn advance(&mut self, id: ClientId) {
+        let mut head = RequestHead::unparsed();
         loop {
             let Some(client) = self.clients.table.get_mut(id) else { return };
             let server = &self.cx.setup.config.server;
-            let event =
-                client.next(server, &mut self.clients.head_templates, &mut self.cx.memory.pool, self.cx.now.mono);
-            // By reference, because moving a head costs a copy.
+            let (templates, pool) = (&mut self.clients.head_templates, &mut self.cx.memory.pool);
+            let event = client.next(server, templates, &mut head, pool, self.cx.now.mono);
             let Some(event) = &event else { break };
             let &ClientEvent::Body { complete } = event else {
                 self.client_event(id, event);
@@ -59,7 +59,7 @@ impl Driver {
         self.arm(id);
     }
 
-    fn client_event(&mut self, id: ClientId, event: &ClientEvent) {
+    fn client_event(&mut self, id: ClientId, event: &ClientEvent<'_>) {
         let exchange = self.clients.table.get(id).and_then(|client| client.exchange);
         let server = &self.cx.setup.config.server;
         match event {

@@ -42,12 +42,13 @@ impl Attempting {
         let at = &mut job.attempt;
         (at.flight, at.first, at.sent) = (flight, at.first.min(now), at.sent.min(now));
         let limits = job.target().map(|target| &target.limits);
-        let first_byte = limits.map_or(Mono::NEVER, |limits| now.after(limits.first_byte_timeout));
         let idle = limits.map_or(DONE_GRACE, |limits| limits.idle_timeout);
         let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
         let by = match &body {
             Body::Error { .. } => now.after(ERROR_BODY_WAIT),
-            Body::Stream(_) | Body::Bytes { .. } => self.by.min(first_byte),
+            Body::Stream(_) | Body::Bytes { .. } => {
+                self.by.min(limits.map_or(Mono::NEVER, |limits| now.after(limits.first_byte_timeout)))
+            }
             Body::Collect { .. } | Body::Offloaded { .. } => Mono::NEVER,
         };
         let provider = if let AttemptStage::Open(provider) = self.stage { Some(provider) } else { None };

@@ -54,9 +54,10 @@ struct HeadTemplate {
 }
 
 impl HeadTemplates {
-    /// Returns the head at the front of `buf`, if it matches a template and has at most `max` bytes.
-    pub(in crate::wire) fn find(&mut self, buf: &[u8], max: usize) -> Option<RequestHead> {
-        self.0.find(|template| template.matches(buf)).filter(|head| head.len as usize <= max)
+    /// True if the head at the front of `buf` matches a template and has at most `max` bytes. Writes it to `head`: each
+    /// value of it that is returned would be another copy.
+    pub(in crate::wire) fn find(&mut self, buf: &[u8], max: usize, head: &mut RequestHead) -> bool {
+        self.0.find(|template| template.matches(buf, max, head)).is_some()
     }
 
     /// Keeps a head that has just been parsed, if it is likely to repeat.
@@ -130,7 +131,7 @@ fn holes(bytes: &[u8], head: &RequestHead) -> Option<([(Span, HeadHole); 2], usi
 }
 
 impl HeadTemplate {
-    fn matches(&self, buf: &[u8]) -> Option<RequestHead> {
+    fn matches(&self, buf: &[u8], max: usize, head: &mut RequestHead) -> Option<()> {
         let (mut length, mut moved) = (0, None);
         let mut comparison = self.template.compare(buf)?;
         while let Some(hole) = comparison.next_hole()? {
@@ -148,8 +149,11 @@ impl HeadTemplate {
                 }
             }
         }
-        let mut head = self.head;
-        head.len = (buf.len() - comparison.left.len()) as u32;
+        let len = buf.len() - comparison.left.len();
+        if len > max {
+            return None;
+        }
+        *head = RequestHead { len: len as u32, ..self.head };
         if let Some((from, now, before)) = moved {
             head.framing = Framing::Length(length);
             if now != before {
@@ -158,6 +162,6 @@ impl HeadTemplate {
                 }
             }
         }
-        Some(head)
+        Some(())
     }
 }
