@@ -468,7 +468,10 @@ impl Inbound {
         while !self.reader.is_done() {
             let piece = self.reader.next(&bytes[from..])?;
             if keep {
-                bytes.copy_within(from + piece.data.start..from + piece.data.end, to);
+                // A body of declared length is in its place already.
+                if from + piece.data.start != to {
+                    bytes.copy_within(from + piece.data.start..from + piece.data.end, to);
+                }
                 to += piece.data.len();
             } else {
                 self.dropped = self.dropped.saturating_add(piece.data.len() as u32);
@@ -478,10 +481,12 @@ impl Inbound {
                 break;
             }
         }
-        let left = bytes.len() - from;
-        bytes.copy_within(from.., to);
         self.payload = (to - self.head_len as usize) as u32;
-        self.rx.truncate(to + left);
+        if from != to {
+            let left = bytes.len() - from;
+            bytes.copy_within(from.., to);
+            self.rx.truncate(to + left);
+        }
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use super::super::usage::{ObservedUsage, Reported};
 use crate::base::ring::Ring;
 use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::delta::StopReason;
-use crate::wire::json::{Token, string_end, write_inside};
+use crate::wire::json::{Token, string_end};
 use crate::wire::template::{BytesTemplate, number};
 use crate::wire::{ModelEndpoint, Shape, Span};
 use std::borrow::Cow;
@@ -265,22 +265,13 @@ impl HoleValues {
     /// Appends the answer with its id and model replaced.
     fn write(&self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         out.reserve(body.len() + me.id.len() + me.model.len());
-        let quoted = |span: Span| (span.start as usize - 1, span.end as usize + 1);
-        let (id, model) = (quoted(self.id), quoted(self.model));
-        let id_first = id < model;
-        let (first, second) = if id_first { (id, model) } else { (model, id) };
-        out.extend_from_slice(&body[..first.0]);
-        if id_first {
-            write_inside(out, me.id)
-        } else {
-            me.write_model(out)
-        }
-        out.extend_from_slice(&body[first.1..second.0]);
-        if id_first {
-            me.write_model(out)
-        } else {
-            write_inside(out, me.id)
-        }
-        out.extend_from_slice(&body[second.1..]);
+        let (id, model) = ((self.id, me.id), (self.model, me.model.as_bytes()));
+        let (first, second) = if self.id.start < self.model.start { (id, model) } else { (model, id) };
+        // The quotes around both stay. An id of Tollgate's and the id of a model need no escapes.
+        out.extend_from_slice(&body[..first.0.start as usize]);
+        out.extend_from_slice(first.1);
+        out.extend_from_slice(&body[first.0.end as usize..second.0.start as usize]);
+        out.extend_from_slice(second.1);
+        out.extend_from_slice(&body[second.0.end as usize..]);
     }
 }

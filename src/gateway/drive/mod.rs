@@ -91,7 +91,7 @@ impl Driver {
     }
 
     /// Performs the effect of an event of an exchange.
-    #[inline]
+    #[inline(always)] // else each effect is copied once more
     fn perform(&mut self, id: ExchangeId, effect: Effect) {
         while let Some((id, complete)) = self.clients.out.take_released() {
             self.providers.part(id, complete, &mut self.cx);
