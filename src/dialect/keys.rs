@@ -21,12 +21,19 @@ macro_rules! names {
             /// Finds the name that the inside of a JSON string contains.
             #[inline]
             pub(in crate::dialect) fn of(raw: &[u8]) -> K {
-                const BY_NAME: &[(&str, K)] = &[$(($text, K::$name),)*];
                 $(const $name: &[u8] = $text.as_bytes();)*
                 match raw {
                     $($name => K::$name,)*
-                    _ if !has_escape(raw) => K::Other,
-                    _ => BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(K::Other, |(_, key)| *key),
+                    _ => K::of_unusual(raw),
+                }
+            }
+
+            #[inline(never)] // else every name saves the registers that only an escape needs
+            fn of_unusual(raw: &[u8]) -> K {
+                const BY_NAME: &[(&str, K)] = &[$(($text, K::$name),)*];
+                match has_escape(raw) {
+                    true => BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(K::Other, |(_, key)| *key),
+                    false => K::Other,
                 }
             }
         }

@@ -85,7 +85,7 @@ impl ChatUsage {
     }
 
     /// The report made of the counters.
-    pub(super) fn reported(self) -> Reported {
+    pub(super) fn reported(&self) -> Reported {
         let cache_read = self.seen.cache_read.max(self.cached);
         let cache_write = self.seen.cache_write.max(self.written);
         let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));

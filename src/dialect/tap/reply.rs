@@ -14,9 +14,7 @@ use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::places::{EDITS_MAX, Edit, Seen, is_word};
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::responses::hidden::hide;
-use crate::wire::json::{
-    self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside, write_string,
-};
+use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
 
 /// The only scan of an answer: reads its members, and those of `usage` as chat completions have it. Deeper values are
@@ -109,7 +107,7 @@ impl Notes {
 
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
         // A pass-through answer counts no reasoning, so its total adds no information.
-        if self.endpoint.is_passthrough() && self.inner == K::TotalTokens {
+        if self.inner == K::TotalTokens && self.endpoint.is_passthrough() {
             return;
         }
         self.own_cost |= matches!(self.inner, K::Cost | K::CostDetails);
@@ -211,7 +209,7 @@ fn read(
     let mut notes = Notes::new(endpoint);
     let scanned = Scanner::new().finish(body, &mut notes);
     // By reference: moving all positions out would copy them.
-    let (seen, usage) = (&notes.seen, notes.usage);
+    let (seen, usage) = (&notes.seen, &notes.usage);
     if scanned.is_err() && endpoint.shape == Shape::Responses {
         // Some providers stream although a complete answer was requested.
         let response = read_streamed(body).ok_or(Broken::NotJson)?;
@@ -473,7 +471,7 @@ impl ReplyWriter<'_> {
     fn value(&mut self, edit: Edit) {
         match edit {
             Edit::Id => write_inside(self.out, self.me.id),
-            Edit::Model => write_string(self.out, self.me.model),
+            Edit::Model => self.me.write_model(self.out),
             Edit::Store => self.out.extend_from_slice(b"false"),
             Edit::Previous => self.out.extend_from_slice(b"null"),
             Edit::Object => self.out.extend_from_slice(b"\"chat.completion\""),
