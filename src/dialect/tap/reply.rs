@@ -421,7 +421,7 @@ impl ReplyWriter<'_> {
             true => &[],
             false => with_format!(endpoint.shape, format => format::ADDED),
         };
-        let mut from = self.open(0, self.seen.body, top);
+        let mut from = if top.is_empty() { 0 } else { self.open(0, self.seen.body, top) };
         let seen = self.seen;
         for (span, edit) in seen.places() {
             let replace = match edit {
