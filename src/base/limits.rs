@@ -259,6 +259,8 @@ pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
 pub const UNKNOWN_MAX: usize = 8192;
 /// Time after a burst of connections at which their memory is given back.
 pub const TRIM_AFTER: Duration = Duration::from_secs(5);
+/// Connections that end together after which the allocator is made to give back the end of its heap.
+pub const BURST_MIN: usize = 1024;
 /// Maximum of the integers that a ledger in a file stores.
 pub const STORED_MAX: u64 = i64::MAX as u64;
 /// Rows packed, or sums updated, in one step.

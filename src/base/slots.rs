@@ -167,9 +167,10 @@ impl<T, N> Slots<T, N> {
         self.slots.len() >= TRIM_MIN + 2 * self.len
     }
 
-    /// Gives the memory of the slots behind the last occupant back.
-    pub fn trim(&mut self) {
+    /// Gives the memory of the slots behind the last occupant back. Returns their number.
+    pub fn trim(&mut self) -> usize {
         let used = self.slots.iter().rposition(|slot| slot.tenant.is_some()).map_or(0, |last| last + 1);
+        let unused = self.slots.len() - used;
         for slot in self.slots.drain(used..) {
             self.fresh = self.fresh.max(slot.generation);
         }
@@ -180,6 +181,7 @@ impl<T, N> Slots<T, N> {
                 slot.next_free = std::mem::replace(&mut self.free, index as u32);
             }
         }
+        unused
     }
 
     /// Number of occupants.
@@ -249,7 +251,7 @@ mod tests {
             slots.remove(*name);
         }
         assert!(slots.is_sparse());
-        slots.trim();
+        assert_eq!(slots.trim(), 3 * TRIM_MIN - 6);
         assert_eq!((slots.len(), slots.slots.len(), slots.is_sparse()), (1, 6, false));
         assert!(slots.slots.capacity() <= 6 + TRIM_MIN);
         let grown: Vec<Id<usize>> = (0..3 * TRIM_MIN).map(|number| slots.insert(1000 + number)).collect();

@@ -19,6 +19,7 @@ use super::exchange::{ClientMessage, DriverCall, Effect, Endpoint, Exchange, Exc
 use super::ids::{ClientId, ExchangeId, client_conn};
 use super::offload::{JobOwner, OffloadTask};
 use crate::base::heap;
+use crate::base::limits::BURST_MIN;
 use crate::base::seam::Shut;
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
@@ -59,7 +60,7 @@ impl Driver {
     #[cold]
     pub(crate) fn trim(&mut self) {
         let Driver { clients, exchanges, providers, cx } = self;
-        clients.table.trim();
+        let gone = clients.table.trim();
         exchanges.trim();
         providers.table.trim();
         cx.accounts.ledger.trim();
@@ -68,7 +69,10 @@ impl Driver {
         cx.connections.limits.trim();
         cx.upstreams.requests.trim();
         cx.memory.pool.trim();
-        heap::give_back();
+        // It fills the allocator's cache, which takes more than a small burst leaves behind.
+        if gone >= BURST_MIN {
+            heap::give_back();
+        }
         cx.memory.trim = Mono::NEVER;
     }
 
