@@ -275,8 +275,8 @@ pub const SPILLS_NAMED_MAX: u64 = 100;
 pub const MOMENT_MAX: u64 = 253_402_300_799_999;
 /// Longest pause between two such steps: as long as a request takes while a busy loop has thirty others.
 pub const SLICE_REST: Duration = Duration::from_micros(500);
-/// Such pauses together, while the rows of a commit are packed or its sums are updated. A kill loses the rows of the
-/// present commit, and other processes wait for its end.
+/// Such pauses together while the rows of a commit are packed. A kill loses these rows, and other processes wait for
+/// the end of the commit.
 pub const COMMIT_PAUSES: Duration = Duration::from_millis(4);
 /// Rows of one commit. Further rows go into the next one.
 pub const ROWS_PER_COMMIT: usize = 4096;

@@ -180,14 +180,10 @@ impl FileLock {
         if is_locked { Ok(()) } else { lock(opened, self.id, &self.path) }
     }
 
-    /// Remembers the file as a commit of its owner has left it. A commit writes the file only if it makes a checkpoint
-    /// or starts a new log.
+    /// Remembers the file as a commit of its owner has left it. The next check reports errors.
     pub fn committed(&self) {
-        let index = self.log.as_ref().map(|log| log.ids[1]);
-        let now = index.and_then(|id| log_files::checkpoint(&found(&opened(), id)?.file).ok()?);
-        if now.is_none() || now != self.main.get().map(|seen| seen.checkpoint) {
-            // The next check reports errors.
-            let _ = self.check();
+        if let Some(log) = &self.log {
+            let _ = self.check_main(log, &mut opened());
         }
     }
 

@@ -102,7 +102,7 @@ pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<b
 /// The ledger's own file as the last checkpoint has left it.
 #[derive(Copy, Clone)]
 pub(super) struct Main {
-    pub(super) checkpoint: [u8; 12],
+    checkpoint: [u8; 12],
     /// Seconds and nanoseconds.
     modified: (i64, i64),
     digest: [u8; 32],
@@ -133,7 +133,7 @@ pub(super) fn look_at_main(seen: &mut Option<Main>, main: &File, index: &File) -
 
 /// Identifies the last checkpoint by the salts of the log and the number of frames copied. `None` if it has not
 /// finished.
-pub(super) fn checkpoint(index: &File) -> io::Result<Option<[u8; 12]>> {
+fn checkpoint(index: &File) -> io::Result<Option<[u8; 12]>> {
     let mut header = [0; ATTEMPTED + 4];
     index.read_exact_at(&mut header, 0)?;
     let copied = &header[BACKFILLED..BACKFILLED + 4];

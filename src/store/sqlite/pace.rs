@@ -20,6 +20,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Returns the pace of this many pieces of work. The more there are, the shorter are the pauses.
+    #[inline(never)]
     pub(super) fn of(pieces: usize) -> Pace {
         let pause = match pieces.saturating_sub(1) / ROWS_PER_SLICE {
             0 => 0,
@@ -39,6 +40,7 @@ impl Pace {
     }
 
     /// Pauses before a step that takes as long as a slice.
+    #[inline(never)]
     pub(super) fn rest(&self) {
         if self.pause > 0 {
             std::thread::sleep(Duration::from_micros(self.pause));

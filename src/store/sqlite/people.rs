@@ -5,6 +5,7 @@ use super::super::api::{PEOPLE_MAX, PeopleSums, PeopleTotals, REST, Sums};
 use super::super::who::Who;
 use super::pace::Pace;
 use super::value::{Fallible, int, uint};
+use crate::base::limits::ROWS_PER_COMMIT;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use rusqlite::{Connection, params};
@@ -59,7 +60,7 @@ impl People {
     /// Adds everything to the table, and keeps only the largest there by name. Empties this.
     pub(super) fn write(&mut self, transaction: &Connection) -> Fallible<()> {
         let mut add = transaction.prepare_cached(ADD)?;
-        let (mut pace, mut days) = (Pace::of(self.0.len()), Vec::new());
+        let (mut pace, mut days) = (Pace::of(ROWS_PER_COMMIT), Vec::new());
         for ((day, who, name), sums) in std::mem::take(&mut self.0) {
             pace.step();
             let [requests, uncached, read, written, out, cost] = sums.map(int);

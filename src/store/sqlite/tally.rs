@@ -10,6 +10,7 @@ use super::groups;
 use super::pace::Pace;
 use super::people::People;
 use super::value::{Fallible, int};
+use crate::base::limits::ROWS_PER_COMMIT;
 use crate::base::order;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
@@ -56,8 +57,6 @@ pub(super) struct Tally {
     /// Sums by day and key. A key has few of each day, so they are a list: names in the map's keys would be compared at
     /// every step of a search.
     sums: BTreeMap<(u64, KeyId), Vec<NamedSums>>,
-    /// Number of sums.
-    names: usize,
     people: People,
 }
 
@@ -97,7 +96,6 @@ impl Tally {
         match of_key.iter_mut().find(same) {
             Some(known) => known.sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
             None => {
-                self.names += 1;
                 let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
                 of_key.push(NamedSums { model, target, group, endpoint, client: row.client, sums: *values });
             }
@@ -159,7 +157,7 @@ impl Tally {
              cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
              cost_nano = cost_nano + excluded.cost_nano"
         ))?;
-        let mut pace = Pace::of(self.names);
+        let mut pace = Pace::of(ROWS_PER_COMMIT);
         let each = self.sums.into_iter().flat_map(|(of, sums)| sums.into_iter().map(move |one| (of, one)));
         for ((day, key), NamedSums { model, target, group, endpoint, client, sums }) in each {
             pace.step();
