@@ -63,13 +63,16 @@ impl Kind<u64> for ContextSize {
     }
 }
 
+/// Positions in a list of the configuration, by name. The names are bytes, since those of a request would have to be
+/// checked again to become text.
+pub(super) type PlacesByName = HashMap<Arc<[u8]>, usize, ahash::RandomState>;
+
 /// All models in the order of the configuration.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     models: Vec<Model>,
-    /// By bytes, since the bytes of a request would have to be checked again to become text.
-    by_id: HashMap<Arc<[u8]>, usize, ahash::RandomState>,
-    by_alias: HashMap<Arc<[u8]>, usize, ahash::RandomState>,
+    by_id: PlacesByName,
+    by_alias: PlacesByName,
     /// Prefixes of the aliases that end in `*`, the longest first.
     by_start: Vec<(Arc<str>, usize)>,
     default: Option<usize>,

@@ -6,12 +6,11 @@ use super::models::{DEFAULT_TOKENS, by_credential};
 use super::providers::Provider;
 use crate::base::hash::mix_bytes;
 use crate::base::order;
-use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, Model, SHARE, Target, context_text};
+use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, Model, PlacesByName, SHARE, Target, context_text};
 use crate::policy::counters::DiscoveredModel;
 use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::Timeouts;
 use crate::wire::ModelEndpoint;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Config {
@@ -76,7 +75,7 @@ impl Config {
         let most = CATALOG_MAX.min(hand + self.server.bounds.listed);
         // A name or alias of a configured model must never mean another model.
         let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
-        let mut taken: HashMap<Arc<str>, usize, _> = HashMap::with_hasher(known.hasher());
+        let mut taken = PlacesByName::with_hasher(known.hasher());
         for (index, provider) in self.providers.iter().enumerate() {
             let Some(discover) = &provider.discover else { continue };
             let targets = models[..hand].iter().flat_map(|model| &model.targets);
@@ -86,11 +85,11 @@ impl Config {
             for listed in provider.listed.iter().take(most.saturating_sub(models.len())) {
                 let is_served = served.binary_search(&mix_bytes(0, listed.model.as_bytes())).is_ok();
                 let Some(id) = discover.id_of(&listed.model) else { continue };
-                if is_served || is_hand(&id) || taken.contains_key(&*id) {
+                if is_served || is_hand(&id) || taken.contains_key(id.as_bytes()) {
                     continue;
                 }
                 let model = discovered(id.into(), index, provider, listed, discover);
-                taken.insert(model.id.clone(), index);
+                taken.insert(model.id.clone().into(), index);
                 models.push(model);
             }
         }

@@ -1,22 +1,19 @@
 //! `[[groups]]`: trees of at most [`LEVELS_MAX`] levels.
 
+use crate::policy::catalog::PlacesByName;
 use crate::policy::keys::is_group_name;
 use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Bytes of a name.
 const NAME_MAX: usize = 64;
 
-/// Index of each group by name.
-type GroupPlaces = HashMap<Arc<str>, usize, ahash::RandomState>;
-
 /// Reads `[[groups]]`, which are optional.
 #[inline]
 pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
-    let mut places: GroupPlaces = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
+    let mut places: PlacesByName = PlacesByName::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
     for mut section in reader.tables(top, "groups", ENTRIES_MAX) {
         let field = reader.required(&mut section, "name");
         let name = field.and_then(|field| read_name(reader, &field, &places)).unwrap_or_default();
@@ -26,7 +23,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
             row.read(reader, &mut section, &mut limits);
         }
         section.finish(reader);
-        places.insert(limits.name.clone(), groups.len());
+        places.insert(limits.name.clone().into(), groups.len());
         let named = parent.as_ref().and_then(|field| reader.word(field, NAME_MAX)).map(Arc::from);
         groups.push(Group { parent: named, path: limits.name.clone(), limits });
         parents.push(parent);
@@ -42,21 +39,21 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
 }
 
 #[inline]
-fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &GroupPlaces) -> Option<String> {
+fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &PlacesByName) -> Option<String> {
     let name = reader.word(field, NAME_MAX)?;
     if !is_group_name(&name) {
         reader.wrong(field, "expected visible characters, no `/`, and not `none`");
-    } else if places.contains_key(name.as_str()) {
+    } else if places.contains_key(name.as_bytes()) {
         reader.error(field, format!("a second group is named `{name}`: names must be unique"));
     }
     Some(name)
 }
 
 /// Names from the root of the tree to the group at `index`, or the error on the path.
-fn path_of(index: usize, groups: &[Group], places: &GroupPlaces) -> Result<String, String> {
+fn path_of(index: usize, groups: &[Group], places: &PlacesByName) -> Result<String, String> {
     let (mut names, mut at) = (vec![&*groups[index].limits.name], index);
     while let Some(parent) = &groups[at].parent {
-        let Some(place) = places.get(parent) else {
+        let Some(place) = places.get(parent.as_bytes()) else {
             // An error further up is reported at that group.
             return if at == index {
                 Err(format!("no group is named `{parent}`; see [[groups]]"))
