@@ -10,7 +10,7 @@ mod write;
 
 pub use run::string_end;
 pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
-pub use view::{Items, Members, Raw, ValueKind};
+pub use view::{Items, Members, Raw, ValueKind, Word};
 pub use write::{
     compact, item, key, member_count, member_inside, member_string, write_count, write_escaped, write_inside,
     write_string,

@@ -175,7 +175,7 @@ impl ChatReader {
             self.settle(sink)?;
             self.thought(true, sink)?;
             let sequence = sequence_of(choice, sequence);
-            let reason = StopReason::from_chat(&word, sequence.is_some());
+            let reason = StopReason::from_chat(word, sequence.is_some());
             sink.take(Delta::Stop { reason, sequence, explanation: None })?;
         }
         Ok(())

@@ -8,7 +8,6 @@ use crate::dialect::answer::StreamFault;
 use crate::dialect::errors::{ErrorText, is_error};
 use crate::dialect::usage::Reported;
 use crate::wire::json::Raw;
-use std::borrow::Cow;
 
 /// Maximum number of tool calls in one answer. A model sends a handful; a stream with more is refused.
 pub(in crate::dialect) const TOOL_CALLS_MAX: usize = 128;
@@ -35,19 +34,20 @@ const CALL_FILTER: &[u8] = b"function_call_filter:";
 /// Finish reason of an answer cut off by a filter: Gemini appends the cause, chat has this word alone.
 const CONTENT_FILTER: &[u8] = b"content_filter";
 
-/// A finish reason. `None`: the answer continues, since some servers write an empty word or `"null"` into
-/// every event. An error if the word reports a failure.
-pub(in crate::dialect) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<Cow<'_, [u8]>>, ErrorText> {
-    let Some(value) = value else { return Ok(None) };
-    let Some(word) = value.word().filter(|word| !word.is_empty() && **word != *b"null") else { return Ok(None) };
-    match is_failure(&word) {
+/// A finish reason. `None`: the answer continues, since some servers write an empty word or `"null"` into every event.
+/// An error if the word reports a failure.
+pub(in crate::dialect) fn finish_word(value: Option<Raw<'_>>) -> Result<Option<Raw<'_>>, ErrorText> {
+    let is_given = |value: &Raw<'_>| value.string().is_some_and(|word| !word.is_empty() && word != b"null");
+    let Some(value) = value.filter(is_given) else { return Ok(None) };
+    match is_failure(value) {
         true => Err(ErrorText::unfinished(value)),
-        false => Ok(Some(word)),
+        false => Ok(Some(value)),
     }
 }
 
 /// True if a finish reason reports a failure, in lower or upper case.
-fn is_failure(word: &[u8]) -> bool {
+fn is_failure(word: Raw<'_>) -> bool {
+    let word = word.word().unwrap_or_default();
     FAILURES.iter().any(|failure| word.eq_ignore_ascii_case(failure.as_bytes())) || word.starts_with(CALL_FILTER)
 }
 
@@ -69,7 +69,7 @@ pub(in crate::dialect) fn finishes(choices: Raw<'_>) -> Result<u32, ErrorText> {
 pub(in crate::dialect) fn choice_word<'a>(
     word: Option<Raw<'a>>,
     error: Option<Raw<'a>>,
-) -> Result<Option<Cow<'a, [u8]>>, ErrorText> {
+) -> Result<Option<Raw<'a>>, ErrorText> {
     match error.filter(|error| is_error(*error)) {
         Some(error) => Err(ErrorText::from_value(error)),
         None => finish_word(word),
@@ -96,26 +96,26 @@ pub(in crate::dialect) enum StopReason {
 
 impl StopReason {
     /// From a chat `finish_reason`. `at_sequence`: the choice has a stop sequence.
-    pub(in crate::dialect) fn from_chat(word: &[u8], at_sequence: bool) -> StopReason {
-        match word {
+    pub(in crate::dialect) fn from_chat(word: Raw<'_>, at_sequence: bool) -> StopReason {
+        match &*word.word().unwrap_or_default() {
             b"stop" if at_sequence => StopReason::Sequence,
             b"stop" => StopReason::End,
             b"length" => StopReason::Length,
             b"tool_calls" | b"function_call" => StopReason::Tools,
             CONTENT_FILTER => StopReason::Refusal,
-            _ => StopReason::from_other(word),
+            word => StopReason::from_other(word),
         }
     }
 
     /// From a messages `stop_reason`.
-    pub(in crate::dialect) fn from_messages(word: &[u8]) -> StopReason {
-        match word {
+    pub(in crate::dialect) fn from_messages(word: Raw<'_>) -> StopReason {
+        match &*word.word().unwrap_or_default() {
             b"end_turn" | b"pause_turn" => StopReason::End,
             b"stop_sequence" => StopReason::Sequence,
             b"max_tokens" => StopReason::Length,
             b"tool_use" => StopReason::Tools,
             b"refusal" => StopReason::Refusal,
-            _ => StopReason::from_other(word),
+            word => StopReason::from_other(word),
         }
     }
 

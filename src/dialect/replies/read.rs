@@ -9,7 +9,7 @@ use crate::dialect::chat::signature;
 use crate::dialect::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::{StopReason, choice_word, finish_word};
-use crate::wire::json::{Raw, ValueKind, item, member_inside};
+use crate::wire::json::{Raw, ValueKind, Word, item, member_inside};
 use std::borrow::Cow;
 
 fn inside(value: Option<Raw<'_>>) -> &[u8] {
@@ -17,7 +17,7 @@ fn inside(value: Option<Raw<'_>>) -> &[u8] {
 }
 
 /// The word of a member, whatever its spelling.
-fn word(value: Option<Raw<'_>>) -> Cow<'_, [u8]> {
+fn word(value: Option<Raw<'_>>) -> Word<'_> {
     value.and_then(Raw::word).unwrap_or_default()
 }
 
@@ -29,7 +29,7 @@ pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<Neutral
     let (choices, usage) = (answer.list, answer.usage);
     let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
     let (choice, [message, sequence, word, error]) = picked.ok_or(Broken::NotJson)?;
-    let ending = choice_word(word, error)?.unwrap_or_default();
+    let ending = choice_word(word, error)?.unwrap_or(Raw::NULL);
     let message = message.filter(|message| message.kind() == ValueKind::Object).ok_or(Broken::NotJson)?;
     let names =
         ["content", "refusal", "reasoning_content", "reasoning", "tool_calls", "reasoning_details", "function_call"];
@@ -74,13 +74,13 @@ pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<Neutral
         parts.push(AnswerPart::Call(inside(id), inside(name), Arguments::of(arguments)));
     }
     let sequence = sequence_of(choice, sequence);
-    let reason = StopReason::from_chat(&ending, sequence.is_some());
+    let reason = StopReason::from_chat(ending, sequence.is_some());
     let reported = if usage.is_null() { Reported::of_choices(choices) } else { Reported::from_chat(usage) };
     Ok(NeutralAnswer { parts, reason, sequence, reported, ..NeutralAnswer::default() })
 }
 
 pub(in crate::dialect) fn messages<'a>(answer: &AnswerMembers<'a>) -> Result<NeutralAnswer<'a>, Broken> {
-    let ending = finish_word(Some(answer.ending))?.unwrap_or_default();
+    let ending = finish_word(Some(answer.ending))?.unwrap_or(Raw::NULL);
     let mut parts = Vec::new();
     let mut blocks = answer.list.items();
     while let Some((block, [kind, text])) = blocks.pick(["type", "text"]) {
@@ -107,7 +107,7 @@ pub(in crate::dialect) fn messages<'a>(answer: &AnswerMembers<'a>) -> Result<Neu
     }
     Ok(NeutralAnswer {
         parts,
-        reason: StopReason::from_messages(&ending),
+        reason: StopReason::from_messages(ending),
         sequence: answer.sequence.and_then(Raw::string),
         explanation: answer.details.and_then(|details| details.get("explanation")).and_then(Raw::string),
         reported: Reported::from_messages(answer.usage),
