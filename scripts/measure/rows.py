@@ -22,6 +22,10 @@ def compare(rounds_wanted, wanted, table):
     subjects = [Subject(name).start() for name in ("gateway", "nginx", "haproxy")]
     bare = Subject("bare").start()
     fresh = {subject.name: rss(subject.pid) for subject in subjects}
+    if 11 in wanted:
+        # First, since later loads add code and free memory that is not given back.
+        for subject in subjects:
+            rounds.add("first256-rss", subject.name, measure_cpu(subject, "whole", 256, 20000)["rss"])
     for number in range(rounds_wanted):
         log(f"round {number + 1} of {rounds_wanted}")
         for what, kind, options in scenes:
