@@ -60,14 +60,14 @@ pub struct Row {
     /// Milliseconds of this time that it waited in the queue.
     #[serde(rename = "q", default, skip_serializing_if = "is_none")]
     pub queued_ms: u64,
-    /// RareNames of the groups that it was admitted under, from the root of their tree to the key's own, joined by `/`;
+    /// Names of the groups that it was admitted under, from the root of their tree to the key's own, joined by `/`;
     /// empty for none. A later move of a group does not change it.
     #[serde(rename = "g", default, skip_serializing_if = "is_empty")]
     pub group: Arc<str>,
     /// Class of the program that sent it.
     #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
     pub client: Client,
-    /// RareNames that most rows lack.
+    /// Names that most rows lack.
     #[serde(flatten)]
     pub names: RowNames,
     /// Lease in a shared ledger, which this row returns; `None` without a shared ledger. Not stored.
@@ -75,7 +75,7 @@ pub struct Row {
     pub lease: Option<Box<Lease>>,
 }
 
-/// RareNames in a row that most rows lack, so that those are smaller.
+/// Names in a row that most rows lack, so that those are smaller.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RowNames(Option<Box<RareNames>>);
 

@@ -214,11 +214,12 @@ pub enum By {
     Endpoint,
     /// Class of program.
     Client,
-    /// See [`Row::user`]; empty if no user was named, [`REST`] for users that are not among the largest of their day.
+    /// See [`crate::policy::row::RareNames::user`]; empty if no user was named, [`REST`] for users that are not among the
+    /// largest of their day.
     User,
-    /// See [`Row::session`]; empty and [`REST`] as for users.
+    /// See [`crate::policy::row::RareNames::session`]; empty and [`REST`] as for users.
     Session,
-    /// See [`Row::agent`]; empty and [`REST`] as for users.
+    /// See [`crate::policy::row::RareNames::agent`]; empty and [`REST`] as for users.
     Agent,
 }
 

@@ -212,7 +212,7 @@ impl Committing {
     }
 }
 
-/// RareNames for the row of a request: those that its client gives, and its trace.
+/// Rare names for the row of a request: those that its client gives, and its trace.
 #[inline(never)] // most requests have none
 fn row_names(extras: Option<&ClientAttribution>, trace: Option<Arc<str>>) -> RowNames {
     let Some(extras) = extras else { return RareNames { trace, ..RareNames::default() }.into() };
