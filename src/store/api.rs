@@ -214,8 +214,8 @@ pub enum By {
     Endpoint,
     /// Class of program.
     Client,
-    /// See [`crate::policy::row::RareNames::user`]; empty if no user was named, [`REST`] for users that are not among the
-    /// largest of their day.
+    /// See [`crate::policy::row::RareNames::user`]; empty if no user was named, [`REST`] for users that are not among
+    /// the largest of their day.
     User,
     /// See [`crate::policy::row::RareNames::session`]; empty and [`REST`] as for users.
     Session,
