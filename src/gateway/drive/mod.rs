@@ -69,7 +69,7 @@ impl Driver {
         cx.connections.limits.trim();
         cx.upstreams.requests.trim();
         cx.memory.pool.trim();
-        // It fills the allocator's cache, which takes more than a small burst leaves behind.
+        // This call fills the allocator's cache, which takes more memory than a small burst leaves behind.
         if gone >= BURST_MIN {
             heap::give_back();
         }
@@ -195,7 +195,7 @@ impl Driver {
         if let Effect::Authorize(head) = &effect {
             return self.authorize_again(id, head);
         }
-        // It ends in its slot: to remove it first would copy it.
+        // The exchange ends in its slot, since removing it first would copy it.
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let cid = exchange.job.request.client;
         if let Some(client) = self.clients.table.get_mut(cid) {
