@@ -33,7 +33,7 @@ pub(super) const ENDING: (&str, K) = ("", K::Item);
 pub(super) const REPLACED: &[(K, Edit)] = &[(K::Created, Edit::Created)];
 pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage];
 /// A stream of it that is passed on, at its start.
-pub(super) const STREAM: StreamFormat = StreamFormat::Chat { due: 1 };
+pub(super) const STREAM: StreamFormat = StreamFormat::Chat { due: 1, running: 0, ended: 0 };
 /// Heartbeat that every client accepts at any time.
 pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
 

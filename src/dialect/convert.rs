@@ -6,12 +6,14 @@
 
 mod deferred;
 
-pub(super) use super::chat::stream_reader::{details_of, each_text, sequence_of, thought_block};
+pub(super) use super::chat::stream_reader::{
+    details_of, each_text, is_other, says_nothing, sequence_of, thought_block,
+};
 pub(super) use super::chat::stream_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use super::messages::stream_reader::write_thinking;
 pub(super) use super::messages::stream_writer::{NO_DETAILS, write_usage as write_messages_usage};
-pub(super) use super::responses::stream_reader::write_kept;
-pub(super) use super::responses::stream_reader::{call_id, failed, is_answer, kind_of, reason, thoughts, unfinished};
+pub(super) use super::responses::stream_reader::{call_id, failed, is_answer, kind_of, reason, said, thoughts};
+pub(super) use super::responses::stream_reader::{unfinished, write_kept};
 
 use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::errors::ErrorWords;
@@ -79,6 +81,8 @@ struct Translation {
     relayed: Estimator,
     /// The call whose arguments are the answer's text; see [`super::capabilities::Structured::Tool`].
     json_slot: Option<usize>,
+    /// A bit for each further call of that tool, which is left out.
+    left_out: u128,
     deferred: Deferred,
     stopped: bool,
     finished: bool,
@@ -101,6 +105,7 @@ impl Convert {
             reported: Reported::default(),
             relayed: Estimator::new(),
             json_slot: None,
+            left_out: 0,
             deferred: Deferred::default(),
             stopped: false,
             finished: false,
@@ -132,8 +137,10 @@ impl Convert {
             }
             return Ok(false);
         }
+        let waits = self.reader.waiting();
         let life = self.reader.event(frame, &mut sink)?;
-        let only_text = sink.text.filter(|_| sink.deltas == 1);
+        // An event that leaves something in the reader must be read, also if it is repeated.
+        let only_text = sink.text.filter(|_| sink.deltas == 1 && self.reader.waiting() == waits);
         self.learn(frame, only_text, &out[before..], before);
         if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
     }
@@ -306,13 +313,13 @@ struct Sink<'a> {
 impl Take for Sink<'_> {
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
         let translation = &mut *self.translation;
-        let delta = translation.unwrap_json(delta);
         self.deltas += 1;
-        let text = delta.text();
         let at =
             |(kind, text): (TextKind, &[u8])| TextInEvent { kind, address: text.as_ptr() as usize, len: text.len() };
-        self.text = text.map(at);
-        if let Some((_, text)) = text {
+        // Of the kind that the reader knows.
+        self.text = delta.text().map(at);
+        let delta = translation.unwrap_json(delta);
+        if let Some((_, text)) = delta.text() {
             translation.relayed.feed_json(text);
         }
         match delta {
@@ -351,16 +358,20 @@ impl Translation {
         ObservedUsage::of_stream(self.reported, &self.relayed)
     }
 
-    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer.
+    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer. The answer has
+    /// one, so further calls of that tool are left out.
     fn unwrap_json<'a>(&mut self, delta: Delta<'a>) -> Delta<'a> {
         if !self.state.json_tool {
             return delta;
         }
         match delta {
-            Delta::ToolOpen { slot, name, .. } if eq_unescaped(name, JSON_TOOL) && self.json_slot.is_none() => {
-                self.json_slot = Some(slot);
+            Delta::ToolOpen { slot, name, .. } if eq_unescaped(name, JSON_TOOL) => {
+                if *self.json_slot.get_or_insert(slot) != slot {
+                    self.left_out |= 1 << slot;
+                }
                 Delta::Start
             }
+            Delta::ToolArgs { slot, .. } | Delta::ToolClose { slot } if self.left_out >> slot & 1 == 1 => Delta::Start,
             Delta::ToolArgs { slot, json } if self.json_slot == Some(slot) => Delta::Text(json),
             Delta::ToolClose { slot } if self.json_slot == Some(slot) => Delta::Start,
             Delta::Stop { reason: StopReason::Tools, sequence, explanation } if self.json_slot.is_some() => {

@@ -17,7 +17,7 @@ use super::convert::hands_back;
 use super::errors::{ErrorText, is_error, read_error};
 use super::format::with_format;
 use super::naming::TranslationState;
-use super::neutral::answer::{AnswerMembers, NeutralAnswer};
+use super::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
 use super::usage::ObservedUsage;
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::wire::Shape;
@@ -109,6 +109,8 @@ fn read<'a>(
     with_format!(from, format => {
         let answer = format::read_answer(&members)?;
         let is_empty = lists_nothing(list) && format::is_empty(list, ending, || usage);
-        if is_empty { Err(Broken::NotJson) } else { Ok(answer) }
+        // No client could run a call without a name.
+        let is_nameless = |part: &AnswerPart<'_>| matches!(part, AnswerPart::Call(_, [], _));
+        if is_empty || answer.parts.iter().any(is_nameless) { Err(Broken::NotJson) } else { Ok(answer) }
     })
 }

@@ -250,7 +250,7 @@ impl SseStream {
     /// True if JSON begins at `buf`, the place of the next event, instead of a stream: no line of a stream begins with
     /// a brace.
     fn is_document(&self, buf: &[u8]) -> bool {
-        self.seen == 0 && buf.first() == Some(&b'{')
+        self.seen == 0 && buf.trim_ascii_start().first() == Some(&b'{')
     }
 
     /// Takes the JSON document that has arrived instead of events, for [`SseStream::whole`].
@@ -389,18 +389,17 @@ impl SseStream {
 
     /// Relays an event that the end of the stream has cut off, if there is one.
     fn last(&mut self, buf: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
-        if self.inner.finished() {
+        if self.inner.finished() || buf.is_empty() {
             return Ok(());
         }
-        let Some(event) = self.splitter.last(buf) else { return Ok(()) };
+        let mut buf = buf.to_vec();
+        finish_event(&mut buf);
+        let Some(event) = self.splitter.next(&buf) else { return Ok(()) };
         let before = out.len();
-        match self.inner.event(&frame(&self.splitter, &event, buf), me, out) {
+        match self.inner.event(&frame(&self.splitter, &event, &buf), me, out) {
             // An incomplete event: the stream was cut off.
             Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
             other => self.opens(other?, before, out),
-        }
-        if out.len() > before {
-            finish_event(out);
         }
         Ok(())
     }
@@ -517,13 +516,9 @@ fn bound(max_event: usize) -> u32 {
 }
 
 /// Adds the missing empty line after the last event of a stream: without it a client would drop the event.
-fn finish_event(out: &mut Vec<u8>) {
-    let missing: &[u8] = match out.as_slice() {
-        [.., b'\n', b'\n'] | [.., b'\n', b'\r', b'\n'] => b"",
-        [.., b'\n'] => b"\n",
-        _ => b"\n\n",
-    };
-    out.extend_from_slice(missing);
+fn finish_event(event: &mut Vec<u8>) {
+    let missing: &[u8] = if event.ends_with(b"\n") { b"\n" } else { b"\n\n" };
+    event.extend_from_slice(missing);
 }
 
 #[inline]

@@ -104,7 +104,7 @@ impl ChatReader {
         if frame.name == b"error" {
             return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default()));
         }
-        let choice = choices.items().find(|choice| !other_choice(*choice));
+        let choice = choices.items().find(|choice| !is_other(choice.get("index")));
         let read = choice.map_or(Ok(()), |choice| self.choice(choice, sink));
         // The usage includes the text of this chunk. Some servers put the usage into the choice.
         let is_object = |usage: &Raw<'_>| usage.kind() == ValueKind::Object;
@@ -125,22 +125,23 @@ impl ChatReader {
     }
 
     fn choice(&mut self, choice: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let (mut content, mut refusal, mut thought) = (None, None, None);
-        let [mut calls, mut details, mut older] = [Raw::NULL; 3];
+        let (mut refusal, mut thought, mut said) = (None, None, false);
+        let [mut content, mut calls, mut details, mut older] = [Raw::NULL; 4];
         let names = ["delta", "finish_reason", "stop_reason", "error", "message"];
         let [delta, word, sequence, error, message] = choice.pick(names);
         let word = choice_word(word, error)?;
         // Some servers write a chunk like a complete answer.
+        let delta = delta.filter(|delta| message.is_none() || delta.members().next().is_some());
         for (key, value) in delta.or(message).unwrap_or(Raw::NULL).members() {
-            let given = Some(value).filter(|value| holds_text(*value));
+            let given = || Some(value).filter(|value| thinks(*value, true));
             if eq_unescaped(key, "content") {
-                content = given;
+                content = value;
             } else if eq_unescaped(key, "refusal") {
                 refusal = value.string().filter(|text| !text.is_empty());
             } else if eq_unescaped(key, "reasoning_content") {
-                thought = given.or(thought);
+                thought = given().or(thought);
             } else if eq_unescaped(key, "reasoning") {
-                thought = thought.or(given);
+                thought = thought.or_else(given);
             } else if eq_unescaped(key, "reasoning_details") {
                 details = value;
             } else if eq_unescaped(key, "tool_calls") {
@@ -152,19 +153,21 @@ impl ChatReader {
         if let Some(thought) = thought {
             each_text(thought, true, &mut |_, text| self.think(text, sink))?;
         }
-        self.keep_details(details, thought.is_none(), sink)?;
-        if let Some(content) = content {
-            each_text(content, false, &mut |nested, text| match nested {
-                // The reasoning was already read under its other name.
-                true if thought.is_some() => Ok(()),
-                true => self.think(text, sink),
-                false => {
-                    self.thought(false, sink)?;
-                    self.close(text, sink)?;
-                    sink.take(Delta::Text(text))
-                }
-            })?;
-        } else if let Some(text) = refusal {
+        if details.kind() == ValueKind::Array {
+            self.keep_details(details, thought.is_none() && !thinks(content, false), sink)?;
+        }
+        each_text(content, false, &mut |nested, text| match nested {
+            // The reasoning was already read under its other name.
+            true if thought.is_some() => Ok(()),
+            true => self.think(text, sink),
+            false => {
+                said = true;
+                self.thought(false, sink)?;
+                self.close(text, sink)?;
+                sink.take(Delta::Text(text))
+            }
+        })?;
+        if let Some(text) = refusal.filter(|_| !said) {
             self.thought(false, sink)?;
             self.close(text, sink)?;
             sink.take(Delta::Refuse(text))?;
@@ -278,17 +281,17 @@ impl ChatReader {
 
     /// Reads the calls of a chunk; `older`: its `function_call`.
     fn entries(&mut self, calls: Raw<'_>, older: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let says = |value: &Raw<'_>| value.string().is_some_and(|text| !text.is_empty());
-        let is_older = older.pick(["name", "arguments"]).iter().flatten().any(says);
-        if calls.kind() == ValueKind::Array || is_older {
-            self.thought(false, sink)?;
-        }
+        let mut any = false;
         self.before = self.calls.len();
         for entry in calls.items() {
             let [index, id, function, extra] = entry.pick(["index", "id", "function", "extra_content"]);
-            self.entry([index, id, extra], function.unwrap_or(Raw::NULL), sink)?;
+            let function = function.unwrap_or(Raw::NULL);
+            if !says_nothing(id, function, extra) {
+                any = true;
+                self.entry([index, id, extra], function, sink)?;
+            }
         }
-        if is_older && calls.items().next().is_none() {
+        if !any && !says_nothing(None, older, None) {
             self.entry([None; 3], older, sink)?;
         }
         Ok(())
@@ -312,6 +315,7 @@ impl ChatReader {
             }
             other => other.and_then(Raw::string).unwrap_or_default(),
         };
+        self.thought(false, sink)?;
         let known = self.calls.len();
         let slot = self.slot(index.and_then(Raw::count), id, name, is_blank(json))?;
         if slot == known {
@@ -435,9 +439,15 @@ impl ChatReader {
     }
 }
 
-/// True for a string that is not empty, and for a list.
-fn holds_text(value: Raw<'_>) -> bool {
-    value.string().map_or(value.kind() == ValueKind::Array, |text| !text.is_empty())
+/// True if a value has a text that is reasoning. `all`: whatever it has is reasoning.
+fn thinks(value: Raw<'_>, all: bool) -> bool {
+    each_text(value, all, &mut |thinks, _| if thinks { Err(()) } else { Ok(()) }).is_err()
+}
+
+/// True for a call without id, name, arguments and signature, which some servers write beside a text.
+pub(in crate::dialect) fn says_nothing(id: Option<Raw<'_>>, function: Raw<'_>, extra: Option<Raw<'_>>) -> bool {
+    let is_empty = |value: Raw<'_>| value.string().is_none_or(<[u8]>::is_empty) && value.members().next().is_none();
+    function.pick(["name", "arguments"]).into_iter().chain([id, extra]).flatten().all(is_empty)
 }
 
 /// Calls `take` with the inside of each text in a message's content or reasoning: a string, or a list of parts, in
@@ -549,7 +559,7 @@ pub(in crate::dialect) fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>)
     own.and_then(Raw::string).or_else(|| choice.get("matched_stop")?.string())
 }
 
-/// True for any choice but the first: only one was requested.
-fn other_choice(choice: Raw<'_>) -> bool {
-    choice.get("index").and_then(Raw::count).is_some_and(|index| index > 0)
+/// True for the index of any choice but the first: only one was requested.
+pub(in crate::dialect) fn is_other(index: Option<Raw<'_>>) -> bool {
+    index.and_then(Raw::count).is_some_and(|index| index > 0)
 }

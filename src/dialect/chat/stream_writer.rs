@@ -15,7 +15,7 @@ pub(in crate::dialect) struct ChatWriter {
     started: bool,
     stopped: bool,
     created: u64,
-    /// For each call: true if some of its arguments have been written.
+    /// For each call: false if none of its arguments have been written.
     calls: Vec<bool>,
     /// Open calls of tools that take free text: its place in their arguments is known at their end.
     free: Vec<(usize, Vec<u8>)>,
@@ -68,6 +68,10 @@ impl ChatWriter {
             Delta::ToolClose { slot } => self.close_free(Some(slot), to),
             Delta::Stop { reason, explanation, .. } => {
                 self.close_free(None, to);
+                // No client could read an empty text as arguments.
+                while let Some(slot) = self.calls.iter().position(|written| !written) {
+                    self.arguments(slot, b"{}", to);
+                }
                 if let Some(text) = explanation.filter(|text| !text.is_empty()) {
                     self.text("refusal", text, to);
                 }
@@ -101,7 +105,8 @@ impl ChatWriter {
 
     fn open(&mut self, slot: usize, id: &[u8], name: &[u8], to: &mut Destination<'_>) {
         self.start(to);
-        self.calls.resize(self.calls.len().max(slot + 1), false);
+        // A slot that is skipped is none of the client's calls.
+        self.calls.resize(self.calls.len().max(slot + 1), true);
         let is_free = self.free.last().is_some_and(|(own, _)| *own == slot);
         // A text is written at its end.
         self.calls[slot] = is_free;

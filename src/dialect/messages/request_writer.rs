@@ -469,7 +469,7 @@ fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
     key(out, "tool_choice");
     out.extend_from_slice(b"{\"type\":\"tool\",\"name\":");
     write_string(out, JSON_TOOL);
-    out.push(b'}');
+    out.extend_from_slice(b",\"disable_parallel_tool_use\":true}");
 }
 
 /// Writes the thinking mode, if the client requests one and the model accepts it; true if the model is to think.

@@ -44,13 +44,15 @@ pub(in crate::dialect) enum AnswerPart<'a> {
 }
 
 impl<'a> NeutralAnswer<'a> {
-    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer.
+    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer. The answer has
+    /// one, so further calls of that tool are left out.
     pub(in crate::dialect) fn unwrap_json(&mut self) {
         let is_it =
             |part: &AnswerPart<'_>| matches!(part, AnswerPart::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
         let Some(at) = self.parts.iter().position(is_it) else { return };
         if let AnswerPart::Call(_, _, arguments) = &self.parts[at] {
             self.parts[at] = AnswerPart::Text(arguments.text());
+            self.parts.retain(|part| !is_it(part));
             if self.reason == StopReason::Tools {
                 self.reason = StopReason::End;
             }

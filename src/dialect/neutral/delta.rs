@@ -238,6 +238,18 @@ pub(in crate::dialect) enum TextKind {
     Arguments(usize),
 }
 
+impl TextKind {
+    /// A delta of this kind.
+    pub(in crate::dialect) fn delta(self, text: &[u8]) -> Delta<'_> {
+        match self {
+            TextKind::Text => Delta::Text(text),
+            TextKind::Refuse => Delta::Refuse(text),
+            TextKind::Think => Delta::Think(text),
+            TextKind::Arguments(slot) => Delta::ToolArgs { slot, json: text },
+        }
+    }
+}
+
 impl<'a> Delta<'a> {
     /// The text that it adds to the answer, with its kind.
     #[inline]

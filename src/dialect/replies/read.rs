@@ -1,14 +1,14 @@
 //! Reads a complete answer of each format.
 
 use super::super::answer::Broken;
-use super::super::convert::{call_id, details_of, each_text, is_answer, reason, sequence_of, thought_block, thoughts};
-use super::super::convert::{unfinished, write_kept, write_thinking};
+use super::super::convert::{call_id, details_of, each_text, is_other, reason, said, says_nothing, sequence_of};
+use super::super::convert::{thought_block, thoughts, unfinished, write_kept, write_thinking};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
 use crate::dialect::chat::signature;
 use crate::dialect::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::arguments::Arguments;
-use crate::dialect::neutral::delta::{StopReason, choice_word, finish_word};
+use crate::dialect::neutral::delta::{StopReason, TextKind, choice_word, finish_word};
 use crate::wire::json::{Raw, ValueKind, Word, item, member_inside};
 use std::borrow::Cow;
 
@@ -27,8 +27,12 @@ fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
 
 pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<NeutralAnswer<'a>, Broken> {
     let (choices, usage) = (answer.list, answer.usage);
-    let picked = choices.items().pick(["message", "stop_reason", "finish_reason", "error"]);
-    let (choice, [message, sequence, word, error]) = picked.ok_or(Broken::NotJson)?;
+    let mut choices_left = choices.items();
+    let mut next = || choices_left.pick(["index", "message", "stop_reason", "finish_reason", "error"]);
+    let first = next().ok_or(Broken::NotJson)?;
+    // The choice that a stream reader takes, in whatever order they are.
+    let found = std::iter::once(first).chain(std::iter::from_fn(next)).find(|(_, [index, ..])| !is_other(*index));
+    let (choice, [_, message, sequence, word, error]) = found.unwrap_or(first);
     let ending = choice_word(word, error)?.unwrap_or(Raw::NULL);
     let message = message.filter(|message| message.kind() == ValueKind::Object).ok_or(Broken::NotJson)?;
     let names =
@@ -65,7 +69,8 @@ pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<Neutral
     }
     parts.extend(said.into_iter().map(|text| AnswerPart::Text(Cow::Borrowed(text))));
     let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function", "extra_content"]));
-    let mut calls = calls.peekable();
+    let says = |[id, function, extra]: &[_; 3]| !says_nothing(*id, function.unwrap_or(Raw::NULL), *extra);
+    let mut calls = calls.filter(says).peekable();
     let older = older.filter(|call| !string(*call, "name").is_empty() && calls.peek().is_none());
     for [id, function, extra] in calls.chain(older.map(|call| [None, Some(call), None])) {
         let signed = extra.and_then(|extra| signature::block_of(extra, inside(id)));
@@ -123,16 +128,14 @@ pub(in crate::dialect) fn responses<'a>(answer: &AnswerMembers<'a>) -> Result<Ne
     for item in answer.list.items() {
         match &*word(item.get("type")) {
             b"message" => {
-                for part in item.get("content").unwrap_or(Raw::NULL).items().filter(is_answer) {
-                    match part.get("refusal").and_then(Raw::string) {
-                        Some(refusal) => parts.push(AnswerPart::Refusal(refusal)),
-                        None => parts.push(AnswerPart::Text(Cow::Borrowed(string(part, "text")))),
-                    }
-                }
+                parts.extend(said(item).map(|(_, kind, text)| match kind {
+                    TextKind::Refuse => AnswerPart::Refusal(text),
+                    _ => AnswerPart::Text(Cow::Borrowed(text)),
+                }));
             }
             b"reasoning" => {
                 let mut texts: Vec<&[u8]> = Vec::new();
-                for text in thoughts(item) {
+                for (_, _, text) in thoughts(item) {
                     texts.extend((!texts.is_empty()).then_some(&b"\\n\\n"[..]));
                     texts.push(text);
                 }

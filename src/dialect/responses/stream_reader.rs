@@ -5,7 +5,7 @@
 use crate::dialect::answer::{Frame, StreamFault};
 use crate::dialect::errors::{ErrorText, is_error, read_error};
 use crate::dialect::neutral::arguments::Arguments;
-use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
+use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, TextKind};
 use crate::dialect::neutral::pieces::{ArgumentsSoFar, TextSoFar};
 use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, member_inside};
@@ -22,8 +22,8 @@ struct OutputItem {
     slot: Option<usize>,
     /// Id of that call.
     id: Vec<u8>,
-    /// Some of its content has been passed on.
-    given: bool,
+    /// A bit for each part of its content of which something has been passed on; see [`bit`].
+    given: u64,
     /// The current part of the summary or of the content, and its text so far.
     part: u64,
     text: TextSoFar,
@@ -34,6 +34,9 @@ struct OutputItem {
 
 /// Continuation of an item, as the inside of a string; true if it begins a later part of the item.
 type More<'a> = (Cow<'a, [u8]>, bool);
+
+/// A text of a complete item: index of its part, kind, inside of the string.
+type PartText<'a> = (u64, TextKind, &'a [u8]);
 
 /// The reader's state.
 #[derive(Debug, Default)]
@@ -130,15 +133,20 @@ impl ResponsesReader {
         }
         let part = summary.or(content).and_then(Raw::count).unwrap_or(0);
         let item = self.item(index)?;
-        if std::mem::replace(&mut item.part, part) != part {
-            item.text = TextSoFar::default();
+        if item.part != part {
+            if delta.is_none() && item.given & bit(part) != 0 {
+                // An earlier part: the client has it.
+                return Ok(None);
+            }
+            (item.part, item.text) = (part, TextSoFar::default());
         }
         // Text that differs cannot replace what the client already has.
         let text = if delta.is_some() { Cow::Borrowed(text) } else { item.text.rest_of(text).unwrap_or_default() };
         if text.is_empty() {
             return Ok(None);
         }
-        let begins = std::mem::replace(&mut item.given, true) && item.text.is_empty();
+        let begins = item.given != 0 && item.text.is_empty();
+        item.given |= bit(part);
         item.text.feed(&text);
         Ok(Some((text, begins)))
     }
@@ -191,7 +199,7 @@ impl ResponsesReader {
     fn pass(&mut self, index: u64, json: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
         let item = self.item(index)?;
         let Some(slot) = item.slot.filter(|_| !json.is_empty()) else { return Ok(()) };
-        item.given = true;
+        item.given = 1;
         item.arguments.feed(json);
         sink.take(Delta::ToolArgs { slot, json })
     }
@@ -232,8 +240,8 @@ impl ResponsesReader {
     /// call without arguments remains open, since the response may still contain them.
     fn item_done(&mut self, index: u64, item: Raw<'_>, last: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         let is = |kind| item.get("type").is_some_and(|own: Raw<'_>| own.is(kind));
-        let given = self.item(index)?.given;
         if is("function_call") {
+            let given = self.item(index)?.given != 0;
             if self.item(index)?.slot.is_none() {
                 self.open_call(index, item, sink)?;
             }
@@ -241,22 +249,46 @@ impl ResponsesReader {
             let whole = item.get("arguments").filter(|whole| !given || whole.string().is_some());
             self.complete(index, &Arguments::of(whole).text(), sink)?;
             let known = self.item(index)?;
-            if !known.given && !last {
+            if known.given == 0 && !last {
                 return Ok(());
             }
             sink.take(Delta::ToolClose { slot: known.slot.unwrap_or(0) })?;
-        } else if is("message") && !given {
-            for part in item.get("content").unwrap_or(Raw::NULL).items().filter(is_answer) {
-                say(part, sink)?;
-            }
+        } else if is("message") {
+            self.rest(index, &mut said(item), sink)?;
         } else if is("reasoning") {
-            if !given {
-                think(item, sink)?;
-            }
+            self.rest(index, &mut thoughts(item), sink)?;
             thought(item, self.keeps, sink)?;
         }
         if let Some(at) = self.items.iter().position(|item| item.index == index) {
             self.waiting -= self.items.remove(at).early.len();
+        }
+        Ok(())
+    }
+
+    /// Passes on the texts of an item that no earlier event contained; nothing if they differ from the text that the
+    /// client has.
+    fn rest(
+        &mut self,
+        index: u64,
+        texts: &mut dyn Iterator<Item = PartText<'_>>,
+        sink: &mut impl Take,
+    ) -> Result<(), StreamFault> {
+        let item = self.item(index)?;
+        let (given, current, before) = (item.given, item.part, item.text);
+        let mut begun = given != 0;
+        for (part, kind, text) in texts {
+            if given & bit(part) == 0 {
+                if begun && kind == TextKind::Think {
+                    sink.take(Delta::Think(b"\\n\\n"))?;
+                }
+                sink.take(kind.delta(text))?;
+                begun = true;
+            } else if part == current {
+                let Some(rest) = before.rest_of(text) else { break };
+                if !rest.is_empty() {
+                    sink.take(kind.delta(&rest))?;
+                }
+            }
         }
         Ok(())
     }
@@ -363,34 +395,34 @@ pub(in crate::dialect) fn is_answer(part: &Raw<'_>) -> bool {
     kind.is_none_or(|kind| matches!(&*kind, b"output_text" | b"text" | b"refusal"))
 }
 
-/// Reads a part of a complete message.
-fn say(part: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-    if let Some(text) = part.get("text").and_then(Raw::string).filter(|text| !text.is_empty()) {
-        return sink.take(Delta::Text(text));
-    }
-    match part.get("refusal").and_then(Raw::string).filter(|text| !text.is_empty()) {
-        Some(text) => sink.take(Delta::Refuse(text)),
-        None => Ok(()),
-    }
+/// The bit of a part; parts from the 64th on have one together.
+fn bit(part: u64) -> u64 {
+    1 << part.min(63)
+}
+
+/// The texts of the parts in a list that `is_part` accepts, unless they are empty.
+fn texts<'a>(
+    list: Option<Raw<'a>>,
+    kind: TextKind,
+    is_part: fn(&Raw<'a>) -> bool,
+) -> impl Iterator<Item = PartText<'a>> + Clone {
+    let parts = (0..).zip(list.unwrap_or(Raw::NULL).items()).filter(move |(_, part)| is_part(part));
+    parts.filter_map(move |(at, part)| {
+        let [text, refusal] = part.pick(["text", "refusal"]).map(|text| text?.string().filter(|text| !text.is_empty()));
+        Some((at, if text.is_some() { kind } else { TextKind::Refuse }, text.or(refusal)?))
+    })
+}
+
+/// The texts of a message.
+pub(in crate::dialect) fn said<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
+    texts(item.get("content"), TextKind::Text, is_answer)
 }
 
 /// The texts of a complete piece of reasoning.
-pub(in crate::dialect) fn thoughts<'a>(item: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
-    let list = |name| item.get(name).unwrap_or(Raw::NULL).items().filter_map(|part| part.get("text")?.string());
-    let summary = list("summary").filter(|text| !text.is_empty());
-    let content = list("content").filter(|text| !text.is_empty());
+pub(in crate::dialect) fn thoughts<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
+    let [summary, content] = item.pick(["summary", "content"]).map(|list| texts(list, TextKind::Think, |_| true));
     let any = summary.clone().next().is_some();
     summary.chain(content.filter(move |_| !any))
-}
-
-fn think(item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-    for (at, text) in thoughts(item).enumerate() {
-        if at > 0 {
-            sink.take(Delta::Think(b"\\n\\n"))?;
-        }
-        sink.take(Delta::Think(text))?;
-    }
-    Ok(())
 }
 
 /// Passes on a complete piece of reasoning, with the part that the target must get back.

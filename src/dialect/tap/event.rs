@@ -49,16 +49,18 @@ const MESSAGE_STOP: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_sto
 /// The format of a stream, with the state that only this format has.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(in crate::dialect) enum StreamFormat {
-    /// `due`: finish reasons still expected.
+    /// `due`: choices whose end is still expected. A bit for each of the first sixteen choices: `running`: it has begun
+    /// and not ended; `ended`: it has ended.
     Chat {
         due: u32,
+        running: u16,
+        ended: u16,
     },
-    /// As in a chat stream. `running`: a bit for each of the first sixteen texts that have begun and not ended;
-    /// `ended`: one of the texts has ended.
+    /// As in a chat stream.
     Completion {
         due: u32,
         running: u16,
-        ended: bool,
+        ended: u16,
     },
     Messages,
     /// Audio, its text, or images. `due`: images still expected; `units`: those that have arrived, or milliseconds of
@@ -84,7 +86,7 @@ impl StreamFormat {
             Some(passthrough) if !passthrough.generates() => {
                 StreamFormat::Media { due: 1, units: 0, begun: false, listed: false }
             }
-            Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: false },
+            Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: 0 },
             None => with_format!(endpoint.shape, format => format::STREAM),
         }
     }
@@ -175,7 +177,7 @@ impl Tap {
 
     /// Sets the number of choices in the stream; each has an end of its own.
     pub(in crate::dialect) fn awaits(&mut self, choices: u32) {
-        if let StreamFormat::Chat { due } | StreamFormat::Completion { due, .. } | StreamFormat::Media { due, .. } =
+        if let StreamFormat::Chat { due, .. } | StreamFormat::Completion { due, .. } | StreamFormat::Media { due, .. } =
             &mut self.format
         {
             *due = choices;
@@ -217,14 +219,13 @@ impl Tap {
         self.keepalive(out)
     }
 
-    /// True if all texts that have begun have ended, or an image has arrived: some servers send only one of several
+    /// True if all choices that have begun have ended, or an image has arrived: some servers send only one of several
     /// requested.
     pub(in crate::dialect) fn all_ended(&self) -> bool {
-        matches!(
-            self.format,
-            StreamFormat::Completion { ended: true, running: 0, .. }
-                | StreamFormat::Media { units: 1.., begun: false, .. }
-        )
+        match self.format {
+            StreamFormat::Chat { running, .. } | StreamFormat::Completion { running, .. } => self.begun && running == 0,
+            format => matches!(format, StreamFormat::Media { units: 1.., begun: false, .. }),
+        }
     }
 
     /// Handles a stream without its formal end: writes that end if nothing else is missing.
@@ -330,17 +331,14 @@ impl Tap {
             seen.finishes = finishes(seen.value(seen.choices, data).unwrap_or(Raw::NULL))?;
         }
         if self.created == 0 {
-            let own = seen.value(seen.created, data).and_then(Raw::count).filter(|created| *created > 0);
-            self.created = u32::try_from(own.unwrap_or(me.created)).unwrap_or_default();
+            let own = seen.value(seen.created, data).and_then(Raw::count).and_then(|own| u32::try_from(own).ok());
+            // Some servers write milliseconds.
+            self.created = own.filter(|created| *created > 0).unwrap_or(me.created as u32);
         }
         let object = self.format.object();
         seen.correct(reported.and_then(|reported| reported.output), object, self.created, data);
-        if let StreamFormat::Chat { due } = &mut self.format {
-            *due = due.saturating_sub(seen.finishes);
-            self.begun |= seen.finishes > 0;
-            self.finish_seen |= seen.finishes > 0 && *due == 0;
-        } else {
-            self.texts(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
+        if seen.finishes > 0 || self.has_several() {
+            self.ends(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
         }
         // The client's SDK would store zeros, or counts under other names, as the usage.
         let is_told = seen.completion.is_some() && reported.is_some_and(|reported| reported.believed().is_complete());
@@ -364,26 +362,39 @@ impl Tap {
         Ok(true)
     }
 
-    /// Counts the texts in an event of a completion. As many ends are expected as texts were requested, and one for
-    /// each text that has begun; after the usage (`has_usage`), no further one begins.
-    fn texts(&mut self, choices: Raw<'_>, has_usage: bool) {
-        let StreamFormat::Completion { due, running, ended } = &mut self.format else { return };
+    /// True if the stream may have several choices, so that each event may begin one.
+    fn has_several(&self) -> bool {
+        match self.format {
+            StreamFormat::Chat { due, ended, .. } => due + ended.count_ones() > 1,
+            format => matches!(format, StreamFormat::Completion { .. }),
+        }
+    }
+
+    /// Notes the choices that begin or end with an event. As many ends are expected as choices were requested, and one
+    /// for each choice that has begun; after the usage (`has_usage`), no further one begins.
+    fn ends(&mut self, choices: Raw<'_>, has_usage: bool) {
+        let (StreamFormat::Chat { due, running, ended } | StreamFormat::Completion { due, running, ended }) =
+            &mut self.format
+        else {
+            return;
+        };
         let mut choices = choices.items();
-        while let Some((_, [index, reason, text])) = choices.pick(["index", "finish_reason", "text"]) {
+        while let Some((_, [index, reason, text, delta])) = choices.pick(["index", "finish_reason", "text", "delta"]) {
             let bit = index.and_then(Raw::count).and_then(|index| 1u16.checked_shl(index as u32)).unwrap_or(0);
             // A failed choice has been detected before.
             if finish_word(reason).is_ok_and(|word| word.is_some()) {
-                *due = due.saturating_sub(1);
-                (*ended, self.begun) = (true, true);
+                // A server may repeat the reason.
+                *due = due.saturating_sub(u32::from(*ended & bit == 0));
+                (*ended, self.begun) = (*ended | bit, true);
                 *running &= !bit;
-            } else if text.and_then(Raw::string).is_some_and(|text| !text.is_empty()) {
-                *running |= bit;
+            } else if delta.is_some() || text.and_then(Raw::string).is_some_and(|text| !text.is_empty()) {
+                *running |= bit & !*ended;
             }
         }
-        if has_usage && *ended {
+        if has_usage && self.begun {
             *due = 0;
         }
-        self.finish_seen = *ended && *due == 0 && *running == 0;
+        self.finish_seen = self.begun && *due == 0 && *running == 0;
     }
 
     /// Ends a chat stream. A client that asked for the usage gets it, at least as an estimate. Some servers report it
@@ -471,6 +482,7 @@ impl Tap {
         value: fn(&[K], Token, Span, &mut EventScan) -> bool,
     ) -> Result<EventScan, StreamFault> {
         let mut seen = EventScan::default();
+        let before = self.relayed;
         let relayed = &mut self.relayed;
         let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
             if value(path, token, whole, &mut seen) && token == Token::String {
@@ -481,6 +493,8 @@ impl Tap {
         });
         let scanned = Scanner::new().finish(data, &mut walk);
         if scanned.is_err() || seen.count > SPLICES_MAX || !data.trim_ascii_start().starts_with(b"{") {
+            // The event may be read again with whole characters.
+            self.relayed = before;
             return Err(StreamFault::of_other(data));
         }
         Ok(seen)

@@ -342,46 +342,6 @@ fn response_written_as_a_stream_equals_the_translated_response() {
     }
 }
 
-/// Varies the white space from event to event, so that each event has to be parsed.
-fn unlike(stream: &str) -> String {
-    let mut parts = stream.split("\ndata: {");
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for (at, part) in parts.enumerate() {
-        out += &format!("\ndata: {}{{{part}", " ".repeat(at % 7));
-    }
-    out
-}
-
-#[test]
-fn event_that_matches_the_template_is_translated_as_if_parsed() {
-    for seed in 0..600 {
-        let mut rng = Rng::from_u64(seed);
-        let answer = answer(&mut rng);
-        let state = TranslationState { json_tool: seed % 5 == 0, ..TranslationState::default() };
-        for from in [Shape::Messages, Shape::Chat] {
-            let (mut text, step) = match from {
-                Shape::Messages => (answer.messages_stream(&mut rng), 1 + rng.below(300) as usize),
-                _ => (answer.chat_stream(&mut rng), 1 + rng.below(300) as usize),
-            };
-            if state.json_tool {
-                text = text.replace("tool_0", "json_response");
-            }
-            // Pings may occur between any events, and a block's text may occur again in one with another number.
-            if seed % 3 == 0 {
-                text = text.replacen("\n\n", "\n\n: ping\n\n", 1 + rng.below(5) as usize);
-            }
-            let chunks = |text: &str| text.as_bytes().chunks(step).map(<[u8]>::to_vec).collect::<Vec<_>>();
-            let run = |text: &str| {
-                let chunks = chunks(text);
-                stream(from, &state, true, &ME, &chunks.iter().map(Vec::as_slice).collect::<Vec<_>>())
-            };
-            let (fast, strict) = (run(&text), run(&unlike(&text)));
-            assert_eq!(fast.out, strict.out, "seed {seed}: {answer:?}");
-            assert_eq!((fast.result, fast.observed), (strict.result, strict.observed), "seed {seed}");
-        }
-    }
-}
-
 /// A conversation in the messages format with content that both formats can express.
 fn conversation(rng: &mut Rng) -> Value {
     let text = |rng: &mut Rng| format!("t{}", words(rng, 5).trim_end());

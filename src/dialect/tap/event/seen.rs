@@ -142,7 +142,8 @@ impl EventScan {
     /// True if one text is the event's only relevant value: a later event that differs only in its text is treated the
     /// same.
     pub(super) fn is_text_alone(&self) -> bool {
-        self.texts == 1 && self.usage.or(self.choice_usage).is_none() && self.finishes == 0 && !self.text.is_empty()
+        let has_usage = self.own_cost || self.usage.or(self.choice_usage).is_some();
+        self.texts == 1 && !has_usage && self.finishes == 0 && !self.text.is_empty()
     }
 
     /// Appends `data` with `members` replaced, or added if missing. Of a repeated object the last one counts for
