@@ -337,7 +337,7 @@ impl Tap {
         }
         let object = self.format.object();
         seen.correct(reported.and_then(|reported| reported.output), object, self.created, data);
-        if seen.finishes > 0 || self.has_several() {
+        if seen.finishes > 0 || self.has_several(seen.value(seen.number, data)) {
             self.ends(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
         }
         // The client's SDK would store zeros, or counts under other names, as the usage.
@@ -362,10 +362,10 @@ impl Tap {
         Ok(true)
     }
 
-    /// True if the stream may have several choices, so that each event may begin one.
-    fn has_several(&self) -> bool {
+    /// True if an event may begin a choice that is not the only one. `number`: a number in its choice, if it has one.
+    fn has_several(&self, number: Option<Raw<'_>>) -> bool {
         match self.format {
-            StreamFormat::Chat { due, ended, .. } => due + ended.count_ones() > 1,
+            StreamFormat::Chat { .. } => number.is_some_and(|number| number.bytes() != b"0"),
             format => matches!(format, StreamFormat::Completion { .. }),
         }
     }
@@ -550,6 +550,8 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
         [K::Choices] => seen.choices = Some(whole),
         [K::Created] => seen.created = Some(whole),
         [K::Choices, K::Item, K::FinishReason | K::Error] => seen.finishes += u32::from(token != Token::Null),
+        // Its index, most likely.
+        [K::Choices, K::Item, K::Other] if token == Token::Number => seen.number = Some(whole),
         [K::Choices, K::Item, K::Delta, rest @ ..] => return is_said(rest),
         [.., K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
         _ => {}
