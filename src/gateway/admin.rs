@@ -192,7 +192,7 @@ fn page_fields(page: &str, origins: &str) -> String {
     format!(
         "\r\ncontent-security-policy: default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; \
          img-src data:; connect-src 'self'{origins}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\
-         \r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\ncache-control: no-store"
+         \r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer"
     )
 }
 
@@ -261,11 +261,8 @@ fn api(
         "requests/live" => return Ok(AdminStep::Live),
         _ => return Ok(AdminStep::Ask(part, writer)),
     }
-    Ok(AdminStep::Answer(Answer { more: FRESH.to_string(), ..Answer::new(200, JSON) }))
+    Ok(AdminStep::Answer(Answer::new(200, JSON)))
 }
-
-/// Header field of answers that must not be cached.
-pub(crate) const FRESH: &str = "\r\ncache-control: no-store";
 
 /// Returns the part of a path after [`API`], without one slash at its end.
 pub(crate) fn inside(path: &[u8]) -> Option<&[u8]> {

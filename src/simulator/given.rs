@@ -116,10 +116,13 @@ pub(super) fn form(content_type: &[u8], body: &[u8]) -> Result<Value, String> {
         }
         at += length;
     }
-    for word in ["stream", "n"] {
-        if let Some(value) = root.get(word).and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok()) {
-            root.insert(word.to_owned(), value);
-        }
+    if let Some(count) = root.get("n").and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok()) {
+        root.insert(String::from("n"), count);
+    }
+    // The spellings of pydantic and of Go's `ParseBool`, which servers with this API use.
+    if let Some(stream) = root.get("stream").and_then(Value::as_str) {
+        let is_true = ["true", "1", "yes", "on", "t", "y"].contains(&&*stream.to_ascii_lowercase());
+        root.insert(String::from("stream"), is_true.into());
     }
     Ok(Value::Object(root))
 }
@@ -144,14 +147,37 @@ fn transcript(root: &Value) -> Result<Read, String> {
     Ok(Read { prompt: words(&asked) + bytes / AUDIO_TOKEN, asked, texts: seconds, made: 1, audio, ..Read::default() })
 }
 
+/// Categories of OpenAI's moderation API; its SDKs require all of them.
+const CATEGORIES: [&str; 13] = [
+    "harassment",
+    "harassment/threatening",
+    "hate",
+    "hate/threatening",
+    "illicit",
+    "illicit/violent",
+    "self-harm",
+    "self-harm/instructions",
+    "self-harm/intent",
+    "sexual",
+    "sexual/minors",
+    "violence",
+    "violence/graphic",
+];
+
 /// A text is flagged if it contains the word `violence`.
 fn moderations(root: &Value) -> Result<Read, String> {
     let texts = texts(&root["input"]).ok_or_else(|| String::from("input: a text or parts are required"))?;
     let result = |text: &Value| {
         let flagged = text.as_str().or(text["text"].as_str()).is_some_and(|text| text.contains("violence"));
-        let score = if flagged { "0.97" } else { "0.01" };
+        let member = |value: &dyn Fn(&str) -> String| {
+            CATEGORIES.map(|category| format!(r#""{category}":{}"#, value(category))).join(",")
+        };
+        let is_met = |category: &str| flagged && category == "violence";
+        let categories = member(&|category| is_met(category).to_string());
+        let scores = member(&|category| String::from(if is_met(category) { "0.97" } else { "0.01" }));
+        let applied = member(&|_| String::from(r#"["text"]"#));
         format!(
-            r#"{{"flagged":{flagged},"categories":{{"violence":{flagged}}},"category_scores":{{"violence":{score}}}}}"#
+            r#"{{"flagged":{flagged},"categories":{{{categories}}},"category_scores":{{{scores}}},"category_applied_input_types":{{{applied}}}}}"#
         )
     };
     let results: Vec<String> = texts.iter().map(result).collect();

@@ -36,7 +36,7 @@ pub(super) fn whole(
         Passthrough::Speech => r#"{"audio":""}"#.to_owned(),
         Passthrough::Transcriptions | Passthrough::Translations => transcript(id, script, usage),
         Passthrough::Images | Passthrough::ImageEdits => {
-            let usage = format!(r#","usage":{}"#, media_counts(prompt, id.texts * IMAGE_TOKENS));
+            let usage = format!(r#","usage":{}"#, image_counts(prompt, id.texts * IMAGE_TOKENS));
             format!(r#"{{"created":{},{given}{}}}"#, id.created, if id.no_usage { "" } else { &usage })
         }
         Passthrough::Moderations => format!(r#"{{"id":"modr-sim-{serial}","model":{model},{given}}}"#),
@@ -64,7 +64,7 @@ fn transcript(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> Strin
     let end = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
     match id.audio {
         None => {
-            let usage = format!(r#","usage":{}"#, media_counts(usage.prompt, usage.completion));
+            let usage = format!(r#","usage":{}"#, audio_counts(usage));
             format!(r#"{{"text":{}{}}}"#, quoted(&said), if id.no_usage { "" } else { &usage })
         }
         Some("text/vtt") => format!("WEBVTT\n\n00:00:00.000 --> {end}.000\n{said}\n"),
@@ -77,9 +77,17 @@ fn transcript(id: &AnswerIdentity, script: &Script, usage: AnswerUsage) -> Strin
     }
 }
 
+fn audio_counts(usage: AnswerUsage) -> String {
+    format!(r#"{{"type":"tokens",{}}}"#, media_counts(usage.prompt, usage.completion))
+}
+
+fn image_counts(input: u64, output: u64) -> String {
+    let details = format!(r#""input_tokens_details":{{"text_tokens":{input},"image_tokens":0}}"#);
+    format!(r#"{{{},{details}}}"#, media_counts(input, output))
+}
+
 fn media_counts(input: u64, output: u64) -> String {
-    let total = input + output;
-    format!(r#"{{"input_tokens":{input},"output_tokens":{output},"total_tokens":{total}}}"#)
+    format!(r#""input_tokens":{input},"output_tokens":{output},"total_tokens":{}"#, input + output)
 }
 
 /// Appends one event with audio or an image, or the bytes of audio; nothing for events that they do not have.
@@ -87,9 +95,16 @@ fn media_event(passthrough: Passthrough, id: &AnswerIdentity, event: &AnswerEven
     let bytes = |piece: &str| piece.bytes().cycle().take(AUDIO_BYTES).collect::<Vec<u8>>();
     let (is_speech, is_transcript) = (passthrough == Passthrough::Speech, passthrough.is_transcript());
     let usage_of = |usage: &AnswerUsage| {
-        let output = if passthrough.makes_images() { id.texts * IMAGE_TOKENS } else { usage.completion };
-        format!(r#","usage":{}"#, media_counts(usage.prompt, output))
+        let counts = match passthrough.makes_images() {
+            true => image_counts(usage.prompt, id.texts * IMAGE_TOKENS),
+            false => audio_counts(*usage),
+        };
+        format!(r#","usage":{counts}"#)
     };
+    let about_image = format!(
+        r#","created_at":{},"size":"1024x1024","quality":"low","background":"opaque","output_format":"png""#,
+        id.created
+    );
     let (kind, more) = match event {
         AnswerEvent::Text { piece, .. } if is_transcript => {
             ("transcript.text.delta", format!(r#","delta":{}"#, quoted(piece)))
@@ -100,7 +115,7 @@ fn media_event(passthrough: Passthrough, id: &AnswerIdentity, event: &AnswerEven
             ("speech.audio.delta", format!(r#","audio":"{}""#, base64::encode(&bytes(piece))))
         }
         AnswerEvent::Text { .. } => {
-            let image = format!(r#","b64_json":"{PIXEL}","partial_image_index":0"#);
+            let image = format!(r#","b64_json":"{PIXEL}","partial_image_index":0{about_image}"#);
             ("image_generation.partial_image", image)
         }
         AnswerEvent::Finish { usage, .. } => {
@@ -108,7 +123,7 @@ fn media_event(passthrough: Passthrough, id: &AnswerIdentity, event: &AnswerEven
             match is_speech {
                 true => ("speech.audio.done", usage),
                 false if is_transcript => ("transcript.text.done", format!(r#","text":""{usage}"#)),
-                false => ("image_generation.completed", format!(r#","b64_json":"{PIXEL}"{usage}"#)),
+                false => ("image_generation.completed", format!(r#","b64_json":"{PIXEL}"{about_image}{usage}"#)),
             }
         }
         AnswerEvent::Error(_) | AnswerEvent::Ping | AnswerEvent::Garbage => return super::chat::event(id, event, out),

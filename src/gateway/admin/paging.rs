@@ -9,6 +9,9 @@ pub(crate) const LIMIT_MAX: u64 = 1000;
 /// Default number of items in one part of a list.
 const LIMIT: u64 = 100;
 
+/// Parameter `after` of a list of keys, in the table of routes.
+pub(super) const AFTER_KEY: &str = "after-key";
+
 /// Error text for an `after` that no list has returned.
 pub const UNKNOWN_AFTER: &str = "after: expected what a list before had in `next`";
 
@@ -34,24 +37,26 @@ impl ListPart {
     pub(crate) fn of(query: &str, known: &str) -> Result<ListPart, String> {
         let mut part =
             ListPart { limit: LIMIT, bytes: usize::MAX, after: None, after_key: None, more: Vec::new(), seen: 0 };
-        let of_keys = known.ends_with("after-key");
+        let of_keys = known.ends_with(AFTER_KEY);
         let mut names: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if !known.split(' ').any(|known| known == name || (known == "after-key" && name == "after")) {
+            if !known.split(' ').any(|known| name == if known == AFTER_KEY { "after" } else { known }) {
                 return Err(["unknown parameter `", &*percent::decoded(name.as_bytes()), "`"].concat());
             }
             if names.contains(&name) {
                 return Err([name, ": given twice"].concat());
             }
             names.push(name);
-            match (name, value.parse::<u64>()) {
-                ("limit", Ok(limit @ 1..=LIMIT_MAX)) => part.limit = limit,
+            // A number has digits only: `parse` also takes a sign.
+            let number = if value.starts_with('+') { None } else { value.parse::<u64>().ok() };
+            match (name, number) {
+                ("limit", Some(limit @ 1..=LIMIT_MAX)) => part.limit = limit,
                 ("limit", _) => return Err("limit: expected a number from 1 to 1000".to_string()),
                 ("after", _) if of_keys => {
                     part.after_key = Some(KeyId::parse(value).ok_or_else(|| UNKNOWN_AFTER.to_string())?);
                 }
-                ("after", Ok(after)) => part.after = Some(after),
+                ("after", Some(after)) => part.after = Some(after),
                 ("after", _) => return Err(UNKNOWN_AFTER.to_string()),
                 _ => part.more.push((name.to_string(), percent::decoded(value.replace('+', " ").as_bytes()))),
             }
@@ -95,4 +100,21 @@ pub(super) fn end(next: Option<u64>, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"null"),
     }
     out.push(b'}');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn query_names_are_those_of_the_document() {
+        let part = |query: &str, known: &str| ListPart::of(query, known).map(|part| part.limit);
+        assert_eq!(part("limit=5", "limit after"), Ok(5));
+        for query in ["limit=+5", "limit=0", "limit=1001", "limit=", "after=+1"] {
+            assert!(part(query, "limit after").is_err(), "{query}");
+        }
+        // The table's word for the parameter is no parameter.
+        assert_eq!(part("after-key=x", "limit after-key"), Err("unknown parameter `after-key`".to_string()));
+        assert_eq!(part("after=x", "limit after-key"), Err(UNKNOWN_AFTER.to_string()));
+    }
 }

@@ -162,6 +162,12 @@ impl ClientResponseHead<'_> {
         if !self.content_type.is_empty() {
             field(out, name!("content-type"), self.content_type.as_bytes());
         }
+        // Without `no-store` a shared cache may keep an answer for a key that is not in `authorization` (RFC 9111
+        // section 3.5), and serve it to another key.
+        out.extend_from_slice(match self.content_type == EVENTS {
+            true => b"\r\ncache-control: no-cache\r\nx-accel-buffering: no",
+            false => b"\r\ncache-control: no-store",
+        });
         field(out, name!("x-gateway-request-id"), &self.id.0);
         field(out, name!("request-id"), &self.id.0);
         field(out, name!("x-request-id"), &self.id.0);
@@ -179,9 +185,6 @@ impl ClientResponseHead<'_> {
         }
         if let Some(refusal) = self.refusal {
             write_refusal_fields(refusal, out);
-        }
-        if self.content_type == EVENTS {
-            out.extend_from_slice(b"\r\ncache-control: no-cache\r\nx-accel-buffering: no");
         }
         if self.cors != CorsPolicy::Off {
             self.cors.write(self.origins, EXPOSED, out);
@@ -210,6 +213,10 @@ impl ClientResponseHead<'_> {
 fn write_refusal_fields(refusal: &Refusal, out: &mut Vec<u8>) {
     if refusal.status == 401 {
         field(out, name!("www-authenticate"), b"Bearer");
+    }
+    if refusal.status == 426 {
+        // RFC 9110 section 15.5.22.
+        out.extend_from_slice(b"\r\nupgrade: HTTP/1.1\r\nconnection: upgrade");
     }
     if let Some(methods) = refusal.allow {
         field(out, name!("allow"), methods.as_bytes());
@@ -330,7 +337,7 @@ mod tests {
         let api: serde_json::Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
         let own = api["components"]["headers"].as_object().unwrap().keys();
         // A page learns these from the response itself, or they are only for browsers and proxies.
-        let others = ["allow", "www-authenticate", "cache-control", "x-accel-buffering"];
+        let others = ["allow", "www-authenticate", "cache-control", "x-accel-buffering", "upgrade", "connection"];
         let mut own: Vec<&str> = own.map(String::as_str).filter(|name| !others.contains(name)).collect();
         let mut exposed: Vec<&str> = std::str::from_utf8(EXPOSED).unwrap().split(", ").collect();
         own.sort_unstable();

@@ -247,10 +247,7 @@ impl AdminListener<'_> {
                 let caller = answer.load.caller();
                 // A change that was made is reported.
                 match self.has_room_for_answer(id, caller.is_none_or(|(_, known)| known)) || caller.is_none() {
-                    true => {
-                        let more = admin::FRESH.to_string();
-                        self.reply_admin(id, meta, Answer { status: answer.status, content_type: JSON, more });
-                    }
+                    true => self.reply_admin(id, meta, Answer::new(answer.status, JSON)),
                     false => self.refuse_admin(id, meta, &unread()),
                 }
             }

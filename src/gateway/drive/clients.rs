@@ -277,7 +277,7 @@ impl Clients {
     pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome, cx: &mut Cx) {
         exchange.job.notes.explain(refusal, cx);
         self.keep_received(exchange, cx);
-        let endpoint = exchange.job.request.endpoint();
+        let endpoint = exchange.job.request.error_endpoint();
         let cost = exchange.finish(outcome, cx);
         let request = &exchange.job.request;
         self.out.bytes.clear();

@@ -78,6 +78,15 @@ impl Request {
         self.found.of_model()
     }
 
+    /// The endpoint whose format an error has. The lists of models serve two formats; the header that only Anthropic's
+    /// clients send decides.
+    pub(crate) fn error_endpoint(&self) -> Option<ModelEndpoint> {
+        match self.found.endpoint {
+            Some(Endpoint::Models | Endpoint::Model(_)) if self.meta.anthropic => Some(ModelEndpoint::MESSAGES),
+            _ => self.endpoint(),
+        }
+    }
+
     /// True if its answer is audio or images.
     #[inline]
     pub(super) fn relays_media(&self) -> bool {
@@ -220,8 +229,8 @@ impl Identified {
             // Path of Cohere's newer clients, with the same body.
             path @ b"/v2/rerank" => &path[3..],
             [b'/', b'v', b'1', inside @ ..] if inside.first().is_none_or(|first| *first == b'/') => inside,
-            // Claude Code requests `/api/hello` when it starts, older versions `/`.
-            b"/" | b"" | b"/api/hello" => {
+            // Claude Code requests `/api/hello` when it starts, older versions `/`; load generators wait for `/health`.
+            b"/" | b"" | b"/api/hello" | b"/health" => {
                 self.endpoint = Some(Endpoint::Root);
                 return Ok(());
             }

@@ -122,6 +122,14 @@ fn lists_of_endpoints_are_complete() {
         assert!(help.contains(name) && serves.contains(&format!("`\"{name}\"`")), "{name}");
         assert!(missing.contains(path), "{path}: {missing}");
     }
+    let admin: Value = serde_json::from_str(include_str!("../../../src/gateway/admin/openapi.json")).unwrap();
+    let listed = &admin["components"]["schemas"]["Model"]["properties"]["serves"]["items"]["enum"];
+    let mut names = vec!["chat"];
+    names.extend(Passthrough::ALL.map(Passthrough::name));
+    let mut listed: Vec<&str> = listed.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    (names.sort_unstable(), listed.sort_unstable());
+    names.dedup();
+    assert_eq!(listed, names);
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn every_answer_matches_the_document_and_every_entry_occurs() {
         check(&doc, path, method, &answer);
         seen.insert((path.to_string(), method.to_string(), status));
     };
-    for path in ["/", "/api/hello"] {
+    for path in ["/", "/api/hello", "/health"] {
         see(path, "get", 200, get_with("none", path));
         see(path, "get", 405, other("POST", path, ""));
     }
@@ -231,7 +231,7 @@ fn every_answer_matches_the_document_and_every_entry_occurs() {
         // A key with the scope `chat` can still read the list, and there is no scope without it.
         see(template, "get", 404, get_with(&key, &format!("{path}/or/not")));
     }
-    for path in ["/", "/api/hello"] {
+    for path in ["/", "/api/hello", "/health"] {
         see(path, "get", 400, broken("GET", path));
     }
     see("/v1/models", "get", 403, get_with(&narrow, "/v1/models"));

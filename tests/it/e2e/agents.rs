@@ -49,7 +49,7 @@ fn anthropics_list_of_models_is_paged_and_has_aliases_for_the_picker_of_claude_c
 #[test]
 fn claude_code_finds_the_gateway_and_repeats_no_request_without_a_key() {
     let h = Harness::usual();
-    for path in ["/", "/api/hello"] {
+    for path in ["/", "/api/hello", "/health"] {
         let mut client = h.client();
         client.send(&request("HEAD", path, &[]));
         assert_eq!(client.head().unwrap().status, 200, "{path}");

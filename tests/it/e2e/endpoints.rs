@@ -229,9 +229,9 @@ fn an_answer_has_only_the_gateways_headers() {
         for (name, value) in &answer.head.fields {
             assert!(allowed.contains(&name.as_str()), "{name}: {value}");
         }
-        let (kind, cache) = if stream { ("text/event-stream", Some("no-cache")) } else { ("application/json", None) };
+        let (kind, cache) = if stream { ("text/event-stream", "no-cache") } else { ("application/json", "no-store") };
         assert!(answer.head.get("content-type").unwrap().starts_with(kind));
-        assert_eq!(answer.head.get("cache-control"), cache);
+        assert_eq!(answer.head.get("cache-control"), Some(cache));
         assert_eq!(answer.head.get("x-accel-buffering"), stream.then_some("no"));
     }
 }

@@ -245,8 +245,7 @@ fn shorthand(text: &str, status: &mut Status) -> Result<Vec<String>, String> {
             status.id = word(0, "id");
             let mut lines = answer_head("200", &status.id, "text/event-stream; charset=utf-8");
             lines.extend(limits(&[]));
-            let more = ["cache-control: no-cache", "x-accel-buffering: no", "transfer-encoding: chunked"];
-            lines.extend(more.map(String::from));
+            lines.push("transfer-encoding: chunked".into());
             lines
         }
         "error" | "error-messages" => error(name, rest, status),
@@ -264,14 +263,22 @@ fn upstream_head(code: &str) -> Vec<String> {
 }
 
 fn answer_head(code: &str, id: &str, content_type: &str) -> Vec<String> {
-    vec![
+    let cached: &[&str] = match content_type.starts_with("text/event-stream") {
+        true => &["cache-control: no-cache", "x-accel-buffering: no"],
+        false => &["cache-control: no-store"],
+    };
+    let mut lines = vec![
         format!("HTTP/1.1 {code} {}", reason(code)),
         "date: {date}".into(),
         format!("content-type: {content_type}"),
+    ];
+    lines.extend(cached.iter().map(ToString::to_string));
+    lines.extend([
         format!("x-gateway-request-id: {{{id}}}"),
         format!("request-id: {{{id}}}"),
         format!("x-request-id: {{{id}}}"),
-    ]
+    ]);
+    lines
 }
 
 fn limits(words: &[&str]) -> Vec<String> {
