@@ -113,7 +113,7 @@ pub(super) fn deliver(
 #[cfg(feature = "redis")]
 pub(super) fn left_by_others(config: &Config, over: &[String], place: &Place) -> Option<Vec<Alert>> {
     let server = super::store::known_server(config, place, Bounds::SERVING).ok()?;
-    RemoteAlerts { server }.left(over, unix()).ok()
+    RemoteAlerts::new(server).ok()?.left(over, unix()).ok()
 }
 
 /// Sends an alert; the status if it was accepted. A redirect is not followed.
@@ -138,13 +138,14 @@ impl OtherHosts {
     #[cfg(feature = "redis")]
     fn claim(config: &Config, alert: &Alert, place: &Place) -> Result<OtherHosts, Delivery> {
         let StoreUrl::Redis(_) = &config.store.url else { return Ok(OtherHosts { alerts: None }) };
-        let connected = super::store::known_server(config, place, Bounds::SERVING);
-        let connected = connected.map(|server| RemoteAlerts { server });
-        let claimed = connected.and_then(|mut alerts| Ok((alerts.claim(alert, unix())?, alerts)));
-        match claimed {
-            Ok((AlertTurn::Ours, alerts)) => Ok(OtherHosts { alerts: Some(alerts) }),
-            Ok((AlertTurn::Others, _)) => Err(Delivery::Others),
-            Ok((AlertTurn::Done, _)) => Err(Delivery::Before),
+        let server = super::store::known_server(config, place, Bounds::SERVING).ok();
+        let Some(mut alerts) = server.and_then(|server| RemoteAlerts::new(server).ok()) else {
+            return Ok(OtherHosts { alerts: None });
+        };
+        match alerts.claim(alert, unix()) {
+            Ok(AlertTurn::Ours) => Ok(OtherHosts { alerts: Some(alerts) }),
+            Ok(AlertTurn::Others) => Err(Delivery::Others),
+            Ok(AlertTurn::Done) => Err(Delivery::Before),
             Err(_) => Ok(OtherHosts { alerts: None }),
         }
     }

@@ -95,12 +95,58 @@ impl Follower {
         }
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let begins = cursor.is_empty();
-        let records = source.key_piece(cursor)?;
+        // After an error another server may answer, at which a position means nothing: all keys are read again.
+        let records = source.key_piece(cursor).inspect_err(|_| cursor.clear())?;
         let ends = cursor.is_empty();
         tell(KeyNews::Piece { records, begins, ends });
         if ends {
             self.cursor = None;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A source with two pieces of keys, whose second one fails once.
+    #[derive(Default)]
+    struct Failing {
+        asked: Vec<String>,
+        failed: bool,
+    }
+
+    impl KeySource for Failing {
+        fn key_changes(&mut self, _: &mut KeysSeen) -> Result<KeyChanges, StoreError> {
+            Ok(if self.asked.is_empty() { KeyChanges::Unknown } else { KeyChanges::None })
+        }
+        fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
+            self.asked.push(cursor.clone());
+            if cursor == "second" && !std::mem::replace(&mut self.failed, true) {
+                return Err(StoreError::Interrupted("the ledger".to_string()));
+            }
+            *cursor = String::from(if cursor.is_empty() { "second" } else { "" });
+            Ok(Vec::new())
+        }
+        fn take_odd(&mut self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn all_keys_are_read_from_the_beginning_after_an_error() {
+        let (mut source, mut follower, mut pieces) = (Failing::default(), Follower::default(), Vec::new());
+        for _ in 0..4 {
+            let mut tell = |news| {
+                if let KeyNews::Piece { begins, ends, .. } = news {
+                    pieces.push((begins, ends));
+                }
+            };
+            let _ = follower.look(&mut source, &mut tell);
+        }
+        assert_eq!(source.asked, ["", "second", "", "second"]);
+        assert_eq!(pieces, [(true, false), (true, false), (false, true)]);
+        assert!(!follower.is_reading());
     }
 }

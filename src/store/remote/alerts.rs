@@ -9,6 +9,8 @@ use crate::base::time::Unix;
 use crate::policy::alert::Alert;
 use crate::store::alerts::{due_line, due_of, may_wait};
 use crate::store::api::StoreError;
+use crate::store::shared::fresh_name;
+use std::io;
 
 /// State of an alert's delivery.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -21,13 +23,23 @@ pub enum AlertTurn {
     Done,
 }
 
+/// Deletes a claim that is still this host's: it may have ended, and be another host's now.
+const UNCLAIM: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
 /// Alerts in a shared ledger.
 pub struct RemoteAlerts {
     /// Server that has it.
-    pub server: RemoteServer,
+    server: RemoteServer,
+    /// Value of the claims of this attempt.
+    claim: String,
 }
 
 impl RemoteAlerts {
+    /// Prepares one attempt on `server`.
+    pub fn new(server: RemoteServer) -> io::Result<RemoteAlerts> {
+        Ok(RemoteAlerts { server, claim: fresh_name()? })
+    }
+
     /// Returns the names of the start of the last event whose alert was delivered, and of the claim.
     fn places(&self, subject: &str) -> [String; 2] {
         let place = self.server.named("alert:") + &hex(&sha256(subject.as_bytes())[..16]);
@@ -38,9 +50,9 @@ impl RemoteAlerts {
     pub fn claim(&mut self, alert: &Alert, now: Unix) -> Result<AlertTurn, StoreError> {
         self.server.connect()?;
         let [done, claim] = self.places(&alert.subject);
-        let claimed: Option<String> = self
-            .server
-            .query(redis::cmd("SET").arg(&claim).arg(1).arg("NX").arg("PX").arg(ALERT_CLAIM.as_millis() as u64))?;
+        let mut cmd = redis::cmd("SET");
+        cmd.arg(&claim).arg(&self.claim).arg("NX").arg("PX").arg(ALERT_CLAIM.as_millis() as u64);
+        let claimed: Option<String> = self.server.query(&cmd)?;
         if claimed.is_none() {
             return Ok(AlertTurn::Others);
         }
@@ -58,7 +70,7 @@ impl RemoteAlerts {
     /// Gives a claim back.
     pub fn unclaim(&mut self, alert: &Alert) -> Result<(), StoreError> {
         let [_, claim] = self.places(&alert.subject);
-        self.server.query::<u64>(redis::cmd("DEL").arg(&claim)).map(drop)
+        self.server.query::<u64>(redis::cmd("EVAL").arg(UNCLAIM).arg(1).arg(&claim).arg(&self.claim)).map(drop)
     }
 
     /// Notes that the alert was delivered, and gives its claim back.

@@ -163,7 +163,12 @@ impl KeySource for Remote {
         let from = if cursor.is_empty() { "0" } else { &**cursor };
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(self.server.named("keys")).arg(from).arg("COUNT").arg(limits::KEYS_PER_PIECE);
+        let before = self.server.connection_number();
         let answer = self.server.read(&cmd)?;
+        // A position means nothing at another server, which may answer after a failover.
+        if from != "0" && self.server.connection_number() != before {
+            return Err(StoreError::Interrupted(self.server.name.clone()));
+        }
         let [next, pairs] = list(&answer) else { return Err(self.server.nonsense()) };
         let next = text(next).ok_or_else(|| self.server.nonsense())?;
         *cursor = if next == "0" { String::new() } else { next.to_string() };

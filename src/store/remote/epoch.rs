@@ -104,6 +104,7 @@ impl RemoteServer {
         };
         self.epoch = Some(found);
         self.connection = Some(connection);
+        self.connections += 1;
         self.ask_clock()
     }
 
@@ -134,9 +135,7 @@ impl RemoteServer {
 
     pub(super) fn ask_clock(&mut self) -> Result<(), StoreError> {
         let asked = clock::watch();
-        let told = self.run_once(|connection| connection.req_command(&redis::cmd("TIME")))?;
-        let told: Vec<u64> = list(&told).iter().filter_map(|part| text(part)?.parse().ok()).collect();
-        let [secs, micros] = told[..] else { return Err(self.nonsense()) };
+        let (secs, micros): (u64, u64) = self.run_once(|connection| redis::cmd("TIME").query(connection))?;
         clock::follow(Unix(secs.saturating_mul(1000).saturating_add(micros / 1000)), asked, clock::watch());
         Ok(())
     }

@@ -21,6 +21,8 @@ use std::sync::Arc;
 pub struct RemoteServer {
     pub(super) nodes: Nodes,
     pub(super) connection: Option<RemoteLink>,
+    /// Number of connections made.
+    pub(super) connections: u64,
     /// The URL without its password.
     pub(super) name: String,
     /// Epoch of the ledger, once found.
@@ -46,6 +48,7 @@ impl RemoteServer {
         Ok(RemoteServer {
             nodes,
             connection: None,
+            connections: 0,
             name,
             epoch: None,
             hashes,
@@ -66,6 +69,11 @@ impl RemoteServer {
     /// True if there is a connection, as far as this host knows.
     pub fn is_connected(&self) -> bool {
         self.connection.is_some()
+    }
+
+    /// Number of the present connection, which no other one has; none without a connection.
+    pub(super) fn connection_number(&self) -> Option<u64> {
+        self.connection.as_ref().map(|_| self.connections)
     }
 
     /// Epoch of the ledger, once found.
@@ -181,23 +189,46 @@ impl RemoteServer {
 
     /// Returns warnings for the operator about the server, once at the start.
     pub fn warnings(&mut self) -> Result<Vec<String>, StoreError> {
-        self.connect()?;
-        let Some(connection) = &mut self.connection else { return Err(self.lost()) };
-        // There are no warnings about a server that does not permit CONFIG.
-        let mut setting = |name: &str| -> Option<String> {
-            let look: RedisResult<Vec<String>> = redis::cmd("CONFIG").arg("GET").arg(name).query(connection);
-            look.ok()?.into_iter().nth(1)
-        };
-        let mut texts = Vec::new();
-        if setting("appendonly").is_some_and(|value| value == "no") {
-            let text = "the shared ledger has no append-only file (appendonly no): a restart of Redis loses it";
-            texts.push(format!("{}: {text}", self.name));
+        let mut settings = [self.setting("appendonly")?, self.setting("maxmemory-policy")?];
+        if settings.contains(&None) {
+            // Managed servers and careful operators do not permit CONFIG.
+            let told: String = self.permitted(redis::cmd("INFO").arg("all"))?.unwrap_or_default();
+            let value = |name: &str| told.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
+            let appends = value("aof_enabled:").map(|one| String::from(if one == "0" { "no" } else { "yes" }));
+            let [append, policy] = settings;
+            settings = [append.or(appends), policy.or_else(|| value("maxmemory_policy:"))];
         }
-        if let Some(policy) = setting("maxmemory-policy").filter(|policy| policy != "noeviction") {
-            let text = "the shared ledger may be evicted where memory is short";
-            texts.push(format!("{}: {text} (maxmemory-policy {policy}): set noeviction", self.name));
+        let mut texts = Vec::new();
+        let mut warn = |text: &str| texts.push(format!("{}: {text}", self.name));
+        let [append, policy] = settings;
+        if append.as_ref().or(policy.as_ref()).is_none() {
+            warn("Redis permits neither CONFIG nor INFO: check that appendonly is yes and maxmemory-policy noeviction");
+        }
+        if append.is_some_and(|value| value == "no") {
+            warn("the shared ledger has no append-only file (appendonly no): a restart of Redis loses it");
+        }
+        if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
+            warn(&format!(
+                "the shared ledger may be evicted where memory is short (maxmemory-policy {policy}): set noeviction"
+            ));
         }
         Ok(texts)
+    }
+
+    /// Returns a setting of the server, or none if the server does not tell it.
+    fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        let told: Option<Vec<String>> = self.permitted(redis::cmd("CONFIG").arg("GET").arg(name))?;
+        Ok(told.and_then(|told| told.into_iter().nth(1)))
+    }
+
+    /// Returns the server's answer to a command, or none if the server refuses the command.
+    fn permitted<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<Option<T>, StoreError> {
+        self.run(|connection| match cmd.query(connection) {
+            Ok(told) => Ok(Some(told)),
+            // The words of the server, after which the connection is in order.
+            Err(error) if error.code().is_some() => Ok(None),
+            Err(error) => Err(error),
+        })
     }
 
     /// Numbers by name.

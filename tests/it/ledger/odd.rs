@@ -4,7 +4,7 @@
 use super::client::get;
 use super::harness::{Harness, chat, chat_request, streamed};
 use super::process::wait_for;
-use super::shared::{Server, key_of, sums};
+use super::shared::{Server, key_of, sums, url_gateway};
 use std::time::Duration;
 use tollgate::base::limits;
 
@@ -196,6 +196,20 @@ fn eviction_policy_of_the_server_is_warned_of() {
     let h = server.gateway("");
     assert_eq!(status(&h, &key_of(std::slice::from_ref(&h), &[])), 200);
     assert_eq!(warnings(&h), Vec::<String>::new());
+}
+
+/// Managed servers have no CONFIG, and careful operators do not permit it.
+#[test]
+fn settings_of_a_server_without_config_are_warned_of() {
+    let users = ["--user", "careful", "on", ">word", "~*", "&*", "+@all", "-config"];
+    let more = ["--user", "silent", "on", ">word", "~*", "&*", "+@all", "-config", "-info"];
+    let policy = ["--appendonly", "no", "--maxmemory-policy", "allkeys-lru"];
+    let Some(server) = Server::with(&[&policy[..], &users, &more].concat()) else { return };
+    let h = url_gateway(&server.url().replace("redis://", "redis://careful:word@"), "");
+    warned_of(&h, "appendonly no");
+    warned_of(&h, "maxmemory-policy allkeys-lru");
+    let h = url_gateway(&server.url().replace("redis://", "redis://silent:word@"), "");
+    warned_of(&h, "permits neither CONFIG nor INFO");
 }
 
 #[test]
