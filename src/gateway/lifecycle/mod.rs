@@ -8,6 +8,7 @@ pub(crate) mod reload;
 pub(crate) mod upgrade;
 
 use crate::base::time::Mono;
+use crate::policy::config::Origin;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use drain::Drain;
@@ -23,6 +24,8 @@ pub(crate) struct Lifecycle {
     pub(crate) handover: Handover,
     pub(crate) inheritance: Inheritance,
     pub(crate) reading: ConfigReading,
+    /// Values of secrets that have changed since the configuration in `reading` was requested; one for each origin.
+    pub(crate) told: Vec<(Origin, String)>,
     /// A newer version has changed the ledger, and must be started instead of this one.
     pub(crate) outgrown: bool,
 }

@@ -27,6 +27,7 @@ pub(crate) fn begin(cx: &mut Cx) {
 /// useless.
 pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
     let again = std::mem::take(&mut cx.lifecycle.reading) == ConfigReading::Again;
+    let told = std::mem::take(&mut cx.lifecycle.told);
     let fresh = match news {
         Reloaded::Refused(errors) => {
             tell_refused(&errors, cx);
@@ -50,6 +51,10 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
                 });
             }
             cx.warn_of_missing();
+            // The configuration may have been read before these changes.
+            for (origin, value) in &told {
+                secret_told(origin, Ok(value), cx);
+            }
             true
         }
     };
@@ -83,6 +88,10 @@ pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut C
         Ok(_) => Some("the secret is empty, too long or has characters that a header cannot carry"),
         Err(why) => Some(why),
     };
+    if let (Ok(value), true) = (value, renewed && cx.lifecycle.reading != ConfigReading::No) {
+        cx.lifecycle.told.retain(|(known, _)| known != origin);
+        cx.lifecycle.told.push((origin.clone(), value.to_string()));
+    }
     if renewed {
         cx.setup = Setup::new(Arc::new(config), cx.setup.epoch);
     }

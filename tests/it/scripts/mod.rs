@@ -61,6 +61,7 @@
 //!   answers.
 //! - `buffered 262144`: maximum number of buffered bytes.
 //! - `drain`: SIGTERM. `exit`: the gateway must have requested its end. `reload [server] max_header = "1KiB"`.
+//! - `hangup`: the configuration is read again, until `reload`.
 //! - `hold-work`, `work`: the helper thread pauses, or does its work. `admin-reply STATUS BODY`: it answers the oldest
 //!   request to the admin API.
 //!

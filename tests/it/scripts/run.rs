@@ -276,6 +276,10 @@ impl Player<'_> {
             ["drain"] => return world.signal(Signal::Terminate),
             ["hold-work"] => world.hold_work = true,
             ["work"] => return world.work(),
+            ["hangup"] => {
+                world.reading = true;
+                return world.signal(Signal::Reload);
+            }
             ["reload", change @ ..] => return self.reload(&change.join(" ")),
             ["exit"] if world.exit => {}
             ["exit"] => return Err("the gateway has not requested its exit".to_string()),

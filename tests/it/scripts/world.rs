@@ -100,6 +100,8 @@ pub struct World {
     pub asked: Vec<(Arc<str>, u16)>,
     /// True if the helper thread is busy with another task.
     pub hold_work: bool,
+    /// True while the configuration is read for `hangup`; `reload` finishes it.
+    pub reading: bool,
     pub works: Vec<Work>,
     /// Checks of a shared ledger without an answer, oldest first.
     pub checks: Vec<Ask>,
@@ -154,6 +156,7 @@ impl World {
             accepting: true,
             asked: Vec::new(),
             hold_work: false,
+            reading: false,
             works: Vec::new(),
             checks: Vec::new(),
             unannounced: Vec::new(),
@@ -256,6 +259,7 @@ impl World {
 
     /// Gives the gateway a new configuration.
     pub fn reload(&mut self, config: Config) -> Result<(), String> {
+        self.reading = false;
         self.notice(Notice::Reloaded(Reloaded::Fresh { config: Arc::new(config), unchanged: Vec::new() }))
     }
 
@@ -420,6 +424,7 @@ impl World {
                 Order::Log(lines) => self.take_log(lines)?,
                 Order::Work(work) if self.hold_work => self.works.push(*work),
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
+                Order::Reload(_) if self.reading => {}
                 Order::Reload(_) => return Err("the gateway must not reload by itself".to_string()),
                 Order::Desk(ask) => self.admin_requests.push_back(ask),
                 Order::Renew(_) => self.renewals += 1,
