@@ -175,10 +175,8 @@ fn moderations(root: &Value) -> Result<Read, String> {
         let is_met = |category: &str| flagged && category == "violence";
         let categories = member(&|category| is_met(category).to_string());
         let scores = member(&|category| String::from(if is_met(category) { "0.97" } else { "0.01" }));
-        let applied = member(&|_| String::from(r#"["text"]"#));
-        format!(
-            r#"{{"flagged":{flagged},"categories":{{{categories}}},"category_scores":{{{scores}}},"category_applied_input_types":{{{applied}}}}}"#
-        )
+        let applied = format!(r#""category_applied_input_types":{{{}}}"#, member(&|_| String::from(r#"["text"]"#)));
+        format!(r#"{{"flagged":{flagged},"categories":{{{categories}}},"category_scores":{{{scores}}},{applied}}}"#)
     };
     let results: Vec<String> = texts.iter().map(result).collect();
     let asked = texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_owned();
