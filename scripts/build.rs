@@ -6,8 +6,10 @@ use std::process::Command;
 
 const LUA: &str = "../store/scripts";
 /// The scripts in the order of their numbers in `src/store/remote/code.rs`.
-const SCRIPTS: [&str; 10] =
-    ["admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "begin", "epoch"];
+const SCRIPTS: [&str; 13] = [
+    "admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "page", "decide", "begin",
+    "epoch", "try",
+];
 const COMPLETIONS: &str = "../cli/completions";
 
 fn git(args: &[&str]) -> Option<String> {

@@ -294,6 +294,15 @@ fn banned_words_are_found_where_they_do_not_belong() {
         passes("src/gateway/a.rs", &format!("#[cfg(test)]\nmod tests {{\n    {body}\n}}"));
         passes("src/gateway/a.rs", &format!("// {body}"));
     }
+    for (body, word) in [
+        ("use std::fs::{File, OpenOptions};", "OpenOptions"),
+        ("fn a() { File::create(b); }", "File::create"),
+        ("fn a() { std::fs::rename(b, c); }", "fs::rename"),
+    ] {
+        violates("src/cli/a.rs", body, word);
+        passes("src/io/files.rs", body);
+        passes("src/cli/a/tests.rs", body);
+    }
     passes("src/io/clock.rs", "fn a() { Instant::now(); }");
     passes("src/io/resolver.rs", "fn a() { thread::spawn(b); }");
     passes("src/cli/a.rs", "fn a() { println!(); }");

@@ -385,6 +385,8 @@ pub const STORE_BUSY: Duration = Duration::from_secs(5);
 pub const LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Pause between two such attempts.
 pub const LOCK_LOOK: Duration = Duration::from_millis(5);
+/// Time that a starting gateway waits for another one that compares the ledger with the same mark.
+pub const MARK_WAIT: Duration = Duration::from_secs(10);
 /// Time that a command waits for a starting gateway to lock all files of the ledger.
 pub const SEEN_WAIT: Duration = Duration::from_millis(500);
 

@@ -8,6 +8,7 @@ use super::output::{Failure, print};
 use super::serve::{ServeListeners, catch_signals, serve};
 use crate::base::digest::hex;
 use crate::io::clock;
+use crate::io::files;
 use crate::io::listen;
 use crate::io::machine::explained;
 use crate::io::signals::Signals;
@@ -66,7 +67,8 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
         text.push_str(&traffic_settings(provider));
     }
     let file = folder.join("demo.toml");
-    std::fs::write(&file, &text).map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
+    files::write_new(&file, text.as_bytes())
+        .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
     let name = file.to_string_lossy();
     let read = |_: &str| Ok(token.clone());
     let source = Source { file: &name, text: &text, env: &|_| None, read: &read, run: &Source::no_program };
@@ -136,7 +138,7 @@ fn write_token(place: &Path) -> Result<String, String> {
     let mut random = [0u8; 16];
     SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
     let token = hex(&random);
-    std::fs::write(place, &token).map_err(|error| format!("{}: {error}", place.display()))?;
+    files::write_new(place, token.as_bytes()).map_err(|error| format!("{}: {error}", place.display()))?;
     Ok(token)
 }
 

@@ -4,13 +4,13 @@
 use super::blocking_http::{ServerAddress, ask};
 use super::load;
 use super::output::{Failure, clean, models, print, remark, warn};
+use crate::io::files::Draft;
 use crate::io::tls::Security;
 use crate::policy::catalog::{TOKENS_MAX, is_bad};
 use crate::policy::config::units::quoted;
 use crate::policy::keys::is_unseen;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -210,14 +210,19 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
         }
         _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
     };
-    // The file is created before the search, so that an existing file is never overwritten.
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
+    // An existing file is never overwritten. That, and a folder without write permission, is found before the search.
+    if path.symlink_metadata().is_ok() {
+        return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
+    }
+    drop(Draft::beside(&path).map_err(failed)?);
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let hosted: Vec<&Hosted> = HOSTED.iter().filter(|hosted| set(hosted.variable)).collect();
     let local: Vec<Local> = LOCAL.iter().filter_map(|(port, name, title)| look(*port, name, title)).collect();
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let ports = PORTS.map(|ports| ports.into_iter().find(free).unwrap_or(ports[0]));
+    let (draft, mut file) = Draft::with_mode(&path, 0o666).map_err(failed)?;
     file.write_all(text(&hosted, &local, ports).as_bytes()).map_err(failed)?;
+    draft.put(file, &path).map_err(failed)?;
     for hosted in &hosted {
         remark(&format!("found {} (${})", hosted.name, hosted.variable));
     }

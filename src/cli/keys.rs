@@ -34,8 +34,8 @@ use crate::policy::window::iso;
 use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
 pub(super) use listing::{KeyLine, NO_KEYS, cut, listed, shown};
-pub(super) use lookup::unknown;
 use lookup::{find, is_no_id};
+pub(super) use lookup::{id_in, unknown};
 use used::Used;
 
 /// Fails if the ledger has no key with this id or name.

@@ -8,15 +8,14 @@ use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, models, print};
 use crate::base::order;
 use crate::base::text::plural;
-use crate::io::files;
+use crate::io::files::{self, Draft};
 use crate::policy::catalog::{Catalog, Model, context_text};
 use crate::policy::config::Config;
 use crate::policy::prices::{KEYS, PriceTier, price_text};
 use clap::Args;
 use serde_json::{Map, Value};
-use std::fs::{OpenOptions, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -293,29 +292,15 @@ fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<()
         let change = |text: &str| edited(text, &model.id, differences);
         text = change(&text).map_err(|why| Failure::failed(format!("{why}; nothing was written")))?;
     }
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".new");
-    let draft = PathBuf::from(draft);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(failed)?;
-    let saved = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed);
-    let read = || load::read(&draft, Secrets::Optional).map_err(Failure::Config);
-    let checked = saved.and_then(|()| read()).and_then(|config| {
-        let is_listed = found.iter().all(|(model, _, wanted)| has_prices(&config.catalog, &model.id, wanted));
-        is_listed
-            .then_some(())
-            .ok_or_else(|| Failure::failed("the prices cannot be changed by program: write them by hand"))
-    });
-    let replace = || {
-        chown(&draft, Some(old.uid()), Some(old.gid()))?;
-        std::fs::set_permissions(&draft, Permissions::from_mode(old.permissions().mode()))?;
-        std::fs::rename(&draft, path)
-    };
-    let written = checked.and_then(|()| replace().map_err(failed));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&draft);
+    let (draft, mut file) = Draft::beside(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    let config = load::read(draft.path(), Secrets::Optional).map_err(Failure::Config)?;
+    if !found.iter().all(|(model, _, wanted)| has_prices(&config.catalog, &model.id, wanted)) {
+        return Err(Failure::failed("the prices cannot be changed by program: write them by hand"));
     }
-    written
+    fchown(&file, Some(old.uid()), Some(old.gid())).map_err(failed)?;
+    file.set_permissions(old.permissions()).map_err(failed)?;
+    draft.replace(file, path).map_err(failed)
 }
 
 fn has_prices(catalog: &Catalog, id: &str, wanted: &[PriceChange]) -> bool {

@@ -167,7 +167,7 @@ pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
 #[cfg(feature = "redis")]
 pub(super) fn known_server(high: &Config, place: &Place, bounds: Bounds) -> Result<RemoteServer, StoreError> {
     let mut server = unconnected(high)?.within(bounds);
-    if let Some(mark) = place.mark() {
+    if let Some(mark) = place.mark()? {
         server = server.expecting(mark.epoch);
     }
     server.connect()?;

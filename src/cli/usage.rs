@@ -13,7 +13,7 @@ use super::store;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
-use crate::policy::keys::{KeyId, KeyRecord, label_from};
+use crate::policy::keys::{KeyRecord, label_from};
 use crate::policy::window::{iso, parse_moment};
 use crate::store::api::{By, Names, Page, Query, StoreError, UsageLine};
 use crate::store::ledger::Ledger;
@@ -236,7 +236,7 @@ fn query(args: &UsageArgs, high: &Config, ledger: &mut Ledger) -> Result<Query, 
     let mut only = Vec::new();
     if let Some(name) = &args.key {
         let mut named = ledger.keys_named(name).map_err(Failure::failed)?;
-        if let Some(id) = KeyId::parse(name) {
+        if let Some(id) = super::keys::id_in(name) {
             named.extend(ledger.find_key(&id).map_err(Failure::failed)?);
         }
         let ids: Vec<String> = named.iter().map(|key| key.id.to_string()).collect();
@@ -289,6 +289,7 @@ fn renamed(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::keys::KeyId;
     use crate::store::api::{Lines, REST};
     use serde_json::{Value, json};
 

@@ -10,13 +10,14 @@ use super::spill::Place;
 use crate::base::limits::{ALERT_KEPT, ALERT_RETRIES_END, ALERTS_MAX, ALERTS_UNWRITTEN, SPILL_LINE_MAX};
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::io::files::{self, Draft};
 use crate::policy::alert::{Alert, AlertKind, BudgetUse};
 use rustix::fs::FlockOperation;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -197,18 +198,15 @@ impl AlertFile {
         };
         // No attempt of this process writes to the file that is replaced.
         let _unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut facts, mut old) = (AlertFacts::default(), super::spill::open(&self.path).map_err(io::Error::other)?);
+        let (mut facts, mut old) = (AlertFacts::default(), super::spill::open(&self.path)?);
         let begun = facts.take_all(&mut old);
         facts.tidy(now);
-        let draft = self.path.with_extension("alerts-part");
-        // A killed process may have left one.
-        let _ = std::fs::remove_file(&draft);
-        let mut out = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&draft)?;
+        let (draft, file) = Draft::beside(&self.path)?;
+        let mut out = files::append_private(draft.path())?;
         out.write_all(&[facts.lines().0.as_bytes(), &begun].concat())?;
-        out.sync_all()?;
         // Attempts that go on keep other processes from delivering alerts of this file, too.
         rustix::fs::flock(&out, FlockOperation::NonBlockingLockExclusive)?;
-        std::fs::rename(&draft, &self.path)?;
+        draft.replace(file, &self.path)?;
         // Another process may have written meanwhile. It repeats lines that it writes to the former file from now on.
         let copied = io::copy(&mut old, &mut out);
         *lock.0.lock().unwrap_or_else(PoisonError::into_inner) = out;
@@ -298,8 +296,7 @@ impl AlertFile {
     }
 
     fn writer(&self) -> io::Result<File> {
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(&self.path)
+        files::append_private(&self.path)
     }
 }
 

@@ -97,10 +97,35 @@ impl<'a> Names<'a> {
     }
 }
 
+/// Rows that a ledger has just appended. Whoever receives it passes it to the one function that does everything that
+/// follows an append: in the store thread `wrote`, at the start [`super::spill::Importer::keep`].
+#[must_use = "an append is followed by syncs, copies and notices"]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Written {
+    rows: u64,
+}
+
+impl Written {
+    /// Appended rows: this number.
+    pub(super) fn of(rows: usize) -> Written {
+        Written { rows: rows as u64 }
+    }
+
+    /// These rows and `more`.
+    pub(super) fn and(self, more: Written) -> Written {
+        Written { rows: self.rows + more.rows }
+    }
+
+    /// True if the ledger had all rows already.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+}
+
 /// Methods that the store thread calls on a ledger.
 pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
-    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError>;
     /// Makes all commits durable against a power cut, if they are not yet.
     fn sync(&mut self) -> Result<(), StoreError> {
         Ok(())
@@ -120,8 +145,8 @@ pub trait Store: Send + 'static {
     fn release(&mut self) -> Result<(), StoreError>;
     /// Takes the ledger back. Does nothing if it was not released.
     fn retake(&mut self) -> Result<(), StoreError>;
-    /// Appends the rows whose request ids are not in the ledger yet. Returns their number.
-    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError>;
+    /// Appends the rows whose request ids are not in the ledger yet.
+    fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError>;
 }
 
 /// Rows that the ledger did not take before the process ended. Rows of a shared ledger were sent under a number, by

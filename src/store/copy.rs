@@ -1,18 +1,22 @@
 //! Copies of a ledger in a file: backups by a command, and the snapshots that a gateway takes of a ledger on tmpfs. A
-//! copy is consistent although others write in the meantime, and replaces an older copy in one step, but no other file.
+//! copy is consistent although others write in the meantime, and is marked as a copy. It replaces an older copy in one
+//! step, but no other file.
 
 use super::api::StoreError;
 use super::lock::{self, id_of};
-use super::sqlite::{APPLICATION, create_draft};
+use super::log_files;
+use super::sqlite::{APPLICATION, COPY};
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::unix;
+use crate::io::files::{self, DRAFT_END, Draft, folder_of};
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 use std::ffi::OsString;
-use std::fs::{File, Metadata};
-use std::io::{self, ErrorKind, Read};
+use std::fs::{File, Metadata, TryLockError};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -29,51 +33,95 @@ fn copy_until(from: &Path, to: &Path, stop: &OnceLock<InterruptHandle>) -> Resul
     let failed = |error| StoreError::File(to.to_path_buf(), error);
     check_target(from, to)?;
     remove_drafts(to);
-    let draft = create_draft(to).map_err(failed)?;
-    let copied = write(from, &draft, stop).and_then(|()| put(&draft, to).map_err(failed));
-    if copied.is_err() {
-        remove(&draft);
-    }
-    copied
+    let (draft, file) = Draft::beside(to).map_err(failed)?;
+    write(from, draft.path(), stop)?;
+    mark(&file).map_err(failed)?;
+    // The file may have come into use in the meantime.
+    check_target(from, to)?;
+    draft.replace(file, to).map_err(failed)
 }
 
 /// First bytes of every SQLite database (SQLite's "Database File Format", section 1.3).
 const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Position of the application id in the file, a big-endian number (same section).
-const APPLICATION_AT: usize = 68;
+const APPLICATION_AT: u64 = 68;
 
-/// True if the file is empty or a ledger.
-pub fn is_ledger(path: &Path) -> io::Result<bool> {
-    let mut head = Vec::new();
-    File::open(path)?.take(APPLICATION_AT as u64 + 4).read_to_end(&mut head)?;
-    Ok(head.is_empty() || (head.starts_with(MAGIC) && head.ends_with(&APPLICATION.to_be_bytes())))
+/// Contents of a file, as far as its first bytes show.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Contents {
+    Nothing,
+    Ledger,
+    Copy,
+    Other,
 }
 
-/// Fails unless a copy of the ledger at `from` may be written to `to`: there must be nothing, a ledger or an empty
-/// file, and it must not be one of the ledger's files under any name.
+fn contents(head: &[u8]) -> Contents {
+    let has = |id: i32| head.starts_with(MAGIC) && head.ends_with(&id.to_be_bytes());
+    match head {
+        [] => Contents::Nothing,
+        _ if has(APPLICATION) => Contents::Ledger,
+        _ if has(COPY) => Contents::Copy,
+        _ => Contents::Other,
+    }
+}
+
+/// True if the file is empty, a ledger or a copy of one.
+pub fn is_ledger(path: &Path) -> io::Result<bool> {
+    Ok(contents(&files::read_head(path, APPLICATION_AT + 4)?) != Contents::Other)
+}
+
+/// Marks the copy in a draft. SQLite may have written something else: it accepts other names for files.
+fn mark(draft: &File) -> io::Result<()> {
+    match contents(&files::head_of(draft, APPLICATION_AT + 4)?) {
+        Contents::Ledger | Contents::Copy => draft.write_all_at(&COPY.to_be_bytes(), APPLICATION_AT),
+        Contents::Nothing | Contents::Other => Err(io::Error::other("the copy is empty or incomplete")),
+    }
+}
+
+/// Fails unless a copy of the ledger at `from` may be written to `to`: there must be nothing, a marked copy that is not
+/// in use, or an empty file, and it must not be one of the ledger's files under any name.
 pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
-    let refused = |why| Err(StoreError::File(to.to_path_buf(), io::Error::other(why)));
-    let found = match std::fs::metadata(to) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(StoreError::File(to.to_path_buf(), error)),
+    let failed = |error| Err(StoreError::File(to.to_path_buf(), error));
+    let refused = |why: &str| failed(io::Error::other(why));
+    let found = match std::fs::symlink_metadata(to) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return failed(error),
         found => found.ok(),
     };
-    for end in ["", "-wal", "-shm", "-journal"] {
-        let mut own = place(from).into_os_string();
-        own.push(end);
+    for own in of_ledger(&place(from)) {
         let is_own = std::fs::metadata(&own).is_ok_and(|own| found.as_ref().is_some_and(|to| id_of(to) == id_of(&own)));
         if is_own || place(to) == *own {
             return refused("the copy would replace a file of the ledger");
         }
     }
-    match found {
-        None => Ok(()),
-        Some(found) if found.is_file() => match is_ledger(to) {
-            Ok(true) => Ok(()),
-            Ok(false) => refused("only an older copy is replaced, and this file is not a copy: choose another path"),
-            Err(error) => Err(StoreError::File(to.to_path_buf(), error)),
-        },
-        Some(_) => refused("only an older copy is replaced, and this is not a regular file: choose another path"),
+    // SQLite would apply such a file to the copy.
+    if let Some(log) = of_ledger(&place(to)).into_iter().skip(1).find(|log| log.symlink_metadata().is_ok()) {
+        let log = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return refused(&format!("{log} is next to it, so it may be in use: choose another path"));
     }
+    if found.is_none() {
+        return Ok(());
+    }
+    let file = match files::open_plain(to) {
+        Ok(file) => file,
+        Err(error) => return refused(&format!("only an older copy is replaced: {error}: choose another path")),
+    };
+    if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+        return refused("a gateway has this file open: choose another path");
+    }
+    match files::head_of(&file, APPLICATION_AT + 4).map(|head| contents(&head)) {
+        Ok(Contents::Nothing | Contents::Copy) => Ok(()),
+        Ok(Contents::Ledger) => refused("only an older copy is replaced, and this is a ledger: choose another path"),
+        Ok(Contents::Other) => refused("only an older copy is replaced, and this is not a copy: choose another path"),
+        Err(error) => failed(error),
+    }
+}
+
+/// Returns the paths of a ledger's files.
+fn of_ledger(main: &Path) -> [PathBuf; 4] {
+    let [log, index] = log_files::next_to(main);
+    let mut journal = main.as_os_str().to_os_string();
+    journal.push("-journal");
+    [main.to_path_buf(), log, index, journal.into()]
 }
 
 /// Returns the path without links, even for a file that does not exist.
@@ -82,50 +130,36 @@ fn place(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
 }
 
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Removes old drafts of copies to `to`, which killed processes have left. A recent one may be in use.
 fn remove_drafts(to: &Path) {
     let is_draft = |name: OsString| -> Option<bool> {
-        let end = name.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
-        Some(end.len() == 16 && end.iter().all(u8::is_ascii_hexdigit))
+        let name = name.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
+        let name = name.strip_suffix(b"-journal").unwrap_or(name);
+        Some(name.strip_suffix(DRAFT_END.as_bytes())?.iter().all(u8::is_ascii_hexdigit))
     };
     let newest = unix().0.saturating_sub(limits::DRAFT_OLD.as_millis() as u64) / 1000;
     let is_old = |found: &Metadata| found.is_file() && u64::try_from(found.mtime()).is_ok_and(|at| at <= newest);
     for entry in std::fs::read_dir(folder_of(to)).into_iter().flatten().flatten() {
         if is_draft(entry.file_name()) == Some(true) && entry.metadata().is_ok_and(|found| is_old(&found)) {
-            remove(&entry.path());
+            // A file that cannot be removed is ignored, since nothing reads it.
+            let _ = std::fs::remove_file(entry.path());
         }
     }
 }
 
-/// Removes a draft with its journal. A file that cannot be removed is ignored, since nothing reads it.
-fn remove(draft: &Path) {
-    let mut journal = draft.as_os_str().to_os_string();
-    journal.push("-journal");
-    for path in [Path::new(&journal), draft] {
-        let _ = std::fs::remove_file(path);
-    }
-}
-
 fn write(from: &Path, draft: &Path, stop: &OnceLock<InterruptHandle>) -> Result<(), StoreError> {
+    // SQLite takes a relative path that begins with `file:` for a URL.
+    let draft = std::path::absolute(draft).map_err(|error| StoreError::File(draft.to_path_buf(), error))?;
     let read = || -> rusqlite::Result<()> {
         let connection = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let _ = stop.set(connection.get_interrupt_handle());
         connection.busy_timeout(limits::STORE_BUSY)?;
         connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB)?;
-        connection.execute("VACUUM INTO ?1", [draft.to_string_lossy()]).map(drop)
+        // A path need not be UTF-8.
+        let path = ToSqlOutput::Borrowed(ValueRef::Text(draft.as_os_str().as_bytes()));
+        connection.execute("VACUUM INTO ?1", [path]).map(drop)
     };
     read().map_err(|error| StoreError::Sqlite(from.to_path_buf(), error))
-}
-
-/// Syncs the draft and gives it its name.
-fn put(draft: &Path, to: &Path) -> io::Result<()> {
-    File::open(draft)?.sync_all()?;
-    std::fs::rename(draft, to)?;
-    File::open(folder_of(to))?.sync_all()
 }
 
 /// Destination and interval of a ledger's snapshots.

@@ -8,12 +8,13 @@ use super::api::StoreError;
 use super::log_files::{self, Main};
 use crate::base::limits;
 use crate::io::clock::Clock;
+use crate::io::files;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,6 +43,14 @@ pub fn is_denied(path: &Path) -> bool {
     accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS) == Err(Errno::ACCESS)
 }
 
+/// Returns a warning if other users may read or change the file.
+pub fn exposed(path: &Path) -> Option<String> {
+    let mode = std::fs::metadata(path).ok()?.mode() & 0o777;
+    let text =
+        || format!("{}: other users may read or change the ledger (mode {mode:o}): use mode 600", path.display());
+    (mode & 0o027 != 0).then(text)
+}
+
 pub(super) fn id_of(found: &Metadata) -> FileId {
     (found.dev(), found.ino())
 }
@@ -56,8 +65,7 @@ fn open(opened: &mut Vec<OpenedFile>, path: &Path, makes: bool) -> Result<FileId
     if opened.len() >= limits::LOCKED_FILES_MAX {
         return Err(failed(io::Error::other("too many files in its place one after the other: restart the gateway")));
     }
-    let file = OpenOptions::new().read(true).write(true).create(makes).truncate(false).mode(0o600).open(path);
-    let file = file.map_err(failed)?;
+    let file = files::open_named(path, makes).map_err(failed)?;
     let id = id_of(&file.metadata().map_err(failed)?);
     if opened.iter().all(|opened| opened.id != id) {
         opened.push(OpenedFile { path: path.to_path_buf(), id, file, locked: false });

@@ -30,6 +30,8 @@ const END_PIECE: u64 = 8 * 1024;
 /// Bytes of the header of the log, and of the header of a page in it.
 const LOG_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
+/// Smallest page of a database. Every page size is a power of two.
+const PAGE_MIN: u64 = 512;
 /// Number of checks before a log counts as cut, since other processes may be writing.
 const LOOKS: usize = 3;
 
@@ -66,7 +68,8 @@ pub(super) fn check([log, index]: [&File; 2], [log_path, index_path]: &[PathBuf;
     Err(StoreError::Cut(log_path.clone()))
 }
 
-/// True if the ledger's own file is shorter than its header says, and the log does not contain the missing pages. While
+/// True if the ledger's own file is shorter than its header says, and the log does not contain the missing pages, or if
+/// it has no header. While
 /// a checkpoint runs, and after one that had to stop at the snapshot of a reader, pages beyond the end of the file are
 /// in the log.
 pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<bool> {
@@ -77,6 +80,9 @@ pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<b
     }
     file.read_exact_at(&mut header, 0)?;
     let page = page_size([header[16], header[17]], u16::from_be_bytes);
+    if page < PAGE_MIN || !page.is_power_of_two() {
+        return Ok(true);
+    }
     let pages = u64::from(u32::from_be_bytes([header[28], header[29], header[30], header[31]]));
     let whole = length / page;
     if whole >= pages {

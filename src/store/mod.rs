@@ -33,7 +33,7 @@ use crate::io::channel::Sender;
 use crate::io::clock::{self, Clock};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
-use api::{Store, StoreError};
+use api::{Store, StoreError, Written};
 use copy::Snapshots;
 use follow::{Follower, KeySource};
 use handle::{DIED, EndGuard, LedgerTransfer, StoreHandle, Tasks, refuse_release};
@@ -231,6 +231,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// written before a refused release, and that precede all these; empty if the ledger was released.
     fn wait(&mut self, mut refused: Vec<Row>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(limits::KEYS_LOOK), Tasks::default(), Vec::new());
+        let mut is_alone = false;
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
@@ -248,9 +249,16 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
                     return self.retake(refused, &told, queue);
                 }
                 Some(LedgerTransfer::Release(told)) => drop(told.send(Ok(()))),
-                Some(LedgerTransfer::Offer(rows, told)) => drop(told.send(self.offer(rows))),
+                Some(LedgerTransfer::Offer(rows, told)) => {
+                    let offered = self.offer(rows);
+                    is_alone = offered.is_ok();
+                    let _ = told.send(offered);
+                }
                 None if polled == Polled::Closed => {
-                    self.snapshots = None;
+                    // The process that has the ledger takes the last snapshot.
+                    if !is_alone || self.db.retake().is_err() {
+                        self.snapshots = None;
+                    }
                     refused.append(&mut waiting);
                     return Err(refused);
                 }
@@ -262,12 +270,12 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Writes rows while the ledger is away, if no other process has it; otherwise returns them.
     fn offer(&mut self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
         let written = self.db.retake().and_then(|()| self.db.append_missing(&rows));
+        // Nothing is synced while the ledger is away.
+        let written = written.and_then(|written| self.db.sync().map(|()| written));
         // The ledger's next owner brings sums that lag behind up to date.
         let _ = self.db.release();
-        match written {
-            Ok(_) => (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 }),
-            Err(_) => return Err(rows),
-        }
+        let Ok(written) = written else { return Err(rows) };
+        self.wrote(written, &rows);
         Ok(())
     }
 
@@ -275,10 +283,13 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// process is to end.
     fn retake(&mut self, rows: Vec<Row>, told: &Sender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let mut end = End::default();
-        loop {
+        let written = loop {
             let retaken = self.db.retake();
             let is_ours = retaken.is_ok();
-            let Err(error) = retaken.and_then(|()| self.db.append_missing(&rows)) else { break };
+            let error = match retaken.and_then(|()| self.db.append_missing(&rows)) {
+                Ok(written) => break written,
+                Err(error) => error,
+            };
             if matches!(error, StoreError::Foreign(..)) && !self.failed {
                 (self.tell)(StoreNotice::Outgrown(error.to_string()));
             }
@@ -291,11 +302,9 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
             if is_ours {
                 self.look_at_keys();
             }
-        }
+        };
         self.succeeded();
-        if !rows.is_empty() {
-            (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 });
-        }
+        self.wrote(written, &rows);
         let _ = told.send(());
         Ok(())
     }
@@ -306,7 +315,10 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         // While the clock may be wrong, it is checked again with each look at the ledger.
         let Some(before) = self.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
         match self.db.fold(before, limits::ROWS_PER_FOLD) {
-            Ok(1..) => now.after(limits::FOLD_PAUSE),
+            Ok(1..) => {
+                self.snapshots.iter_mut().for_each(Snapshots::changed);
+                now.after(limits::FOLD_PAUSE)
+            }
             // After a failure the next attempt may be as late as after success, since no state depends on it.
             Ok(_) | Err(_) => now.after(limits::FOLD_REST),
         }
@@ -319,14 +331,14 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
             self.judge_clock();
-            let Err(error) = self.db.append(group) else {
-                rest = later;
-                self.folding.wrote(group);
-                self.schedule.committed(self.clock.mono());
-                self.snapshots.iter_mut().for_each(Snapshots::changed);
-                self.succeeded();
-                (self.tell)(StoreNotice::Committed { rows: group.len() as u64 });
-                continue;
+            let error = match self.db.append(group) {
+                Ok(written) => {
+                    rest = later;
+                    self.succeeded();
+                    self.wrote(written, group);
+                    continue;
+                }
+                Err(error) => error,
             };
             self.failed_with(&error);
             self.refused |= refuse_release(turn, &error);
@@ -339,6 +351,18 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
             self.look_at_keys();
         }
         rest.len()
+    }
+
+    /// Does everything that follows an append of `rows`.
+    fn wrote(&mut self, written: Written, rows: &[Row]) {
+        if !written.is_empty() {
+            self.folding.wrote(rows);
+            self.schedule.committed(self.clock.mono());
+            self.snapshots.iter_mut().for_each(Snapshots::changed);
+        }
+        if !rows.is_empty() {
+            (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 });
+        }
     }
 
     fn succeeded(&mut self) {

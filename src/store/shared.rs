@@ -24,7 +24,6 @@ use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
-pub use batches::append_again;
 use batches::{batches_of, count_alone};
 pub use handle::spawn;
 use lents::Lents;

@@ -5,37 +5,28 @@
 //! the start of the next.
 //!
 //! A file is written atomically, and is removed when the ledger has its rows. The ledger counts each row once, however
-//! often a file is read (see `Store::append_missing` and `shared::append_again`).
+//! often a file is read (see [`Importer`]).
 
-use super::api::{Batch, Leftover, StoreError};
+use super::api::{Batch, Leftover, StoreError, Written};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::io::files::{self, Draft};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
 use crate::policy::row::Row;
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Flags for opening a private file: no link is followed, and a pipe does not wait for its other end.
-pub const PRIVATE_FLAGS: i32 = (OFlags::NOFOLLOW.bits() | OFlags::NONBLOCK.bits()) as i32;
+#[cfg(feature = "redis")]
+use {crate::io::clock::Clock, std::fs::TryLockError};
 
 /// Free bytes and all bytes of the disk of a file.
 pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
     let disk = rustix::fs::fstatvfs(file)?;
     Ok([disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize)))
-}
-
-/// True if the process's user owns a file, which has no second name.
-pub fn is_only_ours(metadata: &Metadata) -> bool {
-    metadata.uid() == geteuid().as_raw() && metadata.nlink() == 1
 }
 
 /// Location of the files of one ledger.
@@ -44,6 +35,14 @@ pub struct Place {
     folder: PathBuf,
     /// Prefix of the names of its files, so that several ledgers can share a folder.
     stem: String,
+}
+
+/// A ledger that takes the rows of an earlier process.
+pub trait Importer {
+    /// Appends the rows that the ledger does not have yet.
+    fn import(&mut self, batch: &Batch) -> Result<Written, StoreError>;
+    /// Makes what it has appended survive a power cut.
+    fn keep(&mut self, written: Written) -> Result<(), StoreError>;
 }
 
 /// Line of a file: a row, and for a shared ledger its number.
@@ -142,20 +141,46 @@ impl Place {
         self.folder.join(format!("{}.mark", self.stem))
     }
 
-    /// Returns the mark of an earlier process of the same user; `None` if there is none that can be read.
-    pub fn mark(&self) -> Option<Mark> {
-        let mut text = String::new();
-        open(&self.mark_path()).ok()?.take(limits::SPILL_LINE_MAX as u64).read_to_string(&mut text).ok()?;
-        serde_json::from_str(&text).ok()
+    /// Returns the mark of an earlier process, if there is one. A mark that cannot be read is an error: without it, an
+    /// emptied ledger would be taken for a new one.
+    pub fn mark(&self) -> Result<Option<Mark>, StoreError> {
+        let path = self.mark_path();
+        let read = |file| Ok(serde_json::from_slice(&files::head_of(&file, limits::SPILL_LINE_MAX as u64)?)?);
+        match files::open_own(&path).and_then(read) {
+            Ok(mark) => Ok(Some(mark)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                let why = format!(
+                    "the epoch of the shared ledger that this host used last cannot be read ({error}): put back the \
+                     file, or remove it to use the present ledger"
+                );
+                Err(StoreError::File(path, io::Error::other(why)))
+            }
+        }
     }
 
     /// Replaces the mark, atomically.
-    pub fn set_mark(&self, mark: &Mark) -> io::Result<()> {
-        let (path, text) = (self.mark_path(), serde_json::to_vec(mark)?);
-        let draft = self.folder.join(format!("{}.mark-{}", self.stem, mark.start));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        let written = file.write_all(&text).and_then(|()| std::fs::rename(&draft, &path));
-        written.inspect_err(|_| _ = std::fs::remove_file(&draft))
+    pub fn set_mark(&self, mark: &Mark) -> Result<(), StoreError> {
+        let (path, text) = (self.mark_path(), serde_json::to_vec(mark).unwrap_or_default());
+        let written = Draft::beside(&path).and_then(|(draft, mut file)| {
+            file.write_all(&text)?;
+            draft.replace(file, &path)
+        });
+        written.map_err(|error| StoreError::File(path, error))
+    }
+
+    /// Locks the mark: the processes of a host share it. The lock ends when the result is dropped. `None` if that is
+    /// impossible, or another process has the lock for too long.
+    pub fn lock_mark(&self) -> Option<File> {
+        let (clock, folder) = (Clock::new(), files::open_folder_of(&self.mark_path()).ok()?);
+        let until = clock.mono().after(limits::MARK_WAIT);
+        loop {
+            match folder.try_lock() {
+                Ok(()) => return Some(folder),
+                Err(TryLockError::WouldBlock) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
+                Err(_) => return None,
+            }
+        }
     }
 }
 
@@ -167,11 +192,7 @@ impl Place {
 
     /// Checks that a file could be written there.
     pub fn check(&self) -> io::Result<()> {
-        let probe = self.folder.join(format!("{}probe", self.prefix()));
-        // Removes a file that a killed process may have left.
-        let _ = std::fs::remove_file(&probe);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
-        std::fs::remove_file(probe)
+        Draft::beside(&self.folder.join(self.prefix())).map(drop)
     }
 
     /// Returns the folder.
@@ -197,23 +218,16 @@ impl Place {
     /// file.
     pub fn write(&self, left: &Leftover, now: Unix, pid: u32) -> io::Result<PathBuf> {
         let path = self.folder.join(format!("{}{}-{pid}.jsonl", self.prefix(), now.0));
-        let draft = path.with_extension("part");
-        let written = write_lines(&draft, left).and_then(|()| std::fs::rename(&draft, &path));
-        if let Err(error) = written {
-            // The file may not exist yet.
-            let _ = std::fs::remove_file(&draft);
-            return Err(error);
-        }
-        // The name must survive a power cut, too. If the file system cannot ensure this, the write still succeeds.
-        let _ = File::open(&self.folder).and_then(|folder| folder.sync_all());
-        Ok(path)
+        let (draft, file) = Draft::beside(&path)?;
+        write_lines(&file, left)?;
+        draft.replace(file, &path).map(|()| path)
     }
 
-    /// Passes the rows of every file to `take`, the oldest file first, and removes the files. Returns warnings for the
-    /// operator. A file with any other contents is kept under another name after its rows have been taken. A file of
-    /// another user, or one that is not a regular file, is not touched, since others may be able to write to the
-    /// folder.
-    pub fn read(&self, mut take: impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<Vec<String>, StoreError> {
+    /// Passes the rows of every file to `ledger`, the oldest file first, and removes the files once the rows survive a
+    /// power cut in the ledger. Returns warnings for the operator. A file with any other contents is kept under another
+    /// name after its rows have been taken. A file of another user, or one that is not a regular file, is not touched,
+    /// since others may be able to write to the folder.
+    pub fn read(&self, ledger: &mut dyn Importer) -> Result<Vec<String>, StoreError> {
         let (mut notes, mut passed_over) = (Vec::new(), 0);
         for path in self.files() {
             let name = path.display();
@@ -227,14 +241,15 @@ impl Place {
                     continue;
                 }
             };
-            let (rows, strange) = read_lines(file, &mut take)?;
+            let (written, rows, strange) = read_lines(file, ledger)?;
+            ledger.keep(written)?;
             let (kept, text) = match strange {
                 0 => (
                     std::fs::remove_file(&path),
                     format!("usage records of an earlier process are in the ledger now: {rows}"),
                 ),
                 _ => (
-                    std::fs::rename(&path, path.with_extension("unread")),
+                    files::rename(&path, &path.with_extension("unread")),
                     format!(
                         "usage records taken from it: {rows}, lines that could not be read: {strange}; kept as \
                          `.unread`"
@@ -269,8 +284,7 @@ impl Place {
     }
 }
 
-fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+fn write_lines(file: &File, left: &Leftover) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     for batch in &left.batches {
         for row in &batch.rows {
@@ -278,36 +292,21 @@ fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
             out.write_all(b"\n")?;
         }
     }
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+    out.flush()
 }
 
-/// Opens a file for reading, without blocking: a pipe would wait for a writer. The error text is the reason.
-pub(super) fn open(path: &Path) -> Result<File, String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-        Errno::LOOP => "it is a link".to_string(),
-        error => io::Error::from(error).to_string(),
-    })?);
-    let found = file.metadata().map_err(|error| error.to_string())?;
-    match oddity(&found, geteuid().as_raw()) {
-        None => Ok(file),
-        Some(why) => Err(why.to_string()),
+/// Opens a file that a gateway of this user can have written.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let file = files::open_own(path)?;
+    match file.metadata()?.len() > limits::SPILL_BYTES_MAX {
+        true => Err(io::Error::other("it is larger than a spill file can be")),
+        false => Ok(file),
     }
 }
 
-/// Returns why no gateway of the user `own` can have written this file; `None` if one can.
-fn oddity(found: &Metadata, own: u32) -> Option<&'static str> {
-    match found {
-        found if !found.is_file() => Some("it is not a regular file"),
-        found if found.uid() != own => Some("it belongs to another user"),
-        found if found.len() > limits::SPILL_BYTES_MAX => Some("it is larger than a spill file can be"),
-        _ => None,
-    }
-}
-
-/// Reads the rows. Returns the number of rows taken, and of invalid lines.
-fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<(u64, u64), StoreError> {
-    let (mut batch, mut taken, mut strange) = (Batch::default(), 0, 0);
+/// Reads the rows. Returns what the ledger has appended, the number of rows taken, and of invalid lines.
+fn read_lines(file: File, ledger: &mut dyn Importer) -> Result<(Written, u64, u64), StoreError> {
+    let (mut batch, mut written, mut taken, mut strange) = (Batch::default(), Written::default(), 0, 0);
     // The file may grow while it is read.
     let mut lines =
         SpillLines { file: BufReader::new(file.take(limits::SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
@@ -320,7 +319,7 @@ fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError
         let (sent, row) = line.into_row();
         let full = sent.is_none() && batch.rows.len() >= limits::ROWS_PER_COMMIT;
         if !batch.rows.is_empty() && (full || sent != batch.sent) {
-            take(&batch)?;
+            written = written.and(ledger.import(&batch)?);
             batch.rows.clear();
         }
         batch.sent = sent;
@@ -328,9 +327,9 @@ fn read_lines(file: File, take: &mut impl FnMut(&Batch) -> Result<(), StoreError
         taken += 1;
     }
     if !batch.rows.is_empty() {
-        take(&batch)?;
+        written = written.and(ledger.import(&batch)?);
     }
-    Ok((taken, strange))
+    Ok((written, taken, strange))
 }
 
 /// Lines of a file, none of them longer than [`limits::SPILL_LINE_MAX`] in memory.
@@ -372,6 +371,7 @@ impl<R: BufRead> SpillLines<R> {
 mod tests {
     use super::*;
     use crate::io::channel::channel;
+    use crate::store::tests::Taking;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
     use std::process::Command;
@@ -401,12 +401,9 @@ mod tests {
             let (tell, told) = channel();
             let place = Place::new(self.0.clone(), "t.db".to_string());
             std::thread::spawn(move || {
-                let mut rows = 0;
-                let notes = place.read(|batch| {
-                    rows += batch.rows.len();
-                    Ok(())
-                });
-                let _ = tell.send((rows, notes.unwrap()));
+                let mut taken = Taking::default();
+                let notes = place.read(&mut taken).unwrap();
+                let _ = tell.send((taken.rows(), notes));
             });
             told.recv_timeout(Duration::from_secs(20)).expect("reading must end")
         }
@@ -444,12 +441,16 @@ mod tests {
     }
 
     #[test]
-    fn file_of_another_user_is_skipped() {
-        let folder = Folder::new("owner");
-        std::fs::write(folder.spill(1), ROW).unwrap();
-        let (found, own) = (folder.spill(1).metadata().unwrap(), geteuid().as_raw());
-        assert_eq!(oddity(&found, own), None);
-        assert_eq!(oddity(&found, own + 1), Some("it belongs to another user"));
+    fn file_is_removed_only_when_its_records_survive_a_power_cut() {
+        let folder = Folder::new("order");
+        std::fs::write(folder.spill(1), format!("{ROW}\n{ROW}\n")).unwrap();
+        let place = Place::new(folder.0.clone(), "t.db".to_string());
+        let mut ledger = Taking { watched: folder.spill(1), fails: true, ..Taking::default() };
+        assert!(place.read(&mut ledger).is_err() && folder.spill(1).exists(), "{:?}", ledger.calls);
+        ledger.fails = false;
+        place.read(&mut ledger).unwrap();
+        let calls = [("append", true), ("sync", true)].repeat(2);
+        assert_eq!((ledger.calls, folder.spill(1).exists()), (calls, false));
     }
 
     #[test]

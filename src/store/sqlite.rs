@@ -23,7 +23,7 @@ mod tables;
 mod tally;
 mod value;
 
-use super::api::{DaySum, Names, Recent, Store, StoreError};
+use super::api::{DaySum, Names, Recent, Store, StoreError, Written};
 use super::keyform;
 use super::lock::{self, FileLock};
 use super::moments::Moments;
@@ -31,6 +31,7 @@ use super::note::{Answered, AuditLine, Change, Note};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
+use crate::io::files::Draft;
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
@@ -40,11 +41,10 @@ use pace::Pace;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params};
 use std::cell::RefCell;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-pub(super) use tables::APPLICATION;
+pub(super) use tables::{APPLICATION, COPY};
 use tally::Tally;
 use value::{Fallible, int, key_id, uint};
 
@@ -124,6 +124,7 @@ impl Sqlite {
         store.check()?;
         store.set_durable(true)?;
         if mode == Mode::Owner {
+            tables::unmark(&store.connection).map_err(|error| store.tell(error))?;
             store.settle()?;
             // After a kill, the index does not show how far checkpoints have come, which `FileLock::check` needs. A
             // failure is harmless.
@@ -186,14 +187,10 @@ impl Sqlite {
 
     /// Stores a new key with its audit line and answer.
     pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
-        let mut issue = || -> Fallible<()> {
-            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            write_key(&transaction, INSERT_KEY, key)?;
-            notes::write(&transaction, note, None, key)?;
-            transaction.commit()
-        };
-        let issued = issue();
-        issued.map_err(|error| self.tell(error))?;
+        self.change(&mut |transaction| {
+            write_key(transaction, INSERT_KEY, key)?;
+            notes::write(transaction, note, None, key)
+        })?;
         self.check_seen()
     }
 
@@ -228,10 +225,11 @@ impl Sqlite {
         self.change(&mut |transaction| moments::confirm_fold(transaction, newest, line))
     }
 
-    /// Changes something within one transaction.
+    /// Changes something within one transaction. A copy that is changed is a ledger of its own.
     fn change(&mut self, change: &mut dyn FnMut(&Connection) -> Fallible<()>) -> Result<(), StoreError> {
         let mut done = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            tables::unmark(&transaction)?;
             change(&transaction)?;
             transaction.commit()
         };
@@ -311,6 +309,7 @@ impl Sqlite {
             if !change(&mut key) {
                 return Ok(Some(key));
             }
+            tables::unmark(&transaction)?;
             write_key(&transaction, UPDATE_KEY, &key)?;
             note.map_or(Ok(()), |note| notes::write(&transaction, note, Some(&before), &key))?;
             transaction.commit()?;
@@ -415,8 +414,8 @@ impl Drop for Sqlite {
 }
 
 impl Store for Sqlite {
-    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
-        Sqlite::append(self, rows)
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
+        Sqlite::append(self, rows).map(|()| Written::of(rows.len()))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
@@ -452,7 +451,7 @@ impl Store for Sqlite {
         Sqlite::retake(self)
     }
 
-    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+    fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
         Sqlite::append_missing(self, rows)
     }
 }
@@ -476,28 +475,17 @@ fn create_folder(path: &Path) -> io::Result<()> {
 
 /// Creates an empty file, private to its owner, if it does not exist. SQLite gives the files of its log the same mode.
 ///
-/// The file is created under another name and then linked: closing a descriptor of the file itself would drop every
-/// lock that another connection of this process has on it (POSIX record locks).
+/// The file has another name while a descriptor of it is open: closing one of the file itself would drop every lock
+/// that another connection of this process has on it (POSIX record locks).
 fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
     }
-    let draft = create_draft(path)?;
-    let linked = std::fs::hard_link(&draft, path);
-    std::fs::remove_file(&draft)?;
-    match linked {
+    let (draft, file) = Draft::beside(path)?;
+    match draft.put(file, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
-}
-
-/// Creates an empty file next to `path`, private to its owner, under a name that no other file has.
-pub(super) fn create_draft(path: &Path) -> io::Result<PathBuf> {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(format!(".{:016x}", u64::from_ne_bytes(random()?)));
-    let draft = PathBuf::from(name);
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    Ok(draft)
 }
 
 /// Inserts or updates the record of a key by `sql`.

@@ -690,6 +690,35 @@ fn sums_are_settled_when_they_lag_by_many_records() {
     assert_eq!(db.verify().unwrap().differences, []);
 }
 
+/// A ledger that takes spilled rows.
+#[derive(Default)]
+pub(super) struct Taking {
+    pub(super) batches: Vec<Batch>,
+    /// Its calls in their order, each with true if the file `watched` exists.
+    pub(super) calls: Vec<(&'static str, bool)>,
+    pub(super) watched: PathBuf,
+    /// The rows cannot be made durable.
+    pub(super) fails: bool,
+}
+
+impl Taking {
+    pub(super) fn rows(&self) -> usize {
+        self.batches.iter().map(|batch| batch.rows.len()).sum()
+    }
+}
+
+impl spill::Importer for Taking {
+    fn import(&mut self, batch: &Batch) -> Result<Written, StoreError> {
+        self.calls.push(("append", self.watched.exists()));
+        self.batches.push(batch.clone());
+        Ok(Written::of(batch.rows.len()))
+    }
+    fn keep(&mut self, _: Written) -> Result<(), StoreError> {
+        self.calls.push(("sync", self.watched.exists()));
+        if self.fails { Err(StoreError::Locked(self.watched.clone())) } else { Ok(()) }
+    }
+}
+
 /// Returns all keys in the order of their creation.
 fn all_keys(db: &Sqlite) -> Vec<KeyRecord> {
     db.keys_page(None, Names::default(), (1000, usize::MAX)).unwrap().unwrap()
@@ -726,9 +755,9 @@ impl KeySource for Slow {
 }
 
 impl Store for Slow {
-    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
         self.fail()?;
-        self.db.append(rows)
+        Store::append(&mut self.db, rows)
     }
     fn check(&self) -> Result<(), StoreError> {
         self.db.check()
@@ -751,7 +780,7 @@ impl Store for Slow {
     fn retake(&mut self) -> Result<(), StoreError> {
         self.db.retake()
     }
-    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+    fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
         self.fail()?;
         self.db.append_missing(rows)
     }
@@ -839,8 +868,8 @@ fn records_that_may_exist_are_appended_once() {
     db.append(&rows_of(0..3)).unwrap();
     db.append(&rows_of(5..6)).unwrap();
     let twice = [rows_of(1..7), rows_of(6..8)].concat();
-    assert_eq!(db.append_missing(&twice).unwrap(), 4);
-    assert_eq!(db.append_missing(&twice).unwrap(), 0);
+    assert_eq!(db.append_missing(&twice).unwrap(), Written::of(4));
+    assert_eq!(db.append_missing(&twice).unwrap(), Written::default());
     assert_eq!(ids(&mut db), [0, 1, 2, 5, 3, 4, 6, 7]);
     assert_eq!(db.verify().unwrap().differences, []);
     db.settle().unwrap();
@@ -987,28 +1016,21 @@ fn spilled_records_are_read_back_and_odd_files_kept() {
     let path = spills.write(&left, Unix(99), 7).unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert!(spills.write(&left, Unix(99), 7).is_ok(), "a file of the same moment must be possible");
-    let mut read = Vec::new();
-    let refused = spills.read(|_| Err(StoreError::Locked(place.file())));
+    let refused = spills.read(&mut Taking { fails: true, ..Taking::default() });
     assert!(refused.is_err() && path.exists(), "rows that were not taken must stay");
-    let mut take = |batch: &Batch| {
-        read.push(batch.clone());
-        Ok(())
-    };
-    assert_eq!(spills.read(&mut take).unwrap().len(), 1);
-    assert_eq!(read, [file, shared]);
+    let mut taken = Taking::default();
+    assert_eq!(spills.read(&mut taken).unwrap().len(), 1);
+    assert_eq!(taken.batches, [file, shared]);
     assert!(!path.exists());
     // Files of another ledger, or incomplete ones.
     let others = ["other.db.spill-1-1.jsonl", "ledger.db.spill-1-1.part"].map(|name| place.0.join(name));
     others.iter().for_each(|path| std::fs::write(path, "{}").unwrap());
     let text = serde_json::to_string(&rows_of(9..10)[0]).unwrap();
     std::fs::write(place.0.join("ledger.db.spill-2-2.jsonl"), format!("{text}\n{{\"half\"")).unwrap();
-    let mut taken = 0;
-    let notes = spills.read(|batch| {
-        taken += batch.rows.len();
-        Ok(())
-    });
+    let mut taken = Taking::default();
+    let notes = spills.read(&mut taken);
     assert!(notes.unwrap()[0].contains("lines that could not be read: 1;"));
-    assert_eq!(taken, 1);
+    assert_eq!(taken.rows(), 1);
     assert!(place.0.join("ledger.db.spill-2-2.unread").exists() && others.iter().all(|path| path.exists()));
 }
 

@@ -36,6 +36,7 @@ const LAYERS: [Layer; 9] = [
             "command_fds",
             "listenfd",
             "mio",
+            "ring",
             "rustix",
             "rustls",
             "signal_hook",
@@ -102,7 +103,10 @@ const SPEAKERS: &[&str] = &["src/cli/", "src/main.rs"];
 /// Files that may read process ids or start processes: a successor gets the environment variables.
 const STARTERS: &[&str] = &["src/cli/", "src/main.rs", "src/io/secrets.rs", "src/io/upgrade.rs"];
 
-const BANNED: [Banned; 26] = [
+/// The module that opens, replaces, copies and locks files.
+const FILES: &[&str] = &["src/io/files.rs"];
+
+const BANNED: [Banned; 33] = [
     Banned { word: "Instant::now", but_in: &["src/io/clock.rs"] },
     Banned { word: "SystemTime", but_in: &["src/io/clock.rs"] },
     Banned { word: "Timestamp::now", but_in: &[] },
@@ -112,6 +116,13 @@ const BANNED: [Banned; 26] = [
     Banned { word: "HashSet::new", but_in: WORLD },
     Banned { word: "thread::", but_in: WORLD },
     Banned { word: "std::fs", but_in: WORLD },
+    Banned { word: "OpenOptions", but_in: FILES },
+    Banned { word: "File::open", but_in: FILES },
+    Banned { word: "File::create", but_in: FILES },
+    Banned { word: "fs::write", but_in: FILES },
+    Banned { word: "fs::rename", but_in: FILES },
+    Banned { word: "fs::copy", but_in: FILES },
+    Banned { word: "fs::hard_link", but_in: FILES },
     Banned { word: "std::env", but_in: STARTERS },
     Banned { word: "std::process", but_in: STARTERS },
     Banned { word: "TcpStream", but_in: WORLD },

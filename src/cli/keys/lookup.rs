@@ -33,7 +33,7 @@ pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
 }
 
 /// The id in a text: the text itself, or the id within a whole key.
-fn id_in(text: &str) -> Option<KeyId> {
+pub(in crate::cli) fn id_in(text: &str) -> Option<KeyId> {
     KeyId::parse(text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail)))
 }
 

@@ -7,13 +7,14 @@ use crate::base::limits::{CAPTURE_DISK_SPARED, CAPTURE_FILE_MAX, LOG_PARTING};
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Captured, Notice};
 use crate::io::channel::{Receiver, Sender, channel};
+use crate::io::files;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
-use crate::store::spill::{PRIVATE_FLAGS, Place, disk_space, is_only_ours};
-use std::fs::{self, File, OpenOptions, Permissions};
+use crate::store::spill::{Place, disk_space};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -65,14 +66,14 @@ impl CaptureWriter {
 /// Appends a line to the file at `path`, completely or not at all. A file that would become too long is renamed first,
 /// and replaces the one that was renamed before. `disk_space`: returns the free and all bytes of the file's disk.
 fn append(path: &Path, line: &[u8], disk_space: fn(&File) -> io::Result<[u64; 2]>) -> io::Result<()> {
-    let mut file = open(path)?;
+    let mut file = files::append_private(path)?;
     let mut length = file.metadata()?.len();
     if length > 0 && length + line.len() as u64 > CAPTURE_FILE_MAX {
         // During an upgrade the other process may have renamed it a moment ago.
         if fs::metadata(path)?.ino() == file.metadata()?.ino() {
-            fs::rename(path, path.with_extension("jsonl.1"))?;
+            files::rename(path, &path.with_extension("jsonl.1"))?;
         }
-        file = open(path)?;
+        file = files::append_private(path)?;
         length = file.metadata()?.len();
     }
     let [free, total] = disk_space(&file)?;
@@ -94,27 +95,11 @@ fn leaves_space(free: u64, total: u64, bytes: u64) -> bool {
     free.saturating_sub(bytes) >= (total / 8).min(CAPTURE_DISK_SPARED)
 }
 
-/// Opens a file that only its owner may read.
-fn open(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    let file = options.read(true).append(true).create(true).mode(0o600).custom_flags(PRIVATE_FLAGS).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
-    }
-    if !is_only_ours(&metadata) {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, "another user owns the file, or it has another name"));
-    }
-    if metadata.permissions().mode() & 0o777 != 0o600 {
-        file.set_permissions(Permissions::from_mode(0o600))?;
-    }
-    Ok(file)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::PathBuf;
     use std::process::Command;
 

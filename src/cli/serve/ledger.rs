@@ -27,7 +27,7 @@ use crate::store::remote::{Bounds, Remote};
 use crate::store::shared::{self, SharedNotice};
 use crate::store::spill::Place;
 use crate::store::sqlite::Sqlite;
-use crate::store::{self, Duties, LedgerHandle, StoreNotice};
+use crate::store::{self, Duties, LedgerHandle, StoreNotice, lock};
 use std::sync::Arc;
 
 /// An open ledger.
@@ -87,7 +87,8 @@ impl Opened {
                 let durable = config.store.durability == Durability::BeforeReply;
                 let page_size = config.store.page_size;
                 store::open_owner(path, durable, page_size).and_then(|mut db| {
-                    let mut warnings = spills.read(|batch| db.append_missing(&batch.rows).map(drop))?;
+                    let mut warnings = spills.read(&mut db)?;
+                    warnings.extend(lock::exposed(path));
                     let found = db.page_size()?;
                     if found != page_size {
                         warnings.push(format!(
@@ -111,7 +112,7 @@ impl Opened {
                 let mut warnings = server.warnings()?;
                 warnings.extend(server.compare(spills, unix())?);
                 let mut remote = Remote { server };
-                warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
+                warnings.extend(spills.read(&mut remote)?);
                 Ok(Opened {
                     ledger: Ledger::Remote(Box::new(remote)),
                     seen: KeysSeen::default(),

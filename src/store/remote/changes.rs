@@ -1,8 +1,9 @@
 //! Changes of the keys of a shared ledger: each change is counted and has a line in the audit, which names its key.
 //! Also reads of keys in pieces.
 
+use super::Remote;
+use super::code::{CHANGES, PAGE};
 use super::values::{integer, list, text};
-use super::{Remote, code::CHANGES};
 use crate::base::{limits, order};
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::store::api::{Names, StoreError};
@@ -50,25 +51,17 @@ impl Remote {
         names: Names<'_>,
         (limit, bytes): (usize, usize),
     ) -> Result<Option<Vec<KeyRecord>>, StoreError> {
-        self.put_in_order()?;
-        let order = self.server.named("keys:created");
-        let mut from = match after {
-            None => 0,
-            Some(id) => match self.server.read(redis::cmd("ZRANK").arg(&order).arg(id.as_str()))? {
-                Value::Int(rank) => rank + 1,
-                _ => return Ok(None),
-            },
-        };
-        let (mut page, mut length, mut piece) = (Vec::new(), 0, PIECE.0);
+        self.server.connect()?;
+        let (mut before, mut page) = (after.map_or("", KeyId::as_str).as_bytes().to_vec(), Vec::new());
+        let (mut length, mut piece) = (0, PIECE.0);
         while page.len() < limit {
-            let ids = self.server.read(redis::cmd("ZRANGE").arg(&order).arg(from).arg(from + piece - 1))?;
-            let ids: Vec<&str> = list(&ids).iter().filter_map(text).collect();
-            if ids.is_empty() {
-                break;
-            }
-            from += ids.len() as i64;
+            let mut cmd = self.server.script(PAGE, &["keys", "keys:created"].map(|name| self.server.named(name)));
+            let answer: Value = self.server.query(cmd.arg(&before).arg(piece))?;
+            let Value::Array(pairs) = answer else { return Ok(None) };
+            let Some([Value::BulkString(last), _]) = pairs.last_chunk() else { break };
+            before.clone_from(last);
             piece = (2 * piece).min(PIECE.1);
-            for record in self.records(&ids)?.into_iter().filter(|record| names.takes(&record.name)) {
+            for record in self.records_of(&pairs).0.into_iter().filter(|record| names.takes(&record.name)) {
                 let is_last = length >= bytes;
                 length += record.text_bytes();
                 page.push(record);
@@ -95,36 +88,6 @@ impl Remote {
         // Keys that move meanwhile are returned twice.
         found.dedup_by_key(|key| key.id);
         Ok(found)
-    }
-
-    fn records(&mut self, ids: &[&str]) -> Result<Vec<KeyRecord>, StoreError> {
-        let stored = self.server.read(redis::cmd("HMGET").arg(self.server.named("keys")).arg(ids))?;
-        let pair = |(id, stored): (&&str, &Value)| [Value::BulkString(id.as_bytes().to_vec()), stored.clone()];
-        let pairs: Vec<Value> = ids.iter().zip(list(&stored)).flat_map(pair).collect();
-        Ok(self.records_of(&pairs).0)
-    }
-
-    /// Creates the order of all keys if it is missing, or if an older host has issued keys without it.
-    fn put_in_order(&mut self) -> Result<(), StoreError> {
-        let (keys, order) = (self.server.named("keys"), self.server.named("keys:created"));
-        let known = self.server.read(redis::cmd("ZCARD").arg(&order))?;
-        if self.server.read(redis::cmd("HLEN").arg(&keys))? == known {
-            return Ok(());
-        }
-        self.server.query::<()>(redis::cmd("DEL").arg(&order))?;
-        let mut cursor = String::new();
-        loop {
-            let piece = self.key_piece(&mut cursor)?;
-            let mut cmd = redis::cmd("ZADD");
-            cmd.arg(&order);
-            piece.iter().for_each(|key| _ = cmd.arg(key.created.0).arg(key.id.as_str()));
-            if !piece.is_empty() {
-                self.server.query::<()>(&cmd)?;
-            }
-            if cursor.is_empty() {
-                return Ok(());
-            }
-        }
     }
 }
 

@@ -13,12 +13,16 @@ pub(super) const EDIT: usize = 4;
 pub(super) const FOLD: usize = 5;
 pub(super) const SNAPSHOT: usize = 6;
 pub(super) const CHANGES: usize = 7;
+pub(super) const PAGE: usize = 8;
+pub(super) const DECIDE: usize = 9;
 /// Number of loaded scripts.
-pub(super) const SCRIPTS: usize = 8;
+pub(super) const SCRIPTS: usize = 10;
 /// Script that is run before there is an epoch.
-const BEGIN: usize = 8;
+const BEGIN: usize = 10;
 /// Code before each loaded script: it checks the epoch.
-const GUARD: usize = 9;
+const GUARD: usize = 11;
+/// Code before the scripts that write counters.
+const TRY: usize = 12;
 
 /// Rulings of the admitting script; [`LimitKind::ruling`] has the others.
 pub(super) const ADMITTED: u64 = 0;
@@ -47,6 +51,9 @@ fn texts() -> Vec<String> {
 pub(super) fn scripts(is_cluster: bool) -> Vec<String> {
     let (mut texts, more) = (texts(), if is_cluster { "table.remove(KEYS)\n" } else { "" });
     texts[ADMIT].insert_str(0, &names());
+    for which in [APPEND, RELEASE, ANNOUNCE] {
+        texts[which] = [&*texts[TRY], &texts[which]].concat();
+    }
     texts[..SCRIPTS].iter().map(|one| [more, &texts[GUARD], one].concat()).collect()
 }
 
@@ -62,7 +69,7 @@ mod tests {
     #[test]
     fn every_script_checks_the_epoch_first() {
         let (one, many, guard) = (scripts(false), scripts(true), texts().swap_remove(GUARD));
-        assert_eq!((one.len(), texts().len()), (SCRIPTS, GUARD + 2), "the last text is empty");
+        assert_eq!((one.len(), texts().len()), (SCRIPTS, TRY + 2), "the last text is empty");
         for (one, many) in one.iter().zip(&many) {
             assert!(one.starts_with(&guard) && one.len() > guard.len());
             assert_eq!(*many, format!("table.remove(KEYS)\n{one}"));

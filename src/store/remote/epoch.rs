@@ -167,21 +167,23 @@ impl RemoteServer {
     }
 
     /// Checks that the ledger has the last start of this host, and stores the present one, there and in the mark.
-    /// Returns a warning if it lacks the last one.
-    pub fn compare(&mut self, place: &Place, now: Unix) -> Result<Option<String>, StoreError> {
+    /// Returns warnings: it lacks the last one, or the mark cannot be written.
+    pub fn compare(&mut self, place: &Place, now: Unix) -> Result<Vec<String>, StoreError> {
         let fresh = || fresh_name().map_err(|error| StoreError::Shared(self.name.clone(), error.to_string()));
         let (epoch, start) = (self.epoch.clone().unwrap_or_default(), fresh()?);
-        let before = place.mark().filter(|mark| mark.epoch == epoch);
+        let lock = place.lock_mark();
+        let before = place.mark()?.filter(|mark| mark.epoch == epoch);
         let own = before.as_ref().map_or_else(fresh, |mark| Ok(mark.place.clone()))?;
         let name = self.named("start:") + &own;
         let known = self.read_text(redis::cmd("GET").arg(&name))?;
         let kept = limits::START_KEPT.as_secs();
         self.read(redis::cmd("SET").arg(&name).arg(&start).arg("EX").arg(kept))?;
-        // A mark that cannot be written is missing at the next start. The operator is warned of the folder.
-        let _ = place.set_mark(&Mark { epoch, place: own, start, at: now.0 });
+        let written = place.set_mark(&Mark { epoch, place: own, start, at: now.0 });
+        drop(lock);
         let is_kept = |mark: &Mark| now.0.saturating_sub(mark.at) < (kept - 86_400) * 1000;
         let lacks = before.filter(is_kept).is_some_and(|mark| known != Some(mark.start));
-        Ok(lacks.then(|| format!("{}: {OLDER}", self.name)))
+        let unwritten = |error| format!("{error}: the next start does not notice that the ledger was emptied");
+        Ok(lacks.then(|| format!("{}: {OLDER}", self.name)).into_iter().chain(written.err().map(unwritten)).collect())
     }
 
     /// Name of the entry that identifies the known ledger.

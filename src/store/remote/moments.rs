@@ -1,15 +1,15 @@
 //! Knowledge of a shared ledger about the clocks of its writers: see [`Moments`]. It is stored in the hash `clock`,
 //! with the last entry of `rows` from before the present time was accepted.
 
-use super::Remote;
 use super::values::{list, text};
+use super::{Remote, code::DECIDE};
 use crate::base::time::Unix;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
 use crate::store::moments::Moments;
 use crate::store::note::{AUDIT_MAX, AuditLine};
-use redis::{Pipeline, Value};
+use redis::Value;
 
 /// Number of entries of rows searched for the newest record: the last commits of hosts with the same clock.
 const ENTRIES: usize = 4;
@@ -74,31 +74,23 @@ impl Remote {
         let mut cmd = redis::cmd("XREVRANGE");
         cmd.arg(self.server.named("rows")).arg("+").arg("-").arg("COUNT").arg(1);
         let last = self.server.read(&cmd)?;
-        let last = list(&last).first().and_then(|entry| text(list(entry).first()?)).unwrap_or("0-0").to_string();
-        let name = self.server.named("clock");
-        self.decide(line, |pipe| {
-            pipe.cmd("HSET").arg(&name).arg("accepted").arg(now.0).arg("accepted_upto").arg(last).ignore();
-        })
+        let last = list(&last).first().and_then(|entry| text(list(entry).first()?)).unwrap_or("0-0");
+        self.decide(line, [("accepted", &now.0.to_string()), ("accepted_upto", last)])
     }
 
     /// Continues folding after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        let name = self.server.named("clock");
-        self.decide(line, |pipe| {
-            pipe.cmd("HSET").arg(&name).arg("confirmed").arg(newest.0).ignore();
-            pipe.cmd("HDEL").arg(&name).arg("held").ignore();
-        })
+        self.decide(line, [("confirmed", &newest.0.to_string()), ("held", "")])
     }
 
-    /// Writes a decision of the operator in one step. Hosts notice it by the version of the keys.
-    fn decide(&mut self, line: &AuditLine, write: impl FnOnce(&mut Pipeline)) -> Result<(), StoreError> {
-        let (audit, version) = (self.server.named("keys:audit"), self.server.named("keys:version"));
-        let mut pipe = redis::pipe();
-        write(pipe.atomic());
-        pipe.cmd("LPUSH").arg(&audit).arg(super::notes::line_text(line)).ignore();
-        pipe.cmd("LTRIM").arg(&audit).arg(0).arg(AUDIT_MAX - 1).ignore();
-        pipe.cmd("INCR").arg(version).ignore();
-        self.server.run(|connection| pipe.query::<()>(connection))?;
+    /// Writes a decision of the operator in one step: fields of the clock, each with its value, or "" for none.
+    fn decide(&mut self, line: &AuditLine, fields: [(&str, &str); 2]) -> Result<(), StoreError> {
+        self.server.connect()?;
+        let mut cmd =
+            self.server.script(DECIDE, &["clock", "keys:audit", "keys:version"].map(|name| self.server.named(name)));
+        cmd.arg(super::notes::line_text(line)).arg(AUDIT_MAX);
+        fields.iter().for_each(|(field, value)| _ = cmd.arg(field).arg(value));
+        self.server.query::<()>(&cmd)?;
         self.server.replicated()
     }
 }

@@ -1,4 +1,5 @@
--- Registers a host under a new name with all its reservations, and ends those under its old names.
+-- Registers a host under a new name with all its reservations, and ends those under its old names. `try.lua` precedes
+-- it.
 -- KEYS: 1 all windows by expiry.
 -- ARGV: 1 prefix, 2 new name, 3 old names separated by spaces, 4 duration of its lease (ms); then for each account with
 --       reservations: name, "<start>:<end>" of the window, for how long the window's counts are kept (ms), start of the
@@ -9,24 +10,12 @@ local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 1 then
     return { 2 }
 end
--- A counter of the wrong type is skipped and reported, so that the other counters are still written.
-local odd = {}
-local function try(command, name, ...)
-    local done = redis.pcall(command, name, ...)
-    if type(done) == 'table' and done.err then
-        if not odd[name] then
-            odd[name] = true
-            odd[#odd + 1] = name
-        end
-        return nil
-    end
-    return done
-end
 for old in string.gmatch(ARGV[3], '%S+') do
     redis.call('DEL', prefix .. 'host:' .. old)
     redis.call('SET', prefix .. 'host:' .. old .. 'o', '1', 'PX', ARGV[4])
 end
 redis.call('SET', prefix .. 'host:' .. host, '1', 'PX', ARGV[4])
+written = true
 local now = redis.call('TIME')[1] * 1000
 for at = 5, #ARGV, 8 do
     local live, window = prefix .. 'live:' .. ARGV[at], prefix .. 'win:' .. ARGV[at] .. ':' .. ARGV[at + 1]

@@ -1,5 +1,5 @@
 -- Appends a batch of rows as one entry, adds them to all sums, and ends their reservations. A batch has a number, so it
--- is applied once, however often it is sent.
+-- is applied once, however often it is sent. `try.lua` precedes it.
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry.
 -- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, 5 number of the preceding batch in the
 --       same pipeline (0: none). Then four lists, each after its length: increments (hash, field, amount), days, names
@@ -20,19 +20,6 @@ end
 local lives = redis.call('EXISTS', prefix .. 'host:' .. host)
 local now = redis.call('TIME')[1] * 1000
 
--- A counter of the wrong type is skipped and reported, so that the other counters are still written.
-local odd = {}
-local function try(command, name, ...)
-    local done = redis.pcall(command, name, ...)
-    if type(done) == 'table' and done.err then
-        if not odd[name] then
-            odd[name] = true
-            odd[#odd + 1] = name
-        end
-        return nil
-    end
-    return done
-end
 
 -- Adds to fields of one hash; `changes` has each field and its amount. A field that an amount reduces to 0 is deleted.
 -- Two commands serve all fields, since calling a command costs more than its work. Lua's numbers are exact up to 2^53;
@@ -141,6 +128,7 @@ if ARGV[4] ~= '[]' then
     redis.call('XADD', KEYS[2], '*', 'rows', ARGV[4])
 end
 redis.call('SET', KEYS[1], number, 'EX', 604800)
+written = true
 local at = 6
 -- Passes the list at `at` to `take`: its length, then as many times `each` values.
 local function list(each, take)

@@ -35,13 +35,14 @@ while count < most do
         redis.call('ZADD', KEYS[2], add[1], add[1])
         redis.call('HLEN', ARGV[1] .. 'folded:' .. add[1])
     end
+    -- Whoever compares counters with rows sees by this that it must begin again, also if a later entry fails.
+    if count == 0 then
+        redis.call('INCR', KEYS[3])
+    end
     for _, add in ipairs(adds) do
         redis.call('HINCRBY', ARGV[1] .. 'folded:' .. add[1], add[2], string.format('%.0f', add[3]))
     end
     redis.call('XDEL', KEYS[1], entry[1])
     count = count + #rows
-end
-if count > 0 then
-    redis.call('INCR', KEYS[3])
 end
 return count

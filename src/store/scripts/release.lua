@@ -1,4 +1,4 @@
--- Ends the reservations of requests that leave no row.
+-- Ends the reservations of requests that leave no row. `try.lua` precedes it.
 -- ARGV: 1 prefix, 2 host; then for each account of each request: name, "<start>:<end>" of the window, start of the
 --       period (ms), reserved tokens, reserved nano-dollars, "1" if the request was never sent and does not count.
 -- Returns: 1 (done) or 0 (the host's lease has ended), then the names of skipped counters.
@@ -6,20 +6,6 @@ local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 0 then
     return { 0 }
 end
--- A counter of the wrong type is skipped and reported, so that the other counters are still written.
-local odd = {}
-local function try(command, name, ...)
-    local done = redis.pcall(command, name, ...)
-    if type(done) == 'table' and done.err then
-        if not odd[name] then
-            odd[name] = true
-            odd[#odd + 1] = name
-        end
-        return nil
-    end
-    return done
-end
-
 local function less(hash, field, amount)
     if amount ~= '0' and (try('HINCRBY', hash, field, '-' .. amount) or 1) <= 0 then
         redis.call('HDEL', hash, field)

@@ -1,8 +1,9 @@
 //! Commits of a shared ledger: usage records and admissions in batches, each with a number by which the ledger counts
 //! it once.
 
-use super::super::api::{Batch, StoreError};
-use super::super::remote::{RemoteCommand, Speaker};
+use super::super::api::{Batch, StoreError, Written};
+use super::super::remote::{Remote, RemoteCommand, Speaker};
+use super::super::spill::Importer;
 use super::SharedStore;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -36,12 +37,20 @@ pub(super) fn batches_of(mut uses: Vec<Use>, mut rows: Vec<Row>, writer: &str, n
     batches
 }
 
-/// Appends a batch that an earlier process has left. It counts once, however often it is sent.
-pub fn append_again(remote: &mut impl SharedStore, batch: &Batch) -> Result<(), StoreError> {
-    let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
-    // Its reservations have ended with its lease.
-    let speaker = Speaker { host: "gone".to_string(), writer };
-    remote.send(&speaker, &[RemoteCommand::Rows(number, &batch.rows, &[])]).map(drop)
+impl Importer for Remote {
+    /// The batch counts once, however often it is sent.
+    fn import(&mut self, batch: &Batch) -> Result<Written, StoreError> {
+        let Some((writer, number)) = batch.sent.clone() else { return Ok(Written::default()) };
+        // Its reservations have ended with its lease.
+        let speaker = Speaker { host: "gone".to_string(), writer };
+        self.send(&speaker, &[RemoteCommand::Rows(number, &batch.rows, &[])])?;
+        Ok(Written::of(batch.rows.len()))
+    }
+
+    /// A server answers when it has what its own settings demand.
+    fn keep(&mut self, _: Written) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// Counts requests whose admission the ledger does not know of with their rows, like requests that a host has admitted

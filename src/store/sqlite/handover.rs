@@ -2,15 +2,15 @@
 //! and retaking by an owner, and rows that may already be in the file. Called by the store thread and at the start of a
 //! gateway.
 
-use super::super::api::StoreError;
+use super::super::api::{Batch, Store, StoreError, Written};
 use super::super::lock::check_seen;
-use super::pace::Pace;
+use super::super::spill::Importer;
 use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
 use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};
 use crate::base::limits;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -93,31 +93,32 @@ impl Sqlite {
         taken
     }
 
-    /// Appends those of `rows` that the file does not have yet, in one transaction. Rows are identified by the ids of
-    /// their requests; folded rows are no longer known. Returns the number of new rows.
-    pub fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+    /// Appends those of `rows` that the file does not have yet, in commits of the usual size. Rows are identified by the
+    /// ids of their requests; folded rows are no longer known.
+    pub(in crate::store) fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
         self.check()?;
-        let mut write = || -> rusqlite::Result<u64> {
-            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let mut wanted: HashSet<[u8; 16]> = rows.iter().map(|row| row.request).collect();
-            let oldest = rows.iter().map(|row| row.admitted.0).min().unwrap_or(0);
-            let which = "INDEXED BY groups_newest WHERE newest >= ?1";
-            groups::each(&transaction, which, [super::value::int(oldest)], |_, known| {
-                wanted.retain(|request| known.iter().all(|row| row.request != *request));
-                !wanted.is_empty()
-            })?;
-            let missing: Vec<Row> = rows.iter().filter(|row| wanted.remove(&row.request)).cloned().collect();
-            if !missing.is_empty() {
-                self.packer.append(&transaction, &missing, &mut Pace::of(missing.len()))?;
-                self.tally.add(&missing);
-                transaction.commit()?;
-            }
-            Ok(missing.len() as u64)
-        };
-        let written = write();
-        written.map_err(|error| {
-            self.tally.spoil();
-            self.tell(error)
-        })
+        let mut wanted: HashSet<[u8; 16]> = rows.iter().map(|row| row.request).collect();
+        let oldest = rows.iter().map(|row| row.admitted.0).min().unwrap_or(0);
+        let which = "INDEXED BY groups_newest WHERE newest >= ?1";
+        let known = groups::each(&self.connection, which, [super::value::int(oldest)], |_, known| {
+            known.iter().for_each(|row| _ = wanted.remove(&row.request));
+            !wanted.is_empty()
+        });
+        known.map_err(|error| self.tell(error))?;
+        let missing: Vec<Row> = rows.iter().filter(|row| wanted.remove(&row.request)).cloned().collect();
+        for rows in missing.chunks(limits::ROWS_PER_COMMIT) {
+            self.append(rows)?;
+        }
+        Ok(Written::of(missing.len()))
+    }
+}
+
+impl Importer for Sqlite {
+    fn import(&mut self, batch: &Batch) -> Result<Written, StoreError> {
+        self.append_missing(&batch.rows)
+    }
+
+    fn keep(&mut self, _: Written) -> Result<(), StoreError> {
+        self.sync()
     }
 }

@@ -55,17 +55,18 @@ pub(super) fn accepted_upto(connection: &Connection) -> Fallible<i64> {
     Ok(value(connection, ACCEPTED_UPTO)?.map_or(0, int))
 }
 
-/// Records that rows were folded. `newest` is the newest of those from after the present time was accepted. Numbers
-/// start again after the last row is deleted.
+/// Records that rows were folded. `newest` is the newest of those from after the present time was accepted. The next
+/// row gets the number after the last one that is left.
 pub(super) fn folded(connection: &Connection, newest: Unix) -> Fallible<()> {
     let known = value(connection, FOLDED)?.unwrap_or(0);
     if newest.0 > known {
         set(connection, FOLDED, Some(newest.0))?;
     }
-    if groups::last(connection)? == 0 {
-        set(connection, ACCEPTED_UPTO, None)?;
+    let last = u64::try_from(groups::last(connection)?).unwrap_or(0);
+    match value(connection, ACCEPTED_UPTO)? {
+        Some(upto) if upto > last => set(connection, ACCEPTED_UPTO, Some(last).filter(|last| *last > 0)),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Stores [`Moments::held`] in the ledger.

@@ -14,12 +14,15 @@ use crate::io::clock::Clock;
 use crate::policy::agent::Client;
 use crate::policy::row::{Row, RowNames, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Written into the file (`application_id`): "Toll".
 pub const APPLICATION: i32 = 0x546f_6c6c;
+/// Written into a copy of a ledger (`application_id`) until it is used as a ledger: "Tolc". Only copies are replaced.
+pub const COPY: i32 = 0x546f_6c63;
 /// Version of the tables below (`user_version`).
 pub(super) const SCHEMA: i64 = 11;
 
@@ -135,10 +138,23 @@ pub(super) const NEWER: &str = "this ledger was written by a newer version";
 /// Error text for a file that no version has written.
 pub(super) const STRANGE: &str = "this database is not a ledger";
 
-/// Reads the file's application id and the version of its tables.
+/// Reads the file's application id, which is that of a ledger for a copy, too, and the version of its tables.
 pub(super) fn marks(connection: &Connection) -> Fallible<(i32, i64)> {
-    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
+    let application = if is_copy(connection)? { APPLICATION } else { number(connection, "application_id")? };
+    Ok((application, number(connection, "user_version")?))
+}
+
+fn number<T: FromSql>(connection: &Connection, name: &str) -> Fallible<T> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+fn is_copy(connection: &Connection) -> Fallible<bool> {
+    Ok(number::<i32>(connection, "application_id")? == COPY)
+}
+
+/// Makes a copy a ledger of its own.
+pub(super) fn unmark(connection: &Connection) -> Fallible<()> {
+    if is_copy(connection)? { connection.pragma_update(None, "application_id", APPLICATION) } else { Ok(()) }
 }
 
 /// Creates or converts the tables, and switches the log on. Returns the problem with a file that is not ours. `fresh`
@@ -178,7 +194,9 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                 if done < 11 {
                     transaction.execute_batch(ELEVENTH)?;
                 }
-                transaction.pragma_update(None, "application_id", APPLICATION)?;
+                if !is_copy(&transaction)? {
+                    transaction.pragma_update(None, "application_id", APPLICATION)?;
+                }
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
             _ => return Ok(Some(STRANGE)),

@@ -167,7 +167,7 @@ fn copy_during_writes_is_complete_and_private() {
         db.append(&rows_of(0..10)).unwrap();
         copy::copy(&place.file(), &to).unwrap();
         assert_eq!(std::fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o600);
-        let mut copied = Sqlite::open(&to, Mode::Owner).unwrap();
+        let mut copied = Sqlite::open(&to, Mode::Shared).unwrap();
         let verdict = copied.verify().unwrap();
         assert_eq!((verdict.rows, verdict.differences, copied.page_size().unwrap()), (rows, vec![], 1024));
         assert_eq!(copied.hash_key().unwrap(), db.hash_key().unwrap());
@@ -179,6 +179,78 @@ fn copy_during_writes_is_complete_and_private() {
         names.iter().all(|name| !name.to_string_lossy().starts_with("copy.db.")),
         "no draft may be left: {names:?}"
     );
+}
+
+#[test]
+fn copy_that_is_used_or_changed_is_not_replaced_any_more() {
+    let place = Place::new("marks");
+    let to = place.0.join("copy.db");
+    let source = place.owner();
+    source.insert_key(&record(A, 1)).unwrap();
+    let copied = || copy::copy(&place.file(), &to);
+    let line = AuditLine { what: "accept".into(), ..AuditLine::default() };
+    let change: [&dyn Fn(); 3] = [
+        &|| drop(Sqlite::open(&to, Mode::Owner).unwrap()),
+        &|| Sqlite::open(&to, Mode::Shared).unwrap().accept_clock(Unix(1), &line).unwrap(),
+        &|| {
+            let edited = Sqlite::open(&to, Mode::Shared).unwrap().edit(&key(A), None, &mut |key| {
+                key.disabled = true;
+                true
+            });
+            assert!(edited.unwrap().is_some());
+        },
+    ];
+    for change in change {
+        copied().unwrap();
+        assert_eq!(Sqlite::open(&to, Mode::Shared).unwrap().verify().unwrap().differences, []);
+        copied().expect("a copy that was only read is a copy");
+        change();
+        let why = copied().unwrap_err().to_string();
+        assert!(why.ends_with("this is a ledger: choose another path"), "{why}");
+        std::fs::remove_file(&to).unwrap();
+    }
+    // A copy of a copy is one, too.
+    copied().unwrap();
+    let second = place.0.join("second.db");
+    for _ in 0..2 {
+        copy::copy(&to, &second).unwrap();
+    }
+}
+
+#[test]
+fn returned_records_are_synced_and_copied() {
+    let place = Place::new("returned");
+    let to = place.0.join("copy.db");
+    let syncs = Arc::new(AtomicUsize::new(0));
+    let plan = SnapshotPlan { from: place.file(), to: to.clone(), every: Duration::from_secs(3600) };
+    let every = Duration::from_millis(50);
+    let start = || {
+        let duties = Duties { sync_every: Some(every), snapshot: Some(plan.clone()), ..Duties::default() };
+        let handle = spawn(Syncing { db: place.owner(), syncs: syncs.clone() }, duties, |_| {}).unwrap();
+        handle.turn().unwrap().release().unwrap();
+        handle
+    };
+    let rows_in_copy = || Sqlite::open(&to, Mode::Shared).unwrap().count_rows().unwrap();
+    drop(place.owner());
+    copy::copy(&place.file(), &to).unwrap();
+    // Records of a successor that has died, and the end of this process.
+    let handle = start();
+    handle.turn().unwrap().offer(rows_of(0..2)).unwrap();
+    assert_eq!(syncs.load(Ordering::SeqCst), 1, "nothing is synced later while the ledger is away");
+    drop(handle);
+    assert_eq!(rows_in_copy(), 2);
+    // Records of a hand-over that was cancelled.
+    let handle = start();
+    handle.turn().unwrap().retake(rows_of(2..5));
+    until("the sync", || syncs.load(Ordering::SeqCst) > 1);
+    drop(handle);
+    assert_eq!(rows_in_copy(), 5);
+    // Another process has the ledger.
+    let handle = start();
+    handle.turn().unwrap().offer(rows_of(5..6)).unwrap();
+    let other = place.owner();
+    drop(handle);
+    assert_eq!((rows_in_copy(), other.count_rows().unwrap()), (5, 6));
 }
 
 #[test]
@@ -278,8 +350,8 @@ impl KeySource for Syncing {
 }
 
 impl Store for Syncing {
-    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
-        self.db.append(rows)
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
+        Store::append(&mut self.db, rows)
     }
     fn sync(&mut self) -> Result<(), StoreError> {
         self.syncs.fetch_add(1, Ordering::SeqCst);
@@ -306,7 +378,7 @@ impl Store for Syncing {
     fn retake(&mut self) -> Result<(), StoreError> {
         self.db.retake()
     }
-    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+    fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
         self.db.append_missing(rows)
     }
 }

@@ -318,6 +318,21 @@ fn file_of_alerts_shrinks_while_the_gateway_runs() {
 }
 
 #[test]
+fn odd_file_in_the_place_of_the_alerts_delays_none() {
+    let collector = Collector::start();
+    let mut h = Harness::start(&setup(&webhook(&collector)));
+    let key = h.key_with(&["--group", "eng"]);
+    let _ = std::fs::remove_file(alert_file(&h));
+    assert!(std::process::Command::new("mkfifo").arg(alert_file(&h)).status().unwrap().success());
+    assert_eq!((spend(&h, &key), spend(&h, &key)), (200, 200));
+    wait_for("the deliveries", || (collector.asked().len() == 2).then_some(()));
+    wait_for("the warning", || h.log().iter().find(|line| line.to_string().contains("not a regular file")).map(drop));
+    let began = Instant::now();
+    assert!(h.gateway.stop("TERM").success());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
 fn failing_target_alerts_after_a_minute_without_success() {
     let collector = Collector::start();
     let h = Harness::start(&setup(&webhook(&collector)));

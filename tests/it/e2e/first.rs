@@ -1,10 +1,11 @@
 //! The first day of a new operator: a first configuration, misspelled words, and errors that name a solution.
 
 use super::harness::{Harness, chat};
-use super::process::{Folder, Process, free_port, run, wait_for};
+use super::process::{Folder, Process, binary, free_port, run, wait_for};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::process::Command;
 
 const GOOD: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
                     [[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
@@ -164,6 +165,43 @@ fn init_writes_found_providers_and_never_overwrites() {
     assert!(again.err.contains("tollgate.toml already exists"), "{}", again.err);
     assert_eq!(run(folder.path(), &["init", "--config", "other.toml"], &env).code, 0);
     assert!(folder.path().join("other.toml").exists());
+}
+
+#[test]
+fn written_prices_replace_the_configuration_and_no_other_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let at = |name: &str| folder.path().join(name);
+    let config =
+        GOOD.replace("\"p\"", "\"openai\"").replace("\"m\"", "\"gpt-4o\"").replace("127.0.0.1:1", "api.openai.com");
+    fs::write(at("tollgate.toml"), config.replace("http:", "https:")).unwrap();
+    fs::set_permissions(at("tollgate.toml"), fs::Permissions::from_mode(0o640)).unwrap();
+    let list =
+        r#"{"gpt-4o":{"litellm_provider":"openai","input_cost_per_token":0.0000025,"output_cost_per_token":0.00001}}"#;
+    fs::write(at("list.json"), list).unwrap();
+    fs::write(at("victim"), "mine").unwrap();
+    std::os::unix::fs::symlink("victim", at("tollgate.toml.new")).unwrap();
+    let names = || fs::read_dir(folder.path()).unwrap().count();
+    let before = names();
+    let done = run(folder.path(), &["prices", "--from", "list.json", "--write"], &[]);
+    assert_eq!(done.code, 0, "{}{}", done.out, done.err);
+    let written = fs::read_to_string(at("tollgate.toml")).unwrap();
+    assert!(written.contains("input_price = 2.50") && written.contains("output_price = 10.00"), "{written}");
+    assert_eq!((fs::read_to_string(at("victim")).unwrap().as_str(), names()), ("mine", before));
+    assert_eq!(fs::symlink_metadata(at("tollgate.toml")).unwrap().permissions().mode(), 0o100_640);
+}
+
+#[test]
+fn interrupted_init_leaves_nothing_in_the_way() {
+    let folder = Folder::new();
+    let mut killed = Command::new("sh");
+    killed.args(["-c", "ulimit -f 0; exec \"$0\" init"]).arg(binary()).current_dir(folder.path());
+    assert!(!killed.output().unwrap().status.success());
+    assert!(!folder.path().join("tollgate.toml").exists());
+    assert_eq!(run(folder.path(), &["init"], &[]).code, 0);
+    assert_eq!(run(folder.path(), &["init", "--config", "missing/a.toml"], &[]).code, 1);
+    std::os::unix::fs::symlink("nowhere", folder.path().join("link.toml")).unwrap();
+    assert!(run(folder.path(), &["init", "--config", "link.toml"], &[]).err.contains("already exists"));
 }
 
 /// The usual ports may be taken, for example by `tollgate demo`.

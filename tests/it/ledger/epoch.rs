@@ -2,9 +2,12 @@
 //! zero, until an operator adopts the new ledger explicitly. Also: the usage records of many requests in one entry.
 
 use super::harness::{Harness, chat, chat_request, streamed};
-use super::process::wait_for;
+use super::process::{Folder, wait_for};
 use super::shared::{Server, agree, key_of, sums, used};
 use std::time::Duration;
+use tollgate::io::clock::unix;
+use tollgate::store::remote::RemoteServer;
+use tollgate::store::spill::Place;
 
 fn status(h: &Harness, key: &str) -> u16 {
     h.chat(key, &chat("x\n#sim tokens=1")).status()
@@ -82,6 +85,62 @@ fn starting_gateway_refuses_a_ledger_emptied_in_the_meantime() {
     assert!(all[1].gateway.stop("TERM").success());
     all[1].start_again();
     assert_eq!(status(&all[1], &fresh), 200);
+}
+
+/// What a power cut, another user, or another user's mischief may leave in the place of the epoch file.
+#[test]
+fn unreadable_epoch_file_is_no_missing_one() {
+    let Some(server) = Server::start() else { return };
+    let mut h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    assert_eq!(status(&h, &key), 200);
+    assert!(h.gateway.stop("TERM").success());
+    let names = std::fs::read_dir(h.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let marks: Vec<_> = names.filter(|path| path.extension().is_some_and(|end| end == "mark")).collect();
+    let [mark] = &marks[..] else { panic!("{marks:?}") };
+    let content = std::fs::read(mark).unwrap();
+    server.say(&[b"FLUSHALL"]);
+    let put = |kind: &str| match kind {
+        "empty" => std::fs::write(mark, "").unwrap(),
+        "half" => std::fs::write(mark, &content[..content.len() / 2]).unwrap(),
+        "link" => std::os::unix::fs::symlink("elsewhere", mark).unwrap(),
+        _ => std::fs::create_dir(mark).unwrap(),
+    };
+    for kind in ["empty", "half", "link", "folder"] {
+        std::fs::remove_file(mark).unwrap();
+        put(kind);
+        for args in [&["serve"][..], &["keys", "list"]] {
+            let done = h.command(args);
+            let says = done.err.contains(".mark: ") && done.err.contains("put back the file, or remove it");
+            assert!(done.code == 1 && says, "{kind}, {args:?}: {}", done.err);
+        }
+        assert_eq!(server.number(&["DBSIZE"]), 0, "nothing may create a new ledger");
+        if kind == "folder" {
+            std::fs::remove_dir(mark).unwrap();
+        }
+    }
+    // The operator decides.
+    h.start_again();
+    assert_eq!(h.status_of(&key), 401);
+}
+
+#[test]
+fn processes_of_one_host_that_start_together_find_no_older_copy() {
+    let Some(server) = Server::start() else { return };
+    let folder = Folder::new();
+    let start = || {
+        let mut remote = RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap();
+        remote.connect().unwrap();
+        remote.compare(&Place::new(folder.path().to_path_buf(), "tollgate-1".to_owned()), unix()).unwrap()
+    };
+    assert_eq!(start(), [""; 0]);
+    for round in 0..20 {
+        let found: Vec<Vec<String>> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+            started.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(found.iter().all(Vec::is_empty), "round {round}: {found:?}");
+    }
 }
 
 fn warned_of_loss(h: &Harness) -> bool {

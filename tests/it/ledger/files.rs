@@ -472,6 +472,114 @@ fn backup_replaces_only_an_older_backup() {
     assert_eq!(h.ledger(2).requests, 2);
 }
 
+/// Whatever holds data that no other file has is not replaced, and whatever is in use is not replaced either.
+#[test]
+fn backup_replaces_no_ledger_and_no_file_in_use() {
+    let h = Harness::usual();
+    let mut other = Harness::usual();
+    let (key, others) = (h.key(), other.key());
+    let at = |name: &str| path(&h, name);
+    let config = fs::read_to_string(at("tollgate.toml")).unwrap();
+    let set = |name: &str, key: &str, value: &str| {
+        let line = format!("[store]\n{key} = {value}\n");
+        fs::write(at(name), config.replacen("[store]\n", &line, 1)).unwrap();
+    };
+    let kept = |target: &str, why: &str| {
+        let content = |name: &str| fs::read(at(&format!("{target}{name}"))).ok();
+        let before = ["", "-wal", "-shm", "-journal"].map(content);
+        let done = h.command(&["ledger", "backup", target]);
+        assert!(done.code == 1 && done.err.contains(why), "{target}: {}{}", done.out, done.err);
+        assert!(["", "-wal", "-shm", "-journal"].map(content) == before, "{target}");
+        set("copying.toml", "snapshot", &format!("{{ to = {target:?}, every = \"1m\" }}"));
+        let done = h.command(&["check", "--config", "copying.toml"]);
+        assert!(done.code != 0 && done.err.contains(why), "{target}: {}{}", done.out, done.err);
+    };
+    let backup = |target: &str| assert!(h.done(&["ledger", "backup", target]).starts_with(target), "{target}");
+    // The ledger of another gateway while it runs, without its log, and after it has ended.
+    let theirs = path(&other, "tollgate.db");
+    let target = theirs.to_str().unwrap();
+    kept(target, "tollgate.db-wal is next to it");
+    assert_eq!(other.chat(&others, &chat("x\n#sim tokens=1")).status(), 200);
+    assert!(other.gateway.stop("TERM").success());
+    kept(target, "this is a ledger");
+    other.start_again();
+    assert_eq!(other.chat(&others, &chat("x\n#sim tokens=1")).status(), 200);
+    // Copies, and what may be next to them.
+    backup("copy.db");
+    for end in ["-wal", "-shm", "-journal"] {
+        let beside = at(&format!("copy.db{end}"));
+        fs::write(&beside, "x").unwrap();
+        kept("copy.db", &format!("copy.db{end} is next to it"));
+        fs::rename(&beside, at(&format!("gone.db{end}"))).unwrap();
+        kept("gone.db", &format!("gone.db{end} is next to it"));
+        fs::remove_file(at(&format!("gone.db{end}"))).unwrap();
+    }
+    std::os::unix::fs::symlink("copy.db", at("link.db")).unwrap();
+    std::os::unix::fs::symlink("nowhere.db", at("dangling.db")).unwrap();
+    kept("link.db", "it is a link");
+    kept("dangling.db", "it is a link");
+    let locked = fs::File::open(at("copy.db")).unwrap();
+    locked.lock().unwrap();
+    kept("copy.db", "a gateway has this file open");
+    drop(locked);
+    // A command that only reads a copy leaves it a copy, one that changes it does not.
+    set("verify.toml", "url", "\"copy.db\"");
+    let verify = fs::read_to_string(at("verify.toml")).unwrap().replacen("url = \"tollgate.db\"\n", "", 1);
+    fs::write(at("verify.toml"), verify).unwrap();
+    assert!(h.done(&["ledger", "verify", "--config", "verify.toml"]).starts_with("ok:"));
+    backup("copy.db");
+    // The wrong way round: the live ledger is the target, and the copy is the source.
+    let done = h.command(&["ledger", "backup", "--config", "verify.toml", "tollgate.db"]);
+    assert!(done.code == 1 && done.err.contains("tollgate.db-wal is next to it"), "{}{}", done.out, done.err);
+    h.done(&["keys", "issue", "--config", "verify.toml", "--name", "restored"]);
+    kept("copy.db", "this is a ledger");
+    assert_eq!(h.chat(&key, &chat("x\n#sim tokens=1")).status(), 200);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
+fn backup_works_under_names_that_sqlite_reads_differently() {
+    use std::os::unix::ffi::OsStrExt;
+    let h = Harness::usual();
+    h.key();
+    for name in [&b"co\xffpy.db"[..], b"file:copy.db", b"file:copy.db?mode=memory", b"copy db%20.db"] {
+        let name = std::ffi::OsStr::from_bytes(name);
+        let mut backup = Command::new(binary());
+        backup.args(["ledger", "backup"]).arg(name).current_dir(h.folder.path()).env(CREDENTIAL.0, CREDENTIAL.1);
+        for _ in 0..2 {
+            let done = backup.output().unwrap();
+            assert!(done.status.success() && !done.stdout.ends_with(b": 0 bytes\n"), "{name:?}: {done:?}");
+        }
+        let copied = h.folder.path().join(name);
+        assert!(fs::read(&copied).unwrap().starts_with(b"SQLite format 3\0"), "{name:?}");
+    }
+    let drafts = fs::read_dir(h.folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(drafts.filter(|name| name.to_string_lossy().contains("draft")).count(), 0);
+}
+
+#[test]
+fn zeroed_header_is_reported_by_commands() {
+    let h = Harness::usual();
+    h.key();
+    let file = fs::File::options().write(true).open(path(&h, "tollgate.db")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 100], 0).unwrap();
+    let done = h.command(&["keys", "list"]);
+    assert!(done.code == 1 && done.err.contains("tollgate.db"), "{}: {}", done.code, done.err);
+}
+
+#[test]
+fn ledger_that_other_users_may_change_is_reported() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut h = Harness::usual();
+    let warned = |h: &Harness| h.log().iter().any(|line| line.to_string().contains("other users may read or change"));
+    for (mode, is_odd) in [(0o640, false), (0o666, true)] {
+        assert!(h.gateway.stop("TERM").success());
+        fs::set_permissions(path(&h, "tollgate.db"), fs::Permissions::from_mode(mode)).unwrap();
+        h.start_again();
+        assert_eq!(warned(&h), is_odd, "{mode:o}");
+    }
+}
+
 #[test]
 fn failed_backup_leaves_no_file_and_old_drafts_are_removed() {
     let h = Harness::usual();
@@ -488,15 +596,18 @@ fn failed_backup_leaves_no_file_and_old_drafts_are_removed() {
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
     assert_eq!(drafts(), [""; 0].map(PathBuf::from), "a failed backup leaves no file");
     // Files that a killed process leaves behind.
-    let left = ["copy.db.0123456789abcdef", "copy.db.0123456789abcdef-journal"].map(|name| path(&h, name));
+    let name = "copy.db.0123456789abcdef.draft";
+    let left = [name.to_owned(), format!("{name}-journal")].map(|name| path(&h, &name));
     left.iter().for_each(|path| fs::write(path, "x").unwrap());
     h.done(&["ledger", "backup", "copy.db"]);
     assert_eq!(drafts(), left, "another process may still write these files");
-    fs::write(path(&h, "copy.db.old"), "x").unwrap();
+    let mut kept = ["copy.db.0123456789abcdef", "copy.db.old", "copy.db.x.draft"].map(|name| path(&h, name));
+    kept.iter().for_each(|path| fs::write(path, "x").unwrap());
     for draft in drafts() {
         let file = fs::File::options().write(true).open(draft).unwrap();
         file.set_modified(std::time::SystemTime::now() - limits::DRAFT_OLD).unwrap();
     }
     h.done(&["ledger", "backup", "copy.db"]);
-    assert_eq!(drafts(), [path(&h, "copy.db.old")], "only the file whose name has another form remains");
+    kept.sort();
+    assert_eq!(drafts(), kept, "only the files whose names have another form remain");
 }

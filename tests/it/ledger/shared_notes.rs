@@ -7,6 +7,18 @@ use super::shared::Server;
 use crate::e2e::commands::keys_are_listed_in_pages;
 use serde_json::Value;
 use std::sync::Barrier;
+use std::time::Duration;
+use tollgate::base::time::Unix;
+use tollgate::io::clock::unix;
+use tollgate::policy::ask::{Ask, Limits, Release, Wish};
+use tollgate::policy::keys::KeyId;
+use tollgate::policy::meter::{Amount, Lease};
+use tollgate::policy::window::window;
+use tollgate::store::api::Names;
+use tollgate::store::follow::KeySource;
+use tollgate::store::note::AuditLine;
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
+use tollgate::store::shared::SharedStore;
 
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
 
@@ -115,4 +127,115 @@ fn keys_of_a_shared_ledger_are_listed_in_pages() {
     let Some(server) = Server::start() else { return };
     let store = format!("url = \"{}\"", server.url());
     keys_are_listed_in_pages(&Harness::start(&Setup { store, server: WRITE, ..Setup::default() }));
+}
+
+#[test]
+fn record_that_cannot_be_read_shortens_no_list_of_keys() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let ids: Vec<String> = (0..40).map(|_| h.issue(&[])[8..20].to_owned()).collect();
+    let mut remote = connected(&server);
+    let pages = |remote: &mut Remote| {
+        let (mut found, mut after) = (Vec::new(), None);
+        while let Some(page) = remote.keys_page(after.as_ref(), Names::default(), (7, usize::MAX)).unwrap() {
+            let Some(last) = page.last() else { break };
+            after = Some(last.id);
+            found.extend(page.iter().map(|key| key.id.to_string()));
+        }
+        found
+    };
+    assert_eq!(pages(&mut remote), ids);
+    server.say(&[b"HSET", b"tollgate:keys", b"zzzzzzzzzzzz", b"{}"]);
+    server.say(&[b"HSET", b"tollgate:keys", ids[9].as_bytes(), b"{\"a\":1}"]);
+    let rest = [&ids[..9], &ids[10..]].concat();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut remote = connected(&server);
+                (0..30).for_each(|_| assert_eq!(pages(&mut remote), rest));
+            });
+        }
+    });
+    // The key before the first one of a page may have such a record, too.
+    let before = KeyId::parse(&ids[9]).unwrap();
+    let page = remote.keys_page(Some(&before), Names::default(), (1, usize::MAX)).unwrap().unwrap();
+    assert_eq!(page[0].id.as_str(), ids[10]);
+    let unknown = KeyId::parse("zzzzzzzzzzzz").unwrap();
+    assert_eq!(remote.keys_page(Some(&unknown), Names::default(), (1, usize::MAX)).unwrap(), None);
+    assert_eq!(server.number(&["ZCARD", "tollgate:keys:created"]), 40);
+    assert_eq!(h.done(&["keys", "list", "--json"]).matches("\"id\"").count(), 39);
+}
+
+#[test]
+fn decision_about_the_clock_that_is_sent_twice_is_noted_once() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = connected(&server);
+    let line = |at: u64| AuditLine { at: Unix(at), what: "clock".to_owned(), ..AuditLine::default() };
+    let version = || server.text(&["GET", "tollgate:keys:version"]);
+    for at in [1, 1, 2] {
+        remote.accept_clock(Unix(5), &line(at)).unwrap();
+    }
+    assert_eq!(
+        (remote.audit(0, 9, usize::MAX).unwrap(), version()),
+        (vec![line(2), line(1)], "$1\r\n2\r\n".to_owned())
+    );
+    remote.hold_fold(Some(Unix(7))).unwrap();
+    remote.confirm_fold(Unix(6), &line(3)).unwrap();
+    let moments = remote.moments().unwrap();
+    assert_eq!((moments.accepted, moments.confirmed, moments.held), (Some(Unix(5)), Some(Unix(6)), None));
+    // Another ledger gets no part of a decision.
+    server.say(&[b"FLUSHALL"]);
+    assert!(remote.accept_clock(Unix(5), &line(4)).is_err());
+    assert_eq!(server.number(&["DBSIZE"]), 0);
+}
+
+#[test]
+fn folding_that_fails_half_way_is_noticed_by_a_comparison() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = connected(&server);
+    let row = r#"[{"r":"00","k":"abcdefABCDEF","a":86400000,"m":"m","t":"p/m","e":"chat","u":[1,2,3,4],"n":5}]"#;
+    server.say(&[b"XADD", b"tollgate:rows", b"1-1", b"rows", row.as_bytes()]);
+    server.say(&[b"XADD", b"tollgate:rows", b"2-1", b"rows", b"no list"]);
+    assert!(remote.fold(Unix(1000), 10).is_err());
+    assert_eq!(
+        (server.number(&["XLEN", "tollgate:rows"]), server.text(&["GET", "tollgate:folds"])),
+        (1, "$1\r\n1\r\n".to_owned())
+    );
+}
+
+#[test]
+fn reservation_that_a_full_server_cannot_end_is_ended_later() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = connected(&server);
+    let speaker = Speaker { host: "host".to_owned(), writer: "writer".to_owned() };
+    remote.announce(&speaker, "", &Holds::new()).unwrap();
+    let (now, key) = (unix(), KeyId::parse("0123456789ab").unwrap());
+    let bounds = |length| window(now, Duration::from_secs(length));
+    let (window, period, reserved) = (bounds(60), bounds(86_400), Amount { tokens: 500, nano: 7 });
+    let lease = Lease { window, period, reserved, ..Lease::default() };
+    let (limits, wish) = (Limits { requests: 3, ..Limits::default() }, Wish::default());
+    let ask = Ask { number: (0, 0), key, lease: lease.clone(), limits, groups: Box::default(), admits: true, wish };
+    remote.send(&speaker, &[RemoteCommand::Ask(&ask)]).unwrap();
+    let fields = || server.number(&["HLEN", "tollgate:live:0123456789ab"]);
+    assert_eq!(fields(), 2);
+    let release = [Release { key, lease, unsent: true }];
+    server.say(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+    let refused = remote.send(&speaker, &[RemoteCommand::Release(&release)]).unwrap_err();
+    assert!(refused.to_string().contains("OOM"), "{refused}");
+    assert_eq!((fields(), remote.take_odd()), (2, vec![]));
+    server.say(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+    assert_eq!(remote.send(&speaker, &[RemoteCommand::Release(&release)]).unwrap(), [Done::Done]);
+    assert_eq!(fields(), 0);
+    // A counter of the wrong type is still skipped.
+    remote.send(&speaker, &[RemoteCommand::Ask(&ask)]).unwrap();
+    server.say(&[b"DEL", b"tollgate:live:0123456789ab"]);
+    server.say(&[b"SET", b"tollgate:live:0123456789ab", b"x"]);
+    assert_eq!(remote.send(&speaker, &[RemoteCommand::Release(&release)]).unwrap(), [Done::Done]);
+    assert_eq!(remote.take_odd().len(), 1);
+}
+
+fn connected(server: &Server) -> Remote {
+    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap() };
+    remote.server.connect().unwrap();
+    remote
 }
