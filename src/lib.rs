@@ -94,6 +94,7 @@
 //! | an endpoint | `exchange::request::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a pass-through endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`; its names in scopes and settings follow from `ALL`, but `FORMER_ALL` in [`policy::keys`] gets the former list (a test asks for it), and `facts::lists_of_endpoints_are_complete` in `tests/it/docs` finds the texts that name all; `exchange::attempt` if its answers are bytes, `exchange::cost` for its units, `simulator::given` and `whole` in `simulator/passthrough.rs`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], and both kinds of ledger in [`store`] |
+//! | a file that is read or written | [`io::files`], the only module that opens and replaces files; its row in [`docs::reference::exit_codes`] |
 //!
 //! # Where the guarantees are implemented
 //!

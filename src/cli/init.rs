@@ -4,7 +4,7 @@
 use super::blocking_http::{ServerAddress, ask};
 use super::load;
 use super::output::{Failure, clean, models, print, remark, warn};
-use crate::io::files::Draft;
+use crate::io::files::FileDraft;
 use crate::io::tls::Security;
 use crate::policy::catalog::{TOKENS_MAX, is_bad};
 use crate::policy::config::units::quoted;
@@ -214,13 +214,13 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     if path.symlink_metadata().is_ok() {
         return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
     }
-    drop(Draft::beside(&path).map_err(failed)?);
+    drop(FileDraft::beside(&path).map_err(failed)?);
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let hosted: Vec<&Hosted> = HOSTED.iter().filter(|hosted| set(hosted.variable)).collect();
     let local: Vec<Local> = LOCAL.iter().filter_map(|(port, name, title)| look(*port, name, title)).collect();
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let ports = PORTS.map(|ports| ports.into_iter().find(free).unwrap_or(ports[0]));
-    let (draft, mut file) = Draft::with_mode(&path, 0o666).map_err(failed)?;
+    let (draft, mut file) = FileDraft::with_mode(&path, 0o666).map_err(failed)?;
     file.write_all(text(&hosted, &local, ports).as_bytes()).map_err(failed)?;
     draft.put(file, &path).map_err(failed)?;
     for hosted in &hosted {

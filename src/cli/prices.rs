@@ -8,7 +8,7 @@ use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, models, print};
 use crate::base::order;
 use crate::base::text::plural;
-use crate::io::files::{self, Draft};
+use crate::io::files::{self, FileDraft};
 use crate::policy::catalog::{Catalog, Model, context_text};
 use crate::policy::config::Config;
 use crate::policy::prices::{KEYS, PriceTier, price_text};
@@ -292,7 +292,7 @@ fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<()
         let change = |text: &str| edited(text, &model.id, differences);
         text = change(&text).map_err(|why| Failure::failed(format!("{why}; nothing was written")))?;
     }
-    let (draft, mut file) = Draft::beside(path).map_err(failed)?;
+    let (draft, mut file) = FileDraft::beside(path).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
     let config = load::read(draft.path(), Secrets::Optional).map_err(Failure::Config)?;
     if !found.iter().all(|(model, _, wanted)| has_prices(&config.catalog, &model.id, wanted)) {

@@ -2,7 +2,7 @@
 //! otherwise a reload would never end if a path leads to a pipe or a device.
 //!
 //! Other users may be able to write to the folder of a file that Tollgate makes. There, no link is followed, a file of
-//! another user is refused, and a new content is written to a [`Draft`], which then gets the file's name: a crash or a
+//! another user is refused, and a new content is written to a [`FileDraft`], which then gets the file's name: a crash or a
 //! power cut leaves the old file or the new one.
 //!
 //! Called by the ledgers, by the command line, and by the code that loads certificates.
@@ -74,7 +74,7 @@ pub fn append_private(path: &Path) -> io::Result<File> {
 
 /// Creates a file. There must be none.
 fn create(path: &Path, mode: u32) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
+    OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
 }
 
 /// Creates a file with this content that only its owner may read. There must be none.
@@ -133,25 +133,25 @@ fn odd(why: &str) -> io::Error {
 
 /// A file next to another one, which gets the other's name when it is complete. Otherwise it is removed, with the
 /// journal that SQLite may have left.
-pub struct Draft(PathBuf);
+pub struct FileDraft(PathBuf);
 
 /// End of the name of every draft.
 pub const DRAFT_END: &str = ".draft";
 
-impl Draft {
+impl FileDraft {
     /// Creates an empty draft of the file at `target`, private to its owner, under a name that no other file has.
-    pub fn beside(target: &Path) -> io::Result<(Draft, File)> {
-        Draft::with_mode(target, PRIVATE)
+    pub fn beside(target: &Path) -> io::Result<(FileDraft, File)> {
+        FileDraft::with_mode(target, PRIVATE)
     }
 
     /// Does the same with another mode, less the process's umask.
-    pub fn with_mode(target: &Path, mode: u32) -> io::Result<(Draft, File)> {
+    pub fn with_mode(target: &Path, mode: u32) -> io::Result<(FileDraft, File)> {
         let mut random = [0; 8];
         SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
         let mut name = target.as_os_str().to_os_string();
         name.push(format!(".{:016x}{DRAFT_END}", u64::from_ne_bytes(random)));
         let draft = PathBuf::from(name);
-        create(&draft, mode).map(|file| (Draft(draft), file))
+        create(&draft, mode).map(|file| (FileDraft(draft), file))
     }
 
     /// The path of the draft.
@@ -180,7 +180,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for FileDraft {
     fn drop(&mut self) {
         let mut journal = self.0.clone().into_os_string();
         journal.push("-journal");
@@ -250,7 +250,7 @@ mod tests {
         std::fs::write(&other, "other").unwrap();
         symlink("other", &link).unwrap();
         let begin = |target: &Path| {
-            let (draft, mut file) = Draft::beside(target).unwrap();
+            let (draft, mut file) = FileDraft::beside(target).unwrap();
             file.write_all(b"content").unwrap();
             assert_eq!(metadata(draft.path()).unwrap().mode() & 0o777, 0o600);
             (draft, file)

@@ -10,7 +10,7 @@ use super::spill::Place;
 use crate::base::limits::{ALERT_KEPT, ALERT_RETRIES_END, ALERTS_MAX, ALERTS_UNWRITTEN, SPILL_LINE_MAX};
 use crate::base::order;
 use crate::base::time::Unix;
-use crate::io::files::{self, Draft};
+use crate::io::files::{self, FileDraft};
 use crate::policy::alert::{Alert, AlertKind, BudgetUse};
 use rustix::fs::FlockOperation;
 use serde_json::Value;
@@ -201,7 +201,7 @@ impl AlertFile {
         let (mut facts, mut old) = (AlertFacts::default(), super::spill::open(&self.path)?);
         let begun = facts.take_all(&mut old);
         facts.tidy(now);
-        let (draft, file) = Draft::beside(&self.path)?;
+        let (draft, file) = FileDraft::beside(&self.path)?;
         let mut out = files::append_private(draft.path())?;
         out.write_all(&[facts.lines().0.as_bytes(), &begun].concat())?;
         // Attempts that go on keep other processes from delivering alerts of this file, too.

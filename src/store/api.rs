@@ -3,6 +3,7 @@
 
 use super::moments::Moments;
 use super::who::Who;
+use super::written::Written;
 use crate::base::time::Unix;
 use crate::base::{limits, order};
 use crate::policy::ask::Use;
@@ -94,31 +95,6 @@ impl<'a> Names<'a> {
     /// True if `name` matches.
     pub fn takes(self, name: &str) -> bool {
         name.starts_with(self.prefix) && (!self.whole || name.len() == self.prefix.len())
-    }
-}
-
-/// Rows that a ledger has just appended. Whoever receives it passes it to the one function that does everything that
-/// follows an append: in the store thread `wrote`, at the start [`super::spill::Importer::keep`].
-#[must_use = "an append is followed by syncs, copies and notices"]
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Written {
-    rows: u64,
-}
-
-impl Written {
-    /// Appended rows: this number.
-    pub(super) fn of(rows: usize) -> Written {
-        Written { rows: rows as u64 }
-    }
-
-    /// These rows and `more`.
-    pub(super) fn and(self, more: Written) -> Written {
-        Written { rows: self.rows + more.rows }
-    }
-
-    /// True if the ledger had all rows already.
-    pub(super) fn is_empty(&self) -> bool {
-        self.rows == 0
     }
 }
 

@@ -9,7 +9,7 @@ use super::sqlite::{APPLICATION, COPY};
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::unix;
-use crate::io::files::{self, DRAFT_END, Draft, folder_of};
+use crate::io::files::{self, DRAFT_END, FileDraft, folder_of};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 use std::ffi::OsString;
@@ -33,7 +33,7 @@ fn copy_until(from: &Path, to: &Path, stop: &OnceLock<InterruptHandle>) -> Resul
     let failed = |error| StoreError::File(to.to_path_buf(), error);
     check_target(from, to)?;
     remove_drafts(to);
-    let (draft, file) = Draft::beside(to).map_err(failed)?;
+    let (draft, file) = FileDraft::beside(to).map_err(failed)?;
     write(from, draft.path(), stop)?;
     mark(&file).map_err(failed)?;
     // The file may have come into use in the meantime.

@@ -25,6 +25,7 @@ pub mod shared;
 pub mod spill;
 pub mod sqlite;
 pub mod who;
+pub mod written;
 
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
@@ -33,7 +34,7 @@ use crate::io::channel::Sender;
 use crate::io::clock::{self, Clock};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
 use crate::policy::row::Row;
-use api::{Store, StoreError, Written};
+use api::{Store, StoreError};
 use copy::Snapshots;
 use follow::{Follower, KeySource};
 use handle::{DIED, EndGuard, LedgerTransfer, StoreHandle, Tasks, refuse_release};
@@ -44,6 +45,7 @@ use schedule::Schedule;
 use sqlite::Sqlite;
 use std::collections::HashSet;
 use std::io;
+use written::Written;
 
 /// Notice from the store thread.
 #[derive(Clone, PartialEq, Debug)]

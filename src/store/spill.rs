@@ -7,11 +7,12 @@
 //! A file is written atomically, and is removed when the ledger has its rows. The ledger counts each row once, however
 //! often a file is read (see [`Importer`]).
 
-use super::api::{Batch, Leftover, StoreError, Written};
+use super::api::{Batch, Leftover, StoreError};
+use super::written::Written;
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
-use crate::io::files::{self, Draft};
+use crate::io::files::{self, FileDraft};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
 use crate::policy::row::Row;
@@ -162,7 +163,7 @@ impl Place {
     /// Replaces the mark, atomically.
     pub fn set_mark(&self, mark: &Mark) -> Result<(), StoreError> {
         let (path, text) = (self.mark_path(), serde_json::to_vec(mark).unwrap_or_default());
-        let written = Draft::beside(&path).and_then(|(draft, mut file)| {
+        let written = FileDraft::beside(&path).and_then(|(draft, mut file)| {
             file.write_all(&text)?;
             draft.replace(file, &path)
         });
@@ -192,7 +193,7 @@ impl Place {
 
     /// Checks that a file could be written there.
     pub fn check(&self) -> io::Result<()> {
-        Draft::beside(&self.folder.join(self.prefix())).map(drop)
+        FileDraft::beside(&self.folder.join(self.prefix())).map(drop)
     }
 
     /// Returns the folder.
@@ -218,7 +219,7 @@ impl Place {
     /// file.
     pub fn write(&self, left: &Leftover, now: Unix, pid: u32) -> io::Result<PathBuf> {
         let path = self.folder.join(format!("{}{}-{pid}.jsonl", self.prefix(), now.0));
-        let (draft, file) = Draft::beside(&path)?;
+        let (draft, file) = FileDraft::beside(&path)?;
         write_lines(&file, left)?;
         draft.replace(file, &path).map(|()| path)
     }

@@ -23,15 +23,16 @@ mod tables;
 mod tally;
 mod value;
 
-use super::api::{DaySum, Names, Recent, Store, StoreError, Written};
+use super::api::{DaySum, Names, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::{self, FileLock};
 use super::moments::Moments;
 use super::note::{Answered, AuditLine, Change, Note};
+use super::written::Written;
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
-use crate::io::files::Draft;
+use crate::io::files::FileDraft;
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
@@ -481,7 +482,7 @@ fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
     }
-    let (draft, file) = Draft::beside(path)?;
+    let (draft, file) = FileDraft::beside(path)?;
     match draft.put(file, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),

@@ -876,6 +876,38 @@ fn records_that_may_exist_are_appended_once() {
     assert_eq!(db.verify().unwrap().differences, []);
 }
 
+/// Numbers of pages in the transactions of the log, by the size that each of their last frames has: SQLite's "WAL-mode
+/// File Format".
+fn sizes_of_transactions(place: &Place) -> Vec<usize> {
+    let [log, _] = log_files::paths(&place.file()).unwrap();
+    let (log, mut sizes) = (std::fs::read(log).unwrap(), vec![0]);
+    let salts = &log[16..24];
+    for frame in log[32..].chunks_exact(24 + 4096).filter(|frame| &frame[8..16] == salts) {
+        *sizes.last_mut().unwrap() += 1;
+        if frame[4..8] != [0; 4] {
+            sizes.push(0);
+        }
+    }
+    sizes.pop();
+    sizes
+}
+
+/// So many rows return after a long outage. No transaction and no comparison grows with their number.
+#[test]
+fn many_returned_records_are_appended_in_commits_of_the_usual_size() {
+    let place = Place::new("many-missing");
+    let mut db = place.owner();
+    let many = 3 * limits::ROWS_PER_COMMIT + 1;
+    let rows: Vec<Row> =
+        (0..many as u128).map(|id| Row { request: id.to_be_bytes(), ..row(A, 5, "small", 1) }).collect();
+    db.append(&rows[..7]).unwrap();
+    let commits = || sizes_of_transactions(&place).len();
+    let before = commits();
+    assert_eq!(db.append_missing(&rows).unwrap(), Written::of(many - 7));
+    assert_eq!(commits() - before, 3);
+    assert_eq!((db.count_rows().unwrap(), db.verify().unwrap().differences), (many as u64, vec![]));
+}
+
 #[test]
 fn released_ledger_is_retaken_with_changes_in_between() {
     let place = Place::new("turns");
@@ -1120,6 +1152,21 @@ fn records_before_the_accepted_time_do_not_count() {
     drop(db);
     assert_eq!(newest(&place.owner()), 40);
     assert_eq!(place.shared().verify().unwrap().differences, []);
+}
+
+/// The last rows are the oldest ones: rows of a spill file, or those of a clock that was set back.
+#[test]
+fn numbers_of_folded_rows_that_are_used_again_count_as_new() {
+    let place = Place::new("numbers");
+    let mut db = place.owner();
+    db.append(&[row(A, 900 * DAY, "m", 1)]).unwrap();
+    db.append(&[row(A, 10 * DAY, "m", 1)]).unwrap();
+    db.accept_clock(Unix(20 * DAY), &AuditLine::default()).unwrap();
+    assert_eq!(db.fold(Unix(15 * DAY), 9).unwrap(), 1);
+    assert_eq!(db.moments().unwrap().newest, Unix(20 * DAY));
+    db.append(&[row(A, 30 * DAY, "m", 1)]).unwrap();
+    assert_eq!(db.moments().unwrap().newest, Unix(30 * DAY));
+    assert_eq!(db.verify().unwrap().differences, []);
 }
 
 #[test]

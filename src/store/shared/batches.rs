@@ -1,9 +1,10 @@
 //! Commits of a shared ledger: usage records and admissions in batches, each with a number by which the ledger counts
 //! it once.
 
-use super::super::api::{Batch, StoreError, Written};
+use super::super::api::{Batch, StoreError};
 use super::super::remote::{Remote, RemoteCommand, Speaker};
 use super::super::spill::Importer;
+use super::super::written::Written;
 use super::SharedStore;
 use crate::base::limits;
 use crate::base::time::Unix;

@@ -2,9 +2,10 @@
 //! and retaking by an owner, and rows that may already be in the file. Called by the store thread and at the start of a
 //! gateway.
 
-use super::super::api::{Batch, Store, StoreError, Written};
+use super::super::api::{Batch, Store, StoreError};
 use super::super::lock::check_seen;
 use super::super::spill::Importer;
+use super::super::written::Written;
 use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
 use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};
 use crate::base::limits;
@@ -93,8 +94,8 @@ impl Sqlite {
         taken
     }
 
-    /// Appends those of `rows` that the file does not have yet, in commits of the usual size. Rows are identified by the
-    /// ids of their requests; folded rows are no longer known.
+    /// Appends those of `rows` that the file does not have yet, in commits of the usual size. Rows are identified by
+    /// the ids of their requests; folded rows are no longer known.
     pub(in crate::store) fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
         self.check()?;
         let mut wanted: HashSet<[u8; 16]> = rows.iter().map(|row| row.request).collect();
