@@ -2,8 +2,8 @@
 //! otherwise a reload would never end if a path leads to a pipe or a device.
 //!
 //! Other users may be able to write to the folder of a file that Tollgate makes. There, no link is followed, a file of
-//! another user is refused, and a new content is written to a [`FileDraft`], which then gets the file's name: a crash or
-//! a power cut leaves the old file or the new one.
+//! another user is refused, and a new content is written to a [`FileDraft`], which then gets the file's name: a crash
+//! or a power cut leaves the old file or the new one.
 //!
 //! Called by the ledgers, by the command line, and by the code that loads certificates.
 
