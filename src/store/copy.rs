@@ -46,35 +46,22 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Position of the application id in the file, a big-endian number (same section).
 const APPLICATION_AT: u64 = 68;
 
-/// Contents of a file, as far as its first bytes show.
-#[derive(Copy, Clone, PartialEq, Eq)]
-enum Contents {
-    Nothing,
-    Ledger,
-    Copy,
-    Other,
-}
-
-fn contents(head: &[u8]) -> Contents {
-    let has = |id: i32| head.starts_with(MAGIC) && head.ends_with(&id.to_be_bytes());
-    match head {
-        [] => Contents::Nothing,
-        _ if has(APPLICATION) => Contents::Ledger,
-        _ if has(COPY) => Contents::Copy,
-        _ => Contents::Other,
-    }
+/// Returns the application id of a database, by the first bytes of its file; `None` for another file.
+fn application(head: &[u8]) -> Option<i32> {
+    head.strip_prefix(MAGIC)?.last_chunk().map(|id| i32::from_be_bytes(*id))
 }
 
 /// True if the file is empty, a ledger or a copy of one.
 pub fn is_ledger(path: &Path) -> io::Result<bool> {
-    Ok(contents(&files::read_head(path, APPLICATION_AT + 4)?) != Contents::Other)
+    let head = files::read_head(path, APPLICATION_AT + 4)?;
+    Ok(head.is_empty() || matches!(application(&head), Some(APPLICATION | COPY)))
 }
 
 /// Marks the copy in a draft. SQLite may have written something else: it accepts other names for files.
 fn mark(draft: &File) -> io::Result<()> {
-    match contents(&files::head_of(draft, APPLICATION_AT + 4)?) {
-        Contents::Ledger | Contents::Copy => draft.write_all_at(&COPY.to_be_bytes(), APPLICATION_AT),
-        Contents::Nothing | Contents::Other => Err(io::Error::other("the copy is empty or incomplete")),
+    match application(&files::head_of(draft, APPLICATION_AT + 4)?) {
+        Some(APPLICATION | COPY) => draft.write_all_at(&COPY.to_be_bytes(), APPLICATION_AT),
+        _ => Err(io::Error::other("the copy is empty or incomplete")),
     }
 }
 
@@ -108,12 +95,16 @@ pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
     if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
         return refused("a gateway has this file open: choose another path");
     }
-    match files::head_of(&file, APPLICATION_AT + 4).map(|head| contents(&head)) {
-        Ok(Contents::Nothing | Contents::Copy) => Ok(()),
-        Ok(Contents::Ledger) => refused("only an older copy is replaced, and this is a ledger: choose another path"),
-        Ok(Contents::Other) => refused("only an older copy is replaced, and this is not a copy: choose another path"),
-        Err(error) => failed(error),
-    }
+    let what = match files::head_of(&file, APPLICATION_AT + 4) {
+        Err(error) => return failed(error),
+        Ok(head) if head.is_empty() => return Ok(()),
+        Ok(head) => match application(&head) {
+            Some(COPY) => return Ok(()),
+            Some(APPLICATION) => "a ledger",
+            _ => "not a copy",
+        },
+    };
+    refused(&format!("only an older copy is replaced, and this is {what}: choose another path"))
 }
 
 /// Returns the paths of a ledger's files.

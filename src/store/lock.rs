@@ -18,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Device and inode: identity of a file, whatever its name.
 pub(super) type FileId = (u64, u64);
@@ -243,18 +244,23 @@ fn lock(opened: &mut [OpenedFile], id: FileId, path: &Path) -> Result<(), StoreE
     if place.locked {
         return Err(StoreError::Locked(path.to_path_buf()));
     }
+    // A command may be checking the lock.
+    match lock_within(&place.file, limits::LOCK_WAIT) {
+        Ok(()) => place.locked = true,
+        Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_path_buf())),
+        Err(TryLockError::Error(error)) => return Err(StoreError::File(path.to_path_buf(), error)),
+    }
+    Ok(())
+}
+
+/// Locks a file, and waits for others at most this time.
+pub(super) fn lock_within(file: &File, most: Duration) -> Result<(), TryLockError> {
     let clock = Clock::new();
-    let until = clock.mono().after(limits::LOCK_WAIT);
+    let until = clock.mono().after(most);
     loop {
-        match place.file.try_lock() {
-            Ok(()) => {
-                place.locked = true;
-                return Ok(());
-            }
-            // A command may be checking the lock.
+        match file.try_lock() {
             Err(TryLockError::WouldBlock) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_path_buf())),
-            Err(TryLockError::Error(error)) => return Err(StoreError::File(path.to_path_buf(), error)),
+            locked => return locked,
         }
     }
 }

@@ -8,6 +8,8 @@
 //! often a file is read (see [`Importer`]).
 
 use super::api::{Batch, Leftover, StoreError};
+#[cfg(feature = "redis")]
+use super::lock::lock_within;
 use super::written::Written;
 use crate::base::limits;
 use crate::base::order;
@@ -21,8 +23,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-#[cfg(feature = "redis")]
-use {crate::io::clock::Clock, std::fs::TryLockError};
 
 /// Free bytes and all bytes of the disk of a file.
 pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
@@ -173,15 +173,8 @@ impl Place {
     /// Locks the mark: the processes of a host share it. The lock ends when the result is dropped. `None` if that is
     /// impossible, or another process has the lock for too long.
     pub fn lock_mark(&self) -> Option<File> {
-        let (clock, folder) = (Clock::new(), files::open_folder_of(&self.mark_path()).ok()?);
-        let until = clock.mono().after(limits::MARK_WAIT);
-        loop {
-            match folder.try_lock() {
-                Ok(()) => return Some(folder),
-                Err(TryLockError::WouldBlock) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
-                Err(_) => return None,
-            }
-        }
+        let folder = files::open_folder_of(&self.mark_path()).ok()?;
+        lock_within(&folder, limits::MARK_WAIT).ok().map(|()| folder)
     }
 }
 
