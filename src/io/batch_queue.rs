@@ -1,11 +1,11 @@
 //! Owns the queue from the event loop to one helper thread, which the loop can fill without a system call.
 //!
 //! A condition variable would cost the loop a futex call per hand-over. So a busy thread is never woken: it polls its
-//! queue every few milliseconds by itself. Only when the queue has been empty for `limits::QUEUE_IDLE_POLLS` polls does
-//! the thread wait to be woken. The first item put into the queue then wakes it, at the cost of one call. If that item
-//! comes after a long wait, the thread does not poll afterwards, but waits to be woken again: at one item a second, a
-//! hundred polls for each would keep a small machine awake. Under high load, the thread is also woken when enough items
-//! wait, so that the queue needs little memory.
+//! queue every few milliseconds by itself. Only when the queue has been empty for `limits::QUEUE_BUSY_TICKS` polls
+//! does the thread wait to be woken. The first item put into the queue then wakes it, at the cost of one call. The
+//! thread polls afterwards only if its last items came as recently: at one item a second, a hundred polls for each
+//! would keep a small machine awake. Under high load, the thread is also woken when enough items wait, so that the
+//! queue needs little memory.
 
 use super::clock::Clock;
 use crate::base::limits;
@@ -46,15 +46,15 @@ pub struct IdlePolicy {
     tick: Duration,
     /// Empty polls that remain until the thread waits to be woken.
     polls_left: u32,
-    /// Start of the present wait to be woken.
-    idle_since: Option<Mono>,
+    /// Until when items count as frequent.
+    busy_until: Mono,
     clock: Clock,
 }
 
 impl IdlePolicy {
     /// Creates the policy of a thread that polls every `tick` while busy.
     pub fn new(tick: Duration) -> IdlePolicy {
-        IdlePolicy { tick, polls_left: limits::QUEUE_IDLE_POLLS, idle_since: None, clock: Clock::new() }
+        IdlePolicy { tick, polls_left: limits::QUEUE_BUSY_TICKS, busy_until: Mono(0), clock: Clock::new() }
     }
 
     /// True if the thread waits to be woken.
@@ -62,12 +62,12 @@ impl IdlePolicy {
         self.polls_left == 0
     }
 
-    /// Counts a poll that found items. The thread polls from now on, unless it has waited long for them.
-    fn found(&mut self) {
-        let busy_until = self.idle_since.take().map(|since| since.after(self.tick * limits::QUEUE_BUSY_TICKS));
-        if busy_until.is_none_or(|until| self.clock.mono() < until) {
-            self.polls_left = limits::QUEUE_IDLE_POLLS;
+    /// Counts a poll that found items. The thread polls from now on if items are frequent.
+    fn found(&mut self, now: Mono) {
+        if now < self.busy_until {
+            self.polls_left = limits::QUEUE_BUSY_TICKS;
         }
+        self.busy_until = now.after(self.tick * limits::QUEUE_BUSY_TICKS);
     }
 
     /// Counts a poll that found nothing.
@@ -133,9 +133,6 @@ impl<T> BatchQueue<T> {
     pub fn poll(&self, into: &mut T, idle: &mut IdlePolicy, wait: Duration, empty: impl Fn(&T) -> bool) -> Polled {
         let mut state = self.lock();
         let is_idle = idle.is_idle();
-        if is_idle && idle.idle_since.is_none() {
-            idle.idle_since = Some(idle.clock.mono());
-        }
         let at_once = state.closed || state.hurry || (is_idle && !empty(&state.items));
         if !at_once {
             state.asleep = is_idle;
@@ -146,7 +143,7 @@ impl<T> BatchQueue<T> {
         state.hurry = false;
         match (empty(&state.items), state.closed) {
             (false, _) => {
-                idle.found();
+                idle.found(idle.clock.mono());
                 std::mem::swap(&mut state.items, into);
                 Polled::Found
             }
@@ -232,16 +229,36 @@ mod tests {
         assert!(began.elapsed() < tick / 2);
     }
 
+    /// Counts the polls of a thread with a tick of 10 ms while items arrive at these moments, in milliseconds.
+    fn polls(idle: &mut IdlePolicy, items: impl IntoIterator<Item = u64>) -> u32 {
+        let (mut now, mut polls) = (0, 0);
+        for at in items {
+            while !idle.is_idle() && now + 10 < at {
+                now += 10;
+                idle.found_nothing();
+                polls += 1;
+            }
+            now = now.max(at);
+            idle.found(Mono(now * 1000));
+            polls += 1;
+        }
+        polls
+    }
+
     #[test]
     fn thread_polls_after_frequent_items_but_not_after_rare_ones() {
-        let queue = BatchQueue::<Vec<u32>>::default();
-        let mut rare = IdlePolicy { polls_left: 0, ..IdlePolicy::new(Duration::ZERO) };
-        let mut frequent = IdlePolicy { polls_left: 0, ..IdlePolicy::new(Duration::from_secs(60)) };
-        for idle in [&mut rare, &mut frequent] {
-            assert_eq!(take(&queue, idle, Duration::ZERO), (Polled::Nothing, vec![]));
-            queue.put(false, |items| items.push(1));
-            assert_eq!(take(&queue, idle, Duration::ZERO), (Polled::Found, vec![1]));
+        let mut idle = IdlePolicy::new(Duration::from_millis(10));
+        assert!(polls(&mut idle, (0..200).map(|n| n * 20)) >= 390 && !idle.is_idle(), "a busy thread is not woken");
+        // Between items, a thread may poll until it is idle; afterwards each item wakes it once.
+        for gap in [100, 500, 1000, 2000] {
+            let mut idle = IdlePolicy::new(Duration::from_millis(10));
+            polls(&mut idle, (0..200).map(|n| n * 20));
+            let after = polls(&mut idle, (0..100).map(|n| 5000 + n * gap));
+            assert!(after <= 100 + limits::QUEUE_BUSY_TICKS && idle.is_idle(), "every {gap} ms: {after}");
         }
-        assert_eq!((rare.is_idle(), frequent.is_idle()), (true, false));
+        assert!(
+            polls(&mut IdlePolicy::new(Duration::from_millis(10)), (4..60).map(|n| n * 1000)) < 70,
+            "from the start"
+        );
     }
 }

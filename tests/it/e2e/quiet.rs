@@ -68,6 +68,41 @@ fn waiting_uses_no_cpu_time() {
     is_quiet(&h, "a client that sends more than is taken");
 }
 
+/// Voluntary context switches of all threads of the gateway.
+fn woken(h: &Harness) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{}/task", h.gateway.id())).unwrap().flatten();
+    let status = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+    let count = |status: String| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse().ok()
+    };
+    status.filter_map(count).sum()
+}
+
+/// Threads that have been busy must not poll for ever while there is a request now and then.
+#[test]
+fn one_request_a_second_wakes_threads_at_most_ten_times_also_after_a_burst() {
+    let flash = "url = \"sqlite:tollgate.db\"\ncommit_every = \"10s\"";
+    for store in [String::new(), flash.to_owned()] {
+        let h = Harness::start(&Setup { store, ..Setup::default() });
+        let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+        let mut client = h.client();
+        let mut ask = |pause: Duration| {
+            assert_eq!(client.ask(&chat_request(&key, &body)).status(), 200);
+            std::thread::sleep(pause);
+        };
+        for burst in [0, 200] {
+            (0..burst).for_each(|_| ask(Duration::ZERO));
+            for pause in [Duration::from_secs(1), Duration::from_secs(2)] {
+                let before = woken(&h);
+                (0..6).for_each(|_| ask(pause));
+                let a_second = (woken(&h) - before) / (6 * pause.as_secs());
+                assert!(a_second <= 10, "{a_second} a second every {pause:?} after {burst} requests");
+            }
+        }
+    }
+}
+
 #[test]
 fn connections_beyond_the_limit_use_no_cpu_time() {
     let h = Harness::start(&Setup { server: "max_connections = 10", ..Setup::default() });
