@@ -243,6 +243,13 @@ impl Refusal {
         Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, why)
     }
 
+    /// 401: a word was presented that is no key of this gateway, whose keys have this prefix.
+    pub fn not_a_key(prefix: &str) -> Refusal {
+        let text =
+            ["this is no key of this gateway: its keys are ", prefix, "live_ and 50 letters and digits"].concat();
+        Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, "malformed")
+    }
+
     /// 404: no such path.
     pub fn no_path() -> Refusal {
         let text = "unknown path: use the base URL https://HOST/v1 with OpenAI SDKs, https://HOST \

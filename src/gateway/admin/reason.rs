@@ -2,7 +2,6 @@
 //! `tollgate requests`.
 
 use crate::wire::json::Raw;
-use crate::wire::percent::decoded;
 use std::borrow::Cow;
 
 /// Returns the reason; `None` for a successful request.
@@ -14,12 +13,10 @@ pub(crate) fn reason(line: Raw<'_>) -> Option<String> {
     }
     let text = |value: Option<Raw<'_>>| value.and_then(|value| value.text().map(Cow::into_owned)).unwrap_or_default();
     let [limit, of_group, field, asked, path] = line.pick(["limit", "limit_group", "field", "asked", "path"]).map(text);
-    // Words of clients and providers are escaped in the log line.
-    let [field, asked, path] = [field, asked, path].map(|word| decoded(word.as_bytes()));
+    // Words of clients and providers stay escaped, as in the log line.
     let [cause, code, param, error] = line.pick(["cause", "upstream_code", "upstream_param", "error"]).map(text);
     let attempt = |at: Raw<'_>| format!("{}: {}", text(at.get("target")), text(at.get("cause")));
     let attempts_failed: Vec<String> = failed.iter().flat_map(|list| list.items()).map(attempt).collect();
-    let [code, param] = [code, param].map(|word| decoded(word.as_bytes()));
     let more =
         [code.as_str(), param.as_str()].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     Some(if status < 400 {
@@ -80,8 +77,8 @@ mod tests {
             ),
             (r#""status":400,"field":"temperature""#, Some("field: temperature")),
             (r#""status":404,"asked":"gpt-5-mini""#, Some("no model gpt-5-mini")),
-            (r#""status":404,"asked":"a%22b%25c""#, Some("no model a\"b%c")),
-            (r#""status":400,"cause":"status 400","upstream_code":"a%22b""#, Some("status 400: a\"b")),
+            (r#""status":404,"asked":"a%22b%25c""#, Some("no model a%22b%25c")),
+            (r#""status":400,"cause":"status 400","upstream_code":"a%22b""#, Some("status 400: a%22b")),
             (r#""status":403,"cause":"scope: model","asked":"two""#, Some("the key may not use model two")),
             (r#""status":403,"cause":"budget: model without a price","asked":"free""#, Some("model free has no price")),
             (

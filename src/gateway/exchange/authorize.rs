@@ -189,7 +189,10 @@ fn authenticate(
             return Refusal::no_key();
         }
         context.access.lookups.unknown = context.access.keys.unknown(presented, prefix);
-        Refusal::bad_key(context.access.keys.why_not(presented, prefix, context.now).0)
+        match context.access.keys.why_not(presented, prefix, context.now).0 {
+            "malformed" => Refusal::not_a_key(prefix),
+            why => Refusal::bad_key(why),
+        }
     })
 }
 

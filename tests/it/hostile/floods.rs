@@ -326,8 +326,13 @@ fn guesses(rig: &Rig, gate: &mut Gate) -> String {
         let answer = read_until(&mut client, "}}");
         assert_eq!(status(&answer), 401);
         let body = answer.split_once("\r\n\r\n").unwrap().1;
-        answers.insert(body[..body.find("req_").unwrap()].to_string());
+        // Words without the form of a key have another text: this shows nothing about the keys that exist.
+        let is_malformed = !guess.starts_with("tg_live_") || guess.len() != rig.key.len();
+        answers.insert((is_malformed, body[..body.find("req_").unwrap()].to_string()));
     }
-    assert_eq!(answers.len(), 1, "{answers:?}");
-    format!("2,000 × 401 on one connection, {} µs each, with equal text", began.elapsed().as_micros() / 2000)
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    format!(
+        "2,000 × 401 on one connection, {} µs each, with equal text for all of a key's form",
+        began.elapsed().as_micros() / 2000
+    )
 }
