@@ -27,6 +27,7 @@ use super::queue::Queues;
 use super::start::Start;
 use super::stranger_log::StrangerLog;
 use crate::base::buf::Pool;
+use crate::base::digest::sha256;
 use crate::base::limits::{LINKS_ROOM, ROOM_MAX, WORK_MIN};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, ProcessVitals};
@@ -183,15 +184,32 @@ fn renewed_credentials(before: &Config, after: &Config) -> Vec<String> {
     renewed
 }
 
+/// Seeds for different uses. None can be computed from another, so a client that knows ids of requests knows no other
+/// seed.
+struct Seeds {
+    keys: u64,
+    addresses: u64,
+    /// The generator of ids shows its state to every client.
+    ids: [u8; 32],
+}
+
+impl Seeds {
+    fn of(seed: &[u8; 32]) -> Seeds {
+        let of = |label: &[u8]| sha256(&[seed, label].concat());
+        let number = |label| of(label).first_chunk().copied().map_or(0, u64::from_le_bytes);
+        Seeds { keys: number(b"keys"), addresses: number(b"addresses"), ids: of(b"ids") }
+    }
+}
+
 impl Cx {
     /// A context with all counters at zero.
     pub(crate) fn new(setup: Arc<Setup>, start: &mut Start, now: Now) -> Cx {
-        let mut rng = Rng::new(start.seed);
+        let seeds = Seeds::of(&start.seed);
         let mut keys = std::mem::take(&mut start.keys);
-        keys.seed(rng.next_u64());
+        keys.seed(seeds.keys);
         let (mut plans, config) = (KeyPlans::default(), &setup.config);
         let room = config.server.max_connections.min(ROOM_MAX);
-        let limits = ConnectionLimits::new(rng.next_u64(), room, start.descriptors);
+        let limits = ConnectionLimits::new(seeds.addresses, room, start.descriptors);
         let mut meter = Meter::default();
         // There is space for the maximum number of groups of a configuration.
         meter.configure(&config.groups, now.unix);
@@ -232,7 +250,7 @@ impl Cx {
                 desk: Desk::default(),
             },
             lifecycle: Lifecycle::default(),
-            rng,
+            rng: Rng::new(seeds.ids),
             away: Away { min: start.work_min.unwrap_or(WORK_MIN), ..Away::default() },
             commands: Commands {
                 dirty: Vec::with_capacity(LINKS_ROOM),
@@ -449,6 +467,22 @@ impl Cx {
             if config.take_lists(&counters.lists) {
                 self.setup = Setup::new(Arc::new(config), self.setup.epoch);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generator_of_ids_shows_no_other_seed() {
+        let seed = [7; 32];
+        let seeds = Seeds::of(&seed);
+        assert_ne!(seeds.keys, seeds.addresses);
+        for shown in [seed, seeds.ids] {
+            let mut ids = Rng::new(shown);
+            assert!((0..1000).all(|_| ![seeds.keys, seeds.addresses].contains(&ids.next_u64())));
         }
     }
 }

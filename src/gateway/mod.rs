@@ -53,7 +53,7 @@ use crate::policy::config::Config;
 use crate::policy::counters::Counters;
 use crate::policy::meter::Hold;
 use crate::wire::json::write_string;
-use budget::{Budget, Gate};
+use budget::Gate;
 use client::limits::ConnectionVerdict;
 use client::peer::mapped;
 use client::places::PeerKey;
@@ -530,11 +530,7 @@ impl Core for Gateway {
         }
         driver.cx.memory.turns.served = None;
         driver.cx.upstreams.queues.recount(|id| driver.exchanges.get(id).is_some_and(|one| one.state.is_queued()));
-        driver
-            .cx
-            .upstreams
-            .breakers
-            .recount(driver.exchanges.iter().filter_map(|(_, exchange)| exchange.job.flies_at()));
+        driver.cx.upstreams.breakers.recount(driver.exchanges.iter().filter_map(|(_, exchange)| exchange.job.flight()));
         // Rebuild the buffer accounting too.
         let clients: usize = driver.clients.table.iter().map(|(_, client)| client.storage()).sum();
         let exchanges: usize = driver.exchanges.iter().map(|(_, exchange)| exchange.state.storage()).sum();
@@ -544,7 +540,8 @@ impl Core for Gateway {
         let unread = driver.clients.table.iter().map(|(_, client)| &client.unread);
         let kept: Vec<_> = driver.exchanges.iter().filter_map(|(_, one)| one.state.charge(&one.job)).collect();
         driver.cx.memory.budget.recount(promised.chain(unread).chain(&kept), &mut driver.cx.memory.pool);
-        driver.cx.memory.gate = Budget::gate(&driver.cx.memory.pool, driver.cx.memory.gate);
+        // Connections that were not read for want of memory are looked at again.
+        driver.look_at_room();
     }
 
     fn turned(&mut self, micros: u64) {

@@ -32,9 +32,9 @@ impl RequestJob {
         cx.upstreams.breakers.land(target, flight, &self.request.needs(), cx.now.mono)
     }
 
-    /// The target of the attempt that is in flight.
-    pub(crate) fn flies_at(&self) -> Option<&Target> {
-        self.target().filter(|_| self.attempt.flight.is_some())
+    /// The attempt that is in flight, and its target.
+    pub(crate) fn flight(&self) -> Option<(&Target, &Flight)> {
+        self.target().zip(self.attempt.flight.as_ref())
     }
 
     /// The target's number and the beginning of the attempt that is in flight, if it has no answer yet. The head of a
@@ -42,7 +42,7 @@ impl RequestJob {
     pub(crate) fn awaits_answer(&self) -> Option<(u64, Mono)> {
         let has_none = self.attempt.first == Mono::NEVER
             || (self.request.asked.is_some_and(|asked| asked.stream) && !self.attempt.has_events);
-        let target = self.flies_at().filter(|_| has_none)?;
+        let (target, _) = self.flight().filter(|_| has_none)?;
         Some((target.seed, self.attempt.begun))
     }
 

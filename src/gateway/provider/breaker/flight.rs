@@ -100,13 +100,16 @@ impl Breakers {
     }
 
     /// Recounts the attempts in flight after a bug has lost some: only these remain.
-    pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
+    pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = (&'a Target, &'a Flight)>) {
         self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
-        self.breakers.iter_mut().for_each(|breaker| breaker.busy = 0);
+        // A lost trial would keep its breaker open for ever.
+        self.breakers.iter_mut().for_each(|breaker| (breaker.busy, breaker.trial) = (0, false));
         self.eased = true;
-        for target in flying {
+        for (target, flight) in flying {
             self.entry(target).busy += 1;
-            self.breaker(target).busy += 1;
+            let breaker = self.breaker(target);
+            breaker.busy += 1;
+            breaker.trial |= flight.begun.trial;
         }
     }
 }

@@ -80,6 +80,17 @@ fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it(
 }
 
 #[test]
+fn a_trial_that_a_bug_has_lost_is_made_again() {
+    let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
+    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
+    let flight = breakers.begin(&targets, 0, &ask(0, Mono(100))).unwrap();
+    breakers.recount([(&targets[0], &flight)].into_iter());
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(1), "the trial is still under way");
+    breakers.recount([].into_iter());
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(0));
+}
+
+#[test]
 fn one_key_alone_cannot_trip_it_for_others_but_the_only_key_can() {
     let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
     fail(&mut breakers, &targets[0], &[1, 1, 1, 1], SeveralOwners, Mono(0));
@@ -387,7 +398,8 @@ fn least_busy_target_has_the_fewest_in_flight_per_weight() {
     breakers.left(&targets[2]);
     breakers.left(&targets[2]);
     assert_eq!((pick(&mut breakers), pick(&mut breakers), breakers.busy()), (2, 2, 8));
-    breakers.recount([&targets[0]].into_iter());
+    let flight = breakers.begin(&targets, 0, &choice).unwrap();
+    breakers.recount([(&targets[0], &flight)].into_iter());
     assert_eq!((breakers.busy(), pick(&mut breakers)), (1, 1));
 }
 
