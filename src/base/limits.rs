@@ -38,8 +38,8 @@ pub const PIPELINE_BURST: u8 = 4;
 pub const NUMBER_BYTES_MAX: usize = 1024;
 /// Bytes by which the storage of a request's body grows ahead of what has arrived.
 pub const BODY_STEP_MAX: usize = 1 << 20;
-/// Addresses of one host that are tried before its target counts as unreachable.
-pub const ADDRESSES_TRIED_MAX: usize = 3;
+/// Dials that one attempt has under way at once.
+pub const DIALS_MAX: usize = 4;
 /// Time after which the next address of a host is tried while the one before has not answered (RFC 8305 section 5); it
 /// is shorter if `connect_timeout` would not reach for all.
 pub const ADDRESS_WAIT: Duration = Duration::from_millis(250);
@@ -127,8 +127,12 @@ pub const LINKS_ROOM: usize = 2 * ROOM_MAX;
 pub const EXPIRED_PER_TURN: usize = 1024;
 /// Rounds of flush, actions and replies in one event-loop iteration. Remaining work waits for the next one.
 pub const ROUNDS_PER_TURN: usize = 16;
+/// Links that a debug build checks after each iteration.
+pub const LINKS_CHECKED: usize = 256;
 /// Messages in the loop's mailbox. Each sender has few outstanding, so a full box means that the loop is dead.
 pub const MAILBOX_MAX: usize = 64 * 1024;
+/// Pause of a helper thread before it tries again to put an answer into a full mailbox.
+pub const MAILBOX_PAUSE: Duration = Duration::from_millis(10);
 /// Time that a closed TLS connection may take to send its last bytes before the socket is dropped.
 pub const PARTING: Duration = Duration::from_secs(5);
 /// Connections that are read before the resulting output is written. Writing at once would cost a tenth more time,
@@ -212,9 +216,8 @@ pub const COMMIT_TICK: Duration = Duration::from_millis(25);
 pub const ROWS_ENOUGH: usize = 512;
 /// Pause of the busy store thread when commits are seconds apart, since rows then only move from one queue to another.
 pub const GATHER_TICK: Duration = Duration::from_millis(100);
-/// Polls of an empty queue before its thread waits to be woken.
-pub const QUEUE_IDLE_POLLS: u32 = 100;
-/// Ticks of a thread within which it must be woken again to count as busy, and to poll from then on.
+/// Polls of an empty queue before its thread waits to be woken, and ticks since its last items within which further
+/// ones must come for it to poll.
 pub const QUEUE_BUSY_TICKS: u32 = 8;
 /// Keys searched, newest first, for those that can send requests when a target fails or a queue is full.
 pub const LIVE_KEYS_SEARCHED: usize = 1024;
@@ -407,8 +410,11 @@ pub const RESERVATION_FLOOR: u64 = 4096;
 pub const NAMED_BYTES_MAX: usize = 1024;
 /// Characters of a user's name that are kept in plain text.
 pub const USER_CHARS_MAX: usize = 64;
-/// Look-ups waiting for the resolver thread. Further ones are answered with an empty list.
+/// Look-ups that wait for a resolver thread. Further ones fail.
 pub const LOOKUPS_MAX: usize = 1024;
+/// Look-ups under way at once, each in a thread with at most two sockets, which [`DESCRIPTORS_KEPT`] reserves. A name
+/// server that is silent for one host must not delay another host.
+pub const LOOKUP_THREADS_MAX: usize = 32;
 /// Requests that may wait for slots of one model, whatever is configured.
 pub const QUEUED_MAX: u64 = 10_000;
 /// Idle keys of one queue whose use beyond their share is remembered. Beyond it the key with the smallest debt is

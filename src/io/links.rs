@@ -224,6 +224,16 @@ impl Links {
         self.links.tenant_mut(slot).filter(|(_, link)| link.conn() == conn)
     }
 
+    /// All links.
+    pub fn each(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter().map(|(_, link)| link)
+    }
+
+    /// True if there is a link `id`.
+    pub fn has(&self, id: Id<Link>) -> bool {
+        self.links.get(id).is_some()
+    }
+
     /// Returns the open link with this poll token (one without [`SPECIAL`]).
     #[inline]
     pub fn named_mut(&mut self, token: Token) -> Option<(Id<Link>, &mut Link)> {

@@ -1,44 +1,93 @@
-//! Owns the names thread: getaddrinfo can block for many seconds, and must not do so on the loop.
+//! Owns the threads that look names up: getaddrinfo can block for many seconds, and must not do so on the loop. A
+//! thread exists only as long as there are look-ups, and each look-up under way has its own, so that a silent name
+//! server of one host delays no other host.
 //!
 //! Called by the reactor for `Action::Resolve`. Keeps no cache; the core decides what to keep and when to look up
 //! again.
 
-use super::channel::{BoundedSender, Receiver, bounded};
 use crate::base::limits;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Answer to one look-up: host and port as asked, and the addresses, or the reason that there are none.
 pub type Lookup = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
 
-/// Handle of the thread. The thread ends when it is dropped, after the current look-up.
-pub struct Resolver {
-    questions: BoundedSender<(Arc<str>, u16)>,
+/// Work of the threads.
+struct LookupThreads {
+    waiting: Mutex<LookupQueue>,
+    find: fn(&str, u16) -> io::Result<Vec<SocketAddr>>,
+    report: Box<dyn Fn(Lookup) + Send + Sync>,
 }
+
+#[derive(Default)]
+struct LookupQueue {
+    questions: VecDeque<(Arc<str>, u16)>,
+    threads: usize,
+}
+
+/// Starts the threads.
+pub struct Resolver(Arc<LookupThreads>);
 
 impl Resolver {
-    /// Starts the thread; it passes every answer to `report`.
-    pub fn start(report: impl Fn(Lookup) + Send + 'static) -> io::Result<Resolver> {
-        let (questions, asked) = bounded(limits::LOOKUPS_MAX);
-        std::thread::Builder::new().name("names".into()).spawn(move || serve(&asked, report))?;
-        Ok(Resolver { questions })
+    /// A resolver that passes every answer to `report`.
+    pub fn new(report: impl Fn(Lookup) + Send + Sync + 'static) -> Resolver {
+        Resolver::with(|host, port| Ok((host, port).to_socket_addrs()?.collect()), report)
     }
 
-    /// Requests a look-up of `host`. Returns false if too many look-ups wait already, or if the thread is gone.
+    fn with(
+        find: fn(&str, u16) -> io::Result<Vec<SocketAddr>>,
+        report: impl Fn(Lookup) + Send + Sync + 'static,
+    ) -> Resolver {
+        Resolver(Arc::new(LookupThreads { waiting: Mutex::default(), find, report: Box::new(report) }))
+    }
+
+    /// Requests a look-up of `host`. Returns false if too many look-ups wait already, or if no thread can be started.
     pub fn ask(&self, host: Arc<str>, port: u16) -> bool {
-        self.questions.try_send((host, port))
+        let mut waiting = self.0.waiting();
+        if waiting.questions.len() >= limits::LOOKUPS_MAX {
+            return false;
+        }
+        waiting.questions.push_back((host, port));
+        if waiting.threads < limits::LOOKUP_THREADS_MAX {
+            let lookups = self.0.clone();
+            match std::thread::Builder::new().name("names".into()).spawn(move || lookups.serve()) {
+                Ok(_) => waiting.threads += 1,
+                Err(_) if waiting.threads == 0 => {
+                    waiting.questions.pop_back();
+                    return false;
+                }
+                // One of the other threads takes it.
+                Err(_) => {}
+            }
+        }
+        true
     }
 }
 
-fn serve(asked: &Receiver<(Arc<str>, u16)>, report: impl Fn(Lookup)) {
-    while let Ok((host, port)) = asked.recv() {
-        let addrs = match (&*host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>) {
-            Ok(addrs) if !addrs.is_empty() => Ok(addrs),
-            Ok(_) => Err(UNKNOWN),
-            Err(error) => Err(explain(&error.to_string())),
-        };
-        report((host, port, addrs));
+impl LookupThreads {
+    fn waiting(&self) -> MutexGuard<'_, LookupQueue> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next question; ends the thread if there is none.
+    fn next(&self) -> Option<(Arc<str>, u16)> {
+        let mut waiting = self.waiting();
+        let next = waiting.questions.pop_front();
+        waiting.threads -= usize::from(next.is_none());
+        next
+    }
+
+    fn serve(&self) {
+        while let Some((host, port)) = self.next() {
+            let addrs = match (self.find)(&host, port) {
+                Ok(addrs) if !addrs.is_empty() => Ok(addrs),
+                Ok(_) => Err(UNKNOWN),
+                Err(error) => Err(explain(&error.to_string())),
+            };
+            (self.report)((host, port, addrs));
+        }
     }
 }
 
@@ -53,20 +102,55 @@ fn explain(words: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limits::LOOKUP_THREADS_MAX;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::{Duration, Instant};
+
+    fn reported(make: impl FnOnce(Box<dyn Fn(Lookup) + Send + Sync>) -> Resolver) -> (Resolver, Receiver<Lookup>) {
+        let (sender, results) = channel();
+        (make(Box::new(move |answer| sender.send(answer).unwrap())), results)
+    }
 
     #[test]
     fn known_name_has_addresses_and_invalid_one_has_none() {
-        let (sender, results) = crate::io::channel::channel();
-        let resolver = Resolver::start(move |answer| sender.send(answer).unwrap()).unwrap();
+        let (resolver, results) = reported(Resolver::new);
         assert!(resolver.ask("localhost".into(), 80));
-        assert!(resolver.ask("no such name.invalid".into(), 81));
         let (host, port, addrs) = results.recv().unwrap();
         assert_eq!((&*host, port), ("localhost", 80));
         let addrs = addrs.unwrap();
         assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() == 80) && !addrs.is_empty());
+        assert!(resolver.ask("no such name.invalid".into(), 81));
         let (host, port, addrs) = results.recv().unwrap();
         assert_eq!((&*host, port), ("no such name.invalid", 81));
         assert!(addrs.is_err());
+    }
+
+    /// A name server that is silent for hosts that are called so.
+    fn partly_silent(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if host == "silent" {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))])
+    }
+
+    #[test]
+    fn silent_name_servers_delay_no_other_host_and_idle_threads_end() {
+        let (resolver, results) = reported(|report| Resolver::with(partly_silent, report));
+        (1..LOOKUP_THREADS_MAX).for_each(|port| assert!(resolver.ask("silent".into(), port as u16)));
+        let began = Instant::now();
+        for _ in 0..3 {
+            assert!(resolver.ask("healthy".into(), 80));
+            assert_eq!(&*results.recv().unwrap().0, "healthy");
+        }
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        // Beyond the bound, look-ups wait for a thread.
+        (0..2).for_each(|_| assert!(resolver.ask("silent".into(), 99)));
+        assert!(resolver.ask("healthy".into(), 80) && resolver.0.waiting().threads <= LOOKUP_THREADS_MAX);
+        (0..LOOKUP_THREADS_MAX + 2).for_each(|_| drop(results.recv_timeout(Duration::from_secs(30)).unwrap()));
+        while resolver.0.waiting().threads > 0 {
+            assert!(began.elapsed() < Duration::from_secs(30), "a thread has not ended");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -67,8 +67,11 @@ impl Driver {
                 self.arm(cid);
             }
             product => {
+                let provider = exchange.state.provider();
                 self.tell(id, ExchangeEvent::Offloaded(product.map(Box::new)));
                 self.resume(id);
+                // The exchange may have ended; its connection was not read meanwhile.
+                self.cx.commands.dirty.extend(provider.map(provider_conn));
             }
         }
     }

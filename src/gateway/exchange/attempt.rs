@@ -4,7 +4,7 @@
 use super::build::Built;
 use super::event::{ClientMessage, DriverCall, Effect, Flow, Output};
 use super::fault::{Fault, FaultKind};
-use super::job::{RequestJob, TriedAddresses};
+use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::state::{AttemptStage, Attempting, NextStep, Outgoing, State};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
@@ -52,7 +52,6 @@ impl Attempting {
     pub(super) fn begin(job: &mut RequestJob, draft: Outgoing, cx: &mut Cx) -> NextStep {
         let at = &mut job.attempt;
         at.attempts += 1;
-        at.addresses = TriedAddresses::default();
         (at.begun, at.first) = (cx.now.mono, Mono::NEVER);
         if !job.notes.is_empty() {
             job.notes.note_begun(&job.attempt);
@@ -71,11 +70,7 @@ impl Attempting {
 
     /// Closes its connection, or its dials.
     pub(super) fn drop_provider(&mut self, out: &mut Output) {
-        let slow = self.stage.dials().earlier.map(|(slow, _)| slow);
-        let other = slow.filter(|slow| self.stage.provider() != Some(*slow));
-        for provider in self.stage.provider().into_iter().chain(other) {
-            out.release(provider, false);
-        }
+        self.stage.providers().for_each(|provider| out.release(provider, false));
         self.stage = AttemptStage::Resolving;
     }
 
@@ -87,7 +82,7 @@ impl Attempting {
             _ if overdue.is_some() => overdue,
             _ if self.by > now => None,
             AttemptStage::Renewing => return job.renewed(self.draft, call),
-            AttemptStage::Dialing(dials) => return self.dial_late(dials, job, call),
+            AttemptStage::Dialing(_) => return self.dial_late(job, call),
             // The provider is not to blame.
             AttemptStage::Open(_) if flow.unread => {
                 let first_byte = job.target().map(|target| target.limits.first_byte_timeout);

@@ -1,17 +1,19 @@
 //! The connection of an attempt: a kept one, or dials to the addresses of the provider's host. The dial to a slow
-//! address continues while the next ones are tried (RFC 8305); all of them share `connect_timeout`.
+//! address continues while the next ones are tried (RFC 8305); all of them share `connect_timeout`. When the dials to
+//! all known addresses have failed, the name is looked up again, and the attempt goes on with new addresses.
 
 use super::event::{Dial, DriverCall, Effect};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::state::{AttemptStage, Attempting, Dials, NextStep};
-use crate::base::limits::{ADDRESS_WAIT, ADDRESSES_TRIED_MAX};
+use crate::base::limits::ADDRESS_WAIT;
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
 use crate::policy::config::Provider;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 impl Attempting {
     /// The request is written completely: the wait for a response begins.
@@ -24,20 +26,14 @@ impl Attempting {
         Effect::rearm_if_earlier(by, std::mem::replace(&mut self.by, by))
     }
 
-    /// This connection is established: closes the other dial, and remembers the address if it was not the first.
+    /// This connection is established: closes the other dials, and remembers its address if there was a choice.
     pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, call: &mut DriverCall) -> Effect {
-        let (Dials { newest, earlier }, tried) = (self.stage.dials(), job.attempt.addresses);
-        let (order, other) = match earlier {
-            Some((earlier, order)) if earlier == provider => (order, newest),
-            _ => (tried.order(), earlier.map(|(earlier, _)| earlier)),
-        };
-        if let Some(other) = other {
-            call.out.release(other, false);
-        }
+        let mut dials = self.stage.take_dials();
+        let addr = dials.remove(provider);
+        dials.list.iter().for_each(|(other, _)| call.out.release(*other, false));
         (self.stage, self.by) = (AttemptStage::Open(provider), Mono::NEVER);
-        if order > 0
-            && let Some(provider) = job.target_provider()
-            && let Some(addr) = tried.address(order, addresses(provider, call.cx))
+        if let (Some(addr), Some(provider)) = (addr, job.target_provider())
+            && addresses(provider, call.cx).len() > 1
         {
             let (host, port) = provider.next_hop();
             call.cx.upstreams.names.has_answered(host, port, addr);
@@ -45,8 +41,8 @@ impl Attempting {
         Effect::Send(provider)
     }
 
-    /// A dial has failed: tries the next address of the host, or waits for the other dial, and otherwise fails the
-    /// attempt. The connection is closed already.
+    /// A dial has failed: tries the next address of the host, or waits for the other dials. If all known addresses have
+    /// failed, waits for new ones, and otherwise fails the attempt. The connection is closed already.
     pub(super) fn dial_failed(
         mut self,
         job: &mut RequestJob,
@@ -54,61 +50,71 @@ impl Attempting {
         why: DialError,
         call: &mut DriverCall,
     ) -> NextStep {
-        let Dials { newest, earlier } = self.stage.dials();
-        if newest.is_some_and(|newest| newest != id) {
-            self.stage = AttemptStage::Dialing(Dials { newest, earlier: None });
+        let mut dials = self.stage.take_dials();
+        let is_newest = dials.list.last().is_some_and(|(newest, _)| *newest == id);
+        dials.remove(id);
+        let goes_on = !dials.list.is_empty();
+        if !is_newest {
+            self.stage = AttemptStage::Dialing(dials);
             return self.goes_on(Effect::Nothing);
         }
-        let earlier = earlier.filter(|(earlier, _)| *earlier != id);
-        self.stage = AttemptStage::Dialing(Dials { newest: None, earlier });
-        if matches!(why, DialError::Connect(_)) && next_address(job, call.cx) {
-            return self.dial_again(job, call);
+        if let DialError::Connect(why) = why {
+            if next_address(job, &dials.tried, call.cx).is_some() {
+                return self.dial_again(dials, job, call);
+            }
+            let until = connect_until(job);
+            if !goes_on && call.cx.now.mono < until && ask_again(job, call.cx) {
+                dials.unreached = Some(why);
+                (self.stage, self.by) = (AttemptStage::Dialing(dials), until);
+                return self.goes_on(Effect::Rearm);
+            }
         }
-        match earlier.is_some() {
+        self.stage = AttemptStage::Dialing(dials);
+        match goes_on {
             true => self.goes_on(Effect::Rearm),
             false => self.failed(job, Fault::from(FaultKind::Dial(why)), false, call),
         }
     }
 
-    /// A dial takes long: the next address is tried while the slow dial continues.
-    pub(super) fn dial_late(mut self, dials: Dials, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
-        let Dials { newest, earlier } = dials;
-        let timeout = job.target().map_or_else(Default::default, |target| target.limits.connect_timeout);
-        let (order, until) = (job.attempt.addresses.order(), job.attempt.begun.after(timeout));
-        if until <= call.cx.now.mono {
-            return self.failed(job, Fault::from(FaultKind::ConnectTimeout), false, call);
+    /// A dial takes long: the next address is tried while the slow dials continue.
+    pub(super) fn dial_late(mut self, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
+        let (mut dials, until) = (self.stage.take_dials(), connect_until(job));
+        if until > call.cx.now.mono && next_address(job, &dials.tried, call.cx).is_some() {
+            if let Some(slow) = dials.make_room() {
+                call.out.release(slow, false);
+            }
+            return self.dial_again(dials, job, call);
         }
-        if !next_address(job, call.cx) {
+        let unreached = dials.unreached;
+        (self.stage, self.by) = (AttemptStage::Dialing(dials), until);
+        if until > call.cx.now.mono {
             // Fewer addresses are known than when it began.
-            self.by = until;
             return self.goes_on(Effect::Rearm);
         }
-        let slow = earlier.or(newest.map(|newest| (newest, order)));
-        self.stage = AttemptStage::Dialing(Dials { newest: None, earlier: slow });
-        if let (Some(_), Some(newest)) = (earlier, newest) {
-            call.out.release(newest, false);
-        }
-        self.dial_again(job, call)
+        let kind = unreached.map_or(FaultKind::ConnectTimeout, unreachable);
+        // The next attempt may find another address.
+        ask_again(job, call.cx);
+        self.failed(job, Fault::from(kind), false, call)
     }
 
     /// The host's addresses are known, or their lookup has failed.
     pub(super) fn resolved(
-        self,
+        mut self,
         job: &mut RequestJob,
         failed: Option<&'static str>,
         call: &mut DriverCall,
     ) -> NextStep {
-        match failed {
-            Some(why) => {
-                let fault = job.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
-                self.failed(job, fault, false, call)
-            }
-            None => self.dial_again(job, call),
-        }
+        let mut dials = self.stage.take_dials();
+        let kind = match (dials.unreached.take(), failed) {
+            (Some(why), _) if next_address(job, &dials.tried, call.cx).is_none() => unreachable(why),
+            (None, Some(why)) => job.target_provider().map_or(FaultKind::Name(why), |provider| nameless(provider, why)),
+            _ => return self.dial_again(dials, job, call),
+        };
+        self.failed(job, Fault::from(kind), false, call)
     }
 
-    fn dial_again(mut self, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
-        match job.connect(Some(self.stage.dials()), call.cx) {
+    fn dial_again(mut self, dials: Box<Dials>, job: &mut RequestJob, call: &mut DriverCall) -> NextStep {
+        match job.connect(Some(dials), call.cx) {
             Ok((stage, by, effect)) => {
                 (self.stage, self.by) = (stage, by);
                 self.goes_on(effect)
@@ -122,7 +128,7 @@ impl RequestJob {
     /// Connection for the present target; a new one, not a kept one, if it is dialed `again`.
     pub(super) fn connect(
         &mut self,
-        again: Option<Dials>,
+        again: Option<Box<Dials>>,
         cx: &mut Cx,
     ) -> Result<(AttemptStage, Mono, Effect), Box<Fault>> {
         let Some((_, target, provider)) = self.route() else {
@@ -139,57 +145,70 @@ impl RequestJob {
         {
             return Ok((AttemptStage::Open(kept), Mono::NEVER, Effect::Send(kept)));
         }
-        let (timeout, now, mut tried) = (target.limits.connect_timeout, cx.now.mono, self.attempt.addresses);
-        let until = self.attempt.begun.after(timeout);
+        let (now, mut dials) = (cx.now.mono, again.unwrap_or_default());
+        let until = self.attempt.begun.after(target.limits.connect_timeout);
         let (host, port) = provider.next_hop();
-        let answered = if tried.order() == 0 { cx.upstreams.names.answered(host, port) } else { None };
-        let known = addresses(provider, cx);
-        if tried.order() == 0 {
-            let lead = known.iter().position(|addr| Some(*addr) == answered).unwrap_or(0);
-            tried.0 = u8::try_from(lead << 2).unwrap_or(0);
-        }
-        let Some(addr) = tried.address(tried.order(), known) else {
+        let Some((addr, left)) = next_address(self, &dials.tried, cx) else {
             return match cx.upstreams.names.is_asked(host, port) {
                 Ok(()) => Ok((AttemptStage::Resolving, until, Effect::Rearm)),
-                Err(why) => Err(Box::new(nameless(provider, why))),
+                Err(why) => Err(Box::new(Fault::from(nameless(provider, why)))),
             };
         };
-        let tries = known.len().min(ADDRESSES_TRIED_MAX);
-        let late = match usize::from(tried.order()) + 1 < tries {
-            true => until.min(now.after(ADDRESS_WAIT.min(timeout / tries as u32))),
-            false => until,
+        let late = match left {
+            1 => until,
+            _ => now.after(ADDRESS_WAIT.min(Duration::from_micros(until.micros_since(now) / left))),
         };
-        let until = if tries > 1 { until } else { Mono::NEVER };
-        let dial = Dial { provider: target.provider, addr, authority: provider.authority, present, until };
-        self.attempt.addresses = tried;
+        dials.tried.push(addr);
+        let closes = if left > 1 || dials.tried.len() > 1 { until } else { Mono::NEVER };
+        let dial = Dial { provider: target.provider, addr, authority: provider.authority, present, until: closes };
         // The name of the connection comes with `dialing`.
-        let dials = Dials { newest: None, earlier: again.and_then(|dials| dials.earlier) };
         Ok((AttemptStage::Dialing(dials), late, Effect::Dial(dial)))
     }
 }
 
-/// Selects the next address of the host; false if none is left.
-fn next_address(job: &mut RequestJob, cx: &mut Cx) -> bool {
-    let known = job.target_provider().map_or(0, |provider| addresses(provider, cx).len());
-    let tried = &mut job.attempt.addresses;
-    let is_left = usize::from(tried.order()) + 1 < known.min(ADDRESSES_TRIED_MAX);
-    tried.0 += u8::from(is_left);
-    is_left
+/// The address that is tried next, and the number of untried ones: first the one that answered last, then IPv6 and
+/// IPv4 in turns (RFC 8305 section 4).
+fn next_address(job: &RequestJob, tried: &[SocketAddr], cx: &mut Cx) -> Option<(SocketAddr, u64)> {
+    let provider = job.target_provider()?;
+    let (host, port) = provider.next_hop();
+    let answered = cx.upstreams.names.answered(host, port);
+    let known = addresses(provider, cx);
+    let untried = || known.iter().filter(|addr| !tried.contains(addr));
+    let is_preferred = |addr: &&SocketAddr| match tried.last() {
+        None => Some(**addr) == answered,
+        Some(last) => addr.is_ipv6() != last.is_ipv6(),
+    };
+    let next = untried().find(is_preferred).or_else(|| untried().next())?;
+    Some((*next, untried().count() as u64))
+}
+
+/// End of `connect_timeout` of the present attempt.
+fn connect_until(job: &RequestJob) -> Mono {
+    job.attempt.begun.after(job.target().map_or(Duration::ZERO, |target| target.limits.connect_timeout))
+}
+
+/// Has the name of the host looked up again, since its known addresses have failed. True if an answer is expected.
+fn ask_again(job: &RequestJob, cx: &mut Cx) -> bool {
+    let Some(provider) = job.target_provider().filter(|one| one.addresses.is_empty()) else { return false };
+    let (host, port) = provider.next_hop();
+    cx.upstreams.names.renew(host, port, cx.now.mono, &mut cx.commands.actions)
 }
 
 /// The known addresses of a provider's host; starts a lookup when one is due.
 fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
-    match provider.addresses.is_empty() {
-        false => &provider.addresses,
-        true => {
-            let (host, port) = provider.next_hop();
-            cx.upstreams.names.look_up(host, port, cx.now.mono, &mut cx.commands.actions)
-        }
+    if !provider.addresses.is_empty() {
+        return &provider.addresses;
     }
+    let (host, port) = provider.next_hop();
+    cx.upstreams.names.look_up(host, port, cx.now.mono, &mut cx.commands.actions)
+}
+
+/// The known addresses cannot be reached.
+fn unreachable(why: &'static str) -> FaultKind {
+    FaultKind::Dial(DialError::Connect(why))
 }
 
 /// The host to connect to has no address.
-fn nameless(provider: &Provider, why: &'static str) -> Fault {
-    let why = if provider.proxy.is_some() { "no address of the proxy" } else { why };
-    Fault::from(FaultKind::Name(why))
+fn nameless(provider: &Provider, why: &'static str) -> FaultKind {
+    FaultKind::Name(if provider.proxy.is_some() { "no address of the proxy" } else { why })
 }

@@ -277,7 +277,7 @@ impl State {
     pub(crate) fn awaits_dial(&self, provider: ProviderId) -> bool {
         match self {
             State::Attempting(Attempting { stage: AttemptStage::Dialing(dials), .. }) => {
-                dials.newest == Some(provider) || dials.earlier.is_some_and(|(earlier, _)| earlier == provider)
+                dials.list.iter().any(|(id, _)| *id == provider)
             }
             _ => false,
         }
@@ -286,14 +286,14 @@ impl State {
     /// The connection that [`super::Effect::Dial`] asked for has this name.
     pub(crate) fn dialing(&mut self, provider: ProviderId) {
         if let State::Attempting(Attempting { stage: AttemptStage::Dialing(dials), .. }) = self {
-            dials.newest = Some(provider);
+            dials.list.extend(dials.tried.last().map(|addr| (provider, *addr)));
         }
     }
 
     /// The connection that carries the request.
     pub(crate) fn provider(&self) -> Option<ProviderId> {
         match self {
-            State::Attempting(attempting) => attempting.stage.provider(),
+            State::Attempting(attempting) => attempting.stage.providers().last(),
             State::Answering(answering) => answering.provider,
             _ => None,
         }
@@ -352,11 +352,17 @@ impl State {
 
     /// True if it waits for the addresses of this host.
     pub(crate) fn awaits_name(&self, job: &RequestJob, host: &str, port: u16) -> bool {
-        let State::Attempting(Attempting { stage: AttemptStage::Resolving, .. }) = self else { return false };
-        job.target_provider().is_some_and(|provider| {
-            let (hop, at) = provider.next_hop();
-            **hop == *host && at == port
-        })
+        let State::Attempting(Attempting { stage, .. }) = self else { return false };
+        let awaits = match stage {
+            AttemptStage::Resolving => true,
+            AttemptStage::Dialing(dials) => dials.unreached.is_some(),
+            _ => false,
+        };
+        awaits
+            && job.target_provider().is_some_and(|provider| {
+                let (hop, at) = provider.next_hop();
+                **hop == *host && at == port
+            })
     }
 
     /// True if it waits for the secret of this origin.

@@ -15,7 +15,7 @@ use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, Hold, Lease, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::Ipv6Addr;
 
 /// A request, without the state that it is in.
 #[derive(Debug)]
@@ -142,7 +142,6 @@ pub(crate) struct Attempt {
     pub(super) attempts: u8,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
-    pub(super) addresses: TriedAddresses,
     /// Attempts on kept connections that turned out to be closed, which are free; see [`Attempt::free`].
     pub(super) stale: u8,
     /// A refused secret was read again for this request; this happens once.
@@ -293,29 +292,12 @@ impl Request {
     }
 }
 
-/// Addresses of a target's host tried so far, in two bits; above them the index of the one that was first.
-#[derive(Copy, Clone, Default, Debug)]
-pub(super) struct TriedAddresses(pub(super) u8);
-
-impl TriedAddresses {
-    /// Addresses tried before the present one.
-    pub(super) fn order(self) -> u8 {
-        self.0 & 3
-    }
-
-    /// The address that is tried after this many others.
-    pub(super) fn address(self, order: u8, known: &[SocketAddr]) -> Option<SocketAddr> {
-        known.get((usize::from(self.0 >> 2) + usize::from(order)) % known.len().max(1)).copied()
-    }
-}
-
 impl Default for Attempt {
     fn default() -> Attempt {
         Attempt {
             target: 0,
             attempts: 0,
             tried: 0,
-            addresses: TriedAddresses::default(),
             stale: 0,
             renewed: false,
             opened: false,

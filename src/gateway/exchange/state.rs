@@ -7,7 +7,7 @@ use super::fault::Fault;
 use super::job::{Attempt, RequestJob, RequestNotes};
 use super::request::{Identified, Request};
 use crate::base::buf::Buf;
-use crate::base::limits::LOOKUP_TIMEOUT;
+use crate::base::limits::{DIALS_MAX, LOOKUP_TIMEOUT};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, SseStream};
 use crate::gateway::budget::Promise;
@@ -20,6 +20,7 @@ use crate::policy::meter::Lease;
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::Usage;
 use crate::wire::head::RequestHead;
+use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 
 /// The outgoing form of a request, which is used again.
@@ -89,41 +90,63 @@ pub(crate) struct Attempting {
 }
 
 /// Progress of an attempt.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) enum AttemptStage {
     /// The host's addresses are awaited.
     Resolving,
     /// Another secret is awaited.
     Renewing,
-    /// A connection is dialed, or two.
-    Dialing(Dials),
+    /// Connections are dialed, or all dials have failed and other addresses are awaited.
+    Dialing(Box<Dials>),
     /// The request is written, or its answer awaited.
     Open(ProviderId),
 }
 
 impl AttemptStage {
-    /// The dials under way.
-    pub(super) fn dials(self) -> Dials {
-        if let AttemptStage::Dialing(dials) = self { dials } else { Dials { newest: None, earlier: None } }
+    /// The connections that are used or dialed.
+    pub(super) fn providers(&self) -> impl Iterator<Item = ProviderId> {
+        let (dials, open) = match self {
+            AttemptStage::Resolving | AttemptStage::Renewing => (None, None),
+            AttemptStage::Dialing(dials) => (Some(dials), None),
+            AttemptStage::Open(provider) => (None, Some(*provider)),
+        };
+        dials.into_iter().flat_map(|dials| &dials.list).map(|(id, _)| *id).chain(open)
     }
 
-    /// The connection that is used or dialed.
-    pub(super) fn provider(self) -> Option<ProviderId> {
-        match self {
-            AttemptStage::Resolving | AttemptStage::Renewing => None,
-            AttemptStage::Dialing(Dials { newest, earlier }) => newest.or(earlier.map(|(earlier, _)| earlier)),
-            AttemptStage::Open(provider) => Some(provider),
+    /// Takes the dials under way.
+    pub(super) fn take_dials(&mut self) -> Box<Dials> {
+        match std::mem::replace(self, AttemptStage::Resolving) {
+            AttemptStage::Dialing(dials) => dials,
+            other => {
+                *self = other;
+                Box::default()
+            }
         }
     }
 }
 
-/// The dials of an attempt. Both end with it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+/// The dials of an attempt. All end with it.
+#[derive(Default, Debug)]
 pub(crate) struct Dials {
-    /// Dial to the present address; `None` once it has failed, and before it has a handle.
-    pub(super) newest: Option<ProviderId>,
-    /// An earlier, slow dial, and how many addresses were tried before its own.
-    pub(super) earlier: Option<(ProviderId, u8)>,
+    /// Those under way, in the order of their beginning, at most [`DIALS_MAX`].
+    pub(super) list: Vec<(ProviderId, SocketAddr)>,
+    /// Addresses tried, the present one last.
+    pub(super) tried: Vec<SocketAddr>,
+    /// Why the last of the known addresses cannot be reached: other addresses are awaited.
+    pub(super) unreached: Option<&'static str>,
+}
+
+impl Dials {
+    /// Removes a dial. Returns its address.
+    pub(super) fn remove(&mut self, id: ProviderId) -> Option<SocketAddr> {
+        let at = self.list.iter().position(|(own, _)| *own == id)?;
+        Some(self.list.remove(at).1)
+    }
+
+    /// Removes the second dial if there is no room for another; the first has waited longest, and continues.
+    pub(super) fn make_room(&mut self) -> Option<ProviderId> {
+        (self.list.len() == DIALS_MAX).then(|| self.list.remove(1).0)
+    }
 }
 
 /// An answer arrives.

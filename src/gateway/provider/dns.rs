@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Age from which an answer is refreshed, while it is still used.
 const REFRESH: Duration = Duration::from_secs(60);
-/// Minimum pause before a failed look-up is repeated.
+/// Minimum pause before a look-up is repeated that failed, or whose addresses failed.
 const RETRY: Duration = Duration::from_secs(2);
 /// Maximum number of addresses per host.
 const ADDRESSES_MAX: usize = 16;
@@ -19,13 +19,24 @@ struct HostEntry {
     host: Arc<str>,
     port: u16,
     addrs: Vec<SocketAddr>,
-    /// The address that answered when another one did not.
+    /// The address that answered last, if there was a choice.
     answered: Option<SocketAddr>,
     ask_after: Mono,
+    /// When the resolver answered last.
+    told: Mono,
     /// True while the resolver works on it.
     asked: bool,
     /// Reason of the last failed lookup.
     why: &'static str,
+}
+
+impl HostEntry {
+    /// Requests a look-up, unless one is under way.
+    fn ask(&mut self, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.asked, true) {
+            actions.push(Action::Resolve { host: self.host.clone(), port: self.port });
+        }
+    }
 }
 
 /// Hosts and ports of the configuration; few, so a linear search suffices.
@@ -43,14 +54,21 @@ impl HostNames {
         now: Mono,
         actions: &mut Vec<Action>,
     ) -> &[SocketAddr] {
-        let index = self.index_of(host, port);
-        let entry = &mut self.entries[index];
+        let entry = self.entry(host, port);
         if now >= entry.ask_after {
-            entry.ask_after = now.after(if entry.addrs.is_empty() { RETRY } else { REFRESH });
-            entry.asked = true;
-            actions.push(Action::Resolve { host: host.clone(), port });
+            entry.ask(actions);
         }
         &entry.addrs
+    }
+
+    /// All known addresses of `host` have failed: requests a look-up, unless the last answer is recent. True if an
+    /// answer is expected.
+    pub(crate) fn renew(&mut self, host: &Arc<str>, port: u16, now: Mono, actions: &mut Vec<Action>) -> bool {
+        let entry = self.entry(host, port);
+        if entry.ask_after != Mono::NEVER && now >= entry.told.after(RETRY) {
+            entry.ask(actions);
+        }
+        entry.asked
     }
 
     /// Handles a resolver's answer; a failed look-up keeps the known addresses.
@@ -61,9 +79,8 @@ impl HostNames {
         addrs: Result<Vec<SocketAddr>, &'static str>,
         now: Mono,
     ) {
-        let index = self.index_of(host, port);
-        let entry = &mut self.entries[index];
-        entry.asked = false;
+        let entry = self.entry(host, port);
+        (entry.asked, entry.told) = (false, now);
         match addrs {
             Ok(mut addrs) => {
                 addrs.truncate(ADDRESSES_MAX);
@@ -77,10 +94,13 @@ impl HostNames {
         }
     }
 
-    fn index_of(&mut self, host: &Arc<str>, port: u16) -> usize {
-        if let Some(index) = self.entries.iter().position(|e| e.port == port && e.host == *host) {
-            return index;
-        }
+    fn entry(&mut self, host: &Arc<str>, port: u16) -> &mut HostEntry {
+        let known = self.entries.iter().position(|e| e.port == port && e.host == *host);
+        let index = known.unwrap_or_else(|| self.add(host, port));
+        &mut self.entries[index]
+    }
+
+    fn add(&mut self, host: &Arc<str>, port: u16) -> usize {
         // A literal address never needs a resolver.
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         let (addrs, ask_after) = match literal {
@@ -93,28 +113,27 @@ impl HostNames {
             addrs,
             answered: None,
             ask_after,
+            told: Mono(0),
             asked: false,
             why: "",
         });
         self.entries.len() - 1
     }
 
-    /// The address of `host` that answered when the first one did not.
+    /// The address of `host` that answered last.
     pub(crate) fn answered(&self, host: &Arc<str>, port: u16) -> Option<SocketAddr> {
         self.entries.iter().find(|entry| entry.port == port && entry.host == *host)?.answered
     }
 
     /// Records that this address of `host` is tried first from now on.
     pub(crate) fn has_answered(&mut self, host: &Arc<str>, port: u16, addr: SocketAddr) {
-        let index = self.index_of(host, port);
-        self.entries[index].answered = Some(addr);
+        self.entry(host, port).answered = Some(addr);
     }
 
     /// Checks if an answer is expected. If not, waiting for addresses is useless: returns why the last look-up failed,
     /// for the log.
     pub(crate) fn is_asked(&mut self, host: &Arc<str>, port: u16) -> Result<(), &'static str> {
-        let index = self.index_of(host, port);
-        let entry = &self.entries[index];
+        let entry = self.entry(host, port);
         if entry.asked { Ok(()) } else { Err(entry.why) }
     }
 }
@@ -123,32 +142,81 @@ impl HostNames {
 mod tests {
     use super::*;
 
+    const HOST_PORT: u16 = 443;
+
+    struct Rig {
+        names: HostNames,
+        actions: Vec<Action>,
+        host: Arc<str>,
+    }
+
+    fn rig(host: &str) -> Rig {
+        Rig { names: HostNames::default(), actions: Vec::new(), host: host.into() }
+    }
+
+    fn addr(text: &str) -> SocketAddr {
+        SocketAddr::new(text.parse().unwrap(), HOST_PORT)
+    }
+
+    impl Rig {
+        fn addrs(&mut self, now: Mono) -> Vec<SocketAddr> {
+            self.names.look_up(&self.host, HOST_PORT, now, &mut self.actions).to_vec()
+        }
+
+        fn learn(&mut self, addrs: Result<&[&str], &'static str>, now: Mono) {
+            let addrs = addrs.map(|addrs| addrs.iter().map(|text| addr(text)).collect());
+            self.names.learned(&self.host.clone(), HOST_PORT, addrs, now);
+        }
+
+        fn renew(&mut self, now: Mono) -> bool {
+            self.names.renew(&self.host.clone(), HOST_PORT, now, &mut self.actions)
+        }
+    }
+
     #[test]
     fn literal_address_is_never_resolved() {
-        let (mut names, mut actions) = (HostNames::default(), Vec::new());
-        let found = names.look_up(&Arc::from("127.0.0.1"), 80, Mono(5), &mut actions).to_vec();
-        assert_eq!((found.len(), actions.len()), (1, 0));
-        assert_eq!(names.look_up(&Arc::from("[::1]"), 80, Mono(5), &mut actions).len(), 1);
+        for host in ["127.0.0.1", "[::1]"] {
+            let mut rig = rig(host);
+            assert_eq!(rig.addrs(Mono(5)).len(), 1);
+            assert!(!rig.renew(Mono(0).after(REFRESH)) && rig.actions.is_empty());
+        }
     }
 
     #[test]
     fn a_failed_refresh_keeps_the_last_good_answer() {
-        let (mut names, mut actions) = (HostNames::default(), Vec::new());
-        let host: Arc<str> = Arc::from("api.example");
-        assert!(names.look_up(&host, 443, Mono(0), &mut actions).is_empty());
-        assert!(names.look_up(&host, 443, Mono(1), &mut actions).is_empty());
-        assert_eq!(actions.len(), 1, "asked once, not at every request");
-        assert!(names.is_asked(&host, 443).is_ok());
-        names.learned(&host, 443, Err("no such name"), Mono(1));
-        assert!(names.look_up(&host, 443, Mono(2), &mut actions).is_empty());
-        assert_eq!(names.is_asked(&host, 443), Err("no such name"), "it is too early to ask again");
-        actions.truncate(1);
-        let addr: SocketAddr = "10.0.0.1:443".parse().unwrap();
-        names.learned(&host, 443, Ok(vec![addr]), Mono(2));
+        let mut rig = rig("api.example");
+        assert!(rig.addrs(Mono(0)).is_empty());
+        rig.learn(Err("no such name"), Mono(1));
+        assert!(rig.addrs(Mono(2)).is_empty());
+        let host = rig.host.clone();
+        assert_eq!(rig.names.is_asked(&host, HOST_PORT), Err("no such name"), "it is too early to ask again");
+        rig.learn(Ok(&["10.0.0.1"]), Mono(2));
         let later = Mono(2).after(REFRESH);
-        assert_eq!(names.look_up(&host, 443, later, &mut actions), [addr]);
-        assert_eq!(actions.len(), 2);
-        names.learned(&host, 443, Err("no such name"), later);
-        assert_eq!(names.look_up(&host, 443, later, &mut actions), [addr]);
+        assert_eq!(rig.addrs(later), [addr("10.0.0.1")]);
+        assert_eq!(rig.actions.len(), 2);
+        rig.learn(Err("no such name"), later);
+        assert_eq!(rig.addrs(later), [addr("10.0.0.1")]);
+    }
+
+    #[test]
+    fn a_host_has_one_lookup_at_a_time() {
+        let mut rig = rig("api.example");
+        for now in [Mono(0), Mono(0).after(RETRY), Mono(0).after(10 * REFRESH)] {
+            assert!(rig.addrs(now).is_empty() && rig.renew(now));
+            assert_eq!(rig.actions.len(), 1, "asked once until the answer arrives");
+        }
+    }
+
+    #[test]
+    fn failed_addresses_are_looked_up_again_at_most_every_two_seconds() {
+        let mut rig = rig("api.example");
+        rig.addrs(Mono(0));
+        rig.learn(Ok(&["10.0.0.1"]), Mono(0));
+        rig.actions.clear();
+        let later = Mono(0).after(RETRY);
+        assert!(!rig.renew(Mono(later.0 - 1)) && rig.actions.is_empty());
+        assert!(rig.renew(later) && rig.renew(later) && rig.actions.len() == 1);
+        rig.learn(Err("no answer from the name server"), later);
+        assert!(!rig.renew(later) && rig.actions.len() == 1);
     }
 }

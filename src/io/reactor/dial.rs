@@ -1,5 +1,5 @@
-//! Beginning and end of a connection: look-up, dial, a proxy's tunnel, TLS handshake, close; and reading at once. The
-//! parent module does the rest.
+//! Beginning and end of a connection: look-up, dial, a proxy's tunnel, TLS handshake, close; reading at once; and the
+//! check of the run queue. The parent module does the rest.
 
 use super::{Reactor, ReactorMessage, verb};
 use crate::base::limits;
@@ -25,7 +25,24 @@ impl<C: Core + 'static> Reactor<C> {
             && !link.has_more_to_do()
         {
             link.set(Flags::READ);
-            self.run_link(id);
+            // The link stays in the run queue if it is in it.
+            self.run_link(id, false);
+        }
+    }
+
+    /// Checks in a debug build that no wake-up is lost: each link that the core wants to read, and that may have bytes,
+    /// is in the run queue, once.
+    pub(super) fn check_queues(&mut self) {
+        let mut queued = 0;
+        for link in self.links.each().take(limits::LINKS_CHECKED) {
+            queued += usize::from(link.has(Flags::QUEUED));
+            let is_known = link.has(Flags::QUEUED.and(Flags::ERROR)) || self.links.find(link.conn()).is_none();
+            let is_lost = !is_known && link.may_read() && self.core.wants_read(link.conn());
+            assert!(!is_lost || self.core.dirty().contains(&link.conn()), "a wake-up was lost: {:?}", link.conn());
+        }
+        if self.links.len() <= limits::LINKS_CHECKED {
+            let waiting = self.run_queue.ids().filter(|id| self.links.has(*id)).count();
+            assert_eq!(waiting, queued, "a link is in the run queue twice");
         }
     }
 
@@ -170,6 +187,8 @@ impl<C: Core + 'static> Reactor<C> {
             Err(_) => return self.ended(id, Ending::Broken),
         };
         match header {
+            // The missing bytes will not arrive any more.
+            Ok(None) if link.has(Flags::HINT) => self.ended(id, Ending::Fin),
             Ok(None) => link.clear(Flags::READ),
             Ok(Some(header)) => {
                 link.clear(Flags::PREFACE);
@@ -269,23 +288,25 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Resolves a host. Literal addresses are answered at once; names go to the thread, which starts with the first of
-    /// them.
+    /// Resolves a host. Literal addresses are answered at once; names go to threads.
     pub(super) fn resolve(&mut self, host: Arc<str>, port: u16) {
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         if let Ok(ip) = literal {
             let addrs = Ok(vec![SocketAddr::new(ip, port)]);
             return self.replies.push(Reply::Named { host, port, addrs });
         }
-        if self.resolver.is_none() {
-            let mailbox = self.inbox.mailbox();
-            let tell = move |(host, port, addrs)| {
-                // A full box means that the loop is gone; then no answer is needed.
-                let _ = mailbox.send(ReactorMessage::Reply(Reply::Named { host, port, addrs }));
-            };
-            self.resolver = Resolver::start(tell).ok();
-        }
-        let asked = self.resolver.as_ref().is_some_and(|resolver| resolver.ask(host.clone(), port));
+        let mailbox = self.inbox.mailbox();
+        let resolver = self.resolver.get_or_insert_with(|| {
+            Resolver::new(move |(host, port, addrs)| {
+                let mut answer = ReactorMessage::Reply(Reply::Named { host, port, addrs });
+                // The core asks for a host again only after an answer.
+                while let Err(full) = mailbox.send(answer) {
+                    std::thread::sleep(limits::MAILBOX_PAUSE);
+                    answer = full;
+                }
+            })
+        });
+        let asked = resolver.ask(host.clone(), port);
         if !asked {
             self.replies.push(Reply::Named { host, port, addrs: Err("too many look-ups") });
         }

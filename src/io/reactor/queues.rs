@@ -100,6 +100,11 @@ impl RunQueue {
         next
     }
 
+    /// All queued links.
+    pub(super) fn ids(&self) -> impl Iterator<Item = Id<Link>> {
+        self.ready[self.served..].iter().chain(&self.bulk).chain(&self.shaking).copied()
+    }
+
     /// True if no link waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {

@@ -133,7 +133,8 @@ pub struct Provider {
     /// Path of a generation request: `/v1/chat/completions`, `/v1/messages`.
     pub path: String,
     /// IP addresses of the provider. With them, Tollgate does not resolve the host name. If an address does not answer
-    /// within 250 ms, Tollgate also tries the next address. Default: the host name is resolved.
+    /// within 250 ms, Tollgate also tries the next address, IPv6 and IPv4 in turns, and all of them within
+    /// `connect_timeout`. Default: the host name is resolved.
     ///
     /// Empty means look [`Provider::next_hop`] up; filled if that is an address.
     pub addresses: Vec<SocketAddr>,

@@ -1,13 +1,13 @@
 //! Providers that violate HTTP (RFC 9112) in ways that the simulated provider does not.
 
 use super::harness::{Harness, Setup, chat, chat_request, gauge, streamed, with};
-use super::process::wait_for;
+use super::process::{free_port, wait_for};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BODY: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
 
@@ -68,6 +68,35 @@ fn unresponsive_address_fails_no_request() {
     for _ in 0..3 {
         let answer = h.chat(&key, &with(chat("x"), "model", "odd"));
         assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
+}
+
+/// Four addresses refuse or are silent; one works.
+#[test]
+fn provider_is_reached_by_the_last_of_its_addresses() {
+    let (_listener, silent, _queue) = silent();
+    let at = upstream(|mut socket| {
+        if take(&mut socket).is_some() {
+            let _ = socket.write_all(good().replacen("\r\n", "\r\nconnection: close\r\n", 1).as_bytes());
+        }
+    });
+    let refuses = |host: &str| format!("{host}:{}", free_port());
+    for others in [["127.0.0.2", "127.0.0.3", "127.0.0.4", "[::1]"].map(refuses), [silent; 4].map(|at| at.to_string())]
+    {
+        let list = others.into_iter().chain([at.to_string()]).map(|at| format!("\"{at}\"")).collect::<Vec<_>>();
+        let more = format!(
+            "[[providers]]\nname = \"odd\"\nshape = \"chat\"\nbase_url = \"http://odd.test/v1\"\naddresses = [{}]\n\
+             [[models]]\nid = \"odd\"\ncontext = \"1M\"\ntargets = [{{ provider = \"odd\" }}]\n",
+            list.join(", ")
+        );
+        let h = Harness::start(&Setup { more, ..Setup::default() });
+        let key = h.key();
+        for seconds in [3, 1] {
+            let began = Instant::now();
+            let answer = h.chat(&key, &with(chat("x"), "model", "odd"));
+            assert_eq!(answer.status(), 200, "{}", answer.text());
+            assert!(began.elapsed() < Duration::from_secs(seconds), "{:?}", began.elapsed());
+        }
     }
 }
 

@@ -354,11 +354,20 @@ impl World {
                 // Pipelined requests continue in the next iteration of the event loop, which does not sleep.
                 let is_paused = self.ends.values().any(|end| self.gateway.is_paused(end.conn));
                 if !is_paused || !self.gateway.expire(self.now) {
-                    return Ok(());
+                    return self.loses_no_wakeup();
                 }
             }
         }
         Err("the gateway never becomes idle".to_string())
+    }
+
+    /// Checks that every connection is read that the gateway wants to read.
+    fn loses_no_wakeup(&self) -> Result<(), String> {
+        let is_lost = |end: &End| {
+            end.closed.is_none() && end.stopped && !end.waiting.is_empty() && self.gateway.wants_read(end.conn)
+        };
+        let lost = self.ends.iter().find(|(_, end)| is_lost(end));
+        lost.map_or(Ok(()), |(label, _)| Err(format!("a wake-up of {label} was lost")))
     }
 
     fn act(&mut self) -> Result<bool, String> {

@@ -74,6 +74,15 @@ impl Pipe {
         true
     }
 
+    /// True if the gateway wants to read bytes that a real event loop would not read.
+    pub fn is_lost(&self, gateway: &Gateway) -> bool {
+        self.closed.is_none()
+            && !self.told
+            && !self.wire.is_empty()
+            && self.stopped_at.is_some_and(|stopped_at| self.wire.len() <= stopped_at)
+            && gateway.wants_read(self.conn)
+    }
+
     /// Takes up to `most` bytes that the gateway has for this connection.
     pub fn take(&mut self, gateway: &mut Gateway, most: usize, now: Now) -> Vec<u8> {
         if self.closed.is_some() || (self.told && self.ending == Some(Ending::Broken)) {

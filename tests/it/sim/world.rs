@@ -570,14 +570,24 @@ impl World {
                 self.hand_over(running)?;
             }
             let actions = std::mem::take(self.gateway.actions());
-            if actions.is_empty() {
-                return Ok(());
+            if actions.is_empty() && self.gateway.dirty().is_empty() {
+                return self.loses_no_wakeup();
             }
             for action in actions {
                 self.perform(action)?;
             }
         }
         Err("the actions do not end".to_string())
+    }
+
+    /// Checks that every connection is read that the gateway wants to read.
+    fn loses_no_wakeup(&self) -> Result<(), String> {
+        let clients = self.clients.iter().map(|client| &client.pipe);
+        let mut pipes = clients.chain(self.providers.iter().map(|provider| &provider.pipe)).chain(&self.strangers);
+        match pipes.find(|pipe| pipe.is_lost(&self.gateway)) {
+            Some(pipe) => Err(format!("a wake-up of {:?} was lost", pipe.conn)),
+            None => Ok(()),
+        }
     }
 
     fn perform(&mut self, action: Action) -> Result<(), String> {
