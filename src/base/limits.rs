@@ -17,6 +17,8 @@ pub const TOOLS_MAX: usize = 4096;
 pub const TOOL_NAME_MAX: usize = 1024;
 /// Stop sequences of a translated request. Providers accept a few.
 pub const STOPS_MAX: usize = 1024;
+/// Bytes of the events of a stream that are held until the first content, so that another target can still answer.
+pub const PREFACE_MAX: usize = 16 * 1024;
 /// Bytes of a member that is rewritten for a provider with the client's own API: `include`, `stream_options`.
 pub const REWRITTEN_MAX: usize = 64 * 1024;
 /// Members of a request's top-level object that the scanner visits. A body with more is refused.

@@ -223,6 +223,12 @@ impl Convert {
         self.translation.stopped
     }
 
+    /// True unless all output so far is the opening of a text that a required tool's call stands for.
+    pub(super) fn shows(&self) -> bool {
+        let Translation { json_slot, relayed, stopped, .. } = &self.translation;
+        json_slot.is_none() || *stopped || relayed.tokens() > 0
+    }
+
     /// Handles a stream that ended without its formal end: writes that end if nothing else is missing.
     pub(super) fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.translation.stopped {

@@ -12,7 +12,7 @@ use crate::wire::{ModelEndpoint, Shape};
 pub struct ErrorText {
     /// Message as the upstream sent it, at most [`ERROR_BODY_MAX`] characters; empty if there is none.
     pub message: String,
-    /// Machine-readable type, if any.
+    /// Machine-readable type, if any: the reason in the details of an error of Google.
     pub kind: Option<String>,
     /// Machine-readable code, if any: a word, or a number in digits.
     pub code: Option<String>,
@@ -35,9 +35,10 @@ impl ErrorText {
             json::ValueKind::Number => Some(String::from_utf8_lossy(value.bytes()).into_owned()),
             _ => cut(value),
         };
+        let reason = || member("details")?.items().find_map(|one| one.get("reason"));
         ErrorText {
             message: message.and_then(cut).unwrap_or_default(),
-            kind: member("type").and_then(cut),
+            kind: member("type").or_else(reason).and_then(cut),
             code: member("code").and_then(number),
             param: member("param").and_then(cut),
         }

@@ -5,6 +5,7 @@
 //! them. `requests`, `convert` and `replies` translate requests, streams and complete answers; `rewrite` and `tap` pass
 //! them on within one format.
 
+mod account;
 mod answer;
 pub mod capabilities;
 pub mod carrier;
@@ -34,6 +35,7 @@ mod template;
 pub mod tokens;
 pub mod usage;
 
+pub use account::{is_of_account, is_too_large};
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
 pub use chat::signature::is_required as requires_signatures;

@@ -5,6 +5,7 @@
 //! gateway's relay, which does not distinguish the two.
 
 mod halves;
+mod preface;
 
 use super::answer::{Broken, Destination, Frame, Rejected, ResponseIdentity, StreamFault};
 use super::convert::{Convert, write_failure, write_opening};
@@ -18,6 +19,7 @@ use crate::base::buf::{Buf, Pool};
 use crate::wire::json;
 use crate::wire::sse::{Event, Splitter};
 use crate::wire::{ModelEndpoint, Shape};
+use preface::Progress;
 use std::num::{NonZeroU16, NonZeroU32};
 
 /// Result of one [`SseStream::feed`].
@@ -36,14 +38,15 @@ pub struct SseStream {
     splitter: Splitter,
     /// The current event, if incomplete; empty while events arrive whole.
     held: Buf,
+    /// What the client gets of the events before the first content: another upstream may still answer instead.
+    preface: Buf,
     /// Maximum bytes of one event.
     max_event: u32,
     /// Position in the last call's output at which the end of the stream begins; see [`SseStream::end_at`].
     end_at: Option<NonZeroU32>,
     /// Data events so far.
     pub seen: u32,
-    /// Part of the answer has been written.
-    begun: bool,
+    progress: Progress,
     /// The first half of a UTF-16 surrogate pair, until the second half arrives.
     half: Option<NonZeroU16>,
     inner: EventHandler,
@@ -84,14 +87,14 @@ impl SseStream {
     }
 
     fn new(max_event: usize, inner: EventHandler) -> SseStream {
-        let (splitter, held) = (Splitter::new(), Buf::default());
         SseStream {
-            splitter,
-            held,
+            splitter: Splitter::new(),
+            held: Buf::default(),
+            preface: Buf::default(),
             max_event: bound(max_event),
             end_at: None,
             seen: 0,
-            begun: false,
+            progress: Progress::default(),
             half: None,
             inner,
         }
@@ -102,8 +105,8 @@ impl SseStream {
     pub fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool, max_event: usize) {
         debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
-        (self.max_event, self.end_at, self.seen, self.begun) = (bound(max_event), None, 0, false);
-        self.half = None;
+        (self.max_event, self.end_at, self.seen) = (bound(max_event), None, 0);
+        (self.half, self.progress) = (None, Progress::default());
         match &mut self.inner {
             EventHandler::Same(tap) => tap.restart(endpoint, show_usage),
             EventHandler::Translated(_) => self.inner = EventHandler::Same(Tap::new(endpoint, show_usage)),
@@ -119,6 +122,8 @@ impl SseStream {
 
     /// Continues after `events` events were sent while the upstream was silent; see [`opening`].
     pub fn resume(&mut self, events: u16, created: u64) {
+        // Heartbeats may be numbered, so those of the upstream are held, too.
+        self.progress.opened = true;
         match &mut self.inner {
             EventHandler::Same(tap) => tap.resume(events),
             EventHandler::Translated(convert) => convert.resume(u64::from(events), created),
@@ -143,16 +148,19 @@ impl SseStream {
     }
 
     /// Appends a heartbeat, which keeps proxies and the client from closing the connection. Returns the number of
-    /// events of a response sent so far.
-    pub fn heartbeat(&mut self, shape: Shape, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+    /// events of a response sent so far; `sent`: those before this stream.
+    pub fn heartbeat(&mut self, shape: Shape, sent: u16, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         let events = match &mut self.inner {
-            EventHandler::Same(tap) => tap.heartbeat(out),
+            // An event of Tollgate's own would have a number behind those of the events that are held.
+            _ if !self.preface.is_empty() => None,
+            EventHandler::Same(_) if !self.progress.begun => None,
+            EventHandler::Same(tap) => tap.keepalive(out),
             EventHandler::Translated(convert) => convert.heartbeat(me, out),
         };
         if events.is_none() {
             heartbeat(shape, out);
         }
-        u16::try_from(events.unwrap_or(0)).unwrap_or(u16::MAX)
+        events.map_or(sent, |events| u16::try_from(events).unwrap_or(u16::MAX))
     }
 
     /// True if upstream and client have the same format.
@@ -168,7 +176,9 @@ impl SseStream {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Fed, StreamFault> {
+        let from = self.take_preface(out);
         let fed = self.take(data, pool, me, out);
+        self.hold_preface(from, fed.is_err(), pool, out);
         if let EventHandler::Translated(convert) = &mut self.inner {
             convert.charge(pool);
         }
@@ -193,7 +203,7 @@ impl SseStream {
     /// Relays an event at the front of `buf` that matches the template; returns its length.
     #[inline]
     fn alike(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-        if !self.begun || !self.splitter.is_between() {
+        if !self.progress.begun || !self.splitter.is_between() {
             return None;
         }
         let len = self.inner.event_like(&buf[..buf.len().min(self.max_event as usize)], out)?;
@@ -238,6 +248,13 @@ impl SseStream {
     /// Handles the end of the body, or the end of the wait for a missing end. Writes the formal end if a finish reason
     /// has arrived; returns [`StreamFault::Incomplete`] if the answer itself is cut off.
     pub fn end(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        let from = self.take_preface(out);
+        let ended = self.end_of(pool, me, out);
+        self.hold_preface(from, ended.is_err(), pool, out);
+        ended
+    }
+
+    fn end_of(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         let begin = place(out.len());
         self.end_at = self.end_at.or(begin).min(begin);
         let mut held = std::mem::take(&mut self.held);
@@ -327,19 +344,20 @@ impl SseStream {
     /// Bytes of pool storage for the current event and for the bytes held in addition.
     pub fn capacity(&self) -> usize {
         let beside = if let EventHandler::Translated(convert) = &self.inner { convert.charged() } else { 0 };
-        self.held.capacity() + beside
+        self.held.capacity() + self.preface.capacity() + beside
     }
 
     /// Bytes that [`SseStream::feed`] with `bytes` may add to the held bytes and to the output.
     pub fn growth(&self, bytes: usize) -> usize {
         let (held, storage) = (self.held.len(), self.held.capacity());
         let beside = if self.keeps_shape() { 0 } else { bytes };
-        bytes + beside + if held + bytes <= storage { 0 } else { storage.max(bytes) }
+        bytes + beside + 2 * self.preface.len() + if held + bytes <= storage { 0 } else { storage.max(bytes) }
     }
 
     /// Drops the current event and returns its storage.
     pub fn release(&mut self, pool: &mut Pool) {
         self.held.release(pool);
+        self.preface.release(pool);
         if let EventHandler::Translated(convert) = &mut self.inner {
             convert.release(pool);
         }
@@ -375,7 +393,7 @@ impl SseStream {
                 }
                 other => other?,
             };
-            self.opens(life, before, out);
+            self.progress.event(&self.inner, (life, frame.data), before, out);
             *events += u32::from(life);
             self.seen += u32::from(life);
             if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
@@ -396,21 +414,13 @@ impl SseStream {
         finish_event(&mut buf);
         let Some(event) = self.splitter.next(&buf) else { return Ok(()) };
         let before = out.len();
-        match self.inner.event(&frame(&self.splitter, &event, &buf), me, out) {
+        let frame = frame(&self.splitter, &event, &buf);
+        match self.inner.event(&frame, me, out) {
             // An incomplete event: the stream was cut off.
             Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
-            other => self.opens(other?, before, out),
+            other => self.progress.event(&self.inner, (other?, frame.data), before, out),
         }
         Ok(())
-    }
-
-    /// Writes the start of the stream only for a real event, so that the client's bytes do not depend on whether a
-    /// heartbeat arrived together with the first one.
-    fn opens(&mut self, life: bool, before: usize, out: &mut Vec<u8>) {
-        self.begun |= life && out.len() > before;
-        if !self.begun {
-            out.truncate(before);
-        }
     }
 }
 
@@ -431,6 +441,14 @@ impl EventHandler {
         match self {
             EventHandler::Same(tap) => tap.event_like(buf, out),
             EventHandler::Translated(convert) => convert.event_like(buf, out),
+        }
+    }
+
+    /// True if the client gets an event that was handled: it has content, or ends the answer.
+    fn shows(&self, data: &[u8]) -> bool {
+        match self {
+            EventHandler::Same(tap) => tap.shows(data),
+            EventHandler::Translated(convert) => convert.shows(),
         }
     }
 

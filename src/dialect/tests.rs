@@ -1,5 +1,6 @@
 //! Tests of the translation as a whole: the examples, a fixture for each known bug of other gateways, and properties.
 
+mod account;
 mod alike;
 mod answers;
 mod endings;

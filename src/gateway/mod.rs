@@ -150,8 +150,11 @@ impl Gateway {
     pub fn overlooked(&mut self, now: Now) -> usize {
         let driver = &mut self.driver;
         let (exchanges, breakers, setup) = (&driver.exchanges, &mut driver.cx.upstreams.breakers, &driver.cx.setup);
+        let keys = &driver.cx.access.keys;
         let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.state.is_queued());
-        queued.filter(|one| one.state.look_for_place(&one.job, breakers, setup, now.mono) == Look::Served).count()
+        let is_served =
+            |one: &&Exchange| one.state.look_for_place(&one.job, breakers, keys, setup, now.mono) == Look::Served;
+        queued.filter(is_served).count()
     }
 
     /// Counts everything currently in use.

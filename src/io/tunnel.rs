@@ -23,6 +23,15 @@ pub const CLOSED: &str = "proxy: closed without an answer";
 /// Error text for an answer that is not HTTP.
 const NO_HTTP: &str = "proxy: no answer in HTTP";
 
+/// Error text for bytes that no request has asked for: clients speak first in HTTP and TLS.
+const UNASKED: &str = "proxy: bytes behind its answer";
+
+/// Like [`answer`] for all bytes that have arrived: none may follow the answer, or they would be taken for that of the
+/// provider.
+pub fn all_of(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+    answer(bytes).and_then(|len| if len.is_some_and(|len| len < bytes.len()) { Err(UNASKED) } else { Ok(len) })
+}
+
 /// Returns the length of the answer, after which the tunnel begins; `Ok(None)` while bytes are missing; otherwise the
 /// reason that there is no tunnel. Only statuses are read: a good answer has no body, whatever its fields state.
 pub fn answer(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
@@ -76,6 +85,8 @@ mod tests {
             for end in 0..head.len() {
                 assert_eq!(answer(&head.as_bytes()[..end]), Ok(None), "{head}: {end}");
             }
+            assert_eq!(all_of(head.as_bytes()), Ok(Some(head.len())), "{head}");
+            assert_eq!(all_of(more.as_bytes()), Err(UNASKED), "{head}");
             assert_eq!(answer(more.as_bytes()), Ok(Some(head.len())), "{head}");
         }
     }

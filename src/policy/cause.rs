@@ -12,6 +12,8 @@ pub struct Cause {
     after: Option<(u64, &'static str)>,
 }
 
+const ACCOUNT: &str = "account";
+
 impl Cause {
     /// `kind: what`, or only `kind` if `what` is empty.
     pub const fn new(kind: &'static str, what: &'static str) -> Cause {
@@ -21,6 +23,11 @@ impl Cause {
     /// `status 401`.
     pub const fn status(status: u16) -> Cause {
         Cause { status: Some(status), ..Cause::new("status", "") }
+    }
+
+    /// `account: status 400`: the provider's account is at fault, whatever the status.
+    pub const fn account(status: u16) -> Cause {
+        Cause { status: Some(status), ..Cause::new(ACCOUNT, "status") }
     }
 
     /// Cause with the number of events or bytes that came before it.
@@ -40,7 +47,7 @@ impl Cause {
 
     /// True if a provider has refused the credential, whatever the request.
     pub fn is_of_credential(&self) -> bool {
-        matches!(self.status, Some(401..=403))
+        matches!(self.status, Some(401..=403)) || self.kind == ACCOUNT
     }
 
     /// Number that is equal for equal causes, whatever came before.
@@ -81,6 +88,7 @@ mod tests {
             (Cause::new("reset", "").after(3, "events"), "reset after 3 events"),
             (Cause::new("timeout", "idle").after(1, "events"), "timeout: idle after 1 event"),
             (Cause::status(401), "status 401"),
+            (Cause::account(400), "account: status 400"),
         ] {
             let mut out = Vec::new();
             cause.write(&mut out);

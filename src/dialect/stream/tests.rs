@@ -439,20 +439,32 @@ fn storage_is_returned_at_any_end() {
 /// Every stream under way holds one of these.
 #[test]
 fn stream_is_small() {
-    assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
+    assert!(size_of::<SseStream>() <= 232, "{}", size_of::<SseStream>());
 }
 
 /// Sends an event through a new stream; with `warm`, through one that has just read that event.
 fn one(shape: Shape, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Fed, StreamFault>) {
     let mut stream = SseStream::same(ModelEndpoint::generate(shape), true, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
-    let mut before = ObservedUsage::default();
-    if let Some(warm) = warm {
-        stream.feed(warm.as_bytes(), &mut pool, &ME, &mut out).unwrap();
-        before = stream.observed();
-        // Whether an event opens the stream does not depend on the template: both begin alike.
-        out.clear();
+    // Content, before which every event is held.
+    let content = match shape {
+        Shape::Chat => {
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c\"}]}}]}\n\n"
+        }
+        Shape::Messages => {
+            "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\
+             \"content_block\":{\"type\":\"tool_use\",\"id\":\"c\"}}\n\n"
+        }
+        Shape::Responses => {
+            "event: response.output_item.added\ndata: {\"type\":\"response.output_item.added\",\
+             \"item\":{\"type\":\"function_call\"}}\n\n"
+        }
+    };
+    for event in [content, warm.unwrap_or_default()] {
+        stream.feed(event.as_bytes(), &mut pool, &ME, &mut out).unwrap();
     }
+    out.clear();
+    let before = stream.observed();
     let result = stream.feed(event.as_bytes(), &mut pool, &ME, &mut out);
     let mut observed = stream.observed();
     observed.relayed_tokens -= before.relayed_tokens;
@@ -545,7 +557,7 @@ fn events_of_a_response_may_differ_in_their_numbers_and_padding() {
         stream.feed(event.as_bytes(), &mut pool, &ME, &mut out).unwrap();
     }
     out.clear();
-    stream.heartbeat(Shape::Responses, &ME, &mut out);
+    stream.heartbeat(Shape::Responses, 0, &ME, &mut out);
     assert!(String::from_utf8(out).unwrap().contains("\"sequence_number\":12}"));
     stream.release(&mut pool);
 }

@@ -1,5 +1,6 @@
 //! Relays the events of a stream within one format.
 
+mod content;
 mod response;
 mod seen;
 
@@ -208,15 +209,6 @@ impl Tap {
             }
         }
         true
-    }
-
-    /// Writes a heartbeat for a silent upstream; returns the number of events sent so far. `None` if the format's
-    /// general heartbeat applies.
-    pub(in crate::dialect) fn heartbeat(&mut self, out: &mut Vec<u8>) -> Option<u64> {
-        if !self.begun {
-            return None;
-        }
-        self.keepalive(out)
     }
 
     /// True if all choices that have begun have ended, or an image has arrived: some servers send only one of several

@@ -103,8 +103,8 @@ fn heartbeats_are_events_and_later_numbers_shift() {
     assert_eq!(out, b"", "before an answer begins there is none");
     feed(&mut stream, &[created(), alive(1), delta(2, "a"), delta(3, "b"), delta(4, "c")], &mut out);
     let from = out.len();
-    assert_eq!(stream.heartbeat(Shape::Responses, &ME, &mut out), 6);
-    assert_eq!(stream.heartbeat(Shape::Responses, &ME, &mut out), 7);
+    assert_eq!(stream.heartbeat(Shape::Responses, 0, &ME, &mut out), 6);
+    assert_eq!(stream.heartbeat(Shape::Responses, 0, &ME, &mut out), 7);
     let usage = value!({"type": "x", "sequence_number": 8, "y": {"sequence_number": 1}});
     feed(&mut stream, &[delta(5, "d"), delta(6, "e"), alive(7), usage], &mut out);
     feed(&mut stream, &[value!({"type": "ping"}), delta(9, "f")], &mut out);

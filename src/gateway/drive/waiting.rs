@@ -27,9 +27,9 @@ impl Driver {
         }
         for given in 0..GIVEN_MAX {
             let (exchanges, breakers, now) = (&self.exchanges, &mut self.cx.upstreams.breakers, self.cx.now.mono);
-            let setup = &self.cx.setup;
+            let (setup, keys) = (&self.cx.setup, &self.cx.access.keys);
             let look = |waiter: &Waiter| match exchanges.get(waiter.exchange) {
-                Some(one) => one.state.look_for_place(&one.job, breakers, setup, now),
+                Some(one) => one.state.look_for_place(&one.job, breakers, keys, setup, now),
                 None => Look::NotThis,
             };
             let Some(id) = self.cx.upstreams.queues.next(look, now) else {

@@ -46,8 +46,8 @@ impl Answering {
                 self.release_complete(call.out);
                 Ok(Effect::Again)
             }
-            Body::Error { buf, status, retry_after } => {
-                Err(job.status_fault(buf.bytes(), *status, *retry_after).into())
+            Body::Error { buf, status, open, retry_after } => {
+                Err(job.status_fault(buf.bytes(), *status, *retry_after, *open).into())
             }
             Body::Collect { buf, stream, .. } => {
                 let (buf, stream) = (std::mem::take(buf), stream.take());
@@ -105,7 +105,8 @@ impl Answering {
                 self.drop_provider(call.out);
                 return self.body_end(job, call);
             }
-            Body::Stream(_) | Body::Bytes { .. } if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
+            Body::Stream(stream) if stream.seen > 0 => FaultKind::IdleTimeout,
+            Body::Bytes { .. } if !matches!(self.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
             _ => FaultKind::FirstByteTimeout,
         };
         Err(Fault::from(kind).into())

@@ -33,12 +33,15 @@ impl Attempting {
         bytes: &[u8],
         call: &mut DriverCall,
     ) -> NextStep {
-        let body = match self.body_for(job, head, bytes, call.cx) {
+        let mut body = match self.body_for(job, head, bytes, call.cx) {
             Ok(body) => body,
             Err(kind) => return self.failed(job, Fault::from(kind), false, call),
         };
         let (now, mut flight) = (call.cx.now.mono, job.attempt.flight.take());
-        job.heard_head(&mut flight, head, bytes, call.cx);
+        let undecided = job.heard_head(&mut flight, head, bytes, call.cx);
+        if let Body::Error { open, .. } = &mut body {
+            *open = undecided;
+        }
         let at = &mut job.attempt;
         (at.flight, at.first, at.sent) = (flight, at.first.min(now), at.sent.min(now));
         let limits = job.target().map(|target| &target.limits);
@@ -55,6 +58,13 @@ impl Attempting {
         let (draft, last) = (Draft::Kept(self.draft), Buf::default());
         let (paused, crowded, charged) = (false, false, 0);
         let answering = Answering { provider, body, draft, last, by, idle, paused, crowded, charged };
+        let most = limits.map_or(usize::MAX, |limits| limits.max_response);
+        if let Body::Collect { announced: Some(length), .. } = answering.body
+            && length.get() as usize > most
+        {
+            let fault = Fault::from(FaultKind::TooLarge("max_response", most));
+            return answering.failed(job, fault, false, call);
+        }
         NextStep::Enter(State::Answering(answering), Effect::rearm_if_earlier(by, self.by))
     }
 
@@ -69,7 +79,7 @@ impl Attempting {
         if !matches!(head.status, 200..=203) {
             let asked = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
             let retry_after = retry_after(asked, cx.now.unix).and_then(in_seconds);
-            return Ok(Body::Error { buf: Buf::default(), status: head.status, retry_after });
+            return Ok(Body::Error { buf: Buf::default(), status: head.status, open: false, retry_after });
         }
         let encoding = head.content_encoding.of(bytes).trim_ascii();
         // Some servers write `none`.

@@ -25,9 +25,8 @@ impl Attempting {
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let targets = job.request.targets();
         let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0);
-        if target
-            .is_some_and(|target| !call.cx.upstreams.breakers.is_free(target, &job.request.needs(), call.cx.now.mono))
-        {
+        let (needs, owner, now) = (job.request.needs(), job.request.owner(call.cx), call.cx.now.mono);
+        if target.is_some_and(|target| !call.cx.upstreams.breakers.is_free(target, &needs, owner, now)) {
             let fresh = job.attempt.fresh();
             let full = std::mem::replace(&mut job.attempt, fresh);
             if !job.attempt.choose(&job.request, &draft, call.cx) {
@@ -52,7 +51,8 @@ impl Attempting {
     pub(super) fn begin(job: &mut RequestJob, draft: Outgoing, cx: &mut Cx) -> NextStep {
         let at = &mut job.attempt;
         at.attempts += 1;
-        (at.begun, at.first) = (cx.now.mono, Mono::NEVER);
+        at.begun = cx.now.mono;
+        at.not_sent();
         if !job.notes.is_empty() {
             job.notes.note_begun(&job.attempt);
         }

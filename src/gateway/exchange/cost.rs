@@ -98,7 +98,9 @@ impl RequestJob {
                 // Events that were cut off may have reported it.
                 observed.reported = *dialect::rejected(from, buf.bytes(), Broken::NotJson).reported;
             }
-            if observed == ObservedUsage::default() {
+            // A stream without content costs nothing, whatever its first event reports.
+            let is_empty = matches!(body, Body::Stream(_)) && observed.relayed_tokens == 0 && observed.units == 0;
+            if is_empty || observed == ObservedUsage::default() {
                 return;
             }
         }
@@ -150,7 +152,7 @@ impl RequestJob {
         let is_free = match left {
             Some(true) => return self.charged(observed),
             Some(false) => self.attempt.sent == Mono::NEVER,
-            None => observed == ObservedUsage::default() && !(self.attempt.has_events && self.request.relays_media()),
+            None => observed == ObservedUsage::default() && !(self.attempt.has_content && self.request.relays_media()),
         };
         let is_free = is_free || self.admitted.is_none();
         self.with_spent(if is_free { Usage::default() } else { self.unfinished(observed) })

@@ -18,7 +18,7 @@ use crate::gateway::provider::breaker::Breakers;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::queue::Look;
 use crate::policy::config::Origin;
-use crate::policy::keys::KeyIx;
+use crate::policy::keys::{KeyIx, Keys};
 use crate::policy::refusal::Refusal;
 
 impl Exchange {
@@ -372,8 +372,16 @@ impl State {
     }
 
     /// Checks whether this waiting request can be served.
-    pub(crate) fn look_for_place(&self, job: &RequestJob, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
-        if let State::Queued(queued) = self { queued.look_for_place(job, breakers, setup, now) } else { Look::NotThis }
+    pub(crate) fn look_for_place(
+        &self,
+        job: &RequestJob,
+        breakers: &mut Breakers,
+        keys: &Keys,
+        setup: &Setup,
+        now: Mono,
+    ) -> Look {
+        let State::Queued(queued) = self else { return Look::NotThis };
+        queued.look_for_place(job, breakers, keys, setup, now)
     }
 
     /// The charge to its key for the storage of a stream.

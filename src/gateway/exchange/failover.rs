@@ -47,6 +47,7 @@ impl Answering {
                 job.charge_failed(&self.body, &draft, &fault, call);
                 call.cx.memory.release(&mut draft.answer);
                 self.release(job.request.found.key, call.cx);
+                job.wait_again(call.cx.now.mono);
                 after(job, draft, fault, reused, call.cx)
             }
             draft => {
@@ -111,7 +112,7 @@ impl RequestJob {
     /// No other target is left. If the provider has refused a secret that was renewed since, makes one more attempt at
     /// the present target; if it is being renewed, waits for that; otherwise ends the request.
     pub(super) fn last_resort(&mut self, draft: Outgoing, fault: Box<Fault>, call: &mut DriverCall) -> NextStep {
-        if fault.kind == FaultKind::Status(401) && !self.attempt.renewed {
+        if matches!(fault.kind, FaultKind::Status(401) | FaultKind::Account(_)) && !self.attempt.renewed {
             self.attempt.renewed = true;
             if self.adopt_secret(call.cx) {
                 return self.once_more(draft, fault, call);
@@ -119,6 +120,7 @@ impl RequestJob {
             if self.origin().is_some_and(|origin| call.cx.upstreams.renewals.contains(origin)) {
                 let timeout = self.target().map_or(Default::default(), |target| target.limits.connect_timeout);
                 let by = call.cx.now.mono.after(timeout);
+                self.attempt.not_sent();
                 return NextStep::Enter(
                     State::Attempting(Attempting { draft, stage: AttemptStage::Renewing, by }),
                     Effect::Rearm,
@@ -150,9 +152,9 @@ impl RequestJob {
     /// first cool-down.
     pub(super) fn give_up(&self, draft: Outgoing, mut fault: Box<Fault>, cx: &mut Cx) -> NextStep {
         if fault.asks_for_rest() || fault.retry_after.is_some() {
-            let now = cx.now.mono;
+            let (now, owner) = (cx.now.mono, self.request.owner(cx));
             let (request, breakers) = (&self.request, &mut cx.upstreams.breakers);
-            let again = breakers.there_again(request.targets(), self.attempt.tried, &request.needs(), now);
+            let again = breakers.there_again(request.targets(), self.attempt.tried, &request.needs(), owner, now);
             let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }

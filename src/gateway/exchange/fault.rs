@@ -40,6 +40,8 @@ pub(crate) enum FaultKind {
     KeyBuffers,
     /// An HTTP status without a response.
     Status(u16),
+    /// This status of an error that says that the provider's account is at fault.
+    Account(u16),
     /// This status, by which the provider refuses the client's own credential or its limits.
     ClientCredential(u16),
     /// An error inside a response, with the status of such an error outside one.
@@ -68,6 +70,14 @@ pub(crate) fn refuses_credential(status: u16) -> bool {
     Cause::status(status).is_of_credential()
 }
 
+/// Whose requests a credential gets no more of for a while, after a 429 without a stated time.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum RestsFor {
+    /// Those of the owner who met it; of all, once a second owner has met it.
+    Owner,
+    All,
+}
+
 /// Status of an error in the request itself.
 pub(super) const REJECTED: u16 = 400;
 /// A failed attempt.
@@ -91,12 +101,15 @@ pub(crate) struct Fault {
     pub(crate) came: Option<(u64, &'static str)>,
     /// Tokens that a rejected complete answer reports.
     pub(crate) reported: Option<Box<Reported>>,
+    /// The cool-down that its body decides.
+    pub(crate) rests: Option<RestsFor>,
 }
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
         let (message, code, param, overflow) = (None, None, None, None);
-        Fault { kind, message, retry_after: None, code, param, overflow, answered: false, came: None, reported: None }
+        let (retry_after, answered, came, reported, rests) = (None, false, None, None, None);
+        Fault { kind, message, retry_after, code, param, overflow, answered, came, reported, rests }
     }
 }
 
@@ -108,6 +121,7 @@ impl Fault {
             _ if self.overflow.is_some() => true,
             // Any other 4xx is about the request.
             FaultKind::Status(status) => !(400..500).contains(&status) || matches!(status, 401..=404 | 408 | 429),
+            FaultKind::Account(_) => true,
             FaultKind::ClientCredential(_) => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoSlot | FaultKind::Queue(_) => false,
@@ -127,7 +141,7 @@ impl Fault {
         match self.kind {
             _ if self.overflow.is_some() => false,
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
-            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
+            FaultKind::Account(_) | FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
             FaultKind::RequestTimeout => true,
             // A fault that another target may not have is this target's own.
             _ => self.may_try_next(),
@@ -137,13 +151,19 @@ impl Fault {
     /// True if the provider rejects one credential, which then cools down: it has no capacity for more of its requests,
     /// or it refuses it. The health of its server is not affected.
     pub(crate) fn asks_for_rest(&self) -> bool {
-        matches!(self.kind, FaultKind::Status(status) if wants_rest(status) || refuses_credential(status))
+        match self.kind {
+            FaultKind::Account(_) => true,
+            FaultKind::Status(status) => wants_rest(status) || refuses_credential(status),
+            _ => false,
+        }
     }
 
     /// Result of the attempt in the metrics.
     pub(crate) fn end(&self) -> AttemptEnd {
         match &self.kind {
-            FaultKind::Status(status) | FaultKind::ClientCredential(status) => AttemptEnd::Status(*status),
+            FaultKind::Status(status) | FaultKind::Account(status) | FaultKind::ClientCredential(status) => {
+                AttemptEnd::Status(*status)
+            }
             FaultKind::Name(_) | FaultKind::Dial(DialError::Connect(_) | DialError::Local(_)) => AttemptEnd::Connect,
             FaultKind::Dial(DialError::Tls(_)) => AttemptEnd::Tls,
             FaultKind::ConnectTimeout
@@ -160,7 +180,9 @@ impl Fault {
     /// The status of the provider's response, if one had begun.
     pub(crate) fn upstream_status(&self) -> Option<u16> {
         match self.kind {
-            FaultKind::Status(status) | FaultKind::ClientCredential(status) => Some(status),
+            FaultKind::Status(status) | FaultKind::Account(status) | FaultKind::ClientCredential(status) => {
+                Some(status)
+            }
             _ => self.answered.then_some(200),
         }
     }
@@ -187,6 +209,7 @@ impl Fault {
             FaultKind::TooLarge(setting, _) => Cause::new("too large", setting),
             FaultKind::KeyBuffers => Cause::new("buffers", "of this key"),
             FaultKind::Status(status) | FaultKind::ClientCredential(status) => return Cause::status(*status),
+            FaultKind::Account(status) => return Cause::account(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
             FaultKind::NoSlot => Cause::new("slots", ""),
             FaultKind::Queue(why) => Cause::new("queue", why.what()),
@@ -217,7 +240,7 @@ impl Fault {
             FaultKind::Status(400 | 413 | 422) | FaultKind::InStream(REJECTED) => {
                 UpstreamRefusal::Rejected(self.message.clone())
             }
-            FaultKind::Status(401..=404) => UpstreamRefusal::Denied,
+            FaultKind::Status(401..=404) | FaultKind::Account(_) => UpstreamRefusal::Denied,
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
                 UpstreamRefusal::Failed(Some(text), self.retry_after)

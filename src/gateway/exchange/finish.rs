@@ -269,7 +269,7 @@ impl RequestJob {
         cx.report.stats.request(self.request.endpoint_name(), self.request.model().map(|model| &model.id), status);
         if let (Some(Bill { usage, cost_nano }), Some(model)) = (bill, self.request.model()) {
             let now = cx.now.mono;
-            let first = self.attempt.has_events.then_some(self.attempt.begun);
+            let first = self.attempt.has_content.then_some(self.attempt.begun);
             let taken = Taken {
                 usage,
                 cost_nano,

@@ -76,6 +76,17 @@ impl RequestJob {
         self.request.model()?.queue
     }
 
+    /// A stream has failed after events without content: `request_timeout` begins again for the first event of the next.
+    pub(super) fn wait_again(&mut self, now: Mono) {
+        let timeout = self.target().map(|target| target.limits.request_timeout);
+        if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout)
+            && admitted.until == Mono::NEVER
+            && self.request.read != Mono::NEVER
+        {
+            admitted.until = now.after(timeout);
+        }
+    }
+
     /// Failure of the request if its `request_timeout` is over. A provider that was not read may have answered long
     /// ago, so it is not to blame.
     pub(super) fn overdue(&self, unread: bool, now: Mono) -> Option<Fault> {
@@ -150,14 +161,14 @@ pub(crate) struct Attempt {
     pub(super) opened: bool,
     /// The present attempt, as long as it counts as in flight at its target.
     pub(super) flight: Option<Flight>,
-    /// When the present attempt began; once the first event of its stream has arrived, the time of that event.
+    /// When the present attempt began; once the first content of its stream has arrived, the time of that.
     pub(super) begun: Mono,
-    /// When the request was written completely, to the last of its targets; `NEVER` before.
+    /// When the request was written completely to the present target; `NEVER` before.
     pub(super) sent: Mono,
     /// When the present attempt's answer began; `NEVER` before.
     pub(super) first: Mono,
-    /// The first event of a stream has arrived.
-    pub(super) has_events: bool,
+    /// The first content of a stream has arrived.
+    pub(super) has_content: bool,
     /// Events of a response that were sent as heartbeats before any arrived.
     pub(super) heartbeats_sent: u16,
 }
@@ -169,6 +180,11 @@ impl Attempt {
     /// Number of attempts that do not count for the configured number.
     pub(super) fn free(&self) -> u8 {
         self.stale & !FRESH_ONLY
+    }
+
+    /// The request is on its way to a target, which has got none of it yet.
+    pub(super) fn not_sent(&mut self) {
+        (self.sent, self.first) = (Mono::NEVER, Mono::NEVER);
     }
 
     /// The present target is not tried on a kept connection again.
@@ -209,7 +225,7 @@ impl Attempt {
     /// Chooses the next target; false when none is left.
     #[inline]
     pub(super) fn choose(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        let choice = self.choice(request, draft, cx.now.mono);
+        let choice = self.choice(request, draft, request.owner(cx), cx.now.mono);
         let Some(chosen) = cx.upstreams.breakers.choose(request.targets(), &choice) else { return false };
         self.aim(chosen);
         true
@@ -217,19 +233,20 @@ impl Attempt {
 
     /// Rule that chooses a target for the request among those that were not tried.
     #[inline]
-    pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, now: Mono) -> Choice {
+    pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, owner: u64, now: Mono) -> Choice {
         let among = match request.model().map(|model| (model.balance, model.affinity)) {
             Some((Balance::LeastBusy, _)) => Among::LeastBusy,
             Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
             Some(_) => Among::Kept(draft.kept_with),
         };
-        Choice { tried: self.tried, needs: request.needs(), among, now }
+        Choice { tried: self.tried, needs: request.needs(), owner, among, now }
     }
 
     /// Counts the attempt as in flight at its target, unless it is counted already.
     pub(super) fn take_place(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
         if self.flight.is_none() {
-            let choice = Choice { tried: self.tried & !self.bit(), ..self.choice(request, draft, cx.now.mono) };
+            let choice = self.choice(request, draft, request.owner(cx), cx.now.mono);
+            let choice = Choice { tried: self.tried & !self.bit(), ..choice };
             self.flight = cx.upstreams.breakers.begin(request.targets(), self.target as usize, &choice);
         }
     }
@@ -270,7 +287,7 @@ impl Attempt {
                 false => Err(Refusal::no_slot()),
             };
         };
-        let choice = Choice { tried: small, ..self.choice(request, draft, cx.now.mono) };
+        let choice = Choice { tried: small, ..self.choice(request, draft, request.owner(cx), cx.now.mono) };
         match request.seek(&queue, &choice, Stage::New, cx) {
             Seek::Found(target) => self.aim(target),
             _ => return request.full(&queue, cx).map_or(Ok(()), |(why, again)| Err(why.refusal(again))),
@@ -305,7 +322,7 @@ impl Default for Attempt {
             begun: Mono::NEVER,
             sent: Mono::NEVER,
             first: Mono::NEVER,
-            has_events: false,
+            has_content: false,
             heartbeats_sent: 0,
         }
     }

@@ -25,7 +25,7 @@ impl EventWriter<'_> {
     /// arrived, and continues after them.
     fn heartbeat(self, shape: Shape, heartbeats_sent: u16, identity: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
         match self {
-            EventWriter::Stream(stream) => stream.heartbeat(shape, identity, out),
+            EventWriter::Stream(stream) => stream.heartbeat(shape, heartbeats_sent, identity, out),
             EventWriter::Opening(state) => opening(shape, heartbeats_sent, state, identity, out),
             EventWriter::Alone => {
                 heartbeat(shape, out);

@@ -1,10 +1,10 @@
 //! Turns the errors of providers into faults. Their messages are masked, since clients may see them.
 
-use super::fault::{Fault, FaultKind, REJECTED};
+use super::fault::{Fault, FaultKind, REJECTED, RestsFor};
 use super::job::RequestJob;
 use crate::base::seam::Ending;
 use crate::dialect::errors::read_error;
-use crate::dialect::{ErrorText, Overflow, StreamFault, is_rate};
+use crate::dialect::{ErrorText, Overflow, StreamFault, is_of_account, is_rate, is_too_large};
 use crate::policy::config::Auth;
 use crate::policy::limits::UpstreamLimits;
 use std::num::NonZeroU32;
@@ -14,19 +14,13 @@ pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
 
 /// Codes of requests that a provider refuses within an answer that it has begun.
 const REFUSALS: [&str; 1] = ["invalid_prompt"];
-/// Codes that concern the provider account that all clients share. Must never reach a client.
-const OF_THE_ACCOUNT: [&str; 12] = [
-    "insufficient_quota",
+/// Other codes that concern the provider account that all clients share. Their messages must never reach a client.
+const OF_THE_LIMITS: [&str; 6] = [
     "usage_limit_reached",
     "usage_not_included",
     "rate_limit_exceeded",
     "rate_limit_error",
-    "billing_error",
-    "billing_hard_limit_reached",
-    "authentication_error",
     "permission_error",
-    "invalid_api_key",
-    "account_deactivated",
     "model_not_found",
 ];
 
@@ -36,7 +30,7 @@ fn status_within(text: &ErrorText) -> u16 {
     let status = text.code.as_ref().and_then(|code| code.parse().ok());
     let is_wrong = names().any(|name| REFUSALS.contains(&name)) || Overflow::of(text).is_some();
     match status {
-        _ if names().any(|name| OF_THE_ACCOUNT.contains(&name)) => 429,
+        _ if is_of_account(text) || names().any(|name| OF_THE_LIMITS.contains(&name)) => 429,
         _ if is_wrong => REJECTED,
         Some(400 | 413 | 422) => REJECTED,
         Some(status @ (401..=404 | 429)) => status,
@@ -62,16 +56,26 @@ impl RequestJob {
         self.fault_of(&text, FaultKind::InStream(status_within(&text)))
     }
 
-    /// The failure that an answer with an error status and this body means.
-    pub(super) fn status_fault(&self, body: &[u8], status: u16, retry_after: Option<NonZeroU32>) -> Fault {
+    /// The failure that an answer with an error status and this body means. `open`: the body of a 429 decides who has to
+    /// wait.
+    pub(super) fn status_fault(&self, body: &[u8], status: u16, retry_after: Option<NonZeroU32>, open: bool) -> Fault {
         let text = read_error(body).unwrap_or_default();
+        let takes_clients = self.takes_clients();
+        let is_of_account = !takes_clients && is_of_account(&text);
         // Some providers refuse a request that exceeds a token rate with 413.
         let shown = if status == 413 && is_rate(&text) { 429 } else { status };
-        let kind = match matches!(shown, 401..=404 | 429) && self.takes_clients() {
-            true => FaultKind::ClientCredential(shown),
-            false => FaultKind::Status(shown),
+        let kind = match shown {
+            401..=404 | 429 if takes_clients => FaultKind::ClientCredential(shown),
+            401 | 402 | 429 => FaultKind::Status(shown),
+            400..500 if is_of_account => FaultKind::Account(shown),
+            _ => FaultKind::Status(shown),
         };
         let mut fault = self.fault_of(&text, kind);
+        fault.rests = match is_of_account {
+            _ if !open || is_too_large(&text) => None,
+            true => Some(RestsFor::All),
+            false => Some(RestsFor::Owner),
+        };
         fault.retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
         fault.overflow = fault.overflow.filter(|_| matches!(status, 400 | 413 | 422 | 500));
         fault

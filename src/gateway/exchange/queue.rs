@@ -14,7 +14,7 @@ use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
 use crate::gateway::queue::{Look, Waiter};
 use crate::policy::catalog::{QueueLimits, Target};
-use crate::policy::keys::LiveKeys;
+use crate::policy::keys::{Keys, LiveKeys};
 use crate::policy::refusal::QueueRefusal;
 use std::time::Duration;
 
@@ -34,7 +34,10 @@ impl Queued {
     /// Begins the first attempt of an admitted request whose model has a queue, or adds it to the queue.
     pub(super) fn first(job: &mut RequestJob, queue: QueueLimits, draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let fresh = job.attempt.fresh();
-        let choice = Choice { tried: fresh.tried, ..job.attempt.choice(&job.request, &draft, call.cx.now.mono) };
+        let choice = Choice {
+            tried: fresh.tried,
+            ..job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono)
+        };
         match job.request.seek(&queue, &choice, Stage::New, call.cx) {
             Seek::Found(target) if target == job.attempt.target as usize => NextStep::Attempt(draft),
             Seek::Found(target) => {
@@ -60,7 +63,7 @@ impl Queued {
         let Some(queue) = job.request.model().and_then(|model| model.queue) else {
             return NextStep::LastResort(draft, fault);
         };
-        let mut choice = job.attempt.choice(&job.request, &draft, call.cx.now.mono);
+        let mut choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
         if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
             // The target had no free slot, so it may be tried again after its cool-down.
             choice.tried &= !job.attempt.bit();
@@ -86,8 +89,7 @@ impl Queued {
             call.cx.upstreams.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
         }
         let by = now.after(job.request.may_wait(queue.wait));
-        // The time of a failed attempt counts as part of sending the request.
-        (job.attempt.sent, job.attempt.first) = (Mono::NEVER, Mono::NEVER);
+        job.attempt.not_sent();
         NextStep::Enter(State::Queued(Queued { draft, own, since: now, by }), Effect::Rearm)
     }
 
@@ -99,7 +101,7 @@ impl Queued {
             return NextStep::End(State::Queued(self), Box::new(Fault::from(FaultKind::KeyEnded)));
         }
         let Queued { draft, by, .. } = self;
-        let choice = job.attempt.choice(&job.request, &draft, now);
+        let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), now);
         let found = job
             .request
             .present_targets(&call.cx.setup)
@@ -120,7 +122,8 @@ impl Queued {
         };
         // The end of the first cool-down if all targets cool down, otherwise the time until the waiting requests are
         // served.
-        let again = cx.upstreams.breakers.there_again(job.request.targets(), 0, &job.request.needs(), now);
+        let (targets, needs, owner) = (job.request.targets(), job.request.needs(), job.request.owner(cx));
+        let again = cx.upstreams.breakers.there_again(targets, 0, &needs, owner, now);
         let again = match again {
             Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
             _ => cx.upstreams.queues.seconds(&model.id, cx.upstreams.queues.len(&model.id), now),
@@ -129,9 +132,18 @@ impl Queued {
     }
 
     /// Checks whether this waiting request can be served.
-    pub(super) fn look_for_place(&self, job: &RequestJob, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
+    pub(super) fn look_for_place(
+        &self,
+        job: &RequestJob,
+        breakers: &mut Breakers,
+        keys: &Keys,
+        setup: &Setup,
+        now: Mono,
+    ) -> Look {
         let Some(targets) = job.request.present_targets(setup) else { return Look::NotThis };
-        match breakers.seek(targets, &job.attempt.choice(&job.request, &self.draft, now), Stage::Waits, self.by) {
+        let owner = job.request.owner_of(breakers, keys, now);
+        let choice = job.attempt.choice(&job.request, &self.draft, owner, now);
+        match breakers.seek(targets, &choice, Stage::Waits, self.by) {
             Seek::Found(_) => Look::Served,
             _ if breakers.is_any_open(targets, now) => Look::NotThis,
             _ => Look::None,
@@ -183,7 +195,7 @@ fn sent_to(job: &mut RequestJob, mut draft: Outgoing, by: Mono, call: &mut Drive
         let Some(queue) = job.request.model().and_then(|model| model.queue) else {
             return NextStep::GiveUp(draft, Box::new(unfit()));
         };
-        let choice = job.attempt.choice(&job.request, &draft, call.cx.now.mono);
+        let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
         let all_tried = choice.tried.count_ones() as usize >= job.request.targets().len();
         match call.cx.upstreams.breakers.seek(job.request.targets(), &choice, Stage::Waits, by) {
             Seek::Found(target) => job.attempt.aim(target),

@@ -159,7 +159,7 @@ impl RequestNotes {
         };
         text(out, "error.type", error);
         out.push(b']');
-        if attempt.has_events {
+        if attempt.has_content {
             let first = attempt.begun;
             out.extend_from_slice(b",\"events\":[{\"timeUnixNano\":\"");
             push_number(out, nanos(first, now));
@@ -221,7 +221,7 @@ fn write_attempt(
         number(out, "http.response.status_code", status.into());
     }
     text(out, "error.type", &error);
-    if let Some(at) = last.filter(|at| at.has_events) {
+    if let Some(at) = last.filter(|at| at.has_content) {
         seconds(out, "gen_ai.response.time_to_first_chunk", at.begun.micros_since(tried.begun));
     }
     out.push(b']');

@@ -198,7 +198,13 @@ pub(crate) enum Body {
     /// Audio, passed on as it arrives; the bytes so far.
     Bytes { came: u64 },
     /// A failed answer, collected for its message.
-    Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },
+    Error {
+        buf: Buf,
+        status: u16,
+        /// It decides who has to wait after a 429.
+        open: bool,
+        retry_after: Option<NonZeroU32>,
+    },
     /// A helper thread has the body; the usage that was observed before.
     Offloaded { serial: NonZeroU64, observed: Box<ObservedUsage> },
 }

@@ -141,12 +141,12 @@ impl Answering {
         self.by = by;
         admitted.beat = beat;
         let mut commits = false;
-        // An event without content may have no counterpart in the client's format: then another attempt may follow.
-        if let Draft::Kept(_) = self.draft
-            && !out.bytes.is_empty()
-        {
+        if let Draft::Kept(_) = self.draft {
             admitted.until = Mono::NEVER;
-            commits = self.commit(job, cx);
+            // Events without content are held: then another attempt may follow.
+            if !out.bytes.is_empty() {
+                commits = self.commit(job, cx);
+            }
         }
         if finish_seen
             && job.request.asked.is_some_and(|asked| asked.show_usage)
@@ -166,7 +166,7 @@ impl Answering {
     #[inline(never)]
     fn commit(&mut self, job: &mut RequestJob, cx: &mut Cx) -> bool {
         let begun = job.attempt.flight.as_mut().map(|flight| std::mem::take(&mut flight.begun)).unwrap_or_default();
-        (job.attempt.begun, job.attempt.has_events) = (cx.now.mono, true);
+        (job.attempt.begun, job.attempt.has_content) = (cx.now.mono, true);
         let mut gone = true;
         self.draft = match std::mem::replace(&mut self.draft, Draft::Gone) {
             Draft::Kept(draft) if draft.is_written() => {

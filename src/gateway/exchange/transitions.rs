@@ -29,7 +29,7 @@ transitions! {
     "Reserving" "Ruled, Counted" => "Translating, Queued, Attempting, end"
     "Reserving" "Body" => "Reserving, end"
     "Reserving" "Refused" => "end"
-    "Reserving" "Due" => "Queued, Attempting, end"
+    "Reserving" "Due" => "Translating, Queued, Attempting, end"
     "Reserving" "Drained" => "Reserving"
     "Queued" "Place" => "Translating, Queued, Attempting, end"
     "Queued" "Body" => "Queued, end"

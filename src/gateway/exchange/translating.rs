@@ -28,6 +28,7 @@ impl Translating {
         };
         let by = cx.now.mono.after(limits.request_timeout);
         let target = Some(Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to })));
+        job.attempt.not_sent();
         if job.admitted.is_some() {
             // No other request may get the slot meanwhile.
             job.attempt.take_place(&job.request, &draft, cx);

@@ -31,7 +31,7 @@ impl State {
             draft.scan.form_completed();
             job.request.read = now;
             let timeout = job.target().map(|target| target.limits.request_timeout);
-            if let (Some(admitted), Some(timeout), false) = (&mut job.admitted, timeout, job.attempt.has_events) {
+            if let (Some(admitted), Some(timeout), false) = (&mut job.admitted, timeout, job.attempt.has_content) {
                 admitted.until = now.after(timeout);
             }
             return Effect::Rearm;

@@ -1,15 +1,16 @@
 //! Reports the result of an attempt to the breakers, and to the log if the target cools down or recovers. The breakers
 //! get one result for each attempt, whatever the reason for its end.
 
-use super::fault::{Fault, refuses_credential, wants_rest};
+use super::fault::{Fault, FaultKind, RestsFor, refuses_credential, wants_rest};
 use super::job::RequestJob;
 use super::request::Request;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
-use crate::gateway::provider::breaker::{Begun, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
+use crate::gateway::provider::breaker::{Begun, Breakers, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
+use crate::policy::keys::{Keys, LiveKeys};
 use crate::wire::head::ResponseHead;
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ impl RequestJob {
     /// stream is no answer.
     pub(crate) fn awaits_answer(&self) -> Option<(u64, Mono)> {
         let has_none = self.attempt.first == Mono::NEVER
-            || (self.request.asked.is_some_and(|asked| asked.stream) && !self.attempt.has_events);
+            || (self.request.asked.is_some_and(|asked| asked.stream) && !self.attempt.has_content);
         let (target, _) = self.flight().filter(|_| has_none)?;
         Some((target.seed, self.attempt.begun))
     }
@@ -59,9 +60,16 @@ impl RequestJob {
         }
     }
 
-    /// Evaluates the head of an answer for the credential that was sent.
-    pub(super) fn heard_head(&self, flight: &mut Option<Flight>, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
-        let Some((_, target, provider)) = self.route() else { return };
+    /// Evaluates the head of an answer for the credential that was sent. True if the body of a 429 must decide who has
+    /// to wait.
+    pub(super) fn heard_head(
+        &self,
+        flight: &mut Option<Flight>,
+        head: &ResponseHead,
+        bytes: &[u8],
+        cx: &mut Cx,
+    ) -> bool {
+        let Some(target) = self.target() else { return false };
         let is_error = head.status >= 400;
         let (cools_down, refuses) = (is_error && wants_rest(head.status), is_error && refuses_credential(head.status));
         let reads = head.has_allowances || cools_down;
@@ -70,7 +78,7 @@ impl RequestJob {
             if let Some(flight) = flight {
                 cx.upstreams.breakers.answer_begins(target, flight, &self.request.needs(), None, cx.now.mono);
             }
-            return;
+            return false;
         }
         let said = reads.then(|| RateLimitHeaders::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
         let (mut rested, now) = (false, cx.now.mono);
@@ -79,27 +87,45 @@ impl RequestJob {
             rested = flight.begun.cooling;
         }
         if !is_error {
-            return;
+            return false;
         }
         let cause = Cause::status(head.status);
-        if let Some(said) = said.filter(|_| cools_down)
-            && let Some(wait) = cx.upstreams.breakers.rest(target, &said, rested, now)
+        if let Some(said) = said.filter(|_| cools_down) {
+            if head.status == 429 && !said.is_stated() {
+                return !said.is_less_than(&self.request.needs());
+            }
+            self.rests(&said, None, rested, cause, cx);
+        }
+        if refuses {
+            // A status other than 401 may concern the request.
+            let caller = (head.status != 401).then(|| self.request.whose(cx));
+            self.credential_refused(caller, rested, cause, cx);
+        }
+        false
+    }
+
+    /// A provider has no capacity for more requests of its credential and model; `caller`: of one client.
+    fn rests(&self, said: &RateLimitHeaders, caller: Option<Caller>, rested: bool, cause: Cause, cx: &mut Cx) {
+        if let Some(target) = self.target()
+            && let Some(wait) = cx.upstreams.breakers.rest(target, said, caller, rested, cx.now.mono)
         {
             cx.log_target(&target.label, Some((cause, wait)));
         }
+    }
+
+    /// A provider refuses its credential; `caller`: possibly because of the request of one client.
+    fn credential_refused(&self, caller: Option<Caller>, rested: bool, cause: Cause, cx: &mut Cx) {
         // The refused secret may be an older one: then nothing cools down.
-        if !refuses || self.has_newer_secret(cx) {
+        if self.has_newer_secret(cx) {
             return;
         }
-        // A status other than 401 may concern the request.
-        let caller = (head.status != 401).then(|| self.request.whose(cx));
-        if let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, now) {
-            cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
-            if head.status == 401
-                && let Some(credential) = provider.credentials.get(target.credential)
-            {
-                cx.renew(credential.secret.origin());
-            }
+        let Some((_, target, provider)) = self.route() else { return };
+        let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, cx.now.mono) else { return };
+        cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
+        if caller.is_none()
+            && let Some(credential) = provider.credentials.get(target.credential)
+        {
+            cx.renew(credential.secret.origin());
         }
     }
 
@@ -107,6 +133,14 @@ impl RequestJob {
     pub(super) fn target_failed(&mut self, fault: &Fault, cx: &mut Cx) {
         self.note_failed(fault, cx.now.mono);
         let (Begun { trial, cooling }, now) = (self.land(cx), cx.now.mono);
+        if let FaultKind::Account(_) = fault.kind {
+            self.credential_refused(None, cooling, fault.cause(), cx);
+        }
+        if let Some(rests) = fault.rests {
+            let is_one = rests == RestsFor::Owner && cx.access.keys.live(cx.now.unix) == LiveKeys::SeveralOwners;
+            let caller = is_one.then(|| self.request.whose(cx));
+            self.rests(&RateLimitHeaders::default(), caller, cooling, fault.cause(), cx);
+        }
         let Some(target) = self.target() else { return };
         cx.upstreams.breakers.ended(target, fault.end());
         if fault.is_targets_own() || fault.asks_for_rest() {
@@ -140,6 +174,19 @@ impl RequestJob {
 impl Request {
     /// The caller of the request.
     fn whose(&self, cx: &Cx) -> Caller {
-        self.found.key.map_or_else(Caller::default, |key| Caller::of(cx.access.keys.get(key)))
+        self.caller(&cx.access.keys)
+    }
+
+    fn caller(&self, keys: &Keys) -> Caller {
+        self.found.key.map_or_else(Caller::default, |key| Caller::of(keys.get(key)))
+    }
+
+    /// Owner of the request's key, while a credential cools down for one owner; otherwise 0.
+    pub(super) fn owner(&self, cx: &Cx) -> u64 {
+        self.owner_of(&cx.upstreams.breakers, &cx.access.keys, cx.now.mono)
+    }
+
+    pub(super) fn owner_of(&self, breakers: &Breakers, keys: &Keys, now: Mono) -> u64 {
+        if breakers.rests_for_one(now) { self.caller(keys).owner } else { 0 }
     }
 }

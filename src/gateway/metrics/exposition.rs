@@ -217,7 +217,7 @@ static FAMILIES: &[Family] = &[
     ),
     histogram(
         "tollgate_first_event_seconds",
-        "Time from the end of a request to the first event of its stream.",
+        "Time from the end of a request to the first content of its stream.",
         |from, at, text| text.of_model(from.model(at), &ANSWERS, |model| &model.first_event),
     ),
     histogram("tollgate_request_seconds", "Time of admitted requests.", |from, at, text| {
@@ -225,7 +225,7 @@ static FAMILIES: &[Family] = &[
     }),
     histogram(
         "tollgate_tokens_per_second",
-        "Tokens of a stream by the time from its first event to its end.",
+        "Tokens of a stream by the time from its first content to its end.",
         |from, at, text| text.of_model(from.model(at), &RATES, |model| &model.rate),
     ),
     histogram("tollgate_phase_seconds", "Time per phase of a request.", |from, at, text| {

@@ -8,7 +8,7 @@
 //! | open | `breaker_cooldown` passed, and an attempt begins → trial |
 //! | trial | part of an answer → closed; failure → open; no result → open, and the next request tries |
 
-use super::rate_limits::{ALLOWANCES, Left, Needs, RateLimitHeaders, Rest};
+use super::rate_limits::{ALLOWANCES, Left, Needs, Rest};
 use crate::base::hash::{lot, mix};
 use crate::base::places::Places;
 use crate::base::time::Mono;
@@ -17,8 +17,8 @@ use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::keys::LiveKeys;
 use crate::policy::limits::UpstreamLimits;
 use history::TargetHistory;
+use rests::OwnRest;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A credential together with an upstream model.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ struct TargetState {
     credit: i64,
     /// Cool-down that the provider has requested for this model.
     rest: Rest,
+    own_rest: OwnRest,
     left: [Left; ALLOWANCES],
     /// True once the provider has reported a remaining limit.
     reports: bool,
@@ -147,6 +148,8 @@ pub(crate) struct Choice {
     pub(crate) tried: u64,
     /// Share of the provider's rate limits that the request needs.
     pub(crate) needs: Needs,
+    /// Owner of the request's key, while a credential cools down for one owner.
+    pub(crate) owner: u64,
     /// Rule that chooses among equal targets.
     pub(crate) among: Among,
     pub(crate) now: Mono,
@@ -192,6 +195,8 @@ pub(crate) struct Breakers {
     accounts: Vec<CredentialState>,
     /// A slot or a target may have become free since the last [`Breakers::take_eased`].
     eased: bool,
+    /// End of the last cool-down for one owner.
+    own_until: Mono,
 }
 
 impl Breakers {
@@ -223,7 +228,7 @@ impl Breakers {
         let equals = targets.iter().take(u64::BITS as usize).take_while(|target| target.priority == first.priority);
         let all = u64::MAX >> (u64::BITS as usize - equals.count());
         let kept = self.choose_among(targets, all, choice.among)?;
-        self.is_free(&targets[kept], &choice.needs, choice.now).then_some(kept)
+        self.is_free(&targets[kept], &choice.needs, choice.owner, choice.now).then_some(kept)
     }
 
     fn choose_among(&mut self, targets: &[Target], equals: u64, among: Among) -> Option<usize> {
@@ -260,7 +265,7 @@ impl Breakers {
         for index in all {
             let target = &targets[index];
             let first = best.is_none_or(|priority| priority == target.priority);
-            if first && self.is_free(target, &choice.needs, choice.now) {
+            if first && self.is_free(target, &choice.needs, choice.owner, choice.now) {
                 best = Some(target.priority);
                 equals |= 1 << index;
             }
@@ -275,16 +280,16 @@ impl Breakers {
 
     /// True if a target may be sent this request: it is not cooling down, no other attempt probes it, it has a free
     /// slot, and the provider's remaining limits suffice.
-    pub(crate) fn is_free(&mut self, target: &Target, needs: &Needs, now: Mono) -> bool {
+    pub(crate) fn is_free(&mut self, target: &Target, needs: &Needs, owner: u64, now: Mono) -> bool {
         let index = self.index(&target.label);
         let breaker = &self.breakers[self.entries[index].breaker];
-        breaker.is_closed(now) && breaker.has_slot(target) && self.there_from(index, needs, now).is_none()
+        breaker.is_closed(now) && breaker.has_slot(target) && self.there_from(index, needs, owner, now).is_none()
     }
 
     /// Time at which a credential can serve such a request; `None`: now.
-    fn there_from(&self, index: usize, needs: &Needs, now: Mono) -> Option<Mono> {
+    fn there_from(&self, index: usize, needs: &Needs, owner: u64, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
-        let ends = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
+        let ends = self.rests_until(index, owner, now);
         if !entry.reports {
             return ends;
         }
@@ -298,7 +303,7 @@ impl Breakers {
         let mut first: Option<(Option<Mono>, usize)> = None;
         for (at, target) in targets.iter().enumerate() {
             let index = self.index(&target.label);
-            let from = self.there_from(index, &choice.needs, choice.now);
+            let from = self.there_from(index, &choice.needs, choice.owner, choice.now);
             let breaker = &self.breakers[self.entries[index].breaker];
             let may_serve = breaker.is_closed(choice.now) && breaker.has_slot(target);
             if may_serve && first.is_none_or(|(earliest, _)| from < earliest) {
@@ -311,65 +316,26 @@ impl Breakers {
     /// Time at which the first of a model's targets can serve again, for the `Retry-After` of a request that none could
     /// serve. A target of `tried` that is not cooling down has failed, and its recovery time is unknown: then the
     /// result is `None`, unless another target is free now.
-    pub(crate) fn there_again(&mut self, targets: &[Target], tried: u64, needs: &Needs, now: Mono) -> Option<Mono> {
+    pub(crate) fn there_again(
+        &mut self,
+        targets: &[Target],
+        tried: u64,
+        needs: &Needs,
+        owner: u64,
+        now: Mono,
+    ) -> Option<Mono> {
         let (mut first, mut unknown) = (None, false);
         for (at, target) in targets.iter().enumerate() {
             let index = self.index(&target.label);
             let open = self.breakers[self.entries[index].breaker].open_until.filter(|until| *until > now);
             let is_tried = tried & 1u64.checked_shl(at as u32).unwrap_or(0) != 0;
-            match self.there_from(index, needs, now).max(open) {
+            match self.there_from(index, needs, owner, now).max(open) {
                 None if is_tried => unknown = true,
                 None => return Some(now),
                 Some(from) => first = Some(first.map_or(from, |first: Mono| first.min(from))),
             }
         }
         first.filter(|_| !unknown)
-    }
-
-    /// Begins a cool-down because the provider has no capacity for this credential and model. Returns its length if it
-    /// is new.
-    pub(crate) fn rest(
-        &mut self,
-        target: &Target,
-        said: &RateLimitHeaders,
-        rested: bool,
-        now: Mono,
-    ) -> Option<Duration> {
-        let most = target.limits.breaker_cooldown;
-        let rest = &mut self.entry(target).rest;
-        let before = rest.ends(now).is_some();
-        rest.begin(said, most, rested, now);
-        rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
-    }
-
-    /// Begins a cool-down for all models because the provider refuses the credential. Returns its length if it is new.
-    /// `caller`: the client whose request may be the cause; then the credential cools down only after another owner's
-    /// request has been refused, too.
-    pub(crate) fn refused(
-        &mut self,
-        target: &Target,
-        caller: Option<Caller>,
-        rested: bool,
-        now: Mono,
-    ) -> Option<Duration> {
-        let account = self.entry(target).account;
-        let CredentialState { rest, refused, .. } = &mut self.accounts[account];
-        if let Some(caller) = caller {
-            refused.meet(caller);
-            if !refused.several_owners {
-                return None;
-            }
-        }
-        let before = rest.ends(now).is_some();
-        rest.refused(rested, now);
-        rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
-    }
-
-    /// Resets the state of a changed credential. True if the previous one was cooling down.
-    pub(crate) fn credential_renewed(&mut self, name: &str) -> bool {
-        self.eased = true;
-        let account = self.accounts.iter_mut().find(|account| *account.name == *name);
-        account.is_some_and(|account| std::mem::take(&mut account.rest) != Rest::default())
     }
 
     /// Notes that part of an answer has arrived. `begun`: state when the attempt began. Other requests may use the
@@ -386,17 +352,6 @@ impl Breakers {
             }
             false => rested,
         }
-    }
-
-    #[inline]
-    fn rest_ended(&mut self, index: usize, rested: bool, now: Mono) -> bool {
-        let entry = &mut self.entries[index];
-        let model = entry.rest.ended(rested, now);
-        let account = &mut self.accounts[entry.account];
-        if account.refused.first.is_some() {
-            account.refused = Callers::default();
-        }
-        account.rest.ended(rested, now) || model
     }
 
     /// If all targets are cooling down after failures, the one whose cool-down began last.
@@ -482,7 +437,7 @@ impl Breakers {
     /// Counts of the target with this index, and true if it is cooling down.
     pub(crate) fn state(&self, index: usize, now: Mono) -> Option<(&TargetCounts, bool)> {
         let entry = self.entries.get(index)?;
-        let cooling = self.there_from(index, &Needs::default(), now).is_some();
+        let cooling = self.there_from(index, &Needs::default(), 0, now).is_some();
         Some((&entry.counts, cooling || !self.breakers[entry.breaker].is_closed(now)))
     }
 
@@ -539,6 +494,7 @@ impl Breakers {
             history: TargetHistory::default(),
             credit: 0,
             rest: Rest::default(),
+            own_rest: OwnRest::default(),
             left: [Left::default(); ALLOWANCES],
             reports: false,
             asked: Needs::default(),
@@ -574,6 +530,7 @@ mod callers;
 mod flight;
 mod handover;
 mod history;
+mod rests;
 mod status;
 mod waiting;
 

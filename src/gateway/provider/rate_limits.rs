@@ -33,6 +33,8 @@ pub(crate) struct RateLimitHeaders {
     pub(crate) wait: Option<Duration>,
     /// Remaining amount of each limit, and the time for which it is valid.
     pub(crate) left: [Option<(u64, Duration)>; ALLOWANCES],
+    /// Nothing of a limit is left, whether its reset is known or not.
+    pub(crate) is_exhausted: bool,
 }
 
 /// Meaning of a rate-limit header, and the index of its limit.
@@ -64,7 +66,18 @@ impl RateLimitHeaders {
             }
         }
         let pair = |at: usize| Some((left[at]? as u64, reset[at]?));
-        RateLimitHeaders { wait: exact.or(wait), left: [pair(0), pair(1), pair(2), pair(3)] }
+        let is_exhausted = left.contains(&Some(0.0));
+        RateLimitHeaders { wait: exact.or(wait), left: [pair(0), pair(1), pair(2), pair(3)], is_exhausted }
+    }
+
+    /// True if the provider states a wait, or that a limit is exhausted.
+    pub(crate) fn is_stated(&self) -> bool {
+        self.is_exhausted || self.rest().is_some()
+    }
+
+    /// True if something is left, but not enough for a request with these needs.
+    pub(crate) fn is_less_than(&self, needs: &Needs) -> bool {
+        self.left.iter().zip(needs).any(|(left, need)| left.is_some_and(|(left, _)| left < *need))
     }
 
     /// Length of the cool-down, if known: the provider's wait, otherwise the latest reset of an exhausted limit.

@@ -88,7 +88,7 @@ impl<C: Core + 'static> Reactor<C> {
         let Some(link) = self.links.get_mut(id) else { return };
         let answer = match link.transport.peek_into(&mut self.scratch, tunnel::ANSWER_MAX) {
             Ok(0) => Err(tunnel::CLOSED),
-            Ok(count) => tunnel::answer(self.scratch.raw(count)),
+            Ok(count) => tunnel::all_of(self.scratch.raw(count)),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
             Err(_) => Err(tunnel::CLOSED),
         };

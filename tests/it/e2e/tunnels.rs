@@ -138,6 +138,11 @@ fn refused_tunnel_is_reported_and_another_target_is_tried() {
         ("drones", Does::Waits(endless), "connect: proxy: no answer in HTTP"),
         ("closes", Does::Says(""), "connect: proxy: closed without an answer"),
         ("breaks", Does::Says("HTTP/1.1 200 O"), "connect: proxy: closed without an answer"),
+        (
+            "speaks",
+            Does::Waits("HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
+            "connect: proxy: bytes behind its answer",
+        ),
         ("hangs", Does::Waits("HTTP/1.1 200 OK\r\n"), "timeout: connect"),
         ("deaf", Does::Makes("HTTP/1.1 200 OK\r\n\r\n"), "connect: proxy: refused"),
     ];

@@ -1,5 +1,5 @@
 //! Guarantees of the gateway to many concurrent clients, tested through its seam with a virtual clock and no sockets:
-//! the bound on buffered bytes, session affinity, access for new clients, and a stack whose depth does not depend on
+//! the bound on buffered bytes, session affinity, failover and cool-downs, access for new clients, and a stack whose depth does not depend on
 //! client input. The transcripts in `scripts` test the conversation of a single client.
 
 mod admin;
@@ -10,9 +10,11 @@ mod connections;
 mod drain;
 mod fairness;
 mod pace;
+mod preface;
 mod pressure;
 mod queue;
 mod readers;
+mod rests;
 mod rig;
 mod stack;
 mod strangers;

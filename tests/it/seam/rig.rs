@@ -33,8 +33,18 @@ impl Rig {
         Rig::at(keys, lines, None)
     }
 
+    /// Returns a rig with a key for each of these groups, which the lines define; a key without a group for `""`.
+    pub fn owned(groups: &[&str], lines: &[(&str, &str)]) -> Rig {
+        Rig::made(groups, lines, None)
+    }
+
     /// Returns a rig with an admin listener of this reach.
     pub fn at(keys: usize, lines: &[(&str, &str)], admin: Option<Reach>) -> Rig {
+        let in_group = lines.iter().find_map(|(section, _)| section.strip_prefix("group "));
+        Rig::made(&vec![in_group.unwrap_or_default(); keys], lines, admin)
+    }
+
+    fn made(groups: &[&str], lines: &[(&str, &str)], admin: Option<Reach>) -> Rig {
         let (mut setting, mut ring) = (Setting::default(), KeyRing::default());
         let own = [
             ("server", "max_body = \"256KiB\""),
@@ -44,10 +54,11 @@ impl Rig {
             ("plan team", "requests = 0"),
         ];
         own.iter().chain(lines).for_each(|(section, line)| setting.set(section, line));
-        let in_group = own.iter().chain(lines).find_map(|(section, _)| section.strip_prefix("group "));
-        let words: Vec<String> = in_group.map(|group| format!("group={group}")).into_iter().collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &words));
+        for (number, group) in groups.iter().enumerate() {
+            let word = format!("group={group}");
+            let words: &[&str] = if group.is_empty() { &[] } else { &[&word] };
+            ring.issue(&format!("k{number}"), words);
+        }
         let start = Start { keys: ring.records.clone().into(), admin, ..Start::default() };
         Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
     }

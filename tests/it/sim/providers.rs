@@ -313,6 +313,14 @@ impl Reason {
     }
 }
 
+/// Bodies of errors: ordinary words, a failure of the account by code or words, a request larger than a limit.
+const ERRORS: [&str; 4] = [
+    "{\"error\":{\"message\":\"no\",\"type\":\"t\"}}",
+    "{\"error\":{\"message\":\"no\",\"code\":\"billing_hard_limit_reached\"}}",
+    "{\"error\":{\"message\":\"Your credit balance is too low\",\"type\":\"invalid_request_error\"}}",
+    "{\"error\":{\"message\":\"Request too large for m\",\"type\":\"tokens\",\"code\":\"rate_limit_exceeded\"}}",
+];
+
 /// Returns the bytes of the answer to one request, and the action after it.
 fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
     let mut served = Served::default();
@@ -325,7 +333,8 @@ fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
     let (bytes, after) = match kind {
         0 => {
             let status = [400, 401, 404, 413, 422, 429, 500, 503, 529, 302][rng.below(10) as usize];
-            (plain(rng, status, "{\"error\":{\"message\":\"no\",\"type\":\"t\"}}"), After::Keep)
+            let body = ERRORS[rng.below(ERRORS.len() as u64) as usize];
+            (plain(rng, status, body), After::Keep)
         }
         1 => (plain(rng, 502, "<html>bad gateway</html>"), After::Fin),
         2 => (b"\x16\x03\x01 not http\r\n\r\n".to_vec(), After::Keep),

@@ -10,7 +10,7 @@ use crate::policy::keys::Key;
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Caller {
     key: u64,
-    owner: u64,
+    pub(crate) owner: u64,
 }
 
 impl Caller {

@@ -25,13 +25,13 @@ impl Breakers {
         }
         let (target, now) = (targets.get(chosen)?, choice.now);
         let index = self.index(&target.label);
+        let cooling = self.rests_until(index, choice.owner, now).is_some();
         let entry = &mut self.entries[index];
         entry.busy += 1;
         for ((left, asked), need) in entry.left.iter_mut().zip(&mut entry.asked).zip(choice.needs) {
             left.take(need);
             *asked += need;
         }
-        let cooling = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now)).is_some();
         let breaker = &mut self.breakers[entry.breaker];
         breaker.busy += 1;
         let trial = breaker.open_until.is_some_and(|until| until <= now) && !breaker.trial;

@@ -2,6 +2,7 @@ use super::history::MINUTES;
 use super::*;
 use crate::base::hash::mix_bytes;
 use crate::base::time::{Now, Unix};
+use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::cause::Cause;
 use crate::policy::keys::LiveKeys::{One, OneOwner, SeveralOwners};
 use std::time::Duration;
@@ -15,7 +16,7 @@ fn target(label: &str, priority: u32, weight: u32) -> Target {
 }
 
 fn ask(tried: u64, now: Mono) -> Choice {
-    Choice { tried, needs: [1; ALLOWANCES], among: Among::Turns, now }
+    Choice { tried, needs: [1; ALLOWANCES], owner: 0, among: Among::Turns, now }
 }
 
 fn limits() -> UpstreamLimits {
@@ -149,12 +150,12 @@ fn if_all_cool_down_the_first_to_recover_is_used() {
     assert_eq!(states(&breakers).filter(|cooling| *cooling).count(), 1);
 }
 
-const NOTHING: RateLimitHeaders = RateLimitHeaders { wait: None, left: [None; ALLOWANCES] };
+const NOTHING: RateLimitHeaders = RateLimitHeaders { wait: None, left: [None; ALLOWANCES], is_exhausted: false };
 
 /// Headers of a provider without remaining requests for `seconds`.
 fn spent(seconds: u64) -> RateLimitHeaders {
     let left = [Some((0, Duration::from_secs(seconds))), None, None, None];
-    RateLimitHeaders { wait: None, left }
+    RateLimitHeaders { left, ..NOTHING }
 }
 
 fn account(label: &str, credential: usize) -> Target {
@@ -174,24 +175,28 @@ fn server_failure_affects_all_credentials_and_lack_of_capacity_one() {
     assert!(breakers.succeeded(&targets[1], false, now));
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(0));
     let retry_after = |wait| RateLimitHeaders { wait: Some(Duration::from_secs(wait)), ..NOTHING };
-    assert_eq!(breakers.rest(&targets[0], &retry_after(20), false, now), Some(Duration::from_secs(20)));
-    assert_eq!(breakers.rest(&targets[0], &retry_after(20), false, now), None, "it rested before");
+    assert_eq!(breakers.rest(&targets[0], &retry_after(20), None, false, now), Some(Duration::from_secs(20)));
+    assert_eq!(breakers.rest(&targets[0], &retry_after(20), None, false, now), None, "it rested before");
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(1));
     assert_eq!(breakers.choose(&targets, &ask(0b10, now)), Some(2));
-    breakers.rest(&targets[1], &retry_after(30), false, now);
-    breakers.rest(&targets[2], &retry_after(10), false, now);
+    breakers.rest(&targets[1], &retry_after(30), None, false, now);
+    breakers.rest(&targets[2], &retry_after(10), None, false, now);
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(2), "all rest: the one that is there again first");
     assert_eq!(breakers.choose(&targets, &ask(0b100, now)), None, "but no second one");
-    assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)));
-    assert_eq!(breakers.there_again(&targets, 3, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)), "they all rest");
+    assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], 0, now), Some(Mono(11 * SECOND)));
+    assert_eq!(breakers.there_again(&targets, 3, &[1; ALLOWANCES], 0, now), Some(Mono(11 * SECOND)), "they all rest");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(21 * SECOND))), Some(0));
     let begun = breakers.begin(&targets, 1, &ask(0, Mono(21 * SECOND)));
     assert_eq!(begun.unwrap().begun, Begun { trial: false, cooling: true });
     assert!(!breakers.served(&targets[1], false, Mono(22 * SECOND)), "what was sent before the rest ends none");
     assert!(breakers.served(&targets[1], true, Mono(22 * SECOND)), "what was sent in spite of it does");
     let later = Mono(22 * SECOND);
-    assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], later), Some(later), "one is there");
-    assert_eq!(breakers.there_again(&targets, 7, &[1; ALLOWANCES], later), None, "they have failed: nobody knows when");
+    assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], 0, later), Some(later), "one is there");
+    assert_eq!(
+        breakers.there_again(&targets, 7, &[1; ALLOWANCES], 0, later),
+        None,
+        "they have failed: nobody knows when"
+    );
 }
 
 #[test]
@@ -218,13 +223,13 @@ fn target_with_insufficient_limits_is_skipped_if_another_is_free() {
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
     breakers.heard(&targets[0], &needs, Some(&said(2)), Mono(0));
-    assert!(breakers.is_free(&targets[0], &needs, Mono(0)), "two are left, and one is on its way");
+    assert!(breakers.is_free(&targets[0], &needs, 0, Mono(0)), "two are left, and one is on its way");
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
-    assert!(!breakers.is_free(&targets[0], &needs, Mono(0)));
+    assert!(!breakers.is_free(&targets[0], &needs, 0, Mono(0)));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(1));
     breakers.heard(&targets[1], &[0; ALLOWANCES], Some(&spent(30)), Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(1), "none is free: the one that is first again");
-    assert!(breakers.is_free(&targets[1], &needs, Mono(30 * SECOND)));
+    assert!(breakers.is_free(&targets[1], &needs, 0, Mono(30 * SECOND)));
 }
 
 #[test]
@@ -232,7 +237,13 @@ fn cool_downs_are_passed_to_a_process_with_another_clock() {
     let targets = [account("p#1/m", 0), account("p#2/m", 1), account("p#3/m", 2)];
     let mut before = Breakers::default();
     let now = Now { mono: Mono(5 * SECOND), unix: crate::base::time::Unix(1_800_000_000_000) };
-    before.rest(&targets[0], &RateLimitHeaders { wait: Some(Duration::from_secs(40)), ..NOTHING }, false, now.mono);
+    before.rest(
+        &targets[0],
+        &RateLimitHeaders { wait: Some(Duration::from_secs(40)), ..NOTHING },
+        None,
+        false,
+        now.mono,
+    );
     before.refused(&targets[1], None, false, now.mono);
     before.heard(&targets[2], &[0; ALLOWANCES], Some(&spent(50)), now.mono);
     let cool_downs = before.cool_downs(now);
@@ -242,7 +253,7 @@ fn cool_downs_are_passed_to_a_process_with_another_clock() {
     cool_downs.iter().for_each(|rest| after.take_cool_down(rest, later));
     let there = |breakers: &mut Breakers, at: usize| {
         let index = breakers.index(&targets[at].label);
-        breakers.there_from(index, &[1; ALLOWANCES], later.mono)
+        breakers.there_from(index, &[1; ALLOWANCES], 0, later.mono)
     };
     assert_eq!(there(&mut after, 0), Some(Mono(30 * SECOND)));
     assert_eq!(there(&mut after, 1), Some(Mono(50 * SECOND)));
@@ -296,7 +307,7 @@ fn refusals_of_one_owner_are_passed_to_a_successor() {
     assert_eq!(before.refused(&target, Some(Caller::new(1, 7)), false, now.mono), None);
     let mut after = Breakers::default();
     before.cool_downs(now).iter().for_each(|rest| after.take_cool_down(rest, now));
-    assert!(after.is_free(&target, &[1; ALLOWANCES], now.mono));
+    assert!(after.is_free(&target, &[1; ALLOWANCES], 0, now.mono));
     assert_eq!(after.refused(&target, Some(Caller::new(2, 7)), false, now.mono), None);
     assert!(after.refused(&target, Some(Caller::new(3, 8)), false, now.mono).is_some());
 }
@@ -334,7 +345,13 @@ fn conversation_stays_on_its_target_and_weights_apply() {
         breakers.left(&targets[*home]);
     }
     // A removed target loses only its own conversations, and gets them back when it returns.
-    breakers.rest(&targets[3], &RateLimitHeaders { wait: Some(Duration::from_secs(10)), ..NOTHING }, false, Mono(0));
+    breakers.rest(
+        &targets[3],
+        &RateLimitHeaders { wait: Some(Duration::from_secs(10)), ..NOTHING },
+        None,
+        false,
+        Mono(0),
+    );
     for (session, home) in home.iter().enumerate() {
         let now = breakers.choose(&targets, &kept(mix(9, session as u64))).unwrap();
         assert!(if *home == 3 { now != 3 } else { now == *home }, "{session}");
@@ -368,7 +385,7 @@ fn shortcut_for_a_conversation_selects_the_same_target() {
         for (at, target) in targets.iter().enumerate() {
             match draw(at as u64, 4) {
                 0 => fail(&mut breakers, target, &[1, 2], SeveralOwners, Mono(0)),
-                1 => _ = breakers.rest(target, &spent(9), false, Mono(0)),
+                1 => _ = breakers.rest(target, &spent(9), None, false, Mono(0)),
                 2 => _ = breakers.begin(&targets, at, &kept(0)),
                 _ => {}
             }
@@ -415,8 +432,8 @@ fn requests_in_flight_never_exceed_slots_of_a_target() {
     }
     assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None);
     assert_eq!(breakers.choose(&targets[..1], &ask(0, Mono(0))), None, "the only one, too");
-    breakers.rest(&targets[0], &spent(9), false, Mono(0));
-    breakers.rest(&targets[1], &spent(8), false, Mono(0));
+    breakers.rest(&targets[0], &spent(9), None, false, Mono(0));
+    breakers.rest(&targets[1], &spent(8), None, false, Mono(0));
     assert_eq!(
         breakers.choose(&targets[..2], &ask(0, Mono(0))),
         None,
@@ -451,12 +468,12 @@ fn requests_wait_for_slots_and_short_cool_downs_but_not_failures() {
     assert_eq!(seek(&mut breakers, 1, Stage::Waits, 0, 9), Seek::Wait, "that one has been tried");
     assert!(breakers.is_any_open(&targets, Mono(0)));
     // The free target begins to cool down, for a second.
-    breakers.rest(&targets[0], &spent(1), false, Mono(0));
+    breakers.rest(&targets[0], &spent(1), None, false, Mono(0));
     let second = 1_000_000;
     assert_eq!(breakers.next_change(&targets, Mono(0)), Mono(second));
     assert!(stages.iter().all(|stage| seek(&mut breakers, 0, *stage, 0, 9) == Seek::Wait), "the other is full");
     breakers.left(&targets[1]);
-    breakers.rest(&targets[1], &spent(2), false, Mono(0));
+    breakers.rest(&targets[1], &spent(2), None, false, Mono(0));
     assert!(stages.iter().all(|stage| seek(&mut breakers, 0, *stage, 0, second) == Seek::Wait));
     assert_eq!(seek(&mut breakers, 0, Stage::New, 0, second - 1), Seek::Found(0), "it is asked all the same");
     assert_eq!(seek(&mut breakers, 0, Stage::Failed, 0, second - 1), Seek::None);
@@ -509,7 +526,7 @@ fn target_without_an_answer_since_its_failures_stays_failing() {
     let refuse = |breakers: &mut Breakers, at: u64| {
         breakers.ended(&target, AttemptEnd::Status(503));
         breakers.troubled(&target, Caller::default(), Cause::status(503), second(at));
-        breakers.rest(&target, &spent(9), false, Mono(at * 1_000_000));
+        breakers.rest(&target, &spent(9), None, false, Mono(at * 1_000_000));
     };
     refuse(&mut breakers, 0);
     assert_eq!(state(&mut breakers, 1), (TargetCondition::CoolingDown, Some(0)));
@@ -671,7 +688,7 @@ fn target_partly_fails_from_a_fifth_of_its_attempts_on() {
 fn finding_a_target_takes_constant_time() {
     let targets: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
     let mut breakers = Breakers::default();
-    targets.iter().for_each(|target| assert!(breakers.is_free(target, &[0; ALLOWANCES], Mono(0))));
+    targets.iter().for_each(|target| assert!(breakers.is_free(target, &[0; ALLOWANCES], 0, Mono(0))));
     let looked = std::cell::Cell::new(0);
     for (number, target) in targets.iter().enumerate() {
         let same = |index: u32| {
@@ -684,8 +701,8 @@ fn finding_a_target_takes_constant_time() {
     // Another configuration has other labels for the same targets, and some targets are gone.
     let renewed: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
     fail(&mut breakers, &targets[7], &[1, 2], SeveralOwners, Mono(0));
-    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], Mono(1)));
+    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], 0, Mono(1)));
     breakers.forget(|label| label == "p7/m");
-    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], Mono(1)));
+    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], 0, Mono(1)));
     assert_eq!(breakers.entries.len(), 1);
 }

@@ -65,7 +65,7 @@ impl Breakers {
             if choice.tried & 1u64.checked_shl(at as u32).unwrap_or(0) != 0 || !breaker.is_closed(choice.now) {
                 continue;
             }
-            match self.there_from(index, &choice.needs, choice.now) {
+            match self.there_from(index, &choice.needs, choice.owner, choice.now) {
                 Some(from) if from > until => far = true,
                 _ => near = true,
             }
@@ -89,7 +89,7 @@ impl Breakers {
         let mut all_fail = true;
         for target in targets {
             all_fail &= !self.breaker(target).is_closed(now);
-            if self.is_free(target, &LEAST, now) {
+            if self.is_free(target, &LEAST, 0, now) {
                 return true;
             }
         }
@@ -102,7 +102,8 @@ impl Breakers {
         for target in targets {
             let index = self.index(&target.label);
             let entry = &self.entries[index];
-            let ends = [entry.rest.ends(now), self.accounts[entry.account].rest.ends(now)];
+            let ends =
+                [entry.rest.ends(now), entry.own_rest.rest.ends(now), self.accounts[entry.account].rest.ends(now)];
             let left = entry.left.iter().filter_map(|left| left.ends(now));
             let breaker = self.breakers[entry.breaker].open_until.filter(|until| *until > now);
             let ends = ends.into_iter().flatten().chain(left).chain(breaker);

@@ -1,0 +1,47 @@
+//! Content of the first events of a stream within one format: text, reasoning, a call, an image or audio.
+
+use super::{StreamFormat, Tap};
+use crate::wire::json::Raw;
+
+impl Tap {
+    /// True if the client gets an event of the stream: it has content, or ends the answer or one of its choices.
+    pub(in crate::dialect) fn shows(&self, data: &[u8]) -> bool {
+        let event = Raw::new(data);
+        let choices = || event.get("choices").into_iter().flat_map(Raw::items);
+        let has_content = || match self.format {
+            StreamFormat::Chat { .. } => {
+                self.begun || choices().filter_map(|choice| choice.get("delta")).any(|delta| has_more(delta, &["role"]))
+            }
+            StreamFormat::Completion { .. } => {
+                self.begun || choices().filter_map(|choice| choice.get("text")).any(says)
+            }
+            StreamFormat::Messages => {
+                let [kind, message, block, delta] = event.pick(["type", "message", "content_block", "delta"]);
+                let delta = delta.filter(|_| kind.is_some_and(|kind| kind.is("content_block_delta")));
+                message.and_then(|message| message.get("content")).is_some_and(says)
+                    || block.into_iter().chain(delta).any(|object| has_more(object, &["type"]))
+            }
+            StreamFormat::Media { .. } => true,
+            StreamFormat::Responses { .. } => {
+                let [item, part, delta] = event.pick(["item", "part", "delta"]);
+                let is_call =
+                    |item: Raw<'_>| !item.get("type").is_some_and(|it| it.is("message") || it.is("reasoning"));
+                item.is_some_and(|item| is_call(item) || has_more(item, &["type", "id", "status", "role", "phase"]))
+                    || part.is_some_and(|part| has_more(part, &["type"]))
+                    || delta.is_some_and(says)
+            }
+        };
+        self.finish_seen || has_content()
+    }
+}
+
+/// True for a text, a list or an object that is not empty.
+fn says(value: Raw<'_>) -> bool {
+    let is_text = value.string().is_some_and(|text| !text.is_empty());
+    is_text || value.items().next().is_some() || value.members().next().is_some()
+}
+
+/// True if an object has another member than these that is not empty.
+fn has_more(object: Raw<'_>, but: &[&str]) -> bool {
+    object.members().any(|(name, value)| says(value) && !but.iter().any(|known| name == known.as_bytes()))
+}
