@@ -118,7 +118,8 @@ impl Request {
             let more = wanted.saturating_sub(draft.promise.total());
             call.cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut call.cx.memory.pool)?;
         }
-        if translated && call.cx.is_long(call.message.body.len()) {
+        // A translation costs as much by its items as by its bytes.
+        if translated && call.cx.is_long(call.message.body.len() + built) {
             return Ok(Built::TooLong);
         }
         if translated {

@@ -117,13 +117,54 @@ fn long_answer(length: usize) -> String {
     format!("{{\"model\":\"usual-messages-one\",\"messages\":[{{\"role\":\"user\",\"content\":\"{asks}\"}}]}}")
 }
 
+/// Bytes of a body that is translated by the event loop itself, if it has few items.
+const ON_LOOP: usize = 500_000;
+
+fn repeated_members(_: usize) -> String {
+    let members = filled(250_000, |_| "\"oneOf\":1".to_owned());
+    let format = format!("{{\"type\":\"json_schema\",\"json_schema\":{{\"name\":\"x\",\"schema\":{{{members}}}}}}}");
+    let said = "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]";
+    format!("{{\"model\":\"usual-messages-one\",{said},\"response_format\":{format}}}")
+}
+
+fn equal_tools(_: usize) -> String {
+    let tool = |schema: &str| {
+        format!("{{\"type\":\"function\",\"function\":{{\"name\":\"a\",\"parameters\":{{\"x\":{schema}1}}}}}}")
+    };
+    let tools = filled(ON_LOOP / 2, |n| tool(if n == 0 { "*" } else { "" })).replace('*', &" ".repeat(ON_LOOP / 2));
+    let said = "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]";
+    format!("{{\"model\":\"usual-messages-one\",{said},\"tools\":[{tools}]}}")
+}
+
+/// Calls with one id, names that no provider takes, and outputs that are lists.
+fn small_items(_: usize) -> String {
+    let items = filled(ON_LOOP, |n| {
+        match n % 2 {
+        0 => "{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"a.b\"}".to_owned(),
+        _ => "{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[{\"type\":\"input_text\",\"text\":\"a\"}]}"
+            .to_owned(),
+    }
+    });
+    format!("{{\"model\":\"usual-messages-one\",\"input\":[{items}]}}")
+}
+
+/// The most parts of a message that are translated by the event loop.
+fn few_items(_: usize) -> String {
+    let parts = filled(60_000, |_| "{\"type\":\"text\",\"text\":\"a\"}".to_owned());
+    format!("{{\"model\":\"usual-messages-one\",\"messages\":[{{\"role\":\"user\",\"content\":[{parts}]}}]}}")
+}
+
 const CHAT: &str = "/v1/chat/completions";
 const RESPONSES: &str = "/v1/responses";
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 15] = [
     Kind { name: "too many tools", path: RESPONSES, body: tools, how: How::Whole },
     Kind { name: "as many tools as are taken", path: RESPONSES, body: large_tools, how: How::Whole },
     Kind { name: "as many items as are taken", path: RESPONSES, body: items, how: How::Whole },
+    Kind { name: "members of one name", path: CHAT, body: repeated_members, how: How::Whole },
+    Kind { name: "equal tools, the first long", path: CHAT, body: equal_tools, how: How::Whole },
+    Kind { name: "small items", path: RESPONSES, body: small_items, how: How::Whole },
+    Kind { name: "few small items", path: CHAT, body: few_items, how: How::Whole },
     Kind { name: "translated, and left", path: RESPONSES, body: items, how: How::Leaves },
     Kind { name: "translations twice as long", path: "/v1/messages", body: doubling, how: How::Leaves },
     Kind { name: "undeclared, translated", path: CHAT, body: text, how: How::Undeclared },

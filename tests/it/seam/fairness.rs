@@ -99,6 +99,25 @@ fn long_names_cost_the_loop_no_more_than_a_long_text() {
     assert!(slow.is_empty(), "{slow:?}, a text {text:?}");
 }
 
+#[test]
+fn request_of_many_small_items_is_translated_by_a_helper_thread() {
+    for (count, is_long) in [(20, false), (4000, true)] {
+        let mut rig = Rig::with(2, &[("server", "max_body = \"16MiB\""), ("server", "max_buffered = \"64MiB\"")]);
+        rig.world.hold_work = true;
+        let one = "{\"role\":\"user\",\"content\":\"a\"}";
+        let asks = message(&rig.keys.texts["k0"].clone(), &vec![one; count].join(","), "");
+        assert!(asks.len() < 200_000);
+        rig.send("c", asks);
+        assert_eq!(
+            (rig.world.works.len(), rig.asked().len()),
+            (usize::from(is_long), usize::from(!is_long)),
+            "{count}"
+        );
+        is_served(&mut rig, "k1", "honest");
+        rig.world.work().unwrap();
+    }
+}
+
 const MIB: usize = 1 << 20;
 
 /// Returns a gateway with 64 MiB of buffers, of which one key may use 16 MiB. Its helper threads do nothing until the
