@@ -34,7 +34,7 @@ const TRIES: usize = 16;
 /// Messages in lower case. `%n` matches the tokens of the prompt, `%m` the context, `%x` the completion tokens
 /// requested, `%t` the sum of both, `%e` the tokens above the context, `%_` another number and `%*` any words. More
 /// specific patterns come first.
-const PATTERNS: [&str; 42] = [
+const PATTERNS: [&str; 47] = [
     "maximum context length is %m tokens. however, you requested %_ tokens (%n in the messages, %x in the completion)",
     "maximum context length is %m tokens. however, you requested %t tokens (%_ in the messages, %_ in the functions, \
      and %x in the completion)",
@@ -44,6 +44,9 @@ const PATTERNS: [&str; 42] = [
      %x in the output)",
     "maximum context length is %m tokens. however, you requested about %n tokens",
     "maximum context length is %m tokens. however, your messages resulted in %n tokens",
+    "maximum context length is %m tokens. however, your request has %n input tokens",
+    "maximum context length is %m tokens. however, you requested %x output tokens and your prompt contains at least %n \
+     input tokens",
     "maximum context length is %m tokens. however, you requested %n tokens",
     "is too large: %x. this model's maximum context length is %m tokens and your request has %n input tokens",
     "you passed %n input tokens and requested %x output tokens. however, the model's context length is only %m tokens",
@@ -55,6 +58,9 @@ const PATTERNS: [&str; 42] = [
     "the input (%n tokens) is longer than the model's context length (%m tokens)",
     "exceed the configured limit of %m tokens. your messages resulted in %n tokens",
     "prompt is too long: %n tokens > %m maximum",
+    "max input tokens: %m, request input token count: %n",
+    "tokens (prompt and prediction) cannot exceed %m - received %n",
+    "must have less than %m tokens. given: %n",
     "exceed context limit: %n + %x > %m",
     "input token count (%n) exceeds the maximum number of tokens allowed (%m)",
     "input token count exceeds the maximum number of tokens allowed (%m)",

@@ -17,7 +17,7 @@ const CONTEXT: u64 = 4096;
 /// completion if that does not fit.
 type Row = (&'static str, &'static str, &'static str, (u64, u64, Option<u64>));
 
-const ROWS: [Row; 43] = [
+const ROWS: [Row; 48] = [
     (
         "OpenAI",
         "crewAIInc/crewAI-examples#121",
@@ -197,6 +197,36 @@ const ROWS: [Row; 43] = [
         "unslothai/unsloth#2666, langchain-ai/deepagents#468",
         r#"{"detail":"[address=0.0.0.0:43769, pid=1065] The decoder prompt (length 66501) is longer than the maximum model length of 65536. Make sure that `max_model_len` is no smaller than the number of text tokens."}"#,
         (66_501, 65_536, None),
+    ),
+    (
+        "vLLM, prompt without a bound",
+        "whois-api-llc/web-categorization-v2 docs/FIX_1536_TOKEN_LIMIT.md",
+        r#"{"object":"error","message":"This model's maximum context length is 64000 tokens. However, your request has 70400 input tokens. Please reduce the length of the input messages.","type":"BadRequestError","param":null,"code":400}"#,
+        (70_400, 64_000, None),
+    ),
+    (
+        "vLLM, output and input",
+        "AIDotNet/OpenCowork#82",
+        r#"{"error":{"message":"This model's maximum context length is 131072 tokens. However, you requested 102400 output tokens and your prompt contains at least 28673 input tokens, for a total of at least 131073 tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=28673)","type":"BadRequestError","param":"input_tokens","code":400}}"#,
+        (28_673, 131_072, Some(102_400)),
+    ),
+    (
+        "TGI, prompt alone",
+        "huggingface/text-generation-inference#695",
+        r#"{"error":"Input validation error: `inputs` must have less than 1024 tokens. Given: 1168","error_type":"validation"}"#,
+        (1168, 1024, None),
+    ),
+    (
+        "Cohere",
+        "cohere-ai/sandbox-topically#4",
+        r#"{"message":"too many tokens: total number of tokens (prompt and prediction) cannot exceed 2048 - received 6354. Try using a shorter prompt or a smaller max_tokens value."}"#,
+        (6354, 2048, None),
+    ),
+    (
+        "Bedrock, Titan",
+        "pkdone/paul-genai-test-tools-ts bedrock-error-patterns.ts",
+        r#"{"message":"400 Bad Request: Too many input tokens. Max input tokens: 8192, request input token count: 9279 "}"#,
+        (9279, 8192, None),
     ),
     (
         "SGLang, bound",
