@@ -328,6 +328,9 @@ impl Tap {
             self.created = own.filter(|created| *created > 0).unwrap_or(me.created as u32);
         }
         let object = self.format.object();
+        if self.usage_due.is_none() && seen.usage.or(seen.choice_usage).is_some() {
+            seen.hide_usage();
+        }
         seen.correct(reported.and_then(|reported| reported.output), object, self.created, data);
         if seen.finishes > 0 || self.has_several(seen.value(seen.number, data)) {
             self.ends(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());

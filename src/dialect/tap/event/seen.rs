@@ -27,6 +27,8 @@ pub(super) enum Own {
     Previous,
     /// Completion tokens, if reasoning was counted separately.
     Completion(u64),
+    /// Usage that the client did not ask for.
+    Usage,
 }
 
 impl Own {
@@ -40,6 +42,7 @@ impl Own {
             Own::Store => "\"store\":",
             Own::Previous => "\"previous_response_id\":",
             Own::Completion(_) => "\"completion_tokens\":",
+            Own::Usage => "\"usage\":",
         }
     }
 
@@ -51,7 +54,7 @@ impl Own {
             Own::Created(seconds) => write_count(out, seconds.into()),
             Own::Choices => out.extend_from_slice(b"[]"),
             Own::Store => out.extend_from_slice(b"false"),
-            Own::Previous => out.extend_from_slice(b"null"),
+            Own::Previous | Own::Usage => out.extend_from_slice(b"null"),
             Own::Completion(tokens) => write_count(out, tokens),
         }
     }
@@ -95,6 +98,20 @@ impl EventScan {
         self.count += 1;
     }
 
+    /// Replaces the usage by null.
+    pub(super) fn hide_usage(&mut self) {
+        self.completion = None;
+        for span in [self.usage, self.choice_usage].into_iter().flatten() {
+            self.splice(span, Own::Usage);
+        }
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        let count = self.count.min(SPLICES_MAX);
+        self.splices[..count].sort_by_key(|splice| splice.map(|(span, _)| span.start));
+    }
+
     /// Replaces a count that lacks the reasoning by the count that the provider bills, an `object` that is not a
     /// string, a `created` that differs from that of earlier chunks, and `choices` that are null.
     pub(super) fn correct(&mut self, output: Option<u64>, object: &'static str, created: u32, data: &[u8]) {
@@ -116,8 +133,7 @@ impl EventScan {
             self.splice(span, Own::Choices);
         }
         if self.count > count {
-            let count = self.count.min(SPLICES_MAX);
-            self.splices[..count].sort_by_key(|splice| splice.map(|(span, _)| span.start));
+            self.sort();
         }
     }
 
