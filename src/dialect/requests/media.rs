@@ -124,8 +124,12 @@ pub(in crate::dialect) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Blo
     }
 }
 
-/// A file in a `data:` URL, in either of OpenAI's formats.
+/// A file in a `data:` URL, in either of OpenAI's formats. Base64 without a URL is a PDF.
 fn file_data<'a>(url: &'a [u8], title: Option<&'a [u8]>, at: &str) -> Result<Block<'a>, Invalid> {
+    // Longer than the beginning of any URL.
+    if !url[..url.len().min(16)].contains(&b':') {
+        return Ok(Block::Media(Media::Pdf { data: escaped(unbroken(plain(url))), title }));
+    }
     match target_of(url, at)? {
         UrlContent::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
         UrlContent::Data(kind, data) if is_text(&kind) => text_file(&data, at),
@@ -158,7 +162,7 @@ pub(in crate::dialect) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Resu
     }
 }
 
-/// Reads a responses part of type `input_file`: a PDF, a text, or the URL of one. Plain base64 is a PDF.
+/// Reads a responses part of type `input_file`: a PDF, a text, or the URL of one.
 pub(in crate::dialect) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
     let title = part.get("filename").and_then(Raw::string);
     if let Some(url) = part.get("file_url").and_then(Raw::string) {
@@ -166,9 +170,6 @@ pub(in crate::dialect) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Resul
     }
     let at = format!("{path}.file_data");
     let Some(data) = part.get("file_data").and_then(Raw::string) else { return refuse(at, "a file as data URL") };
-    if !data.starts_with(b"data:") {
-        return Ok(Block::Media(Media::Pdf { data: Cow::Borrowed(data), title }));
-    }
     file_data(data, title, &at)
 }
 
