@@ -457,6 +457,13 @@ pub const COPIED_MAX: usize = 4 << 20;
 pub const EXTENDED_MIN: usize = 34 << 20;
 /// Bytes of one body or event that the loop itself parses or translates. Larger ones go to a helper thread.
 pub const WORK_MIN: usize = 512 * 1024;
+/// Times that a debug build lets an input be scanned on average, by all readers together. Every loop over a part of it
+/// costs one; a loop within a loop over the same part costs as many as it has items.
+#[cfg(debug_assertions)]
+pub const SCANS_MAX: usize = 50;
+/// Bytes that may be scanned in addition, whatever the length of the input.
+#[cfg(debug_assertions)]
+pub const SCANS_FLOOR: usize = 16 * 1024;
 /// Threads for such work. Each key uses one at a time, so one key cannot delay the others.
 pub const WORK_THREADS: usize = 2;
 /// Time that one event-loop iteration spends on connections before it writes the results and polls again, so that many

@@ -4,11 +4,13 @@
 //! a key is the caller's business. Called by `dialect` (requests, answers, stream events).
 
 mod run;
+mod scanned;
 mod unescape;
 mod view;
 mod write;
 
 pub use run::string_end;
+pub use scanned::{LinearGuard, ScanCount, linear};
 pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
 pub use view::{Items, Members, Raw, ValueKind, Word};
 pub use write::{
@@ -19,6 +21,7 @@ pub use write::{
 use super::Span;
 use crate::base::limits::JSON_DEPTH_MAX;
 use lanes::skip::{to_special, to_special_wide};
+use scanned::scanned;
 use std::fmt;
 use unescape::hex4;
 
@@ -224,6 +227,7 @@ impl Scanner {
 
     /// Scans the available bytes. `buf` is the document from its first byte on.
     pub fn scan<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
+        scanned(buf.len().saturating_sub(self.at));
         loop {
             if matches!(self.expect, ExpectedToken::Value | ExpectedToken::Key) {
                 self.run(buf, visitor)?;

@@ -2,12 +2,14 @@
 //!
 //! Owns the decoding of escapes that the scanner has checked. Must never be given bytes that have not been scanned.
 
+use super::scanned::scanned;
 use lanes::skip::to_either;
 use lanes::tokens::{BLOCK, has_backslash, packed};
 
 /// True if the inside of a JSON string has an escape. Most strings are names, shorter than a block.
 #[inline]
 pub fn has_escape(raw: &[u8]) -> bool {
+    scanned(raw.len());
     if raw.len() <= BLOCK { has_backslash(packed(raw)) } else { to_either(raw, 0, b'\\', b'\\') < raw.len() }
 }
 
@@ -68,6 +70,7 @@ impl<'a> Iterator for Runs<'a> {
             return None;
         }
         let plain = to_either(self.0, 0, b'\\', b'\\');
+        scanned(plain.max(1));
         if plain > 0 {
             let (run, rest) = self.0.split_at(plain);
             self.0 = rest;

@@ -3,6 +3,7 @@
 //! Owns the walking. Must never be given bytes that no scanner has checked: with them it is safe, but returns nothing
 //! useful. Called by `dialect` if a value is read instead of only passed on.
 
+use super::scanned::scanned;
 use super::unescape::{eq_unescaped, has_escape, unescape};
 use lanes::skip::{to_quote, to_special_near, to_structure};
 use std::borrow::Cow;
@@ -256,6 +257,34 @@ impl<'a> Raw<'a> {
         Items(if self.kind() == ValueKind::Array { &self.0[1..] } else { &[] })
     }
 
+    /// Returns the scalar at the front of `bytes`; of an object or an array only its first byte, which shows its kind.
+    pub fn front(bytes: &'a [u8]) -> Raw<'a> {
+        let is_open = matches!(bytes.first(), Some(b'{' | b'['));
+        Raw(&bytes[..if is_open { 1 } else { value_len(bytes) }])
+    }
+
+    /// Returns the value at the front of `bytes`.
+    pub fn first(bytes: &'a [u8]) -> Raw<'a> {
+        let value = Raw(&bytes[..value_len(bytes)]);
+        scanned(value.0.len());
+        value
+    }
+
+    /// Calls `read` with each item of the array, or each value of the object, at the front of `bytes`, and with the raw
+    /// key of the latter. `read` receives the bytes from the value on and returns its length, so that a nested value is
+    /// walked only once. Returns the length of all; `None` if `read` does.
+    pub fn walk(bytes: &'a [u8], read: &mut dyn FnMut(&'a [u8], &'a [u8]) -> Option<usize>) -> Option<usize> {
+        let (is_object, mut rest) = (bytes.first() == Some(&b'{'), bytes.get(1..)?);
+        loop {
+            let named = is_object.then(|| Members(rest).name()).flatten();
+            let (name, value) = named.unwrap_or_else(|| (b"", skip_filler(rest)));
+            if matches!(value.first(), None | Some(b'}' | b']')) {
+                return Some(bytes.len() - value.get(1..)?.len());
+            }
+            rest = value.get(read(name, value)?..)?;
+        }
+    }
+
     /// Returns the member called `key`; of several the last, like most parsers. `null` counts as absent.
     pub fn get(self, key: &str) -> Option<Raw<'a>> {
         self.members().filter(|(name, _)| eq_unescaped(name, key)).last().map(|(_, v)| v).filter(|v| !v.is_null())
@@ -300,16 +329,29 @@ impl<'a> Iterator for Members<'a> {
     type Item = (&'a [u8], Raw<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
+        let (key, rest) = self.name()?;
+        let len = value_len(rest);
+        scanned(len);
+        self.0 = &rest[len..];
+        (len > 0).then(|| (key, Raw(&rest[..len])))
+    }
+}
+
+impl<'a> Members<'a> {
+    /// Returns the next raw key, and the bytes from its value on.
+    #[inline]
+    fn name(&self) -> Option<(&'a [u8], &'a [u8])> {
         let rest = skip_filler(self.0);
+        scanned(self.0.len() - rest.len());
         if rest.first() != Some(&b'"') {
             return None;
         }
         let end = quote(rest);
+        scanned(end);
         let (key, rest) = (rest.get(1..end)?, rest.get(end + 1..)?);
-        let rest = skip_filler(rest);
-        let len = value_len(rest);
-        self.0 = &rest[len..];
-        (len > 0).then(|| (key, Raw(&rest[..len])))
+        let value = skip_filler(rest);
+        scanned(rest.len() - value.len());
+        Some((key, value))
     }
 }
 
@@ -324,6 +366,7 @@ impl<'a> Iterator for Items<'a> {
     fn next(&mut self) -> Option<Raw<'a>> {
         let rest = skip_filler(self.0);
         let len = value_len(rest);
+        scanned(self.0.len() - rest.len() + len);
         self.0 = &rest[len..];
         (len > 0).then(|| Raw(&rest[..len]))
     }

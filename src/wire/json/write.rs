@@ -3,6 +3,7 @@
 //! Owns the escaping and the commas. Must never be given an incomplete value: a caller that opens a bracket closes it.
 //! Called by `dialect`.
 
+use super::scanned::scanned;
 use crate::base::text::push_number;
 use lanes::skip::{are_plain, to_either, to_escaped};
 
@@ -102,6 +103,7 @@ fn write_halves<const N: usize>(out: &mut Vec<u8>, text: &[u8]) -> bool {
 
 /// Appends `text` (UTF-8) as the inside of a JSON string.
 pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
+    scanned(text.len());
     let mut rest = text;
     while !rest.is_empty() {
         let plain = to_escaped(rest, 0);
@@ -125,6 +127,7 @@ pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
 /// Appends a valid document without the white space between its tokens. Numbers, strings and the order of members are
 /// unchanged.
 pub fn compact(document: &[u8], out: &mut Vec<u8>) {
+    scanned(document.len());
     let mut at = 0;
     while let Some(&byte) = document.get(at) {
         let from = at;
