@@ -7,7 +7,7 @@
 mod deferred;
 
 pub(super) use super::chat::stream_reader::{
-    details_of, each_text, is_other, says_nothing, sequence_of, thought_block,
+    calls_in, details_of, each_text, is_other, says_nothing, sequence_of, thought_block,
 };
 pub(super) use super::chat::stream_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use super::messages::stream_reader::write_thinking;

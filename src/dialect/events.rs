@@ -49,7 +49,7 @@ pub(super) fn chat(body: Raw<'_>, out: &mut Vec<u8>) {
     chunks(false, body, out);
 }
 
-/// Writes a chunk for each choice, one with the usage, and the end. `is_completion`: of a legacy completion.
+/// Writes a chunk with all choices, one with the usage, and the end. `is_completion`: of a legacy completion.
 fn chunks(is_completion: bool, body: Raw<'_>, out: &mut Vec<u8>) {
     let begin = |out: &mut Vec<u8>| {
         out.extend_from_slice(b"data: {");
@@ -62,8 +62,12 @@ fn chunks(is_completion: bool, body: Raw<'_>, out: &mut Vec<u8>) {
         key(out, "choices");
         out.push(b'[');
     };
-    for choice in body.get("choices").unwrap_or(Raw::NULL).items() {
+    let choices = body.get("choices").unwrap_or(Raw::NULL);
+    if choices.items().next().is_some() {
         begin(out);
+    }
+    for choice in choices.items() {
+        item(out);
         out.push(b'{');
         members(choice, &["message", "finish_reason"], out);
         let message = choice.get("message").unwrap_or(Raw::NULL);
@@ -79,7 +83,10 @@ fn chunks(is_completion: bool, body: Raw<'_>, out: &mut Vec<u8>) {
         let usual: &[u8] = if calls { b"\"tool_calls\"" } else { b"\"stop\"" };
         key(out, "finish_reason");
         out.extend_from_slice(word(choice, "finish_reason").map_or(usual, Raw::bytes));
-        out.extend_from_slice(b"}]}\n\n");
+        out.push(b'}');
+    }
+    if choices.items().next().is_some() {
+        out.extend_from_slice(b"]}\n\n");
     }
     if let Some(usage) = body.get("usage").filter(|usage| usage.kind() == ValueKind::Object) {
         begin(out);

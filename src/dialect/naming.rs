@@ -131,6 +131,11 @@ pub(super) fn plain_name(name: &[u8]) -> Vec<u8> {
     plain
 }
 
+/// A name as [`plain_name`] writes it, copied only if it has escapes.
+pub(super) fn respelt(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    if name.contains(&b'\\') { Cow::Owned(plain_name(&name)) } else { name }
+}
+
 /// Kind of call of a tool in the responses format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum ToolKind {

@@ -19,9 +19,9 @@ use super::format::with_format;
 use super::naming::TranslationState;
 use super::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
 use super::usage::ObservedUsage;
-use crate::dialect::neutral::delta::lists_nothing;
+use crate::dialect::neutral::delta::{TOOL_CALLS_MAX, lists_nothing};
 use crate::wire::Shape;
-use crate::wire::json::{self, Raw, ValueKind};
+use crate::wire::json::{self, Raw, ValueKind, linear};
 
 /// Writes an upstream's complete answer of format `from` for a client of format `to`. `state` comes from the
 /// translation of the request. [`Broken`] as for [`super::whole`].
@@ -56,6 +56,7 @@ fn translate(
     out: Destination<'_>,
     mut templates: Option<&mut AnswerTemplates>,
 ) -> Result<ObservedUsage, Broken> {
+    let _linear = linear(body.len());
     let (list, ending) = with_format!(from, format => (format::LIST.0, format::ENDING.0));
     let names = ["error", list, "usage", ending, "stop_sequence", "stop_details"];
     let collected;
@@ -77,6 +78,10 @@ fn translate(
             }
         },
     };
+    // As in a stream: each call is compared with the others.
+    if answer.parts.iter().filter(|part| matches!(part, AnswerPart::Call(..))).count() > TOOL_CALLS_MAX {
+        return Err(Broken::NotJson);
+    }
     answer.native = from == to;
     if out.state.json_tool {
         answer.unwrap_json();

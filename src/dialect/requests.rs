@@ -27,7 +27,7 @@ use super::neutral::conversation::Talk;
 use super::request::{Invalid, Name, RequestScan};
 use crate::dialect::neutral::JsonText;
 use crate::wire::Shape;
-use crate::wire::json::Raw;
+use crate::wire::json::{Raw, linear};
 use ask::{SourceRequest, refuse};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -80,6 +80,7 @@ pub fn request(
     target: &RequestTarget<'_>,
     out: &mut Vec<u8>,
 ) -> Result<TranslationState, Invalid> {
+    let _linear = linear(body.len());
     let fields = scan.fields();
     fields.may_name_stored(target.capabilities)?;
     let present = fields.members.iter().fold(0, |bits, member| bits | ask::bit(member.name));

@@ -16,7 +16,7 @@ use super::naming::TranslationState;
 use super::tap::{Tap, rejected, whole};
 use super::usage::ObservedUsage;
 use crate::base::buf::{Buf, Pool};
-use crate::wire::json;
+use crate::wire::json::{self, ScanCount};
 use crate::wire::sse::{Event, Splitter};
 use crate::wire::{ModelEndpoint, Shape};
 use preface::Progress;
@@ -49,6 +49,7 @@ pub struct SseStream {
     progress: Progress,
     /// The first half of a UTF-16 surrogate pair, until the second half arrives.
     half: Option<NonZeroU16>,
+    scans: ScanCount,
     inner: EventHandler,
 }
 
@@ -96,6 +97,7 @@ impl SseStream {
             seen: 0,
             progress: Progress::default(),
             half: None,
+            scans: ScanCount::default(),
             inner,
         }
     }
@@ -106,7 +108,7 @@ impl SseStream {
         debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
         (self.max_event, self.end_at, self.seen) = (bound(max_event), None, 0);
-        (self.half, self.progress) = (None, Progress::default());
+        (self.half, self.progress, self.scans) = (None, Progress::default(), ScanCount::default());
         match &mut self.inner {
             EventHandler::Same(tap) => tap.restart(endpoint, show_usage),
             EventHandler::Translated(_) => self.inner = EventHandler::Same(Tap::new(endpoint, show_usage)),
@@ -177,7 +179,9 @@ impl SseStream {
         out: &mut Vec<u8>,
     ) -> Result<Fed, StreamFault> {
         let from = self.take_preface(out);
+        self.scans.begin(data.len());
         let fed = self.take(data, pool, me, out);
+        self.scans.end();
         self.hold_preface(from, fed.is_err(), pool, out);
         if let EventHandler::Translated(convert) = &mut self.inner {
             convert.charge(pool);
@@ -194,6 +198,8 @@ impl SseStream {
             return 0;
         }
         let Some(len) = self.alike(data, out) else { return 0 };
+        self.scans.begin(len);
+        self.scans.end();
         if let EventHandler::Translated(convert) = &mut self.inner {
             convert.charge(pool);
         }
@@ -258,10 +264,14 @@ impl SseStream {
         let begin = place(out.len());
         self.end_at = self.end_at.or(begin).min(begin);
         let mut held = std::mem::take(&mut self.held);
-        let last = self.last(held.bytes(), me, out);
+        self.scans.begin(0);
+        let ended = match self.last(held.bytes(), me, out) {
+            Ok(()) if !self.inner.finished() => self.inner.close(me, out),
+            last => last,
+        };
+        self.scans.end();
         held.release(pool);
-        last?;
-        if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
+        ended
     }
 
     /// True if JSON begins at `buf`, the place of the next event, instead of a stream: no line of a stream begins with

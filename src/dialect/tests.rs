@@ -8,6 +8,7 @@ mod examples;
 mod history;
 mod hostile;
 mod known;
+mod linear;
 mod oddities;
 mod overflow;
 mod pairs;

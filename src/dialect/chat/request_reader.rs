@@ -3,7 +3,7 @@
 use super::custom_tools::{self, free_text};
 use crate::base::limits::TOOLS_MAX;
 use crate::base::order;
-use crate::dialect::naming::{Called, ToolKind, TranslationState};
+use crate::dialect::naming::{Called, ToolKind, TranslationState, respelt};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::Wishes;
@@ -149,12 +149,13 @@ fn offer<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Of
         let path = || format!("tools[{at}].{}.name", if free { "custom" } else { "function" });
         let Some(name) = name.and_then(Raw::string) else { return refuse(path(), "a string") };
         tool_name_fits(name, path)?;
+        let name = respelt(Cow::Borrowed(name));
         if free {
             state.note(name.to_vec(), Called { name: name.to_vec(), kind: ToolKind::Custom, ..Called::default() });
         }
         let description = description.and_then(Raw::string);
         tools.push(Tool {
-            name: Cow::Borrowed(name),
+            name,
             description: if free { Some(free_text(inner, description)) } else { description.map(Cow::Borrowed) },
             schema: if free { Schema::Free } else { Schema::Given(parameters.unwrap_or(Raw::NULL)) },
             strict: strict.and_then(Raw::bool) == Some(true),
@@ -187,7 +188,15 @@ fn choice<'a>(
         }
         _ if kind.is("allowed_tools") => {
             let allowed = choice.get("allowed_tools").unwrap_or(choice);
-            keep(tools, allowed.get("tools").unwrap_or(Raw::NULL).items().filter_map(name).map(Cow::Borrowed))?;
+            keep(
+                tools,
+                allowed
+                    .get("tools")
+                    .unwrap_or(Raw::NULL)
+                    .items()
+                    .filter_map(name)
+                    .map(|name| respelt(Cow::Borrowed(name))),
+            )?;
             if allowed.get("mode").is_some_and(|mode| mode.is("required")) { ToolChoice::Any } else { ToolChoice::Auto }
         }
         _ => return refuse("tool_choice", "auto, none, required, allowed_tools or a function for this model"),

@@ -61,7 +61,7 @@ pub(in crate::dialect) fn write(
     let with_tools = !talk.offer.tools.is_empty() || state.json_tool;
     write_limits(ask, &talk.wishes, with_tools, state, out);
     match talk.format {
-        Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
+        Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, !ask.drops("tool_choice"), out),
         _ => write_offer(ask, &talk.offer, out),
     }
     if how == Structured::Native && !ask.drops("response_format") {
@@ -419,7 +419,8 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}}");
 }
 
-fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
+/// `demands`: the model must call it.
+fn write_json_tool(schema: Raw<'_>, demands: bool, out: &mut Vec<u8>) {
     key(out, "tools");
     out.extend_from_slice(b"[{\"type\":\"function\",\"function\":{\"name\":");
     write_string(out, JSON_TOOL);
@@ -427,10 +428,12 @@ fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
     key(out, "parameters");
     write_parameters(schema, out);
     out.extend_from_slice(b"}}]");
-    key(out, "tool_choice");
-    out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":");
-    write_string(out, JSON_TOOL);
-    out.extend_from_slice(b"}}");
+    if demands {
+        key(out, "tool_choice");
+        out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":");
+        write_string(out, JSON_TOOL);
+        out.extend_from_slice(b"}}");
+    }
 }
 
 fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {

@@ -15,6 +15,8 @@ use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, key, write_ins
 
 /// Bytes of storage for arguments given as objects that outlive their event.
 const SCRATCH_KEPT: usize = 4096;
+/// Lists of texts within each other that are read: servers nest one.
+const LISTS_MAX: usize = 4;
 /// Arguments with which some servers begin every call. Later arguments replace them.
 const PLACEHOLDER: &[u8] = b"{}";
 
@@ -104,8 +106,10 @@ impl ChatReader {
         if frame.name == b"error" {
             return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default()));
         }
-        let choice = choices.items().find(|choice| !is_other(choice.get("index")));
-        let read = choice.map_or(Ok(()), |choice| self.choice(choice, sink));
+        let mut choices = choices.items();
+        let choice = choices.find(|choice| !is_other(choice.get("index")));
+        let beside = choices.find(|other| calls_in(*other, "delta").is_some());
+        let read = choice.map_or(Ok(()), |choice| self.choice(choice, beside, sink));
         // The usage includes the text of this chunk. Some servers put the usage into the choice.
         let is_object = |usage: &Raw<'_>| usage.kind() == ValueKind::Object;
         let inside = || choice.and_then(|choice| choice.get("usage")).filter(is_object);
@@ -124,12 +128,13 @@ impl ChatReader {
         sink.take(Delta::End)
     }
 
-    fn choice(&mut self, choice: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    /// `beside`: another choice of the chunk, with calls. Some servers put the text into one and the calls into the next.
+    fn choice(&mut self, choice: Raw<'_>, beside: Option<Raw<'_>>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let (mut refusal, mut thought, mut said) = (None, None, false);
         let [mut content, mut calls, mut details, mut older] = [Raw::NULL; 4];
         let names = ["delta", "finish_reason", "stop_reason", "error", "message"];
         let [delta, word, sequence, error, message] = choice.pick(names);
-        let word = choice_word(word, error)?;
+        let word = choice_word(word.or_else(|| beside?.get("finish_reason")), error)?;
         // Some servers write a chunk like a complete answer.
         let delta = delta.filter(|delta| message.is_none() || delta.members().next().is_some());
         for (key, value) in delta.or(message).unwrap_or(Raw::NULL).members() {
@@ -171,6 +176,9 @@ impl ChatReader {
             self.thought(false, sink)?;
             self.close(text, sink)?;
             sink.take(Delta::Refuse(text))?;
+        }
+        if let Some(others) = beside.filter(|_| calls.items().next().is_none() && self.calls.is_empty()) {
+            calls = calls_in(others, "delta").unwrap_or(calls);
         }
         self.entries(calls, older, sink)?;
         if let Some(word) = word.filter(|_| !self.stopped) {
@@ -457,22 +465,33 @@ pub(in crate::dialect) fn each_text<'a, E>(
     thinking: bool,
     take: &mut impl FnMut(bool, &'a [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
+    each_text_within(LISTS_MAX, content, thinking, take)
+}
+
+/// `lists`: lists that may be within each other, since each is walked with all that it contains.
+fn each_text_within<'a, E>(
+    lists: usize,
+    content: Raw<'a>,
+    thinking: bool,
+    take: &mut impl FnMut(bool, &'a [u8]) -> Result<(), E>,
+) -> Result<(), E> {
     if let Some(text) = content.string() {
         return if text.is_empty() { Ok(()) } else { take(thinking, text) };
     }
-    for part in content.items() {
+    let Some(lists) = lists.checked_sub(1) else { return Ok(()) };
+    let mut parts = content.items();
+    while let Some((part, [kind, thought, text])) = parts.pick(["type", "thinking", "text"]) {
         if part.string().is_some() {
-            each_text(part, thinking, take)?;
+            each_text_within(lists, part, thinking, take)?;
             continue;
         }
-        let [kind, thought, text] = part.pick(["type", "thinking", "text"]);
         let kind = kind.and_then(Raw::string).unwrap_or(b"text");
         let is_thought = thought.is_some() || matches!(kind, b"thinking" | b"reasoning");
         if !thinking && !is_thought && !matches!(kind, b"text" | b"output_text") {
             // Of an unknown type: no answer, whatever its members are.
             continue;
         }
-        each_text(thought.or(text).unwrap_or(Raw::NULL), thinking || is_thought, take)?;
+        each_text_within(lists, thought.or(text).unwrap_or(Raw::NULL), thinking || is_thought, take)?;
     }
     Ok(())
 }
@@ -562,4 +581,9 @@ pub(in crate::dialect) fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>)
 /// True for the index of any choice but the first: only one was requested.
 pub(in crate::dialect) fn is_other(index: Option<Raw<'_>>) -> bool {
     index.and_then(Raw::count).is_some_and(|index| index > 0)
+}
+
+/// The calls of a choice, in its member `message`, if it has any.
+pub(in crate::dialect) fn calls_in<'a>(choice: Raw<'a>, message: &str) -> Option<Raw<'a>> {
+    choice.get(message)?.get("tool_calls").filter(|calls| calls.items().next().is_some())
 }

@@ -1,14 +1,14 @@
 //! Reads a complete answer of each format.
 
 use super::super::answer::Broken;
-use super::super::convert::{call_id, details_of, each_text, is_other, reason, said, says_nothing, sequence_of};
-use super::super::convert::{thought_block, thoughts, unfinished, write_kept, write_thinking};
+use super::super::convert::{call_id, thought_block, thoughts, unfinished, write_kept, write_thinking};
+use super::super::convert::{calls_in, details_of, each_text, is_other, reason, said, says_nothing, sequence_of};
 use super::super::errors::ErrorText;
 use super::super::usage::Reported;
 use crate::dialect::chat::signature;
 use crate::dialect::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::arguments::Arguments;
-use crate::dialect::neutral::delta::{StopReason, TextKind, choice_word, finish_word};
+use crate::dialect::neutral::delta::{StopReason, TextKind, choice_word, finish_word, lists_nothing};
 use crate::wire::json::{Raw, ValueKind, Word, item, member_inside};
 use std::borrow::Cow;
 
@@ -68,6 +68,9 @@ pub(in crate::dialect) fn chat<'a>(answer: &AnswerMembers<'a>) -> Result<Neutral
         parts.push(AnswerPart::Refusal(refused));
     }
     parts.extend(said.into_iter().map(|text| AnswerPart::Text(Cow::Borrowed(text))));
+    let calls = calls
+        .filter(|calls| !lists_nothing(*calls))
+        .or_else(|| choices_left.find_map(|choice| calls_in(choice, "message")));
     let calls = calls.unwrap_or(Raw::NULL).items().map(|call| call.pick(["id", "function", "extra_content"]));
     let says = |[id, function, extra]: &[_; 3]| !says_nothing(*id, function.unwrap_or(Raw::NULL), *extra);
     let mut calls = calls.filter(says).peekable();

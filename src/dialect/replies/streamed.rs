@@ -11,6 +11,7 @@ use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind, item, key, member_inside};
 use crate::wire::sse::Splitter;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Events that end a stream with a response.
 const ENDS: [&str; 4] = ["response.completed", "response.incomplete", "response.failed", "response.cancelled"];
@@ -19,14 +20,19 @@ const ENDS: [&str; 4] = ["response.completed", "response.incomplete", "response.
 const REPEATS: [(&str, &str); 2] =
     [("response.function_call_arguments.done", "arguments"), ("response.custom_tool_call_input.done", "input")];
 
-/// Arguments of such an event: id of the item, name of the member, its value.
-type Late = (Vec<u8>, &'static str, Vec<u8>);
+/// Arguments of such events, by [`late_key`].
+type Late = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The member `name` of the item with an id.
+fn late_key(name: &str, id: &[u8]) -> Vec<u8> {
+    [name.as_bytes(), b" ", id].concat()
+}
 
 /// The response in the last event of the stream `body`, with any items that only separate events contained. `None` if
 /// no event ends with a response.
 pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
     let (mut splitter, mut rest) = (Splitter::new(), body);
-    let (mut items, mut late) = (b"[".to_vec(), Vec::new());
+    let (mut items, mut late) = (b"[".to_vec(), Late::new());
     while !rest.is_empty() {
         let event = splitter.next(rest).or_else(|| splitter.last(rest))?;
         let data = splitter.data(&event, rest);
@@ -38,8 +44,10 @@ pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
                 item(&mut items);
                 items.extend_from_slice(done.bytes());
             } else if let Some((_, name)) = REPEATS.into_iter().find(|(kind, _)| is(kind)) {
-                let text = |name| data.get(name).and_then(Raw::string).unwrap_or_default().to_vec();
-                late.push((text("item_id"), name, text(name)));
+                let text = |name| data.get(name).and_then(Raw::string).unwrap_or_default();
+                if !text(name).is_empty() {
+                    late.entry(late_key(name, text("item_id"))).or_insert_with(|| text(name).to_vec());
+                }
             } else if ENDS.into_iter().any(is) {
                 let response = data.get("response").filter(|response| response.kind() == ValueKind::Object);
                 items.push(b']');
@@ -56,7 +64,7 @@ pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
 
 /// Adds to `response`: the items, if it has none of its own; arguments that its items lack; and the status
 /// `incomplete`, if only the event says so. Of two members with one name the last one counts.
-fn with(response: Raw<'_>, items: &[u8], late: &[Late], incomplete: bool) -> Vec<u8> {
+fn with(response: Raw<'_>, items: &[u8], late: &Late, incomplete: bool) -> Vec<u8> {
     let mut out = response.bytes().to_vec();
     let own = response.get("output").filter(|output| output.items().next().is_some());
     let output = own.unwrap_or(Raw::new(items));
@@ -67,7 +75,7 @@ fn with(response: Raw<'_>, items: &[u8], late: &[Late], incomplete: bool) -> Vec
         for call in output.items() {
             item(&mut out);
             out.extend_from_slice(call.bytes());
-            if let Some((_, name, text)) = arguments_of(call, late).filter(|_| out.pop() == Some(b'}')) {
+            if let Some((name, text)) = arguments_of(call, late).filter(|_| out.pop() == Some(b'}')) {
                 member_inside(&mut out, name, text);
                 out.push(b'}');
             }
@@ -82,10 +90,11 @@ fn with(response: Raw<'_>, items: &[u8], late: &[Late], incomplete: bool) -> Vec
 }
 
 /// The arguments from an event, if the call lacks them.
-fn arguments_of<'l>(call: Raw<'_>, late: &'l [Late]) -> Option<&'l Late> {
+fn arguments_of<'l>(call: Raw<'_>, late: &'l Late) -> Option<(&'static str, &'l [u8])> {
     let id = call.get("id").and_then(Raw::string)?;
     let lacks = |name| call.get(name).and_then(Raw::string).is_some_and(<[u8]>::is_empty);
-    late.iter().find(|(of, name, text)| of == id && !text.is_empty() && lacks(name))
+    let names = REPEATS.into_iter().map(|(_, name)| name).filter(|name| lacks(name));
+    names.into_iter().find_map(|name| Some((name, &**late.get(&late_key(name, id))?)))
 }
 
 /// Part of an answer, collected from its events.
@@ -95,7 +104,6 @@ enum CollectedPart {
     /// Reasoning and the block that the provider requires back; `None` until the reasoning ends.
     Thought(Vec<u8>, Option<Option<Vec<u8>>>),
     Call {
-        slot: usize,
         id: Vec<u8>,
         name: Vec<u8>,
         json: Vec<u8>,
@@ -106,6 +114,8 @@ enum CollectedPart {
 #[derive(Default)]
 pub(in crate::dialect) struct Collected {
     pieces: Vec<CollectedPart>,
+    /// The piece of each call.
+    calls: Vec<usize>,
     stopped: bool,
     reason: StopReason,
     sequence: Option<Vec<u8>>,
@@ -135,13 +145,14 @@ impl Take for Collected {
                 self.pieces.push(CollectedPart::Thought(Vec::new(), Some(Some(block.to_vec()))));
             }
             (Delta::ToolOpen { slot, id, name }, _) => {
+                self.calls.resize(self.calls.len().max(slot + 1), usize::MAX);
+                self.calls[slot] = self.pieces.len();
                 let (id, name) = (id.to_vec(), name.to_vec());
-                self.pieces.push(CollectedPart::Call { slot, id, name, json: Vec::new() });
+                self.pieces.push(CollectedPart::Call { id, name, json: Vec::new() });
             }
-            (Delta::ToolArgs { slot: of, json: more }, _) => {
-                let is_it =
-                    |piece: &&mut CollectedPart| matches!(piece, CollectedPart::Call { slot, .. } if *slot == of);
-                if let Some(CollectedPart::Call { json, .. }) = self.pieces.iter_mut().rfind(is_it) {
+            (Delta::ToolArgs { slot, json: more }, _) => {
+                let piece = self.calls.get(slot).and_then(|at| self.pieces.get_mut(*at));
+                if let Some(CollectedPart::Call { json, .. }) = piece {
                     json.extend_from_slice(more);
                 }
             }

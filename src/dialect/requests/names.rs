@@ -3,7 +3,7 @@
 //! Owns the renaming; [`TranslationState`] restores the client's names in the answer. Must never give two tools the
 //! same name.
 
-use super::super::naming::{TranslationState, plain_name, takes_name, tool_name};
+use super::super::naming::{TranslationState, respelt, takes_name, tool_name};
 use super::super::request::Invalid;
 use super::ask::refuse;
 use crate::dialect::neutral::JsonText;
@@ -19,16 +19,13 @@ pub(in crate::dialect) fn longest(shape: Shape) -> usize {
 }
 
 impl Tool<'_> {
-    /// True if both have the same definition, ignoring the formatting of their schemas.
-    fn is_like(&self, other: &Tool<'_>) -> bool {
-        let schema = |tool: &Tool<'_>| {
-            let mut schema = Vec::new();
-            if let Schema::Given(given) = tool.schema {
-                compact(given.bytes(), &mut schema);
-            }
-            schema
-        };
-        self.description == other.description && self.strict == other.strict && schema(self) == schema(other)
+    /// The schema without its formatting; empty for free text.
+    fn compacted(&self) -> Vec<u8> {
+        let mut schema = Vec::new();
+        if let Schema::Given(given) = self.schema {
+            compact(given.bytes(), &mut schema);
+        }
+        schema
     }
 }
 
@@ -52,13 +49,22 @@ impl<'a> Talk<'a> {
 /// Keeps one of several equal definitions of a tool: the messages format accepts only one. Different definitions with
 /// one name are refused as ambiguous.
 pub(in crate::dialect) fn distinct(tools: &mut Vec<Tool<'_>>) -> Result<(), Invalid> {
-    let (mut known, mut doubled) = (BTreeMap::<&[u8], usize>::new(), Vec::new());
+    let (mut known, mut doubled, mut schemas) = (BTreeMap::<&[u8], usize>::new(), Vec::new(), Vec::new());
     for (at, tool) in tools.iter().enumerate() {
         let first = *known.entry(&*tool.name).or_insert(at);
-        if first < at && !tools[first].is_like(tool) {
+        if first == at {
+            continue;
+        }
+        // Compacted once: it may be long, and its name may be repeated often.
+        schemas.resize(tools.len(), Vec::new());
+        if schemas[first].is_empty() {
+            schemas[first] = tools[first].compacted();
+        }
+        let is_like = tools[first].description == tool.description && tools[first].strict == tool.strict;
+        if !is_like || schemas[first] != tool.compacted() {
             return refuse("tools", &format!("one definition of `{}`", Raw::text_of(&tool.name)));
         }
-        doubled.extend((first < at).then_some(at));
+        doubled.push(at);
     }
     if !doubled.is_empty() {
         let mut number = 0..;
@@ -73,9 +79,7 @@ pub(in crate::dialect) fn fit(talk: &mut Talk<'_>, shape: Shape, state: &mut Tra
     let most = longest(shape);
     let mut fits = true;
     talk.each_name(|name| {
-        if name.contains(&b'\\') {
-            *name = Cow::Owned(plain_name(name));
-        }
+        *name = respelt(std::mem::take(name));
         fits &= takes_name(name, most);
     });
     if fits {

@@ -1,13 +1,15 @@
 //! Translates JSON schemas between the formats.
 //!
 //! Owns the requirements of the target. Must never reorder the members of a schema, nor drop one that the target
-//! accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the recursion.
+//! accepts: keywords that it refuses move to the description. The scanner's bound on nesting also bounds the recursion,
+//! which walks each value once, however deep it is.
 
+use super::params::cut;
 use crate::base::order;
 use crate::wire::json::{Raw, ValueKind, compact, item, key, member_inside, write_escaped};
 use std::collections::BTreeMap;
 
-/// Maximum bytes of a schema that is walked recursively: each level scans everything below it.
+/// Maximum bytes of a schema whose inner schemas are read: the names in it are collected.
 pub(in crate::dialect) const SCHEMA_MAX: usize = 256 * 1024;
 
 /// The schema of a function without arguments.
@@ -70,18 +72,23 @@ fn described(schema: Raw<'_>, refused: fn(&[u8], Raw<'_>) -> bool) -> Option<Vec
     let mut words = schema.get("description").and_then(Raw::string).unwrap_or_default().to_vec();
     let before = words.len();
     for (name, value) in schema.members().filter(|(name, value)| refused(name, *value)) {
-        words.extend_from_slice(match words.len() {
-            len if len > before => b", ",
-            0 => b"{",
-            _ => b"\\n\\n{",
-        });
-        words.extend_from_slice(name);
-        words.extend_from_slice(b": ");
-        let mut json = Vec::new();
-        compact(value.bytes(), &mut json);
-        write_escaped(&mut words, &json);
+        describe(name, value, before, &mut words);
     }
     (words.len() > before).then(|| [&words, &b"}"[..]].concat())
+}
+
+/// Adds a keyword to the inside of a description, whose first `before` bytes are the client's.
+fn describe(name: &[u8], value: Raw<'_>, before: usize, words: &mut Vec<u8>) {
+    words.extend_from_slice(match words.len() {
+        len if len > before => b", ",
+        0 => b"{",
+        _ => b"\\n\\n{",
+    });
+    words.extend_from_slice(name);
+    words.extend_from_slice(b": ");
+    let mut json = Vec::new();
+    compact(value.bytes(), &mut json);
+    write_escaped(words, &json);
 }
 
 /// Appends the description of a schema, if any.
@@ -99,7 +106,7 @@ pub(in crate::dialect) fn write_input_schema(parameters: Raw<'_>, out: &mut Vec<
 /// Appends a function's `parameters`: always an object with a type and properties.
 pub(in crate::dialect) fn write_parameters(input_schema: Raw<'_>, out: &mut Vec<u8>) {
     let has_type = input_schema.get("type").is_some();
-    let is_object = !has_type || input_schema.get("type").is_some_and(|kind| kind.is("object"));
+    let is_object = !has_type || input_schema.get("type").is_some_and(names_object);
     write_with(input_schema, !has_type, is_object && input_schema.get("properties").is_none(), |_, _| false, out);
 }
 
@@ -161,84 +168,153 @@ fn place_of(name: &[u8], value: Raw<'_>) -> SchemaPosition {
     }
 }
 
-fn describes_object(schema: Raw<'_>) -> bool {
-    schema.get("properties").is_some() || schema.get("type").is_some_and(|kind| kind.is("object"))
+/// True if a `type`, one word or a list of words, allows an object.
+fn names_object(kind: Raw<'_>) -> bool {
+    kind.is("object") || kind.items().any(|one| one.is("object"))
+}
+
+/// True if [`write_closed`] makes a strict schema of a tool's: an object without the keywords that Anthropic refuses at
+/// its top.
+pub(in crate::dialect) fn may_close(schema: Raw<'_>) -> bool {
+    let is_object = schema.get("type").is_some_and(|kind| kind.is("object"));
+    is_object && schema.bytes().len() <= SCHEMA_MAX && !schema.members().any(|(name, value)| combines(name, value))
 }
 
 /// Appends a schema for structured output: every object in it closed, as the messages format requires, and refused
 /// keywords stated in the description.
 pub(in crate::dialect) fn write_closed(schema: Raw<'_>, out: &mut Vec<u8>) {
-    write_place(schema, SchemaPosition::Schema, out);
+    write_place(schema.bytes(), SchemaPosition::Schema, out);
 }
 
-fn write_place(value: Raw<'_>, place: SchemaPosition, out: &mut Vec<u8>) {
-    match (place, value.kind()) {
+/// Appends the value at the front of `text`, which also has what follows it, and returns its length.
+fn write_place(text: &[u8], place: SchemaPosition, out: &mut Vec<u8>) -> Option<usize> {
+    match (place, Raw::front(text).kind()) {
         (SchemaPosition::MapOfSchemas, ValueKind::Object) => {
             out.push(b'{');
-            for (name, inner) in value.members() {
+            let length = Raw::walk(text, &mut |name, inner| {
                 write_key(name, out);
-                write_place(inner, SchemaPosition::Schema, out);
-            }
+                write_place(inner, SchemaPosition::Schema, out)
+            });
             out.push(b'}');
+            length
         }
-        (SchemaPosition::Schema, ValueKind::Object) => {
-            let words = described(value, is_refused);
-            out.push(b'{');
-            for (name, inner) in value.members() {
-                if is_refused(name, inner) || (words.is_some() && name == b"description") {
-                    continue;
-                }
-                let any_of = name == b"oneOf" && value.get("anyOf").is_none();
-                write_key(if any_of { b"anyOf" } else { name }, out);
-                write_place(inner, place_of(name, inner), out);
-            }
-            write_described(words, out);
-            let open = value.get("additionalProperties").is_none_or(|own| own.bool() != Some(false));
-            if open && describes_object(value) {
-                key(out, "additionalProperties");
-                out.extend_from_slice(b"false");
-            }
-            out.push(b'}');
-        }
+        (SchemaPosition::Schema, ValueKind::Object) => write_schema(text, out),
         (SchemaPosition::ListOfSchemas, ValueKind::Array) => {
             out.push(b'[');
-            for inner in value.items() {
+            let length = Raw::walk(text, &mut |_, inner| {
                 item(out);
-                write_place(inner, SchemaPosition::Schema, out);
-            }
+                write_place(inner, SchemaPosition::Schema, out)
+            });
             out.push(b']');
+            length
         }
-        _ => compact(value.bytes(), out),
+        _ => {
+            let value = Raw::first(text);
+            compact(value.bytes(), out);
+            Some(value.bytes().len())
+        }
     }
 }
 
-/// True if a schema conforms to the chat format's strict mode: every object closed, every property required, and no
-/// excluded keyword.
+fn write_schema(text: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    let start = out.len() + 1;
+    let (mut own, mut words, mut described) = (&b""[..], Vec::new(), Vec::new());
+    let (mut is_object, mut is_closed, mut has_choice) = (false, false, false);
+    out.push(b'{');
+    let length = Raw::walk(text, &mut |name, inner| {
+        let value = Raw::front(inner);
+        // The format has no `oneOf`, and one choice of schemas.
+        let chooses = matches!(name, b"oneOf" | b"anyOf");
+        if is_refused(name, value) || (chooses && has_choice) {
+            let value = Raw::first(inner);
+            describe(name, value, 0, &mut words);
+            return Some(value.bytes().len());
+        }
+        has_choice |= chooses;
+        is_closed |= name == b"additionalProperties";
+        is_object |= name == b"properties" && !value.is_null();
+        is_object |= name == b"type" && names_object(Raw::first(inner));
+        let before = out.len();
+        write_key(if chooses { b"anyOf" } else { name }, out);
+        let length = write_place(inner, place_of(name, value), out);
+        if name == b"description" {
+            own = value.string().unwrap_or_default();
+            described.push((before, out.len()));
+        }
+        length
+    });
+    if !words.is_empty() {
+        // The description moves behind the other members.
+        cut(out, &described);
+        if out.get(start) == Some(&b',') {
+            out.remove(start);
+        }
+        let between: &[u8] = if own.is_empty() { b"" } else { b"\\n\\n" };
+        write_described(Some([own, between, &words, b"}"].concat()), out);
+    }
+    if is_object && !is_closed {
+        key(out, "additionalProperties");
+        out.extend_from_slice(b"false");
+    }
+    out.push(b'}');
+    length
+}
+
+/// True if a schema conforms to the chat format's strict mode: an object, every object in it closed, every property
+/// required, and no excluded keyword.
 pub(in crate::dialect) fn is_strict(schema: Raw<'_>) -> bool {
-    schema.bytes().len() <= SCHEMA_MAX && strict_place(schema, SchemaPosition::Schema)
+    schema.bytes().len() <= SCHEMA_MAX
+        && schema.get("type").is_some_and(|kind| kind.is("object"))
+        && strict_place(schema.bytes(), SchemaPosition::Schema, &mut Vec::new()).is_some()
 }
 
-fn strict_place(value: Raw<'_>, place: SchemaPosition) -> bool {
+/// Returns the length of the value at the front of `text` if it conforms, and adds the names in a map to `names`.
+fn strict_place<'a>(text: &'a [u8], place: SchemaPosition, names: &mut Vec<&'a [u8]>) -> Option<usize> {
     match place {
-        SchemaPosition::Plain => true,
-        SchemaPosition::ListOfSchemas => value.items().all(|inner| strict_place(inner, SchemaPosition::Schema)),
-        SchemaPosition::MapOfSchemas => value.members().all(|(_, inner)| strict_place(inner, SchemaPosition::Schema)),
-        SchemaPosition::Schema => {
-            let closed = value.get("additionalProperties").and_then(Raw::bool) == Some(false);
-            let required = value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string).enumerate();
-            let required: BTreeMap<&[u8], usize> = order::gathered(required.map(|(at, name)| (name, at)));
-            let mut properties = value.get("properties").unwrap_or(Raw::NULL).members();
-            let all = properties.all(|(name, _)| required.contains_key(name));
-            let keyword = |name: &[u8]| !is_one_of(NEVER_STRICT, name) && !is_one_of(COMBINED, name);
-            (!describes_object(value) || closed && all)
-                && value.members().all(|(name, inner)| keyword(name) && strict_place(inner, place_of(name, inner)))
-        }
+        SchemaPosition::Plain => Some(Raw::first(text).bytes().len()),
+        SchemaPosition::Schema => strict_schema(text),
+        SchemaPosition::ListOfSchemas | SchemaPosition::MapOfSchemas => Raw::walk(text, &mut |name, inner| {
+            names.push(name);
+            strict_place(inner, SchemaPosition::Schema, &mut Vec::new())
+        }),
     }
+}
+
+fn strict_schema(text: &[u8]) -> Option<usize> {
+    if Raw::front(text).kind() != ValueKind::Object {
+        return strict_place(text, SchemaPosition::Plain, &mut Vec::new());
+    }
+    let (mut is_object, mut is_closed) = (false, false);
+    let (mut properties, mut required) = (Vec::new(), BTreeMap::<&[u8], usize>::new());
+    let length = Raw::walk(text, &mut |name, inner| {
+        let value = Raw::front(inner);
+        match name {
+            b"additionalProperties" => is_closed = value.bool() == Some(false),
+            b"properties" => is_object |= !value.is_null(),
+            b"type" => is_object |= names_object(Raw::first(inner)),
+            b"required" => {
+                let names = Raw::first(inner).items().filter_map(Raw::string).enumerate();
+                required = order::gathered(names.map(|(at, name)| (name, at)));
+            }
+            _ if is_one_of(NEVER_STRICT, name) || is_one_of(COMBINED, name) => return None,
+            _ => {}
+        }
+        let mut names = Vec::new();
+        let length = strict_place(inner, place_of(name, value), &mut names);
+        if name == b"properties" {
+            properties = names;
+        }
+        length
+    });
+    let is_whole = is_closed && properties.iter().all(|name| required.contains_key(name));
+    length.filter(|_| !is_object || is_whole)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use super::write_closed as closed;
 
     fn done(write: fn(Raw<'_>, &mut Vec<u8>), text: &str) -> String {
         let mut out = Vec::new();
@@ -317,5 +393,32 @@ mod tests {
         for keyword in ["not", "allOf", "oneOf", "uniqueItems", "patternProperties"] {
             assert!(!strict(&good.replace(r#"{"type":"string"}"#, &format!(r#"{{"{keyword}":{{}}}}"#))), "{keyword}");
         }
+    }
+
+    #[test]
+    fn list_of_types_that_contains_object_is_an_object() {
+        let either = r#"{"type":["object","null"]}"#;
+        assert_eq!(done(closed, either), r#"{"type":["object","null"],"additionalProperties":false}"#);
+        assert_eq!(done(write_parameters, either), r#"{"type":["object","null"],"properties":{}}"#);
+        let strict = |text: &str| is_strict(Raw::new(text.as_bytes()));
+        let around = |inner: &str| {
+            format!(
+                "{{\"type\":\"object\",\"properties\":{{\"a\":{inner}}},\"required\":[\"a\"],\"additionalProperties\":false}}"
+            )
+        };
+        assert!(!strict(&around(either)));
+        assert!(strict(&around(r#"{"type":["object","null"],"additionalProperties":false}"#)));
+        for root in [r#"{"type":"array","items":{}}"#, r#"{"anyOf":[]}"#, "{}", r#"{"type":"string"}"#] {
+            assert!(!strict(root), "{root}");
+        }
+    }
+
+    #[test]
+    fn second_choice_of_schemas_moves_to_the_description() {
+        let both = r#"{"oneOf":[{"type":"object"}],"anyOf":[{ "a":1 }]}"#;
+        let want = r#"{"anyOf":[{"type":"object","additionalProperties":false}],"description":"{anyOf: [{\"a\":1}]}"}"#;
+        assert_eq!(done(closed, both), want);
+        let both = r#"{"description":"d","anyOf":[],"oneOf":[1]}"#;
+        assert_eq!(done(closed, both), r#"{"anyOf":[],"description":"d\n\n{oneOf: [1]}"}"#);
     }
 }

@@ -14,7 +14,7 @@ use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::places::{EDITS_MAX, Edit, Seen, is_word};
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::responses::hidden::hide;
-use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, write_count, write_escaped, write_inside};
+use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, linear, write_count, write_escaped, write_inside};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
 
 /// The only scan of an answer: reads its members, and those of `usage` as chat completions have it. Deeper values are
@@ -206,6 +206,7 @@ fn read(
     out: &mut Vec<u8>,
     templates: Option<&mut AnswerTemplates>,
 ) -> Result<ObservedUsage, Broken> {
+    let _linear = linear(body.len());
     let mut notes = Notes::new(endpoint);
     let scanned = Scanner::new().finish(body, &mut notes);
     // By reference: moving all positions out would copy them.
