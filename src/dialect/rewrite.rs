@@ -13,7 +13,7 @@ use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
 use super::responses::hosted_tools;
 use crate::dialect::chat::{custom_tools, signature};
-use crate::wire::json::{Raw, eq_unescaped, item, write_string};
+use crate::wire::json::{Raw, eq_unescaped, item, linear, write_string};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
 use std::borrow::Cow;
 
@@ -113,6 +113,7 @@ pub fn rewrite(
     text: &mut Vec<u8>,
     pieces: &mut Vec<RewritePiece>,
 ) -> Result<u64, Invalid> {
+    let _linear = linear(body.len());
     text.clear();
     pieces.clear();
     fields.may_name_stored(with.capabilities)?;
@@ -203,10 +204,12 @@ fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
     if !has_model && Name::Model.is_read(endpoint) {
         writer.add(&mut wrote, "model", |text| write_string(text, with.model));
     }
-    if of_response {
+    let adds = |name: Name| of_response && !with.capabilities.drops(name.text());
+    if adds(Name::Store) {
         writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
     }
-    if of_response && !fields.members.iter().any(|member| member.name == Name::Include) {
+    let includes = fields.members.iter().any(|member| member.name == Name::Include);
+    if adds(Name::Include) && with.capabilities.effort && !includes {
         writer.add(&mut wrote, "include", |text| text.extend_from_slice(b"[\"reasoning.encrypted_content\"]"));
     }
     if !asked {
@@ -338,7 +341,7 @@ fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
 fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -> Fate {
     match name {
         _ if takes.drop_params.iter().any(|dropped| eq_unescaped(key, dropped)) => Fate::Drop,
-        Name::Include if !value.items().any(|word| word.is(ENCRYPTED)) => Fate::Include,
+        Name::Include if takes.effort && !value.items().any(|word| word.is(ENCRYPTED)) => Fate::Include,
         Name::MaxOutputTokens if takes.drops(name.text()) => Fate::Drop,
         Name::MaxOutputTokens if !eq_unescaped(key, name.text()) => Fate::Bound,
         _ => Fate::Keep,

@@ -207,7 +207,7 @@ pub struct Model {
     pub default_max_tokens: u64,
     /// Upper bound of the completion tokens that each response reserves at admission.
     pub reserve_tokens: u64,
-    /// Request fields that Tollgate removes before it forwards a request. `model`, `messages`, `input`, `stream`,
+    /// Request fields that Tollgate removes before it forwards a request, and does not add to it. `model`, `messages`, `input`, `stream`,
     /// `prompt`, `query` and `documents` cannot be removed. Value: a list of names.
     pub drop_params: Vec<String>,
     /// Request fields that replace the client's fields. Use their names in the API format of the model's providers.
@@ -409,8 +409,9 @@ section! {
         /// tool that the model must call, `"instruction"` as text in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
-        /// The model accepts a reasoning effort. Default: false; true for models of OpenAI and Azure called `gpt-5…`,
-        /// `gpt-6…`, `o1…`, `o3…`, `o4…`.
+        /// The model accepts a reasoning effort. A provider of the shape `responses` is then also asked for its
+        /// reasoning (`reasoning.encrypted_content`). Default: true for models of OpenAI and Azure called `gpt-5…`,
+        /// `gpt-6…`, `o1…`, `o3…`, `o4…`, and for other providers of the shape `responses`; otherwise false.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// Translation of a responses client's request for reasoning (shape `messages`): `"adaptive"` lets the model
         /// decide; `"budget"` sends 2,048 tokens for low effort, 8,192 for medium and 16,384 for more, at most half of

@@ -17,7 +17,7 @@ use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
 use crate::dialect::requests::bounds::too_many;
 use crate::dialect::requests::ids::CallIds;
-use crate::dialect::requests::schema::{SCHEMA_MAX, write_closed, write_free, write_input_schema};
+use crate::dialect::requests::schema::{may_close, write_closed, write_free, write_input_schema};
 use crate::wire::json::{self, Raw, item, key, member_inside, member_string, write_count, write_inside, write_string};
 use std::borrow::Cow;
 
@@ -51,7 +51,7 @@ pub(in crate::dialect) fn write(
     let marks = ask.target.capabilities.cache == Cache::Marks && !ask.names_marks();
     plan.write(if in_words { talk.format.instruction() } else { None }, marks, out);
     match talk.format {
-        Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
+        Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, !ask.drops("tool_choice"), out),
         _ => tools.write(ask, out),
     }
     let thinks = write_thinking(ask, &talk, &plan, bound, out);
@@ -285,13 +285,27 @@ fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Messag
     pieces
 }
 
-/// The parts of an assistant's turn: reasoning first, then texts, then calls.
+/// The parts of an assistant's turn in their order: a provider refuses reasoning in another place. Only calls before
+/// the last text move behind it, as the format requires.
 fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<MessagePiece<'t, 'a>> {
-    let blocks = || turn.blocks.iter();
-    let carried = blocks().filter(|block| matches!(block, Block::Carried(_))).map(MessagePiece::Block);
-    let texts = pieces(blocks().filter(|block| matches!(block, Block::Text(_) | Block::Mark(_))));
-    let calls = blocks().filter(|block| matches!(block, Block::Call(_))).map(MessagePiece::Block);
-    carried.chain(texts).chain(calls).collect()
+    let speaks = turn.blocks.iter().filter_map(Block::text).any(|text| !is_blank(text));
+    let goes = |block: &&Block<'_>| match block {
+        Block::Text(text) => speaks && !text.is_empty(),
+        Block::Mark(_) => speaks,
+        Block::Carried(_) | Block::Call(_) => true,
+        _ => false,
+    };
+    let blocks: Vec<&Block<'_>> = turn.blocks.iter().filter(goes).collect();
+    let mut end = blocks.iter().rposition(|block| block.text().is_some()).map_or(0, |last| last + 1);
+    end += blocks[end..].iter().take_while(|block| matches!(block, Block::Mark(_))).count();
+    let calls = |block: &&&Block<'_>| matches!(block, Block::Call(_));
+    let (said, rest) = blocks.split_at(end);
+    let all = said.iter().filter(|block| !calls(block)).chain(said.iter().filter(calls)).chain(rest);
+    let piece = |block: &&'t Block<'a>| match block {
+        Block::Text(text) => MessagePiece::Text(Cow::Borrowed(text)),
+        block => MessagePiece::Block(block),
+    };
+    all.map(piece).collect()
 }
 
 /// Marks the last block in `out`.
@@ -405,7 +419,9 @@ impl<'t, 'a> OfferedTools<'t, 'a> {
             out.push(b'}');
         }
         out.push(b']');
-        self.write_choice(out);
+        if !ask.drops("tool_choice") {
+            self.write_choice(out);
+        }
     }
 
     fn write_choice(&self, out: &mut Vec<u8>) {
@@ -440,13 +456,13 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
         member_inside(out, "description", description);
     }
     key(out, "input_schema");
-    let strict = strict && tool.strict;
+    let mut strict = strict && tool.strict;
     match tool.schema {
         Schema::Free => write_free(out),
-        Schema::Given(schema) if strict && schema.get("type").is_some() && schema.bytes().len() <= SCHEMA_MAX => {
-            write_closed(schema, out);
+        Schema::Given(schema) => {
+            strict &= may_close(schema);
+            if strict { write_closed(schema, out) } else { write_input_schema(schema, out) }
         }
-        Schema::Given(schema) => write_input_schema(schema, out),
     }
     if strict {
         key(out, "strict");
@@ -458,7 +474,8 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
     }
 }
 
-fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
+/// `demands`: the model must call it.
+fn write_json_tool(schema: Raw<'_>, demands: bool, out: &mut Vec<u8>) {
     key(out, "tools");
     out.extend_from_slice(b"[{\"name\":");
     write_string(out, JSON_TOOL);
@@ -466,10 +483,12 @@ fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
     key(out, "input_schema");
     write_input_schema(schema, out);
     out.extend_from_slice(b"}]");
-    key(out, "tool_choice");
-    out.extend_from_slice(b"{\"type\":\"tool\",\"name\":");
-    write_string(out, JSON_TOOL);
-    out.extend_from_slice(b",\"disable_parallel_tool_use\":true}");
+    if demands {
+        key(out, "tool_choice");
+        out.extend_from_slice(b"{\"type\":\"tool\",\"name\":");
+        write_string(out, JSON_TOOL);
+        out.extend_from_slice(b",\"disable_parallel_tool_use\":true}");
+    }
 }
 
 /// Writes the thinking mode, if the client requests one and the model accepts it; true if the model is to think.

@@ -3,11 +3,13 @@
 use crate::dialect::chat::request_writer::FAILED;
 use crate::dialect::naming::{TranslationState, responses_id};
 use crate::dialect::neutral::conversation::{
-    Block, Effort, Format, Offer, Returned, Role, Talk, ToolCall, Turn, Wishes,
+    Block, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, Turn, Wishes,
 };
 use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
+use crate::dialect::requests::schema::is_strict;
+use crate::wire::Shape;
 use crate::wire::json::{Raw, item, key, member_count, member_inside, member_string, write_inside};
 
 /// Minimum bound on an answer in the responses format.
@@ -45,7 +47,13 @@ pub(in crate::dialect) fn write(
         key(out, "stream");
         out.extend_from_slice(b"true");
     }
-    out.extend_from_slice(b",\"store\":false,\"include\":[\"reasoning.encrypted_content\"]}");
+    if !ask.drops("store") {
+        out.extend_from_slice(b",\"store\":false");
+    }
+    if ask.target.capabilities.effort && !ask.drops("include") {
+        out.extend_from_slice(b",\"include\":[\"reasoning.encrypted_content\"]");
+    }
+    out.push(b'}');
     Ok(())
 }
 
@@ -120,32 +128,42 @@ fn write_part(block: &Block<'_>, out: &mut Vec<u8>) {
     }
 }
 
+/// Writes the items of an assistant's turn in their order: a provider refuses reasoning without the item that it led to.
 fn write_assistant(turn: &Turn<'_>, out: &mut Vec<u8>) {
+    // Texts that follow each other are one message.
+    let mut speaks = false;
     for block in &turn.blocks {
-        if let Block::Carried(json) = block {
-            for kept in Raw::new(json).items().filter(|kept| kept.get("encrypted_content").is_some()) {
-                item(out);
-                out.extend_from_slice(b"{\"type\":\"reasoning\",\"summary\":[]");
-                for name in ["id", "encrypted_content"] {
-                    if let Some(text) = kept.get(name).and_then(Raw::string) {
-                        member_inside(out, name, text);
-                    }
-                }
-                out.push(b'}');
-            }
+        let text = block.text().filter(|text| !text.is_empty());
+        let goes = matches!(block, Block::Carried(_) | Block::Call(_));
+        if speaks && goes {
+            out.extend_from_slice(b"\"}");
+        }
+        if text.is_some() && !speaks {
+            open_message("assistant", out);
+            out.push(b'"');
+        }
+        speaks = text.is_some() || (speaks && !goes);
+        match block {
+            Block::Carried(json) => write_reasoning(json, out),
+            Block::Call(call) => write_call(call, out),
+            _ => out.extend_from_slice(text.unwrap_or_default()),
         }
     }
-    let texts = || turn.blocks.iter().filter_map(Block::text);
-    if texts().any(|text| !text.is_empty()) {
-        open_message("assistant", out);
-        out.push(b'"');
-        texts().for_each(|text| out.extend_from_slice(text));
+    if speaks {
         out.extend_from_slice(b"\"}");
     }
-    for block in &turn.blocks {
-        if let Block::Call(call) = block {
-            write_call(call, out);
+}
+
+fn write_reasoning(carried: &[u8], out: &mut Vec<u8>) {
+    for kept in Raw::new(carried).items().filter(|kept| kept.get("encrypted_content").is_some()) {
+        item(out);
+        out.extend_from_slice(b"{\"type\":\"reasoning\",\"summary\":[]");
+        for name in ["id", "encrypted_content"] {
+            if let Some(text) = kept.get(name).and_then(Raw::string) {
+                member_inside(out, name, text);
+            }
         }
+        out.push(b'}');
     }
 }
 
@@ -201,9 +219,12 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
         item(out);
         out.extend_from_slice(b"{\"type\":\"function\",\"name\":");
         write_function(tool, out);
+        // The clients of OpenAI's formats know its rules.
+        let fits = |schema| ask.from != Shape::Messages || is_strict(schema);
+        let strict = tool.strict && matches!(tool.schema, Schema::Given(schema) if fits(schema));
         // If omitted, it would mean true.
         key(out, "strict");
-        out.extend_from_slice(if tool.strict { b"true}" } else { b"false}" });
+        out.extend_from_slice(if strict { b"true}" } else { b"false}" });
     }
     out.push(b']');
     write_choice(ask, offer, (b"{\"type\":\"function\",\"name\":", b"}"), out);
@@ -216,7 +237,8 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
         member_count(out, "max_output_tokens", max.max(BOUND_MIN));
     }
     write_sampling(ask, wishes, out);
-    let reasons = (wishes.effort.is_some() || wishes.reasons.is_some()) && !ask.drops("reasoning");
+    let takes_effort = ask.target.capabilities.effort && !ask.drops("reasoning");
+    let reasons = takes_effort && (wishes.effort.is_some() || wishes.reasons.is_some());
     if reasons {
         key(out, "reasoning");
         out.push(b'{');

@@ -415,7 +415,9 @@ fn configured_members_and_the_gateways_own_are_both_written() {
     let out = written(Shape::Messages, &params)
         .run(&format!("{{\"model\":\"s\",\"max_tokens\":5,\"temperature\":1,{MESSAGES}}}"));
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"max_tokens\":5,{MESSAGES},{added}}}"));
-    let out = written(Shape::Responses, &params).run("{\"temperature\":1,\"model\":\"s\",\"input\":\"hi\"}");
+    let mut reasons = written(Shape::Responses, &params);
+    reasons.takes.effort = true;
+    let out = reasons.run("{\"temperature\":1,\"model\":\"s\",\"input\":\"hi\"}");
     let own = "\"store\":false,\"include\":[\"reasoning.encrypted_content\"]";
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"input\":\"hi\",{own},{added}}}"));
 }
@@ -439,7 +441,7 @@ fn tools(hosted: &[&str], members: &str) -> Result<String, String> {
     let hosted_tools = hosted.iter().map(|name| (*name).to_owned()).collect();
     let case = takes(Shape::Responses, Capabilities { hosted_tools, ..Capabilities::default() });
     let out = case.try_run(&format!("{{\"model\":\"m\",{members}}}")).map_err(|invalid| invalid.0)?;
-    let ours = ",\"store\":false,\"include\":[\"reasoning.encrypted_content\"]}";
+    let ours = ",\"store\":false}";
     Ok(out.strip_prefix("{\"model\":\"gpt-x\",").unwrap().strip_suffix(ours).unwrap().to_owned())
 }
 
@@ -806,4 +808,23 @@ fn checked_lists_of_tools_are_bounded() {
         let said = case(Shape::Responses).try_run(&body(4097)).unwrap_err().0;
         assert!(said.starts_with("tools: expected at most 4096"), "{said}");
     }
+}
+
+#[test]
+fn reasoning_is_included_only_where_the_model_reasons_and_takes_it() {
+    let run = |effort: bool, drops: &[&str], members: &str| {
+        let drop_params = drops.iter().map(|name| (*name).to_owned()).collect();
+        let case = takes(Shape::Responses, Capabilities { effort, drop_params, ..Capabilities::default() });
+        let out = case.run(&format!("{{\"model\":\"s\",\"input\":\"hi\"{members}}}"));
+        out.strip_prefix("{\"model\":\"gpt-x\",\"input\":\"hi\"").unwrap().to_owned()
+    };
+    assert_eq!(run(false, &[], ""), ",\"store\":false}");
+    assert_eq!(run(true, &[], ""), ",\"store\":false,\"include\":[\"reasoning.encrypted_content\"]}");
+    assert_eq!(run(true, &["include"], ""), ",\"store\":false}");
+    assert_eq!(run(true, &["include"], ",\"include\":[\"x\"]"), ",\"store\":false}");
+    assert_eq!(
+        run(true, &["store"], ",\"store\":true,\"include\":[]"),
+        ",\"include\":[\"reasoning.encrypted_content\"]}"
+    );
+    assert_eq!(run(false, &[], ",\"include\":[\"x\"]"), ",\"include\":[\"x\"],\"store\":false}");
 }

@@ -3,6 +3,8 @@
 use super::endings::{SHAPES, run_stream};
 use super::reports::{counted, shown};
 use super::*;
+use crate::dialect::capabilities::Structured;
+use crate::dialect::carrier;
 use crate::wire::ModelEndpoint;
 use serde_json::json as value;
 
@@ -477,4 +479,187 @@ fn message_recognised_by_its_bytes_is_translated_like_any_other() {
         }
     }
     assert!(translated > 150, "{translated} of 294");
+}
+
+#[test]
+fn tool_is_strict_only_if_its_schema_is() {
+    let takes = Capabilities { strict_tools: true, ..Capabilities::default() };
+    let closed = value!({"type": "object", "properties": {}, "required": [], "additionalProperties": false});
+    let open = value!({"type": "object", "properties": {"a": {"type": ["object", "null"]}}, "required": ["a"],
+        "additionalProperties": false});
+    let untyped = value!({"properties": {"a": {"type": "string", "minLength": 3}}});
+    let combined = value!({"type": "object", "anyOf": [{"required": ["a"]}]});
+    let strict = |way: (Shape, Shape), schema: &Value, asked: bool| {
+        let function = value!({"name": "f", "strict": asked, "parameters": schema});
+        let body = match way.0 {
+            Shape::Messages => value!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}],
+                "tools": [{"name": "f", "strict": asked, "input_schema": schema}]}),
+            _ => value!({"model": "m", "messages": [{"role": "user", "content": "a"}],
+                "tools": [{"type": "function", "function": function}]}),
+        };
+        let tool = request_for(way, &body.to_string(), "up", &takes).unwrap().0["tools"][0].clone();
+        tool.get("function").unwrap_or(&tool).get("strict").and_then(Value::as_bool).unwrap_or(false)
+    };
+    for way in [(Shape::Messages, Shape::Chat), (Shape::Messages, Shape::Responses), (Shape::Chat, Shape::Messages)] {
+        assert_eq!((strict(way, &closed, true), strict(way, &closed, false)), (true, false), "{way:?}");
+    }
+    for way in [(Shape::Messages, Shape::Chat), (Shape::Messages, Shape::Responses)] {
+        assert!(!strict(way, &open, true), "{way:?}");
+    }
+    assert!(strict((Shape::Chat, Shape::Messages), &open, true), "it is closed for the provider");
+    for schema in [&untyped, &combined] {
+        assert!(!strict((Shape::Chat, Shape::Messages), schema, true), "{schema}");
+    }
+    // A client of OpenAI's formats knows the rules of its provider.
+    assert!(strict((Shape::Chat, Shape::Responses), &open, true));
+}
+
+#[test]
+fn custom_tool_is_called_as_one_in_any_spelling_of_its_name() {
+    for (written, name) in
+        [(r"my\u005ftool", "my_tool"), (r"gr\u00f6\u00dfe", "gr\u{f6}\u{df}e"), ("gr\u{f6}\u{df}e", "gr\u{f6}\u{df}e")]
+    {
+        let body = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":"a"}}],"tools":[
+                {{"type":"custom","custom":{{"name":"{written}"}}}}],"tool_choice":{{"type":"allowed_tools",
+                "allowed_tools":{{"mode":"auto","tools":[{{"type":"custom","custom":{{"name":"{name}"}}}}]}}}}}}"#
+        );
+        for provider in [Shape::Messages, Shape::Responses] {
+            let (request, state) = request_for((Shape::Chat, provider), &body, "up", &Capabilities::default()).unwrap();
+            let up = request["tools"][0]["name"].as_str().unwrap_or_else(|| panic!("{request}")).to_owned();
+            let [whole, _] = calling(provider, &[up]);
+            let whole = whole.replace("\"input\":{}", "\"input\":{\"input\":\"x\"}");
+            let whole = whole.replace("\"arguments\":\"{}\"", "\"arguments\":\"{\\\"input\\\":\\\"x\\\"}\"");
+            let mut out = Vec::new();
+            reply((provider, Shape::Chat), whole.as_bytes(), &state, &ME, &mut out).unwrap();
+            let answer: Value = serde_json::from_slice(&out).unwrap();
+            let call = &answer["choices"][0]["message"]["tool_calls"][0];
+            assert_eq!(
+                (&call["type"], &call["custom"]),
+                (&value!("custom"), &value!({"name": name, "input": "x"})),
+                "{call}"
+            );
+        }
+    }
+}
+
+/// A carrier of reasoning for the target with the mark `up______`.
+fn carried(block: &Value) -> String {
+    let mut carrier = Vec::new();
+    carrier::close(block.to_string().as_bytes(), b"up______", &mut carrier);
+    String::from_utf8(carrier).unwrap()
+}
+
+#[test]
+fn reasoning_text_and_calls_of_a_turn_keep_their_order() {
+    let takes = Capabilities { mark: *b"up______", ..Capabilities::default() };
+    let made = |way, body: &Value| request_for(way, &body.to_string(), "up", &takes).unwrap().0;
+    // A responses provider's turn comes back from a messages client.
+    let thought = |id: &str| {
+        let signature = carried(&value!({"id": id, "encrypted_content": "e"}));
+        value!({"type": "thinking", "thinking": "", "signature": signature})
+    };
+    let call = value!({"type": "tool_use", "id": "c1", "name": "f", "input": {}});
+    let blocks =
+        value!([thought("rs_1"), {"type": "text", "text": "a"}, {"type": "text", "text": "b"}, thought("rs_2"), call]);
+    let result = value!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "ok"}]});
+    let body = value!({"model": "m", "max_tokens": 9,
+        "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": blocks}, result]});
+    let request = made((Shape::Messages, Shape::Responses), &body);
+    let items: Vec<Value> = request["input"].as_array().unwrap()[1..5].to_vec();
+    assert_eq!(
+        items,
+        [
+            value!({"type": "reasoning", "summary": [], "id": "rs_1", "encrypted_content": "e"}),
+            value!({"type": "message", "role": "assistant", "content": "ab"}),
+            value!({"type": "reasoning", "summary": [], "id": "rs_2", "encrypted_content": "e"}),
+            value!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}),
+        ]
+    );
+    // A messages provider's turn comes back from a responses client.
+    let signed = |text: &str| value!({"type": "thinking", "thinking": text, "signature": "U2ln"});
+    let reasoning =
+        |text: &str| value!({"type": "reasoning", "summary": [], "encrypted_content": carried(&signed(text))});
+    let said = value!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]});
+    let called = value!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"});
+    let output = value!({"type": "function_call_output", "call_id": "c1", "output": "ok"});
+    let turn = |items: Vec<Value>| {
+        let input: Vec<Value> =
+            [value!({"role": "user", "content": "x"})].into_iter().chain(items).chain([output.clone()]).collect();
+        made((Shape::Responses, Shape::Messages), &value!({"model": "m", "input": input}))["messages"][1]["content"]
+            .clone()
+    };
+    let (text, tool) =
+        (value!({"type": "text", "text": "a"}), value!({"type": "tool_use", "id": "c1", "name": "f", "input": {}}));
+    let got = turn(vec![reasoning("S1"), said.clone(), reasoning("S2"), called.clone()]);
+    assert_eq!(got, value!([signed("S1"), text, signed("S2"), tool]));
+    // The format has calls behind the text.
+    let got = turn(vec![reasoning("S1"), called, reasoning("S2"), said]);
+    assert_eq!(got, value!([signed("S1"), signed("S2"), text, tool]));
+}
+
+#[test]
+fn members_that_the_gateway_adds_are_sent_only_where_they_are_taken() {
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"a"}],"reasoning_effort":"low"}"#;
+    let to =
+        |capabilities: &Capabilities| request_for((Shape::Chat, Shape::Responses), body, "up", capabilities).unwrap().0;
+    let plain = to(&Capabilities::default());
+    assert_eq!((plain.get("include"), plain.get("reasoning"), &plain["store"]), (None, None, &value!(false)));
+    let reasons = Capabilities { effort: true, ..Capabilities::default() };
+    let request = to(&reasons);
+    assert_eq!(request["include"], value!(["reasoning.encrypted_content"]));
+    assert_eq!(request["reasoning"], value!({"effort": "low", "summary": "auto"}));
+    let drop_params = ["include", "store", "reasoning"].map(str::to_owned).to_vec();
+    let request = to(&Capabilities { drop_params, ..reasons });
+    assert_eq!(["include", "store", "reasoning"].map(|name| request.get(name)), [None; 3]);
+    // A demand for the tool that stands for JSON.
+    let asks = r#"{"model":"m","messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema",
+        "json_schema":{"name":"n","schema":{"type":"object"}}}}"#;
+    let by_tool = |drop_params: Vec<String>| {
+        let takes = Capabilities { structured_output: Structured::Tool, drop_params, ..Capabilities::default() };
+        request_for((Shape::Chat, Shape::Messages), asks, "up", &takes).unwrap().0
+    };
+    assert!(by_tool(Vec::new()).get("tool_choice").is_some());
+    assert!(by_tool(vec!["tool_choice".to_owned()]).get("tool_choice").is_none());
+}
+
+#[test]
+fn file_as_plain_base64_is_a_pdf_for_every_provider() {
+    let chat = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"filename":"a.pdf","file_data":"JVBERi0xLjQK\/w=="}}]}]}"#;
+    let request = request_for((Shape::Chat, Shape::Messages), chat, "up", &Capabilities::default()).unwrap().0;
+    let block = &request["messages"][0]["content"][0];
+    assert_eq!(
+        block["source"],
+        value!({"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjQK/w=="})
+    );
+    let request = request_for((Shape::Chat, Shape::Responses), chat, "up", &Capabilities::default()).unwrap().0;
+    assert_eq!(request["input"][0]["content"][0]["file_data"], "data:application/pdf;base64,JVBERi0xLjQK/w==");
+    for url in ["http://a.test/b.pdf", "file:///etc/passwd"] {
+        let refused = chat.replace("JVBERi0xLjQK\\/w==", url);
+        request_for((Shape::Chat, Shape::Messages), &refused, "up", &Capabilities::default()).unwrap_err();
+    }
+}
+
+#[test]
+fn usage_on_a_chunk_with_content_is_hidden_unless_requested() {
+    let usage = r#"{"prompt_tokens":31,"completion_tokens":12,"total_tokens":43}"#;
+    let beside = format!(
+        r#"data: {{"choices":[{{"index":0,"delta":{{"content":"hi"}},"finish_reason":"stop"}}],"usage":{usage}}}"#
+    );
+    let inside = format!(
+        r#"data: {{"choices":[{{"index":0,"delta":{{"content":"hi"}},"finish_reason":"stop","usage":{usage}}}]}}"#
+    );
+    for text in [beside, inside] {
+        for show in [false, true] {
+            let mut stream = SseStream::same(ModelEndpoint::CHAT, show, 1 << 20);
+            let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+            stream.feed(format!("{text}\n\ndata: [DONE]\n\n").as_bytes(), &mut pool, &ME, &mut out).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            assert_eq!(out.contains("\"prompt_tokens\":31"), show, "{out}");
+            assert!(out.contains("\"content\":\"hi\"") && stream.observed().reported.output == Some(12), "{out}");
+            out.lines().filter_map(|line| line.strip_prefix("data: {")).for_each(|data| {
+                serde_json::from_str::<Value>(&format!("{{{data}")).unwrap();
+            });
+        }
+    }
 }

@@ -126,7 +126,7 @@ fn same_format_passes_except_for_tollgates_members() {
     scan.reset(ModelEndpoint::RESPONSES);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    let capabilities = Capabilities::default();
+    let capabilities = Capabilities { effort: true, ..Capabilities::default() };
     let target =
         RequestTarget { model: "gpt-5.5", shape: Shape::Responses, capabilities: &capabilities, cache_key: None };
     let length = rewrite(ModelEndpoint::RESPONSES, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces);
@@ -164,7 +164,8 @@ fn same_format_passes_except_for_tollgates_members() {
 #[test]
 fn chat_client_reaches_a_model_with_only_this_format() {
     let body = read("47-chat-to-responses.client.chat.request.json").unwrap();
-    let capabilities = Capabilities { mark: carrier::mark("openai", "gpt-5.5"), ..Capabilities::default() };
+    let mark = carrier::mark("openai", "gpt-5.5");
+    let capabilities = Capabilities { mark, effort: true, ..Capabilities::default() };
     let way = (Shape::Chat, Shape::Responses);
     let (got, state) = request_for(way, &body, "gpt-5.5", &capabilities).unwrap();
     assert_eq!(got, json(&read("47-chat-to-responses.upstream.responses.request.json").unwrap()));

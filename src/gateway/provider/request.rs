@@ -83,6 +83,7 @@ fn params(model: &Model) -> Arc<[Param]> {
 fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[Param]>) -> Capabilities {
     let (known, provider) = (&model.capabilities, config.provider(target.provider));
     let openai = provider.is_some_and(Provider::is_openai);
+    let of_responses = provider.is_some_and(|provider| provider.shape == Shape::Responses);
     let reasons = openai && REASONING.iter().any(|start| target.model.starts_with(start));
     Capabilities {
         sampling: known.sampling.unwrap_or(!reasons),
@@ -96,7 +97,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
             StructuredOutput::Tool => Structured::Tool,
             StructuredOutput::Instruction => Structured::Instruction,
         },
-        effort: known.effort.unwrap_or(reasons),
+        effort: known.effort.unwrap_or(reasons || (!openai && of_responses)),
         effort_with_tools: known.effort_with_tools.unwrap_or(!(openai && lacks_effort_with_tools(&target.model))),
         strict_tools: known.strict_tools,
         default_max_tokens: model.default_max_tokens,
@@ -558,20 +559,33 @@ mod tests {
         }
     }
 
-    #[test]
-    fn model_name_decides_on_signatures_unless_configured() {
-        let signs = |name: &str, capability: &str| {
-            let text = format!(
-                "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+    /// Capabilities of the model `name` at a provider.
+    fn takes(name: &str, (shape, url): (&str, &str), capability: &str) -> Capabilities {
+        let text = format!(
+            "[[providers]]\nname = \"p\"\nshape = \"{shape}\"\nbase_url = \"{url}/v1\"\n\
                  [[models]]\nid = \"m\"\ncontext = \"1K\"\ncapabilities = {{ {capability} }}\n\
                  targets = [{{ provider = \"p\", model = \"{name}\" }}]"
-            );
-            let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-            let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
-            let config = Config::parse(&source).unwrap();
-            let model = &config.catalog.models()[0];
-            capabilities(&config, model, &model.targets[0], &params(model)).thought_signatures
-        };
+        );
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+        let config = Config::parse(&source).unwrap();
+        let model = &config.catalog.models()[0];
+        capabilities(&config, model, &model.targets[0], &params(model))
+    }
+
+    #[test]
+    fn model_name_decides_on_reasoning_unless_configured() {
+        let (openai, other) = (("responses", "http://api.openai.com"), ("responses", "http://10.0.0.1"));
+        assert!(!takes("gpt-4.1", openai, "").effort && takes("gpt-5.4-mini", openai, "").effort);
+        assert!(takes("gpt-4.1", openai, "effort = true").effort);
+        assert!(takes("gpt-oss", other, "").effort && !takes("gpt-oss", other, "effort = false").effort);
+        assert!(!takes("gpt-oss", ("chat", "http://10.0.0.1"), "").effort);
+    }
+
+    #[test]
+    fn model_name_decides_on_signatures_unless_configured() {
+        let signs =
+            |name: &str, capability: &str| takes(name, ("chat", "http://10.0.0.1"), capability).thought_signatures;
         assert!(signs("google/gemini-3.8-flash", "") && !signs("gemini-2.5-pro", ""));
         assert!(!signs("gemini-3.8-flash", "thought_signatures = false"));
         assert!(signs("my-gemini", "thought_signatures = true"));
