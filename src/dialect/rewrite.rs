@@ -117,6 +117,7 @@ pub fn rewrite(
     text.clear();
     pieces.clear();
     fields.may_name_stored(with.capabilities)?;
+    fields.may_forward_stored(with.capabilities)?;
     let cuts = match endpoint == ModelEndpoint::CHAT && !with.capabilities.thought_signatures {
         true if with.capabilities.developer_role => Cow::default(),
         true => Cow::Borrowed(&fields.cuts[..]),

@@ -4,11 +4,12 @@ mod parts;
 mod passthrough;
 mod read;
 
+use super::super::passthrough::PassthroughFormat;
 use super::super::tokens::{CountLater, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member, PresentMembers};
 use super::members::{Class, Name};
 use super::plain::PlainMessage;
-use super::stored::{NOTHING_STORED, Stored};
+use super::stored::{self, NOTHING_STORED, Stored};
 use crate::base::limits::{MEMBERS_MAX, NUMBER_BYTES_MAX, REWRITTEN_MAX};
 use crate::dialect::format::with_format;
 use crate::dialect::messages::unsigned::Unsigned;
@@ -118,6 +119,8 @@ pub(super) struct Checks {
     key: Span,
     name: Name,
     class: Class,
+    /// The last key of a member that is passed on as it is, if it names objects.
+    object: Option<Span>,
     /// Start of the current top-level value, and its kind.
     value_start: u32,
     value_token: Token,
@@ -164,6 +167,7 @@ impl Checks {
             key: Span::default(),
             name: Name::Other,
             class: Class::Unknown,
+            object: None,
             value_start: 0,
             value_token: Token::Null,
             items: 0,
@@ -193,6 +197,7 @@ impl Checks {
             key,
             name,
             class,
+            object,
             value_start,
             value_token,
             items,
@@ -212,7 +217,7 @@ impl Checks {
         tokens.reset();
         (*own, *refusal) = (endpoint, None);
         (*unknown, *seen, *key, *name, *class) = (0, 0, Span::default(), Name::Other, Class::Unknown);
-        (*value_start, *value_token, *items) = (0, Token::Null, 0);
+        (*object, *value_start, *value_token, *items) = (None, 0, Token::Null, 0);
         (*message, *block, *reading) = (NO_MESSAGE, NO_BLOCK, Reading::default());
         (*unsigned, *input) = (Unsigned::default(), Input::default());
         (*plain_max, *has_messages, *has_no_items, *found, *texts, *query) =
@@ -263,6 +268,7 @@ impl Checks {
         self.name = Name::of(key.of(buf));
         self.class = self.name.class(self.endpoint);
         self.items = 0;
+        self.object = Some(key).filter(|_| self.class == Class::Unknown && stored::names_object(key.of(buf), b""));
         if self.fields.members.len() >= MEMBERS_MAX {
             return Err(self.note(format!("the body: expected at most {MEMBERS_MAX} members")));
         }
@@ -297,6 +303,7 @@ impl Checks {
         if self.class == Class::Unknown {
             self.unknown += value.end - key.start;
             self.fields.may_cost_more |= token != Token::Null;
+            self.inside_beside(buf, token, value);
         }
         match self.name {
             // This field is rewritten for a provider of the same format.
@@ -313,7 +320,9 @@ impl Checks {
                 if self.endpoint.is_passthrough() =>
             {
                 let passthrough = self.endpoint.as_passthrough();
-                passthrough.into_iter().for_each(|passthrough| self.beside_needed(passthrough, raw));
+                if let Some(passthrough) = passthrough {
+                    self.beside_needed(passthrough, raw)?;
+                }
             }
             Name::Audio if self.endpoint == ModelEndpoint::CHAT => {
                 self.fields.may_cost_more |= token != Token::Null;
@@ -407,6 +416,7 @@ impl Checks {
         }
         // Of a responses request only the input, the tools and the output format are checked inside.
         if self.endpoint.shape == Shape::Responses && !matches!(self.name, Name::Input | Name::Tools | Name::Text) {
+            self.inside_beside(buf, token, span);
             return Ok(());
         }
         if depth == 2 && in_array && token != Token::Key && !closes {
@@ -425,11 +435,42 @@ impl Checks {
             Name::Tools if in_array => self.in_tools(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
             name if name.is_read_by_model(self.endpoint.shape) => {}
-            _ => return Ok(()),
+            _ => {
+                self.inside_beside(buf, token, span);
+                return Ok(());
+            }
         }
         let is_talk = matches!(self.name, Name::Messages | Name::System | Name::Input);
         self.reading.count(buf, (token, depth, span), is_talk, &mut self.tokens);
         Ok(())
+    }
+
+    /// Checks a token of a member that is passed on as it is: it may name an object of the provider's account.
+    fn inside_beside(&mut self, buf: &[u8], token: Token, span: Span) {
+        let member = self.key.of(buf);
+        match (token, self.object) {
+            (Token::Key, _) => self.object = Some(span).filter(|key| stored::names_object(key.of(buf), member)),
+            (Token::String, Some(name)) => self.names_object(buf, name),
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn names_object(&mut self, buf: &[u8], name: Span) {
+        let (is_own, member, name) = (name == self.key, self.key.of(buf), name.of(buf));
+        let (of, path) = (stored::name_of(member), stored::name_of(name));
+        let why = match is_own {
+            true => stored::refusal(format_args!("{of}"), name),
+            false => stored::refusal(format_args!("{of}.{path}"), name),
+        };
+        let passthrough = self.endpoint.as_passthrough().map(PassthroughFormat::of);
+        let is_sent = passthrough.is_some_and(|format| self.class == Class::Specified || format.documents(member));
+        let noted = match is_sent {
+            true => &mut self.fields.stored,
+            false if Name::leads_elsewhere(member) => return,
+            false => &mut self.fields.stored_beside,
+        };
+        noted.get_or_insert_with(|| Box::new(why));
     }
 
     /// Recognises the most common message, with a role and a text only, by its bytes: applies the effects that its

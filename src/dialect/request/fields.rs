@@ -153,6 +153,8 @@ pub struct Fields {
     pub(in crate::dialect) cuts: Vec<Span>,
     /// The refusal if the request names an object of the provider's account.
     pub(in crate::dialect) stored: Option<Box<Invalid>>,
+    /// The same for a member that only some targets are sent.
+    pub(in crate::dialect) stored_beside: Option<Box<Invalid>>,
 }
 
 impl Fields {
@@ -222,10 +224,11 @@ impl Fields {
             has_odd,
             cuts,
             stored,
+            stored_beside,
             messages,
             inner,
         } = self;
-        *stored = None;
+        (*stored, *stored_beside) = (None, None);
         (*messages, *inner) = (0, Inner::default());
         (*model, *max_tokens, *texts, *answers_per_text, *generated_per_text) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);

@@ -2,11 +2,11 @@
 //! clients share that account, so such an id could be another tenant's.
 //!
 //! Owns the list of those members. Must never look into text written by a model or a tool: there, the same names mean
-//! nothing to the provider. Called by `checks` and `input`. The configuration decides whether requests may use them
+//! nothing to the provider. Called by `checks`, `input` and `form`. The configuration decides whether requests may use them
 //! (`stored_objects`).
 
 use super::fields::{Fields, Invalid};
-use crate::dialect::capabilities::Capabilities;
+use crate::dialect::capabilities::{Capabilities, UnknownMembers};
 use crate::wire::Span;
 use crate::wire::json::eq_unescaped;
 use std::borrow::Cow;
@@ -31,6 +31,19 @@ const NAME_MAX: usize = 64;
 /// True if a key names an object.
 pub(in crate::dialect) fn is_id(key: &[u8]) -> bool {
     IDS.iter().any(|id| eq_unescaped(key, id))
+}
+
+/// True if a key of a member that is passed on as it is names objects. `member`: the key of that member itself.
+pub(in crate::dialect) fn names_object(key: &[u8], member: &[u8]) -> bool {
+    let lists = &TOOL_IDS[1..];
+    let is_voice = || eq_unescaped(key, "id") && eq_unescaped(member, "voice");
+    is_id(key) || lists.iter().any(|name| eq_unescaped(key, name)) || is_voice()
+}
+
+/// The refusal of the object at `path`, whose name is `name`.
+pub(in crate::dialect) fn refusal(path: Arguments<'_>, name: &[u8]) -> Invalid {
+    let expected = if name == b"file_id" { NO_FILE } else { NO_OBJECT };
+    Invalid(format!("{path}: expected {expected}"))
 }
 
 /// A member's name in a refusal.
@@ -134,8 +147,7 @@ impl Fields {
     /// Notes that the member at `path` names an object. Only the first one is kept.
     #[cold]
     pub(in crate::dialect) fn names_stored(&mut self, path: Arguments<'_>, name: &str) {
-        let expected = if name == "file_id" { NO_FILE } else { NO_OBJECT };
-        self.stored.get_or_insert_with(|| Box::new(Invalid(format!("{path}: expected {expected}"))));
+        self.stored.get_or_insert_with(|| Box::new(refusal(path, name.as_bytes())));
     }
 
     /// [`Invalid`] if the request names an object of the provider's account and the configuration does not allow it.
@@ -143,6 +155,16 @@ impl Fields {
     pub(in crate::dialect) fn may_name_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
         match &self.stored {
             Some(why) if !takes.stored_objects => Err(Invalid::clone(why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for unknown members, if the target is sent them.
+    #[inline]
+    pub(in crate::dialect) fn may_forward_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
+        let is_sent = matches!(takes.unknown, UnknownMembers::New | UnknownMembers::Forward);
+        match &self.stored_beside {
+            Some(why) if is_sent && !takes.stored_objects => Err(Invalid::clone(why)),
             _ => Ok(()),
         }
     }

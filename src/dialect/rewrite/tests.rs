@@ -751,6 +751,80 @@ fn stored_objects_are_refused_by_path_unless_allowed() {
     }
 }
 
+const fn relayed(passthrough: Passthrough) -> ModelEndpoint {
+    ModelEndpoint::passthrough(passthrough)
+}
+
+/// Members that name objects outside messages and tools: a JSON endpoint, a body, the path in the refusal, and true if
+/// the member is only sent to providers that get unknown ones.
+const STORED_BESIDE: &[(ModelEndpoint, &str, &str, bool)] = &[
+    (relayed(Passthrough::Speech), r#"{"model":"m","input":"x","voice":{"id":"voice_other"}}"#, "voice.id", false),
+    (
+        relayed(Passthrough::Speech),
+        r#"{"model":"m","input":"x","v\u006fice":{"i\u0064":"voice_other"}}"#,
+        "v\\u006fice.i\\u0064",
+        false,
+    ),
+    (
+        relayed(Passthrough::Moderations),
+        r#"{"input":[{"type":"input_image","file_id":"file-1"}]}"#,
+        "input.file_id",
+        false,
+    ),
+    (relayed(Passthrough::Images), r#"{"prompt":"x","images":[{"file_id":"file-1"}]}"#, "images.file_id", true),
+    (
+        relayed(Passthrough::Embeddings),
+        r#"{"input":"x","source":{"deep":[{"container_id":"c"}]}}"#,
+        "source.container_id",
+        true,
+    ),
+    (relayed(Passthrough::Embeddings), r#"{"input":"x","source":{"file_ids":["f"]}}"#, "source.file_ids", true),
+    (
+        ModelEndpoint::CHAT,
+        r#"{"messages":[{"role":"user","content":"x"}],"attachments":[{"file_id":"f"}]}"#,
+        "attachments.file_id",
+        true,
+    ),
+    (
+        ModelEndpoint::MESSAGES,
+        r#"{"max_tokens":9,"messages":[{"role":"user","content":"x"}],"extra":{"file_id":"f"}}"#,
+        "extra.file_id",
+        true,
+    ),
+    (ModelEndpoint::RESPONSES, r#"{"input":"x","extra":{"vector_store_ids":["f"]}}"#, "extra.vector_store_ids", true),
+];
+
+#[test]
+fn stored_objects_are_refused_on_every_endpoint() {
+    let send = |endpoint: ModelEndpoint, body: &str, unknown, stored_objects| {
+        let mut scan = RequestScan::new();
+        scan.reset(endpoint);
+        scan.finish(body.as_bytes()).unwrap();
+        let takes = Capabilities { unknown, stored_objects, ..Capabilities::default() };
+        let with = RequestTarget { model: "m", shape: Shape::Chat, capabilities: &takes, cache_key: None };
+        let sent = rewrite(endpoint, body.as_bytes(), scan.fields(), &with, &mut Vec::new(), &mut Vec::new());
+        sent.map(|_| ()).map_err(|Invalid(why)| why)
+    };
+    for &(endpoint, body, path, is_unknown) in STORED_BESIDE {
+        let refused = send(endpoint, body, UnknownMembers::Forward, false).unwrap_err();
+        assert_eq!(refused.split_once(": ").map(|(path, _)| path), Some(path), "{refused}: {body}");
+        assert_eq!(send(endpoint, body, UnknownMembers::Drop, false).is_ok(), is_unknown, "{body}");
+        assert_eq!(send(endpoint, body, UnknownMembers::Forward, true), Ok(()), "{body}");
+    }
+    // Values that name nothing, and the client's own texts.
+    for (endpoint, body) in [
+        (relayed(Passthrough::Speech), r#"{"input":"x","voice":"alloy"}"#),
+        (relayed(Passthrough::Speech), r#"{"input":"x","voice":{"id":null}}"#),
+        (relayed(Passthrough::Rerank), r#"{"query":"x","documents":[{"file_id":"f"}]}"#),
+        (
+            relayed(Passthrough::Embeddings),
+            r#"{"input":"file_id","id":"f","source":{"id":"f","file_id":null,"name":"f"}}"#,
+        ),
+    ] {
+        assert_eq!(send(endpoint, body, UnknownMembers::Forward, false), Ok(()), "{body}");
+    }
+}
+
 #[test]
 fn role_developer_becomes_system_if_unsupported() {
     let takes_none = takes(Shape::Chat, Capabilities { developer_role: false, ..Capabilities::default() });

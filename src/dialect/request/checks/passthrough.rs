@@ -41,6 +41,10 @@ impl Checks {
     ) -> Result<(), Stop> {
         let needed = PassthroughFormat::of(passthrough).needed.iter().find(|(name, _)| *name == self.name);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
+        // Documents are the client's own text.
+        if needed.is_none_or(|(_, expected)| *expected == Expected::Parts) {
+            self.inside_beside(buf, token, span);
+        }
         let (Some((_, expected)), Token::ArrayOpen) = (needed, self.value_token) else { return Ok(()) };
         if closes {
             // An empty text counts as a token, too.
@@ -113,19 +117,20 @@ impl Checks {
         Ok(())
     }
 
-    /// Reads a member that matters for some pass-through requests; it is never refused.
-    pub(super) fn beside_needed(&mut self, passthrough: Passthrough, value: Raw<'_>) {
+    /// Reads a member that matters for some pass-through requests. Only a number of images is refused.
+    pub(super) fn beside_needed(&mut self, passthrough: Passthrough, value: Raw<'_>) -> Result<(), Stop> {
         match self.name {
             Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
             Name::BestOf => self.fields.generated_per_text = answers(value),
             Name::Suffix => self.query = token_count(value),
-            // A provider may read a number where Tollgate reads none, so the most is reserved.
+            // A provider may read a number where Tollgate reads none.
             _ if passthrough.makes_images() && answers(value) == 0 && !value.is_null() => {
-                self.fields.answers_per_text = u32::MAX
+                return self.refuse(format_args!("n"), "an integer of at least 1");
             }
             _ => self.fields.answers_per_text = answers(value),
         }
+        Ok(())
     }
 }
 
