@@ -80,6 +80,8 @@ pub const ERROR_BODY_MAX: usize = 64 * 1024;
 pub const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 /// Characters of a provider's message passed on to a client.
 pub const ERROR_MESSAGE_MAX: usize = 2048;
+/// Names of fields that are left out, which one request reports.
+pub const DROPPED_MAX: usize = 16;
 /// Bytes of a word in the log that a client or a provider chose.
 pub const TOLD_BYTES_MAX: usize = 64;
 /// Characters of one value in a table that a command prints; `--json` prints all of them.
@@ -426,6 +428,8 @@ pub const DEBTORS_MAX: usize = 1024;
 pub const BODY_RATE_MIN: u64 = 16 * 1024;
 /// Bytes of a request written to an upstream at a time. The others are cut from the client's own bytes as these leave.
 pub const SEND_SLICE: usize = 32 * 1024;
+/// Bytes that wait to be sent to one provider, besides the head of the request: a slice, and what is inserted into it.
+pub const SEND_QUEUE_MAX: usize = 2 * SEND_SLICE;
 /// Bytes of a form that are held until its model is known.
 pub const UPLOAD_HOLD: usize = 256 * 1024;
 /// Bytes of a form that is being sent which are read ahead of its provider.

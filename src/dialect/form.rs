@@ -6,11 +6,11 @@
 
 use super::capabilities::{Capabilities, UnknownMembers};
 use super::passthrough::PassthroughFormat;
-use super::request::{Fields, Invalid, Name};
+use super::request::{Fields, Invalid, Name, stored};
 use super::requests::RequestTarget;
-use super::tokens::CountLater;
-use crate::base::limits::{NAME_BYTES_MAX, UPLOAD_HOLD};
-use crate::wire::multipart::{FormPiece, Multipart, PART_HEAD_MAX};
+use super::tokens::{CountLater, Estimator};
+use crate::base::limits::{DROPPED_MAX, NAME_BYTES_MAX, TOLD_LOOKED_AT_MAX, UPLOAD_HOLD};
+use crate::wire::multipart::{FormPiece, Multipart, PART_HEAD_MAX, write_head};
 use crate::wire::{Passthrough, Span};
 
 /// Bytes at the beginning of a form that must contain its model: however it arrives, the bytes that are held show
@@ -39,7 +39,7 @@ impl FormField {
             b"stream" => FormField::Stream,
             b"response_format" => FormField::Format,
             b"n" | b"n[]" if passthrough.makes_images() => FormField::N,
-            b"prompt" => FormField::Prompt,
+            b"prompt" | b"prompt[]" => FormField::Prompt,
             _ => FormField::Other,
         }
     }
@@ -72,6 +72,10 @@ impl FieldsBegun {
 
     fn has_model(self) -> bool {
         self.begun & 1 != 0
+    }
+
+    fn has_prompt(self) -> bool {
+        self.begun & 1 << 6 != 0
     }
 
     /// Records that a field of this name begins.
@@ -168,7 +172,7 @@ impl RequestForm {
             return Err(late());
         }
         // The content of a file is not waited for.
-        let has_count = !self.passthrough.makes_images() || fields.answers_per_text > 0;
+        let has_count = !self.passthrough.makes_images() || (fields.answers_per_text > 0 && self.begun.has_prompt());
         self.may_be_sent = complete || is_held || (self.field.2 && fields.model.is_some() && has_count);
         Ok(())
     }
@@ -204,8 +208,12 @@ impl RequestForm {
                 Some(count @ 1..) => fields.answers_per_text = count,
                 _ => return expected("n", "an integer of at least 1"),
             },
-            FormField::Prompt if !is_file => tokens.text(body, value, true),
-            FormField::Prompt | FormField::Format | FormField::Other => {}
+            FormField::Prompt => {
+                let mut prompt = Estimator::new();
+                prompt.feed_plain(text);
+                tokens.add(prompt.tokens());
+            }
+            FormField::Format | FormField::Other => {}
         }
         Ok(())
     }
@@ -239,8 +247,8 @@ enum PartFate {
     Model,
 }
 
-/// Writes a form for a target while it arrives: the model has its name there, and fields that the target must not get
-/// are left out. All other bytes are unchanged.
+/// Writes a form for a target while it arrives: the model has its name there, fields that the target must not get are
+/// left out, and the head of each part is written by [`write_head`]. All other bytes are unchanged.
 #[derive(Clone, Debug)]
 pub struct FormWriter {
     passthrough: Passthrough,
@@ -248,8 +256,15 @@ pub struct FormWriter {
     model: String,
     drop_params: Vec<String>,
     unknown: UnknownMembers,
+    stored_objects: bool,
     fate: PartFate,
     begun: FieldsBegun,
+    /// The current field is a prompt.
+    in_prompt: bool,
+    /// Counts the prompt that is sent.
+    pub prompt: Estimator,
+    /// Beginnings of the names of fields that were left out.
+    pub dropped: Vec<Box<[u8]>>,
     /// The number of images was known at admission.
     has_count: bool,
     /// The client has sent no model.
@@ -263,15 +278,19 @@ pub struct FormWriter {
 impl FormWriter {
     /// A writer for `with` of the form with the fields `fields`.
     pub fn new(form: &RequestForm, fields: &Fields, with: &RequestTarget<'_>) -> FormWriter {
-        let Capabilities { drop_params, unknown, .. } = with.capabilities;
+        let Capabilities { drop_params, unknown, stored_objects, .. } = with.capabilities;
         FormWriter {
             passthrough: form.passthrough,
             reader: form.reader.restarted(),
             model: with.model.to_owned(),
             drop_params: drop_params.clone(),
             unknown: *unknown,
+            stored_objects: *stored_objects,
             fate: PartFate::Keep,
             begun: FieldsBegun::new(form.passthrough),
+            in_prompt: false,
+            prompt: Estimator::new(),
+            dropped: Vec::new(),
             has_count: fields.answers_per_text > 0,
             adds_model: !form.begun.has_model(),
             written: 0,
@@ -283,10 +302,15 @@ impl FormWriter {
     /// that are left out later are replaced by blanks behind the form.
     pub fn announce(&mut self, body: &[u8], complete: bool, declared: u64) -> Result<u64, Invalid> {
         let (mut trial, mut out) = (self.clone(), Vec::new());
-        let used = trial.write(body, complete, &mut out)?;
+        let used = trial.write(body, complete, 0, &mut out)?;
         let length = declared.saturating_sub(used as u64).saturating_add(trial.written);
         self.length = Some(length);
         Ok(length)
+    }
+
+    /// The boundary of the form.
+    pub fn boundary(&self) -> &[u8] {
+        self.reader.boundary()
     }
 
     /// True if a byte has been written.
@@ -294,9 +318,19 @@ impl FormWriter {
         self.written > 0
     }
 
+    /// True if the closing boundary has been written: a provider may take the form for complete.
+    pub fn is_over(&self) -> bool {
+        self.reader.is_over()
+    }
+
+    /// Blanks that are still to be written behind the form.
+    pub fn missing(&self) -> u64 {
+        self.length.map_or(0, |length| length.saturating_sub(self.written))
+    }
+
     /// Writes what can be decided of `input`, the bytes that have not been used yet; returns the number of those used
-    /// now. `complete`: `input` is all of the rest.
-    pub fn write(&mut self, input: &[u8], complete: bool, out: &mut Vec<u8>) -> Result<usize, Invalid> {
+    /// now. `complete`: `input` is all of the rest. At most `room` blanks are written behind the form at a time.
+    pub fn write(&mut self, input: &[u8], complete: bool, room: usize, out: &mut Vec<u8>) -> Result<usize, Invalid> {
         let (mut used, before) = (0, out.len());
         if std::mem::take(&mut self.adds_model) {
             self.write_model(out);
@@ -308,7 +342,7 @@ impl FormWriter {
                 self.begin_part(name.of(bytes))?;
             } else if piece == FormPiece::End {
                 self.begun.end()?;
-                self.fate = PartFate::Keep;
+                (self.fate, self.in_prompt) = (PartFate::Keep, false);
             }
             let is_delimiter = matches!(piece, FormPiece::Part { .. } | FormPiece::End);
             let goes = self.fate == PartFate::Keep || (self.fate == PartFate::Model && is_delimiter);
@@ -316,11 +350,18 @@ impl FormWriter {
                 // The line end before the delimiter, unless it is the first.
                 let first = self.written == 0 && out.len() == before;
                 out.extend_from_slice(if first { b"" } else { b"\r\n" });
-                match self.fate {
-                    PartFate::Model => self.write_model(out),
-                    _ => out.extend_from_slice(bytes.strip_prefix(b"\r\n").unwrap_or(bytes)),
+                match (self.fate, piece) {
+                    (PartFate::Model, _) => self.write_model(out),
+                    (_, FormPiece::End) => out.extend_from_slice(bytes.strip_prefix(b"\r\n").unwrap_or(bytes)),
+                    _ => {
+                        out.extend_from_slice(self.reader.delimiter());
+                        write_head(bytes, out);
+                    }
                 }
             } else if goes {
+                if self.in_prompt {
+                    self.prompt.feed_plain(bytes);
+                }
                 out.extend_from_slice(bytes);
             }
         }
@@ -328,10 +369,10 @@ impl FormWriter {
         if complete && used == input.len() && !self.reader.is_over() {
             return Err(Invalid("the body: ended before its closing boundary".to_owned()));
         }
-        if complete && let Some(length) = self.length {
-            let missing = usize::try_from(length.saturating_sub(self.written)).unwrap_or(0);
-            out.resize(out.len() + missing, b' ');
-            self.written += missing as u64;
+        if complete {
+            let blanks = self.missing().min(room as u64);
+            out.resize(out.len() + blanks as usize, b' ');
+            self.written += blanks;
         }
         Ok(used)
     }
@@ -363,12 +404,27 @@ impl FormWriter {
             _ if PassthroughFormat::of(self.passthrough).documents(base) || self.goes_on(base) => PartFate::Keep,
             _ => PartFate::Drop,
         };
+        self.in_prompt = base == b"prompt";
+        self.prompt.cut();
+        if self.fate == PartFate::Drop && self.dropped.len() < DROPPED_MAX {
+            let told = &name[..name.len().min(TOLD_LOOKED_AT_MAX)];
+            if !self.dropped.iter().any(|known| **known == *told) {
+                self.dropped.push(told.into());
+            }
+        }
+        // The name of a member of an object is in brackets.
+        let names_object = name.split(|byte| b"[].".contains(byte)).any(stored::is_id);
+        if names_object && self.fate == PartFate::Keep && !self.stored_objects {
+            return Err(stored::refusal(format_args!("{}", stored::name_of(name)), name));
+        }
         Ok(())
     }
 
     /// True if a field that no table documents is passed on.
     fn goes_on(&self, name: &[u8]) -> bool {
-        let is_short = name.len() <= NAME_BYTES_MAX;
+        // For some readers `model[0]` is a value of `model`.
+        let head = name.split(|byte| b"[.".contains(byte)).next().unwrap_or_default();
+        let is_short = name.len() <= NAME_BYTES_MAX && Name::of_field(head) == Name::of_field(name);
         match self.unknown {
             UnknownMembers::Drop => false,
             UnknownMembers::Local => Name::is_local(name),

@@ -86,7 +86,7 @@ impl Estimator {
         let plain: usize = raw.chunks(PIECE).take_while(is_plain).map(<[u8]>::len).sum();
         let (plain, escaped) = raw.split_at(plain);
         if !plain.is_empty() {
-            self.count(plain);
+            self.feed_plain(plain);
         }
         if !escaped.is_empty() {
             self.decode(escaped);
@@ -100,10 +100,10 @@ impl Estimator {
         loop {
             (length, raw) = unescape_into(raw, &mut text, length);
             if raw.is_empty() {
-                return self.count(&text[..length]);
+                return self.feed_plain(&text[..length]);
             }
             if length + BLOCK > PIECE {
-                self.count(&text[..length]);
+                self.feed_plain(&text[..length]);
                 length = 0;
                 continue;
             }
@@ -116,7 +116,7 @@ impl Estimator {
     }
 
     /// Counts text without escapes.
-    fn count(&mut self, text: &[u8]) {
+    pub fn feed_plain(&mut self, text: &[u8]) {
         if text.len() <= BLOCK {
             return self.wait(packed(text), text.len());
         }

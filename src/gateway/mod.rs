@@ -45,7 +45,7 @@ mod start;
 mod stranger_log;
 mod trace;
 
-use crate::base::limits::ROOM_MAX;
+use crate::base::limits::{ROOM_MAX, SEND_QUEUE_MAX};
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal, Stray};
 use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
@@ -454,12 +454,19 @@ impl Core for Gateway {
 
     #[inline]
     fn unsent(&self, conn: Conn) -> &[u8] {
-        match conn.side {
-            Side::Client => self.driver.clients.table.get(client_id(conn)).map_or(&[], |client| client.unsent()),
-            Side::Upstream => {
-                self.driver.providers.table.get(provider_id(conn)).map_or(&[], |provider| provider.unsent())
+        let server = &self.driver.cx.setup.config.server;
+        let (unsent, most): (&[u8], usize) = match conn.side {
+            Side::Client => {
+                let client = self.driver.clients.table.get(client_id(conn));
+                (client.map_or(&[], |client| client.unsent()), server.max_buffered)
             }
-        }
+            Side::Upstream => {
+                let provider = self.driver.providers.table.get(provider_id(conn));
+                (provider.map_or(&[], |provider| provider.unsent()), server.max_header + SEND_QUEUE_MAX)
+            }
+        };
+        debug_assert!(unsent.len() <= most, "{} bytes wait to be sent to {conn:?}, of {most}", unsent.len());
+        unsent
     }
 
     fn wants_read(&self, conn: Conn) -> bool {

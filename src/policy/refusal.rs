@@ -225,8 +225,8 @@ impl Refusal {
     }
 
     /// 408: the body made no progress, or too little.
-    pub fn body_too_slow(limit: Duration) -> Refusal {
-        let text = format!("the request's body came too slowly for body_timeout ({} s)", limit.as_secs());
+    pub fn body_too_slow(setting: &str, limit: Duration) -> Refusal {
+        let text = format!("the request's body came too slowly for {setting} ({} s)", limit.as_secs());
         Refusal::invalid(408, text).closing().because(About::Timeout, "body")
     }
 

@@ -12,6 +12,8 @@ const BOUNDARY_MAX: usize = 70;
 pub const PART_HEAD_MAX: usize = 8 * 1024;
 /// Characters of a boundary other than letters and digits.
 const BOUNDARY_MARKS: &[u8] = b"'()+_,-./:=? ";
+/// Characters that end a value for some readers, quoted or not.
+const ENDS: &[u8] = b"\\\";=";
 
 /// Returns the boundary in the value of a `content-type` header; `None` if it is no form, or has no usable boundary.
 pub fn boundary(content_type: &[u8]) -> Option<&[u8]> {
@@ -30,6 +32,10 @@ pub fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     let fits = |value: &&[u8]| (1..=BOUNDARY_MAX).contains(&value.len()) && value.iter().all(is_mark);
     found.filter(fits).filter(|value| !value.ends_with(b" "))
 }
+
+/// Header fields of a part that are passed on.
+const CONTENT_DISPOSITION: &[u8] = b"content-disposition";
+const CONTENT_TYPE: &[u8] = b"content-type";
 
 /// A part of the input.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -90,6 +96,11 @@ impl Multipart {
     /// Returns a reader at the start of a body with the same boundary.
     pub fn restarted(&self) -> Multipart {
         Multipart { delimiter: self.delimiter.clone(), phase: FormPhase::Start, begins: false }
+    }
+
+    /// Returns the boundary.
+    pub fn boundary(&self) -> &[u8] {
+        &self.delimiter[4..]
     }
 
     /// Returns the delimiter without the line end before it.
@@ -211,7 +222,7 @@ impl Multipart {
 /// Reads the lines of a part's head, each with the line end before it. Returns its name, and true if it has a file
 /// name.
 fn part_head(head: &[u8]) -> Result<(&[u8], bool), Malformed> {
-    let mut found = None;
+    let (mut found, mut has_type) = (None, false);
     let lines = head.split(|byte| *byte == b'\n').skip(1);
     for line in lines {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -228,8 +239,15 @@ fn part_head(head: &[u8]) -> Result<(&[u8], bool), Malformed> {
                 return Err(ENCODED);
             }
         }
-        if field.eq_ignore_ascii_case(b"content-disposition") && found.replace(disposition(value)?).is_some() {
+        if field.eq_ignore_ascii_case(CONTENT_DISPOSITION) && found.replace(disposition(value)?).is_some() {
             return Err(NO_NAME);
+        }
+        // A part of parts has names that are not read here.
+        if field.eq_ignore_ascii_case(CONTENT_TYPE) {
+            let is_form = value.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"multipart/"));
+            if std::mem::replace(&mut has_type, true) || is_form {
+                return Err(BAD_HEAD);
+            }
         }
     }
     found.ok_or(NO_NAME)
@@ -241,20 +259,45 @@ fn disposition(value: &[u8]) -> Result<(&[u8], bool), Malformed> {
     if !kind.trim_ascii().eq_ignore_ascii_case(b"form-data") {
         return Err(NO_NAME);
     }
-    let (mut name, mut is_file) = (None, false);
+    let mut found = [None; 3];
     while let Some(param) = HeaderParam::next(&mut rest) {
         let param = param?;
-        if param.name.eq_ignore_ascii_case(b"name*") {
-            return Err(NO_NAME);
-        }
-        is_file |= param.name.eq_ignore_ascii_case(b"filename") || param.name.eq_ignore_ascii_case(b"filename*");
-        if param.name.eq_ignore_ascii_case(b"name") && name.replace(param.value).is_some() {
+        // Another one could be a piece of the name (RFC 2231), as `name*0`.
+        let known = [&b"name"[..], b"filename", b"filename*"];
+        let at = known.iter().position(|name| param.name.eq_ignore_ascii_case(name)).ok_or(NO_NAME)?;
+        let is_bad = |byte: &u8| ENDS.contains(byte) || byte.is_ascii_whitespace();
+        if found[at].replace(param.value).is_some() || (!param.is_quoted && param.value.iter().any(is_bad)) {
             return Err(NO_NAME);
         }
     }
-    // An escape could be read in two ways.
-    let name = name.filter(|name| !name.is_empty() && !name.contains(&b'\\')).ok_or(NO_NAME)?;
-    Ok((name, is_file))
+    let [name, file, other] = found;
+    let is_bad = |byte: &u8| ENDS.contains(byte) || b" \t'".contains(byte);
+    let name = name.filter(|name| !name.is_empty() && !name.iter().any(is_bad)).ok_or(NO_NAME)?;
+    Ok((name, file.or(other).is_some()))
+}
+
+/// Appends the lines of a part's head that say what it is, each with the line end before it, and the empty line. `head`:
+/// what [`Multipart::next`] has read. Inside quotes, characters that end a value for some readers are replaced. The
+/// result is never longer than `head`.
+pub fn write_head(head: &[u8], out: &mut Vec<u8>) {
+    for name in [CONTENT_DISPOSITION, CONTENT_TYPE] {
+        let lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let is_named = |line: &&[u8]| {
+            line.split_at_checked(name.len())
+                .is_some_and(|(field, rest)| field.eq_ignore_ascii_case(name) && rest.starts_with(b":"))
+        };
+        for line in lines.filter(is_named) {
+            out.extend_from_slice(b"\r\n");
+            let (mut is_quoted, mut is_escaped) = (false, false);
+            for &byte in line {
+                let is_end = is_quoted && if byte == b'"' { is_escaped } else { ENDS.contains(&byte) };
+                is_quoted ^= byte == b'"' && !is_escaped;
+                is_escaped = is_quoted && !is_escaped && byte == b'\\';
+                out.push(if is_end { b'_' } else { byte });
+            }
+        }
+    }
+    out.extend_from_slice(b"\r\n\r\n");
 }
 
 /// A parameter of a header's value.
@@ -262,6 +305,7 @@ struct HeaderParam<'a> {
     name: &'a [u8],
     /// The value; the inside of its quotes if it has some.
     value: &'a [u8],
+    is_quoted: bool,
 }
 
 impl<'a> HeaderParam<'a> {
@@ -273,7 +317,9 @@ impl<'a> HeaderParam<'a> {
         }
         let Some(equals) = text.iter().position(|byte| *byte == b'=') else { return Some(Err(BAD_HEAD)) };
         let (name, value) = (text[..equals].trim_ascii(), text[equals + 1..].trim_ascii_start());
-        let (value, behind) = match value.strip_prefix(b"\"") {
+        let inside = value.strip_prefix(b"\"");
+        let is_quoted = inside.is_some();
+        let (value, behind) = match inside {
             None => {
                 let (value, behind) = split_at(value, b';');
                 (value.trim_ascii(), behind)
@@ -297,7 +343,7 @@ impl<'a> HeaderParam<'a> {
         if name.is_empty() || name.iter().any(|byte| b"\"; \t".contains(byte)) || value.contains(&b'\n') {
             return Some(Err(BAD_HEAD));
         }
-        Some(Ok(HeaderParam { name, value }))
+        Some(Ok(HeaderParam { name, value, is_quoted }))
     }
 }
 

@@ -551,7 +551,12 @@ fn sent_form(body: &[u8], step: usize) -> Result<Vec<u8>, Invalid> {
             }
         }
         if let Some(writer) = &mut writer {
-            used += writer.write(&body[used..end], complete, &mut out)?;
+            used += writer.write(&body[used..end], complete, step, &mut out)?;
+            while complete && writer.missing() > 0 {
+                let before = out.len();
+                writer.write(&[], complete, step, &mut out)?;
+                assert!((1..=step).contains(&(out.len() - before)), "blanks are written as there is room");
+            }
         }
     }
     assert_eq!((used, out.len() as u64), (body.len(), length), "all of the form must be sent, as announced");

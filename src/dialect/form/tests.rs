@@ -2,12 +2,15 @@ use super::*;
 use crate::dialect::RequestScan;
 use crate::wire::Shape;
 
+/// Blanks that are written at once.
+const ROOM: usize = 10;
+
 fn part(name: &str, more: &str, content: &str) -> String {
     format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"{more}\r\n\r\n{content}\r\n")
 }
 
 fn file(name: &str, content: &str) -> String {
-    part(name, "; filename=\"a\\\"b.wav\"; filename*=UTF-8''%e2%82%ac.wav\r\nContent-Type: audio/wav", content)
+    part(name, "; filename=\"a b.wav\"; filename*=UTF-8''%e2%82%ac.wav\r\nContent-Type: audio/wav", content)
 }
 
 fn form(parts: &[String]) -> String {
@@ -37,7 +40,18 @@ fn sent(passthrough: Passthrough, body: &str, cuts: &[usize], takes: &Capabiliti
             }
         }
         if let Some(writer) = &mut writer {
-            used += writer.write(&body[used..end], complete, &mut out).map_err(|Invalid(why)| why)?;
+            let before = out.len();
+            used += writer.write(&body[used..end], complete, ROOM, &mut out).map_err(|Invalid(why)| why)?;
+            assert!(
+                out.len() - before <= end + ROOM + 100,
+                "{} bytes are put into the queue at once",
+                out.len() - before
+            );
+            while complete && writer.missing() > 0 {
+                let before = out.len();
+                assert_eq!(writer.write(&[], complete, ROOM, &mut out), Ok(0));
+                assert!((1..=ROOM).contains(&(out.len() - before)));
+            }
         }
     }
     Ok((String::from_utf8(out).unwrap(), length))

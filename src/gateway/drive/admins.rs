@@ -161,7 +161,7 @@ impl AdminListener<'_> {
         let length = self.clients.table.get(id).map_or(0, |client| client.message().1.len() as u64);
         let body_timeout = self.cx.setup.config.server.body_timeout;
         if is_too_slow(length, elapsed, body_timeout) {
-            self.bad_admin_body(id, &Refusal::body_too_slow(body_timeout));
+            self.bad_admin_body(id, &Refusal::body_too_slow("body_timeout", body_timeout));
         }
     }
 

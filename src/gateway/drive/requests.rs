@@ -85,7 +85,7 @@ impl Driver {
             }
             ClientEvent::BadBody(_) | ClientEvent::SlowBody => {
                 let refusal = match event {
-                    ClientEvent::SlowBody => Refusal::body_too_slow(server.body_timeout),
+                    ClientEvent::SlowBody => Refusal::body_too_slow("body_timeout", server.body_timeout),
                     ClientEvent::BadBody(BodyRefusal::Bad(_)) => Refusal::bad_framing(),
                     _ => {
                         let exchange = exchange.and_then(|id| self.exchanges.get(id));

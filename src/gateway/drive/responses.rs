@@ -144,7 +144,7 @@ impl Driver {
         let cid = exchange.job.request.client;
         let Some(client) = self.clients.table.get_mut(cid) else { return false };
         let (is_pending, held, now) = (!provider.unsent().is_empty(), client.message().1.len(), self.cx.now.mono);
-        let (used, failure) = exchange.state.upload_step(&exchange.job, is_pending, held, now);
+        let (used, failure) = exchange.state.upload_step(&mut exchange.job, is_pending, held, now);
         let goes_on = provider.is_starved() && used > 0 && used < held && failure.is_none();
         if exchange.job.request.meta.captured {
             let (_, body) = client.message();

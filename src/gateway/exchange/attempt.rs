@@ -14,7 +14,6 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
 use crate::wire::ModelEndpoint;
-use crate::wire::head::HeaderField;
 
 /// The part of the free bytes that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
@@ -25,8 +24,8 @@ impl Attempting {
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let targets = job.request.targets();
         let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0);
-        let (needs, owner, now) = (job.request.needs(), job.request.owner(call.cx), call.cx.now.mono);
-        if target.is_some_and(|target| !call.cx.upstreams.breakers.is_free(target, &needs, owner, now)) {
+        let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
+        if target.is_some_and(|target| !call.cx.upstreams.breakers.is_free(target, &choice)) {
             let fresh = job.attempt.fresh();
             let full = std::mem::replace(&mut job.attempt, fresh);
             if !job.attempt.choose(&job.request, &draft, call.cx) {
@@ -57,6 +56,12 @@ impl Attempting {
             job.notes.note_begun(&job.attempt);
         }
         job.attempt.take_place(&job.request, &draft, cx);
+        if let Some(timeout) = job.target().map(|target| target.limits.request_timeout)
+            && let Some(admitted) = job.admitted.as_mut().filter(|admitted| admitted.until == Mono::NEVER)
+        {
+            // A form that is still arriving: it has a slot from now on.
+            admitted.until = cx.now.mono.after(timeout);
+        }
         match job.connect(None, cx) {
             Ok((stage, by, effect)) => NextStep::Enter(State::Attempting(Attempting { draft, stage, by }), effect),
             Err(fault) => NextStep::Failed(draft, fault),
@@ -128,8 +133,7 @@ impl RequestJob {
             let passthrough = self.request.endpoint().filter(|endpoint| endpoint.is_passthrough());
             match (&draft.upload, passthrough) {
                 (Some(upload), Some(endpoint)) => {
-                    let content_type = draft.head.field(HeaderField::ContentType).of(message.head);
-                    template.write_form(target, endpoint, content_type, upload.length, out);
+                    template.write_form(target, endpoint, upload.boundary(), upload.length, out);
                 }
                 _ => template.write(target, draft.length, passthrough, same_shape, out),
             }

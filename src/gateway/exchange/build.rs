@@ -6,6 +6,7 @@ use super::event::{ClientMessage, DriverCall};
 use super::job::{Attempt, RequestJob, RequestNotes};
 use super::request::{Endpoint, Request};
 use super::state::{NextStep, Outgoing};
+use crate::base::limits::DROPPED_MAX;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
@@ -16,9 +17,6 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::Framing;
 use crate::wire::json::unescape;
 use crate::wire::{ModelEndpoint, Operation};
-
-/// Maximum number of dropped members that one request reports.
-const DROPPED_MAX: usize = 16;
 
 /// Result of writing an outgoing body.
 pub(super) enum Built {
@@ -90,6 +88,14 @@ impl RequestNotes {
             let names = names.chain(lost).take(DROPPED_MAX).map(&mut tell).collect();
             self.get_mut().dropped = names;
         }
+    }
+
+    /// Notes fields of a form that its target is not sent.
+    #[cold]
+    pub(super) fn note_left_out(&mut self, request: &Request, names: &[Box<[u8]>]) {
+        let noted = &mut self.get_mut().dropped;
+        let room = DROPPED_MAX.saturating_sub(noted.len());
+        noted.extend(names.iter().take(room).map(|name| request.printable_word(name)));
     }
 }
 

@@ -20,6 +20,7 @@ use crate::gateway::queue::Look;
 use crate::policy::config::Origin;
 use crate::policy::keys::{KeyIx, Keys};
 use crate::policy::refusal::Refusal;
+use std::time::Duration;
 
 impl Exchange {
     /// Handles an event in the present state. A combination that is not in the table of transitions is a bug: it ends
@@ -201,6 +202,14 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         }
         (State::Attempting(attempting), ExchangeEvent::Failed { kind, reused }) => {
             attempting.failed(job, Fault::from(kind), reused, call)
+        }
+        (mut state @ (State::Attempting(_) | State::Answering(_)), ExchangeEvent::Due(_))
+            if state.is_form_late(job, call.cx.now.mono) =>
+        {
+            let limit = job.target().map_or(Duration::ZERO, |target| target.limits.request_timeout);
+            let refusal = Refusal::body_too_slow("request_timeout", limit);
+            let effect = state.refuse_form(job, refusal, call);
+            NextStep::Enter(state, effect)
         }
         (State::Attempting(attempting), ExchangeEvent::Due(flow)) => attempting.due(job, flow, call),
         (State::Answering(answering), ExchangeEvent::Failed { kind, reused }) => {

@@ -94,6 +94,13 @@ impl State {
 
     /// The client has left.
     pub(super) fn left(&mut self, job: &mut RequestJob, call: &mut DriverCall) -> Effect {
+        let usage = self.abandoned(job, call);
+        job.notes.get_mut().cause = Some(Cause::new("client left", ""));
+        Effect::Gone(Outcome { status: CLIENT_LEFT, error: None, usage })
+    }
+
+    /// Drops the attempt under way, since its client has left or its form is invalid; returns what it is charged.
+    pub(super) fn abandoned(&mut self, job: &mut RequestJob, call: &mut DriverCall) -> Usage {
         let (mut observed, mut shown) = (ObservedUsage::default(), false);
         match self {
             State::Attempting(attempting) => {
@@ -110,8 +117,7 @@ impl State {
             }
             _ => job.note_unanswered(call.cx),
         }
-        job.notes.get_mut().cause = Some(Cause::new("client left", ""));
-        Effect::Gone(Outcome { status: CLIENT_LEFT, error: None, usage: job.partial_usage(observed, Some(shown)) })
+        job.partial_usage(observed, Some(shown))
     }
 }
 

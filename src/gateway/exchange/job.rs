@@ -55,7 +55,8 @@ pub(super) struct Admitted {
     /// Lease from the shared ledger, which is returned with the usage record.
     pub(super) lease: Option<Box<Lease>>,
     pub(super) at: Unix,
-    /// End of `request_timeout` over all attempts, until a complete response or a stream's first event arrives.
+    /// End of `request_timeout` over all attempts, until a complete response or a stream's first event arrives. For a
+    /// form that is still arriving it begins with the first slot.
     pub(super) until: Mono,
     /// When the next heartbeat is due.
     pub(super) beat: Mono,
@@ -67,7 +68,7 @@ impl RequestJob {
         let timeout = self.target().map(|target| target.limits.request_timeout);
         let stream = self.request.asked.is_some_and(|asked| asked.stream);
         if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
-            // The time of an upload is limited by its own timeout.
+            // A form that is still arriving has no slot yet.
             admitted.until = if self.request.read == Mono::NEVER { Mono::NEVER } else { now.after(timeout) };
             if stream {
                 admitted.beat = now.after(self.request.setup.config.server.heartbeat_after);
@@ -239,7 +240,9 @@ impl Attempt {
             Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
             Some(_) => Among::Kept(draft.kept_with),
         };
-        Choice { tried: self.tried, needs: request.needs(), owner, among, now }
+        let arrives = draft.scan.form().is_some_and(|form| !form.is_complete);
+        let uploader = request.found.key.filter(|_| arrives);
+        Choice { tried: self.tried, needs: request.needs(), owner, among, uploader, now }
     }
 
     /// Counts the attempt as in flight at its target, unless it is counted already.

@@ -151,7 +151,7 @@ impl Request {
         }
         let body_timeout = self.setup.config.server.body_timeout;
         if !complete && is_too_slow(length, call.cx.now.mono.micros_since(self.received), body_timeout) {
-            return Err(Refusal::body_too_slow(body_timeout));
+            return Err(Refusal::body_too_slow("body_timeout", body_timeout));
         }
         if let Some(key) = self.found.key {
             promise_body(draft, key, length, call.cx)?;

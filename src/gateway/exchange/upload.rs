@@ -6,9 +6,9 @@ use super::state::{Answering, Attempting, Draft, Queued, Reserving, State};
 use crate::base::limits::UPLOAD_AHEAD;
 use crate::base::time::Mono;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::counters::AttemptEnd;
+use crate::gateway::provider::upload::Upload;
 use crate::policy::refusal::Refusal;
-use crate::policy::usage::Usage;
+use std::num::NonZeroU32;
 
 impl State {
     /// The form that is sent, or will be.
@@ -30,9 +30,10 @@ impl State {
         if complete {
             draft.scan.form_completed();
             job.request.read = now;
-            let timeout = job.target().map(|target| target.limits.request_timeout);
-            if let (Some(admitted), Some(timeout), false) = (&mut job.admitted, timeout, job.attempt.has_content) {
-                admitted.until = now.after(timeout);
+            if let Some(target) = job.request.targets().get(job.attempt.target as usize)
+                && let Some(flight) = &mut job.attempt.flight
+            {
+                call.cx.upstreams.breakers.form_arrived(target, flight, job.request.found.key);
             }
             return Effect::Rearm;
         }
@@ -42,25 +43,26 @@ impl State {
             upload.is_too_slow(held, job.request.received, now, body_timeout)
         });
         match is_too_slow {
-            true => self.refuse_form(job, Refusal::body_too_slow(body_timeout), call),
+            true => self.refuse_form(job, Refusal::body_too_slow("body_timeout", body_timeout), call),
             false => Effect::Rearm,
         }
     }
 
-    /// The rest of the form is invalid or late: its provider must not take it for complete.
-    pub(super) fn refuse_form(&mut self, job: &RequestJob, refusal: Refusal, call: &mut DriverCall) -> Effect {
+    /// True if `request_timeout` has passed, and its client has not sent all of the form: its provider is not to blame.
+    pub(super) fn is_form_late(&self, job: &RequestJob, now: Mono) -> bool {
+        let is_late = job.admitted.as_ref().is_some_and(|admitted| admitted.until <= now);
+        let upload = self.draft().filter(|_| is_late && job.request.read == Mono::NEVER);
+        upload.and_then(|draft| draft.upload.as_ref()).is_some_and(|upload| upload.awaits_client())
+    }
+
+    /// The rest of the form is invalid or late: its provider must not take it for complete. The client is charged as if
+    /// it had left.
+    pub(super) fn refuse_form(&mut self, job: &mut RequestJob, refusal: Refusal, call: &mut DriverCall) -> Effect {
         if let State::Committing(_) = self {
             return Effect::Nothing;
         }
-        match self {
-            State::Attempting(attempting) => attempting.drop_provider(call.out),
-            State::Answering(answering) => answering.drop_provider(call.out),
-            _ => {}
-        }
-        if let (State::Attempting(_) | State::Answering(_), Some(target)) = (&*self, job.target()) {
-            call.cx.upstreams.breakers.ended(target, AttemptEnd::Abandoned);
-        }
-        let outcome = Outcome { status: refusal.status, error: Some(refusal.kind), usage: Usage::default() };
+        let usage = self.abandoned(job, call);
+        let outcome = Outcome { status: refusal.status, error: Some(refusal.kind), usage };
         match job.attempt.opened {
             true => Effect::Cut(outcome),
             false => Effect::Refuse(Box::new(refusal), outcome),
@@ -72,7 +74,7 @@ impl State {
     /// reason if the form is invalid.
     pub(crate) fn upload_step(
         &mut self,
-        job: &RequestJob,
+        job: &mut RequestJob,
         is_pending: bool,
         held: usize,
         now: Mono,
@@ -80,6 +82,7 @@ impl State {
         let idle = job.target().map(|target| target.limits.idle_timeout);
         let Some(upload) = self.form_draft().and_then(|draft| draft.upload.as_mut()) else { return (held, None) };
         let used = upload.take_used();
+        job.note_form(upload, now);
         upload.waits(held.saturating_sub(used) >= UPLOAD_AHEAD, now);
         let failure = upload.failed.take();
         if let State::Attempting(attempting) = self {
@@ -87,5 +90,23 @@ impl State {
             attempting.by = idle.filter(|_| is_pending).map_or(Mono::NEVER, |idle| now.after(idle));
         }
         (used, failure)
+    }
+}
+
+impl RequestJob {
+    /// Notes what has become known of a form since the last call: a prompt behind its file, and fields that were left
+    /// out.
+    fn note_form(&mut self, upload: &mut Upload, now: Mono) {
+        let sent = NonZeroU32::new(u32::try_from(upload.prompt_tokens()).unwrap_or(u32::MAX));
+        if let Some(asked) = &mut self.request.asked {
+            asked.prompt = asked.prompt.max(sent);
+        }
+        if upload.is_over() {
+            self.attempt.sent = self.attempt.sent.min(now);
+        }
+        let dropped = upload.take_dropped();
+        if !dropped.is_empty() {
+            self.notes.note_left_out(&self.request, &dropped);
+        }
     }
 }

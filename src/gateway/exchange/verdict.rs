@@ -27,9 +27,10 @@ impl RequestJob {
 
     /// The present attempt has ended and is not in flight any more. Returns how it began.
     fn land(&mut self, cx: &mut Cx) -> Begun {
-        let (Some(flight), Some(target)) = (self.attempt.flight.take(), self.target()) else {
+        let (Some(mut flight), Some(target)) = (self.attempt.flight.take(), self.target()) else {
             return Begun::default();
         };
+        cx.upstreams.breakers.form_arrived(target, &mut flight, self.request.found.key);
         cx.upstreams.breakers.land(target, flight, &self.request.needs(), cx.now.mono)
     }
 

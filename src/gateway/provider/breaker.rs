@@ -14,7 +14,7 @@ use crate::base::places::Places;
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
-use crate::policy::keys::LiveKeys;
+use crate::policy::keys::{KeyIx, LiveKeys};
 use crate::policy::limits::UpstreamLimits;
 use history::TargetHistory;
 use rests::OwnRest;
@@ -62,6 +62,8 @@ struct Breaker {
     trial: bool,
     /// Attempts in flight.
     busy: u32,
+    /// Those of them that are forms which are still arriving: the key of each.
+    uploads: Vec<KeyIx>,
 }
 
 impl Breaker {
@@ -69,9 +71,12 @@ impl Breaker {
         self.open_until.is_none_or(|until| until <= now && !self.trial)
     }
 
-    /// True if `target` may have one more attempt in flight.
-    fn has_slot(&self, target: &Target) -> bool {
-        target.slots == 0 || self.busy < target.slots
+    /// True if `target` may have one more attempt in flight. A key holds at most half of the slots by forms that are
+    /// still arriving.
+    fn has_slot(&self, target: &Target, uploader: Option<KeyIx>) -> bool {
+        let share = (target.slots / 2).max(1) as usize;
+        let is_within = |key| self.uploads.iter().filter(|other| **other == key).count() < share;
+        target.slots == 0 || (self.busy < target.slots && uploader.is_none_or(is_within))
     }
 }
 
@@ -152,6 +157,8 @@ pub(crate) struct Choice {
     pub(crate) owner: u64,
     /// Rule that chooses among equal targets.
     pub(crate) among: Among,
+    /// Key of a form that is still arriving.
+    pub(crate) uploader: Option<KeyIx>,
     pub(crate) now: Mono,
 }
 
@@ -205,7 +212,8 @@ impl Breakers {
     /// last. Nothing is counted, so a request that is refused later uses no turn.
     pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         if let [target] = targets {
-            let has_slot = choice.tried == 0 && (target.slots == 0 || self.breaker(target).has_slot(target));
+            let has_slot =
+                choice.tried == 0 && (target.slots == 0 || self.breaker(target).has_slot(target, choice.uploader));
             return has_slot.then_some(0);
         }
         if let Some(kept) = self.kept(targets, choice) {
@@ -213,7 +221,9 @@ impl Breakers {
         }
         let equals = self.equals(targets, choice);
         match equals.count_ones() {
-            0 if choice.tried == 0 => self.first_there(targets, choice).or_else(|| self.last_available(targets)),
+            0 if choice.tried == 0 => {
+                self.first_there(targets, choice).or_else(|| self.last_available(targets, choice))
+            }
             0 => None,
             1 => Some(equals.trailing_zeros() as usize),
             _ => self.choose_among(targets, equals, choice.among),
@@ -228,7 +238,7 @@ impl Breakers {
         let equals = targets.iter().take(u64::BITS as usize).take_while(|target| target.priority == first.priority);
         let all = u64::MAX >> (u64::BITS as usize - equals.count());
         let kept = self.choose_among(targets, all, choice.among)?;
-        self.is_free(&targets[kept], &choice.needs, choice.owner, choice.now).then_some(kept)
+        self.is_free(&targets[kept], choice).then_some(kept)
     }
 
     fn choose_among(&mut self, targets: &[Target], equals: u64, among: Among) -> Option<usize> {
@@ -265,7 +275,7 @@ impl Breakers {
         for index in all {
             let target = &targets[index];
             let first = best.is_none_or(|priority| priority == target.priority);
-            if first && self.is_free(target, &choice.needs, choice.owner, choice.now) {
+            if first && self.is_free(target, choice) {
                 best = Some(target.priority);
                 equals |= 1 << index;
             }
@@ -280,10 +290,12 @@ impl Breakers {
 
     /// True if a target may be sent this request: it is not cooling down, no other attempt probes it, it has a free
     /// slot, and the provider's remaining limits suffice.
-    pub(crate) fn is_free(&mut self, target: &Target, needs: &Needs, owner: u64, now: Mono) -> bool {
+    pub(crate) fn is_free(&mut self, target: &Target, choice: &Choice) -> bool {
         let index = self.index(&target.label);
         let breaker = &self.breakers[self.entries[index].breaker];
-        breaker.is_closed(now) && breaker.has_slot(target) && self.there_from(index, needs, owner, now).is_none()
+        breaker.is_closed(choice.now)
+            && breaker.has_slot(target, choice.uploader)
+            && self.there_from(index, &choice.needs, choice.owner, choice.now).is_none()
     }
 
     /// Time at which a credential can serve such a request; `None`: now.
@@ -305,7 +317,7 @@ impl Breakers {
             let index = self.index(&target.label);
             let from = self.there_from(index, &choice.needs, choice.owner, choice.now);
             let breaker = &self.breakers[self.entries[index].breaker];
-            let may_serve = breaker.is_closed(choice.now) && breaker.has_slot(target);
+            let may_serve = breaker.is_closed(choice.now) && breaker.has_slot(target, choice.uploader);
             if may_serve && first.is_none_or(|(earliest, _)| from < earliest) {
                 first = Some((from, at));
             }
@@ -355,11 +367,11 @@ impl Breakers {
     }
 
     /// If all targets are cooling down after failures, the one whose cool-down began last.
-    fn last_available(&mut self, targets: &[Target]) -> Option<usize> {
+    fn last_available(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
             let breaker = self.breaker(target);
-            if !breaker.has_slot(target) {
+            if !breaker.has_slot(target, choice.uploader) {
                 continue;
             }
             let until = breaker.open_until;
@@ -484,6 +496,7 @@ impl Breakers {
                 opened: Mono::default(),
                 trial: false,
                 busy: 0,
+                uploads: Vec::new(),
             });
             self.breakers.len() - 1
         });

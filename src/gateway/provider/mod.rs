@@ -6,6 +6,6 @@ pub(crate) mod connection;
 pub(crate) mod dns;
 pub(crate) mod rate_limits;
 pub(crate) mod request;
-mod upload;
+pub(crate) mod upload;
 
 pub(crate) use connection::{Parting, ProviderConnection, ProviderEvent};

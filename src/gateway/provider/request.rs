@@ -225,13 +225,12 @@ impl Template {
         }
     }
 
-    /// Writes the head for a form. `content_type`: the client's, with the boundary; `length`: `None` if the form is
-    /// sent in chunks.
+    /// Writes the head for a form with this boundary. `length`: `None` if the form is sent in chunks.
     pub(crate) fn write_form(
         &self,
         target: &Target,
         endpoint: ModelEndpoint,
-        content_type: &[u8],
+        boundary: &[u8],
         length: Option<u64>,
         out: &mut Vec<u8>,
     ) {
@@ -240,7 +239,9 @@ impl Template {
         out.extend_from_slice(endpoint.path_below().as_bytes());
         let end = head.len().saturating_sub(JSON_HEAD_END.len());
         out.extend_from_slice(head.get(self.path.end..end).unwrap_or_default());
-        line(out, &[b"content-type: ", content_type]);
+        let is_word = boundary.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+'".contains(byte));
+        let quote: &[u8] = if is_word { b"" } else { b"\"" };
+        line(out, &[b"content-type: multipart/form-data; boundary=", quote, boundary, quote]);
         line(out, &[b"accept-encoding: identity"]);
         match length {
             Some(length) => {

@@ -48,6 +48,31 @@ impl Upload {
         Ok(Upload { writer, length, used: 0, taken: 0, failed, is_written, waits_since, waited: 0 })
     }
 
+    /// The boundary of the form.
+    pub(crate) fn boundary(&self) -> &[u8] {
+        self.writer.boundary()
+    }
+
+    /// Estimated tokens of the prompt that has been written.
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        self.writer.prompt.tokens()
+    }
+
+    /// Takes the beginnings of the names of fields that were left out since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Vec<Box<[u8]>> {
+        std::mem::take(&mut self.writer.dropped)
+    }
+
+    /// True if a provider may take it for complete: at most blanks are missing.
+    pub(crate) fn is_over(&self) -> bool {
+        self.writer.is_over()
+    }
+
+    /// True if more of it would be sent if it were here.
+    pub(crate) fn awaits_client(&self) -> bool {
+        self.waits_since == Mono::NEVER
+    }
+
     /// True if a byte of it has been written: no other attempt can follow.
     pub(crate) fn has_begun(&self) -> bool {
         self.writer.has_begun()
@@ -59,10 +84,10 @@ impl Upload {
         let step = &step[..step.len().min(room.max(STEP_MIN))];
         let is_last = complete && self.used + step.len() == body.len();
         let written = match self.length {
-            Some(_) => self.writer.write(step, is_last, out),
+            Some(_) => self.writer.write(step, is_last, room, out),
             None => {
                 let mut chunk = Vec::with_capacity(step.len());
-                let written = self.writer.write(step, is_last, &mut chunk);
+                let written = self.writer.write(step, is_last, 0, &mut chunk);
                 write_chunk(out, &chunk);
                 out.extend_from_slice(if is_last && written.is_ok() { LAST_CHUNK } else { b"" });
                 written
@@ -72,7 +97,7 @@ impl Upload {
             Ok(used) => self.used += used,
             Err(Invalid(why)) => self.failed = Some(why),
         }
-        self.is_written = is_last && self.failed.is_none();
+        self.is_written = is_last && self.failed.is_none() && self.writer.missing() == 0;
         self.is_written
     }
 
@@ -98,6 +123,6 @@ impl Upload {
     pub(crate) fn is_too_slow(&self, held: usize, begun: Mono, now: Mono, body_timeout: Duration) -> bool {
         let micros = now.micros_since(begun).saturating_sub(self.waited);
         let due = (micros / 1_000_000).saturating_mul(BODY_RATE_MIN);
-        self.waits_since == Mono::NEVER && micros > body_timeout.as_micros() as u64 && self.taken + (held as u64) < due
+        self.awaits_client() && micros > body_timeout.as_micros() as u64 && self.taken + (held as u64) < due
     }
 }

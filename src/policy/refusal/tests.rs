@@ -36,7 +36,7 @@ fn other_client_errors_are_invalid_requests_and_503_is_an_upstream_error() {
     let invalid = [
         (Refusal::method("POST"), 405),
         (Refusal::head_too_slow(second), 408),
-        (Refusal::body_too_slow(second), 408),
+        (Refusal::body_too_slow("body_timeout", second), 408),
         (Refusal::too_large(10), 413),
         (Refusal::bad_http(414, "long"), 414),
         (Refusal::expectation(), 417),

@@ -107,6 +107,23 @@ fn forms_that_two_readers_could_understand_differently_are_errors() {
         ("Content-Disposition: form-data; name=\"a\"\nX: y\0", BAD_HEAD),
         ("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"b\"", NO_NAME),
         ("Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64", ENCODED),
+        // A second name in pieces, with a language, and names that some readers decode.
+        ("Content-Disposition: form-data; name=\"a\"; name*0=\"mo\"; name*1=\"del\"", NO_NAME),
+        ("Content-Disposition: form-data; name=\"a\"; name*0*=utf-8''b", NO_NAME),
+        ("Content-Disposition: form-data; name=\"=?utf-8?B?bW9kZWw=?=\"", NO_NAME),
+        ("Content-Disposition: form-data; name=\"a;name=b\"", NO_NAME),
+        ("Content-Disposition: form-data; name=\"a \"", NO_NAME),
+        ("Content-Disposition: form-data; name=a\"b", NO_NAME),
+        ("Content-Disposition: form-data; name=a b", NO_NAME),
+        ("Content-Disposition: form-data; name='a'", NO_NAME),
+        ("Content-Disposition: form-data; name=a; x=y", NO_NAME),
+        ("Content-Disposition: form-data; name=a; filename=b; filename=c", NO_NAME),
+        ("Content-Disposition: form-data; name=a; filename*=utf-8''b; FileName*=utf-8''c", NO_NAME),
+        ("Content-Disposition: form-data; name=a; filename=b name=c", NO_NAME),
+        ("Content-Disposition: form-data; name=a; filename=b\"; name=\"c", NO_NAME),
+        ("Content-Disposition: form-data; name=a; filename*0=\"b\"; filename*1=\"c\"", NO_NAME),
+        ("Content-Disposition: form-data; name=a\r\nContent-Type: multipart/mixed; boundary=c", BAD_HEAD),
+        ("Content-Disposition: form-data; name=a\r\nContent-Type: text/plain\r\ncontent-type: text/html", BAD_HEAD),
     ] {
         assert_eq!(words(&part(head)), Err(why), "{head:?}");
     }
@@ -127,5 +144,73 @@ fn forms_that_two_readers_could_understand_differently_are_errors() {
         (&part(&longest), LONG_HEAD),
     ] {
         assert_eq!(words(body), Err(why), "{body:?}");
+    }
+}
+
+/// The first parameter `name` in pieces of a `content-disposition`.
+fn first_name<'a>(mut pieces: impl Iterator<Item = &'a str>) -> String {
+    let found = pieces.find_map(|piece| piece.trim().strip_prefix("name="));
+    found.unwrap_or_default().trim_matches('"').to_owned()
+}
+
+/// Splits at each semicolon that is not between the quotes that `ends` finds: it is given the text before a quote.
+fn split(line: &str, ends: fn(&str) -> bool) -> Vec<&str> {
+    let (mut pieces, mut from, mut is_quoted) = (Vec::new(), 0, false);
+    for (at, mark) in line.match_indices(['"', ';']) {
+        match mark {
+            "\"" => is_quoted ^= !is_quoted || ends(&line[..at]),
+            _ if is_quoted => {}
+            _ => {
+                pieces.push(&line[from..at]);
+                from = at + 1;
+            }
+        }
+    }
+    pieces.push(&line[from..]);
+    pieces
+}
+
+/// Readers of other servers, by the rule in which they differ.
+const READERS: [(&str, fn(&str) -> String); 5] = [
+    ("splits at each semicolon", |line| first_name(line.split(';'))),
+    ("knows no escapes", |line| first_name(split(line, |_| true).into_iter())),
+    ("knows escapes", |line| {
+        first_name(
+            split(line, |text| text.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 0).into_iter(),
+        )
+    }),
+    ("takes any quote behind a backslash for escaped", |line| {
+        first_name(split(line, |text| !text.ends_with('\\')).into_iter())
+    }),
+    ("takes the first `name=`, even in quotes", |line| {
+        let begins = |at: &usize| !line[..*at].ends_with(|before: char| before.is_ascii_alphanumeric());
+        let at = line.match_indices("name=").map(|(at, _)| at).find(begins).unwrap();
+        first_name([line[at..].split([';', ' ']).next().unwrap()].into_iter())
+    }),
+];
+
+#[test]
+fn head_that_is_written_has_one_name_for_every_reader() {
+    for (head, written) in [
+        ("form-data; name=\"a\"", "form-data; name=\"a\""),
+        ("form-data;name=a", "form-data;name=a"),
+        ("form-data; name=\"a[]\"; filename=\"x.wav\"", "form-data; name=\"a[]\"; filename=\"x.wav\""),
+        ("form-data; filename=\"; name=b; x=\"; name=a", "form-data; filename=\"_ name_b_ x_\"; name=a"),
+        ("form-data; filename=\"x name=b y\"; name=\"a\"", "form-data; filename=\"x name_b y\"; name=\"a\""),
+        ("form-data; filename=\"\\\"; name=b; x=\\\"\"; name=a", "form-data; filename=\"___ name_b_ x___\"; name=a"),
+        ("form-data; filename=\"\\\\\"; name=a", "form-data; filename=\"__\"; name=a"),
+        ("form-data; filename=\"C:\\d\\x.wav\"; name=a", "form-data; filename=\"C:_d_x.wav\"; name=a"),
+        ("form-data; name=a; filename*=UTF-8''%3Bname%3Db", "form-data; name=a; filename*=UTF-8''%3Bname%3Db"),
+    ] {
+        let body =
+            format!("--b0\r\nX-Name: name=b\r\nContent-Type: a/b\r\nContent-Disposition: {head}\r\n\r\nv\r\n--b0--");
+        let (seen, mut out) = (read(body.as_bytes(), &[]).unwrap(), Vec::new());
+        assert_eq!(seen[0].0.trim_end_matches('*').trim_end_matches("[]"), "a", "{head}");
+        write_head(&seen[0].1, &mut out);
+        let expected = format!("\r\nContent-Disposition: {written}\r\nContent-Type: a/b\r\n\r\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected, "{head}");
+        for (rule, reader) in READERS {
+            assert_eq!(reader(written).trim_end_matches("[]"), "a", "{written}: a reader that {rule}");
+        }
     }
 }

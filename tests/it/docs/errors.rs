@@ -95,7 +95,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("not_served", Refusal::not_served("small", "chat", "embeddings"), "Use a model that serves the endpoint."),
         ("method", Refusal::method("POST"), "Use the method in `allow`."),
         ("head_too_slow", Refusal::head_too_slow(wait), "Send the head faster."),
-        ("body_too_slow", Refusal::body_too_slow(wait), "Send the body faster."),
+        ("body_too_slow", Refusal::body_too_slow("body_timeout", wait), "Send the body faster."),
         ("too_large", Refusal::too_large(33_554_432), "Send a smaller request."),
         ("too_large_translated", Refusal::too_large_translated(402_653_184), "Send a smaller request."),
         ("expectation", Refusal::expectation(), "Send `expect: 100-continue`, or none."),

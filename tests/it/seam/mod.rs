@@ -9,6 +9,7 @@ mod budget;
 mod connections;
 mod drain;
 mod fairness;
+mod forms;
 mod pace;
 mod preface;
 mod pressure;

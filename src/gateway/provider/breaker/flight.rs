@@ -4,6 +4,7 @@ use super::{Among, Begun, Breakers, Choice, members};
 use crate::base::time::Mono;
 use crate::gateway::provider::rate_limits::{Needs, RateLimitHeaders};
 use crate::policy::catalog::Target;
+use crate::policy::keys::KeyIx;
 
 /// An attempt in flight at its target. It ends once, by [`Breakers::land`].
 #[derive(Debug)]
@@ -13,6 +14,8 @@ pub(crate) struct Flight {
     pub(crate) begun: Begun,
     /// The attempt has no answer yet: it counts as pending in the provider's rate limits.
     unheard: bool,
+    /// It is a form that is still arriving.
+    arrives: bool,
 }
 
 impl Breakers {
@@ -36,7 +39,20 @@ impl Breakers {
         breaker.busy += 1;
         let trial = breaker.open_until.is_some_and(|until| until <= now) && !breaker.trial;
         breaker.trial |= trial;
-        Some(Flight { begun: Begun { trial, cooling }, unheard: true })
+        breaker.uploads.extend(choice.uploader);
+        Some(Flight { begun: Begun { trial, cooling }, unheard: true, arrives: choice.uploader.is_some() })
+    }
+
+    /// The form of an attempt has arrived, or the attempt has ended: it does not count for its key any more.
+    pub(crate) fn form_arrived(&mut self, target: &Target, flight: &mut Flight, key: Option<KeyIx>) {
+        if !std::mem::take(&mut flight.arrives) {
+            return;
+        }
+        let uploads = &mut self.breaker(target).uploads;
+        if let Some(at) = uploads.iter().position(|other| Some(*other) == key) {
+            uploads.swap_remove(at);
+        }
+        self.eased = true;
     }
 
     /// Smooth weighted round-robin, as in nginx: every target earns its weight, and the chosen one pays the whole
@@ -102,8 +118,11 @@ impl Breakers {
     /// Recounts the attempts in flight after a bug has lost some: only these remain.
     pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = (&'a Target, &'a Flight)>) {
         self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
-        // A lost trial would keep its breaker open for ever.
-        self.breakers.iter_mut().for_each(|breaker| (breaker.busy, breaker.trial) = (0, false));
+        for breaker in &mut self.breakers {
+            // A lost trial would keep its breaker open for ever.
+            (breaker.busy, breaker.trial) = (0, false);
+            breaker.uploads.clear();
+        }
         self.eased = true;
         for (target, flight) in flying {
             self.entry(target).busy += 1;

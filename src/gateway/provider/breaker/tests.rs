@@ -16,7 +16,7 @@ fn target(label: &str, priority: u32, weight: u32) -> Target {
 }
 
 fn ask(tried: u64, now: Mono) -> Choice {
-    Choice { tried, needs: [1; ALLOWANCES], owner: 0, among: Among::Turns, now }
+    Choice { tried, needs: [1; ALLOWANCES], owner: 0, among: Among::Turns, uploader: None, now }
 }
 
 fn limits() -> UpstreamLimits {
@@ -223,13 +223,13 @@ fn target_with_insufficient_limits_is_skipped_if_another_is_free() {
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
     breakers.heard(&targets[0], &needs, Some(&said(2)), Mono(0));
-    assert!(breakers.is_free(&targets[0], &needs, 0, Mono(0)), "two are left, and one is on its way");
+    assert!(breakers.is_free(&targets[0], &Choice { needs, ..ask(0, Mono(0)) }), "two are left, and one is on its way");
     breakers.begin(&targets, 0, &ask(0, Mono(0)));
-    assert!(!breakers.is_free(&targets[0], &needs, 0, Mono(0)));
+    assert!(!breakers.is_free(&targets[0], &Choice { needs, ..ask(0, Mono(0)) }));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(1));
     breakers.heard(&targets[1], &[0; ALLOWANCES], Some(&spent(30)), Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(1), "none is free: the one that is first again");
-    assert!(breakers.is_free(&targets[1], &needs, 0, Mono(30 * SECOND)));
+    assert!(breakers.is_free(&targets[1], &Choice { needs, ..ask(0, Mono(30 * SECOND)) }));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn refusals_of_one_owner_are_passed_to_a_successor() {
     assert_eq!(before.refused(&target, Some(Caller::new(1, 7)), false, now.mono), None);
     let mut after = Breakers::default();
     before.cool_downs(now).iter().for_each(|rest| after.take_cool_down(rest, now));
-    assert!(after.is_free(&target, &[1; ALLOWANCES], 0, now.mono));
+    assert!(after.is_free(&target, &ask(0, now.mono)));
     assert_eq!(after.refused(&target, Some(Caller::new(2, 7)), false, now.mono), None);
     assert!(after.refused(&target, Some(Caller::new(3, 8)), false, now.mono).is_some());
 }
@@ -688,7 +688,9 @@ fn target_partly_fails_from_a_fifth_of_its_attempts_on() {
 fn finding_a_target_takes_constant_time() {
     let targets: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
     let mut breakers = Breakers::default();
-    targets.iter().for_each(|target| assert!(breakers.is_free(target, &[0; ALLOWANCES], 0, Mono(0))));
+    targets
+        .iter()
+        .for_each(|target| assert!(breakers.is_free(target, &Choice { needs: [0; ALLOWANCES], ..ask(0, Mono(0)) })));
     let looked = std::cell::Cell::new(0);
     for (number, target) in targets.iter().enumerate() {
         let same = |index: u32| {
@@ -701,8 +703,8 @@ fn finding_a_target_takes_constant_time() {
     // Another configuration has other labels for the same targets, and some targets are gone.
     let renewed: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
     fail(&mut breakers, &targets[7], &[1, 2], SeveralOwners, Mono(0));
-    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], 0, Mono(1)));
+    assert!(!breakers.is_free(&renewed[7], &Choice { needs: [0; ALLOWANCES], ..ask(0, Mono(1)) }));
     breakers.forget(|label| label == "p7/m");
-    assert!(!breakers.is_free(&renewed[7], &[0; ALLOWANCES], 0, Mono(1)));
+    assert!(!breakers.is_free(&renewed[7], &Choice { needs: [0; ALLOWANCES], ..ask(0, Mono(1)) }));
     assert_eq!(breakers.entries.len(), 1);
 }

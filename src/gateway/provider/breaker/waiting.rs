@@ -1,7 +1,7 @@
 //! Decides whether a request of a model with a queue that finds no free target should wait: for a slot at a full
 //! target, or for a cool-down that ends soon. It does not wait for failing targets if there is another one.
 
-use super::{Breakers, Choice};
+use super::{Among, Breakers, Choice};
 use crate::base::time::Mono;
 use crate::gateway::provider::rate_limits::Needs;
 use crate::policy::catalog::Target;
@@ -80,20 +80,21 @@ impl Breakers {
             Stage::Failed => Seek::None,
             Stage::Waits if far || choice.tried != 0 => Seek::Wait,
             // All of them fail: the target that was available last is not cooling down.
-            Stage::Waits => last(self.last_available(targets)),
+            Stage::Waits => last(self.last_available(targets, choice)),
         }
     }
 
     /// True if a request with minimal needs could be sent to one of the targets.
     pub(crate) fn is_any_open(&mut self, targets: &[Target], now: Mono) -> bool {
         let mut all_fail = true;
+        let least = Choice { tried: 0, needs: LEAST, owner: 0, among: Among::Turns, uploader: None, now };
         for target in targets {
             all_fail &= !self.breaker(target).is_closed(now);
-            if self.is_free(target, &LEAST, 0, now) {
+            if self.is_free(target, &least) {
                 return true;
             }
         }
-        all_fail && self.last_available(targets).is_some()
+        all_fail && self.last_available(targets, &least).is_some()
     }
 
     /// Earliest time at which a target becomes free without an event; `NEVER` if there is none.
