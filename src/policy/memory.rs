@@ -5,10 +5,8 @@
 
 use super::catalog::CATALOG_MAX;
 use super::discover::LISTED_MAX;
-use super::row::{RareNames, Row};
 use crate::base::limits::{
     ASKED_BYTES_MAX, LOG_BYTES_MAX, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX,
-    USER_CHARS_MAX,
 };
 
 /// Resident memory without a connection: code, ledger cache, stacks, and a reserve of free blocks.
@@ -33,12 +31,9 @@ const MODEL_BYTES: u64 = 3 << 10;
 const TARGET_BYTES: u64 = 5 << 9;
 /// Bytes of a list of models that are in memory while another list is longer. One longer list is read at a time.
 pub const SHORT_LIST_BYTES: usize = 16 << 10;
-/// Bytes of one row that waits for the ledger. The queue may have room for twice as many rows as it holds.
-const ROW_BYTES: u64 = 976;
-/// Bytes of the longest names in a row: a user in plain text, three hashes and the ids of a trace, each with the counters
-/// and the head of its block.
-const NAMES_BYTES: usize = size_of::<RareNames>() + 16 + (4 * USER_CHARS_MAX + 32) + 3 * 48 + 80;
-const _: () = assert!(2 * size_of::<Row>() + NAMES_BYTES <= ROW_BYTES as usize, "a row is larger than announced");
+/// Bytes of one row that waits for the ledger, with the longest names. The queue may have room for twice as many rows
+/// as it holds.
+pub const ROW_BYTES: u64 = 976;
 /// Multiplier for the length of a piece: the text made from it may be this long before it replaces the piece.
 pub(super) const IN_HAND: u64 = 2;
 

@@ -299,6 +299,7 @@ mod counts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::memory::ROW_BYTES;
     use crate::policy::usage::UsageSource;
 
     fn row() -> Row {
@@ -373,6 +374,11 @@ mod tests {
     fn a_waiting_row_is_small() {
         assert!(size_of::<Row>() <= 184, "{}", size_of::<Row>());
         assert_eq!(row().names.0, None, "a row without names allocates nothing for them");
+        // A user in plain text, three hashes and the ids of a trace, each in a block with its counters.
+        let block = |length: usize| (length + 16 + 8).next_multiple_of(16);
+        let texts = block(4 * limits::USER_CHARS_MAX) + 3 * block(16) + block(49);
+        let most = 2 * size_of::<Row>() + size_of::<RareNames>() + 16 + texts;
+        assert!(most <= ROW_BYTES as usize, "{most} bytes, of {ROW_BYTES} that are announced");
     }
 
     #[test]

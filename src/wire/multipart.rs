@@ -276,9 +276,9 @@ fn disposition(value: &[u8]) -> Result<(&[u8], bool), Malformed> {
     Ok((name, file.or(other).is_some()))
 }
 
-/// Appends the lines of a part's head that say what it is, each with the line end before it, and the empty line. `head`:
-/// what [`Multipart::next`] has read. Inside quotes, characters that end a value for some readers are replaced. The
-/// result is never longer than `head`.
+/// Appends the lines of a part's head that say what it is, each with the line end before it, and the empty line.
+/// `head`: what [`Multipart::next`] has read. Inside quotes, characters that end a value for some readers are replaced.
+/// The result is never longer than `head`.
 pub fn write_head(head: &[u8], out: &mut Vec<u8>) {
     for name in [CONTENT_DISPOSITION, CONTENT_TYPE] {
         let lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));

@@ -2,8 +2,8 @@
 //! clients share that account, so such an id could be another tenant's.
 //!
 //! Owns the list of those members. Must never look into text written by a model or a tool: there, the same names mean
-//! nothing to the provider. Called by `checks`, `input` and `form`. The configuration decides whether requests may use them
-//! (`stored_objects`).
+//! nothing to the provider. Called by `checks`, `input` and `form`. The configuration decides whether requests may use
+//! them (`stored_objects`).
 
 use super::fields::{Fields, Invalid};
 use crate::dialect::capabilities::{Capabilities, UnknownMembers};

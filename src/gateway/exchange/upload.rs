@@ -82,7 +82,7 @@ impl State {
         let idle = job.target().map(|target| target.limits.idle_timeout);
         let Some(upload) = self.form_draft().and_then(|draft| draft.upload.as_mut()) else { return (held, None) };
         let used = upload.take_used();
-        job.note_form(upload, now);
+        note_form(job, upload, now);
         upload.waits(held.saturating_sub(used) >= UPLOAD_AHEAD, now);
         let failure = upload.failed.take();
         if let State::Attempting(attempting) = self {
@@ -93,20 +93,18 @@ impl State {
     }
 }
 
-impl RequestJob {
-    /// Notes what has become known of a form since the last call: a prompt behind its file, and fields that were left
-    /// out.
-    fn note_form(&mut self, upload: &mut Upload, now: Mono) {
-        let sent = NonZeroU32::new(u32::try_from(upload.prompt_tokens()).unwrap_or(u32::MAX));
-        if let Some(asked) = &mut self.request.asked {
-            asked.prompt = asked.prompt.max(sent);
-        }
-        if upload.is_over() {
-            self.attempt.sent = self.attempt.sent.min(now);
-        }
-        let dropped = upload.take_dropped();
-        if !dropped.is_empty() {
-            self.notes.note_left_out(&self.request, &dropped);
-        }
+/// Notes what has become known of a form since the last call: a prompt behind its file, and fields that were left
+/// out.
+fn note_form(job: &mut RequestJob, upload: &mut Upload, now: Mono) {
+    let sent = NonZeroU32::new(u32::try_from(upload.prompt_tokens()).unwrap_or(u32::MAX));
+    if let Some(asked) = &mut job.request.asked {
+        asked.prompt = asked.prompt.max(sent);
+    }
+    if upload.is_over() {
+        job.attempt.sent = job.attempt.sent.min(now);
+    }
+    let dropped = upload.take_dropped();
+    if !dropped.is_empty() {
+        job.notes.note_left_out(&job.request, &dropped);
     }
 }
