@@ -68,6 +68,10 @@ pub const HIGH_WATER: usize = 64 * 1024;
 /// Bytes of a stream that are relayed before its client's unsent bytes are checked again. Translation may enlarge
 /// events (a comment of three bytes to a ping of thirty), and a stream must stay within its 256 KiB.
 pub const RELAY_SLICE: usize = 8 * 1024;
+/// Time for which a stream with audio or images is read on after its client has left, up to its last event.
+pub const MEDIA_LINGER: Duration = Duration::from_secs(10);
+/// Bytes of such events that are read, without the media in them.
+pub const MEDIA_LINGER_BYTES_MAX: usize = 1024 * 1024;
 /// Time to wait for a missing `[DONE]` after a finish reason.
 pub const DONE_GRACE: Duration = Duration::from_secs(2);
 /// Empty lines accepted before a request (RFC 9112 section 2.2 wants at least one).

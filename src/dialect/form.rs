@@ -18,6 +18,8 @@ use crate::wire::{Passthrough, Span};
 const MODEL_WITHIN: usize = UPLOAD_HOLD - PART_HEAD_MAX;
 /// Least bytes of compressed audio for one prompt token: providers count about ten for each second.
 const AUDIO_BYTES_PER_TOKEN: u64 = 100;
+/// Least bytes of compressed audio for one millisecond of it: speech in MP3 or Opus has 2 kB or more a second.
+const AUDIO_BYTES_PER_MILLI: u64 = 2;
 /// Bytes of a field that is read, such as `n`; a longer value is not one.
 const VALUE_MAX: usize = 1024;
 
@@ -117,11 +119,17 @@ pub struct RequestForm {
     pub may_be_sent: bool,
     /// True if all of it has arrived.
     pub is_complete: bool,
+    /// Bytes of the form that its audio counts as: those announced or received. Of a form of unknown length, and of
+    /// audio that the provider fetches by its address, the most that a form may have.
+    bytes: u64,
+    most: u64,
+    /// Its audio is named by its address.
+    is_fetched: bool,
 }
 
 impl RequestForm {
-    /// A form at its start.
-    pub fn new(passthrough: Passthrough, boundary: &[u8]) -> RequestForm {
+    /// A form at its start, of `declared` bytes, at most `most`.
+    pub fn new(passthrough: Passthrough, boundary: &[u8], declared: Option<u64>, most: u64) -> RequestForm {
         let field = (FormField::Other, 0, false);
         RequestForm {
             passthrough,
@@ -132,12 +140,28 @@ impl RequestForm {
             is_plain: false,
             may_be_sent: false,
             is_complete: false,
+            bytes: declared.unwrap_or(most),
+            most,
+            is_fetched: false,
         }
     }
 
-    /// The rest of it has arrived.
-    pub fn completed(&mut self) {
+    /// All of it, `received` bytes, has arrived. Returns how many prompt tokens fewer than counted its audio has.
+    pub fn completed(&mut self, received: u64) -> u64 {
         self.is_complete = true;
+        let counted = self.audio_tokens();
+        self.bytes = if self.is_fetched { self.most } else { received };
+        counted.saturating_sub(self.audio_tokens())
+    }
+
+    /// Upper bound of the prompt tokens of its audio; 0 for images.
+    fn audio_tokens(&self) -> u64 {
+        if self.passthrough.is_transcript() { self.bytes / AUDIO_BYTES_PER_TOKEN } else { 0 }
+    }
+
+    /// Upper bound of the length of its audio.
+    pub fn audio_millis(&self) -> u32 {
+        u32::try_from(self.bytes / AUDIO_BYTES_PER_MILLI).unwrap_or(u32::MAX)
     }
 
     /// Reads more of `body`, all bytes so far.
@@ -148,7 +172,9 @@ impl RequestForm {
         fields: &mut Fields,
         tokens: &mut CountLater,
     ) -> Result<(), Invalid> {
-        self.is_complete |= complete;
+        if complete {
+            self.completed(body.len() as u64);
+        }
         while let Some((piece, length)) = self.reader.next(&body[self.at..], complete).map_err(invalid)? {
             let begin = self.at;
             self.at += length;
@@ -157,6 +183,7 @@ impl RequestForm {
                     self.end_field(body, begin, fields, tokens)?;
                     let name = name.of(&body[begin..]);
                     self.begun.begin(name)?;
+                    self.is_fetched |= name == b"url";
                     self.field = (FormField::of(self.passthrough, name), self.at, is_file);
                 }
                 FormPiece::End => {
@@ -173,7 +200,12 @@ impl RequestForm {
         }
         // The content of a file is not waited for.
         let has_count = !self.passthrough.makes_images() || (fields.answers_per_text > 0 && self.begun.has_prompt());
+        let was_read = self.may_be_sent;
         self.may_be_sent = complete || is_held || (self.field.2 && fields.model.is_some() && has_count);
+        if self.may_be_sent && !was_read {
+            self.bytes = if self.is_fetched { self.most } else { self.bytes };
+            tokens.add(self.audio_tokens());
+        }
         Ok(())
     }
 
@@ -217,13 +249,6 @@ impl RequestForm {
         }
         Ok(())
     }
-
-    /// Estimates the prompt of a form with a body of `declared` bytes, if its length is known.
-    pub(super) fn count_file(&self, declared: Option<u64>, most: u64, tokens: &mut CountLater) {
-        if self.passthrough.is_transcript() {
-            tokens.add(declared.unwrap_or(most) / AUDIO_BYTES_PER_TOKEN);
-        }
-    }
 }
 
 fn late() -> Invalid {
@@ -265,8 +290,9 @@ pub struct FormWriter {
     pub prompt: Estimator,
     /// Beginnings of the names of fields that were left out.
     pub dropped: Vec<Box<[u8]>>,
-    /// The number of images was known at admission.
+    /// The number of images was known at admission, or that the audio is fetched by its address.
     has_count: bool,
+    is_fetched: bool,
     /// The client has sent no model.
     adds_model: bool,
     /// Bytes written so far.
@@ -292,6 +318,7 @@ impl FormWriter {
             prompt: Estimator::new(),
             dropped: Vec::new(),
             has_count: fields.answers_per_text > 0,
+            is_fetched: form.is_fetched,
             adds_model: !form.begun.has_model(),
             written: 0,
             length: None,
@@ -401,6 +428,10 @@ impl FormWriter {
             | Name::McpServers
             | Name::Store => PartFate::Drop,
             _ if self.drop_params.iter().any(|param| param.as_bytes() == base) => PartFate::Drop,
+            // Its length was not reserved.
+            _ if base == b"url" && !self.is_fetched && self.goes_on(base) => {
+                return Err(Invalid("url: expected it before the file".to_owned()));
+            }
             _ if PassthroughFormat::of(self.passthrough).documents(base) || self.goes_on(base) => PartFate::Keep,
             _ => PartFate::Drop,
         };

@@ -85,10 +85,9 @@ impl RequestScan {
 
     /// Begins a form of `declared` bytes, at most `most`.
     pub fn reset_form(&mut self, passthrough: Passthrough, boundary: &[u8], declared: Option<u64>, most: u64) {
-        let form = RequestForm::new(passthrough, boundary);
+        let form = RequestForm::new(passthrough, boundary, declared, most);
         self.fields.reset();
         self.tokens.reset();
-        form.count_file(declared, most, &mut self.tokens);
         (self.phase, self.unknown, self.form) = (ScanPhase::Done, 0, Some(Box::new(form)));
     }
 
@@ -98,11 +97,9 @@ impl RequestScan {
         self.form.as_deref()
     }
 
-    /// All of the form has arrived.
-    pub fn form_completed(&mut self) {
-        if let Some(form) = &mut self.form {
-            form.completed();
-        }
+    /// All of the form, `received` bytes, has arrived; see [`RequestForm::completed`].
+    pub fn form_completed(&mut self, received: u64) -> u64 {
+        self.form.as_mut().map_or(0, |form| form.completed(received))
     }
 
     /// Scans the bytes that have arrived. `body` is everything so far, from its first byte on.

@@ -338,6 +338,12 @@ impl SseStream {
         self.end_at.map(|at| at.get() as usize - 1)
     }
 
+    /// Takes the incomplete event, whose bytes are fed again.
+    pub fn take_held(&mut self) -> Buf {
+        self.splitter.reset();
+        std::mem::take(&mut self.held)
+    }
+
     /// Bytes of the current event.
     pub fn held(&self) -> usize {
         self.held.len()

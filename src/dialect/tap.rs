@@ -4,12 +4,14 @@
 //! by [`super::stream`] for the events of a stream, and by the gateway for complete answers.
 
 mod event;
+mod media;
 pub(super) mod places;
 mod reply;
+mod said;
 
 pub(super) use event::{StreamFormat, Tap};
-pub(super) use reply::is_said;
 pub use reply::{rejected, whole};
+pub(super) use said::is_said;
 
 #[cfg(test)]
 mod tests;

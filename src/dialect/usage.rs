@@ -117,6 +117,16 @@ impl ObservedUsage {
         reported.counted = 0;
         ObservedUsage { reported, relayed_tokens, units: 0 }
     }
+
+    /// Adds a length of audio in milliseconds. `is_billed`: its provider bills by it, so there are no tokens unless
+    /// they are reported, too.
+    pub(super) fn with_length(mut self, millis: u32, is_billed: bool) -> ObservedUsage {
+        self.units = millis;
+        if is_billed && !self.reported.counts() {
+            (self.reported.input, self.reported.output) = (Some(0), Some(0));
+        }
+        self
+    }
 }
 
 impl Reported {

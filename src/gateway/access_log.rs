@@ -35,6 +35,9 @@ pub(crate) struct ClientAttribution {
     pub(crate) credential: Option<ClientCredential>,
     /// Content type of an answer without events, as its provider sends it.
     pub(crate) answer_type: Option<Box<str>>,
+    /// Images that the request may get, or milliseconds of its audio: what is reserved, and charged if the provider
+    /// does not report it.
+    pub(crate) units: u32,
 }
 
 /// Phases of a request, each with its beginning and its end, or `NEVER`.

@@ -444,7 +444,7 @@ impl Core for Gateway {
                     return driver.cx.commands.timers.strike(owner);
                 };
                 if driver.cx.commands.timers.fired(provider_conn(id), provider.wait, now.mono) {
-                    driver.providers.close(id, &mut driver.cx);
+                    driver.provider_expired(id);
                 }
             }
         }
@@ -514,14 +514,17 @@ impl Core for Gateway {
             Some(conn) => {
                 let exchange = driver.providers.table.get(provider_id(conn)).and_then(|provider| provider.exchange);
                 match exchange.and_then(|id| driver.exchanges.get(id)).map(|exchange| exchange.job.request.client) {
-                    Some(client) => driver.drop_client(client),
-                    None => driver.providers.close(provider_id(conn), &mut driver.cx),
+                    Some(client) if driver.clients.table.get(client).is_some() => driver.drop_client(client),
+                    _ => driver.providers.close(provider_id(conn), &mut driver.cx),
                 }
             }
             None => driver.clients.resumed.take().into_iter().for_each(|id| driver.drop_client(id)),
         }
-        // Drop exchanges not yet attached to a client.
-        let is_alone = |exchange: &Exchange| driver.clients.table.get(exchange.job.request.client).is_none();
+        // Drop exchanges that are not yet attached to a client, or whose provider was being handled.
+        let is_alone = |exchange: &Exchange| {
+            let provider = exchange.state.provider().and_then(|id| driver.providers.table.get(id));
+            driver.clients.table.get(exchange.job.request.client).is_none() && provider.is_none()
+        };
         let alone: Vec<_> = driver.exchanges.iter().filter(|(_, one)| is_alone(one)).map(|(id, _)| id).collect();
         for id in alone {
             drop(driver.exchanges.remove(id));

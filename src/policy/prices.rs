@@ -41,9 +41,9 @@ pub struct UnitPrices {
     /// US dollars per image that a provider has returned. A request reserves the price of `n` images.
     #[doc(alias = "price_per_image")]
     pub image: Option<u64>,
-    /// US dollars per minute of audio that a transcription or a translation has read, as far as the provider reports
-    /// its length. The length is not known before, so a budget also requires `price_per_request`: without it, keys
-    /// with a budget get 403.
+    /// US dollars per minute of audio that a transcription or a translation has read, by the length that the provider
+    /// reports, otherwise by the bytes of the form at 2 kB a second, which a request also reserves. The length is not
+    /// known before, so a budget also requires `price_per_request`: without it, keys with a budget get 403.
     #[doc(alias = "price_per_minute")]
     pub minute: Option<u64>,
 }

@@ -1,6 +1,7 @@
 //! Relays the events of a stream within one format.
 
 mod content;
+mod media;
 mod response;
 mod seen;
 
@@ -15,7 +16,7 @@ use super::super::naming::TranslationState;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind, has_line_end};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
-use super::reply::{is_said, millis};
+use super::said::{count_others, is_said};
 use crate::dialect::neutral::delta::{finish_word, finishes};
 use crate::wire::json::{Raw, Scanner, Token, key};
 use crate::wire::{ModelEndpoint, Span};
@@ -65,12 +66,15 @@ pub(in crate::dialect) enum StreamFormat {
     },
     Messages,
     /// Audio, its text, or images. `due`: images still expected; `units`: those that have arrived, or milliseconds of
-    /// audio; `begun`: a partial image has arrived, and its image has not; `listed`: the server names each image.
+    /// audio; `begun`: a partial image has arrived, and its image has not; `listed`: the server names each image;
+    /// `words`: the answer is the text of audio; `timed`: its length is billed.
     Media {
         due: u32,
         units: u32,
         begun: bool,
         listed: bool,
+        words: bool,
+        timed: bool,
     },
     /// `next`: number of the next event; `inserted`: Tollgate's own events between the upstream's; `opened`: the events
     /// that open a response have been sent.
@@ -85,7 +89,8 @@ impl StreamFormat {
     fn new(endpoint: ModelEndpoint) -> StreamFormat {
         match endpoint.as_passthrough() {
             Some(passthrough) if !passthrough.generates() => {
-                StreamFormat::Media { due: 1, units: 0, begun: false, listed: false }
+                let words = passthrough.is_transcript();
+                StreamFormat::Media { due: 1, units: 0, begun: false, listed: false, words, timed: false }
             }
             Some(_) => StreamFormat::Completion { due: 1, running: 0, ended: 0 },
             None => with_format!(endpoint.shape, format => format::STREAM),
@@ -243,47 +248,14 @@ impl Tap {
 
     /// Usage observed so far.
     pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
-        // A provider bills an image that it has begun to send.
-        let units = match self.format {
-            StreamFormat::Media { units, begun, .. } => units.saturating_add(begun.into()),
-            _ => 0,
-        };
-        ObservedUsage { units, ..ObservedUsage::of_stream(self.reported, &self.relayed) }
-    }
-
-    /// Passes on an event with audio or an image unchanged, except for the provider's cost. An event whose type ends
-    /// with `.done` or `.completed` ends the audio, or an image.
-    fn media(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
-        if frame.data.trim_ascii() == b"[DONE]" {
-            if !(self.finish_seen || self.all_ended()) {
-                return Err(StreamFault::Incomplete);
+        let observed = ObservedUsage::of_stream(self.reported, &self.relayed);
+        match self.format {
+            // A provider bills an image that it has begun to send.
+            StreamFormat::Media { units, begun, timed, .. } => {
+                observed.with_length(units.saturating_add(begun.into()), timed)
             }
-            out.extend_from_slice(frame.raw);
-            self.finished = true;
-            return Ok(true);
+            _ => observed,
         }
-        let seen = self.look(frame.data, media_value)?;
-        self.fail_on_error(&seen, frame.data, frame.name)?;
-        let usage = seen.value(seen.usage, frame.data);
-        usage.iter().for_each(|usage| self.reported.merge(Reported::from_responses(*usage)));
-        let kind = seen.value(seen.kind, frame.data).and_then(Raw::string).unwrap_or(frame.name);
-        let (is_end, is_done) = (kind.ends_with(b".completed"), kind.ends_with(b".done"));
-        let duration = || Raw::new(frame.data).get("duration").filter(|_| is_done);
-        let seconds = usage.and_then(|usage| usage.get("seconds")).or_else(duration).map_or(0, millis);
-        let is_one = kind.ends_with(b".partial_succeeded");
-        if let StreamFormat::Media { due, units, begun, listed } = &mut self.format {
-            // Most servers complete each image. MiniMax names each, and completes all of them at once.
-            *listed |= is_one;
-            let is_image = is_one || (is_end && !*listed);
-            *begun = !(is_image || is_end) && (*begun || kind.ends_with(b".partial_image"));
-            *units = units.saturating_add(is_image.into()).max(seconds);
-            *due = due.saturating_sub(is_image.into());
-            self.finish_seen |= is_done || (is_end && (*due == 0 || *listed));
-        }
-        let begin = out.len();
-        out.extend_from_slice(frame.raw);
-        remove_cost(seen.own_cost, begin, out);
-        Ok(true)
     }
 
     fn chat(
@@ -492,6 +464,11 @@ impl Tap {
             self.relayed = before;
             return Err(StreamFault::of_other(data));
         }
+        if seen.has_others {
+            let choices = seen.value(seen.choices, data).unwrap_or(Raw::NULL).items();
+            let others = choices.filter_map(|choice| choice.get("delta"));
+            seen.texts += others.map(|delta| count_others(delta, &mut self.relayed)).sum::<u32>();
+        }
         Ok(seen)
     }
 
@@ -547,20 +524,12 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
         [K::Choices, K::Item, K::FinishReason | K::Error] => seen.finishes += u32::from(token != Token::Null),
         // Its index, most likely.
         [K::Choices, K::Item, K::Other] if token == Token::Number => seen.number = Some(whole),
-        [K::Choices, K::Item, K::Delta, rest @ ..] => return is_said(rest),
+        [K::Choices, K::Item, K::Delta, rest @ ..] => {
+            let is_said = is_said(rest);
+            seen.has_others |= !is_said && token == Token::String;
+            return is_said;
+        }
         [.., K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
-        _ => {}
-    }
-    false
-}
-
-/// Notes the relevant values of an event with audio or an image.
-fn media_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bool {
-    match path {
-        [K::Type] => seen.kind = Some(whole),
-        [K::Error] => seen.error = Some(whole),
-        [K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
-        [K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
         _ => {}
     }
     false

@@ -11,7 +11,9 @@ use super::super::passthrough::PassthroughFormat;
 use super::super::replies::{AnswerTemplates, Collected, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
+use super::media::observed_media;
 use super::places::{EDITS_MAX, Edit, Seen, is_word};
+use super::said::count_others;
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, linear, write_count, write_escaped, write_inside};
@@ -256,7 +258,7 @@ fn read(
     let reported = found.believed();
     // The estimate is made only on demand: nearly every answer reports its usage.
     let relayed_tokens = if reported.output.is_some() || !has_text(endpoint) { 0 } else { estimated(endpoint, body) };
-    let observed = ObservedUsage { reported, relayed_tokens, units: units_of(endpoint, list.of(body)) };
+    let observed = with_media(endpoint, list.of(body), ObservedUsage { reported, relayed_tokens, units: 0 });
     // Other formats' counters are passed on unchanged; the prompt is counted only on demand.
     let chat = endpoint == ModelEndpoint::CHAT;
     let counts = if chat { ChatCounts::new(body, seen, me, &observed) } else { ChatCounts::default() };
@@ -277,39 +279,17 @@ fn media(endpoint: ModelEndpoint) -> Option<Passthrough> {
     endpoint.as_passthrough().filter(|passthrough| passthrough.is_media())
 }
 
+/// Adds what an answer with media shows besides its usage.
+#[inline]
+fn with_media(endpoint: ModelEndpoint, list: &[u8], observed: ObservedUsage) -> ObservedUsage {
+    media(endpoint).map_or(observed, |passthrough| observed_media(passthrough, list, observed))
+}
+
 /// The list in an answer; all of it if answers of its endpoint have none, as some with media.
 #[inline]
 fn list_of(endpoint: ModelEndpoint, seen: &Seen) -> Option<Span> {
     let has_list = media(endpoint).is_none_or(|passthrough| PassthroughFormat::of(passthrough).list != K::Other);
     if has_list { seen.list } else { Some(seen.body) }
-}
-
-/// Number of images in the list of an answer, or milliseconds of the audio that it is about.
-#[inline]
-fn units_of(endpoint: ModelEndpoint, list: &[u8]) -> u32 {
-    media(endpoint).map_or(0, |passthrough| units_of_media(passthrough, list))
-}
-
-#[cold]
-fn units_of_media(passthrough: Passthrough, list: &[u8]) -> u32 {
-    if passthrough.makes_images() {
-        return u32::try_from(Raw::new(list).items().count()).unwrap_or(u32::MAX);
-    }
-    if !passthrough.is_transcript() {
-        return 0;
-    }
-    let [usage, duration] = Raw::new(list).pick(["usage", "duration"]);
-    let billed = usage.and_then(|usage| usage.get("seconds"));
-    billed.or(duration).map_or(0, millis)
-}
-
-/// Longest audio in seconds: a week. An upload cannot be that long, so a provider that reports more reports no length.
-const AUDIO_MAX: f64 = 604_800.0;
-
-/// A number of seconds, perhaps as a text, in milliseconds; 0 if it is none.
-pub(super) fn millis(seconds: Raw<'_>) -> u32 {
-    let number = seconds.string().map_or(seconds, Raw::new).number();
-    number.filter(|seconds| *seconds <= AUDIO_MAX).map_or(0, |seconds| (seconds * 1000.0).round() as u32)
 }
 
 /// The rejection of a complete answer of `endpoint`, with its reported usage: its provider has billed that.
@@ -368,6 +348,12 @@ pub(super) fn estimated(endpoint: ModelEndpoint, body: &[u8]) -> u64 {
             relayed.feed_json(&text);
         }
     });
+    if endpoint == ModelEndpoint::CHAT {
+        let messages = Raw::new(body).get("choices").unwrap_or(Raw::NULL).items().filter_map(|one| one.get("message"));
+        messages.for_each(|message| {
+            count_others(message, &mut relayed);
+        });
+    }
     relayed.tokens()
 }
 
@@ -495,18 +481,6 @@ impl ReplyWriter<'_> {
                 self.out.push(b'}');
             }
         }
-    }
-}
-
-/// True if the value at `path`, in the message of a chat completion or the delta of a chunk, is such text.
-pub(in crate::dialect) fn is_said(path: &[K]) -> bool {
-    match path {
-        [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, .., K::Type] => false,
-        [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal, ..] => true,
-        // A function, a tool of another kind, or the older `function_call`.
-        [K::ToolCalls, K::Item, K::Function | K::Other, K::Name | K::Arguments | K::Input] => true,
-        [K::Other, K::Name | K::Arguments] => true,
-        _ => false,
     }
 }
 

@@ -362,3 +362,46 @@ fn usage_inside_a_choice_is_read_from_a_chunk() {
         assert_eq!([seen.input, seen.cache_read, seen.output], [Some(input), Some(read), Some(output)]);
     }
 }
+
+#[test]
+fn output_in_any_member_of_a_delta_counts() {
+    const WORDS: &str = "it was the best of times, it was the worst of times";
+    let with = |template: &str, holder: &str| template.replace("HOLDER", holder).replace("WORDS", WORDS);
+    let streamed = |member: &str| {
+        let chunk = with(r#"{"choices":[{"index":0,"HOLDER":{"role":"assistant",MEMBER}}]}"#, "delta");
+        let chunk = chunk.replace("MEMBER", &member.replace("WORDS", WORDS));
+        let (mut tap, mut out) = (Tap::new(ModelEndpoint::CHAT, false), Vec::new());
+        for _ in 0..3 {
+            let raw = format!("data: {chunk}\n\n");
+            let frame = Frame { name: b"", data: chunk.as_bytes(), raw: raw.as_bytes(), comment: false };
+            tap.event(&frame, &ME, &mut out).unwrap();
+        }
+        tap.observed().relayed_tokens
+    };
+    let complete = |member: &str| {
+        let body = with(r#"{"choices":[{"HOLDER":{"role":"assistant",MEMBER}}]}"#, "message");
+        whole_text(ModelEndpoint::CHAT, &body.replace("MEMBER", &member.replace("WORDS", WORDS))).1.relayed_tokens
+    };
+    let plain = r#""content":"WORDS""#;
+    let (events, answer) = (streamed(plain), complete(plain));
+    for member in [
+        r#""audio":{"id":"a","transcript":"WORDS"}"#,
+        r#""audio":{"data":"WORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDSWORDS"}"#,
+        r#""images":[{"type":"image_url","image_url":{"url":"WORDS"},"text":"WORDS"}]"#,
+        r#""reasoning_details":[{"type":"reasoning.text","text":"WORDS","signature":"s"}]"#,
+        r#""thinking":"WORDS""#,
+        r#""reasoning_text":"WORDS""#,
+        r#""brand_new":["WORDS"]"#,
+    ] {
+        assert!(streamed(member) + 1 >= events && streamed(member) <= 2 * events, "{member}: {}", streamed(member));
+        assert!(complete(member) + 1 >= answer && complete(member) <= 2 * answer, "{member}: {}", complete(member));
+    }
+    // What repeats the reasoning beside it, or was read, is no output.
+    for member in [
+        r#""reasoning":"WORDS","reasoning_details":[{"type":"reasoning.text","text":"WORDS"}]"#,
+        r#""content":"WORDS","annotations":[{"url":"WORDS"}]"#,
+        r#""content":"WORDS","reasoning_details":[{"type":"reasoning.encrypted","data":"WORDS"}]"#,
+    ] {
+        assert_eq!((streamed(member), complete(member)), (events, answer), "{member}");
+    }
+}

@@ -298,7 +298,7 @@ impl Clients {
 
     /// Keeps the request of a captured key, before its connection drops it.
     #[inline]
-    fn keep_received(&self, exchange: &mut Exchange, cx: &mut Cx) {
+    pub(super) fn keep_received(&self, exchange: &mut Exchange, cx: &mut Cx) {
         if exchange.job.request.meta.captured
             && let Some(client) = self.table.get(exchange.job.request.client)
         {
@@ -411,7 +411,7 @@ impl Clients {
         }
     }
 
-    /// Removes a client. Its exchange, if it had one, has been ended before.
+    /// Removes a client. Its exchange, if it had one, has ended before, or outlasts it.
     pub(crate) fn close(&mut self, id: ClientId, shut: Shut, cx: &mut Cx) {
         let Some(mut client) = self.table.remove(id) else { return };
         if self.table.is_sparse() && cx.memory.trim == Mono::NEVER {

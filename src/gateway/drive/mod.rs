@@ -84,10 +84,12 @@ impl Driver {
     /// Passes an event to an exchange and performs the effects.
     fn tell(&mut self, id: ExchangeId, event: ExchangeEvent<'_>) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let Some(client) = self.clients.table.get(exchange.job.request.client) else { return };
-        let (head, body) = client.message();
+        // An exchange may outlast its client.
+        let client = self.clients.table.get(exchange.job.request.client);
+        let (head, body) = client.map_or((&[][..], &[][..]), ClientConnection::message);
         // The body's storage changes only while the body arrives.
-        let storage = if matches!(event, ExchangeEvent::Body { .. }) { client.payload_storage() } else { 0 };
+        let arriving = client.filter(|_| matches!(event, ExchangeEvent::Body { .. }));
+        let storage = arriving.map_or(0, ClientConnection::payload_storage);
         let (message, key) = (ClientMessage { exchange: id, head, body, storage }, exchange.job.request.found.key);
         let effect = exchange.on(event, &mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx });
         self.perform(id, effect);
@@ -154,6 +156,10 @@ impl Driver {
                 if let Some(client) = self.clients.table.get_mut(cid) {
                     client.release_message(&mut self.cx.memory.pool);
                 }
+            }
+            Effect::Linger(provider, until) => {
+                self.clients.keep_received(exchange, &mut self.cx);
+                self.providers.arm(provider, until, &mut self.cx);
             }
             Effect::Again => self.clients.queue.push_back(Next::Tell(id, ExchangeEvent::BodyEnd)),
             Effect::Forward(forward) => {

@@ -198,7 +198,8 @@ impl Gateway {
         let lifecycle = &self.driver.cx.lifecycle;
         // An exit would lose rows that a predecessor has yet to send, or interrupt a hand-over.
         let is_needed = lifecycle.inheritance.is_present() || lifecycle.handover.is_under_way();
-        if self.driver.cx.connections.limits.clients() == 0 && (lifecycle.is_over() || !is_needed) {
+        let is_done = self.driver.cx.connections.limits.clients() == 0 && self.driver.exchanges.is_empty();
+        if is_done && (lifecycle.is_over() || !is_needed) {
             // The live feed gets the last requests. This is called again after they are written.
             let mut behind = self.driver.cx.connections.desk.followers(self.driver.cx.report.recorder.next());
             behind.retain(|id| self.driver.clients.table.get(*id).is_some_and(|client| !client.is_full()));
@@ -218,6 +219,7 @@ impl Gateway {
 
     /// Ends every exchange and closes every connection at the end of the drain time.
     fn end_all_clients(&mut self) {
+        self.driver.tell_all(&|one| one.state.is_lingering(), &|| ExchangeEvent::Stopped);
         for id in self.driver.clients.ids() {
             let Some(client) = self.driver.clients.table.get_mut(id) else { continue };
             match client.exchange {

@@ -195,13 +195,18 @@ impl Driver {
         self.drop_client(id);
     }
 
-    /// Ends a connection that is of no further use, and its exchange.
+    /// Ends a connection that is of no further use, and its exchange, unless that reads its answer on.
     pub(crate) fn drop_client(&mut self, id: ClientId) {
-        if let Some(exchange) = self.clients.table.get(id).and_then(|client| client.exchange) {
+        let exchange = self.clients.table.get(id).and_then(|client| client.exchange);
+        if let Some(exchange) = exchange {
             self.tell(exchange, ExchangeEvent::Left);
-            debug_assert!(self.exchanges.get(exchange).is_none());
+            debug_assert!(self.exchanges.get(exchange).is_none_or(|one| one.state.is_lingering()));
         }
         self.clients.close(id, Shut::Abort, &mut self.cx);
+        // The provider may have waited for the client.
+        if let Some(exchange) = exchange {
+            self.resume(exchange);
+        }
     }
 
     /// Handles a head: answers immediately, or reads the body.

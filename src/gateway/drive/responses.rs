@@ -7,7 +7,7 @@ use crate::base::time::Mono;
 use crate::gateway::budget::Gate;
 use crate::gateway::exchange::capturing;
 use crate::gateway::exchange::fault::FaultKind;
-use crate::gateway::exchange::{Alike, ClientMessage, Dial, DriverCall, Effect, Exchange, ExchangeEvent};
+use crate::gateway::exchange::{Alike, ClientMessage, Dial, DriverCall, Effect, Exchange, ExchangeEvent, Flow};
 use crate::gateway::ids::{ExchangeId, ProviderId, client_conn, provider_conn};
 use crate::gateway::provider::connection::Ended;
 use crate::gateway::provider::{ProviderConnection, ProviderEvent};
@@ -209,15 +209,17 @@ impl Driver {
                 };
             };
             let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
-            if let Some(client) = client.filter(|_| !payload.is_empty()) {
-                match answering.pass_alike(job, payload, &mut self.clients.out, &mut self.cx) {
+            match client {
+                _ if payload.is_empty() => {}
+                Some(client) => match answering.pass_alike(job, payload, &mut self.clients.out, &mut self.cx) {
                     // The common case: both connections are available.
                     Alike::All(forward) if forward.is_mere_news() => {
                         pass_on(client, &job.request, &self.clients.out.bytes, &mut self.cx);
                     }
                     Alike::All(forward) => self.perform(xid, Effect::Forward(forward)),
                     Alike::Front(alike) => self.provider_data(xid, payload, alike),
-                }
+                },
+                None => self.provider_data(xid, payload, 0),
             }
             data = rest;
             if piece.done {
@@ -248,12 +250,12 @@ impl Driver {
     #[inline(never)]
     fn provider_data(&mut self, xid: ExchangeId, payload: &[u8], alike: usize) {
         let Some(exchange) = self.exchanges.get_mut(xid) else { return };
-        let Some(client) = self.clients.table.get_mut(exchange.job.request.client) else { return };
-        let (head, body) = client.message();
+        let client = self.clients.table.get_mut(exchange.job.request.client);
+        let (head, body) = client.as_ref().map_or((&[][..], &[][..]), |client| client.message());
         let message = ClientMessage { exchange: xid, head, body, storage: 0 };
         let effect =
             exchange.data(payload, alike, &mut DriverCall { message, out: &mut self.clients.out, cx: &mut self.cx });
-        if effect.is_mere_news() && !self.clients.out.releases() {
+        if let Some(client) = client.filter(|_| effect.is_mere_news() && !self.clients.out.releases()) {
             return pass_on(client, &exchange.job.request, &self.clients.out.bytes, &mut self.cx);
         }
         self.perform(xid, effect);
@@ -286,6 +288,15 @@ impl Driver {
         self.tell(xid, ExchangeEvent::BodyEnd);
     }
 
+    /// Handles a deadline of a provider's connection: that of an exchange without a client, or its own.
+    pub(crate) fn provider_expired(&mut self, id: ProviderId) {
+        let exchange = self.providers.table.get(id).and_then(|provider| provider.exchange);
+        match exchange.filter(|one| self.exchanges.get(*one).is_some_and(|one| one.state.is_lingering())) {
+            Some(exchange) => self.tell(exchange, ExchangeEvent::Due(Flow { unread: false, drained: true })),
+            None => self.providers.close(id, &mut self.cx),
+        }
+    }
+
     fn provider_failed(&mut self, id: ProviderId, kind: FaultKind) {
         let Some(provider) = self.providers.table.get(id) else { return };
         let reused = provider.is_reused();
@@ -301,9 +312,14 @@ impl Driver {
         let exchange = provider.exchange.and_then(|exchange| Some((exchange, self.exchanges.get(exchange)?)));
         let (paused, reads_error) =
             exchange.map_or((false, false), |(_, exchange)| (exchange.state.is_paused(), exchange.state.reads_error()));
+        // Bytes do not prove that they are complete.
+        let is_bytes = exchange.is_some_and(|(_, exchange)| exchange.state.relays_bytes(&exchange.job));
         let xid = exchange.map(|(xid, _)| xid);
         match (provider.ended(how, paused), xid) {
             (Ended::Held, _) => {}
+            (Ended::AtEnd, Some(_)) if how == Ending::Broken && is_bytes => {
+                self.provider_failed(id, FaultKind::Incomplete(how));
+            }
             (Ended::AtEnd, Some(xid)) => self.tell(xid, ExchangeEvent::BodyEnd),
             (Ended::InBody, Some(xid)) if reads_error => self.tell(xid, ExchangeEvent::BodyEnd),
             (Ended::InBody, _) => self.provider_failed(id, FaultKind::Incomplete(how)),

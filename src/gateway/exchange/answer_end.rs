@@ -54,7 +54,7 @@ impl Answering {
                 self.collected(job, buf, stream, call)
             }
             // Silence has an empty transcript.
-            Body::Bytes { came: 0 } if !job.request.is_upload() => {
+            Body::Bytes { came: 0, .. } if !job.request.is_upload() => {
                 Err(Fault::from(FaultKind::BadBody(NOT_JSON)).into())
             }
             Body::Bytes { .. } => {

@@ -145,7 +145,8 @@ impl Attempting {
         let is_usable = (1..=TYPE_MAX).contains(&own.len()) && own.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         let extras = job.request.extras.get_or_insert_default();
         extras.answer_type = Some(if is_usable { own.into() } else { UNKNOWN_TYPE.into() });
-        Ok(Some(Body::Bytes { came: 0 }))
+        let words = passthrough.is_some_and(Passthrough::is_transcript).then(Box::default);
+        Ok(Some(Body::Bytes { came: 0, words }))
     }
 
     /// The stream in which the client gets the answer.

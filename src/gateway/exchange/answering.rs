@@ -24,6 +24,9 @@ impl Body {
         match self {
             Body::Stream(stream) => stream.observed(),
             Body::Offloaded { observed, .. } => **observed,
+            Body::Bytes { words: Some(words), .. } => {
+                ObservedUsage { relayed_tokens: words.tokens(), ..ObservedUsage::default() }
+            }
             Body::Collect { .. } | Body::Bytes { .. } | Body::Error { .. } => ObservedUsage::default(),
         }
     }

@@ -80,6 +80,7 @@ impl RequestJob {
             return Err(refusal);
         }
         let answer = answer_tokens(model, fields, None);
+        self.request.note_units(draft.scan.form(), fields);
         self.request.asked = Some(Asked {
             model: index as u16,
             about: u32::try_from(draft.scan.tokens().tokens_about()).unwrap_or(u32::MAX),

@@ -11,7 +11,7 @@ use crate::base::limits::{BYTES_PER_TOKEN_MAX, RESERVATION_FLOOR, ROW_COST_MAX};
 use crate::base::text::push_cost;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{
-    self, BOUND_MIN, Beside, Broken, Fields, ObservedUsage, Reported, RequestTarget, SseStream, write_cost,
+    self, BOUND_MIN, Beside, Broken, Fields, ObservedUsage, Reported, RequestForm, RequestTarget, SseStream, write_cost,
 };
 use crate::gateway::cx::Access;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -21,6 +21,7 @@ use crate::policy::meter::{Amount, Meter, Payer};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::{Usage, UsageSource, most_nano};
 use crate::wire::{ModelEndpoint, Passthrough};
+use std::num::NonZeroU32;
 
 /// The final charge for a request.
 #[derive(Copy, Clone, Debug)]
@@ -47,13 +48,80 @@ impl RequestNotes {
     }
 }
 
+/// How an answer has ended, for its charge.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum AnswerEnd {
+    Complete,
+    /// The provider, or Tollgate, has ended it.
+    Failed,
+    /// Its client has left, or Tollgate has not read it to its end: the provider may bill all of it.
+    Unread,
+}
+
 impl Request {
-    /// Tokens of the prompt that are charged if the provider reports none. Those of audio are only reserved: their
-    /// number is an upper bound by the length of the form.
+    /// Tokens of the prompt that are charged if the provider reports none. Those of audio are an upper bound by the
+    /// length of the form, up to what the model reads.
     fn counted_prompt(&self) -> u64 {
-        let passthrough = self.endpoint().and_then(ModelEndpoint::as_passthrough);
-        let is_audio = passthrough.is_some_and(Passthrough::is_transcript);
-        self.asked.filter(|_| !is_audio).map_or(0, |asked| asked.counted())
+        let most = if self.is_transcript() { self.model().map_or(0, Model::prompt_max) } else { u64::MAX };
+        self.asked.map_or(0, |asked| asked.counted()).min(most)
+    }
+
+    /// Notes how many images a request may get, or how long its audio may be.
+    pub(super) fn note_units(&mut self, form: Option<&RequestForm>, fields: &Fields) {
+        if self.relays_media() {
+            let images = u32::try_from(fields.generated()).unwrap_or(u32::MAX);
+            let units = form.filter(|_| self.is_transcript()).map_or(images, RequestForm::audio_millis);
+            self.extras.get_or_insert_default().units = units;
+        }
+    }
+
+    /// Images that it may get, or milliseconds of its audio; see [`ClientAttribution::units`].
+    fn units_max(&self) -> u32 {
+        self.extras.as_ref().map_or(0, |extras| extras.units)
+    }
+
+    /// Adds what only pass-through endpoints have: requests and units with a price, and audio or images. What their
+    /// provider has not reported costs what was reserved for it, whatever part of the answer its client has taken.
+    #[cold]
+    fn used_beside(
+        &self,
+        passthrough: Passthrough,
+        observed: &ObservedUsage,
+        (end, has_begun): (AnswerEnd, bool),
+        mut usage: Usage,
+    ) -> Usage {
+        let most = self.units_max();
+        let (is_left, is_words) = (end == AnswerEnd::Unread, passthrough.is_transcript());
+        let is_made = match end {
+            AnswerEnd::Complete | AnswerEnd::Unread => true,
+            AnswerEnd::Failed if passthrough.makes_images() => observed.units > 0,
+            AnswerEnd::Failed => has_begun,
+        };
+        usage.units = match is_words {
+            true if observed.units == 0 && is_made => most,
+            // The images that have begun may be all.
+            false if is_made && end != AnswerEnd::Complete => observed.units.max(most),
+            _ => observed.units,
+        };
+        // The text of audio is estimated; audio and images are billed as a whole.
+        let is_reported = observed.reported.output.is_some() && !is_left;
+        if passthrough.is_media() && is_made && !is_reported && (is_left || !is_words) {
+            usage.out = usage.out.max(self.asked.map_or(0, |asked| asked.completion.into()));
+        }
+        match self.model().is_some_and(|model| !model.units.is_empty()) {
+            true => Usage { requests: 1, ..usage },
+            false => Usage { units: 0, ..usage },
+        }
+    }
+
+    /// All of a form has arrived: its audio has so many prompt tokens fewer than were reserved.
+    pub(super) fn form_completed(&mut self, form: Option<&RequestForm>, fewer: u64) {
+        let form = form.filter(|_| self.is_transcript());
+        if let (Some(form), Some(extras), Some(asked)) = (form, &mut self.extras, &mut self.asked) {
+            extras.units = form.audio_millis();
+            let prompt = |prompt: NonZeroU32| u64::from(prompt.get()).saturating_sub(fewer) as u32;
+            asked.prompt = asked.prompt.map(|counted| NonZeroU32::new(prompt(counted)).unwrap_or(NonZeroU32::MIN));
+        }
     }
 }
 
@@ -61,10 +129,8 @@ impl RequestJob {
     /// Usage that a complete answer is charged: as reported, estimated if the provider reported none.
     #[inline]
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
-        let known = observed.reported;
-        let out = known.output.unwrap_or(observed.relayed_tokens);
-        let source = if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated };
-        self.with_spent(Usage { out, source, ..self.unfinished(observed) })
+        let source = if observed.reported.is_complete() { UsageSource::Provider } else { UsageSource::Estimated };
+        self.with_spent(Usage { source, ..self.used(observed, AnswerEnd::Complete) })
     }
 
     /// Adds the charge for earlier attempts.
@@ -79,7 +145,7 @@ impl RequestJob {
     /// Charges an answer that failed before any of it was relayed. The provider bills the usage that it reports, and
     /// has also generated an answer that is too large here.
     pub(super) fn charge_failed(&mut self, body: &Body, draft: &OutgoingRequest, fault: &Fault, call: &mut DriverCall) {
-        let mut observed = body.observed();
+        let (mut observed, mut end) = (body.observed(), AnswerEnd::Failed);
         if let Some(reported) = &fault.reported {
             observed.reported.merge(**reported);
         }
@@ -89,6 +155,7 @@ impl RequestJob {
             let most = if generates { self.request.completion_max(draft, &call.message) } else { 0 };
             let text = most.min(came as u64 / BYTES_PER_TOKEN_MAX);
             observed.relayed_tokens = observed.relayed_tokens.saturating_add(text);
+            end = AnswerEnd::Unread;
         } else {
             if let Body::Collect { buf, .. } = body
                 && let Some((from, _)) = self.endpoints()
@@ -113,29 +180,35 @@ impl RequestJob {
             _ if known.is_complete() => UsageSource::Provider,
             _ => UsageSource::Partial,
         };
-        let usage = self.with_spent(Usage { source, ..self.unfinished(observed) });
+        let usage = self.with_spent(Usage { source, ..self.used(observed, end) });
         let spent_nano = self.notes.cost_nano(&self.request, &usage.bounded());
         let notes = self.notes.get_mut();
         (notes.spent, notes.spent_nano) = (usage, spent_nano);
     }
 
-    /// The charge for an answer that was not completed.
+    /// The charge for an answer: as reported, and an estimate of what the provider has not reported.
     #[inline]
-    fn unfinished(&self, observed: ObservedUsage) -> Usage {
+    fn used(&self, observed: ObservedUsage, end: AnswerEnd) -> Usage {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
-        let is_passthrough = self.request.endpoint().is_some_and(ModelEndpoint::is_passthrough);
-        let has_units = is_passthrough && self.request.model().is_some_and(|model| !model.units.is_empty());
-        let (requests, units) = if has_units { (1, observed.units) } else { (0, 0) };
-        Usage {
+        let out = match end {
+            AnswerEnd::Complete => known.output.unwrap_or(observed.relayed_tokens),
+            AnswerEnd::Failed | AnswerEnd::Unread => known.output.unwrap_or(0).max(observed.relayed_tokens),
+        };
+        let usage = Usage {
             uncached_in: known.input.unwrap_or_else(|| self.request.counted_prompt()),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             hour_write: known.hour_write,
-            requests,
-            units,
-            out: known.output.unwrap_or(0).max(observed.relayed_tokens),
+            out,
             source,
+            ..Usage::default()
+        };
+        match self.request.endpoint().and_then(ModelEndpoint::as_passthrough) {
+            Some(passthrough) => {
+                self.request.used_beside(passthrough, &observed, (end, self.attempt.has_events), usage)
+            }
+            None => usage,
         }
     }
 
@@ -155,7 +228,8 @@ impl RequestJob {
             None => observed == ObservedUsage::default() && !(self.attempt.has_content && self.request.relays_media()),
         };
         let is_free = is_free || self.admitted.is_none();
-        self.with_spent(if is_free { Usage::default() } else { self.unfinished(observed) })
+        let end = if left.is_some() { AnswerEnd::Unread } else { AnswerEnd::Failed };
+        self.with_spent(if is_free { Usage::default() } else { self.used(observed, end) })
     }
 
     /// Writes the cost into the last usage of a stream, if that is among the events in `out`.
@@ -235,8 +309,10 @@ impl Request {
     #[cold]
     fn most_units(&self, model: &Model, fields: &Fields) -> u64 {
         match self.endpoint().and_then(ModelEndpoint::as_passthrough) {
-            // The length of audio is not known before.
-            Some(passthrough) if passthrough.is_transcript() => model.units.cost_nano(passthrough, 1, 0),
+            // The length of audio is not known before: that of its bytes is reserved.
+            Some(passthrough) if passthrough.is_transcript() => {
+                model.units.cost_nano(passthrough, 1, self.units_max().into())
+            }
             Some(passthrough) => model.units.cost_nano(passthrough, 1, fields.generated()),
             None => 0,
         }

@@ -65,7 +65,7 @@ impl Body {
     pub(super) fn came(&self) -> Option<(u64, &'static str)> {
         match self {
             Body::Stream(stream) => Some((stream.seen.into(), "events")),
-            Body::Bytes { came: came @ 1.. } => Some((*came, "bytes")),
+            Body::Bytes { came: came @ 1.., .. } => Some((*came, "bytes")),
             Body::Collect { buf, .. } if !buf.is_empty() => Some((buf.len() as u64, "bytes")),
             _ => None,
         }

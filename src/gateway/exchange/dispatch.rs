@@ -6,8 +6,8 @@ use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::reading;
 use super::state::{
-    Answering, AttemptStage, Attempting, Body, Committing, Draft, Exchange, NextStep, Queued, Reserving, State,
-    Translating,
+    Answering, AttemptStage, Attempting, Body, Committing, Draft, Exchange, Lingering, NextStep, Queued, Reserving,
+    State, Translating,
 };
 use super::transitions::Step;
 use crate::base::time::Mono;
@@ -81,6 +81,9 @@ impl Exchange {
                 return answering.drained(call.cx);
             }
             (State::Answering(answering), ExchangeEvent::Drained) => return answering.drained(call.cx),
+            (State::Answering(answering), ExchangeEvent::Left) if answering.outlasts_client(job) => {
+                Lingering::begin(std::mem::take(answering), job, call)
+            }
             (State::Committing(committing), ExchangeEvent::Committed) => {
                 return committing.committed(job, call);
             }
@@ -110,6 +113,11 @@ impl Exchange {
                 }
                 Err(over) => std::mem::take(answering).over(*over, job, call),
             },
+            State::Lingering(lingering) => {
+                let effect = lingering.data(job, data, call);
+                taken.leads(self, &effect);
+                return effect;
+            }
             state => {
                 let fault = Box::new(Fault::from(FaultKind::Internal));
                 NextStep::End(std::mem::replace(state, State::Ended), fault)
@@ -216,6 +224,14 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
             answering.failed(job, Fault::from(kind), reused, call)
         }
         (State::Answering(answering), ExchangeEvent::Due(flow)) => answering.due(job, flow, call),
+        (
+            State::Lingering(lingering),
+            event @ (ExchangeEvent::BodyEnd
+            | ExchangeEvent::Offloaded(_)
+            | ExchangeEvent::Due(_)
+            | ExchangeEvent::Room
+            | ExchangeEvent::Failed { .. }),
+        ) => lingering.on(event, job, call),
         (state @ State::Committing(_), ExchangeEvent::NotCommitted | ExchangeEvent::Due(_)) => {
             NextStep::End(state, Box::new(Fault::from(FaultKind::Store)))
         }
@@ -239,13 +255,26 @@ impl State {
     /// The answer under way.
     #[inline]
     pub(super) fn answering(&self) -> Option<&Answering> {
-        if let State::Answering(answering) = self { Some(answering) } else { None }
+        match self {
+            State::Answering(answering) => Some(answering),
+            State::Lingering(lingering) => Some(&lingering.answering),
+            _ => None,
+        }
     }
 
     /// The answer under way, to be changed.
     #[inline]
     pub(crate) fn answering_mut(&mut self) -> Option<&mut Answering> {
-        if let State::Answering(answering) = self { Some(answering) } else { None }
+        match self {
+            State::Answering(answering) => Some(answering),
+            State::Lingering(lingering) => Some(&mut lingering.answering),
+            _ => None,
+        }
+    }
+
+    /// True if its client has left, and its answer is read on.
+    pub(crate) fn is_lingering(&self) -> bool {
+        matches!(self, State::Lingering(_))
     }
 
     /// True if its key is being looked up.
@@ -273,12 +302,19 @@ impl State {
         self.answering().is_some_and(Answering::reads_error)
     }
 
+    /// True if an answer has begun whose content does not show whether it is complete.
+    pub(crate) fn relays_bytes(&self, job: &RequestJob) -> bool {
+        self.answering().is_some_and(|answering| answering.is_bytes(job))
+    }
+
     /// True if it waits for the result with this number.
     pub(crate) fn awaits(&self, serial: u64) -> bool {
         match self {
             State::Translating(translating) => translating.serial.get() == serial,
-            State::Answering(Answering { body: Body::Offloaded { serial: own, .. }, .. }) => own.get() == serial,
-            _ => false,
+            state => match state.answering().map(|answering| &answering.body) {
+                Some(Body::Offloaded { serial: own, .. }) => own.get() == serial,
+                _ => false,
+            },
         }
     }
 
@@ -303,8 +339,7 @@ impl State {
     pub(crate) fn provider(&self) -> Option<ProviderId> {
         match self {
             State::Attempting(attempting) => attempting.stage.providers().last(),
-            State::Answering(answering) => answering.provider,
-            _ => None,
+            state => state.answering().and_then(|answering| answering.provider),
         }
     }
 
@@ -319,6 +354,7 @@ impl State {
             | State::Queued(Queued { by, .. })
             | State::Attempting(Attempting { by, .. })
             | State::Answering(Answering { by, .. }) => *by,
+            State::Lingering(lingering) => lingering.due(),
             // Its answer is complete, so no other clock shortens it.
             State::Committing(Committing { by, .. }) => return *by,
         };
@@ -406,8 +442,7 @@ impl State {
             | State::Reserving(Reserving { draft: Some(draft), .. })
             | State::Queued(Queued { draft, .. })
             | State::Attempting(Attempting { draft, .. }) => Some(draft),
-            State::Answering(answering) => answering.draft.get(),
-            _ => None,
+            state => state.answering().and_then(|answering| answering.draft.get()),
         }
     }
 
@@ -419,6 +454,7 @@ impl State {
             | State::Queued(Queued { draft, .. })
             | State::Attempting(Attempting { draft, .. }) => cx.upstreams.requests.put(draft, &mut cx.memory),
             State::Answering(answering) => answering.release(key, cx),
+            State::Lingering(lingering) => lingering.answering.release(key, cx),
             State::Committing(mut committing) => committing.last.release(&mut cx.memory.pool),
             State::Translating(mut translating) => {
                 cx.abandon(translating.serial);

@@ -106,6 +106,8 @@ pub(crate) enum Effect {
     Dial(Dial),
     /// The request's bytes are not needed any more.
     Release,
+    /// Wait for the rest of the answer on this connection until then, without the client.
+    Linger(ProviderId, Mono),
     /// The connection has been released and may serve again: report the end of the body once more.
     Again,
     /// Send the events in the output.
@@ -211,6 +213,9 @@ pub(crate) struct ClientMessage<'a> {
     /// Bytes of storage that the body takes.
     pub(crate) storage: usize,
 }
+
+/// The status under which a request whose client left is logged and counted.
+pub(super) const CLIENT_LEFT: u16 = 499;
 
 /// Result of an exchange.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

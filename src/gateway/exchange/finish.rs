@@ -6,12 +6,13 @@
 //! A request that has ended leaves its usage record, its part in the metrics, and its log line.
 
 use super::cost::Bill;
-use super::event::{DriverCall, Effect, Forward, Outcome};
+use super::event::{CLIENT_LEFT, DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::request::Asked;
 use super::state::{Body, Committing, Exchange, FinalOutput, State};
+use super::verdict::abandon;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Overflow};
@@ -24,7 +25,6 @@ use crate::gateway::orders::Order;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::cause::Cause;
 use crate::policy::config::RequestLog;
-use crate::policy::counters::AttemptEnd;
 use crate::policy::meter::Amount;
 use crate::policy::refusal::Refusal;
 use crate::policy::row::{RareNames, Row, RowNames};
@@ -32,9 +32,6 @@ use crate::policy::usage::Usage;
 use crate::wire::ModelEndpoint;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
-
-/// The status under which a request whose client left is logged and counted.
-pub(super) const CLIENT_LEFT: u16 = 499;
 
 impl State {
     /// No attempt is left: sends an error with its own status, or an error event if a head was sent.
@@ -86,8 +83,10 @@ impl State {
 
     /// The drain time is over.
     pub(super) fn stopped(&mut self, job: &mut RequestJob, call: &mut DriverCall) -> Effect {
-        if let State::Attempting(_) | State::Answering(_) = self {
-            abandon(job, call.cx);
+        match self {
+            State::Lingering(lingering) => return lingering.ends(job, call),
+            State::Attempting(_) | State::Answering(_) => abandon(job, call.cx),
+            _ => {}
         }
         self.end(job, Fault::from(FaultKind::Draining), call)
     }
@@ -129,13 +128,6 @@ fn left_under_way(job: &mut RequestJob, draft: Option<&OutgoingRequest>, call: &
     }
     job.note_unanswered(call.cx);
     abandon(job, call.cx);
-}
-
-/// Ends the attempt under way; its target is not to blame.
-fn abandon(job: &RequestJob, cx: &mut Cx) {
-    if let Some(target) = job.target() {
-        cx.upstreams.breakers.ended(target, AttemptEnd::Abandoned);
-    }
 }
 
 /// The refusal of a prompt that no target can read.

@@ -191,9 +191,8 @@ impl State {
     /// Bytes of storage in its buffers.
     pub(crate) fn storage(&self) -> usize {
         let own = match self {
-            State::Answering(answering) => answering.last.capacity() + answering.body.storage(),
             State::Committing(committing) => committing.last.capacity(),
-            _ => 0,
+            state => state.answering().map_or(0, |one| one.last.capacity() + one.body.storage()),
         };
         own + self.draft().map_or(0, OutgoingRequest::storage)
     }

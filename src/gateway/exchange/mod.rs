@@ -42,6 +42,7 @@ pub(crate) mod fault;
 mod finish;
 mod intake;
 mod job;
+mod linger;
 mod mask;
 mod own_events;
 mod provider_error;

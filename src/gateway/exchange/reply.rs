@@ -10,7 +10,7 @@ use super::request::Asked;
 use super::state::{Answering, Body, Draft, FinalOutput};
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::stream::SseStream;
-use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, Rejected, TranslationState};
+use crate::dialect::{self, Broken, Estimator, ObservedUsage, PromptTokens, Rejected, TranslationState};
 use crate::gateway::budget::Budget;
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{JobOwner, OffloadTask};
@@ -103,7 +103,9 @@ impl Answering {
         out.bytes.clear();
         if to.is_passthrough() && self.is_plain_transcript(job, body) {
             out.bytes.extend_from_slice(body);
-            return Ok(ObservedUsage::default());
+            let mut words = Estimator::new();
+            words.feed_json(body);
+            return Ok(ObservedUsage { relayed_tokens: words.tokens(), ..ObservedUsage::default() });
         }
         let identity = job.request.identity(self.draft.prompt(asked, message.body), cx.now.unix);
         match self.draft.translation() {
@@ -115,6 +117,15 @@ impl Answering {
                 let read = cx.upstreams.answers.reply((from, to.shape), body, state, &identity, &mut out.bytes);
                 read.map_err(|why| dialect::rejected(ModelEndpoint::generate(from), body, why))
             }
+        }
+    }
+
+    /// True if the content of the answer does not show whether it is complete: audio, and text without a form.
+    pub(super) fn is_bytes(&self, job: &RequestJob) -> bool {
+        match &self.body {
+            Body::Bytes { .. } => true,
+            Body::Collect { buf, .. } => job.request.is_transcript() && self.is_plain_transcript(job, buf.bytes()),
+            _ => false,
         }
     }
 

@@ -93,6 +93,11 @@ impl Request {
         self.endpoint().and_then(ModelEndpoint::as_passthrough).is_some_and(Passthrough::is_media)
     }
 
+    /// True if its answer is the text of audio.
+    pub(super) fn is_transcript(&self) -> bool {
+        self.endpoint().and_then(ModelEndpoint::as_passthrough).is_some_and(Passthrough::is_transcript)
+    }
+
     /// True if it is a form that is passed on while it arrives.
     #[inline]
     pub(super) fn is_upload(&self) -> bool {

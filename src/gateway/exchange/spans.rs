@@ -3,8 +3,7 @@
 //! a [`Trace`] holds the data, if spans are wanted. Must never contain content.
 
 use super::cost::Bill;
-use super::event::Outcome;
-use super::finish::CLIENT_LEFT;
+use super::event::{CLIENT_LEFT, Outcome};
 use super::job::Attempt;
 use super::job::RequestNotes;
 use super::request::Endpoint;

@@ -9,7 +9,7 @@ use super::request::{Identified, Request};
 use crate::base::buf::Buf;
 use crate::base::limits::{DIALS_MAX, LOOKUP_TIMEOUT};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{ObservedUsage, SseStream};
+use crate::dialect::{Estimator, ObservedUsage, SseStream};
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::{RequestId, RequestMeta};
@@ -42,6 +42,7 @@ pub(crate) enum State {
     Queued(Queued),
     Attempting(Attempting),
     Answering(Answering),
+    Lingering(Box<Lingering>),
     Committing(Committing),
     /// The exchange has ended, or is changing its state.
     Ended,
@@ -170,6 +171,18 @@ pub(crate) struct Answering {
     pub(super) charged: u32,
 }
 
+/// A client has left its stream with audio or images, which is read to its last event.
+#[derive(Debug)]
+pub(crate) struct Lingering {
+    pub(super) answering: Answering,
+    /// When the wait for the last event ends.
+    pub(super) until: Mono,
+    /// Bytes of events that may still be read.
+    pub(super) left: usize,
+    /// Characters of base64 since the last other byte.
+    pub(super) run: u32,
+}
+
 /// The outgoing request while its answer arrives.
 #[derive(Debug, Default)]
 pub(crate) enum Draft {
@@ -195,8 +208,8 @@ pub(crate) enum Body {
         /// The stream in which the client receives it, if the client asked for one.
         stream: Option<Box<SseStream>>,
     },
-    /// Audio, passed on as it arrives; the bytes so far.
-    Bytes { came: u64 },
+    /// Audio, or its text, passed on as it arrives; the bytes so far, and the tokens of a text.
+    Bytes { came: u64, words: Option<Box<Estimator>> },
     /// A failed answer, collected for its message.
     Error {
         buf: Buf,

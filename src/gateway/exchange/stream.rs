@@ -51,8 +51,11 @@ impl Answering {
         let stream = match &mut self.body {
             Body::Stream(stream) => stream,
             Body::Collect { buf, .. } => return collect(buf, job, data, &mut call.cx.memory.pool),
-            Body::Bytes { came } => {
+            Body::Bytes { came, words } => {
                 *came += data.len() as u64;
+                if let Some(words) = words {
+                    words.feed_json(data);
+                }
                 return Ok(self.pass_bytes(job, data, call));
             }
             Body::Error { buf, .. } => {
@@ -113,7 +116,7 @@ impl Answering {
 
     /// Charges the key for the stream's memory. False if the memory has grown beyond the share of its key: the stream
     /// cannot wait, since its memory is freed only at its end.
-    fn charge_events(&mut self, job: &RequestJob, cx: &mut Cx) -> bool {
+    pub(super) fn charge_events(&mut self, job: &RequestJob, cx: &mut Cx) -> bool {
         let (Some(key), Body::Stream(stream)) = (job.request.found.key, &self.body) else { return true };
         let (before, storage) = (self.charged as usize, stream.capacity());
         if storage == before {

@@ -47,6 +47,8 @@ transitions! {
     "Answering" "Whole" => "Translating, Queued, Attempting, Answering, Committing, end"
     "Answering" "Failed" => "Translating, Queued, Attempting, end"
     "Answering" "Room, Drained, Count" => "Answering"
+    "Answering" "Left" => "Lingering, end"
+    "Lingering" "Data, BodyEnd, Offloaded, Failed, Due, Room" => "Lingering, end"
     "Committing" "Committed, NotCommitted, Due" => "end"
     "Committing" "Drained, Body, Refused" => "Committing"
     "any" "Left, Stopped" => "end"

@@ -28,7 +28,9 @@ impl State {
         let body_timeout = job.request.setup.config.server.body_timeout;
         let Some(draft) = self.form_draft() else { return Effect::Rearm };
         if complete {
-            draft.scan.form_completed();
+            let received = draft.upload.as_ref().map_or(held as u64, |upload| upload.received(held));
+            let fewer = draft.scan.form_completed(received);
+            job.request.form_completed(draft.scan.form(), fewer);
             job.request.read = now;
             if let Some(target) = job.request.targets().get(job.attempt.target as usize)
                 && let Some(flight) = &mut job.attempt.flight

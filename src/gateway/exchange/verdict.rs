@@ -10,6 +10,7 @@ use crate::gateway::provider::breaker::{Begun, Breakers, Caller, FailedAttempt, 
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
+use crate::policy::counters::AttemptEnd;
 use crate::policy::keys::{Keys, LiveKeys};
 use crate::wire::head::ResponseHead;
 use std::time::Duration;
@@ -189,5 +190,12 @@ impl Request {
 
     pub(super) fn owner_of(&self, breakers: &Breakers, keys: &Keys, now: Mono) -> u64 {
         if breakers.rests_for_one(now) { self.caller(keys).owner } else { 0 }
+    }
+}
+
+/// Ends the attempt under way; its target is not to blame.
+pub(super) fn abandon(job: &RequestJob, cx: &mut Cx) {
+    if let Some(target) = job.target() {
+        cx.upstreams.breakers.ended(target, AttemptEnd::Abandoned);
     }
 }

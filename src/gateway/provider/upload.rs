@@ -107,6 +107,11 @@ impl Upload {
         std::mem::take(&mut self.used)
     }
 
+    /// Bytes of the client's body that have arrived, of which `held` are still here.
+    pub(crate) fn received(&self, held: usize) -> u64 {
+        self.taken + held as u64
+    }
+
     /// The client waits, or not, from `now` on.
     pub(crate) fn waits(&mut self, waits: bool, now: Mono) {
         match (waits, self.waits_since == Mono::NEVER) {
@@ -123,6 +128,6 @@ impl Upload {
     pub(crate) fn is_too_slow(&self, held: usize, begun: Mono, now: Mono, body_timeout: Duration) -> bool {
         let micros = now.micros_since(begun).saturating_sub(self.waited);
         let due = (micros / 1_000_000).saturating_mul(BODY_RATE_MIN);
-        self.awaits_client() && micros > body_timeout.as_micros() as u64 && self.taken + (held as u64) < due
+        self.awaits_client() && micros > body_timeout.as_micros() as u64 && self.received(held) < due
     }
 }

@@ -10,6 +10,7 @@ mod connections;
 mod drain;
 mod fairness;
 mod forms;
+mod media;
 mod pace;
 mod preface;
 mod pressure;

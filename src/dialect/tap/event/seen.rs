@@ -77,6 +77,8 @@ pub(super) struct EventScan {
     /// The event has a `cost` of the provider, which no client gets.
     pub(super) own_cost: bool,
     pub(super) error: Option<Span>,
+    /// A delta may have output of the model in members that are not the format's.
+    pub(super) has_others: bool,
     pub(super) choices: Option<Span>,
     pub(super) created: Option<Span>,
     pub(super) number: Option<Span>,
