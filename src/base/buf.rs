@@ -202,7 +202,10 @@ impl Charge {
     /// Changes the charge to `bytes`.
     pub fn set(&mut self, pool: &mut Pool, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        pool.lent = pool.lent + bytes as usize - self.0 as usize;
+        let lent = pool.lent + bytes as usize;
+        // A sum below zero would count as buffers that are full for ever.
+        debug_assert!(lent >= self.0 as usize, "a charge that is not lent");
+        pool.lent = lent.saturating_sub(self.0 as usize);
         self.0 = bytes;
     }
 

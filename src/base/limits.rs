@@ -57,8 +57,17 @@ pub fn client_descriptors(descriptors: usize) -> usize {
 }
 /// Descriptors without which no gateway starts: its ledger, event loop and threads need nearly as many.
 pub const DESCRIPTORS_MIN: u64 = 24;
-/// Log lines per second for requests without a valid key. Further requests are counted in one line.
-pub const STRANGER_LINES_PER_SECOND: usize = 100;
+/// Log lines per second for the requests of one key that cost nothing, and for all requests without a valid key.
+/// Further requests are counted in one line.
+pub const FREE_LINES_PER_SECOND: usize = 100;
+/// Time between two looks whether a capture has ended: the clock may be set meanwhile.
+pub const CAPTURE_LOOK: Duration = Duration::from_secs(60);
+/// Look-ups of names that helper threads and commands no longer wait for, and that go on all the same.
+pub const RESOLVING_MAX: usize = 32;
+/// Pause of a thread that waits for room in the mailbox of the event loop.
+pub const MAILBOX_REST: Duration = Duration::from_millis(10);
+/// Callers whose lines of one second are counted apart.
+pub const LOGGED_CALLERS_MAX: usize = 512;
 /// Maximum number of concurrent admin connections. They do not count against `max_connections`.
 pub const ADMIN_CONNECTIONS: usize = 64;
 /// Bytes of a request body on the admin listener.

@@ -5,7 +5,7 @@
 
 use super::client::response::RequestId;
 use crate::base::buf::{Charge, Pool};
-use crate::base::limits::{CAPTURE_PART_MAX, CAPTURE_SENT_MAX};
+use crate::base::limits::{CAPTURE_LOOK, CAPTURE_PART_MAX, CAPTURE_SENT_MAX};
 use crate::base::text::push_number;
 use crate::base::time::{Mono, Now, Unix};
 use crate::policy::keys::KeyId;
@@ -67,10 +67,18 @@ pub(crate) enum CaptureNews {
 }
 
 impl Captures {
-    /// Takes memory for at most `wanted` bytes. Returns the bytes that may be kept.
-    fn take(&mut self, wanted: usize, pool: &mut Pool) -> usize {
+    /// Bytes charged to the buffers.
+    pub(crate) fn charged(&self) -> usize {
+        self.charge.bytes()
+    }
+
+    /// Takes memory for at most `wanted` bytes of a head or of a body. Returns the bytes that may be kept.
+    fn take(&mut self, wanted: usize, is_body: bool, pool: &mut Pool) -> usize {
         let spare = pool.room().saturating_sub(pool.budget() / 2);
-        let left = (pool.budget() / SHARE).saturating_sub(self.charge.bytes());
+        let share = pool.budget() / SHARE;
+        // Bodies are cut so that heads fit: without its heads a request is lost.
+        let most = if is_body { share - share / 4 } else { share };
+        let left = most.saturating_sub(self.charge.bytes());
         let taken = wanted.min(spare.min(left) / FACTOR);
         self.charge.set(pool, self.charge.bytes() + taken * FACTOR);
         taken
@@ -78,8 +86,8 @@ impl Captures {
 
     /// Appends the bytes that may be kept; returns their number.
     #[inline(never)]
-    fn keep(&mut self, bytes: &[u8], into: &mut Vec<u8>, pool: &mut Pool) -> usize {
-        let taken = self.take(bytes.len(), pool);
+    fn keep(&mut self, bytes: &[u8], is_body: bool, into: &mut Vec<u8>, pool: &mut Pool) -> usize {
+        let taken = self.take(bytes.len(), is_body, pool);
         into.extend_from_slice(&bytes[..taken]);
         taken
     }
@@ -140,7 +148,8 @@ impl Captures {
     fn arm(&mut self, now: Now) {
         let next = self.running.iter().map(|one| one.until).min();
         let wait = next.map(|until| Duration::from_millis(until.0.saturating_sub(now.unix.0)));
-        self.due = wait.map_or(Mono::NEVER, |wait| now.mono.after(wait));
+        // The clock may be set meanwhile.
+        self.due = wait.map_or(Mono::NEVER, |wait| now.mono.after(wait.min(CAPTURE_LOOK)));
     }
 }
 
@@ -227,7 +236,7 @@ impl Captured {
     /// Keeps the head of the client's request. `boundary`: that of a form.
     pub(crate) fn received(&mut self, head: &[u8], boundary: Option<&[u8]>, room: (&mut Captures, &mut Pool)) {
         self.received.form = boundary.map(|boundary| CapturedForm::new(boundary, None));
-        self.kept += room.0.keep(head, &mut self.received.head, room.1);
+        self.kept += room.0.keep(head, false, &mut self.received.head, room.1);
         self.is_lost |= self.received.head.len() < head.len();
     }
 
@@ -254,7 +263,7 @@ impl Captured {
             CapturedForm::new(boundary, in_chunks.then(|| BodyReader::new(Framing::Chunked)))
         });
         let mut message = CapturedMessage { form, ..CapturedMessage::default() };
-        self.kept += captures.keep(head, &mut message.head, pool);
+        self.kept += captures.keep(head, false, &mut message.head, pool);
         self.is_lost |= message.head.len() < head.len();
         self.sent.push((target.clone(), message));
     }
@@ -268,7 +277,7 @@ impl Captured {
 
     /// Keeps more of the answer as the client gets it.
     pub(crate) fn answer(&mut self, head: &[u8], body: &[u8], (captures, pool): (&mut Captures, &mut Pool)) {
-        let taken = captures.keep(head, &mut self.answer.head, pool);
+        let taken = captures.keep(head, false, &mut self.answer.head, pool);
         self.is_lost |= taken < head.len();
         self.kept += taken + self.answer.push(body, captures, pool);
     }
@@ -305,7 +314,7 @@ impl CapturedMessage {
         let fits = bytes.len().min(CAPTURE_PART_MAX.saturating_sub(self.body.len()));
         // After a gap nothing more is kept: the text would read as if there were none.
         let fits = if self.left_out > 0 { 0 } else { fits };
-        let taken = captures.keep(&bytes[..fits], &mut self.body, pool);
+        let taken = captures.keep(&bytes[..fits], true, &mut self.body, pool);
         self.left_out += (bytes.len() - taken) as u64;
         taken
     }
@@ -455,15 +464,16 @@ mod tests {
         assert!(pool.lent() <= (1 << 20) / SHARE && one.kept() * FACTOR == pool.lent() && !one.is_lost());
         let body = one.received.body.len();
         assert!(body > 10_000 && body + one.received.left_out as usize == 1 << 20);
-        assert_eq!(one.answer.left_out, 6);
+        one.answer(b"HTTP/1.1 200 OK\r\n\r\n", b"", (&mut captures, &mut pool));
+        assert_eq!((one.answer.left_out, one.is_lost()), (6, false), "heads have room that bodies do not take");
         let mut two = captured();
-        two.received(b"POST / HTTP/1.1\r\n\r\n", None, (&mut captures, &mut pool));
+        two.received(&[b'x'; (1 << 20) / SHARE], None, (&mut captures, &mut pool));
         assert!(two.is_lost(), "nothing is left for its head");
         captures.release(one.kept(), &mut pool);
         captures.release(two.kept(), &mut pool);
         assert_eq!(pool.lent(), 0);
         pool.promise(pool.budget() / 2);
-        assert_eq!(captures.take(1, &mut pool), 0, "requests come first");
+        assert_eq!(captures.take(1, false, &mut pool), 0, "requests come first");
     }
 
     #[test]
@@ -501,5 +511,10 @@ mod tests {
         captures.set(&one, Some(Unix(5_000)), at(3_000_000, 3_500));
         assert_eq!(captures.set(&one, None, at(9_000_000, 5_000)), Some(CaptureChange::Ended));
         assert_eq!((captures.over(at(9_000_000, 9_000)), captures.due), (None, Mono::NEVER));
+        // The clock is set past the end of a long capture.
+        captures.set(&one, Some(Unix(3_600_000)), at(0, 0));
+        assert_eq!(captures.due, Mono(0).after(CAPTURE_LOOK));
+        let jumped = Now { mono: captures.due, unix: Unix(3_600_000) };
+        assert_eq!((captures.over(jumped), captures.due), (Some(one), Mono::NEVER));
     }
 }

@@ -14,6 +14,7 @@ use super::exchange::streams::Streams;
 use super::grants::Grants;
 use super::ledger::PendingRows;
 use super::lifecycle::Lifecycle;
+use super::log_limit::LogLimit;
 use super::lookups::Lookups;
 use super::memory::{AnswerQueue, Memory};
 use super::offload::Away;
@@ -25,7 +26,6 @@ use super::provider::dns::HostNames;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use super::queue::Queues;
 use super::start::Start;
-use super::stranger_log::StrangerLog;
 use crate::base::buf::Pool;
 use crate::base::digest::sha256;
 use crate::base::limits::{LINKS_ROOM, ROOM_MAX, WORK_MIN};
@@ -133,7 +133,7 @@ pub(crate) struct Upstreams {
 #[derive(Debug)]
 pub(crate) struct Reporting {
     pub(crate) stats: Stats,
-    pub(crate) stranger_log: StrangerLog,
+    pub(crate) log_limit: LogLimit,
     pub(crate) alerts: AlertWatch,
     /// Recorder of the last requests.
     pub(crate) recorder: Recorder,
@@ -234,7 +234,7 @@ impl Cx {
             upstreams: Upstreams::default(),
             report: Reporting {
                 stats: Stats::default(),
-                stranger_log: StrangerLog::default(),
+                log_limit: LogLimit::default(),
                 alerts: AlertWatch::default(),
                 recorder: Recorder::new(start.admin.is_some(), now),
                 scratch: Vec::new(),
@@ -270,7 +270,7 @@ impl Cx {
         let handover = lifecycle.handover.due().unwrap_or(Mono::NEVER);
         let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(Mono::NEVER));
         let keys_and_clock = self.access.lookups.due.min(self.accounts.clock.due).min(self.access.lookups.sums.due);
-        let others = self.upstreams.queues.wake.min(self.upstreams.discovery.due).min(self.report.stranger_log.due());
+        let others = self.upstreams.queues.wake.min(self.upstreams.discovery.due).min(self.report.log_limit.due());
         let reports = self.report.recorder.due().min(self.report.captures.due);
         drain.min(others).min(keys_and_clock).min(reports).min(self.memory.trim)
     }

@@ -2,6 +2,8 @@
 
 use super::access_log;
 use super::cx::Cx;
+use super::ids::ClientId;
+use super::log_limit::LogCaller;
 use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::policy::cause::Cause;
@@ -75,23 +77,45 @@ impl Cx {
         !behind
     }
 
-    /// True if the log line of a request without a valid key is written.
-    pub(crate) fn takes_stranger_line(&mut self) -> bool {
-        let takes = self.report.stranger_log.takes(self.now.mono);
+    /// True if the log line of a request that cost nothing is written.
+    pub(crate) fn takes_free_line(&mut self, caller: LogCaller) -> bool {
+        let takes = self.report.log_limit.takes(caller, self.now.mono);
         self.report.stats.log_suppressed += u64::from(!takes);
         takes
     }
 
-    /// Logs the number of suppressed lines, if due or if the process is about to end.
+    /// Counts and logs a request to the admin listener with a wrong token.
+    pub(crate) fn tell_of_wrong_token(&mut self, id: ClientId) {
+        self.report.stats.admin_refused += 1;
+        let peer = self.connections.peers.socket(id).to_canonical();
+        if self.takes_free_line(LogCaller::AdminStranger) {
+            self.log_event(|out| {
+                out.extend_from_slice(
+                    format!(",\"event\":\"admin\",\"outcome\":\"refused\",\"peer\":\"{peer}\"").as_bytes(),
+                );
+            });
+        }
+    }
+
+    /// Logs the numbers of suppressed lines, if due or if the process is about to end.
     pub(crate) fn tell_of_suppressed(&mut self, ends: bool) {
-        if self.report.stranger_log.due() > self.now.mono && !ends {
+        if self.report.log_limit.due() > self.now.mono && !ends {
             return;
         }
-        let lines = self.report.stranger_log.take_suppressed();
-        if lines > 0 {
+        for (caller, lines) in self.report.log_limit.take_suppressed() {
+            let key = if let LogCaller::Key(key) = caller { Some(self.access.keys.get(key).id()) } else { None };
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"suppressed\",\"requests\":");
                 push_number(out, lines);
+                match (caller, key) {
+                    (LogCaller::AdminStranger, _) => out.extend_from_slice(b",\"listener\":\"admin\""),
+                    (_, Some(key)) => {
+                        out.extend_from_slice(b",\"key\":\"");
+                        out.extend_from_slice(key.text());
+                        out.push(b'"');
+                    }
+                    (_, None) => {}
+                }
             });
         }
     }

@@ -195,6 +195,7 @@ impl Stats {
         self.reloads += other.reloads;
         self.spans_dropped += other.spans_dropped;
         self.log_suppressed += other.log_suppressed;
+        self.admin_refused += other.admin_refused;
     }
 
     /// Counts a request that a limit has refused.

@@ -33,6 +33,7 @@ mod key_news;
 mod ledger;
 mod lifecycle;
 mod local;
+mod log_limit;
 mod lookups;
 mod memory;
 mod metrics;
@@ -42,7 +43,6 @@ mod plans;
 mod provider;
 mod queue;
 mod start;
-mod stranger_log;
 mod trace;
 
 use crate::base::limits::{ROOM_MAX, SEND_QUEUE_MAX};
@@ -548,7 +548,8 @@ impl Core for Gateway {
         let clients: usize = driver.clients.table.iter().map(|(_, client)| client.storage()).sum();
         let exchanges: usize = driver.exchanges.iter().map(|(_, exchange)| exchange.state.storage()).sum();
         let providers: usize = driver.providers.table.iter().map(|(_, provider)| provider.storage()).sum();
-        driver.cx.memory.pool.recount(clients + exchanges + providers);
+        let captures = driver.cx.report.captures.charged();
+        driver.cx.memory.pool.recount(clients + exchanges + providers + captures);
         let promised = driver.exchanges.iter().flat_map(|(_, exchange)| exchange.state.promises());
         let unread = driver.clients.table.iter().map(|(_, client)| &client.unread);
         let kept: Vec<_> = driver.exchanges.iter().filter_map(|(_, one)| one.state.charge(&one.job)).collect();

@@ -83,6 +83,22 @@ fn exchange_lost_in_a_panic_leaves_no_reservation_or_charge() {
     assert!(all.is_ok(), "nothing of its share is missing");
 }
 
+/// The capture of a request counts as buffered until its thread has written it.
+#[test]
+fn captures_stay_charged_through_a_panic() {
+    let (mut gateway, _) = gateway();
+    let cx = &mut gateway.driver.cx;
+    let id = crate::policy::keys::KeyId::parse("0123456789ab").unwrap();
+    let mut captured = captures::Captured::new(id, client::response::RequestId::fresh(&mut cx.rng), now().unix, "tg_");
+    captured.received(b"POST / HTTP/1.1\r\n\r\n", None, (&mut cx.report.captures, &mut cx.memory.pool));
+    let before = gateway.vitals().buffered;
+    assert!(captured.kept() > 0 && before > 0);
+    gateway.panicked(None, now());
+    assert_eq!(gateway.vitals().buffered, before);
+    gateway.notice(Notice::Captured(id, captured.kept(), Ok(())), now());
+    assert_eq!(gateway.vitals().buffered, 0);
+}
+
 #[test]
 fn idle_gateway_is_woken_at_the_end_of_no_minute() {
     let (mut gateway, _) = gateway();

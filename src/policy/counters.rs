@@ -83,9 +83,12 @@ pub struct Stats {
     /// Spans that have not reached their collector.
     #[serde(default)]
     pub spans_dropped: u64,
-    /// Requests without a valid key that are not in the log.
+    /// Requests without cost that are not in the log.
     #[serde(default)]
     pub log_suppressed: u64,
+    /// Requests to the admin listener with a wrong token.
+    #[serde(default)]
+    pub admin_refused: u64,
 }
 
 /// Answered requests of one kind.

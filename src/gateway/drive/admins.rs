@@ -19,7 +19,7 @@ use crate::gateway::metrics::{Gauges, Scrape};
 use crate::gateway::orders::Order;
 use crate::policy::refusal::Refusal;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
-use crate::wire::head::{Framing, Method, RequestHead, values};
+use crate::wire::head::{Framing, HeaderField, Method, RequestHead, values};
 use std::time::Duration;
 
 /// Responses that wait for slow callers take at most this part of `max_buffered`, for callers with a token and for the
@@ -49,6 +49,13 @@ impl AdminListener<'_> {
             () if !self.cx.takes_requests() => Some("ledger"),
             () => None,
         };
+        let Some(client) = self.clients.table.get_mut(id) else { return };
+        let (bytes, _) = client.message();
+        let role = admin::role(head, bytes, self.cx.connections.admin, &self.cx.setup.config.server);
+        let known = role > AdminRole::Guest;
+        if role == AdminRole::Nobody && !head.field(HeaderField::Authorization).of(bytes).is_empty() {
+            self.cx.tell_of_wrong_token(id);
+        }
         let unanswered = || exchanges.iter().filter_map(|(_, exchange)| exchange.job.awaits_answer()).collect();
         let gauges = Gauges {
             clients: self.cx.connections.limits.clients(),
@@ -58,7 +65,14 @@ impl AdminListener<'_> {
             buffered: self.cx.memory.pool.lent(),
             uncommitted: self.cx.accounts.ledger.uncommitted(),
             turned_away: self.cx.connections.limits.turned_away,
-            process: self.cx.connections.process.map(|look| look()).unwrap_or_default(),
+            // Reading it takes longer than anything else here.
+            process: self
+                .cx
+                .connections
+                .process
+                .filter(|_| role > AdminRole::Nobody)
+                .map(|look| look())
+                .unwrap_or_default(),
         };
         let view = View { unready, gauges, exchanges: exchanges.len(), unanswered: &unanswered };
         let (keep, peer) = (self.cx.connections.limits.keeps_admin(), self.cx.connections.peers.socket(id));
@@ -67,10 +81,8 @@ impl AdminListener<'_> {
             client.end_after_answer();
         }
         let (bytes, _) = client.message();
-        let role = admin::role(head, bytes, self.cx.connections.admin, &self.cx.setup.config.server);
         self.clients.out.bytes.clear();
         let step = admin::step(head, bytes, role, &view, self.cx, &mut self.clients.out.bytes);
-        let known = role > AdminRole::Guest;
         self.clients.acts(id, known, self.cx);
         match step {
             AdminStep::Answer(answer) if self.has_room_for_answer(id, known) => self.reply_admin(id, meta, answer),

@@ -11,7 +11,7 @@ use crate::wire::head::values;
 use crate::wire::multipart;
 
 /// Log line text for a request without memory.
-const NO_MEMORY: &str = "too little memory is free: earlier requests are still being written";
+const NO_MEMORY: &str = "too little memory is free for its headers";
 
 /// The captured request; its head and body are kept now, unless they were kept before. `is_over`: no more of the
 /// body will be sent on.

@@ -20,6 +20,7 @@ use crate::gateway::access_log::{self, ClientAttribution, Times};
 use crate::gateway::admin::{FirstByte, Passed};
 use crate::gateway::cx::Cx;
 use crate::gateway::local;
+use crate::gateway::log_limit::LogCaller;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -308,7 +309,10 @@ impl RequestJob {
             outcome.error.is_none() && outcome.status < 400 && !failed
         };
         let is_wanted = logged == RequestLog::All || !went_well() || logged.keeps(&request.id.raw());
-        let is_logged = is_wanted && (request.found.key.is_some() || cx.takes_stranger_line());
+        // Requests that cost nothing, above all those that were rejected, have no other bound.
+        let is_free = bill.is_none_or(|bill| outcome.status >= 400 && bill.usage.total() == 0 && bill.cost_nano == 0);
+        let caller = request.found.key.map_or(LogCaller::Stranger, LogCaller::Key);
+        let is_logged = is_wanted && (!is_free || cx.takes_free_line(caller));
         let has_failed = self.notes.has_failed(outcome);
         let keep = match has_failed || cx.report.recorder.records_all() {
             true => cx.report.recorder.keeps(has_failed.then(|| self.notes.failure(request, outcome)), cx.now.unix),

@@ -307,9 +307,12 @@ static FAMILIES: &[Family] = &[
     ),
     counter(
         "tollgate_log_suppressed_total",
-        "Requests without a valid key that are not in the log, beyond 100 a second.",
+        "Requests that cost nothing and are not in the log, beyond 100 a second for each key.",
         |from, at, text| text.only(at, from.stats.log_suppressed),
     ),
+    counter("tollgate_admin_refused_total", "Requests to the admin listener with a wrong token.", |from, at, text| {
+        text.only(at, from.stats.admin_refused)
+    }),
     counter("tollgate_panics_total", "Requests aborted by an internal panic.", |from, at, text| {
         text.only(at, from.stats.panics)
     }),

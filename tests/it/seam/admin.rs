@@ -25,6 +25,25 @@ fn is_answered(rig: &mut Rig, label: &str) {
     assert_eq!(rig.status(label), 200, "{}", rig.got(label));
 }
 
+/// Nothing else tells an operator that somebody guesses tokens.
+#[test]
+fn wrong_admin_tokens_are_counted_and_logged() {
+    let mut rig = Rig::with(1, &[("server", "admin_token = { env = \"ADMIN_TOKEN\" }")]);
+    rig.world.log.clear();
+    rig.world.connect("guesser", true).unwrap();
+    for n in 0..300 {
+        let path = if n % 2 == 0 { "/metrics" } else { "/admin/v1/status" };
+        let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer guess-{n}\r\n\r\n");
+        rig.send("guesser", &ask);
+    }
+    rig.send("guesser", "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let count = |rig: &Rig, text: &str| rig.world.log.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(count(&rig, "\"event\":\"admin\",\"outcome\":\"refused\",\"peer\":\""), 100);
+    rig.wait(1000);
+    assert_eq!(count(&rig, "\"event\":\"suppressed\",\"requests\":200,\"listener\":\"admin\"}"), 1);
+    assert!(rig.world.log.iter().all(|line| !line.contains("guess-")));
+}
+
 #[test]
 fn busy_admin_connections_do_not_block_health_checks() {
     let mut rig = Rig::new(1);

@@ -160,29 +160,34 @@ fn idle_connection_without_a_key_is_closed_early() {
     assert!(!is_open(&rig, "right"));
 }
 
+/// Requests that cost nothing count for no limit, so nothing else bounds their lines.
 #[test]
-fn strangers_cause_a_bounded_number_of_log_lines() {
+fn keys_and_strangers_cause_a_bounded_number_of_log_lines() {
     let mut rig = Rig::with(1, &[]);
     rig.wait(1000 - (rig.world.now.mono.0 / 1000) % 1000);
     rig.world.log.clear();
     let ask = models(&rig, "k0");
+    let lost = ask.replacen("/v1/models", "/v1/nothing", 1);
     for _ in 0..250 {
         rig.send("stranger", ROOT);
         rig.send("unknown", "GET /elsewhere HTTP/1.1\r\nhost: g\r\n\r\n");
         rig.send("known", &ask);
+        rig.send("known", &lost);
     }
     let count = |rig: &Rig, text: &str| rig.world.log.iter().filter(|line| line.contains(text)).count();
-    assert_eq!(count(&rig, "\"endpoint\":\"models\""), 250, "a request with a key is always logged");
-    assert_eq!(rig.world.log.len(), 250 + 100);
+    assert_eq!(count(&rig, "\"endpoint\":\"models\"") + count(&rig, "/v1/nothing"), 100);
+    assert_eq!(rig.world.log.len(), 100 + 100);
     rig.wait(1000);
     assert_eq!(count(&rig, "\"event\":\"suppressed\",\"requests\":400}"), 1);
+    assert_eq!(count(&rig, "\"event\":\"suppressed\",\"requests\":400,\"key\":\""), 1);
     rig.wait(10_000);
-    assert_eq!(rig.world.log.len(), 250 + 100 + 1);
+    assert_eq!(rig.world.log.len(), 100 + 100 + 2);
     rig.send("other", ROOT);
-    assert_eq!(rig.world.log.len(), 250 + 100 + 2);
+    rig.send("known", &ask);
+    assert_eq!(rig.world.log.len(), 100 + 100 + 4);
     rig.world.connect("admin", true).unwrap();
     rig.give("admin", "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    assert!(rig.got("admin").contains("tollgate_log_suppressed_total 400\n"));
+    assert!(rig.got("admin").contains("tollgate_log_suppressed_total 800\n"));
 }
 
 const READ: (&str, &str) = ("server", "admin_token = { env = \"ADMIN_TOKEN\" }");
