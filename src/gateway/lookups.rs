@@ -1,34 +1,35 @@
-//! Looks up keys that this process does not know although their checksum is right: a key may have just been issued, so
-//! the ledger is asked before it is refused. Owns the requests that wait for a key, the time of the next request to the
-//! ledger, and the keys that do not exist. Must never know the content of a request. Called by `drive`.
+//! Looks up keys that this process does not know although their checksum is right: a key may have just been issued, or
+//! its secret rotated, so the ledger is asked before it is refused. Owns the requests that wait for a key, the time of
+//! the next request to the ledger, and the keys that were looked up a moment ago. Must never know the content of a
+//! request. Called by `drive`.
 
 use super::budget_sums::BudgetSums;
 use super::ids::ExchangeId;
 use super::orders::{Order, OrderSink};
 use crate::base::limits::{IDS_PER_LOOKUP, LOOKUP_PAUSE, LOOKUPS_WAITING_MAX, UNKNOWN_KEPT, UNKNOWN_MAX};
 use crate::base::time::Mono;
-use crate::policy::keys::KeyId;
+use crate::policy::keys::ShownKey;
 use std::collections::{BTreeMap, VecDeque};
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Lookups {
     /// Key of the last authorized request, if it is to be looked up.
-    pub(crate) unknown: Option<KeyId>,
+    pub(crate) unknown: Option<ShownKey>,
     /// Keys whose sums the ledger is to be asked for.
     pub(crate) sums: BudgetSums,
-    /// Requests that wait for a key; none for a key that does not exist.
-    keys: BTreeMap<KeyId, Vec<ExchangeId>>,
+    /// Requests that wait for a key; none for a key that was looked up a moment ago.
+    keys: BTreeMap<ShownKey, Vec<ExchangeId>>,
     /// Number of waiting requests.
     requests: usize,
-    /// Ids not yet sent to the ledger, oldest first.
-    next: VecDeque<KeyId>,
+    /// Keys not yet sent to the ledger, oldest first.
+    next: VecDeque<ShownKey>,
     /// Earliest time of the next request to the ledger.
     free: Mono,
     /// Time of the next request to the ledger; `NEVER` if no id is pending.
     pub(crate) due: Mono,
-    /// Expiry times of the ids that do not exist, oldest first.
-    ends: VecDeque<(Mono, KeyId)>,
+    /// Times until which keys are not looked up again, oldest first.
+    ends: VecDeque<(Mono, ShownKey)>,
 }
 
 impl Default for Lookups {
@@ -48,7 +49,7 @@ impl Default for Lookups {
 
 impl Lookups {
     /// True if a request may wait until the ledger has been asked for `id`; otherwise it is refused at once.
-    pub(crate) fn may_wait(&mut self, id: &KeyId, now: Mono) -> bool {
+    pub(crate) fn may_wait(&mut self, id: &ShownKey, now: Mono) -> bool {
         while let Some((_, id)) = self.ends.front().filter(|(until, _)| *until <= now) {
             self.keys.remove(id);
             self.ends.pop_front();
@@ -57,7 +58,7 @@ impl Lookups {
     }
 
     /// Makes `exchange` wait for the answer about `id`.
-    pub(crate) fn wait(&mut self, id: KeyId, exchange: ExchangeId, now: Mono, orders: &mut OrderSink) {
+    pub(crate) fn wait(&mut self, id: ShownKey, exchange: ExchangeId, now: Mono, orders: &mut OrderSink) {
         let waiting = self.keys.entry(id).or_default();
         if waiting.is_empty() {
             self.next.push_back(id);
@@ -80,15 +81,15 @@ impl Lookups {
     }
 
     /// Handles the ledger's answer or failure: returns the requests that waited. Some may have ended in the meantime.
-    pub(crate) fn answered(&mut self, id: &KeyId) -> Vec<ExchangeId> {
+    pub(crate) fn answered(&mut self, id: &ShownKey) -> Vec<ExchangeId> {
         let waits = self.keys.get(id).is_some_and(|waiting| !waiting.is_empty());
         let waited = waits.then(|| self.keys.remove(id)).flatten().unwrap_or_default();
         self.requests -= waited.len();
         waited
     }
 
-    /// Remembers that there is no such key. Nothing waits for it any more.
-    pub(crate) fn is_absent(&mut self, id: KeyId, now: Mono) {
+    /// Remembers that this key was looked up: if it is not valid by now, it is refused at once. Nothing waits for it.
+    pub(crate) fn remember(&mut self, id: ShownKey, now: Mono) {
         if self.keys.insert(id, Vec::new()).is_none() {
             self.ends.push_back((now.after(UNKNOWN_KEPT), id));
         }
@@ -103,9 +104,10 @@ impl Lookups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::keys::KeyId;
 
-    fn id(n: usize) -> KeyId {
-        KeyId::parse(&format!("{n:012}")).unwrap()
+    fn id(n: usize) -> ShownKey {
+        ShownKey { id: KeyId::parse(&format!("{n:012}")).unwrap(), text: 0 }
     }
 
     fn exchange(n: usize) -> ExchangeId {
@@ -168,21 +170,23 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_remembered_for_a_second() {
+    fn a_looked_up_key_is_remembered_for_a_second() {
         let (mut lookups, mut orders, now) = (Lookups::default(), OrderSink::default(), Mono(5_000_000));
         assert!(lookups.may_wait(&id(1), now));
         lookups.wait(id(1), exchange(1), now, &mut orders);
         lookups.answered(&id(1));
-        lookups.is_absent(id(1), now);
+        lookups.remember(id(1), now);
         assert!(!lookups.may_wait(&id(1), Mono(now.0 + 999_999)));
         assert!(lookups.may_wait(&id(2), now));
+        let other = ShownKey { text: 1, ..id(1) };
+        assert!(lookups.may_wait(&other, now), "another secret may be the right one");
         assert!(lookups.may_wait(&id(1), Mono(now.0 + 1_000_000)));
     }
 
     #[test]
-    fn the_oldest_missing_key_is_forgotten_when_there_are_too_many() {
+    fn the_oldest_key_is_forgotten_when_there_are_too_many() {
         let (mut lookups, now) = (Lookups::default(), Mono(5_000_000));
-        (0..=UNKNOWN_MAX).for_each(|n| lookups.is_absent(id(n), now));
+        (0..=UNKNOWN_MAX).for_each(|n| lookups.remember(id(n), now));
         assert!(lookups.may_wait(&id(0), now) && !lookups.may_wait(&id(1), now));
         assert_eq!((lookups.ends.len(), lookups.keys.len()), (UNKNOWN_MAX, UNKNOWN_MAX));
     }

@@ -9,7 +9,7 @@ use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
 use crate::policy::discover::Listed;
-use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyNews, ShownKey};
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub enum Order {
     Releases(Vec<Release>),
     /// Uses of grants of the shared ledger. Rows of the same hand-over are written after them.
     Uses(Vec<Use>),
-    /// Look up unknown keys in the ledger immediately; answered by one or more [`Notice::LookedUp`].
-    LookUp(Vec<KeyId>),
+    /// Look up keys in the ledger immediately; answered by one or more [`Notice::LookedUp`].
+    LookUp(Vec<ShownKey>),
     /// A job that takes too long for the event loop: to be [run](Work::run) elsewhere and answered by
     /// [`Notice::Worked`].
     Work(Box<Work>),
@@ -245,7 +245,7 @@ pub enum Notice {
     /// An operator has reset the shared ledger: its counts start at zero.
     BegunAnew,
     /// Answers of the ledger about looked-up keys.
-    LookedUp(Vec<(KeyId, KeyAnswer)>),
+    LookedUp(Vec<(ShownKey, KeyAnswer)>),
     /// Newest usage record known to the ledger.
     Newest {
         /// Time of its admission.

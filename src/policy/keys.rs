@@ -14,7 +14,7 @@ use std::fmt;
 
 mod table;
 
-pub use table::{Key, KeyIx, KeyKind, KeyNews, Keys, KindIx, LiveKeys};
+pub use table::{Key, KeyIx, KeyKind, KeyNews, Keys, KindIx, LiveKeys, RefusedKey};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Text after the service's prefix in every key.
@@ -348,11 +348,29 @@ fn is_seen(text: &str) -> bool {
     (1..=VALUE_MAX).contains(&text.chars().count()) && !text.chars().any(is_unseen)
 }
 
-/// True for a control character, or one that changes the direction of text or has no width.
+/// Characters without a glyph: Unicode's Default_Ignorable_Code_Point, its categories Cf, Zl and Zp, the empty Braille
+/// pattern, and private use. First and last of each range, ascending.
+const UNSEEN: [u32; 58] = [
+    0xad, 0xad, 0x34f, 0x34f, 0x600, 0x605, 0x61c, 0x61c, 0x6dd, 0x6dd, 0x70f, 0x70f, 0x890, 0x891, 0x8e2, 0x8e2,
+    0x115f, 0x1160, 0x17b4, 0x17b5, 0x180b, 0x180f, 0x200b, 0x200f, 0x2028, 0x202e, 0x2060, 0x206f, 0x2800, 0x2800,
+    0x3164, 0x3164, 0xe000, 0xf8ff, 0xfe00, 0xfe0f, 0xfeff, 0xfeff, 0xffa0, 0xffa0, 0xfff0, 0xfffb, 0x110bd, 0x110bd,
+    0x110cd, 0x110cd, 0x13430, 0x1343f, 0x1bca0, 0x1bca3, 0x1d173, 0x1d17a, 0xe0000, 0xe0fff, 0xf0000, 0xffffd,
+    0x100000, 0x10fffd,
+];
+
+/// True for a character that nobody sees: a control character, or one that changes the direction of text or has no
+/// glyph.
 pub fn is_unseen(c: char) -> bool {
-    c.is_control()
-        || c == '\u{61c}'
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    c.is_control() || UNSEEN.as_chunks().0.iter().any(|[first, last]| (*first..=*last).contains(&c.into()))
+}
+
+/// A key as a client shows it, which this process does not know: it may have been issued or rotated a moment ago.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ShownKey {
+    /// Its id.
+    pub id: KeyId,
+    /// Hash of its text, whose secret may be unknown.
+    pub text: u64,
 }
 
 /// Answer of a ledger to a look-up of a key by its id.

@@ -7,7 +7,7 @@ use super::written::Written;
 use crate::base::time::Unix;
 use crate::base::{limits, order};
 use crate::policy::ask::Use;
-use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord, ShownKey};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use std::borrow::Cow;
@@ -138,18 +138,23 @@ pub struct Batch {
 }
 
 /// Returns the answers of a ledger's thread to a look-up of keys.
-pub fn answers(ids: &[KeyId], found: Result<Vec<KeyRecord>, StoreError>) -> Vec<(KeyId, KeyAnswer)> {
-    let Ok(mut found) = found else { return unavailable(ids) };
-    let answer = |id: &KeyId| match found.iter().position(|record| record.id == *id) {
+pub fn answers(keys: &[ShownKey], found: Result<Vec<KeyRecord>, StoreError>) -> Vec<(ShownKey, KeyAnswer)> {
+    let Ok(mut found) = found else { return unavailable(keys) };
+    let answer = |key: &ShownKey| match found.iter().position(|record| record.id == key.id) {
         Some(at) => KeyAnswer::Known(Box::new(found.swap_remove(at))),
         None => KeyAnswer::Absent,
     };
-    ids.iter().copied().zip(ids.iter().map(answer)).collect()
+    keys.iter().copied().zip(keys.iter().map(answer)).collect()
 }
 
 /// Returns the answers if the ledger cannot be read.
-pub fn unavailable(ids: &[KeyId]) -> Vec<(KeyId, KeyAnswer)> {
-    ids.iter().map(|id| (*id, KeyAnswer::Unavailable)).collect()
+pub fn unavailable(keys: &[ShownKey]) -> Vec<(ShownKey, KeyAnswer)> {
+    keys.iter().map(|key| (*key, KeyAnswer::Unavailable)).collect()
+}
+
+/// The ids of these keys.
+pub fn ids(keys: &[ShownKey]) -> Vec<KeyId> {
+    keys.iter().map(|key| key.id).collect()
 }
 
 /// Data left when the thread of a ledger has ended.

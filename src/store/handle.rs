@@ -6,7 +6,7 @@ use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_COMMIT};
 use crate::io::batch_queue::BatchQueue;
 use crate::io::channel::{Sender, channel};
 use crate::policy::ask::{Ask, Release, Use};
-use crate::policy::keys::KeyId;
+use crate::policy::keys::ShownKey;
 use crate::policy::row::Row;
 use std::thread::JoinHandle;
 
@@ -17,7 +17,7 @@ pub trait LedgerHandle: Send {
     fn write(&self, rows: Vec<Row>) -> Vec<Row>;
 
     /// Looks up keys without delay.
-    fn look_up(&self, ids: Vec<KeyId>);
+    fn look_up(&self, keys: Vec<ShownKey>);
 
     /// Writes all that remains and ends the thread. Returns the rows that are not known to have been written.
     fn finish(self: Box<Self>) -> Leftover;
@@ -51,7 +51,7 @@ pub(super) const DIED: &str = "the thread of the ledger has died";
 pub(super) struct Tasks {
     pub(super) rows: Vec<Row>,
     /// Keys to look up before the rows are written.
-    pub(super) lookups: Vec<KeyId>,
+    pub(super) lookups: Vec<ShownKey>,
     /// Change of the ledger's owner, to be done after the rows.
     pub(super) turn: Option<LedgerTransfer>,
     /// The thread has ended, and accepts no more work.
@@ -166,8 +166,8 @@ impl LedgerHandle for StoreHandle {
         rows
     }
 
-    fn look_up(&self, ids: Vec<KeyId>) {
-        self.queue.put(true, |waiting| waiting.lookups.extend(ids));
+    fn look_up(&self, keys: Vec<ShownKey>) {
+        self.queue.put(true, |waiting| waiting.lookups.extend(keys));
     }
 
     fn turn(&self) -> Option<StoreTurn> {

@@ -32,7 +32,7 @@ use crate::base::time::{Mono, Unix};
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::io::channel::Sender;
 use crate::io::clock::{self, Clock};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
+use crate::policy::keys::{KeyAnswer, KeyNews, ShownKey};
 use crate::policy::row::Row;
 use api::{Store, StoreError};
 use copy::Snapshots;
@@ -53,7 +53,7 @@ pub enum StoreNotice {
     /// Changes of the keys, made by any process.
     Keys(KeyNews),
     /// Results of looking up keys.
-    LookedUp(Vec<(KeyId, KeyAnswer)>),
+    LookedUp(Vec<(ShownKey, KeyAnswer)>),
     /// The newest usage record that the ledger knows.
     Newest {
         /// Time of its admission.
@@ -188,9 +188,9 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Does the tasks; rows wait until a commit is due, or the thread `ends`. An error contains the rows left at the
     /// end.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>, ends: bool) -> Result<(), Vec<Row>> {
-        for ids in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
-            let found = self.db.check().and_then(|()| self.db.find_keys(ids));
-            (self.tell)(StoreNotice::LookedUp(api::answers(ids, found)));
+        for shown in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
+            let found = self.db.check().and_then(|()| self.db.find_keys(&api::ids(shown)));
+            (self.tell)(StoreNotice::LookedUp(api::answers(shown, found)));
         }
         tasks.lookups.clear();
         match self.gathered.is_empty() {

@@ -11,7 +11,7 @@ mod handle;
 mod lents;
 mod seam;
 
-use super::api::{Batch, StoreError, answers, unavailable};
+use super::api::{Batch, StoreError, answers, ids, unavailable};
 use super::follow::{Follower, KeysSeen};
 use super::moments::FoldGuard;
 use super::remote::epoch::OLDER;
@@ -21,7 +21,7 @@ use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use};
-use crate::policy::keys::KeyId;
+use crate::policy::keys::{KeyId, ShownKey};
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 use batches::{batches_of, count_alone};
@@ -44,7 +44,7 @@ pub enum Task {
     /// A use of a grant.
     Use(Use),
     /// Keys to look up.
-    LookUp(Vec<KeyId>),
+    LookUp(Vec<ShownKey>),
     /// Grants in this account are called in.
     Called(String),
 }
@@ -87,7 +87,7 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     committed: Option<(u64, Mono)>,
     releases: Vec<Release>,
     /// Keys to look up.
-    lookups: Vec<KeyId>,
+    lookups: Vec<ShownKey>,
     /// Reservations that the ledger has given to this host and that are not released.
     holds: Holds,
     lents: Lents,
@@ -465,10 +465,10 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     /// Looks up the requested keys. Keys that are left over cannot be looked up.
     fn look_up(&mut self) -> Result<(), StoreError> {
         while self.is_ready() && !self.lookups.is_empty() {
-            let ids: Vec<KeyId> = self.lookups.drain(..self.lookups.len().min(limits::IDS_PER_LOOKUP)).collect();
-            let found = self.remote.find_keys(&ids);
+            let shown: Vec<ShownKey> = self.lookups.drain(..self.lookups.len().min(limits::IDS_PER_LOOKUP)).collect();
+            let found = self.remote.find_keys(&ids(&shown));
             let failed = found.is_err();
-            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(answers(&ids, found))));
+            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(answers(&shown, found))));
             if failed {
                 break;
             }

@@ -13,7 +13,7 @@ use tollgate::base::time::{Mono, Now};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
-use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews};
+use tollgate::policy::keys::{KeyAnswer, KeyNews, ShownKey};
 
 const CONNECTIONS_MAX: usize = 8;
 /// `max_buffered`, plus the maximum excess by a single read.
@@ -169,7 +169,7 @@ struct World {
     dialing: Vec<Conn>,
     asked: Vec<(Arc<str>, u16)>,
     works: Vec<Work>,
-    lookups: Vec<KeyId>,
+    lookups: Vec<ShownKey>,
     uncommitted: u64,
     settled: BTreeSet<String>,
     reloading: bool,

@@ -13,7 +13,7 @@ use crate::gateway::exchange::{
     ClientMessage, DriverCall, Endpoint, Exchange, ExchangeEvent, Flow, Outcome, Readiness,
 };
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyNews};
+use crate::policy::keys::{KeyAnswer, KeyNews, ShownKey};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
@@ -276,13 +276,14 @@ impl Driver {
     }
 
     /// Handles the ledger's answer about a key, or its failure to answer.
-    pub(crate) fn looked_up(&mut self, key: KeyId, answer: KeyAnswer) {
+    pub(crate) fn looked_up(&mut self, key: ShownKey, answer: KeyAnswer) {
         let answered = answer != KeyAnswer::Unavailable;
         let waited = self.cx.access.lookups.answered(&key);
-        match answer {
-            KeyAnswer::Known(record) => self.cx.keys_news(KeyNews::Changed(vec![*record], Vec::new())),
-            KeyAnswer::Absent => self.cx.access.lookups.is_absent(key, self.cx.now.mono),
-            KeyAnswer::Unavailable => {}
+        if answered {
+            self.cx.access.lookups.remember(key, self.cx.now.mono);
+        }
+        if let KeyAnswer::Known(record) = answer {
+            self.cx.keys_news(KeyNews::Changed(vec![*record], Vec::new()));
         }
         for id in waited {
             if self.exchanges.get(id).is_some_and(|one| one.state.is_identifying()) {

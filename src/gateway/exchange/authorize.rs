@@ -10,7 +10,7 @@ use crate::gateway::client::cors::{CorsPolicy, is_preflight};
 use crate::gateway::client::peer::caller;
 use crate::gateway::cx::{Access, Cx, Setup};
 use crate::policy::agent::Client;
-use crate::policy::keys::{KeyIx, Scope};
+use crate::policy::keys::{KeyIx, RefusedKey, Scope};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead, values};
@@ -100,7 +100,8 @@ impl RequestJob {
         };
         let prefix = &cx.setup.config.server.key_prefix;
         let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
-        let ended = shown.and_then(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
+        let owner = shown.map(|shown| cx.access.keys.why_not(shown, prefix, cx.now.unix).1);
+        let ended = if let Some(RefusedKey::Known(key)) = owner { Some(key) } else { None };
         self.notes.note_head(&self.request, &refusal, head, bytes, ended);
         self.request.attribute_head(head, bytes, cx);
         Err(refusal)
@@ -188,8 +189,11 @@ fn authenticate(
         if presented.is_empty() {
             return Refusal::no_key();
         }
-        context.access.lookups.unknown = context.access.keys.unknown(presented, prefix);
-        match context.access.keys.why_not(presented, prefix, context.now).0 {
+        let (why, key) = context.access.keys.why_not(presented, prefix, context.now);
+        if let RefusedKey::Unknown(shown) = key {
+            context.access.lookups.unknown = Some(shown);
+        }
+        match why {
             "malformed" => Refusal::not_a_key(prefix),
             why => Refusal::bad_key(why),
         }

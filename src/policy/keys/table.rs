@@ -1,8 +1,9 @@
 //! The table of all keys that a running gateway knows. Values that many keys share are stored once, so that a million
 //! keys need little memory. The cost to find, add or change a key does not depend on the number of keys.
 
-use super::{Former, KeyId, KeyRecord, Scope, claimed, well_formed};
+use super::{Former, KeyId, KeyRecord, Scope, ShownKey, claimed, well_formed};
 use crate::base::digest::sha256;
+use crate::base::hash::mix_bytes;
 use crate::base::limits;
 use crate::base::paged::Paged;
 use crate::base::places::Places;
@@ -67,6 +68,17 @@ enum ShownSecret {
     Present,
     /// A former one.
     Former(u8),
+}
+
+/// Owner of a text that is no valid key.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum RefusedKey {
+    /// The text is no key at all.
+    Nothing,
+    /// It has the form of a key, checksum included. The ledger may have its id or its secret.
+    Unknown(ShownKey),
+    /// It has a secret of this key.
+    Known(KeyIx),
 }
 
 /// A key in the table, which can have a million of them.
@@ -396,12 +408,6 @@ impl Keys {
         kept.seen >= self.valid_from
     }
 
-    /// Id in `presented` if it has the form of a key, checksum included, and the key is unknown. It may have been
-    /// issued a moment ago.
-    pub fn unknown(&self, presented: &[u8], prefix: &str) -> Option<KeyId> {
-        well_formed(presented, prefix).filter(|id| !self.knows(id))
-    }
-
     /// True if the ledger had this key when it was read last.
     pub fn knows(&self, id: &KeyId) -> bool {
         self.index_of(id).is_some_and(|ix| self.is_there(&self.keys[ix.0 as usize]))
@@ -461,23 +467,24 @@ impl Keys {
         }
     }
 
-    /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and the key if the text has one of
-    /// its secrets.
-    pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyIx>) {
-        let Some(claimed) = claimed(presented, prefix) else { return ("malformed", None) };
+    /// Reason for which [`Keys::identify`] refuses `presented`, for the operator, and whose key it is.
+    pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, RefusedKey) {
+        let Some(id) = claimed(presented, prefix) else { return ("malformed", RefusedKey::Nothing) };
         if well_formed(presented, prefix).is_none() {
-            return ("mistyped", None);
+            return ("mistyped", RefusedKey::Nothing);
         }
-        let Some(known) = self.index_of(&claimed) else { return ("unknown", None) };
+        let to_look_up = || RefusedKey::Unknown(ShownKey { id, text: mix_bytes(0, presented) });
+        let Some(known) = self.index_of(&id) else { return ("unknown", to_look_up()) };
         let kept = &self.keys[known.0 as usize];
-        match kept {
-            _ if !self.is_there(kept) => ("unknown", None),
-            _ if kept.secret_of(&sha256(presented)) == ShownSecret::Nothing => ("wrong secret", None),
-            Kept { revoked: true, .. } => ("revoked", Some(known)),
-            Kept { disabled: true, .. } => ("disabled", Some(known)),
-            _ if !kept.is_live(now) => ("expired", Some(known)),
-            _ => ("replaced by a rotation", Some(known)),
-        }
+        let why = match kept {
+            _ if !self.is_there(kept) => return ("unknown", to_look_up()),
+            _ if kept.secret_of(&sha256(presented)) == ShownSecret::Nothing => return ("wrong secret", to_look_up()),
+            Kept { revoked: true, .. } => "revoked",
+            Kept { disabled: true, .. } => "disabled",
+            _ if !kept.is_live(now) => "expired",
+            _ => "replaced by a rotation",
+        };
+        (why, RefusedKey::Known(known))
     }
 
     /// The key at `ix`, which must come from this table.

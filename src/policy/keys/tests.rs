@@ -343,10 +343,16 @@ fn a_stored_scope_of_all_endpoints_still_means_all_after_an_upgrade() {
 fn a_learned_key_missing_from_the_next_list_is_unknown_again() {
     let issued = issue("tg_", filler(5));
     let mut keys = Keys::new(1);
-    let known = |keys: &Keys| keys.unknown(issued.text.as_bytes(), "tg_");
+    let known = |keys: &Keys| match keys.why_not(issued.text.as_bytes(), "tg_", Unix(1)).1 {
+        RefusedKey::Unknown(shown) => Some(shown.id),
+        _ => None,
+    };
     assert_eq!(known(&keys), Some(issued.id));
     keys.learn(record(&issued));
     assert_eq!((known(&keys), keys.knows(&issued.id)), (None, true));
+    let rotated = reissue("tg_", issued.id, filler(6)).text;
+    let (why, key) = keys.why_not(rotated.as_bytes(), "tg_", Unix(1));
+    assert!(why == "wrong secret" && matches!(key, RefusedKey::Unknown(shown) if shown.id == issued.id));
     keys.load(Vec::new());
     assert_eq!((known(&keys), keys.knows(&issued.id)), (Some(issued.id), false));
     assert_eq!(keys.identify(issued.text.as_bytes(), "tg_", Unix(1)), None);
@@ -385,4 +391,14 @@ fn live_keys_have_several_owners_unless_all_belong_to_one_group() {
     assert_eq!(keys.live(now), LiveKeys::OneOwner);
     keys.learn(grouped(many));
     assert_eq!(keys.live(now), LiveKeys::SeveralOwners, "not all are searched");
+}
+
+#[test]
+fn invisible_characters_are_unseen() {
+    let unseen = "\u{7}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{17b4}\u{180e}\u{200b}\u{202e}\u{2066}\u{2800}\u{3164}\u{e000}\
+                  \u{fe0f}\u{feff}\u{ffa0}\u{fff9}\u{110bd}\u{13430}\u{1bca0}\u{1d173}\u{e0001}\u{e0041}\u{e01ef}\u{10fffd}";
+    let seen: Vec<char> = unseen.chars().filter(|c| !is_unseen(*c)).collect();
+    assert_eq!(seen, []);
+    assert!(!"Ann-é ü 中文 한국어 עברית عربي ไทย 🙂 \u{301}".chars().any(is_unseen));
+    assert!(UNSEEN.is_sorted());
 }

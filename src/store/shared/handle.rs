@@ -8,7 +8,7 @@ use super::{SharedNotice, SharedThread, Task, batches_of};
 use crate::io::batch_queue::BatchQueue;
 use crate::io::worker::start_thread;
 use crate::policy::ask::{Ask, Release, Use};
-use crate::policy::keys::KeyId;
+use crate::policy::keys::ShownKey;
 use crate::policy::row::Row;
 use std::io;
 use std::thread::JoinHandle;
@@ -30,8 +30,8 @@ impl LedgerHandle for SharedHandle {
         self.put(true, asks, Task::Ask);
     }
 
-    fn look_up(&self, ids: Vec<KeyId>) {
-        self.queue.put(true, |tasks| tasks.push(Task::LookUp(ids)));
+    fn look_up(&self, keys: Vec<ShownKey>) {
+        self.queue.put(true, |tasks| tasks.push(Task::LookUp(keys)));
     }
 
     fn release(&self, releases: &mut Vec<Release>) {

@@ -1,5 +1,5 @@
-//! Newly issued keys work immediately, however many there are and however many clients with unknown keys send requests
-//! at the same time.
+//! Newly issued keys and secrets work immediately, however many there are and however many clients with unknown ones
+//! send requests at the same time.
 
 use super::client::{Answer, Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
@@ -11,12 +11,14 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
-use tollgate::policy::keys::{Issued, KeyRecord, Scope, issue};
+use tollgate::policy::keys::{Issued, KeyId, KeyRecord, Scope, issue, reissue};
 use tollgate::policy::plan::LimitOverrides;
 use tollgate::store::sqlite::{Mode, Sqlite};
 
 const KEYS: usize = 500;
 const STRANGERS: usize = 900;
+/// Rotations of one key, each with a grace.
+const ROTATIONS: usize = 4;
 /// Number of concurrent threads that issue keys, and of clients with unknown keys.
 const THREADS: usize = 5;
 
@@ -119,4 +121,57 @@ fn every_key_of_a_burst_works_immediately_at_another_host() {
     let hosts = [host(), host()];
     burst(hosts[1].at, |n| by_api(hosts[0].admin, n));
     burst(hosts[0].at, |n| by_api(hosts[0].admin, n));
+}
+
+/// Rotates keys at `admin`. Uses each new secret at `at` immediately, and the one before it within its grace, while
+/// clients with ended and with guessed secrets of the same key send requests.
+fn rotations(at: SocketAddr, admin: SocketAddr) {
+    let wrong = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let wrong = &wrong;
+            scope.spawn(move || {
+                let (mut client, mut operator) = (Client::connect(at), Client::connect(admin));
+                for n in 0..KEYS / THREADS / ROTATIONS {
+                    let ended = by_api(admin, thread * KEYS + n);
+                    let (id, mut former) = (KeyId::parse(&ended[8..20]).unwrap(), None);
+                    for rotation in 0..=ROTATIONS {
+                        let guessed = reissue("tg_", id, |out| SystemRandom::new().fill(out).unwrap()).text;
+                        assert_eq!(ask(&mut client, &guessed).status(), 401);
+                        let body = if rotation == 0 { r#"{"grace":"0s"}"# } else { r#"{"grace":"1h"}"# };
+                        let path = format!("/admin/v1/keys/{}/rotate", id.as_str());
+                        let answer = operator.ask(&post(&path, &[("authorization", &bearer(CREDENTIAL.1))], body));
+                        assert_eq!(answer.status(), 200, "{}", answer.text());
+                        let secret = answer.json()["secret"].as_str().unwrap().to_owned();
+                        for text in former.iter().chain([&secret]) {
+                            let answer = ask(&mut client, text);
+                            if answer.status() != 200 {
+                                wrong.lock().unwrap().push(format!("rotation {rotation}: {}", answer.text()));
+                            }
+                        }
+                        assert_eq!(ask(&mut client, &ended).status(), 401);
+                        former = Some(secret);
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{} requests: {:?}", wrong.len(), wrong.first());
+}
+
+#[test]
+fn every_secret_of_a_rotation_works_immediately_and_until_its_grace_ends() {
+    let h = Harness::start(&Setup { server: WRITE, ..Setup::default() });
+    rotations(h.at, h.admin);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn every_secret_of_a_rotation_works_immediately_at_another_host() {
+    let Some(server) = Server::start() else { return };
+    let store = format!("url = \"{}\"", server.url());
+    let host = || Harness::start(&Setup { server: WRITE, store: store.clone(), ..Setup::default() });
+    let hosts = [host(), host()];
+    rotations(hosts[1].at, hosts[0].admin);
 }

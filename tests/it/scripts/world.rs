@@ -14,7 +14,7 @@ use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::alert::AlertNews;
 use tollgate::policy::ask::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
-use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
+use tollgate::policy::keys::{KeyAnswer, KeyRecord, ShownKey};
 use tollgate::policy::meter::SharedCounts;
 use tollgate::policy::row::Row;
 
@@ -110,7 +110,7 @@ pub struct World {
     /// True if the ledger does not answer lookups of keys.
     pub hold_lookups: bool,
     /// Keys whose lookup has no answer yet.
-    pub lookups: Vec<KeyId>,
+    pub lookups: Vec<ShownKey>,
     /// Requests to the helper thread of the admin listener without an answer.
     pub admin_requests: VecDeque<Box<DeskAsk>>,
     /// Number of renewals of secrets requested so far.
@@ -467,10 +467,10 @@ impl World {
             }
         }
         if !self.hold_lookups {
-            for id in std::mem::take(&mut self.lookups) {
-                let found = self.unannounced.iter().find(|record| record.id == id).cloned();
+            for key in std::mem::take(&mut self.lookups) {
+                let found = self.unannounced.iter().find(|record| record.id == key.id).cloned();
                 let answer = found.map_or(KeyAnswer::Absent, |record| KeyAnswer::Known(Box::new(record)));
-                self.gateway.notice(Notice::LookedUp(vec![(id, answer)]), self.now);
+                self.gateway.notice(Notice::LookedUp(vec![(key, answer)]), self.now);
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

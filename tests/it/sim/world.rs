@@ -20,7 +20,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
-use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord, issue};
+use tollgate::policy::keys::{KeyAnswer, KeyNews, KeyRecord, ShownKey, issue};
 use tollgate::policy::row::Running;
 use tollgate::wire::Shape;
 
@@ -49,7 +49,7 @@ struct World {
     /// Work of the helper threads.
     works: Vec<Work>,
     /// Keys that the ledger must look up.
-    lookups: Vec<KeyId>,
+    lookups: Vec<ShownKey>,
     keys: KeyRing,
     key_texts: Vec<String>,
     next_marker: u64,
