@@ -35,6 +35,7 @@ pub mod store;
 pub mod usage;
 
 use crate::io::signals;
+use crate::io::upgrade::Inherited;
 use args::{CheckArgs, DemoArgs, ModelsArgs, ServeArgs};
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Failure;
@@ -179,6 +180,7 @@ pub fn definition() -> clap::Command {
 
 /// Reads `args`, the program's name first, and runs the command.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let inherited = Inherited::take();
     let mut cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return misunderstood(&error),
@@ -190,7 +192,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         return Failure::failed(format!("cannot catch signals: {error}")).report();
     }
     let done = match &cli.command {
-        Command::Serve(args) => return serve::run(args),
+        Command::Serve(args) => return serve::run(args, inherited),
         Command::Demo(args) => return demo::run(args),
         Command::Provider(args) => return provider::run(args),
         Command::Init(args) => init::run(args),

@@ -16,6 +16,7 @@ use crate::io::process;
 use crate::io::reactor::{Reactor, ReactorMessage, Security};
 use crate::io::secrets::{self, SecretWatch};
 use crate::io::signals::Signals;
+use crate::io::upgrade::Inherited;
 use crate::policy::config::Config;
 use crate::policy::window;
 use crate::store::api::Leftover;
@@ -24,7 +25,7 @@ use ledger::Opened;
 pub(super) use listeners::ServeListeners;
 use outbox::{DeskEnd, Helpers, LongWork, outbox};
 use reload::Reloader;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,17 +46,20 @@ mod reload;
 pub(super) mod setup;
 mod upgrade;
 
-/// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start or could not write every row.
-pub fn run(args: &ServeArgs) -> ExitCode {
+/// Runs the gateway in the foreground, on the `inherited` sockets if there are any. Exit code 0 after a drain, 1 if it
+/// could not start or could not write every row.
+pub fn run(args: &ServeArgs, inherited: io::Result<Inherited>) -> ExitCode {
     let start = || {
         let signals = catch_signals()?;
+        let unusable = |error| Failure::failed(format!("cannot use the inherited sockets: {error}"));
+        let inherited = inherited.map_err(unusable)?;
         let path = load::find(&args.config)?;
         let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
-        let listeners = ServeListeners::open(&config).map_err(Failure::failed)?;
-        if std::io::stderr().is_terminal() {
+        let listeners = ServeListeners::open(&config, inherited).map_err(Failure::failed)?;
+        if io::stderr().is_terminal() {
             remark(&addresses(&config, &listeners));
         }
-        serve(config, Some(path), listeners, signals, Box::new(std::io::stderr())).map_err(Failure::failed)
+        serve(config, Some(path), listeners, signals, Box::new(io::stderr())).map_err(Failure::failed)
     };
     start().map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
@@ -72,7 +76,7 @@ pub(super) fn serve(
     path: Option<PathBuf>,
     mut listeners: ServeListeners,
     signals: Signals,
-    log: Box<dyn std::io::Write + Send>,
+    log: Box<dyn io::Write + Send>,
 ) -> Result<(), String> {
     process::started();
     // The demo has no successor: its ledger ends with it.
@@ -111,7 +115,7 @@ pub(super) fn serve(
     ended.and(kept)
 }
 
-fn cannot_take_over(error: std::io::Error) -> String {
+fn cannot_take_over(error: io::Error) -> String {
     format!("cannot take over: {error}")
 }
 

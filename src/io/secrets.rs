@@ -8,6 +8,7 @@
 use super::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use super::clock::Clock;
 use super::files;
+use super::upgrade::PRIVATE_VARIABLES;
 use super::worker::start_thread;
 use crate::base::digest::sha256;
 use crate::base::time::Mono;
@@ -72,6 +73,7 @@ impl Program {
         let (path, arguments) = program.split_first().ok_or(ErrorKind::InvalidInput)?;
         let mut command = Command::new(path);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        PRIVATE_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
         for name in hidden.iter().filter(|name| !name.is_empty() && !name.contains(['=', '\0'])) {
             command.env_remove(name);
         }
@@ -95,6 +97,8 @@ impl Program {
         kill_group(self.group);
         self.is_reaped = true;
         running.iter_mut().for_each(|groups| groups.retain(|group| *group != self.group));
+        // A process in the kernel may end much later; the end of the gateway does not wait for it.
+        drop(running);
         self.child.wait()
     }
 }
@@ -182,6 +186,8 @@ enum Told {
     Ask(Origin),
     /// A program has ended, with its secret if it succeeded.
     Ran(Origin, Option<Digest>),
+    /// End the thread.
+    End,
 }
 
 /// Digest of a secret, to recognise it.
@@ -253,6 +259,13 @@ impl SecretWatch {
     }
 }
 
+impl Drop for SecretWatch {
+    fn drop(&mut self) {
+        // The thread has a sender, too, for its programs: the channel does not close.
+        let _ = self.0.send(Told::End);
+    }
+}
+
 fn serve(
     orders: &Receiver<Told>,
     own: &Sender<Told>,
@@ -287,7 +300,7 @@ fn serve(
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+            Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return,
         }
         for one in watched.iter_mut().filter(|one| !one.runs && one.due <= now) {
             ask(one, &hidden, own, report, now);
@@ -489,6 +502,8 @@ mod tests {
         let more = changes.recv_timeout(Duration::from_secs(10));
         assert!(more.is_err(), "a changed secret is read again only when it is due: {more:?}");
         drop(watch);
+        let ended = changes.recv_timeout(Duration::from_secs(10));
+        assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "the thread must end");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

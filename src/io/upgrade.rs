@@ -6,9 +6,10 @@
 
 use command_fds::{CommandFdExt, FdMapping};
 use listenfd::ListenFd;
+use rustix::net::sockopt::socket_acceptconn;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Child, Command};
 
@@ -16,6 +17,11 @@ use std::process::{Child, Command};
 const CHANNEL: &str = "tollgate-channel";
 /// Name of the listener for health and metrics.
 const ADMIN: &str = "admin";
+/// Name of a listener for clients. systemd names a socket without `FileDescriptorName` after its unit.
+const CLIENTS: &str = "clients";
+const UNIT: &str = ".socket";
+/// Variables that concern this process alone: no program that it runs gets them.
+pub const PRIVATE_VARIABLES: [&str; 4] = ["LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET"];
 /// Linux's numbers of the address family and the type of the channel's socket.
 const UNIX: i32 = 1;
 const STREAM: i32 = 1;
@@ -33,27 +39,34 @@ pub struct Inherited {
     pub channel: Option<UnixStream>,
 }
 
-/// Takes the inherited sockets; `None` if there are none. Call it once, before any thread begins.
-pub fn inherited() -> io::Result<Option<Inherited>> {
-    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
-    let mut names = names.split(':');
-    let mut fds = ListenFd::from_env();
-    if fds.len() == 0 {
-        return Ok(None);
-    }
-    let mut all = Inherited::default();
-    for index in 0..fds.len() {
-        match names.next().unwrap_or_default() {
-            CHANNEL => all.channel = fds.take_custom(index, UNIX, STREAM, "unix stream")?,
-            ADMIN if all.admin.is_some() => return Err(io::Error::other("two of them are named \"admin\"")),
-            ADMIN => {
-                let tcp = fds.take_tcp_listener(index);
-                all.admin = tcp.or_else(|_| fds.take_custom(index, UNIX, STREAM, "unix stream"))?;
+impl Inherited {
+    /// Takes the inherited sockets. The process must do this first: no program that it starts afterwards gets them.
+    pub fn take() -> io::Result<Inherited> {
+        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        let mut names = names.split(':');
+        let mut fds = ListenFd::from_env();
+        let mut all = Inherited::default();
+        for index in 0..fds.len() {
+            match names.next().unwrap_or_default() {
+                CHANNEL => all.channel = fds.take_custom(index, UNIX, STREAM, "unix stream")?,
+                ADMIN if all.admin.is_some() => return Err(io::Error::other("two of them are named \"admin\"")),
+                ADMIN => {
+                    let tcp = fds.take_tcp_listener(index);
+                    all.admin = tcp.or_else(|_| fds.take_custom(index, UNIX, STREAM, "unix stream"))?;
+                }
+                "" | CLIENTS => all.clients.extend(fds.take_tcp_listener(index)?),
+                unit if unit.ends_with(UNIT) => all.clients.extend(fds.take_tcp_listener(index)?),
+                // A misspelt name would give the admin socket to clients.
+                other => {
+                    return Err(io::Error::other(format!("\"{other}\" is neither \"{CLIENTS}\" nor \"{ADMIN}\"")));
+                }
             }
-            _ => all.clients.extend(fds.take_tcp_listener(index)?),
+        }
+        match all.clients.iter().chain(&all.admin).all(|socket| socket_acceptconn(socket.as_fd()) == Ok(true)) {
+            true => Ok(all),
+            false => Err(io::Error::other("one of them does not listen")),
         }
     }
-    Ok(Some(all))
 }
 
 /// Starts `command` with `listeners`; if `admin`, the last of them is the admin listener. Returns the process and our
@@ -61,7 +74,7 @@ pub fn inherited() -> io::Result<Option<Inherited>> {
 pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::Result<(Child, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let count = listeners.len();
-    let name = |index: usize| if admin && index + 1 == count { ADMIN } else { "clients" };
+    let name = |index: usize| if admin && index + 1 == count { ADMIN } else { CLIENTS };
     let mut names: Vec<&str> = (0..count).map(name).collect();
     names.push(CHANNEL);
     let fds = listeners.into_iter().chain([theirs.into()]);

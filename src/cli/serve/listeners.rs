@@ -2,6 +2,7 @@
 
 use crate::io::listen;
 use crate::io::machine::explained;
+use crate::io::upgrade::Inherited;
 use crate::policy::config::{AdminListen, Config, Reach};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -42,11 +43,8 @@ impl AdminDoor {
 }
 
 impl ServeListeners {
-    /// Takes the sockets inherited from systemd or from a predecessor, and binds the others.
-    pub(super) fn open(config: &Config) -> Result<ServeListeners, String> {
-        let inherited = crate::io::upgrade::inherited();
-        let inherited = inherited.map_err(|error| format!("cannot use the inherited sockets: {error}"))?;
-        let Some(inherited) = inherited else { return ServeListeners::bind(config) };
+    /// Uses the sockets inherited from systemd or from a predecessor, and binds the others.
+    pub(super) fn open(config: &Config, inherited: Inherited) -> Result<ServeListeners, String> {
         let mut rest = config.clone();
         if !inherited.clients.is_empty() {
             rest.server.listen.clear();

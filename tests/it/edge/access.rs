@@ -154,15 +154,31 @@ fn admin_socket_decides_access_at_startup() {
     }
 }
 
+/// A misspelt name must not open the admin socket to clients, and a gateway without a listener must not start.
 #[test]
-fn two_inherited_admin_sockets_are_refused() {
-    let rig = Rig::new("access-two", "");
-    let mut command = rig.command(&["serve"]);
-    let fds = [3, 4].map(|child_fd| FdMapping { parent_fd: socket_of(&rig, Place::Loopback), child_fd });
-    command.fd_mappings(fds.into()).unwrap();
-    command.env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", "admin:admin");
-    let said = refused(command);
-    assert!(said.contains("cannot use the inherited sockets: two of them are named \"admin\""), "{said}");
+fn unusable_inherited_sockets_are_refused() {
+    let rig = Rig::new("access-odd", "");
+    let deaf = || {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        OwnedFd::from(socket)
+    };
+    let listening = || socket_of(&rig, Place::Loopback);
+    for (names, fds, why) in [
+        ("admin:admin", vec![listening(), listening()], "two of them are named \"admin\""),
+        ("tollgate.socket:admins", vec![listening(), listening()], "\"admins\" is neither \"clients\" nor \"admin\""),
+        ("clients:admin", vec![listening(), deaf()], "one of them does not listen"),
+        ("clients", vec![deaf()], "one of them does not listen"),
+        ("clients", vec![UnixStream::pair().unwrap().0.into()], "fd 3 is not a valid tcp socket"),
+    ] {
+        let mut command = rig.command(&["serve"]);
+        let count = fds.len().to_string();
+        let fds = fds.into_iter().zip(3..).map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd });
+        command.fd_mappings(fds.collect()).unwrap();
+        command.env("LISTEN_FDS", count).env("LISTEN_FDNAMES", names);
+        let said = refused(command);
+        assert!(said.contains(&format!("cannot use the inherited sockets: {why}")), "{said}");
+    }
 }
 
 /// Starts a gateway with a token on `place`, then removes the token and sends `signal`. Returns the rig, the gateway,
