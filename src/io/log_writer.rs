@@ -8,7 +8,7 @@ use super::channel::{Receiver, channel};
 use super::clock;
 use crate::base::limits;
 use crate::policy::window;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -90,23 +90,43 @@ fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Wri
     let mut idle = IdlePolicy::new(limits::LOG_TICK);
     let mut lines = Vec::with_capacity(limits::LOG_ROOM);
     loop {
-        match queue.poll(&mut lines, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
-            // A failure to write the log could only be reported in the log.
-            Polled::Found => {
-                drop(sink.write_all(&lines).and_then(|()| sink.flush()));
-                let dropped = dropped.swap(0, Ordering::Relaxed);
-                if dropped > 0 {
-                    drop(sink.write_all(gap(dropped).as_bytes()).and_then(|()| sink.flush()));
-                }
+        let polled = queue.poll(&mut lines, &mut idle, Duration::from_secs(3600), Vec::is_empty);
+        let (mut unwritten, is_cut) = write_all(&mut *sink, &lines);
+        unwritten += dropped.swap(0, Ordering::Relaxed);
+        if unwritten > 0 {
+            // A line of which only the beginning was written must not spoil the next one.
+            let (before, line) = (if is_cut { "\n" } else { "" }, gap(unwritten));
+            if write_all(&mut *sink, format!("{before}{line}").as_bytes()).0 > 0 {
+                dropped.fetch_add(unwritten, Ordering::Relaxed);
             }
-            Polled::Nothing => {}
-            Polled::Closed => return,
+        }
+        if matches!(polled, Polled::Closed) {
+            return;
         }
         lines.clear();
         if lines.capacity() > limits::LOG_ROOM {
             lines = Vec::with_capacity(limits::LOG_ROOM);
         }
     }
+}
+
+/// Writes lines. Returns the number of lines that could not be written, and true if one of them was begun. Another
+/// program may have set O_NONBLOCK on the same terminal or pipe.
+fn write_all(sink: &mut dyn Write, lines: &[u8]) -> (u64, bool) {
+    let mut rest = lines;
+    while !rest.is_empty() {
+        match sink.write(rest) {
+            Ok(written) if written > 0 => rest = &rest[written..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(limits::LOG_TICK),
+            // A failure to write the log could only be reported in the log.
+            _ => break,
+        }
+    }
+    let _ = sink.flush();
+    let (written, unwritten) = lines.split_at(lines.len() - rest.len());
+    let count = unwritten.iter().filter(|byte| **byte == b'\n').count();
+    (count as u64, count > 0 && !written.is_empty() && !written.ends_with(b"\n"))
 }
 
 /// Line that replaces dropped lines.
@@ -183,6 +203,47 @@ mod tests {
         assert!(began.elapsed() >= limits::LOG_PARTING, "the end must wait for the remaining lines");
         // The sink was blocked until now, and dropping the writer did not depend on it.
         drop(release);
+    }
+
+    /// Accepts a few bytes, then is full for a while, as a pipe with O_NONBLOCK; fails once in the middle of a line.
+    struct Odd(Sender<Vec<u8>>, u32);
+    impl Write for Odd {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 += 1;
+            match self.1 {
+                1 | 2 | 4 => Err(ErrorKind::WouldBlock.into()),
+                3 => Err(ErrorKind::Interrupted.into()),
+                6 => Err(ErrorKind::StorageFull.into()),
+                _ => {
+                    let bytes = &bytes[..bytes.len().min(6)];
+                    self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+                    Ok(bytes.len())
+                }
+            }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn full_sink_is_waited_for_and_unwritten_lines_are_counted() {
+        let (page, written) = channel();
+        let log = LogWriter::start(Box::new(Odd(page, 0)), limits::LOG_BYTES_MAX).unwrap();
+        log.write(b"first\nsecond\nthird\n".to_vec());
+        drop(log);
+        let written = String::from_utf8(written.iter().flatten().collect()).unwrap();
+        let lines: Vec<&str> = written.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (2, "first"), "{written}");
+        assert!(lines[1].ends_with("\"event\":\"log\",\"lines_dropped\":2}"), "{written}");
+        let (page, written) = channel();
+        let log = LogWriter::start(Box::new(Odd(page, 0)), limits::LOG_BYTES_MAX).unwrap();
+        log.write(b"a first line\nsecond\n".to_vec());
+        drop(log);
+        let written = String::from_utf8(written.iter().flatten().collect()).unwrap();
+        let lines: Vec<&str> = written.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (2, "a firs"), "{written}");
+        assert!(lines[1].ends_with("\"lines_dropped\":2}"), "{written}");
     }
 
     #[test]
