@@ -38,6 +38,14 @@ impl<T> Mailbox<T> {
         }
         Ok(())
     }
+
+    /// Likewise, but waits while the box is full, at most until the process ends.
+    pub fn send_patiently(&self, mut message: T) {
+        while let Err(back) = self.send(message) {
+            message = back;
+            std::thread::sleep(limits::MAILBOX_REST);
+        }
+    }
 }
 
 /// The receiving end.
@@ -87,5 +95,14 @@ mod tests {
         let mailbox = inbox.mailbox();
         assert!((0..limits::MAILBOX_MAX).all(|n| mailbox.send(n).is_ok()));
         assert_eq!(mailbox.send(1), Err(1));
+        let patient = inbox.mailbox();
+        let sender = std::thread::spawn(move || patient.send_patiently(7));
+        while mailbox.0.0.try_lock().is_ok() && !sender.is_finished() && mailbox.send(1).is_err() {
+            inbox.take(&mut Vec::new());
+        }
+        sender.join().unwrap();
+        let mut got = Vec::new();
+        inbox.take(&mut got);
+        assert!(got.contains(&7), "{got:?}");
     }
 }

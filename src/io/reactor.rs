@@ -59,8 +59,9 @@ pub struct ReactorSetup {
     pub security: Security,
 }
 
-/// Callback that takes the listening sockets, in their order, for a new process. It must not block: it begins a thread.
-pub type Successor = Box<dyn FnMut(Vec<OwnedFd>)>;
+/// Callback that takes the listening sockets, in their order, for a new process, or the reason that they cannot be
+/// duplicated. It must not block: it begins a thread.
+pub type Successor = Box<dyn FnMut(io::Result<Vec<OwnedFd>>)>;
 
 /// A message to the loop.
 pub enum ReactorMessage<C: Core> {

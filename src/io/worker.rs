@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -17,6 +18,11 @@ pub type LaneKey = u64;
 /// library's function is compiled for it adds two kilobytes to the binary.
 pub fn start_thread(name: &str, job: Job) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_string()).spawn(job)
+}
+
+/// Runs `job` and returns its result; an error if it panics. For threads whose result somebody waits for.
+pub fn unless_panicked<T>(job: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(job)).map_err(|_| "an internal error; the log has a line `panic`".to_string())
 }
 
 /// Waiting jobs of one key, in order.
@@ -170,6 +176,12 @@ fn yield_to_all() {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+
+    #[test]
+    fn panic_of_a_job_is_an_error() {
+        assert_eq!(unless_panicked(|| 7), Ok(7));
+        assert!(unless_panicked(|| assert_eq!(1, 2, "a bug")).is_err());
+    }
 
     #[test]
     fn jobs_of_a_key_keep_their_order_and_all_are_done() {

@@ -10,7 +10,7 @@ use crate::io::channel::{Receiver, Sender, channel};
 use crate::io::files;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
-use crate::io::worker::start_thread;
+use crate::io::worker::{start_thread, unless_panicked};
 use crate::store::spill::{Place, disk_space};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -33,10 +33,13 @@ impl CaptureWriter {
         let serve = move || {
             let mut text = Vec::new();
             while let Ok(captured) = taken.recv() {
-                text.clear();
-                capture_line::write(&captured, &mut text);
                 let path = place.capture(&captured.key);
-                let written = append(&path, &text, disk_space).map_err(|error| format!("{}: {error}", path.display()));
+                let written = unless_panicked(|| {
+                    text.clear();
+                    capture_line::write(&captured, &mut text);
+                    append(&path, &text, disk_space).map_err(|error| format!("{}: {error}", path.display()))
+                });
+                let written = written.and_then(|written| written);
                 let (key, kept) = (captured.key, captured.kept());
                 // A long line must not occupy memory permanently.
                 drop((captured, std::mem::take(&mut text)));

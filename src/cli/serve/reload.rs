@@ -10,7 +10,7 @@ use crate::gateway::orders::{Listing, ListingAsked, NoList, Notice, Reloaded};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Security};
 use crate::io::secrets::SecretWatch;
-use crate::io::worker::start_thread;
+use crate::io::worker::{start_thread, unless_panicked};
 use crate::policy::config::Config;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +53,7 @@ impl Reloader {
     }
 
     fn serve(&self, before: &Config) {
-        let news = match self.read(before) {
+        let news = match unless_panicked(|| self.read(before)).unwrap_or_else(|why| Err(vec![why])) {
             Ok((config, unchanged, security)) => {
                 // The event loop gets the certificates before the core gets the configuration that refers to them; both
                 // come through one mailbox, in order.
@@ -82,7 +82,8 @@ impl Reloader {
         let failed = tell.clone();
         let ask = move || {
             let security = security.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            tell(discover::ask(&provider, &security, most));
+            let list = unless_panicked(|| discover::ask(&provider, &security, most));
+            tell(list.unwrap_or_else(|why| Err(NoList { why, refused: false })));
         };
         if let Err(error) = start_thread("models", Box::new(ask)) {
             failed(Err(NoList { why: format!("no thread can be started: {error}"), refused: false }));

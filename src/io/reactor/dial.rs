@@ -260,10 +260,10 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
-    /// Starts the successor; the callback handles errors. Without sockets, there is nothing to hand over.
+    /// Starts the successor; the callback handles errors, also of the sockets.
     pub(super) fn start_successor(&mut self) {
-        if let (Some(start), Ok(sockets)) = (&mut self.successor, self.listeners.duplicates()) {
-            start(sockets);
+        if let Some(start) = &mut self.successor {
+            start(self.listeners.duplicates());
         }
     }
 

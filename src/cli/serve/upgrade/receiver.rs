@@ -93,9 +93,10 @@ impl HandoverReceiver {
                     Some(HandoverMessage::Counted(counters)) => Notice::Counted(counters),
                     _ => continue,
                 };
-                let _ = mailbox.send(ReactorMessage::Notice(notice));
+                // The predecessor counts its rows: none may be lost. Meanwhile it waits.
+                mailbox.send_patiently(ReactorMessage::Notice(notice));
             }
-            let _ = mailbox.send(ReactorMessage::Notice(Notice::PredecessorLeft));
+            mailbox.send_patiently(ReactorMessage::Notice(Notice::PredecessorLeft));
         };
         start_thread("predecessor", Box::new(follow))?;
         let answer = move || {

@@ -89,7 +89,10 @@ impl HandoverSender {
     /// Returns the function that the event loop calls to start a successor.
     pub(in crate::cli::serve) fn successor(&self) -> Successor {
         let handover = self.clone();
-        Box::new(move |listeners| handover.begin(listeners))
+        Box::new(move |listeners| match listeners {
+            Ok(listeners) => handover.begin(listeners),
+            Err(error) => handover.tell(Notice::SuccessorFailed(format!("failed: no sockets: {error}"))),
+        })
     }
 
     fn begin(&self, listeners: Vec<OwnedFd>) {
