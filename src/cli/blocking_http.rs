@@ -3,13 +3,14 @@
 use crate::base::limits::ASKED_BYTES_MAX;
 use crate::base::seam::Tunnel;
 use crate::io::clock::Clock;
+use crate::io::resolver::resolve_within;
 use crate::io::tls::Security;
 use crate::io::tls::blocking::{Blocking, Bounded, Trouble, trouble};
 use crate::io::tunnel;
 use crate::wire::body::BodyReader;
 use crate::wire::head::{Framing, parse_response};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -184,7 +185,7 @@ fn connect(place: &ServerAddress<'_>, left: impl Fn() -> Duration) -> Result<Tcp
         return Ok(OwnedFd::from(stream).into());
     }
     let found: Vec<SocketAddr> = match place.addresses {
-        [] => (place.host, place.port).to_socket_addrs().map_err(|_| NoAnswer::Name)?.collect(),
+        [] => resolve_within(place.host, place.port, place.connect.min(left())).map_err(|_| NoAnswer::Name)?,
         known => known.to_vec(),
     };
     let mut last = NoAnswer::Name;

@@ -2,14 +2,18 @@
 //! thread exists only as long as there are look-ups, and each look-up under way has its own, so that a silent name
 //! server of one host delays no other host.
 //!
-//! Called by the reactor for `Action::Resolve`. Keeps no cache; the core decides what to keep and when to look up
-//! again.
+//! Called by the reactor for `Action::Resolve`, and by helper threads and commands ([`resolve_within`]). Keeps no
+//! cache; the core decides what to keep and when to look up again.
 
+use super::channel::channel;
+use super::worker::start_thread;
 use crate::base::limits;
 use std::collections::VecDeque;
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Answer to one look-up: host and port as asked, and the addresses, or the reason that there are none.
 pub type Lookup = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
@@ -64,6 +68,29 @@ impl Resolver {
         }
         true
     }
+}
+
+/// Resolves `host`, at most for `wait`, for threads that may block. The name servers may need longer: the look-up then
+/// continues on a thread of its own, of which there are at most `limits::RESOLVING_MAX`.
+pub fn resolve_within(host: &str, port: u16, wait: Duration) -> io::Result<Vec<SocketAddr>> {
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    if RUNNING.fetch_add(1, Ordering::Relaxed) >= limits::RESOLVING_MAX {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+        return Err(io::Error::new(ErrorKind::TimedOut, "earlier look-ups of names have no answer yet"));
+    }
+    let (tell, answer) = channel();
+    let host = host.to_string();
+    let look_up = move || {
+        let found = (&*host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+        let _ = tell.send(found);
+    };
+    start_thread("name", Box::new(look_up)).inspect_err(|_| _ = RUNNING.fetch_sub(1, Ordering::Relaxed))?;
+    let silent = |_| Err(io::Error::new(ErrorKind::TimedOut, "no answer from the name server"));
+    answer.recv_timeout(wait).unwrap_or_else(silent)
 }
 
 impl LookupThreads {
@@ -151,6 +178,17 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(30), "a thread has not ended");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn look_up_for_a_thread_is_bounded() {
+        let wait = Duration::from_secs(10);
+        for host in ["127.0.0.1", "[::1]", "::1", "localhost"] {
+            let found = resolve_within(host, 80, wait).unwrap();
+            assert!(!found.is_empty() && found.iter().all(|at| at.ip().is_loopback() && at.port() == 80), "{host}");
+        }
+        assert!(resolve_within("no such name.invalid", 80, wait).is_err());
+        assert_eq!(resolve_within("localhost", 80, Duration::ZERO).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
     #[test]

@@ -5,10 +5,11 @@
 
 use crate::base::limits;
 use crate::io::clock::watch;
+use crate::io::resolver::resolve_within;
 use crate::io::tls::blocking::{Blocking, Bounded, Trust};
 use redis::{ConnectionLike, RedisConnectionInfo, RedisResult, Value};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::Duration;
 
 /// Maximum bytes per read.
@@ -236,7 +237,7 @@ impl RemoteLink {
 fn dial(host: &str, port: u16, within: Duration) -> io::Result<TcpStream> {
     let until = watch().after(within);
     let mut why = io::Error::new(ErrorKind::NotFound, "its name has no address");
-    for at in (host, port).to_socket_addrs()? {
+    for at in resolve_within(host, port, within)? {
         let left = until.micros_since(watch());
         if left == 0 {
             return Err(ErrorKind::TimedOut.into());
