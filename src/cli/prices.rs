@@ -9,9 +9,9 @@ use super::output::{Align, Failure, Table, clean, models, print};
 use crate::base::order;
 use crate::base::text::plural;
 use crate::io::files::{self, FileDraft};
-use crate::policy::catalog::{Catalog, Model, context_text};
+use crate::policy::catalog::{Catalog, Model, TOKENS_MAX, context_text};
 use crate::policy::config::Config;
-use crate::policy::prices::{KEYS, PriceTier, price_text};
+use crate::policy::prices::{KEYS, PriceTier, TIERS_MAX, price_text};
 use clap::Args;
 use serde_json::{Map, Value};
 use std::io::Write as _;
@@ -33,8 +33,8 @@ pub struct PricesArgs {
     write: bool,
 }
 
-/// Maximum bytes of a price list. Both have about two million.
-const LIST_MAX: usize = 64 << 20;
+/// Maximum bytes of a price list. Both have about two million. Its values take up to forty times that in memory.
+const LIST_MAX: usize = 8 << 20;
 
 /// Hosts of providers, and their names in the two lists.
 const HOSTS: [(&str, &str, &str); 16] = [
@@ -59,12 +59,14 @@ const HOSTS: [(&str, &str, &str); 16] = [
 /// Ascending thresholds of prompt tokens, the first 0, each with its price in micro-dollars per 1M tokens.
 type Tiered = Vec<(u64, u64)>;
 
-/// Sets the price above a threshold.
-fn set_price(tiers: &mut Tiered, above: u64, price: u64) {
+/// Sets the price above a threshold. `None` if the configuration cannot have this tier.
+fn set_price(tiers: &mut Tiered, above: u64, price: u64) -> Option<()> {
     match tiers.binary_search_by_key(&above, |(above, _)| *above) {
         Ok(at) => tiers[at].1 = price,
-        Err(at) => tiers.insert(at, (above, price)),
+        Err(at) if (1..=TOKENS_MAX).contains(&above) && tiers.len() <= TIERS_MAX => tiers.insert(at, (above, price)),
+        Err(_) => return None,
     }
+    Some(())
 }
 
 /// Names of the prices in LiteLLM's list and in that of models.dev, in the order of [`KEYS`].
@@ -105,7 +107,16 @@ pub fn run(args: &PricesArgs) -> Result<(), Failure> {
         }
     }
     let count = found.iter().map(|(_, _, differences)| differences.len()).sum::<usize>();
-    let rest = [("not in the list", unknown), ("without a usable input price in the list", unusable)];
+    let is_freed = |one: &PriceChange| {
+        let costs = |tiers: &Tiered| tiers.iter().any(|(_, price)| *price > 0);
+        one.configured.as_ref().is_some_and(costs) && one.listed.iter().any(|(_, price)| *price == 0)
+    };
+    let freed = found.iter().filter(|(_, _, all)| all.iter().any(is_freed)).map(|(model, ..)| &*model.id).collect();
+    let rest = [
+        ("not in the list", unknown),
+        ("without a usable input price in the list", unusable),
+        ("warning: the list has a price of 0 for", freed),
+    ];
     print(&report(&found, &rest, count, args.write))?;
     if !args.write || count == 0 {
         return Ok(());
@@ -190,10 +201,10 @@ fn litellm_price(entry: &Value, name: &str) -> Option<Tiered> {
     let mut tiers = Tiered::from([(0, micro(entry.get(name)?, 1.0)?)]);
     for (key, price) in entry.as_object()?.iter().filter(|(_, price)| !price.is_null()) {
         let above = key.strip_prefix(name).and_then(|rest| rest.strip_prefix("_above_")?.strip_suffix("k_tokens"));
-        if let Some(Ok(above)) = above.map(str::parse::<u64>) {
+        if let Some(above) = above.filter(|above| above.bytes().all(|byte| byte.is_ascii_digit())) {
             // Without an invalid tier, long prompts would cost less than they do.
-            let above = Some(above.saturating_mul(1000)).filter(|above| *above > 0)?;
-            set_price(&mut tiers, above, micro(price, 1.0)?);
+            let above = above.parse::<u64>().ok()?.checked_mul(1000).filter(|above| *above > 0)?;
+            set_price(&mut tiers, above, micro(price, 1.0)?)?;
         }
     }
     Some(tiers)
@@ -206,11 +217,11 @@ fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
     let has = |of: &Value| of.get(name).is_some_and(|price| !price.is_null());
     for tier in written.into_iter().flatten().filter(|tier| tier["tier"]["type"] == "context" && has(tier)) {
         let above = tier["tier"]["size"].as_u64().filter(|above| *above > 0)?;
-        set_price(&mut tiers, above, price(tier)?);
+        set_price(&mut tiers, above, price(tier)?)?;
     }
     let over = &cost["context_over_200k"];
     if written.is_none() && has(over) {
-        set_price(&mut tiers, 200_000, price(over)?);
+        set_price(&mut tiers, 200_000, price(over)?)?;
     }
     Some(tiers)
 }
@@ -499,7 +510,10 @@ mod tests {
     #[test]
     fn price_with_an_invalid_tier_is_unusable() {
         let tier = "\"input_cost_per_token_above_272k_tokens\": 1e-05";
-        for odd in ["272k_tokens\": \"NaN\"", "272k_tokens\": -1", "0k_tokens\": 1e-06"] {
+        let far = "99999999999999999999k_tokens\": 1e-05";
+        let many: Vec<String> = (1..10).map(|at| format!("{at}k_tokens\": 1e-0{at}")).collect();
+        let many = many.join(", \"input_cost_per_token_above_");
+        for odd in ["272k_tokens\": \"NaN\"", "272k_tokens\": -1", "0k_tokens\": 1e-06", far, &many] {
             let list = LITELLM.replace(tier, &format!("\"input_cost_per_token_above_{odd}"));
             let list: Value = serde_json::from_str(&list).unwrap();
             let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());

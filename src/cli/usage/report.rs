@@ -142,11 +142,12 @@ fn align(head: &str) -> Align {
     if matches!(head, "KEY" | "DAY") { Align::Left } else { Align::Name }
 }
 
-/// Formats a cell, in quotes if necessary.
+/// Formats a cell, in quotes if necessary. A spreadsheet must not take it, or the part behind a separator of another
+/// language, for a formula.
 fn cell(value: &str) -> String {
-    let formula = value.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let formula = value.starts_with(['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠']) || value.contains(';');
     let value = if formula { format!("'{value}") } else { value.to_string() };
-    match value.contains([',', '"', '\n', '\r']) {
+    match value.contains([',', ';', '"', '\t', '\n', '\r']) {
         true => format!("\"{}\"", value.replace('"', "\"\"")),
         false => value,
     }
