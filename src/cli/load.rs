@@ -75,6 +75,7 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
         let message = format!("cannot read the configuration: {error}");
         vec![ConfigError { file: file.to_string(), line: None, field: String::new(), message }]
     };
+    refuse_foreign(path).map_err(unreadable)?;
     // `check --print` reads by the absolute path, which ends with the variable's name, too.
     let bytes = match path.ends_with(INLINE_NAME) {
         true => std::env::var_os(INLINE).unwrap_or_default().into_encoded_bytes(),
@@ -92,7 +93,6 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     let run = |program: &[String], hidden: &[String]| match stand_in() {
         Some(value) => Ok(value),
         None => {
-            may_run(path)?;
             let hidden: Vec<String> = hidden.iter().cloned().chain([INLINE.to_string()]).collect();
             secrets::run(program, &hidden)
         }
@@ -106,9 +106,9 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     Ok(config)
 }
 
-/// True if Tollgate runs the programs in the file at `path`. A file in the current folder may be anyone's, and it was
-/// found without being named, so root runs programs only from a file that only root can write.
-fn may_run(path: &Path) -> std::io::Result<()> {
+/// A file in the current folder may be anyone's, and it was found without being named. It decides which files root
+/// reads, where their content is sent, and which programs run, so root uses only its own.
+fn refuse_foreign(path: &Path) -> std::io::Result<()> {
     if path != Path::new(USUAL[0]) || !std::fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0) {
         return Ok(());
     }
@@ -117,9 +117,9 @@ fn may_run(path: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     let text = format!(
-        "root runs no program that the present folder's {} names, a file of user {owner}: give it by its path, \
+        "root does not use a file of user {owner} that it finds in the present folder: give it by its path, \
          `--config ./{}`",
-        USUAL[0], USUAL[0]
+        USUAL[0]
     );
     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text))
 }

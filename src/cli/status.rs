@@ -69,7 +69,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let notices = notices(&lines, &targets, callers, now);
     lines.extend(notices);
     let lines: Vec<String> = lines.iter().map(|line| item(line)).collect();
-    print(&format!("{}\n{}", status["health"].as_str().unwrap_or("unknown"), lines.concat()))?;
+    print(&format!("{}\n{}", clean(status["health"].as_str().unwrap_or("unknown")), lines.concat()))?;
     print(&table(&targets, now, args.wide))?;
     let unknown = targets.iter().filter(|one| has_unknown_times(one)).count();
     if unknown > 0 {

@@ -7,7 +7,7 @@ use crate::cli::ledger::present;
 use crate::cli::output::Failure;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
-use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from};
+use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from, well_formed};
 use crate::policy::plan::{BUDGET_MAX, LimitKind, UNLIMITED};
 use crate::policy::window::{iso, parse_moment};
 use crate::wire::Passthrough;
@@ -204,8 +204,10 @@ pub(in crate::cli) fn parse_budget(text: &str) -> Result<KeyLimit, String> {
 /// Parses the name of a key.
 pub(in crate::cli) fn parse_name(text: &str) -> Result<String, String> {
     let is_seen = !text.trim().is_empty() && !text.chars().any(is_unseen);
-    let good = (1..=NAME_MAX).contains(&text.chars().count()) && is_seen;
-    let expected = || format!("expected 1 to {NAME_MAX} visible characters");
+    // A name is shown in lists and in the log.
+    let is_key = text.split_once("live_").is_some_and(|(prefix, _)| well_formed(text.as_bytes(), prefix).is_some());
+    let good = (1..=NAME_MAX).contains(&text.chars().count()) && is_seen && !is_key;
+    let expected = || format!("expected 1 to {NAME_MAX} visible characters, and no key");
     good.then(|| text.to_string()).ok_or_else(expected)
 }
 

@@ -117,10 +117,11 @@ impl Stars<'_> {
             if name.contains(' ') || !self.is_secret(name) && self.value(value) == value {
                 continue;
             }
-            let last = value.trim().rsplit([' ', '\t']).next().unwrap_or_default();
+            let whole = value.trim();
+            let last = whole.rsplit([' ', '\t']).next().unwrap_or_default();
             // A cookie, a URL or a parameter has a credential in it.
             let words = value.split(|c: char| c.is_whitespace() || ",;:=\"'@{}".contains(c));
-            for secret in [last].into_iter().chain(words) {
+            for secret in [whole, last].into_iter().chain(words) {
                 let is_new = secret.len() >= SECRET_MIN && !self.secrets.iter().any(|known| known == secret);
                 if is_new && self.secrets.len() < SECRETS_MAX {
                     self.secrets.push(secret.to_owned());
@@ -416,7 +417,13 @@ mod tests {
             "POST /v1/a:b HTTP/1.1\r\nauthorization: Bearer secret-of-the-provider\r\nX-Custom: of-the-configuration",
         );
         stars.learn("authorization: Bearer secret-of-the-provider\r\nx-api-key: short\r\nx-note: not-a-credential");
-        assert_eq!(stars.secrets, ["secret-of-the-provider", "of-the-configuration"]);
+        let words = ["Bearer secret-of-the-provider", "secret-of-the-provider", "of-the-configuration"];
+        assert_eq!(stars.secrets, words);
+        stars.learn("GET / HTTP/1.1\r\nx-custom: one two three four \r\n");
+        assert_eq!(
+            keys(&stars, "{\"x-custom\": \"one two three four\"} two three"),
+            "{\"x-custom\": \"***\"} two three"
+        );
         let shown = keys(
             &stars,
             "Incorrect API key provided: secret-of-the-provider, of-the-configuration; not-a-credential, short",
