@@ -26,7 +26,7 @@ const ATTEMPTED: usize = 128;
 /// Bytes at each end of the ledger's own file that are compared.
 const END: u64 = 64 * 1024;
 /// Bytes of them read at a time: the memory of larger blocks would stay in the heap of the ledger's thread.
-const END_PIECE: u64 = 8 * 1024;
+const END_PIECE: usize = 8 * 1024;
 /// Bytes of the header of the log, and of the header of a page in it.
 const LOG_HEADER: u64 = 32;
 const FRAME_HEADER: u64 = 24;
@@ -153,10 +153,10 @@ fn checkpoint(index: &File) -> io::Result<Option<[u8; 12]>> {
 fn digest_of_ends(file: &File) -> io::Result<[u8; 32]> {
     let length = file.metadata()?.len();
     let end = length.min(END);
-    let (mut ends, mut piece) = (Context::new(&SHA256), vec![0; END_PIECE as usize]);
+    let (mut ends, mut piece) = (Context::new(&SHA256), vec![0; END_PIECE]);
     for from in [0, length - end] {
-        for at in (0..end).step_by(END_PIECE as usize) {
-            let read = &mut piece[..END_PIECE.min(end - at) as usize];
+        for at in (0..end).step_by(END_PIECE) {
+            let read = &mut piece[..usize::try_from(end - at).map_or(END_PIECE, |left| left.min(END_PIECE))];
             file.read_exact_at(read, from + at)?;
             ends.update(read);
         }

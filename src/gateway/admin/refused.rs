@@ -11,7 +11,7 @@ const CALLERS_MAX: usize = 256;
 /// Maximum number of callers that are reported: those with the most refusals.
 const LISTED_MAX: usize = 20;
 /// Number of minutes that count, the current one included.
-const MINUTES: u64 = 5;
+const MINUTES: usize = 5;
 const MINUTE_MS: u64 = 60_000;
 /// Number of different statuses that are counted for a caller.
 const STATUSES_MAX: usize = 4;
@@ -34,7 +34,7 @@ struct CallerCounts {
     is_key: bool,
     id: String,
     name: String,
-    minutes: [MinuteCounts; MINUTES as usize],
+    minutes: [MinuteCounts; MINUTES],
     /// First refusal after minutes without any.
     since: Unix,
     /// Statuses of the refusals since then, the first ones of different kinds, with their numbers.
@@ -98,7 +98,7 @@ impl RefusedCallers {
             is_key: at == 0,
             id,
             name,
-            minutes: [MinuteCounts::default(); MINUTES as usize],
+            minutes: [MinuteCounts::default(); MINUTES],
             since: now,
             statuses: [(0, 0); STATUSES_MAX],
         });
@@ -133,7 +133,7 @@ impl CallerCounts {
                 (*known, *count) = (status, count.saturating_add(1));
             }
         }
-        let counts = &mut self.minutes[(minute % MINUTES) as usize];
+        let counts = &mut self.minutes[usize::try_from(minute).unwrap_or(0) % MINUTES];
         if counts.minute != minute {
             *counts = MinuteCounts { minute, ..MinuteCounts::default() };
         }
@@ -143,7 +143,7 @@ impl CallerCounts {
 
     /// Requests and refusals of the last minutes.
     fn sums(&self, now: Unix) -> [u32; 2] {
-        let recent = self.minutes.iter().filter(|one| one.minute + MINUTES > now.0 / MINUTE_MS);
+        let recent = self.minutes.iter().filter(|one| one.minute + MINUTES as u64 > now.0 / MINUTE_MS);
         recent.fold([0; 2], |[requests, refused], one| {
             [requests.saturating_add(one.requests), refused.saturating_add(one.refused)]
         })

@@ -134,7 +134,7 @@ impl Kind<Vec<u8>> for Percents {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<u8>> {
         let mut is_share = [false; 101];
         for item in reader.items(field, ALERT_THRESHOLDS_MAX) {
-            is_share[reader.integer(&item, &(1..=100))? as usize] = true;
+            is_share[usize::try_from(reader.integer(&item, &(1..=100))?).unwrap_or(0)] = true;
         }
         Some((1..=100).filter(|share| is_share[usize::from(*share)]).collect())
     }
