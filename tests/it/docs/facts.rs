@@ -200,6 +200,38 @@ fn container_examples_expose_their_dashboard() {
     }
 }
 
+/// Requirements of the pod security standard "restricted", and of a container that is not killed for its memory.
+#[test]
+fn container_examples_need_no_privilege() {
+    let kubernetes = [
+        "runAsNonRoot: true",
+        "seccompProfile: { type: RuntimeDefault }",
+        "allowPrivilegeEscalation: false",
+        "capabilities: { drop: [ALL] }",
+        "automountServiceAccountToken: false",
+        "limits: { memory: 512Mi }",
+        "memory = \"384MiB\"",
+    ];
+    let compose = ["no-new-privileges:true", "cap_drop: [ALL]", "read_only: true", "\"127.0.0.1:8080:8080\""];
+    for (text, wanted) in [
+        (include_str!("../../../scripts/examples/kubernetes.yaml"), &kubernetes[..]),
+        (include_str!("../../../scripts/examples/kubernetes-redis.yaml"), &kubernetes[..]),
+        (include_str!("../../../scripts/examples/compose.yaml"), &compose[..]),
+    ] {
+        for wanted in wanted {
+            assert_eq!(text.matches(wanted).count(), 1, "{wanted}");
+        }
+    }
+    for (name, text) in [
+        ("docker.md", include_str!("../../../src/docs/how-to/docker.md")),
+        ("Dockerfile", include_str!("../../../scripts/Dockerfile")),
+        ("Containerfile", include_str!("../../../scripts/Containerfile")),
+    ] {
+        let ports: Vec<&str> = text.split(" -p ").skip(1).collect();
+        assert!(!ports.is_empty() && ports.iter().all(|port| port.starts_with("127.0.0.1:")), "{name}");
+    }
+}
+
 /// A stop takes `drain_lead`, `drain_timeout`, and up to 30 seconds in which a locked ledger is waited for.
 #[test]
 fn examples_wait_for_the_last_usage_records() {

@@ -32,6 +32,32 @@ fn systemd_units_are_valid_and_the_service_is_confined() {
     assert!(good, "{said}");
 }
 
+/// The socket listens on port 443 in place of the configured addresses, so only those who want that enable it.
+#[test]
+fn enabling_the_service_does_not_enable_the_socket() {
+    let root = std::env::temp_dir().join(format!("tollgate-enabled-{}", std::process::id()));
+    let units = root.join("usr/lib/systemd/system");
+    std::fs::create_dir_all(&units).unwrap();
+    for unit in ["tollgate.service", "tollgate.socket"] {
+        let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
+        std::fs::copy(format!("{scripts}/{unit}"), units.join(unit)).unwrap();
+    }
+    let systemctl = |args: &[&str]| {
+        let output = Command::new("systemctl").arg("--root").arg(&root).args(args).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let states = || ["tollgate.service", "tollgate.socket"].map(|unit| systemctl(&["is-enabled", unit]));
+    systemctl(&["enable", "tollgate.service"]);
+    let alone = states();
+    systemctl(&["enable", "tollgate.socket", "tollgate.service"]);
+    let both = states();
+    systemctl(&["disable", "tollgate.socket", "tollgate.service"]);
+    let none = states();
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(alone, ["enabled", "disabled"]);
+    assert_eq!((both, none), (["enabled", "enabled"].map(str::to_owned), ["disabled", "disabled"].map(str::to_owned)));
+}
+
 /// `BLESS=1 cargo test --test it docs::` writes them.
 #[test]
 fn completions_match_the_definitions() {
