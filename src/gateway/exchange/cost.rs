@@ -206,7 +206,7 @@ impl RequestJob {
         };
         match self.request.endpoint().and_then(ModelEndpoint::as_passthrough) {
             Some(passthrough) => {
-                self.request.used_beside(passthrough, &observed, (end, self.attempt.has_events), usage)
+                self.request.used_beside(passthrough, &observed, (end, self.attempt.has_content), usage)
             }
             None => usage,
         }
