@@ -16,6 +16,7 @@ use super::naming::TranslationState;
 use super::tap::{Tap, rejected, whole};
 use super::usage::ObservedUsage;
 use crate::base::buf::{Buf, Pool};
+use crate::base::limits::PREFACE_MAX;
 use crate::wire::json::{self, ScanCount};
 use crate::wire::sse::{Event, Splitter};
 use crate::wire::{ModelEndpoint, Shape};
@@ -187,6 +188,30 @@ impl SseStream {
             convert.charge(pool);
         }
         fed
+    }
+
+    /// Before the first content, puts what is held back into the output. Returns where it begins there.
+    #[inline]
+    fn take_preface(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+        let from = (!self.progress.begun).then_some(out.len());
+        if from.is_some() {
+            out.extend_from_slice(self.preface.bytes());
+        }
+        from
+    }
+
+    /// Holds the output from `from` on if it has no content yet. That of a stream that `fails` is dropped.
+    #[inline]
+    fn hold_preface(&mut self, from: Option<usize>, fails: bool, pool: &mut Pool, out: &mut Vec<u8>) {
+        let Some(from) = from else { return };
+        self.progress.begun |= !fails && (self.inner.finished() || out.len() - from > PREFACE_MAX);
+        if !self.progress.begun {
+            if !fails {
+                self.preface.push(pool, &out[from + self.preface.len()..]);
+            }
+            return out.truncate(from);
+        }
+        self.preface.release(pool);
     }
 
     /// Relays an event at the front of `data` that differs from the previous one only in its text, as nearly all do,
@@ -409,7 +434,7 @@ impl SseStream {
                 }
                 other => other?,
             };
-            self.progress.event(&self.inner, (life, frame.data), before, out);
+            self.progress.event(life, || self.inner.shows(frame.data), before, out);
             *events += u32::from(life);
             self.seen += u32::from(life);
             if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
@@ -434,7 +459,7 @@ impl SseStream {
         match self.inner.event(&frame, me, out) {
             // An incomplete event: the stream was cut off.
             Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
-            other => self.progress.event(&self.inner, (other?, frame.data), before, out),
+            other => self.progress.event(other?, || self.inner.shows(frame.data), before, out),
         }
         Ok(())
     }

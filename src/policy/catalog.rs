@@ -207,8 +207,8 @@ pub struct Model {
     pub default_max_tokens: u64,
     /// Upper bound of the completion tokens that each response reserves at admission.
     pub reserve_tokens: u64,
-    /// Request fields that Tollgate removes before it forwards a request, and does not add to it. `model`, `messages`, `input`, `stream`,
-    /// `prompt`, `query` and `documents` cannot be removed. Value: a list of names.
+    /// Request fields that Tollgate removes before it forwards a request, and does not add to it. `model`, `messages`,
+    /// `input`, `stream`, `prompt`, `query` and `documents` cannot be removed. Value: a list of names.
     pub drop_params: Vec<String>,
     /// Request fields that replace the client's fields. Use their names in the API format of the model's providers.
     /// Value: a table of up to 32 fields.

@@ -128,7 +128,8 @@ impl ChatReader {
         sink.take(Delta::End)
     }
 
-    /// `beside`: another choice of the chunk, with calls. Some servers put the text into one and the calls into the next.
+    /// `beside`: another choice of the chunk, with calls. Some servers put the text into one and the calls into the
+    /// next.
     fn choice(&mut self, choice: Raw<'_>, beside: Option<Raw<'_>>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let (mut refusal, mut thought, mut said) = (None, None, false);
         let [mut content, mut calls, mut details, mut older] = [Raw::NULL; 4];

@@ -128,7 +128,8 @@ fn write_part(block: &Block<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the items of an assistant's turn in their order: a provider refuses reasoning without the item that it led to.
+/// Writes the items of an assistant's turn in their order: a provider refuses reasoning without the item that it led
+/// to.
 fn write_assistant(turn: &Turn<'_>, out: &mut Vec<u8>) {
     // Texts that follow each other are one message.
     let mut speaks = false;

@@ -216,11 +216,8 @@ fn read(
     if scanned.is_err() && endpoint.shape == Shape::Responses {
         // Some providers stream although a complete answer was requested.
         let response = read_streamed(body).ok_or(Broken::NotJson)?;
-        return if json::check(&response).is_ok() {
-            read(endpoint, &response, me, out, None)
-        } else {
-            Err(Broken::NotJson)
-        };
+        json::check(&response).map_err(|_| Broken::NotJson)?;
+        return read(endpoint, &response, me, out, None);
     }
     if scanned.is_err() && !endpoint.is_passthrough() {
         return reply((endpoint.shape, endpoint.shape), body, &TranslationState::default(), me, out);

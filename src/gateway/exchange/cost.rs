@@ -125,21 +125,21 @@ impl Request {
     }
 }
 
+/// Adds the charge for earlier attempts.
+#[inline]
+fn with_spent(job: &RequestJob, usage: Usage) -> Usage {
+    match &job.notes.0 {
+        Some(diagnosis) if job.admitted.is_some() => usage.plus(diagnosis.spent),
+        _ => usage,
+    }
+}
+
 impl RequestJob {
     /// Usage that a complete answer is charged: as reported, estimated if the provider reported none.
     #[inline]
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let source = if observed.reported.is_complete() { UsageSource::Provider } else { UsageSource::Estimated };
-        self.with_spent(Usage { source, ..self.used(observed, AnswerEnd::Complete) })
-    }
-
-    /// Adds the charge for earlier attempts.
-    #[inline]
-    fn with_spent(&self, usage: Usage) -> Usage {
-        match &self.notes.0 {
-            Some(diagnosis) if self.admitted.is_some() => usage.plus(diagnosis.spent),
-            _ => usage,
-        }
+        with_spent(self, Usage { source, ..self.used(observed, AnswerEnd::Complete) })
     }
 
     /// Charges an answer that failed before any of it was relayed. The provider bills the usage that it reports, and
@@ -180,7 +180,7 @@ impl RequestJob {
             _ if known.is_complete() => UsageSource::Provider,
             _ => UsageSource::Partial,
         };
-        let usage = self.with_spent(Usage { source, ..self.used(observed, end) });
+        let usage = with_spent(self, Usage { source, ..self.used(observed, end) });
         let spent_nano = self.notes.cost_nano(&self.request, &usage.bounded());
         let notes = self.notes.get_mut();
         (notes.spent, notes.spent_nano) = (usage, spent_nano);
@@ -229,7 +229,7 @@ impl RequestJob {
         };
         let is_free = is_free || self.admitted.is_none();
         let end = if left.is_some() { AnswerEnd::Unread } else { AnswerEnd::Failed };
-        self.with_spent(if is_free { Usage::default() } else { self.used(observed, end) })
+        with_spent(self, if is_free { Usage::default() } else { self.used(observed, end) })
     }
 
     /// Writes the cost into the last usage of a stream, if that is among the events in `out`.

@@ -211,13 +211,8 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (State::Attempting(attempting), ExchangeEvent::Failed { kind, reused }) => {
             attempting.failed(job, Fault::from(kind), reused, call)
         }
-        (mut state @ (State::Attempting(_) | State::Answering(_)), ExchangeEvent::Due(_))
-            if state.is_form_late(job, call.cx.now.mono) =>
-        {
-            let limit = job.target().map_or(Duration::ZERO, |target| target.limits.request_timeout);
-            let refusal = Refusal::body_too_slow("request_timeout", limit);
-            let effect = state.refuse_form(job, refusal, call);
-            NextStep::Enter(state, effect)
+        (state, event @ ExchangeEvent::Due(_)) if state.is_form_late(job, call.cx.now.mono) => {
+            form_event(state, job, event, call)
         }
         (State::Attempting(attempting), ExchangeEvent::Due(flow)) => attempting.due(job, flow, call),
         (State::Answering(answering), ExchangeEvent::Failed { kind, reused }) => {
@@ -242,10 +237,15 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
     }
 }
 
-/// Handles a further part of a form, which goes on arriving while it is sent, or the error in it. The state stays.
+/// Handles a further part of a form, which goes on arriving while it is sent, or the error in it, or that it is late.
+/// The state stays.
 fn form_event(mut state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mut DriverCall) -> NextStep {
     let effect = match event {
         ExchangeEvent::Refused(refusal) => state.refuse_form(job, *refusal, call),
+        ExchangeEvent::Due(_) => {
+            let limit = job.target().map_or(Duration::ZERO, |target| target.limits.request_timeout);
+            state.refuse_form(job, Refusal::body_too_slow("request_timeout", limit), call)
+        }
         event => state.form_came(job, matches!(event, ExchangeEvent::Body { complete: true }), call),
     };
     NextStep::Enter(state, effect)

@@ -72,7 +72,7 @@ pub(crate) fn refuses_credential(status: u16) -> bool {
 
 /// Whose requests a credential gets no more of for a while, after a 429 without a stated time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum RestsFor {
+pub(crate) enum CoolDownFor {
     /// Those of the owner who met it; of all, once a second owner has met it.
     Owner,
     All,
@@ -102,14 +102,14 @@ pub(crate) struct Fault {
     /// Tokens that a rejected complete answer reports.
     pub(crate) reported: Option<Box<Reported>>,
     /// The cool-down that its body decides.
-    pub(crate) rests: Option<RestsFor>,
+    pub(crate) cool_down: Option<CoolDownFor>,
 }
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
         let (message, code, param, overflow) = (None, None, None, None);
-        let (retry_after, answered, came, reported, rests) = (None, false, None, None, None);
-        Fault { kind, message, retry_after, code, param, overflow, answered, came, reported, rests }
+        let (retry_after, answered, came, reported, cool_down) = (None, false, None, None, None);
+        Fault { kind, message, retry_after, code, param, overflow, answered, came, reported, cool_down }
     }
 }
 

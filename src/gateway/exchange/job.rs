@@ -77,7 +77,8 @@ impl RequestJob {
         self.request.model()?.queue
     }
 
-    /// A stream has failed after events without content: `request_timeout` begins again for the first event of the next.
+    /// A stream has failed after events without content: `request_timeout` begins again for the first event of the
+    /// next.
     pub(super) fn wait_again(&mut self, now: Mono) {
         let timeout = self.target().map(|target| target.limits.request_timeout);
         if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout)

@@ -1,6 +1,6 @@
 //! Turns the errors of providers into faults. Their messages are masked, since clients may see them.
 
-use super::fault::{Fault, FaultKind, REJECTED, RestsFor};
+use super::fault::{CoolDownFor, Fault, FaultKind, REJECTED};
 use super::job::RequestJob;
 use crate::base::seam::Ending;
 use crate::dialect::errors::read_error;
@@ -56,8 +56,8 @@ impl RequestJob {
         self.fault_of(&text, FaultKind::InStream(status_within(&text)))
     }
 
-    /// The failure that an answer with an error status and this body means. `open`: the body of a 429 decides who has to
-    /// wait.
+    /// The failure that an answer with an error status and this body means. `open`: the body of a 429 decides who has
+    /// to wait.
     pub(super) fn status_fault(&self, body: &[u8], status: u16, retry_after: Option<NonZeroU32>, open: bool) -> Fault {
         let text = read_error(body).unwrap_or_default();
         let takes_clients = self.takes_clients();
@@ -71,10 +71,10 @@ impl RequestJob {
             _ => FaultKind::Status(shown),
         };
         let mut fault = self.fault_of(&text, kind);
-        fault.rests = match is_of_account {
+        fault.cool_down = match is_of_account {
             _ if !open || is_too_large(&text) => None,
-            true => Some(RestsFor::All),
-            false => Some(RestsFor::Owner),
+            true => Some(CoolDownFor::All),
+            false => Some(CoolDownFor::Owner),
         };
         fault.retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
         fault.overflow = fault.overflow.filter(|_| matches!(status, 400 | 413 | 422 | 500));

@@ -1,7 +1,7 @@
 //! Reports the result of an attempt to the breakers, and to the log if the target cools down or recovers. The breakers
 //! get one result for each attempt, whatever the reason for its end.
 
-use super::fault::{Fault, FaultKind, RestsFor, refuses_credential, wants_rest};
+use super::fault::{CoolDownFor, Fault, FaultKind, refuses_credential, wants_rest};
 use super::job::RequestJob;
 use super::request::Request;
 use crate::base::time::{Mono, Unix};
@@ -96,39 +96,14 @@ impl RequestJob {
             if head.status == 429 && !said.is_stated() {
                 return !said.is_less_than(&self.request.needs());
             }
-            self.rests(&said, None, rested, cause, cx);
+            cool_down(self, &said, None, rested, cause, cx);
         }
         if refuses {
             // A status other than 401 may concern the request.
             let caller = (head.status != 401).then(|| self.request.whose(cx));
-            self.credential_refused(caller, rested, cause, cx);
+            credential_refused(self, caller, rested, cause, cx);
         }
         false
-    }
-
-    /// A provider has no capacity for more requests of its credential and model; `caller`: of one client.
-    fn rests(&self, said: &RateLimitHeaders, caller: Option<Caller>, rested: bool, cause: Cause, cx: &mut Cx) {
-        if let Some(target) = self.target()
-            && let Some(wait) = cx.upstreams.breakers.rest(target, said, caller, rested, cx.now.mono)
-        {
-            cx.log_target(&target.label, Some((cause, wait)));
-        }
-    }
-
-    /// A provider refuses its credential; `caller`: possibly because of the request of one client.
-    fn credential_refused(&self, caller: Option<Caller>, rested: bool, cause: Cause, cx: &mut Cx) {
-        // The refused secret may be an older one: then nothing cools down.
-        if self.has_newer_secret(cx) {
-            return;
-        }
-        let Some((_, target, provider)) = self.route() else { return };
-        let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, cx.now.mono) else { return };
-        cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
-        if caller.is_none()
-            && let Some(credential) = provider.credentials.get(target.credential)
-        {
-            cx.renew(credential.secret.origin());
-        }
     }
 
     /// The attempt failed, regardless of the cause.
@@ -136,12 +111,12 @@ impl RequestJob {
         self.note_failed(fault, cx.now.mono);
         let (Begun { trial, cooling }, now) = (self.land(cx), cx.now.mono);
         if let FaultKind::Account(_) = fault.kind {
-            self.credential_refused(None, cooling, fault.cause(), cx);
+            credential_refused(self, None, cooling, fault.cause(), cx);
         }
-        if let Some(rests) = fault.rests {
-            let is_one = rests == RestsFor::Owner && cx.access.keys.live(cx.now.unix) == LiveKeys::SeveralOwners;
+        if let Some(owners) = fault.cool_down {
+            let is_one = owners == CoolDownFor::Owner && cx.access.keys.live(cx.now.unix) == LiveKeys::SeveralOwners;
             let caller = is_one.then(|| self.request.whose(cx));
-            self.rests(&RateLimitHeaders::default(), caller, cooling, fault.cause(), cx);
+            cool_down(self, &RateLimitHeaders::default(), caller, cooling, fault.cause(), cx);
         }
         let Some(target) = self.target() else { return };
         cx.upstreams.breakers.ended(target, fault.end());
@@ -173,6 +148,39 @@ impl RequestJob {
     }
 }
 
+/// Begins a cool-down: a provider has no capacity for more requests of its credential and model; `caller`: of one
+/// client.
+fn cool_down(
+    job: &RequestJob,
+    said: &RateLimitHeaders,
+    caller: Option<Caller>,
+    rested: bool,
+    cause: Cause,
+    cx: &mut Cx,
+) {
+    if let Some(target) = job.target()
+        && let Some(wait) = cx.upstreams.breakers.rest(target, said, caller, rested, cx.now.mono)
+    {
+        cx.log_target(&target.label, Some((cause, wait)));
+    }
+}
+
+/// A provider refuses its credential; `caller`: possibly because of the request of one client.
+fn credential_refused(job: &RequestJob, caller: Option<Caller>, rested: bool, cause: Cause, cx: &mut Cx) {
+    // The refused secret may be an older one: then nothing cools down.
+    if job.has_newer_secret(cx) {
+        return;
+    }
+    let Some((_, target, provider)) = job.route() else { return };
+    let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, cx.now.mono) else { return };
+    cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
+    if caller.is_none()
+        && let Some(credential) = provider.credentials.get(target.credential)
+    {
+        cx.renew(credential.secret.origin());
+    }
+}
+
 impl Request {
     /// The caller of the request.
     fn whose(&self, cx: &Cx) -> Caller {
@@ -189,7 +197,7 @@ impl Request {
     }
 
     pub(super) fn owner_of(&self, breakers: &Breakers, keys: &Keys, now: Mono) -> u64 {
-        if breakers.rests_for_one(now) { self.caller(keys).owner } else { 0 }
+        if breakers.cools_for_one(now) { self.caller(keys).owner } else { 0 }
     }
 }
 

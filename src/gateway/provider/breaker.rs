@@ -17,7 +17,6 @@ use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::keys::{KeyIx, LiveKeys};
 use crate::policy::limits::UpstreamLimits;
 use history::TargetHistory;
-use rests::OwnRest;
 use std::sync::Arc;
 
 /// A credential together with an upstream model.
@@ -144,6 +143,15 @@ pub(crate) struct FailedAttempt {
     pub(crate) live: LiveKeys,
     /// True for the attempt that probed a target after its cool-down.
     pub(crate) trial: bool,
+}
+
+/// Cool-down for one owner, who has met a 429 without a stated time.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct OwnRest {
+    owner: u64,
+    pub(super) rest: Rest,
+    /// Callers that such a 429 has refused since the last success.
+    refused: Callers,
 }
 
 /// Conditions for choosing a target.
@@ -301,7 +309,7 @@ impl Breakers {
     /// Time at which a credential can serve such a request; `None`: now.
     fn there_from(&self, index: usize, needs: &Needs, owner: u64, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
-        let ends = self.rests_until(index, owner, now);
+        let ends = self.cools_until(index, owner, now);
         if !entry.reports {
             return ends;
         }
@@ -540,10 +548,10 @@ impl Breakers {
 }
 
 mod callers;
+mod cool_downs;
 mod flight;
 mod handover;
 mod history;
-mod rests;
 mod status;
 mod waiting;
 

@@ -170,8 +170,11 @@ fn split(line: &str, ends: fn(&str) -> bool) -> Vec<&str> {
     pieces
 }
 
+/// Reads the name of a part from its head.
+type PartReader = fn(&str) -> String;
+
 /// Readers of other servers, by the rule in which they differ.
-const READERS: [(&str, fn(&str) -> String); 5] = [
+const READERS: [(&str, PartReader); 5] = [
     ("splits at each semicolon", |line| first_name(line.split(';'))),
     ("knows no escapes", |line| first_name(split(line, |_| true).into_iter())),
     ("knows escapes", |line| {

@@ -28,7 +28,7 @@ impl Breakers {
         }
         let (target, now) = (targets.get(chosen)?, choice.now);
         let index = self.index(&target.label);
-        let cooling = self.rests_until(index, choice.owner, now).is_some();
+        let cooling = self.cools_until(index, choice.owner, now).is_some();
         let entry = &mut self.entries[index];
         entry.busy += 1;
         for ((left, asked), need) in entry.left.iter_mut().zip(&mut entry.asked).zip(choice.needs) {

@@ -8,27 +8,18 @@ use crate::policy::catalog::Target;
 use crate::policy::counters::Callers;
 use std::time::Duration;
 
-/// Cool-down for one owner, who has met a 429 without a stated time.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct OwnRest {
-    owner: u64,
-    pub(super) rest: Rest,
-    /// Callers that such a 429 has refused since the last success.
-    refused: Callers,
-}
-
 impl Breakers {
     /// True while a credential cools down for one owner.
-    pub(crate) fn rests_for_one(&self, now: Mono) -> bool {
+    pub(crate) fn cools_for_one(&self, now: Mono) -> bool {
         self.own_until > now
     }
 
     /// End of the cool-downs of a credential for the requests of an owner.
-    pub(super) fn rests_until(&self, index: usize, owner: u64, now: Mono) -> Option<Mono> {
+    pub(super) fn cools_until(&self, index: usize, owner: u64, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
         let ends = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
         let own = &entry.own_rest;
-        if self.rests_for_one(now) && own.owner == owner { ends.max(own.rest.ends(now)) } else { ends }
+        if self.cools_for_one(now) && own.owner == owner { ends.max(own.rest.ends(now)) } else { ends }
     }
 
     /// Begins a cool-down because the provider has no capacity for this credential and model. Returns its length if it
