@@ -227,9 +227,9 @@ fn health(view: &View<'_>, cx: &mut Cx) -> (&'static str, Vec<String>) {
     if lag > LATE {
         reasons.push(format!("the ledger is late by {} ms", lag / 1000));
     }
-    let unanswered = by_target(view);
+    let (unanswered, live) = (by_target(view), cx.access.keys.live(now.unix));
     for target in setup.config.catalog.models().iter().flat_map(|model| &model.targets) {
-        let state = state(target, &unanswered, cx);
+        let state = state(target, &unanswered, live, cx);
         // A target that nobody uses does no harm, and one that still answers works for others.
         let is_used = state.standing.recent != [0; 3] || state.unanswered.is_some();
         let counts = match state.word {
@@ -285,7 +285,7 @@ fn by_target(view: &View<'_>) -> Vec<(u64, Mono)> {
 }
 
 #[inline(never)]
-fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarget {
+fn state(target: &Target, unanswered: &[(u64, Mono)], live: LiveKeys, cx: &mut Cx) -> JudgedTarget {
     let now = cx.now;
     let standing = cx.upstreams.breakers.standing(target, now.mono, now.unix);
     let times = cx.report.recorder.first_bytes(Some(target.seed), now.unix);
@@ -298,7 +298,7 @@ fn state(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarg
     let hangs = is_quiet && oldest.is_some_and(|micros| micros > most);
     let (began, slow) = (standing.trouble.map(|trouble| trouble.since), times.and_then(|times| times.slow_since));
     let callers = standing.trouble.map_or(Callers::default(), |trouble| trouble.callers);
-    let is_one = match cx.access.keys.live(now.unix) {
+    let is_one = match live {
         LiveKeys::One => false,
         LiveKeys::OneOwner => !callers.several_keys,
         LiveKeys::SeveralOwners => !callers.several_owners,
@@ -330,7 +330,7 @@ fn cool_down_since(standing: &TargetStatus, begun: Unix) -> Unix {
 /// `GET /admin/v1/targets`: the targets of all models.
 pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
-    let unanswered = by_target(view);
+    let (unanswered, live) = (by_target(view), cx.access.keys.live(now.unix));
     // All requests are recorded from the first read on.
     cx.report.recorder.start(now.unix);
     cx.close_minute();
@@ -340,7 +340,7 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
             if !part.takes(out.len()) {
                 continue;
             }
-            let state = state(target, &unanswered, cx);
+            let state = state(target, &unanswered, live, cx);
             let standing = &state.standing;
             item(out);
             out.push(b'{');

@@ -9,7 +9,7 @@
 //! | trial | part of an answer → closed; failure → open; no result → open, and the next request tries |
 
 use super::rate_limits::{ALLOWANCES, Left, Needs, Rest};
-use crate::base::hash::{lot, mix};
+use crate::base::hash::{lot, mix, mix_bytes};
 use crate::base::places::Places;
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
@@ -65,7 +65,40 @@ struct Breaker {
     uploads: Vec<KeyIx>,
 }
 
+impl TargetState {
+    /// State of a target that has not been used.
+    fn new(label: Arc<str>, breaker: usize, account: usize) -> TargetState {
+        TargetState {
+            counts: TargetCounts::new(label.clone()),
+            label,
+            history: TargetHistory::default(),
+            credit: 0,
+            rest: Rest::default(),
+            own_rest: OwnRest::default(),
+            left: [Left::default(); ALLOWANCES],
+            reports: false,
+            asked: Needs::default(),
+            busy: 0,
+            breaker,
+            account,
+        }
+    }
+}
+
 impl Breaker {
+    fn new(place: String) -> Breaker {
+        Breaker {
+            place: place.into(),
+            failures: 0,
+            callers: Callers::default(),
+            open_until: None,
+            opened: Mono::default(),
+            trial: false,
+            busy: 0,
+            uploads: Vec::new(),
+        }
+    }
+
     fn is_closed(&self, now: Mono) -> bool {
         self.open_until.is_none_or(|until| until <= now && !self.trial)
     }
@@ -193,21 +226,22 @@ pub(crate) struct Begun {
 /// Number of targets that are compared one by one before the table is used.
 const FEW: usize = 4;
 
-/// Hash of a label's address. Only the configuration allocates labels, so that no peer can choose collisions.
-#[inline]
-fn address_hash(label: &Arc<str>) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    (label.as_ptr().addr() as u64).wrapping_mul(ODD)
+/// Hash of a label, which is the target's seed, or of another name. Only the operator and the providers' lists choose
+/// names, no client does.
+fn name_hash(name: &str) -> u64 {
+    mix_bytes(0, name.as_bytes())
 }
 
 /// The state of every target that has been used.
 #[derive(Debug, Default)]
 pub(crate) struct Breakers {
     entries: Vec<TargetState>,
-    /// Entries by the addresses of their labels.
+    /// Entries by their labels.
     by_label: Places,
     breakers: Vec<Breaker>,
+    by_place: Places,
     accounts: Vec<CredentialState>,
+    by_account: Places,
     /// A slot or a target may have become free since the last [`Breakers::take_eased`].
     eased: bool,
     /// End of the last cool-down for one owner.
@@ -299,7 +333,7 @@ impl Breakers {
     /// True if a target may be sent this request: it is not cooling down, no other attempt probes it, it has a free
     /// slot, and the provider's remaining limits suffice.
     pub(crate) fn is_free(&mut self, target: &Target, choice: &Choice) -> bool {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         let breaker = &self.breakers[self.entries[index].breaker];
         breaker.is_closed(choice.now)
             && breaker.has_slot(target, choice.uploader)
@@ -322,7 +356,7 @@ impl Breakers {
     fn first_there(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let mut first: Option<(Option<Mono>, usize)> = None;
         for (at, target) in targets.iter().enumerate() {
-            let index = self.index(&target.label);
+            let index = self.index(target);
             let from = self.there_from(index, &choice.needs, choice.owner, choice.now);
             let breaker = &self.breakers[self.entries[index].breaker];
             let may_serve = breaker.is_closed(choice.now) && breaker.has_slot(target, choice.uploader);
@@ -346,7 +380,7 @@ impl Breakers {
     ) -> Option<Mono> {
         let (mut first, mut unknown) = (None, false);
         for (at, target) in targets.iter().enumerate() {
-            let index = self.index(&target.label);
+            let index = self.index(target);
             let open = self.breakers[self.entries[index].breaker].open_until.filter(|until| *until > now);
             let is_tried = tried & 1u64.checked_shl(at as u32).unwrap_or(0) != 0;
             match self.there_from(index, needs, owner, now).max(open) {
@@ -361,7 +395,7 @@ impl Breakers {
     /// Notes that part of an answer has arrived. `begun`: state when the attempt began. Other requests may use the
     /// target again, but failures are forgiven only when the answer is complete. True if the target was cooling down.
     pub(crate) fn answered(&mut self, target: &Target, begun: Begun, now: Mono) -> bool {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         self.eased = true;
         let rested = self.rest_ended(index, begun.cooling, now);
         let breaker = &mut self.breakers[self.entries[index].breaker];
@@ -392,7 +426,7 @@ impl Breakers {
 
     /// Notes that the target has sent a complete answer, possibly a client error. True if it was cooling down.
     pub(crate) fn succeeded(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         self.succeeded_at(index, rested, now)
     }
 
@@ -444,7 +478,7 @@ impl Breakers {
 
     /// Notes that the target has sent a complete answer. True if it was cooling down.
     pub(crate) fn served(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         self.entries[index].counts.served += 1;
         self.succeeded_at(index, rested, now)
     }
@@ -463,7 +497,7 @@ impl Breakers {
 
     #[inline]
     fn entry(&mut self, target: &Target) -> &mut TargetState {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         &mut self.entries[index]
     }
 
@@ -472,77 +506,79 @@ impl Breakers {
         &mut self.breakers[index]
     }
 
-    /// Index of a target's entry, almost always found by the address of its label, in constant time.
+    /// Index of a target's entry, in constant time.
     #[inline]
-    fn index(&mut self, label: &Arc<str>) -> usize {
-        let same = |index: u32| Arc::ptr_eq(&self.entries[index as usize].label, label);
+    fn index(&mut self, target: &Target) -> usize {
         // With few targets, a comparison with each is faster.
-        if let Some(index) = self.entries.iter().take(FEW).position(|entry| Arc::ptr_eq(&entry.label, label)) {
-            return index;
-        }
-        match self.by_label.find(address_hash(label), same) {
-            Some(index) => index as usize,
-            None => self.insert(label),
+        match self.entries.iter().take(FEW).position(|entry| Arc::ptr_eq(&entry.label, &target.label)) {
+            Some(index) => index,
+            None => self.index_of(&target.label, target.seed),
         }
     }
 
-    #[cold]
-    fn insert(&mut self, label: &Arc<str>) -> usize {
-        if let Some(known) = self.entries.iter().position(|entry| entry.label == *label) {
-            // The label belongs to another configuration: from now on, this one finds the entry.
-            self.entries[known].label = label.clone();
-            self.find_by_label();
-            return known;
+    /// Index of the entry with this label and its hash.
+    fn index_of(&mut self, label: &Arc<str>, hash: u64) -> usize {
+        let Some(index) = self.known(label, hash) else { return self.insert(label, hash) };
+        let entry = &mut self.entries[index];
+        // A label of another configuration: from now on, this one is compared faster.
+        if !Arc::ptr_eq(&entry.label, label) {
+            entry.label = label.clone();
         }
-        let place = place_of(label);
-        let breaker = self.breakers.iter().position(|breaker| *breaker.place == *place).unwrap_or_else(|| {
-            self.breakers.push(Breaker {
-                place: place.into(),
-                failures: 0,
-                callers: Callers::default(),
-                open_until: None,
-                opened: Mono::default(),
-                trial: false,
-                busy: 0,
-                uploads: Vec::new(),
-            });
-            self.breakers.len() - 1
-        });
-        let account = self.account(account_of(label));
-        self.entries.push(TargetState {
-            label: label.clone(),
-            counts: TargetCounts::new(label.clone()),
-            history: TargetHistory::default(),
-            credit: 0,
-            rest: Rest::default(),
-            own_rest: OwnRest::default(),
-            left: [Left::default(); ALLOWANCES],
-            reports: false,
-            asked: Needs::default(),
-            busy: 0,
-            breaker,
-            account,
-        });
-        let (index, entries) = (self.entries.len() - 1, &self.entries);
-        self.by_label.insert(address_hash(label), index as u32, |index| address_hash(&entries[index as usize].label));
         index
     }
 
-    /// Rebuilds the table after entries have changed their indices or labels.
-    fn find_by_label(&mut self) {
+    /// Index of the entry with this label, if the target has been used.
+    fn known(&self, label: &Arc<str>, hash: u64) -> Option<usize> {
+        let same = |known: &Arc<str>| Arc::ptr_eq(known, label) || known == label;
+        self.by_label.find(hash, |index| same(&self.entries[index as usize].label)).map(|index| index as usize)
+    }
+
+    /// Index of the breaker of a server and model.
+    fn breaker_at(&self, place: &str) -> Option<usize> {
+        let found = self.by_place.find(name_hash(place), |index| *self.breakers[index as usize].place == *place);
+        found.map(|index| index as usize)
+    }
+
+    /// Index of a credential's state.
+    fn account_at(&self, name: &str) -> Option<usize> {
+        let found = self.by_account.find(name_hash(name), |index| *self.accounts[index as usize].name == *name);
+        found.map(|index| index as usize)
+    }
+
+    #[cold]
+    fn insert(&mut self, label: &Arc<str>, hash: u64) -> usize {
+        let place = place_of(label);
+        let breaker = self.breaker_at(&place).unwrap_or_else(|| {
+            let (index, hash) = (self.breakers.len(), name_hash(&place));
+            self.breakers.push(Breaker::new(place));
+            self.by_place.insert(hash, index as u32, |index| name_hash(&self.breakers[index as usize].place));
+            index
+        });
+        let account = self.account(account_of(label));
+        let index = self.entries.len();
+        self.entries.push(TargetState::new(label.clone(), breaker, account));
+        self.by_label.insert(hash, index as u32, |index| name_hash(&self.entries[index as usize].label));
+        index
+    }
+
+    /// Rebuilds the tables after entries and breakers have changed their indices.
+    fn index_again(&mut self) {
         self.by_label.clear();
-        let hash = |index: u32| address_hash(&self.entries[index as usize].label);
-        (0..self.entries.len() as u32).for_each(|index| self.by_label.insert(hash(index), index, hash));
+        self.by_place.clear();
+        let label = |index: u32| name_hash(&self.entries[index as usize].label);
+        (0..self.entries.len() as u32).for_each(|index| self.by_label.insert(label(index), index, label));
+        let place = |index: u32| name_hash(&self.breakers[index as usize].place);
+        (0..self.breakers.len() as u32).for_each(|index| self.by_place.insert(place(index), index, place));
     }
 
     fn account(&mut self, name: &str) -> usize {
-        self.accounts.iter().position(|account| *account.name == *name).unwrap_or_else(|| {
-            self.accounts.push(CredentialState {
-                name: name.into(),
-                rest: Rest::default(),
-                refused: Callers::default(),
-            });
-            self.accounts.len() - 1
+        self.account_at(name).unwrap_or_else(|| {
+            let index = self.accounts.len();
+            let (rest, refused) = (Rest::default(), Callers::default());
+            self.accounts.push(CredentialState { name: name.into(), rest, refused });
+            let hash = |index: u32| name_hash(&self.accounts[index as usize].name);
+            self.by_account.insert(name_hash(name), index as u32, hash);
+            index
         })
     }
 }

@@ -78,8 +78,8 @@ impl Breakers {
     /// Resets the state of a changed credential. True if the previous one was cooling down.
     pub(crate) fn credential_renewed(&mut self, name: &str) -> bool {
         self.eased = true;
-        let account = self.accounts.iter_mut().find(|account| *account.name == *name);
-        account.is_some_and(|account| std::mem::take(&mut account.rest) != Rest::default())
+        let account = self.account_at(name);
+        account.is_some_and(|index| std::mem::take(&mut self.accounts[index].rest) != Rest::default())
     }
 
     #[inline]

@@ -27,7 +27,7 @@ impl Breakers {
             self.take_turn(targets, chosen, choice);
         }
         let (target, now) = (targets.get(chosen)?, choice.now);
-        let index = self.index(&target.label);
+        let index = self.index(target);
         let cooling = self.cools_until(index, choice.owner, now).is_some();
         let entry = &mut self.entries[index];
         entry.busy += 1;
@@ -106,7 +106,7 @@ impl Breakers {
     }
 
     pub(super) fn left(&mut self, target: &Target) {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         let entry = &mut self.entries[index];
         debug_assert!(entry.busy > 0, "{}", entry.label);
         entry.busy = entry.busy.saturating_sub(1);

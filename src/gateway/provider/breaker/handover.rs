@@ -1,7 +1,7 @@
 //! Breaker state that is transferred between processes on upgrade, and forgotten with its target.
 
 use super::history::attempts;
-use super::{Breakers, TargetState};
+use super::{Breakers, TargetState, name_hash};
 use crate::base::time::Mono;
 use crate::base::time::Now;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, Rest};
@@ -46,7 +46,7 @@ impl Breakers {
         let until = now.mono.after(Duration::from_millis(given.until_ms.saturating_sub(now.unix.0)));
         let rest = match given.name.contains('/') {
             true => {
-                let index = self.index(&given.name);
+                let index = self.index_of(&given.name, name_hash(&given.name));
                 &mut self.entries[index].rest
             }
             false => {
@@ -66,7 +66,7 @@ impl Breakers {
 
     /// Adds the counts of another process.
     pub(crate) fn add(&mut self, other: &TargetCounts) {
-        let index = self.index(&other.label);
+        let index = self.index_of(&other.label, name_hash(&other.label));
         let TargetState { counts, history, .. } = &mut self.entries[index];
         counts.failures += other.failures;
         counts.served += other.served;
@@ -83,7 +83,6 @@ impl Breakers {
     /// its last target.
     pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.entries.retain(|entry| entry.busy > 0 || is_there(&entry.label));
-        self.find_by_label();
         let mut before: Vec<_> = std::mem::take(&mut self.breakers).into_iter().map(|one| (Some(one), 0)).collect();
         for entry in &mut self.entries {
             let (breaker, place) = &mut before[entry.breaker];
@@ -93,5 +92,6 @@ impl Breakers {
             }
             entry.breaker = *place;
         }
+        self.index_again();
     }
 }

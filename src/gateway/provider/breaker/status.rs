@@ -1,7 +1,7 @@
 //! Snapshot of a target's status for the admin API, derived from its state and history.
 
 use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
-use super::{Breakers, Caller};
+use super::{Breaker, Breakers, Caller, TargetState, account_of, place_of};
 use crate::base::time::{Mono, Unix};
 use crate::base::words::words;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED, Rest};
@@ -73,13 +73,26 @@ pub(crate) struct TargetStatus {
 }
 
 impl Breakers {
-    /// Status of `target`.
+    /// Status of `target`. A target that has not been used gets no entry.
     pub(crate) fn standing(&mut self, target: &Target, now: Mono, unix: Unix) -> TargetStatus {
-        let index = self.index(&target.label);
-        let entry = &mut self.entries[index];
-        let quiet_since = entry.history.look(attempts(&entry.counts)[0], unix);
-        let (entry, breaker) = (&*entry, &self.breakers[entry.breaker]);
-        let history = &entry.history;
+        if let Some(index) = self.known(&target.label, target.seed) {
+            let entry = &mut self.entries[index];
+            return entry.status(&self.breakers[entry.breaker], &self.accounts[entry.account].rest, now, unix);
+        }
+        // Other credentials or models may have shown that its server or its credential fails.
+        let place = place_of(&target.label);
+        let breaker = self.breaker_at(&place).map(|index| &self.breakers[index]);
+        let credential = self.account_at(account_of(&target.label)).map(|index| &self.accounts[index].rest);
+        let mut unused = TargetState::new(target.label.clone(), 0, 0);
+        unused.status(breaker.unwrap_or(&Breaker::new(place)), credential.unwrap_or(&Rest::default()), now, unix)
+    }
+}
+
+impl TargetState {
+    /// Status of the target, given its breaker and the cool-down of its credential.
+    fn status(&mut self, breaker: &Breaker, credential: &Rest, now: Mono, unix: Unix) -> TargetStatus {
+        let quiet_since = self.history.look(attempts(&self.counts)[0], unix);
+        let (entry, history) = (&*self, &self.history);
         let failure = history.cause();
         let of_rest = |rest: &Rest, of_credential: bool, why| {
             let is_one = |cause: &Cause| cause.is_of_status() && cause.is_of_credential() == of_credential;
@@ -93,7 +106,7 @@ impl Breakers {
             why: "it has failed too often",
         });
         let all = [
-            of_rest(&self.accounts[entry.account].rest, true, "the provider refuses the credential"),
+            of_rest(credential, true, "the provider refuses the credential"),
             of_rest(&entry.rest, false, "the provider has no place for more"),
             opened,
         ];
@@ -144,10 +157,12 @@ impl Breakers {
             left: [left(0), left(1), left(2), left(3)],
         }
     }
+}
 
+impl Breakers {
     /// Answered and failed attempts at `target`, and failures since its last success.
-    pub(crate) fn tried(&mut self, target: &Target) -> ([u64; 2], u32) {
-        let index = self.index(&target.label);
+    pub(crate) fn tried(&self, target: &Target) -> ([u64; 2], u32) {
+        let Some(index) = self.known(&target.label, target.seed) else { return ([0; 2], 0) };
         let entry = &self.entries[index];
         (attempts(&entry.counts), self.breakers[entry.breaker].failures)
     }
@@ -155,7 +170,7 @@ impl Breakers {
     /// An attempt has failed by the fault of the target, or its provider has refused it.
     #[cold]
     pub(crate) fn troubled(&mut self, target: &Target, caller: Caller, cause: Cause, now: Unix) {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         self.entries[index].history.failed(cause, now);
         self.trouble(target, (caller, cause.is_of_connection()), [1, 0], now, now);
     }
@@ -163,7 +178,7 @@ impl Breakers {
     /// The client of an attempt has left. It had waited for a byte of the answer since `begun`.
     #[cold]
     pub(crate) fn unanswered(&mut self, target: &Target, caller: Caller, begun: Unix, now: Unix) {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         self.entries[index].history.unanswered += 1;
         self.trouble(target, (caller, false), [0, 1], begun, now);
     }
@@ -171,7 +186,7 @@ impl Breakers {
     /// Notes a failure that began at this time. `for_all`: the requests of others would have failed, too. `more`: what
     /// it adds to the failures in a row.
     fn trouble(&mut self, target: &Target, (caller, for_all): (Caller, bool), more: [u32; 2], begun: Unix, now: Unix) {
-        let index = self.index(&target.label);
+        let index = self.index(target);
         let entry = &mut self.entries[index];
         let (in_a_row, [answered, _]) = (self.breakers[entry.breaker].failures, attempts(&entry.counts));
         let before = entry.history.trouble;

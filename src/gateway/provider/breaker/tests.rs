@@ -252,7 +252,7 @@ fn cool_downs_are_passed_to_a_process_with_another_clock() {
     let later = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 10_000) };
     cool_downs.iter().for_each(|rest| after.take_cool_down(rest, later));
     let there = |breakers: &mut Breakers, at: usize| {
-        let index = breakers.index(&targets[at].label);
+        let index = breakers.index(&targets[at]);
         breakers.there_from(index, &[1; ALLOWANCES], 0, later.mono)
     };
     assert_eq!(there(&mut after, 0), Some(Mono(30 * SECOND)));
@@ -691,20 +691,48 @@ fn finding_a_target_takes_constant_time() {
     targets
         .iter()
         .for_each(|target| assert!(breakers.is_free(target, &Choice { needs: [0; ALLOWANCES], ..ask(0, Mono(0)) })));
-    let looked = std::cell::Cell::new(0);
-    for (number, target) in targets.iter().enumerate() {
-        let same = |index: u32| {
-            looked.set(looked.get() + 1);
-            Arc::ptr_eq(&breakers.entries[index as usize].label, &target.label)
-        };
-        assert_eq!(breakers.by_label.find(super::address_hash(&target.label), same), Some(number as u32));
-    }
-    assert!(looked.get() < 4000, "{} entries looked at for 1000 targets", looked.get());
-    // Another configuration has other labels for the same targets, and some targets are gone.
+    // Another configuration has other labels for the same targets.
     let renewed: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
+    let looked = std::cell::Cell::new(0);
+    for (number, target) in targets.iter().chain(&renewed).enumerate() {
+        let (label, place) = (&target.label, place_of(&target.label));
+        let looks = |same: bool| {
+            looked.set(looked.get() + 1);
+            same
+        };
+        let same = |index: u32| looks(breakers.entries[index as usize].label == *label);
+        assert_eq!(breakers.by_label.find(target.seed, same), Some(number as u32 % 1000));
+        let same = |index: u32| looks(*breakers.breakers[index as usize].place == *place);
+        assert_eq!(breakers.by_place.find(name_hash(&place), same), Some(number as u32 % 1000));
+        let same = |index: u32| looks(*breakers.accounts[index as usize].name == *account_of(label));
+        assert_eq!(breakers.by_account.find(name_hash(account_of(label)), same), Some(number as u32 % 1000));
+    }
+    assert!(looked.get() < 12_000, "{} names compared for 6000 searches", looked.get());
+    // Some targets are gone.
     fail(&mut breakers, &targets[7], &[1, 2], SeveralOwners, Mono(0));
     assert!(!breakers.is_free(&renewed[7], &Choice { needs: [0; ALLOWANCES], ..ask(0, Mono(1)) }));
     breakers.forget(|label| label == "p7/m");
     assert!(!breakers.is_free(&renewed[7], &Choice { needs: [0; ALLOWANCES], ..ask(0, Mono(1)) }));
     assert_eq!(breakers.entries.len(), 1);
+}
+
+#[test]
+fn reading_the_status_of_unused_targets_adds_no_state() {
+    let (targets, mut breakers) =
+        (["p#1/m", "p#2/m", "p#2/n", "q/m"].map(|label| target(label, 1, 1)), Breakers::default());
+    let former = target("p#1/m", 1, 1);
+    fail(&mut breakers, &former, &[1, 2], SeveralOwners, Mono(0));
+    let read = |breakers: &mut Breakers, at: usize| {
+        let status = breakers.standing(&targets[at], Mono(1), Unix(1_000_000));
+        (status.condition, status.in_a_row, breakers.tried(&targets[at]).0)
+    };
+    let (cooling, idle) = (TargetCondition::CoolingDown, TargetCondition::NoTraffic);
+    assert_eq!(read(&mut breakers, 0), (cooling, 2, [0; 2]), "another configuration's label");
+    assert_eq!(read(&mut breakers, 1), (cooling, 2, [0; 2]), "its server fails with another credential");
+    assert_eq!([2, 3].map(|at| read(&mut breakers, at)), [(idle, 0, [0; 2]); 2]);
+    assert!(Arc::ptr_eq(&breakers.entries[0].label, &former.label), "a read changes no label");
+    // The credential of another model is refused.
+    breakers.refused(&targets[1], None, false, Mono(0));
+    assert_eq!(read(&mut breakers, 2), (cooling, 0, [0; 2]));
+    assert_eq!((breakers.entries.len(), breakers.breakers.len(), breakers.accounts.len()), (2, 1, 2));
 }

@@ -60,7 +60,7 @@ impl Breakers {
         }
         let (mut near, mut far) = (false, false);
         for (at, target) in targets.iter().enumerate() {
-            let index = self.index(&target.label);
+            let index = self.index(target);
             let breaker = &self.breakers[self.entries[index].breaker];
             if choice.tried & 1u64.checked_shl(at as u32).unwrap_or(0) != 0 || !breaker.is_closed(choice.now) {
                 continue;
@@ -101,7 +101,7 @@ impl Breakers {
     pub(crate) fn next_change(&mut self, targets: &[Target], now: Mono) -> Mono {
         let mut soonest = Mono::NEVER;
         for target in targets {
-            let index = self.index(&target.label);
+            let index = self.index(target);
             let entry = &self.entries[index];
             let ends =
                 [entry.rest.ends(now), entry.own_rest.rest.ends(now), self.accounts[entry.account].rest.ends(now)];
