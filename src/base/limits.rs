@@ -93,6 +93,8 @@ pub const ERROR_BODY_MAX: usize = 64 * 1024;
 pub const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 /// Characters of a provider's message passed on to a client.
 pub const ERROR_MESSAGE_MAX: usize = 2048;
+/// Bytes after these characters that are searched for secrets, too: one may begin before the end.
+pub const MASK_AHEAD: usize = 4096;
 /// Names of fields that are left out, which one request reports.
 pub const DROPPED_MAX: usize = 16;
 /// Bytes of a word in the log that a client or a provider chose.

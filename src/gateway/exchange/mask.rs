@@ -3,7 +3,8 @@
 //! message of a provider.
 
 use super::views::{MappedText, in_base64, in_hex};
-use crate::base::limits::ERROR_MESSAGE_MAX;
+use crate::base::hash::mix_bytes;
+use crate::base::limits::{ERROR_MESSAGE_MAX, MASK_AHEAD};
 use crate::base::order;
 use crate::base::text::holds_secret;
 use crate::wire::Span;
@@ -16,6 +17,10 @@ const PART_MIN: usize = 8;
 const RUN_MIN: usize = 12;
 /// This many characters at the beginning or the end of a secret, next to stars or dots, are a shortened form of it.
 const EDGE_MIN: usize = 3;
+/// Bytes in which fewer than `RUN_MIN` characters of a secret, or the beginning of a key, may be written.
+const CUT_MAX: usize = 1024;
+/// Bits of the table of a secret's runs, a power of two.
+const MARKS: usize = 1 << 16;
 /// Replacement for a removed part.
 const STARS: &str = "***";
 /// Stars or dots that mark an omission.
@@ -31,15 +36,39 @@ pub(super) fn mask<'a>(
 ) -> String {
     let parts = secrets.flat_map(str::split_whitespace).filter(|part| part.len() >= PART_MIN);
     let parts: Vec<Vec<u8>> = parts.map(|part| part.to_ascii_lowercase().into_bytes()).collect();
-    let mut text = without(message, &parts);
+    let looked_at = looked_at(message);
+    let is_cut = looked_at.len() < message.len();
+    let mut text = without(looked_at, &parts);
+    // The end of the searched text may be the beginning of a secret, and then of the model's name.
+    if is_cut {
+        drop_end(&mut text, CUT_MAX);
+    }
     if !upstream_model.is_empty() {
         text = with_name(&text, upstream_model, our_model);
     }
     let mut text = without_keys(&text);
+    if is_cut {
+        drop_end(&mut text, upstream_model.len());
+    }
     if let Some((cut, _)) = text.char_indices().nth(ERROR_MESSAGE_MAX) {
         text.truncate(cut);
     }
     text
+}
+
+/// The beginning of a message that is searched: what a client gets, and [`MASK_AHEAD`] bytes.
+fn looked_at(message: &str) -> &str {
+    let shown = message.char_indices().nth(ERROR_MESSAGE_MAX).map_or(message.len(), |(at, _)| at);
+    &message[..whole_chars(message, shown + MASK_AHEAD)]
+}
+
+fn drop_end(text: &mut String, bytes: usize) {
+    text.truncate(whole_chars(text, text.len().saturating_sub(bytes)));
+}
+
+/// End of the last character that ends at or before this position.
+fn whole_chars(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
 /// A text without the words of a client's own credential that [`mask`] leaves since they are short, except the name of
@@ -75,13 +104,15 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
         return message.to_owned();
     }
     let mut spans = Vec::new();
+    let runs: Vec<Runs<'_>> = (PART_MIN..=RUN_MIN).filter_map(|length| Runs::to_remove(parts, length)).collect();
+    let edges = Runs::new(parts.iter(), EDGE_MIN);
     let plain = MappedText::plain(message);
     // Text that was encoded twice, such as a query in a URL in a URL.
     let twice = plain.decoded();
     for text in [&plain, &twice] {
-        find(text, parts, &mut spans);
-        shortened(text, parts, &mut spans);
-        in_hex(text).iter().chain(&in_base64(text)).for_each(|text| find(text, parts, &mut spans));
+        find(text, &runs, &mut spans);
+        shortened(text, parts, &edges, &mut spans);
+        in_hex(text).iter().chain(&in_base64(text)).for_each(|text| find(text, &runs, &mut spans));
     }
     order::by_key(&mut spans, |span| (span.start.into(), 0));
     let (mut out, mut from) = (String::with_capacity(message.len()), 0);
@@ -97,25 +128,62 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
     out
 }
 
-/// Finds runs of the secrets in a text.
-fn find(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
-    for length in 1..=RUN_MIN {
-        let of_length = parts.iter().filter(|part| part.len().min(RUN_MIN) == length);
-        let runs = of_length.flat_map(|part| part.windows(length)).enumerate();
+/// All runs of some length in secrets.
+struct Runs<'a> {
+    length: usize,
+    runs: BTreeMap<&'a [u8], usize>,
+    /// Hashes of the runs, as bits: most other windows of a text are known by their hash alone.
+    marks: Vec<u64>,
+}
+
+impl<'a> Runs<'a> {
+    fn new(parts: impl Iterator<Item = &'a Vec<u8>>, length: usize) -> Runs<'a> {
+        let runs = parts.flat_map(|part| part.windows(length)).enumerate();
         let runs: BTreeMap<&[u8], usize> = order::gathered(runs.map(|(number, run)| (run, number)));
-        if runs.is_empty() {
-            continue;
+        let mut marks = vec![0; MARKS / 64];
+        for run in runs.keys() {
+            let (word, bit) = mark(run);
+            marks[word] |= bit;
         }
-        for (at, window) in text.bytes().windows(length).enumerate() {
-            if runs.contains_key(window) {
-                spans.push(text.span(at, at + length));
+        Runs { length, runs, marks }
+    }
+
+    /// The runs of this length that are removed wherever they occur; `None` if there are none.
+    fn to_remove(parts: &'a [Vec<u8>], length: usize) -> Option<Runs<'a>> {
+        let runs = Runs::new(parts.iter().filter(|part| part.len().min(RUN_MIN) == length), length);
+        Some(runs).filter(|runs| !runs.runs.is_empty())
+    }
+
+    fn may_have(&self, window: &[u8]) -> bool {
+        let (word, bit) = mark(window);
+        self.marks[word] & bit != 0
+    }
+
+    fn has(&self, window: &[u8]) -> bool {
+        self.may_have(window) && self.runs.contains_key(window)
+    }
+}
+
+/// Word and bit of a run's hash.
+fn mark(run: &[u8]) -> (usize, u64) {
+    let hash = mix_bytes(0, run) as usize % MARKS;
+    (hash / 64, 1 << (hash % 64))
+}
+
+/// Finds runs of the secrets in a text.
+fn find(text: &MappedText, runs: &[Runs<'_>], spans: &mut Vec<Span>) {
+    for runs in runs {
+        for (at, window) in text.bytes().windows(runs.length).enumerate() {
+            if runs.has(window) {
+                spans.push(text.span(at, at + runs.length));
             }
         }
     }
 }
 
-/// Finds secrets whose beginning or end is next to stars or dots: `sk-proj-****abcd`, `abcd...wxyz`.
-fn shortened(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
+/// Finds secrets whose beginning or end is next to stars or dots: `sk-proj-****abcd`, `abcd...wxyz`. `edges`: the runs
+/// of [`EDGE_MIN`] in `parts`.
+fn shortened(text: &MappedText, parts: &[Vec<u8>], edges: &Runs<'_>, spans: &mut Vec<Span>) {
     let bytes = text.bytes();
     let gap_at = |at: usize| GAPS.iter().find(|gap| bytes[at..].starts_with(gap.as_bytes())).map(|gap| gap.len());
     let mut at = 0;
@@ -131,8 +199,12 @@ fn shortened(text: &MappedText, parts: &[Vec<u8>], spans: &mut Vec<Span>) {
         // A further dot belongs to them.
         at += bytes[at..].iter().take_while(|byte| **byte == b'.').count();
         let (before, after) = (&bytes[..start], &bytes[at..]);
-        let begins = parts.iter().filter_map(|part| edge(part, before, false)).max();
-        let ends = parts.iter().filter_map(|part| edge(part, after, true)).max();
+        let has = |run: Option<&[u8]>| run.is_some_and(|run| edges.has(run));
+        let longest = |text: &[u8], behind| parts.iter().filter_map(|part| edge(part, text, behind)).max();
+        let begins =
+            has(before.len().checked_sub(EDGE_MIN).map(|from| &before[from..])).then(|| longest(before, false));
+        let ends = has(after.get(..EDGE_MIN)).then(|| longest(after, true));
+        let (begins, ends) = (begins.flatten(), ends.flatten());
         if begins.or(ends).is_none() {
             continue;
         }
@@ -252,6 +324,56 @@ mod tests {
         let text = format!("{}secretsecret", "x ".repeat(ERROR_MESSAGE_MAX / 2 - 2));
         let text = masked(&text, &["Bearer secretsecret"]);
         assert!(text.ends_with("x ***") && !text.contains("secr"), "{}", &text[text.len() - 20..]);
+    }
+
+    #[test]
+    fn only_the_shown_beginning_of_a_message_is_searched() {
+        for (text, want) in
+            [("x", ERROR_MESSAGE_MAX + MASK_AHEAD), ("\u{20ac}", 3 * ERROR_MESSAGE_MAX + MASK_AHEAD - 1)]
+        {
+            assert_eq!(looked_at(&text.repeat(64 * 1024)).len(), want);
+            assert_eq!(looked_at(text), text);
+            assert_eq!(masked(&text.repeat(64 * 1024), &["secretsecret"]).chars().count(), ERROR_MESSAGE_MAX);
+        }
+    }
+
+    #[test]
+    fn secret_at_the_end_of_the_searched_text_is_not_shown() {
+        // Text that becomes much shorter moves the end of the searched text to the front.
+        let keys = format!("sk-{} ", "k".repeat(5000));
+        for (secret, edge) in [("short-1x", "short-1"), ("long-secret-0123456789", "lon")] {
+            for whole in written(secret).into_iter().chain([format!("{}****", &secret[..4])]) {
+                for before in [3, 7].map(|eighths| whole.len() * eighths / 8) {
+                    let room = ERROR_MESSAGE_MAX + MASK_AHEAD - keys.len() - before;
+                    let text = format!("{keys}{}{whole} {}", &"; ".repeat(room)[..room], "y".repeat(9000));
+                    let text = masked(&text, &[secret]).to_ascii_lowercase();
+                    let shown = whole[..before].to_ascii_lowercase();
+                    assert!(text.starts_with("***"), "{text}");
+                    assert!(!text.contains(edge) && (shown.len() < 3 || !text.contains(&shown)), "{shown} in {text}");
+                }
+            }
+        }
+        for more in 0..20 {
+            let fill = format!("{}{}", "; ".repeat(50), ";".repeat(more));
+            let text = format!("{keys}{fill}provider-model {}", "y".repeat(9000));
+            let text = mask(&text, "provider-model", "m", [].into_iter());
+            assert!(text.starts_with("***") && !text.contains("pro"), "{text}");
+        }
+    }
+
+    #[test]
+    fn search_compares_few_windows_of_a_text_without_secrets() {
+        let mut rng = Rng::from_u64(43);
+        let parts: Vec<Vec<u8>> = (0..20).map(|_| secret(&mut rng).to_ascii_lowercase().into_bytes()).collect();
+        let text: String = (0..200).map(|_| secret(&mut rng).to_ascii_lowercase()).collect();
+        let runs = Runs::to_remove(&parts, RUN_MIN).unwrap();
+        let compared = text.as_bytes().windows(RUN_MIN).filter(|window| runs.may_have(window)).count();
+        assert!(compared * 20 < text.len(), "{compared} of {}", text.len());
+        assert!(parts.iter().flat_map(|part| part.windows(RUN_MIN)).all(|run| runs.has(run)));
+        // Next to a gap, a secret is compared only if three characters occur in one.
+        let edges = Runs::new(parts.iter(), EDGE_MIN);
+        assert!(!edges.has(b"\x01\x02\x03") && parts.iter().all(|part| edges.has(&part[..EDGE_MIN])));
+        assert!(parts.iter().all(|part| edges.has(&part[part.len() - EDGE_MIN..])));
     }
 
     /// Ways in which a secret may be written.
