@@ -104,8 +104,9 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
         return message.to_owned();
     }
     let mut spans = Vec::new();
-    let runs: Vec<Runs<'_>> = (PART_MIN..=RUN_MIN).filter_map(|length| Runs::to_remove(parts, length)).collect();
-    let edges = Runs::new(parts.iter(), EDGE_MIN);
+    let runs: Vec<SecretRuns<'_>> =
+        (PART_MIN..=RUN_MIN).filter_map(|length| SecretRuns::to_remove(parts, length)).collect();
+    let edges = SecretRuns::new(parts.iter(), EDGE_MIN);
     let plain = MappedText::plain(message);
     // Text that was encoded twice, such as a query in a URL in a URL.
     let twice = plain.decoded();
@@ -129,15 +130,15 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
 }
 
 /// All runs of some length in secrets.
-struct Runs<'a> {
+struct SecretRuns<'a> {
     length: usize,
     runs: BTreeMap<&'a [u8], usize>,
     /// Hashes of the runs, as bits: most other windows of a text are known by their hash alone.
     marks: Vec<u64>,
 }
 
-impl<'a> Runs<'a> {
-    fn new(parts: impl Iterator<Item = &'a Vec<u8>>, length: usize) -> Runs<'a> {
+impl<'a> SecretRuns<'a> {
+    fn new(parts: impl Iterator<Item = &'a Vec<u8>>, length: usize) -> SecretRuns<'a> {
         let runs = parts.flat_map(|part| part.windows(length)).enumerate();
         let runs: BTreeMap<&[u8], usize> = order::gathered(runs.map(|(number, run)| (run, number)));
         let mut marks = vec![0; MARKS / 64];
@@ -145,12 +146,12 @@ impl<'a> Runs<'a> {
             let (word, bit) = mark(run);
             marks[word] |= bit;
         }
-        Runs { length, runs, marks }
+        SecretRuns { length, runs, marks }
     }
 
     /// The runs of this length that are removed wherever they occur; `None` if there are none.
-    fn to_remove(parts: &'a [Vec<u8>], length: usize) -> Option<Runs<'a>> {
-        let runs = Runs::new(parts.iter().filter(|part| part.len().min(RUN_MIN) == length), length);
+    fn to_remove(parts: &'a [Vec<u8>], length: usize) -> Option<SecretRuns<'a>> {
+        let runs = SecretRuns::new(parts.iter().filter(|part| part.len().min(RUN_MIN) == length), length);
         Some(runs).filter(|runs| !runs.runs.is_empty())
     }
 
@@ -171,7 +172,7 @@ fn mark(run: &[u8]) -> (usize, u64) {
 }
 
 /// Finds runs of the secrets in a text.
-fn find(text: &MappedText, runs: &[Runs<'_>], spans: &mut Vec<Span>) {
+fn find(text: &MappedText, runs: &[SecretRuns<'_>], spans: &mut Vec<Span>) {
     for runs in runs {
         for (at, window) in text.bytes().windows(runs.length).enumerate() {
             if runs.has(window) {
@@ -183,7 +184,7 @@ fn find(text: &MappedText, runs: &[Runs<'_>], spans: &mut Vec<Span>) {
 
 /// Finds secrets whose beginning or end is next to stars or dots: `sk-proj-****abcd`, `abcd...wxyz`. `edges`: the runs
 /// of [`EDGE_MIN`] in `parts`.
-fn shortened(text: &MappedText, parts: &[Vec<u8>], edges: &Runs<'_>, spans: &mut Vec<Span>) {
+fn shortened(text: &MappedText, parts: &[Vec<u8>], edges: &SecretRuns<'_>, spans: &mut Vec<Span>) {
     let bytes = text.bytes();
     let gap_at = |at: usize| GAPS.iter().find(|gap| bytes[at..].starts_with(gap.as_bytes())).map(|gap| gap.len());
     let mut at = 0;
@@ -366,12 +367,12 @@ mod tests {
         let mut rng = Rng::from_u64(43);
         let parts: Vec<Vec<u8>> = (0..20).map(|_| secret(&mut rng).to_ascii_lowercase().into_bytes()).collect();
         let text: String = (0..200).map(|_| secret(&mut rng).to_ascii_lowercase()).collect();
-        let runs = Runs::to_remove(&parts, RUN_MIN).unwrap();
+        let runs = SecretRuns::to_remove(&parts, RUN_MIN).unwrap();
         let compared = text.as_bytes().windows(RUN_MIN).filter(|window| runs.may_have(window)).count();
         assert!(compared * 20 < text.len(), "{compared} of {}", text.len());
         assert!(parts.iter().flat_map(|part| part.windows(RUN_MIN)).all(|run| runs.has(run)));
         // Next to a gap, a secret is compared only if three characters occur in one.
-        let edges = Runs::new(parts.iter(), EDGE_MIN);
+        let edges = SecretRuns::new(parts.iter(), EDGE_MIN);
         assert!(!edges.has(b"\x01\x02\x03") && parts.iter().all(|part| edges.has(&part[..EDGE_MIN])));
         assert!(parts.iter().all(|part| edges.has(&part[part.len() - EDGE_MIN..])));
     }

@@ -1,7 +1,8 @@
 //! Breaker state that is transferred between processes on upgrade, and forgotten with its target.
 
 use super::history::attempts;
-use super::{Breakers, TargetState, name_hash};
+use super::table::name_hash;
+use super::{Breakers, TargetState};
 use crate::base::time::Mono;
 use crate::base::time::Now;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, Rest};

@@ -1,4 +1,5 @@
 use super::history::MINUTES;
+use super::table::name_hash;
 use super::*;
 use crate::base::hash::mix_bytes;
 use crate::base::time::{Now, Unix};
