@@ -188,7 +188,9 @@ mod tests {
             assert!(!found.is_empty() && found.iter().all(|at| at.ip().is_loopback() && at.port() == 80), "{host}");
         }
         assert!(resolve_within("no such name.invalid", 80, wait).is_err());
-        assert_eq!(resolve_within("localhost", 80, Duration::ZERO).unwrap_err().kind(), ErrorKind::TimedOut);
+        // The answer may be there at once.
+        let late = resolve_within("localhost", 80, Duration::ZERO).err();
+        assert!(late.is_none_or(|error| error.kind() == ErrorKind::TimedOut));
     }
 
     #[test]
