@@ -230,3 +230,29 @@ fn status_names_the_cause_of_a_failing_target_and_what_is_spent() {
     let line = said.lines().find(|line| line.contains("target nobody/up-gone: ")).unwrap_or_else(|| panic!("{said}"));
     assert!(line.contains("failing since ") && line.contains("Z: connect: refused"), "{said}");
 }
+
+/// The file could name files that only root can read, and the address to which a command sends their content. As
+/// another user the test has nothing to refuse.
+#[test]
+fn root_uses_no_configuration_of_another_user_that_it_finds() {
+    let folder = Folder::new();
+    let (path, port) = (folder.path().join("tollgate.toml"), super::process::free_port());
+    fs::write(folder.path().join("secret"), "only-for-root\n").unwrap();
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:{port}\"\n\
+         admin_token = {{ file = \"secret\" }}\n\
+         [[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:{port}/v1\"\n\
+         api_key = {{ env = \"ROOT_KEY\" }}\n"
+    );
+    fs::write(&path, text).unwrap();
+    if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
+        return;
+    }
+    for args in [&["status"][..], &["requests"], &["ready"], &["check", "--connect"], &["keys", "list"], &["serve"]] {
+        let done = run(folder.path(), args, &[("ROOT_KEY", "root-has-a-key")]);
+        let said = done.err.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(done.code == 1 && said.contains("root does not use a file of user 65534"), "{args:?}: {said}");
+    }
+    let named = run(folder.path(), &["check", "--config", "./tollgate.toml"], &[("ROOT_KEY", "root-has-a-key")]);
+    assert!(!named.err.contains("root does not use"), "{}", named.err);
+}
