@@ -10,8 +10,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Notes an event, which was written from `before` on, and `shows` content or not. Heartbeats before the first one are not passed on, so that
-    /// the client's bytes do not depend on whether one arrived together with it.
+    /// Notes an event, which was written from `before` on, and `shows` content or not. Heartbeats before the first one
+    /// are not passed on, so that the client's bytes do not depend on whether one arrived together with it.
     #[inline]
     pub(super) fn event(&mut self, life: bool, shows: impl FnOnce() -> bool, before: usize, out: &mut Vec<u8>) {
         self.opened |= life && out.len() > before;
