@@ -196,7 +196,7 @@ fn may_be_answered(kind: Kind, status: u16) -> bool {
         Kind::BadJson => matches!(status, 400 | 401 | 408 | 429 | 503),
         Kind::TooLarge => matches!(status, 413 | 401 | 408 | 503),
         Kind::NotHttp => matches!(status, 400 | 408),
-        Kind::Mangled => true,
+        Kind::Mangled | Kind::Form => true,
     }
 }
 

@@ -32,6 +32,8 @@ pub enum Kind {
     NotHttp,
     /// A request with random changes to its bytes; the last one of its connection.
     Mangled,
+    /// A form with fields that are left out, whose end may be broken; the last one of its connection.
+    Form,
 }
 
 impl Kind {
@@ -45,6 +47,7 @@ impl Kind {
             Kind::TooLarge => Some("body that is too large"),
             Kind::NotHttp => Some("request that is no HTTP"),
             Kind::Mangled => Some("bytes of a request changed"),
+            Kind::Form => Some("form with fields that are left out"),
         }
     }
 }
@@ -122,6 +125,8 @@ pub struct Client {
     pub awaiting: VecDeque<Ask>,
     pub outbox: Vec<u8>,
     pub reading: Reading,
+    /// It has sent a form.
+    pub has_form: bool,
 }
 
 /// Keys and markers for new requests.
@@ -172,7 +177,8 @@ impl Client {
                 held_body: None,
             });
         }
-        Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading: Reading::default() }
+        let (reading, has_form) = (Reading::default(), false);
+        Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading, has_form }
     }
 
     /// Returns a summary to print in a failure.
@@ -272,9 +278,11 @@ impl Client {
                 format!("{head}{close}content-length: 70000000\r\n\r\nxxxxxxxx").into_bytes()
             }
             Kind::Mangled => mangled(key, rng),
+            Kind::Form => form(key, rng),
             Kind::BadJson | Kind::UnknownModel | Kind::Generate { .. } => self.post(&mut ask, key, close, rng),
         };
-        if ask.kind == Kind::Mangled {
+        self.has_form |= ask.kind == Kind::Form;
+        if matches!(ask.kind, Kind::Mangled | Kind::Form) {
             // This request has no defined meaning, so the answer must only be valid HTTP.
             self.plan.clear();
             self.reading.lenient = true;
@@ -340,6 +348,29 @@ fn mangled(key: &str, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
+/// Returns a form with fields that are left out before and behind its file, and with a good or a broken end.
+fn form(key: &str, rng: &mut Rng) -> Vec<u8> {
+    let part = |head: &str, length: u64| {
+        format!("--b\r\nContent-Disposition: form-data; name={head}\r\n\r\n{}\r\n", "1".repeat(length as usize))
+    };
+    let (path, file) = [("audio/transcriptions", "file"), ("images/edits", "image")][rng.below(2) as usize];
+    let mut body = part("prompt", 1 + rng.below(2000)) + &part("n", 1);
+    body.push_str("--b\r\nContent-Disposition: form-data; name=model\r\n\r\nsmall\r\n");
+    body.push_str(&part("evil", rng.below(3000)));
+    body.push_str(&part(&format!("{file}; filename=a"), rng.below(100_000)));
+    let most = if rng.below(3) == 0 { 4 << 20 } else { 3000 };
+    body.push_str(&part("evil", rng.below(most)));
+    body.push_str(["--b--", "--b--\r\n", "--b--x", "--b", "--c--"][rng.below(5) as usize]);
+    // Some forms have more bytes than are declared, or fewer.
+    let declared = body.len() as u64 + rng.below(3) - 1;
+    let framing = match rng.below(3) {
+        0 => format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()),
+        _ => format!("content-length: {declared}\r\n\r\n{body}"),
+    };
+    let head = format!("POST /v1/{path} HTTP/1.1\r\nhost: g\r\ncontent-type: multipart/form-data; boundary=b\r\n");
+    format!("{head}authorization: Bearer {key}\r\n{framing}").into_bytes()
+}
+
 /// Changes, removes or repeats some bytes.
 pub fn mangle(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
@@ -375,6 +406,9 @@ fn kind(rng: &mut Rng) -> Kind {
 
 /// Returns a kind of request of the greedy tenant.
 fn greedy_kind(wider: Wider, rng: &mut Rng) -> Kind {
+    if rng.below(4) == 0 {
+        return Kind::Form;
+    }
     let passthrough = (wider.relays && rng.below(2) == 0).then_some(Passthrough::Completions);
     Kind::Generate { messages: false, stream: passthrough.is_none() && rng.below(2) == 0, cross: false, passthrough }
 }

@@ -60,6 +60,8 @@ pub struct Provider {
     silent: bool,
     /// Bytes still to arrive of a request that has already been answered with 200.
     rest: usize,
+    /// Its request is a form, of which no more is looked at.
+    has_form: bool,
     /// True if it may answer before it has read the request.
     early: bool,
     /// True if the end of its answers may be false.
@@ -99,7 +101,21 @@ impl Provider {
     pub fn new(pipe: Pipe, format: Shape, wider: Wider) -> Provider {
         let Wider { early, lies, odd, .. } = wider;
         let (got, last) = (Vec::new(), (0, 0));
-        Provider { pipe, requests: 0, format, got, answer: None, silent: false, rest: 0, early, lies, odd, last }
+        let has_form = false;
+        Provider {
+            pipe,
+            requests: 0,
+            format,
+            got,
+            answer: None,
+            silent: false,
+            rest: 0,
+            has_form,
+            early,
+            lies,
+            odd,
+            last,
+        }
     }
 
     /// Returns true if it waits for the rest of a request that it is already answering, and the gateway has nothing to
@@ -111,6 +127,9 @@ impl Provider {
 
     /// Reads bytes of a request, and may start to answer.
     pub fn read(&mut self, bytes: &[u8], rng: &mut Rng, book: &mut Book) -> Result<(), String> {
+        if self.has_form {
+            return Ok(());
+        }
         let late = bytes.len().min(self.rest);
         self.rest -= late;
         self.got.extend_from_slice(&bytes[late..]);
@@ -120,6 +139,10 @@ impl Provider {
             if head.contains(secret) {
                 return Err(format!("{secret} was sent to a provider: {head}"));
             }
+        }
+        if head.contains("multipart/form-data") {
+            self.answer_form(rng, book);
+            return Ok(());
         }
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
         let length: usize = length.ok_or_else(|| format!("a request without a length: {head}"))?;
@@ -163,6 +186,23 @@ impl Provider {
         }
         self.answer = Some((bytes, after));
         Ok(())
+    }
+
+    /// Answers a form while it arrives, or not at all.
+    fn answer_form(&mut self, rng: &mut Rng, book: &mut Book) {
+        self.has_form = true;
+        self.got.clear();
+        self.requests += 1;
+        let event = "data: {\"type\":\"transcript.text.delta\",\"delta\":\"a\"}\n\n";
+        let stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+        let (bytes, after) = match rng.below(4) {
+            0 => (plain(rng, 200, "{\"text\":\"a\",\"data\":[{}]}"), After::Keep),
+            1 => (plain(rng, 500, "{}"), After::Keep),
+            2 => (format!("{stream}{}", event.repeat(50)).into_bytes(), After::Silence),
+            _ => return self.silent = true,
+        };
+        book.faults.note("provider answers a form while it arrives");
+        self.answer = Some((bytes, after));
     }
 
     /// Answers an incompletely read request, and continues to read it.

@@ -227,6 +227,10 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
     if wider.relays {
         setting.set("model small", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]");
     }
+    if wider.greedy {
+        let all = "\"embeddings\", \"rerank\", \"completions\", \"transcriptions\", \"images\"";
+        setting.set("model small", &format!("serves = [\"chat\", {all}]"));
+    }
     if wider.queue {
         setting.set("model small", "queue = { max = 6, wait = \"30s\" }");
         setting.set("model large", "queue = { max = 6, wait = \"30s\" }");

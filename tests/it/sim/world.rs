@@ -636,7 +636,8 @@ impl World {
         client.pipe.closed = Some(shut);
         let left = client.pipe.ending.is_some();
         let stalled = self.now.mono.0.saturating_sub(client.pipe.read_at) >= WRITE_STALL;
-        if left {
+        // A form that is broken after its answer has begun ends that answer.
+        if left || client.has_form {
             return Ok(());
         }
         if shut == Shut::Abort {
