@@ -1,8 +1,9 @@
 """Runs public conformance tools against the gateway with the simulated provider in each format: every combination.
 
 llm-comply validates complete responses with the schemas that the vendors publish. compatcanary and
-trustedrouter-provider-check evaluate providers. The script prints the table of src/docs/reference/conformance.md; the
-last line is `N passed, N failed, N skipped`.
+trustedrouter-provider-check evaluate providers. canitoolcall compares calls of tools, complete and streamed, and needs
+a model that calls tools by itself: that of `model.py`. The script prints the first table of
+src/docs/reference/conformance.md; the last line is `N passed, N failed, N skipped`.
 """
 
 import json
@@ -12,15 +13,14 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent / "sdk" / "python"))
 
+import chain  # noqa: E402
 import gateway  # noqa: E402
+import page  # noqa: E402
 
 UPSTREAMS = ["chat", "messages", "responses"]
 PATIENCE = 300
-PAGE = ROOT / "src" / "docs" / "reference" / "conformance.md"
-MARKS = ("<!-- scripts/test conformance -->\n", "\n<!-- end -->")
 TOOLS = pathlib.Path(os.environ["CONFORMANCE_TOOLS"])
 
 # Checks that cannot pass, which are not counted; the page gives the reasons.
@@ -29,7 +29,8 @@ EXCEPTIONS = {"chat-error-handling", "error-handling", "chat.pong"}
 
 def run(program, arguments, key):
     """Runs a tool; returns its report, which is JSON on standard output."""
-    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "OPENAI_API_KEY": key, "TR_PROVIDER_API_KEY": key}
+    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "OPENAI_API_KEY": key, "TR_PROVIDER_API_KEY": key,
+                   "CANITOOLCALL_API_KEY": key}
     done = subprocess.run([str(TOOLS / program), *arguments], env=environment, capture_output=True, text=True,
                           timeout=PATIENCE, stdin=subprocess.DEVNULL)
     try:
@@ -56,12 +57,19 @@ def provider_check(url, key, upstream):
     return run("venv/bin/trustedrouter-provider-check", options, key)["checks"]
 
 
+def tool_calls(url, key, upstream):
+    options = ["probe", "--base-url", url, "--model", f"gpt-5-{upstream}", "--json", "-"]
+    outcomes = run("venv/bin/canitoolcall", options, key)["outcomes"]
+    return [{"id": outcome["scenario_id"], **outcome} for outcome in outcomes]
+
+
 ROWS = [
     ("llm-comply", "Chat Completions", comply("openai-chat", "gpt-5")),
     ("llm-comply", "Messages", comply("anthropic", "claude-sonnet-4", "-H", "anthropic-version:2023-06-01")),
     ("llm-comply", "Responses", comply("open-responses", "gpt-5")),
     ("compatcanary", "Chat Completions, Responses", canary),
     ("trustedrouter-provider-check", "Chat Completions", provider_check),
+    ("canitoolcall", "Chat Completions", tool_calls),
 ]
 
 
@@ -73,13 +81,14 @@ def version(package):
 
 def main():
     passed, failed, skipped, rows = 0, 0, 0, []
-    started = gateway.Gateway(HERE / "config.toml")
+    started, model = gateway.Gateway(HERE / "config.toml"), chain.Chain()
     try:
         for tool, form, checks in ROWS:
+            tested = model if checks is tool_calls else started
             cells = []
             for upstream in UPSTREAMS:
                 counts = {"pass": 0, "fail": 0, "skip": 0}
-                for check in checks(f"http://{started.gateway}/v1", started.key, upstream):
+                for check in checks(f"http://{tested.gateway}/v1", tested.key, upstream):
                     if check["id"] in EXCEPTIONS:
                         continue
                     # A warning is not about the format.
@@ -91,16 +100,12 @@ def main():
                 passed, failed, skipped = passed + counts["pass"], failed + counts["fail"], skipped + counts["skip"]
             rows.append([f"{tool} {version(tool)}", form, *cells])
     finally:
-        codes = started.stop()
-    if codes != [0, 0]:
+        codes = started.stop() + model.stop()
+    if any(codes):
         print(f"FAIL: exit codes {codes}")
         failed += 1
     head = ["tool", "client format", *(f"{upstream} upstream" for upstream in UPSTREAMS)]
-    text = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
-    print(text)
-    if PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0] != text:
-        print(f"FAIL: the table in {PAGE.relative_to(ROOT)} differs from the one above")
-        failed += 1
+    failed += page.differs("tools", page.table(head, rows))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
