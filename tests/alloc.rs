@@ -221,6 +221,37 @@ fn tiny_items() -> Vec<(Shape, &'static str, String)> {
             ))),
         ),
         (
+            "parts of a document",
+            message(said(format!(
+                "{{\"role\":\"user\",\"content\":[{{\"type\":\"document\",\"source\":\
+                 {{\"type\":\"content\",\"content\":[{}]}}}}]}}",
+                list(parts / 2 - 2, &|_| "{\"text\":\"a\"}".to_string())
+            ))),
+        ),
+        (
+            "documents",
+            message(said(format!(
+                "{{\"role\":\"user\",\"content\":[{}]}}",
+                list(parts / 3, &|_| {
+                    "{\"type\":\"document\",\"title\":\"a\",\"context\":\"b\",\
+                     \"source\":{\"type\":\"text\",\"data\":\"c\"}}"
+                        .to_string()
+                })
+            ))),
+        ),
+        (
+            "documents in a result",
+            message(said(format!(
+                "{{\"role\":\"user\",\"content\":[{{\"type\":\"tool_result\",\"tool_use_id\":\"c\",\
+                 \"content\":[{}]}}]}}",
+                list(parts / 7, &|_| {
+                    "{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":[{\"text\":\"a\"},\
+                     {\"text\":\"b\"}]}}"
+                        .to_string()
+                })
+            ))),
+        ),
+        (
             "tools",
             response(format!(
                 "\"input\":\"a\",\"tools\":[{}]",

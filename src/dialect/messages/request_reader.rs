@@ -106,6 +106,9 @@ fn result<'a>(block: Raw<'a>, path: impl Fn() -> String) -> Result<Returned<'a>,
     let mut content: Vec<Block<'a>> = given.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
     for (at, inner) in given.items().enumerate() {
         let path = || format!("{}.content[{at}]", path());
+        if inner.kind() != ValueKind::Object {
+            return refuse(path(), "an object");
+        }
         match inner.get("type").unwrap_or(Raw::NULL) {
             kind if kind.is("search_result") => content.push(Block::Text(search_result(inner))),
             kind if kind.is("image") => content.push(Block::Media(messages_image(inner, &path())?)),
