@@ -15,7 +15,7 @@ use crate::dialect::format::with_format;
 use crate::dialect::messages::unsigned::Unsigned;
 use crate::dialect::responses::input::{Input, NO_PROMPTS, NOT_STORED};
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, has_escape, string_end, unescape};
-use crate::wire::{ModelEndpoint, Operation, Shape, Span};
+use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape, Span};
 use read::Reading;
 use std::num::NonZeroU64;
 
@@ -138,6 +138,8 @@ pub(super) struct Checks {
     /// State of a pass-through request: the required members seen, as bits, and the kind of the current list.
     found: u8,
     texts: ItemKind,
+    /// The last member of the current part is an image.
+    in_image: bool,
     /// Tokens of a query that is read with each document, or of a suffix that is read with each prompt.
     query: u32,
 }
@@ -181,6 +183,7 @@ impl Checks {
             has_no_items: false,
             found: 0,
             texts: ItemKind::Unknown,
+            in_image: false,
             query: 0,
         }
     }
@@ -211,6 +214,7 @@ impl Checks {
             has_no_items,
             found,
             texts,
+            in_image,
             query,
         } = self;
         fields.reset();
@@ -220,8 +224,8 @@ impl Checks {
         (*object, *value_start, *value_token, *items) = (None, 0, Token::Null, 0);
         (*message, *block, *reading) = (NO_MESSAGE, NO_BLOCK, Reading::default());
         (*unsigned, *input) = (Unsigned::default(), Input::default());
-        (*plain_max, *has_messages, *has_no_items, *found, *texts, *query) =
-            (None, false, false, 0, ItemKind::Unknown, 0);
+        (*plain_max, *has_messages, *has_no_items, *found, *texts, *in_image, *query) =
+            (None, false, false, 0, ItemKind::Unknown, false, 0);
     }
 
     #[cold]
@@ -537,6 +541,7 @@ impl Visitor for Checks {
                 let is_prompt = match self.name {
                     Name::System => true,
                     Name::Input if self.endpoint.is_passthrough() => true,
+                    Name::Instructions if self.endpoint.as_passthrough() == Some(Passthrough::Speech) => true,
                     Name::Input | Name::Instructions => self.endpoint.shape == Shape::Responses,
                     Name::Query | Name::Prompt | Name::Suffix => self.endpoint.is_passthrough(),
                     _ => false,

@@ -527,6 +527,31 @@ fn marks_and_names_read_by_a_model_are_counted() {
 }
 
 #[test]
+fn all_text_of_relayed_requests_is_counted() {
+    use crate::wire::Passthrough;
+    let text = "heron ".repeat(1000);
+    for (of, body, is_text) in [
+        (Passthrough::Moderations, r#"{"input":["data:TEXT"]}"#, true),
+        (Passthrough::Moderations, r#"{"input":["data:image/png;base64,TEXT"]}"#, true),
+        (Passthrough::Moderations, r#"{"input":[{"type":"text","text":"data:image/TEXT"}]}"#, true),
+        (Passthrough::Moderations, r#"{"input":[{"type":"image_url","image_url":{"url":"data:TEXT"}}]}"#, true),
+        (Passthrough::Moderations, r#"{"input":[{"image_url":{}},["data:image/TEXT"]]}"#, true),
+        (Passthrough::Moderations, r#"{"input":[{"image_url":{"url":""},"text":"data:image/TEXT"}]}"#, true),
+        (Passthrough::Moderations, r#"{"input":[{"image_url":{"url":"data:image/png;base64,TEXT"}}]}"#, false),
+        (Passthrough::Moderations, r#"{"input":[{"image\u005furl":"data:image/png;base64,TEXT"}]}"#, false),
+        (Passthrough::Rerank, r#"{"query":"x","documents":[{"image_url":"data:image/TEXT"}]}"#, true),
+        (Passthrough::Speech, r#"{"input":"TEXT"}"#, true),
+        (Passthrough::Speech, r#"{"input":"x","instructions":"TEXT"}"#, true),
+        (Passthrough::Images, r#"{"prompt":"TEXT"}"#, true),
+        (Passthrough::Embeddings, r#"{"input":["TEXT"]}"#, true),
+        (Passthrough::Completions, r#"{"prompt":"x","suffix":"TEXT"}"#, true),
+    ] {
+        let tokens = prompt(ModelEndpoint::passthrough(of), &body.replace("TEXT", &text));
+        assert_eq!(tokens >= 750, is_text, "{tokens}: {body}");
+    }
+}
+
+#[test]
 fn rewritten_members_are_bounded() {
     let long = "x".repeat(64 * 1024);
     let said = refused(chat(&format!(r#""stream_options":{{"a":"{long}"}},"#)));
@@ -549,6 +574,18 @@ fn items_that_a_translation_builds_are_counted() {
         {"type":"tool_result","tool_use_id":"c","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]}],
         "tools":[{"name":"f"},{"name":"g"}],"stop_sequences":["x"]}"#;
     assert_eq!(counts(ModelEndpoint::MESSAGES, message), [2, 3, 2]);
+    let document = r#"{"type":"document","title":"t","context":"c","source":{"type":"content","content":[
+        {"text":"a"},{"text":"b"},{"text":"c","citations":[{"a":{}}]},{"text":"d"}]}}"#;
+    let called = r#"{"type":"tool_use","id":"c","name":"f","input":{"a":[[{"b":{}}]]}}"#;
+    let returned = format!(r#"{{"type":"tool_result","tool_use_id":"c","content":[{document},{{"type":"text"}}]}}"#);
+    for (parts, count) in [
+        (document, 1 + 2 + 4 * 2),
+        (&format!("{document},{called}"), 1 + 2 + 4 * 2 + 1),
+        (&format!("{called},{document},{returned}"), 1 + (1 + 2 + 4 * 2) + 1 + (1 + 2 + 4 * 2) + 1),
+    ] {
+        let body = of_parts(ModelEndpoint::MESSAGES, parts);
+        assert_eq!(counts(ModelEndpoint::MESSAGES, &body)[1], count, "{parts}");
+    }
     let response = r#"{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"additional_tools",
         "tools":[{"type":"namespace","name":"n","tools":[{"name":"f"}]}]}],
         "tools":[{"type":"namespace","name":"n","tools":[{"name":"f"},{"name":"g"}]},{"type":"custom","name":"h"}]}"#;

@@ -4,7 +4,7 @@ use super::super::super::passthrough::{Expected, PassthroughFormat};
 use super::super::super::tokens::{Estimator, LATER_BYTES_MAX};
 use super::super::fields::Invalid;
 use super::{Checks, ItemKind, Name, answers, whole_number};
-use crate::wire::json::{Raw, Stop, Token};
+use crate::wire::json::{Raw, Stop, Token, eq_unescaped};
 use crate::wire::{Passthrough, Span};
 use std::num::NonZeroU64;
 
@@ -58,9 +58,13 @@ impl Checks {
         if *expected == Expected::Texts {
             self.one_of_texts(buf, token, depth, span)?;
         }
+        match (token, depth) {
+            (_, 2) => self.in_image = false,
+            (Token::Key, 3) => self.in_image = *expected == Expected::Parts && eq_unescaped(span.of(buf), "image_url"),
+            _ => {}
+        }
         match token {
-            // An image.
-            Token::String if *expected == Expected::Parts && span.of(buf).starts_with(b"data:") => self.tokens.add(1),
+            Token::String if self.in_image && span.of(buf).starts_with(b"data:image/") => self.tokens.add(1),
             // A long one may have been counted while it arrived.
             Token::String | Token::Key if span.len() > LATER_BYTES_MAX => self.tokens.text(buf, span, true),
             Token::String | Token::Key => self.tokens.add(tokens_of(span.of(buf))),
