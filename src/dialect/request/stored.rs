@@ -18,7 +18,7 @@ const NO_FILE: &str = "the file itself: Tollgate stores no files";
 const NO_OBJECT: &str = "no object that is stored at the provider";
 
 /// Names of members with an object's id.
-const IDS: [&str; 2] = ["file_id", "container_id"];
+const IDS: [&str; 3] = ["file_id", "container_id", "skill_id"];
 /// Further names of objects in a tool, whose value is an id or a list of ids.
 const TOOL_IDS: [&str; 3] = ["container", "file_ids", "vector_store_ids"];
 /// Members of a tool that the client writes for the model, with names of its own choice.
@@ -31,6 +31,16 @@ const NAME_MAX: usize = 64;
 /// True if a key names an object.
 pub(in crate::dialect) fn is_id(key: &[u8]) -> bool {
     IDS.iter().any(|id| eq_unescaped(key, id))
+}
+
+/// True if a key names objects in a tool.
+pub(in crate::dialect) fn is_tool_id(key: &[u8]) -> bool {
+    is_id(key) || TOOL_IDS.iter().any(|name| eq_unescaped(key, name))
+}
+
+/// True if a key names a member of a tool in which the client chooses all names.
+pub(in crate::dialect) fn is_free_in_tool(key: &[u8]) -> bool {
+    TOOL_FREE.iter().any(|name| eq_unescaped(key, name))
 }
 
 /// True if a key of a member that is passed on as it is names objects. `member`: the key of that member itself.
@@ -111,14 +121,19 @@ impl Stored {
         if depth == 3 {
             (self.member, self.has_id) = (span, eq_unescaped(key, "container"));
         }
-        let is = |name: &&str| eq_unescaped(key, name);
         match key {
             b"type" | b"function" | b"name" | b"description" | b"strict" => {}
-            _ if TOOL_FREE.iter().any(is) => self.free = depth,
-            _ if is_id(key) || TOOL_IDS.iter().any(is) => self.name = Some(span),
-            _ if depth == 4 && self.has_id && is(&"id") => self.name = Some(span),
+            _ if is_free_in_tool(key) => self.free = depth,
+            _ if is_tool_id(key) => self.name = Some(span),
+            _ if depth == 4 && self.has_id && eq_unescaped(key, "id") => self.name = Some(span),
             _ => {}
         }
+    }
+
+    /// True if a container that begins at `depth` is not in an unchecked member.
+    #[inline]
+    pub(in crate::dialect) fn is_read(&self, depth: usize) -> bool {
+        depth < usize::from(self.free)
     }
 
     /// True if the name is that of the member itself.

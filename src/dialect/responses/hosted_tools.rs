@@ -9,6 +9,7 @@ use crate::base::order;
 use crate::dialect::capabilities::Capabilities;
 use crate::dialect::chat::signature;
 use crate::dialect::messages::unsigned;
+use crate::dialect::request::stored::{is_free_in_tool, is_tool_id};
 use crate::dialect::request::{Fields, Invalid, Leave, Name};
 use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::{ModelEndpoint, Shape, Span};
@@ -18,8 +19,6 @@ use std::borrow::Cow;
 const AT_CLIENT: [&str; 5] = ["function", "custom", "namespace", "local_shell", "apply_patch"];
 /// Kinds that the client runs if the tool says so.
 const AT_EITHER: [&str; 2] = ["shell", "tool_search"];
-/// Members that name objects stored at the provider.
-const STORED: [&str; 5] = ["container", "container_id", "file_id", "file_ids", "vector_store_ids"];
 /// Maximum number of cuts for omitted tools in one request.
 const CUTS_MAX: usize = 256;
 /// Message for a request whose tools are all omitted.
@@ -207,10 +206,22 @@ fn is_local(shell: Raw<'_>) -> bool {
 
 /// True if a tool uses an object that some request has stored at the provider: it could be another key's.
 fn names_stored(tool: Raw<'_>) -> bool {
-    let names = |(key, value): (&[u8], Raw<'_>)| {
-        let is = |name: &&str| eq_unescaped(key, name);
-        let any = value.string().is_some() || value.items().next().is_some();
-        any && STORED.iter().any(is)
-    };
-    tool.members().any(names) || tool.members().any(|(_, inner)| inner.members().any(names))
+    without_stored(tool.bytes(), b"", false).is_none()
+}
+
+/// Length of the value at the front of `bytes`; `None` if such an object is in it. `member`: the key of its member.
+/// `is_id`: the strings in it are ids.
+fn without_stored(bytes: &[u8], member: &[u8], is_id: bool) -> Option<usize> {
+    match bytes.first() {
+        Some(b'"') if is_id => None,
+        Some(b'[') => Raw::walk(bytes, &mut |_, item| without_stored(item, member, is_id)),
+        Some(b'{') => Raw::walk(bytes, &mut |key, value| {
+            if is_free_in_tool(key) {
+                return Some(Raw::first(value).bytes().len());
+            }
+            let is_own = eq_unescaped(key, "id") && eq_unescaped(member, "container");
+            without_stored(value, key, is_own || is_tool_id(key))
+        }),
+        _ => Some(Raw::first(bytes).bytes().len()),
+    }
 }

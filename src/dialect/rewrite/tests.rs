@@ -503,6 +503,11 @@ fn hosted_tool_is_passed_on_if_configured_and_without_stored_objects() {
         (r#"{"type":"shell","environment":{"type":"container_auto"}}"#, true),
         (r#"{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_other"}}"#, false),
         (r#"{"type":"file_search","vector_store_ids":["vs_other"]}"#, false),
+        (r#"{"type":"shell","environment":{"skills":[{"type":"inline","name":"a"}]}}"#, true),
+        (r#"{"type":"shell","environment":{"skills":[{"type":"skill_reference","skill_id":"skill_other"}]}}"#, false),
+        (r#"{"type":"shell","environment":{"a":[[{"file\u005fids":[["file-other"]]}]]}}"#, false),
+        (r#"{"type":"code_interpreter","container":{"id":"cntr_other"}}"#, false),
+        (r#"{"type":"web_search","parameters":{"file_id":"a"},"id":"b"}"#, true),
         (r#"{"type":"web_search_preview"}"#, false),
     ] {
         let body = format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]");

@@ -170,9 +170,9 @@ pub struct Provider {
     pub unknown_fields: UnknownFields,
     /// The provider understands a request for usage in a stream.
     pub stream_usage: bool,
-    /// Requests may name objects in the provider's account by their ids: files, containers, recordings, voices, vector
-    /// stores. All keys share this account, so a key that knows an id can use the object of another key. If false, such
-    /// a request gets 400, or goes to another target that permits it.
+    /// Requests may name objects in the provider's account by their ids: files, containers, skills, recordings, voices,
+    /// vector stores. All keys share this account, so a key that knows an id can use the object of another key. If
+    /// false, such a request gets 400, or goes to another target that permits it.
     pub stored_objects: bool,
     /// Imports the provider's list of models, and adds the models that are not configured to the catalog. `{}` uses the
     /// defaults of the keys below. Value: a table. Default: off.
