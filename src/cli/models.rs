@@ -151,7 +151,7 @@ fn table(catalog: &Catalog) -> String {
     for model in catalog.models() {
         let prices = match (model.discovered, model.priced) {
             (true, _) => ["discovered".to_string(), "-".to_string()],
-            _ if model.priced && !model.has_token_prices() => ["-".to_string(), "-".to_string()],
+            _ if model.priced && !model.has_token_prices => ["-".to_string(), "-".to_string()],
             (_, false) => ["none".to_string(), "none".to_string()],
             _ => [tiered(&model.prices, |prices| prices.input), tiered(&model.prices, |prices| prices.output)],
         };

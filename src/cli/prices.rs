@@ -174,8 +174,11 @@ impl PriceList<'_> {
             PriceList::LiteLlm(list) => {
                 let name = known.map_or(&*provider.name, |known| known.1);
                 let full = format!("{name}/{upstream}");
-                let of_provider =
-                    |entry: &&Value| entry["litellm_provider"].as_str().is_some_and(|other| other.starts_with(name));
+                // LiteLLM divides some providers, such as `vertex_ai-language-models`.
+                let fits = |rest: &str| rest.is_empty() || (known.is_some() && rest.starts_with(['_', '-']));
+                let of_provider = |entry: &&Value| {
+                    entry["litellm_provider"].as_str().and_then(|other| other.strip_prefix(name)).is_some_and(fits)
+                };
                 let plain = || Some((upstream.to_owned(), list.get(upstream).filter(of_provider)?));
                 let (key, entry) = list.get(&full).map(|entry| (full, entry)).or_else(plain)?;
                 Some((key, NAMES.map(|(name, _)| litellm_price(entry, name))))
@@ -231,7 +234,7 @@ fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
     let of_keys = KEYS.iter().zip(listed).enumerate();
     let differ = of_keys.filter_map(|(at, (&(key, of), listed))| {
         let mut listed = listed?;
-        let configured: Tiered = if model.has_token_prices() {
+        let configured: Tiered = if model.has_token_prices {
             let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
             std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
         } else {
@@ -380,6 +383,7 @@ mod tests {
             "cache_creation_input_token_cost_above_1hr": 6e-06},
         "gemini/gemini-2.5-pro": {"litellm_provider": "gemini", "input_cost_per_token": 1.25e-06,
             "output_cost_per_token": 1e-05},
+        "divided": {"litellm_provider": "vertex_ai-language-models", "input_cost_per_token": 1e-06},
         "no-price": {"litellm_provider": "openai", "mode": "moderation"}
     }"#;
 
@@ -450,6 +454,28 @@ mod tests {
             let second = second.map(str::to_owned).to_vec();
             let expected = [("a", Some(first.to_vec())), ("b", Some(second)), ("c", None)];
             assert_eq!(compared(&config, list), expected.map(|(id, all)| (id.to_owned(), all)));
+        }
+        let list: Value = serde_json::from_str(LITELLM).unwrap();
+        let list = PriceList::of(&list).unwrap();
+        for (provider, host, model, is_listed) in [
+            ("openai", "127.0.0.1", "gpt-5.5", true),
+            ("open", "127.0.0.1", "gpt-5.5", false),
+            ("x", "api.openai.com", "gpt-5.5", true),
+            ("x", "eu-aiplatform.googleapis.com", "divided", true),
+            ("vertex_ai", "127.0.0.1", "divided", false),
+            ("x", "api.openai.com", "divided", false),
+        ] {
+            let text = CONFIG.replace("\"local\"", &format!("\"{provider}\"")).replace("127.0.0.1:9", host);
+            let text = text.replacen("name = \"openai\"", "name = \"first\"", 1);
+            let text = text.replacen("provider = \"openai\"", "provider = \"first\"", 1);
+            let text = text.replacen(
+                &format!("provider = \"{provider}\", model = \"gpt-5.5\""),
+                &format!("provider = \"{provider}\", model = \"{model}\""),
+                1,
+            );
+            let config = parsed(&text.replace("http://", "https://"));
+            let found = list.entry(&config, &config.catalog.models()[2]).is_some();
+            assert_eq!(found, is_listed, "{provider} at {host}: {model}");
         }
         assert!(PriceList::of(&serde_json::json!({"a": 1})).is_none());
         assert!(PriceList::of(&serde_json::json!([])).is_none());

@@ -163,6 +163,8 @@ pub struct Model {
     pub context_text: String,
     /// Prices.
     pub prices: ModelPrices,
+    /// True if it has prices for tokens, even if they are 0.
+    pub has_token_prices: bool,
     /// Prices of pass-through requests that are not for tokens.
     pub units: UnitPrices,
     /// True if each of its endpoints has a price: prices of input and output are written, even if they are 0; without
@@ -243,11 +245,6 @@ impl Model {
     #[inline]
     pub fn edits_requests(&self) -> bool {
         !(self.drop_params.is_empty() && self.set_params.is_empty() && self.default_params.is_empty())
-    }
-
-    /// True if it has prices for tokens, even if they are 0.
-    pub fn has_token_prices(&self) -> bool {
-        self.priced && (self.units.is_empty() || self.prices != ModelPrices::default())
     }
 
     /// Largest number of tokens that a prompt reserves: the largest context size and a quarter more, since an estimate

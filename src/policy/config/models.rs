@@ -126,7 +126,7 @@ fn read_one(
     let client_credential = takes_clients(reader, s, &targets, providers);
     let (serves, passthrough_targets) = read_serves(reader, s, &targets, providers);
     let units = prices::read_units(reader, s);
-    let (prices, priced, unused_prices) = prices::read(reader, s, &serves, &units, client_credential);
+    let (token_prices, priced, unused_prices) = prices::read(reader, s, &serves, &units, client_credential);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     let contexts = || targets.iter().map(|target| target.context);
@@ -140,7 +140,8 @@ fn read_one(
         largest: contexts().fold(context, u64::max),
         narrow: contexts().min().filter(|least| contexts().any(|one| one > *least)).map_or(u64::MAX, with_quarter),
         context_text: context_text(context),
-        prices,
+        has_token_prices: priced && (units.is_empty() || token_prices.is_some()),
+        prices: token_prices.unwrap_or_default(),
         units,
         priced,
         unused_prices,

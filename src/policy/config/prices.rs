@@ -37,7 +37,7 @@ pub(super) fn read(
     serves: &[ModelEndpoint],
     units: &UnitPrices,
     is_free: bool,
-) -> (ModelPrices, bool, Vec<WrittenPrices>) {
+) -> (Option<ModelPrices>, bool, Vec<WrittenPrices>) {
     let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
     // A model without completion tokens needs no output price.
     let is_billed = |passthrough: Passthrough| passthrough.generates() || passthrough.is_media();
@@ -53,7 +53,7 @@ pub(super) fn read(
         }
         let unused = if is_priced { read.map(Option::unwrap_or_default).into() } else { Vec::new() };
         let is_covered = !serves.is_empty() && serves.iter().all(|served| units.cover(*served));
-        return (ModelPrices::default(), !is_priced && (is_free || is_covered), unused);
+        return (None, !is_priced && (is_free || is_covered), unused);
     }
     let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
     order::by_key(&mut thresholds, |above| (*above, 0));
@@ -61,7 +61,7 @@ pub(super) fn read(
     let tiers = thresholds.into_iter().map(|above| PriceTier { above, prices: prices_at(&read, above) });
     let mut tiers: Vec<PriceTier> = tiers.collect();
     let base = tiers.remove(0).prices;
-    (ModelPrices { base, tiers: tiers.into() }, true, Vec::new())
+    (Some(ModelPrices { base, tiers: tiers.into() }), true, Vec::new())
 }
 
 /// Prices of the tier that begins at `above`: of each key the highest tier up to there.

@@ -178,7 +178,7 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     for (key, of) in prices::KEYS {
         let base = price_text(of(&model.prices.base));
         // A written 0 is a price.
-        match (model.has_token_prices(), &*model.prices.tiers) {
+        match (model.has_token_prices, &*model.prices.tiers) {
             (false, _) => page.line(format_args!("# {key}: none")),
             (true, []) => page.key(key, base),
             (true, tiers) => {
@@ -229,6 +229,7 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     page.key("set_params", inline(&model.set_params));
     page.key("default_params", inline(&model.default_params));
     page.key("capabilities", format_args!("{{ {} }}", members(Capabilities::ROWS, &model.capabilities)));
+    page.strings("hosted_tools", &model.hosted_tools);
 }
 
 /// Members of requests as a table on one line.

@@ -1060,6 +1060,24 @@ fn the_effective_configuration_parses_to_the_same_and_shows_no_secret() {
 }
 
 #[test]
+fn the_effective_configuration_has_every_key_of_a_model() {
+    let free = "input_price = 0\noutput_price = 0\nprice_per_image = 1\nhosted_tools = [\"a\"]\n";
+    let config = parse(&format!("default_model = \"m\"\n{PROVIDER}{MODEL}{free}")).unwrap();
+    let printed = effective(&config);
+    let page = include_str!("../../docs/configuration/models.md");
+    let keys = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
+    for key in keys.filter(|key| !key.contains('.')) {
+        let has = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));
+        let is_none = |line: &str| line.starts_with(&format!("# {key}: "));
+        assert!(printed.lines().any(|line| has(line) || is_none(line)), "{key}: {printed}");
+    }
+    for line in ["input_price = 0.00", "output_price = 0.00", "hosted_tools = [\"a\"]"] {
+        assert!(printed.lines().any(|own| own == line), "{line}: {printed}");
+    }
+    assert_eq!(parse(&printed).unwrap().catalog.models()[0].hosted_tools, ["a"]);
+}
+
+#[test]
 fn prices_may_have_tiers_by_prompt_length() {
     let text = "input_price = { \"272000\" = 2, \"0\" = 1 }\noutput_price = { \"0\" = 10, \"200K\" = 15 }\n\
                 cache_read_price = 0.1\n";
