@@ -193,7 +193,6 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         }
         (State::Translating(translating), ExchangeEvent::Due(flow)) => translating.due(job, flow, call),
         (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, call.cx),
-        // The bounded requests that share a limit with this one are counted now.
         (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
             NextStep::Reserve { draft, others_counted: true }
         }
@@ -211,7 +210,9 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
         (State::Attempting(attempting), ExchangeEvent::Failed { kind, reused }) => {
             attempting.failed(job, Fault::from(kind), reused, call)
         }
-        (state, event @ ExchangeEvent::Due(_)) if state.is_form_late(job, call.cx.now.mono) => {
+        (state @ (State::Attempting(_) | State::Answering(_)), event @ ExchangeEvent::Due(_))
+            if state.is_form_late(job, call.cx.now.mono) =>
+        {
             form_event(state, job, event, call)
         }
         (State::Attempting(attempting), ExchangeEvent::Due(flow)) => attempting.due(job, flow, call),

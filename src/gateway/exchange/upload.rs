@@ -53,8 +53,7 @@ impl State {
     /// True if `request_timeout` has passed, and its client has not sent all of the form: its provider is not to blame.
     pub(super) fn is_form_late(&self, job: &RequestJob, now: Mono) -> bool {
         let is_late = job.admitted.as_ref().is_some_and(|admitted| admitted.until <= now);
-        let is_sent = matches!(self, State::Attempting(_) | State::Answering(_));
-        let upload = self.draft().filter(|_| is_late && is_sent && job.request.read == Mono::NEVER);
+        let upload = self.draft().filter(|_| is_late && job.request.read == Mono::NEVER);
         upload.and_then(|draft| draft.upload.as_ref()).is_some_and(|upload| upload.awaits_client())
     }
 

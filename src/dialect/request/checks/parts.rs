@@ -224,7 +224,9 @@ impl Checks {
             // Inside the result of a tool.
             (6, Token::ObjectOpen) => self.fields.inner.add(1, 0),
             // A document's source, whose title and context become blocks too, or one of its items.
-            (5.., Token::ObjectOpen) if self.endpoint.shape == Shape::Messages && self.message.stored.is_read(depth) => {
+            (5.., Token::ObjectOpen)
+                if self.endpoint.shape == Shape::Messages && self.message.stored.is_read(depth) =>
+            {
                 self.fields.inner.add(2, 0);
             }
             (5, Token::String) if self.message.member == MessageMember::Content => {
