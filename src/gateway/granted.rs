@@ -19,7 +19,7 @@ impl Cx {
     /// Takes the grant that came with an answer of the ledger.
     pub(crate) fn granted(&mut self, key: KeyIx, answer: &AskAnswer) {
         if let Some(grant) = answer.grant {
-            let replaced = self.accounts.grants.put(key, &answer.ask.lease, grant);
+            let replaced = self.accounts.grants.put(key, &answer.ask, grant);
             self.give_back_grants(replaced);
         }
     }
@@ -45,7 +45,7 @@ impl Cx {
 
     /// Returns all grants: the limits may have changed, or the ledger is another one.
     pub(crate) fn forget_grants(&mut self) {
-        let numbers = self.accounts.grants.give_up(|_| true);
+        let numbers = self.accounts.grants.all_limits_changed();
         self.give_back_grants(numbers);
     }
 

@@ -13,13 +13,15 @@
 //! 4. The next commit reports each use, as a reservation of the host; the usage record releases it, as always.
 //! 5. If only granted quota is left, the ledger revokes the grant by one message. Hosts give back the unused part, and
 //!    the host that asked waits for that, 250 ms at most.
-//! 6. A grant expires by a monotonic clock, measured from before the question and read at each admission: a process
+//! 6. Limits that change make the grants by earlier limits void: those that the host holds, and those that are on their
+//!    way to it. Both are given back.
+//! 7. A grant expires by a monotonic clock, measured from before the question and read at each admission: a process
 //!    that was stopped has none left. Concurrency slots are never granted: each request asks for one.
 
 use crate::base::limits::GRANT_BUSY;
 use crate::base::paged::Sparse;
 use crate::base::time::{Mono, Unix};
-use crate::policy::ask::{Grant, Wish};
+use crate::policy::ask::{Ask, Grant, Wish};
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{Amount, Lease, Payer};
 
@@ -27,6 +29,8 @@ use crate::policy::meter::{Amount, Lease, Payer};
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     by_key: Sparse<OfKey>,
+    /// Number of changes that may concern the limits of all keys.
+    changes: u64,
     /// See [`crate::gateway::Start::watch`].
     pub(crate) watch: Option<fn() -> Mono>,
 }
@@ -38,6 +42,8 @@ struct OfKey {
     held: Option<Box<UnusedGrant>>,
     /// Number of the last grant that was returned: additions to it, or to an earlier one, are void.
     over: u64,
+    /// Number of changes of this key's limits.
+    changes: u64,
 }
 
 /// Unused part of a grant.
@@ -88,17 +94,23 @@ impl Grants {
     /// Size of the grant to request together with an admission of `key`: none unless the key is busy.
     pub(crate) fn wish(&mut self, key: KeyIx, part: u32) -> Wish {
         let Some(watch) = self.watch else { return Wish::default() };
-        let (now, of) = (watch(), self.of(key));
+        let (now, changes, of) = (watch(), self.changes, self.of(key));
         let is_busy = of.asked.replace(now).is_some_and(|asked| asked.after(GRANT_BUSY) > now);
         let number = of.held.as_ref().map_or(0, |held| held.grant.number);
-        Wish { part: if is_busy { part } else { 0 }, number, ..Wish::default() }
+        let epoch = changes + of.changes;
+        Wish { part: if is_busy { part } else { 0 }, number, epoch, ..Wish::default() }
     }
 
-    /// Adds a grant of the ledger; returns the number of the grant that it replaces.
-    pub(crate) fn put(&mut self, key: KeyIx, lease: &Lease, more: Grant) -> Option<u64> {
-        let of = self.of(key);
+    /// Adds a grant that came with the answer to `ask`. Returns the number of the grant to give back: the one that it
+    /// replaces, or this one if the limits have changed since the question.
+    pub(crate) fn put(&mut self, key: KeyIx, ask: &Ask, more: Grant) -> Option<u64> {
+        let (changes, of) = (self.changes, self.of(key));
         if more.number <= of.over {
             return None;
+        }
+        if ask.wish.epoch != changes + of.changes {
+            of.over = more.number;
+            return Some(more.number);
         }
         match of.held.as_deref_mut().filter(|held| held.grant.number == more.number) {
             Some(UnusedGrant { grant, .. }) => {
@@ -108,7 +120,7 @@ impl Grants {
                 None
             }
             None => {
-                let held = Box::new(UnusedGrant { grant: more, lease: lease.clone(), valid: span(lease) });
+                let held = Box::new(UnusedGrant { grant: more, lease: ask.lease.clone(), valid: span(&ask.lease) });
                 of.over = of.held.replace(held)?.grant.number;
                 Some(of.over)
             }
@@ -121,8 +133,68 @@ impl Grants {
         meant.collect()
     }
 
+    /// Gives up all grants, and those on their way; returns the numbers of those that were held.
+    pub(crate) fn all_limits_changed(&mut self) -> Vec<u64> {
+        self.changes += 1;
+        self.give_up(|_| true)
+    }
+
+    /// Gives up the grant of `key`, and one on its way; returns the number of the one that was held.
+    pub(crate) fn limits_changed(&mut self, key: KeyIx) -> Option<u64> {
+        let of = self.by_key.get_mut(key.0 as usize)?;
+        of.changes += 1;
+        of.give_up(&|_| true)
+    }
+
     /// Gives up the grant of `key`; returns its number.
     pub(crate) fn give_up_of(&mut self, key: KeyIx) -> Option<u64> {
         self.by_key.get_mut(key.0 as usize)?.give_up(&|_| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::ask::Limits;
+    use crate::policy::keys::KeyId;
+
+    const KEY: KeyIx = KeyIx(0);
+
+    fn grants() -> Grants {
+        Grants { watch: Some(|| Mono(1)), ..Grants::default() }
+    }
+
+    fn grant(number: u64) -> Grant {
+        Grant { number, requests: 8, amount: Amount::default(), until: Mono(u64::MAX) }
+    }
+
+    fn ask(grants: &mut Grants) -> Ask {
+        let (key, wish) = (KeyId::parse("abcdefABCDEF").unwrap(), grants.wish(KEY, 4));
+        let (lease, limits) = (Lease::default(), Limits::default());
+        Ask { number: (0, 0), key, lease, limits, groups: Box::default(), admits: true, wish }
+    }
+
+    #[test]
+    fn grant_by_earlier_limits_is_given_back() {
+        let changes: [fn(&mut Grants); 2] =
+            [|grants| _ = grants.all_limits_changed(), |grants| _ = grants.limits_changed(KEY)];
+        for change in changes {
+            let mut grants = grants();
+            let before = ask(&mut grants);
+            change(&mut grants);
+            assert_eq!(grants.put(KEY, &before, grant(1)), Some(1));
+            assert_eq!(grants.put(KEY, &before, grant(1)), None, "given back once");
+            let after = ask(&mut grants);
+            assert_eq!((grants.put(KEY, &after, grant(2)), grants.give_up_of(KEY)), (None, Some(2)));
+        }
+    }
+
+    #[test]
+    fn revoked_grant_leaves_the_limits_as_they_are() {
+        let mut grants = grants();
+        let before = ask(&mut grants);
+        assert_eq!(grants.put(KEY, &before, grant(1)), None);
+        assert_eq!(grants.give_up_of(KEY), Some(1));
+        assert_eq!((grants.put(KEY, &before, grant(2)), grants.give_up_of(KEY)), (None, Some(2)));
     }
 }

@@ -148,7 +148,7 @@ impl Cx {
         }
         if news.is_some() {
             // Its limits may have changed.
-            let number = self.accounts.grants.give_up_of(key);
+            let number = self.accounts.grants.limits_changed(key);
             self.give_back_grants(number);
             self.rebudget(key);
         }

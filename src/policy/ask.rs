@@ -43,6 +43,8 @@ pub struct Wish {
     pub waits: bool,
     /// Moment until which it waits; 0 if it has not waited.
     pub by: Mono,
+    /// Version of the key's limits in the question. A grant by earlier limits is given back.
+    pub epoch: u64,
 }
 
 /// A grant. It has no bound for a limit that is not set.

@@ -187,7 +187,7 @@ impl Remote {
         let (mut cmd, reserved) = (self.server.script(ADMIT, &keys), ask.lease.reserved);
         cmd.arg(&speaker.host).arg(self.server.named("host:")).arg(reserved.tokens).arg(reserved.nano);
         cmd.arg(u8::from(ask.admits));
-        let Wish { part, number, requests, amount, waits, known, by: _ } = ask.wish;
+        let Wish { part, number, requests, amount, waits, known, by: _, epoch: _ } = ask.wish;
         self.server.spared.asked(number);
         let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
         cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));

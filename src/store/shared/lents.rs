@@ -60,6 +60,7 @@ impl LentGrant {
             requests,
             amount: times(used.max(reserved), requests),
             known: true,
+            epoch: self.ask.wish.epoch,
             ..Wish::default()
         }
     }
@@ -85,12 +86,11 @@ impl Lents {
                 continue;
             }
             seen.push(ask.key);
-            let (waits, by) = (ask.wish.waits, ask.wish.by);
-            let alive = self
-                .all
-                .iter()
-                .flatten()
-                .find(|lent| lent.until > now && lent.ask.key == ask.key && are_alike(&lent.ask.lease, &ask.lease));
+            let Wish { waits, by, epoch, .. } = ask.wish;
+            let alive = self.all.iter().flatten().find(|lent| {
+                let is_same = lent.ask.key == ask.key && lent.ask.wish.epoch == epoch;
+                lent.until > now && is_same && are_alike(&lent.ask.lease, &ask.lease)
+            });
             let wish = match alive {
                 Some(lent) => lent.wish(ask.wish.part, ask.lease.reserved, now),
                 None => {
@@ -100,7 +100,7 @@ impl Lents {
                     Wish { part, number, requests, amount: times(ask.lease.reserved, requests), ..Wish::default() }
                 }
             };
-            ask.wish = Wish { waits, by, ..wish };
+            ask.wish = Wish { waits, by, epoch, ..wish };
         }
     }
 
@@ -174,5 +174,41 @@ impl Lents {
     /// Removes and returns all running grants.
     pub(super) fn take(&mut self) -> Vec<u64> {
         self.all.drain(..).flatten().map(|lent| lent.number()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::ask::{Grant, Limits, Ruling};
+    use crate::policy::keys::KeyId;
+    use crate::policy::meter::SharedCounts;
+
+    fn ask(epoch: u64) -> Ask {
+        let (key, lease) = (KeyId::parse("abcdefABCDEF").unwrap(), Lease::default());
+        let wish = Wish { part: 4, epoch, ..Wish::default() };
+        Ask { number: (0, 0), key, lease, limits: Limits::default(), groups: Box::default(), admits: true, wish }
+    }
+
+    #[test]
+    fn grant_is_enlarged_only_by_the_limits_of_its_question() {
+        let (mut lents, now) = (Lents::default(), Mono(1));
+        let mut wish = |lents: &mut Lents, epoch| {
+            let mut asks = [ask(epoch)];
+            lents.wish(&mut asks, now);
+            let [ask] = asks;
+            assert_eq!(ask.wish.epoch, epoch);
+            ask
+        };
+        let first = wish(&mut lents, 1);
+        let grant = Grant { number: first.wish.number, requests: 8, amount: Amount::default(), until: Mono(0) };
+        let counts = SharedCounts::default();
+        let answer =
+            AskAnswer { ask: first, ruling: Ruling::Admitted, counts, groups: Box::default(), grant: Some(grant) };
+        lents.answered(&answer, Mono(u64::MAX), now);
+        assert_eq!(wish(&mut lents, 1).wish.number, grant.number);
+        assert!(wish(&mut lents, 1).wish.known);
+        let later = wish(&mut lents, 2).wish;
+        assert!(later.number > grant.number && !later.known);
     }
 }
