@@ -360,6 +360,8 @@ pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 pub const ODD_ENTRIES_MAX: usize = 1000;
 /// Entries read from a shared ledger at a time, each of at most [`ROWS_PER_SCRIPT`] rows.
 pub const ENTRIES_PER_READ: usize = 32;
+/// Usage records that are searched for what the sums do not have, the newest first.
+pub const RECENT_ROWS_MAX: usize = 100_000;
 /// Lifetime of a grant of a shared ledger, by the ledger's clock.
 pub const GRANT: Duration = Duration::from_secs(2);
 /// Time before the end of a grant when a host stops using it. Its admissions must be reported before they are granted

@@ -2,6 +2,7 @@
 
 mod parts;
 mod report;
+mod sessions;
 
 use super::args::ConfigArg;
 use super::cold_prefixes;
@@ -22,6 +23,7 @@ use clap::builder::ArgPredicate;
 pub use parts::{Breakdown, Part};
 use parts::{KeyDetails, SUMS};
 use report::{OrderedObject, Report};
+use sessions::Sessions;
 
 /// `tollgate usage`.
 #[derive(Args, Debug, Default)]
@@ -134,10 +136,10 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         }
         return print(&budgets::table(&list, args.wide, now));
     }
-    let (lines, keys) = read(args, &high, None)?;
+    let (lines, keys, sessions) = read(args, &high, None)?;
     let is_free =
         |name: &str| high.catalog.asked(name).and_then(|at| high.catalog.get(at)).is_some_and(|one| !one.priced);
-    let report = Report { parts: &args.by.0, lines: &lines, keys: &keys, is_free: &is_free };
+    let report = Report { parts: &args.by.0, lines: &lines, keys: &keys, sessions: &sessions, is_free: &is_free };
     match (args.json, args.csv) {
         (true, _) => print_json(&report.json()),
         (_, true) => print(&report.csv()),
@@ -189,14 +191,19 @@ pub(super) fn reported(
 ) -> Result<(Vec<OrderedObject>, bool), Failure> {
     check_days(args)?;
     let most = to - from;
-    let (mut lines, keys) = read(args, high, Some(Page { from, most: most.saturating_add(1) }))?;
+    let (mut lines, keys, sessions) = read(args, high, Some(Page { from, most: most.saturating_add(1) }))?;
     let more = lines.len() as u64 > most;
     lines.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-    Ok((Report { parts: &args.by.0, lines: &lines, keys: &keys, is_free: &|_| false }.json(), more))
+    let report = Report { parts: &args.by.0, lines: &lines, keys: &keys, sessions: &sessions, is_free: &|_| false };
+    Ok((report.json(), more))
 }
 
-/// Reads the lines of the report or of one page, and the details of the keys in them.
-fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<UsageLine>, KeyDetails), Failure> {
+/// Reads the lines of the report or of one page, and the details of the keys and sessions in them.
+fn read(
+    args: &UsageArgs,
+    high: &Config,
+    page: Option<Page>,
+) -> Result<(Vec<UsageLine>, KeyDetails, Sessions), Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(Default::default()) };
     let query = Query { page, ..query(args, high, &mut ledger)? };
     query.who().map_err(Failure::misused)?;
@@ -208,8 +215,12 @@ fn read(args: &UsageArgs, high: &Config, page: Option<Page>) -> Result<(Vec<Usag
             StoreError::TooManyLines => Failure::misused(error),
             error => Failure::failed(error),
         })?;
-    keys.read_names(&args.by, &lines, &mut ledger)?;
-    Ok((lines, keys))
+    let sessions = match args.by.is_by_session() {
+        true => sessions::read(&query, &lines, &mut ledger).map_err(Failure::failed)?,
+        false => Sessions::default(),
+    };
+    keys.read_names(&args.by, (&lines, &sessions), &mut ledger)?;
+    Ok((lines, keys, sessions))
 }
 
 fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold_prefixes::ConversationLine>, Failure> {
@@ -323,7 +334,8 @@ mod tests {
             query.add(&mut lines, names, &line.sums(), line.last);
         }
         let lines = query.sorted(lines).unwrap();
-        print(&Report { parts: &by.0, lines: &lines, keys: &keys, is_free: &|_| false })
+        let sessions = Sessions::default();
+        print(&Report { parts: &by.0, lines: &lines, keys: &keys, sessions: &sessions, is_free: &|_| false })
     }
 
     fn table_of(by: &str, found: Vec<UsageLine>) -> String {

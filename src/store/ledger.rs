@@ -12,6 +12,7 @@ use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::row::Row;
 
 /// An open ledger.
 pub enum Ledger {
@@ -150,5 +151,15 @@ impl Ledger {
     /// were committed.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
         each!(self, db => db.export(take))
+    }
+
+    /// Passes the newest rows to `take`, newest first, until it returns false: at most [`limits::RECENT_ROWS_MAX`].
+    pub fn recent_rows(&mut self, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
+        let mut left = limits::RECENT_ROWS_MAX;
+        let mut take = |row: Row| {
+            left -= 1;
+            take(row) && left > 0
+        };
+        each!(self, db => db.recent_rows(&mut take))
     }
 }

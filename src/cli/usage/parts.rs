@@ -1,5 +1,6 @@
 //! Properties that a usage report is broken down by, and the details of keys that it shows.
 
+use super::sessions::{SessionDetail, Sessions};
 use crate::base::limits::KEYS_PAGE;
 use crate::cli::output::Failure;
 use crate::policy::keys::{KeyId, KeyRecord, label_from};
@@ -23,6 +24,11 @@ pub enum Part {
 pub struct Breakdown(pub(super) Vec<Part>);
 
 impl Breakdown {
+    /// True for a report by session alone, whose lines have details.
+    pub(super) fn is_by_session(&self) -> bool {
+        is_by_session(&self.0)
+    }
+
     /// Properties to query from the sums, each once.
     pub(super) fn sums(&self) -> Vec<By> {
         let mut by: Vec<By> = Vec::new();
@@ -33,6 +39,11 @@ impl Breakdown {
         }
         by
     }
+}
+
+/// See [`Breakdown::is_by_session`].
+pub(super) fn is_by_session(parts: &[Part]) -> bool {
+    matches!(parts, [part] if part.by() == By::Session)
 }
 
 impl Default for Breakdown {
@@ -126,17 +137,17 @@ impl KeyDetails {
         Ok(known)
     }
 
-    /// Reads the names of the keys in these lines.
+    /// Reads the names of the keys in these lines and of their sessions.
     pub(super) fn read_names(
         &mut self,
         by: &Breakdown,
-        lines: &[UsageLine],
+        (lines, sessions): (&[UsageLine], &Sessions),
         ledger: &mut Ledger,
     ) -> Result<(), Failure> {
         let place = by.0.iter().position(|part| matches!(part, Part::Sums(By::Key, _)));
-        let Some(place) = place else { return Ok(()) };
-        let name = |line: &UsageLine| KeyId::parse(if place == 0 { &line.name } else { line.second.as_deref()? });
-        lines.iter().filter_map(name).for_each(|id| self.0.entry(id).or_default().name = Some(String::new()));
+        let id = |line: &UsageLine| KeyId::parse(if place? == 0 { &line.name } else { line.second.as_deref()? });
+        let ids = lines.iter().filter_map(id).chain(sessions.values().filter_map(SessionDetail::key));
+        ids.for_each(|id| self.0.entry(id).or_default().name = Some(String::new()));
         let ids: Vec<KeyId> = self.0.iter().filter(|(_, key)| key.name.is_some()).map(|(id, _)| *id).collect();
         for ids in ids.chunks(KEYS_PAGE.0) {
             for key in ledger.find_keys(ids).map_err(Failure::failed)? {

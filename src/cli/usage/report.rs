@@ -1,6 +1,7 @@
 //! Forms of a usage report: JSON, comma-separated values, a table.
 
-use super::parts::{KeyDetails, Part};
+use super::parts::{KeyDetails, Part, is_by_session};
+use super::sessions::{SessionDetail, Sessions};
 use crate::cli::output::{Align, Table, clean, dollars, grouped};
 use crate::store::api::{By, REST, UsageLine};
 use serde::{Serialize, Serializer};
@@ -31,7 +32,7 @@ fn with_cached_input([requests, uncached, read, write, rest @ ..]: [u64; 7]) -> 
 }
 
 /// Columns that are omitted, in this order, if the terminal is too narrow.
-const SPARE: [&str; 6] = ["CACHE WRITE", "CACHE READ", "INPUT", "OUTPUT", "KEY", "TOKENS"];
+const SPARE: [&str; 7] = ["CACHE WRITE", "CACHE READ", "INPUT", "OUTPUT", "KEY", "FIRST USE", "TOKENS"];
 
 /// An object whose members keep their order.
 pub(in crate::cli) struct OrderedObject(Vec<(String, Value)>);
@@ -47,12 +48,14 @@ pub(super) struct Report<'a> {
     pub(super) parts: &'a [Part],
     pub(super) lines: &'a [UsageLine],
     pub(super) keys: &'a KeyDetails,
+    /// Details of the sessions in the lines, in a report by session.
+    pub(super) sessions: &'a Sessions,
     /// True for a model without a price.
     pub(super) is_free: &'a dyn Fn(&str) -> bool,
 }
 
 impl Report<'_> {
-    /// Values of a line's breakdown, each with its name. A key also has its own name.
+    /// Values of a line's breakdown, each with its name. A key also has its own name, and a session details.
     fn names(&self, line: &UsageLine) -> Vec<(String, String)> {
         let values = [Some(&line.name), line.second.as_ref()];
         let mut names = Vec::new();
@@ -64,6 +67,15 @@ impl Report<'_> {
                 names.push(("key_name".to_string(), name.unwrap_or_default()));
             }
         }
+        if is_by_session(self.parts) {
+            let session = self.sessions.get(&line.name);
+            let key = session.and_then(SessionDetail::key).map_or(String::new(), |id| id.to_string());
+            let key_name = self.keys.get(&key).and_then(|key| key.name.clone()).unwrap_or_default();
+            let [client, first, last] = session.map_or(Default::default(), SessionDetail::texts);
+            let details =
+                [("key", key), ("key_name", key_name), ("client", client), ("first_use", first), ("last_use", last)];
+            names.extend(details.map(|(name, value)| (name.to_string(), value)));
+        }
         names
     }
 
@@ -73,8 +85,10 @@ impl Report<'_> {
             let names = self.names(line);
             let single = self.parts.len() == 1;
             let mut members = vec![("name".to_string(), json!(names[0].1))];
-            let more = names.into_iter().filter(|(name, _)| !single || name == "key_name");
-            members.extend(more.map(|(name, value)| (name, json!(value))));
+            let is_unknown = |value: &str| value.is_empty() && is_by_session(self.parts);
+            let member =
+                |(name, value): (String, String)| (name, if is_unknown(&value) { Value::Null } else { json!(value) });
+            members.extend(names.into_iter().skip(usize::from(single)).map(member));
             if line.name == REST || line.second.as_deref() == Some(REST) {
                 members.push(("is_rest".to_string(), json!(true)));
             }
@@ -104,7 +118,7 @@ impl Report<'_> {
         let heads: Vec<String> = self.names(&blank).into_iter().map(|(name, _)| name).collect();
         let heads: Vec<String> = heads
             .iter()
-            .map(|name| if name == "key_name" { "NAME".to_string() } else { name.to_uppercase() })
+            .map(|name| if name == "key_name" { "NAME".to_string() } else { name.to_uppercase().replace('_', " ") })
             .collect();
         let mut columns: Vec<(&str, Align)> = heads.iter().map(|name| (name.as_str(), align(name))).collect();
         let counts_heads = ["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "OUTPUT", "TOKENS", "COST $"];
@@ -114,10 +128,9 @@ impl Report<'_> {
         for line in self.lines {
             let counts = with_cached_input(counts(line));
             total.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
-            let shown = self.names(line).into_iter().map(|(name, value)| match (value.is_empty(), name.as_str()) {
-                (true, "key_name") => String::new(),
-                (true, _) => "(none)".to_string(),
-                _ => clean(&value),
+            let shown = self.names(line).into_iter().enumerate().map(|(at, (name, value))| {
+                let is_detail = name == "key_name" || (at > 0 && is_by_session(self.parts));
+                if value.is_empty() && !is_detail { "(none)".to_string() } else { clean(&value) }
             });
             let mut cells = row(shown.collect(), counts);
             let is_model = matches!(self.parts, [part] if part.by() == By::Model);
@@ -139,7 +152,7 @@ impl Report<'_> {
 
 /// Ids of keys and days are useless if they are cut.
 fn align(head: &str) -> Align {
-    if matches!(head, "KEY" | "DAY") { Align::Left } else { Align::Name }
+    if matches!(head, "KEY" | "DAY" | "FIRST USE" | "LAST USE") { Align::Left } else { Align::Name }
 }
 
 /// Formats a cell, in quotes if necessary. A spreadsheet must not take it, or the part behind a separator of another

@@ -114,15 +114,25 @@ impl Remote {
 
     /// Passes every row up to the one named `last` to `take`, in the order of their commits, until it returns false.
     fn read_rows(&mut self, last: &str, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
-        let mut from = "-".to_string();
+        self.read_entries("XRANGE", ("-", last), &mut |rows| rows.into_iter().all(&mut *take))
+    }
+
+    /// Passes the rows of each entry to `take`, until it returns false. `range`: command, with its first and last name.
+    fn read_entries(
+        &mut self,
+        range: &str,
+        (first, last): (&str, &str),
+        take: &mut dyn FnMut(Vec<Row>) -> bool,
+    ) -> Result<(), StoreError> {
+        let mut from = first.to_string();
         loop {
-            let mut cmd = redis::cmd("XRANGE");
+            let mut cmd = redis::cmd(range);
             cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ);
             let page: Value = self.server.query(&cmd)?;
             for entry in list(&page) {
                 let [id, fields] = list(entry) else { return Err(self.server.nonsense()) };
                 from = format!("({}", text(id).ok_or_else(|| self.server.nonsense())?);
-                if rows_of(list(fields)).into_iter().flatten().any(|row| !take(row)) {
+                if !take(rows_of(list(fields)).into_iter().flatten().collect()) {
                     return Ok(());
                 }
             }
@@ -130,6 +140,14 @@ impl Remote {
                 return Ok(());
             }
         }
+    }
+
+    /// Passes every row to `take`, the newest first, until it returns false.
+    pub fn recent_rows(&mut self, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
+        self.read_entries("XREVRANGE", ("+", "-"), &mut |mut rows| {
+            rows.reverse();
+            rows.into_iter().all(&mut *take)
+        })
     }
 
     /// Passes every entry to `take`; see `Ledger::export`.

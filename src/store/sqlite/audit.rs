@@ -6,6 +6,7 @@ use super::tally::{self, Tally};
 use super::value::{Fallible, int, uint};
 use super::{Sqlite, groups, moments, people};
 use crate::base::time::Unix;
+use crate::policy::row::Row;
 use rusqlite::{Connection, TransactionBehavior};
 
 const OF_FOLDED: &str = "SELECT * FROM folded";
@@ -26,6 +27,13 @@ impl Sqlite {
     /// Passes every entry to `take`, as of one moment; see [`super::super::ledger::Ledger::export`].
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
         let done = export(&mut self.connection, take);
+        done.map_err(|error| self.tell(error))
+    }
+
+    /// Passes every row to `take`, the newest first, until it returns false.
+    pub fn recent_rows(&mut self, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
+        let done =
+            groups::each(&self.connection, "ORDER BY first DESC", [], |_, rows| rows.into_iter().rev().all(&mut *take));
         done.map_err(|error| self.tell(error))
     }
 

@@ -97,6 +97,15 @@ fn users_and_sessions_are_stored_only_as_stable_hashes() {
             assert!(lines.len() == count && lines.iter().all(|line| line["requests"] == 2), "{by:?}: {lines:?}");
         }
     }
+    let found = report(&h, &["--by", "session"]);
+    let of_session = found.iter().find(|line| line["name"] == session_hash).unwrap();
+    let of = |name: &str| of_session[name].as_str().unwrap();
+    assert_eq!((of("key"), of("client")), (entries[0]["key"].as_str().unwrap(), "openai-python"));
+    let (first, last) = (of("first_use"), of("last_use"));
+    assert!(first <= last && entries[0]["admitted"].as_str().unwrap().starts_with(&first[..19]), "{of_session}");
+    assert!(entries[1]["admitted"].as_str().unwrap().starts_with(&last[..19]), "{of_session}");
+    let none = found.iter().find(|line| line["name"] == "").unwrap();
+    assert_eq!((&none["key"], &none["first_use"]), (&Value::Null, &Value::Null));
     let cold = report(&h, &["--by", "session", "--cache"]);
     let of = |name: &str| cold[0][name].clone();
     assert_eq!((cold.len(), of("name"), of("requests")), (1, entries[0]["session"].clone(), json!(2)));
