@@ -59,6 +59,13 @@ fn answer_text(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<Str
             let (mut lines, more) = usage::reported(&args, high, ask.part.bounds()).map_err(failed)?;
             part(ask, &mut lines, more)
         }
+        ("GET", ["requests"]) => {
+            let found = match ask.part.wanted("id") {
+                Some(id) => ledger::found_request(high, id).map_err(failed)?,
+                None => None,
+            };
+            Ok(format!("{}{}],\"next\":null}}", ask.part.begun, found.unwrap_or_default()))
+        }
         ("GET", ["audit"]) => {
             let ((from, _), bytes, most) = (ask.part.bounds(), ask.part.bytes, ask.part.limit);
             let mut lines = ledger::audited(high, from, most.saturating_add(1), bytes).map_err(failed)?;

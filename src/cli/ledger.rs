@@ -283,6 +283,54 @@ fn write_entry(entry: &Entry, out: &mut impl Write) -> std::io::Result<()> {
     out.write_all(&line)
 }
 
+/// The newest request whose id begins so, in the form of the log, if its usage record is one of the newest.
+pub(super) fn found_request(high: &Config, id: &str) -> Result<Option<String>, Failure> {
+    let Some(mut ledger) = store::open_existing(high)? else { return Ok(None) };
+    let mut found = None;
+    let read = ledger.recent_rows(&mut |row| {
+        let is_it = format!("req_{}", hex(&row.request)).starts_with(id);
+        found = is_it.then_some(row);
+        !is_it
+    });
+    read.map_err(Failure::failed)?;
+    let Some(row) = found else { return Ok(None) };
+    let key = ledger.find_key(&row.key).map_err(Failure::failed)?;
+    Ok(Some(logged(&row, key.map_or(String::new(), |key| key.name))))
+}
+
+/// A request in the form of the log. Its usage record does not have all that the log has.
+fn logged(row: &Row, name: String) -> String {
+    let usage = &row.usage;
+    let mut line = json!({
+        "time": window::iso(row.admitted),
+        "id": format!("req_{}", hex(&row.request)),
+        "endpoint": row.endpoint.name(),
+        "key": row.key,
+        "name": name,
+        "group": &*row.group,
+        "user": row.names.user.as_deref(),
+        "session": row.names.session.as_deref(),
+        "client": row.client.name(),
+        "model": &*row.model,
+        "target": &*row.target,
+        "attempts": row.attempts,
+        "stream": row.stream,
+        "status": row.status,
+        "input": usage.uncached_in,
+        "cache_read": usage.cache_read,
+        "cache_write": usage.cache_write,
+        "output": usage.out,
+        "source": usage.source.as_str(),
+        "us": { "total": row.micros },
+        "cost_usd": row.cost_nano as f64 / 1e9,
+    });
+    // As in the log, what is unknown is left out.
+    if let Some(members) = line.as_object_mut() {
+        members.retain(|_, value| !value.is_null() && value != "");
+    }
+    line.to_string()
+}
+
 /// Serializes a [`Row`] under the field names of an export.
 #[derive(Serialize)]
 #[serde(remote = "Row", tag = "entry", rename = "request")]

@@ -326,7 +326,9 @@ fn remark_on(
     match (&args.id, sums.taken) {
         (Some(_), 0) => {
             let since = since.replace('\n', " ");
-            return Err(Failure::failed(format!("no such request; kept: {since}; the log has older ones")));
+            return Err(Failure::failed(format!(
+                "no such request, nor in the ledger; kept: {since}; the log has older ones"
+            )));
         }
         (None, count @ 1..)
             if !args.json

@@ -257,7 +257,12 @@ fn api(
         }
         "targets" => status::targets(part, view, cx, out),
         "groups" => status::groups(part, cx, out),
-        "requests" => status::requests(&part, cx, out),
+        "requests" => {
+            if let Some(begun) = status::requests(&part, cx, out) {
+                part.begun = begun;
+                return Ok(AdminStep::Ask(part, writer));
+            }
+        }
         "requests/live" => return Ok(AdminStep::Live),
         _ => return Ok(AdminStep::Ask(part, writer)),
     }

@@ -28,6 +28,8 @@ pub struct ListPart {
     pub after_key: Option<KeyId>,
     /// Other parameters, decoded, in their order.
     pub more: Vec<(String, String)>,
+    /// Beginning of the answer, before the list, if the event loop knows it.
+    pub begun: String,
     /// Number of items examined.
     seen: u64,
 }
@@ -35,8 +37,15 @@ pub struct ListPart {
 impl ListPart {
     /// Parses a query with the parameters in `known`, each at most once; otherwise returns the error.
     pub(crate) fn of(query: &str, known: &str) -> Result<ListPart, String> {
-        let mut part =
-            ListPart { limit: LIMIT, bytes: usize::MAX, after: None, after_key: None, more: Vec::new(), seen: 0 };
+        let mut part = ListPart {
+            limit: LIMIT,
+            bytes: usize::MAX,
+            after: None,
+            after_key: None,
+            more: Vec::new(),
+            begun: String::new(),
+            seen: 0,
+        };
         let of_keys = known.ends_with(AFTER_KEY);
         let mut names: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -62,6 +71,11 @@ impl ListPart {
             }
         }
         Ok(part)
+    }
+
+    /// Value of the parameter `name`, one of [`ListPart::more`].
+    pub fn wanted(&self, name: &str) -> Option<&str> {
+        self.more.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns the beginning and end of the part, in a list that starts with its first item.

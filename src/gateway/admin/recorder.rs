@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 mod lists;
 
-pub(crate) use lists::RecordedRow;
+pub(crate) use lists::{RecordedRow, is_beginning};
 
 /// Maximum number of requests kept.
 pub(crate) const REQUESTS_MAX: usize = 1000;

@@ -5,7 +5,7 @@ use super::super::budget_news::groups_read;
 use super::first_bytes::FirstByteTimes;
 use super::minutes::Minute;
 use super::paging::{ListPart, end};
-use super::recorder::{RecordedRow, Recorder};
+use super::recorder::{RecordedRow, Recorder, is_beginning};
 use crate::base::order;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
@@ -475,13 +475,14 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
 }
 
 /// `GET /admin/v1/requests`: the last requests, newest first; only those before `after` if given, and only those with
-/// the requested `id` or `session`, which may be the name that the client uses.
-pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
+/// the requested `id` or `session`, which may be the name that the client uses. If no request with this id is recorded,
+/// returns the beginning of the answer: the ledger may have it.
+pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) -> Option<String> {
+    let start = out.len();
     cx.report.recorder.open(cx.now.unix);
     out.push(b'{');
     recorded_since(&cx.report.recorder, out);
-    let wanted = |name: &str| part.more.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-    let (id, session) = (wanted("id"), wanted("session"));
+    let (id, session) = (part.wanted("id"), part.wanted("session"));
     let hash = session.map(|name| cx.report.hash_key.session(name.as_bytes()));
     if let Some(hash) = &hash {
         text(out, "session_hash", hash);
@@ -493,6 +494,10 @@ pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     let mut rows = cx.report.recorder.rows();
     let before = part.after.unwrap_or(u64::MAX);
     rows.retain(|row| row.number() < before && id.is_none_or(|id| row.is(id)));
+    if rows.is_empty() && part.after.is_none() && session.is_none() && id.is_some_and(is_beginning) {
+        let begun = out.split_off(start);
+        return String::from_utf8(begun).ok();
+    }
     rows.retain(is_wanted);
     let mut last = None;
     let mut rows = rows.iter().take(limit.saturating_add(1)).enumerate();
@@ -506,6 +511,7 @@ pub(crate) fn requests(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
         false
     });
     end(last.filter(|_| more), out);
+    None
 }
 
 #[cfg(test)]

@@ -201,7 +201,7 @@ impl AdminListener<'_> {
         let path = text(admin::inside(head.path.of(bytes)).unwrap_or_default());
         let load = match path.as_str() {
             _ if writer.is_some() => Load::Change,
-            "usage" | "budgets" => Load::Report(caller),
+            "usage" | "budgets" | "requests" => Load::Report(caller),
             _ => Load::List(caller),
         };
         let ask = DeskAsk {

@@ -2,7 +2,7 @@
 
 use super::client::{get, post};
 use super::harness::{Harness, Setup, bearer, chat, with};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn start(server: &'static str) -> Harness {
     Harness::start(&Setup { server, ..Setup::default() })
@@ -62,6 +62,25 @@ fn request_is_found_by_the_beginning_of_its_id() {
     }
     assert_eq!(h.command(&["requests", "--id", &ids[1][4..11]]).code, 2, "too short");
     assert_eq!(rows(&h, &format!("?id={}", &ids[1][..11])).len(), 0, "too short to be the beginning of an id");
+}
+
+#[test]
+fn request_that_is_not_recorded_is_found_in_the_ledger() {
+    let h = start("");
+    let key = h.key();
+    // Successes are recorded after the first look only.
+    let ids: Vec<String> = (0..2).map(|_| h.chat(&key, &chat("x\n#sim tokens=20")).id()).collect();
+    h.ledger(2);
+    for id in [&ids[0], &ids[0][..20]] {
+        let found = rows(&h, &format!("?id={id}"));
+        let of = |name: &str| found[0][name].clone();
+        assert_eq!((found.len(), of("id"), of("status"), of("output")), (1, json!(ids[0]), json!(200), json!(20)));
+    }
+    let out = h.done(&["requests", "--id", &ids[1]]);
+    assert!(out.lines().any(|line| line == format!("{:<18}{}", "id", ids[1])), "{out}");
+    assert!(out.contains("output 20; counted by: provider"), "{out}");
+    assert_eq!(rows(&h, "?id=req_00000000000000000000000000000000").len(), 0);
+    assert_eq!(h.command(&["requests", "--id", "00000000000000000000000000000000"]).code, 1);
 }
 
 #[test]

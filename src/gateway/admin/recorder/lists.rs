@@ -37,6 +37,11 @@ pub(super) struct RecordedLine {
 /// In place of a cost, which is lower.
 pub(super) const NO_COST: u64 = u64::MAX;
 
+/// True if this is enough of an id to find a request by its beginning.
+pub(crate) fn is_beginning(id: &str) -> bool {
+    id.len() >= ID_BEGINNING
+}
+
 /// A recorded request, or several of one kind.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct RecordedRow<'a> {
@@ -55,7 +60,7 @@ impl RecordedRow<'_> {
         let before = b"\",\"id\":\"";
         let at = self.line.windows(before.len()).position(|bytes| bytes == before);
         let rest = at.map_or(&[][..], |at| &self.line[at + before.len()..]);
-        rest.strip_prefix(id.as_bytes()).is_some_and(|rest| id.len() >= ID_BEGINNING || rest.first() == Some(&b'"'))
+        rest.strip_prefix(id.as_bytes()).is_some_and(|rest| is_beginning(id) || rest.first() == Some(&b'"'))
     }
 
     /// True for a request of the session with this stored name.
