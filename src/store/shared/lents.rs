@@ -204,7 +204,7 @@ mod tests {
         let grant = Grant { number: first.wish.number, requests: 8, amount: Amount::default(), until: Mono(0) };
         let counts = SharedCounts::default();
         let answer =
-            AskAnswer { ask: first, ruling: Ruling::Admitted, counts, groups: Box::default(), grant: Some(grant) };
+            AskAnswer { ask: first, ruling: Ruling::Admitted, counts, groups: Vec::new(), grant: Some(grant) };
         lents.answered(&answer, Mono(u64::MAX), now);
         assert_eq!(wish(&mut lents, 1).wish.number, grant.number);
         assert!(wish(&mut lents, 1).wish.known);
