@@ -443,9 +443,7 @@ impl FormWriter {
                 self.dropped.push(told.into());
             }
         }
-        // The name of a member of an object is in brackets.
-        let names_object = name.split(|byte| b"[].".contains(byte)).any(stored::is_id);
-        if names_object && self.fate == PartFate::Keep && !self.stored_objects {
+        if stored::names_object_in_form(name) && self.fate == PartFate::Keep && !self.stored_objects {
             return Err(stored::refusal(format_args!("{}", stored::name_of(name)), name));
         }
         Ok(())

@@ -21,7 +21,8 @@ const ADMIN: &str = "admin";
 const CLIENTS: &str = "clients";
 const UNIT: &str = ".socket";
 /// Variables that concern this process alone: no program that it runs gets them.
-pub const PRIVATE_VARIABLES: [&str; 4] = ["LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET"];
+pub const PRIVATE_VARIABLES: [&str; 6] =
+    ["LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 /// Linux's numbers of the address family and the type of the channel's socket.
 const UNIX: i32 = 1;
 const STREAM: i32 = 1;

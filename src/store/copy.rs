@@ -121,12 +121,16 @@ fn place(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).ok().or_else(in_folder).unwrap_or_else(|| path.to_path_buf())
 }
 
+/// Hexadecimal digits in the name of a draft.
+const DRAFT_DIGITS: usize = 16;
+
 /// Removes old drafts of copies to `to`, which killed processes have left. A recent one may be in use.
 fn remove_drafts(to: &Path) {
     let is_draft = |name: OsString| -> Option<bool> {
         let name = name.as_bytes().strip_prefix(to.file_name()?.as_bytes())?.strip_prefix(b".")?;
         let name = name.strip_suffix(b"-journal").unwrap_or(name);
-        Some(name.strip_suffix(DRAFT_END.as_bytes())?.iter().all(u8::is_ascii_hexdigit))
+        let digits = name.strip_suffix(DRAFT_END.as_bytes())?;
+        Some(digits.len() == DRAFT_DIGITS && digits.iter().all(|digit| b"0123456789abcdef".contains(digit)))
     };
     let newest = unix().0.saturating_sub(limits::DRAFT_OLD.as_millis() as u64) / 1000;
     let is_old = |found: &Metadata| found.is_file() && u64::try_from(found.mtime()).is_ok_and(|at| at <= newest);

@@ -21,6 +21,8 @@ const NO_OBJECT: &str = "no object that is stored at the provider";
 const IDS: [&str; 3] = ["file_id", "container_id", "skill_id"];
 /// Further names of objects in a tool, whose value is an id or a list of ids.
 const TOOL_IDS: [&str; 3] = ["container", "file_ids", "vector_store_ids"];
+/// Letters in names of form fields with an object's id.
+const FORM_IDS: [&str; 5] = ["fileid", "containerid", "skillid", "vectorstoreid", "voiceid"];
 /// Members of a tool that the client writes for the model, with names of its own choice.
 const TOOL_FREE: [&str; 3] = ["parameters", "input_schema", "input_examples"];
 /// Members written by a model, or repeated from an earlier answer's citations.
@@ -31,6 +33,12 @@ const NAME_MAX: usize = 64;
 /// True if a key names an object.
 pub(in crate::dialect) fn is_id(key: &[u8]) -> bool {
     IDS.iter().any(|id| eq_unescaped(key, id))
+}
+
+/// True if a form field names an object. Servers spell and nest names of fields in many ways, so the letters decide.
+pub(in crate::dialect) fn names_object_in_form(name: &[u8]) -> bool {
+    let letters: Vec<u8> = name.iter().filter(|byte| byte.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect();
+    FORM_IDS.iter().any(|id| letters.windows(id.len()).any(|part| part == id.as_bytes()))
 }
 
 /// True if a key names objects in a tool.

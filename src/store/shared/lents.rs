@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn grant_is_enlarged_only_by_the_limits_of_its_question() {
         let (mut lents, now) = (Lents::default(), Mono(1));
-        let mut wish = |lents: &mut Lents, epoch| {
+        let wish = |lents: &mut Lents, epoch| {
             let mut asks = [ask(epoch)];
             lents.wish(&mut asks, now);
             let [ask] = asks;
@@ -203,8 +203,7 @@ mod tests {
         let first = wish(&mut lents, 1);
         let grant = Grant { number: first.wish.number, requests: 8, amount: Amount::default(), until: Mono(0) };
         let counts = SharedCounts::default();
-        let answer =
-            AskAnswer { ask: first, ruling: Ruling::Admitted, counts, groups: Vec::new(), grant: Some(grant) };
+        let answer = AskAnswer { ask: first, ruling: Ruling::Admitted, counts, groups: Vec::new(), grant: Some(grant) };
         lents.answered(&answer, Mono(u64::MAX), now);
         assert_eq!(wish(&mut lents, 1).wish.number, grant.number);
         assert!(wish(&mut lents, 1).wish.known);

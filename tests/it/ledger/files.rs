@@ -602,7 +602,8 @@ fn failed_backup_leaves_no_file_and_old_drafts_are_removed() {
     left.iter().for_each(|path| fs::write(path, "x").unwrap());
     h.done(&["ledger", "backup", "copy.db"]);
     assert_eq!(drafts(), left, "another process may still write these files");
-    let mut kept = ["copy.db.0123456789abcdef", "copy.db.old", "copy.db.x.draft"].map(|name| path(&h, name));
+    let odd = ["copy.db.0123456789abcdef", "copy.db.old", "copy.db.x.draft", "copy.db.20261129.draft"];
+    let mut kept = odd.map(|name| path(&h, name));
     kept.iter().for_each(|path| fs::write(path, "x").unwrap());
     for draft in drafts() {
         let file = fs::File::options().write(true).open(draft).unwrap();

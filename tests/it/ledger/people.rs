@@ -161,7 +161,7 @@ fn hostile_user_names_are_bounded_and_break_nothing() {
     assert!(entries.iter().all(|entry| entry["user"].as_str().is_none_or(|user| user.chars().count() <= 64)));
     assert_eq!(report(&h, &["--by", "user"]).iter().map(|line| line["requests"].as_u64().unwrap()).sum::<u64>(), 11);
     let csv = h.done(&["usage", "--by", "user", "--csv"]);
-    assert!(csv.starts_with("user,requests,") && csv.contains("\r\n\"', ); DROP"), "{csv}");
+    assert!(csv.starts_with("user,requests,") && csv.contains("\r\n\"'', ); DROP"), "{csv}");
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
