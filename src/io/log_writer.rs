@@ -238,11 +238,11 @@ mod tests {
         assert!(lines[1].ends_with("\"event\":\"log\",\"lines_dropped\":2}"), "{written}");
         let (page, written) = channel();
         let log = LogWriter::start(Box::new(Odd(page, 0)), limits::LOG_BYTES_MAX).unwrap();
-        log.write(b"a first line\nsecond\n".to_vec());
+        log.write(b"one long line\nsecond\n".to_vec());
         drop(log);
         let written = String::from_utf8(written.iter().flatten().collect()).unwrap();
         let lines: Vec<&str> = written.lines().collect();
-        assert_eq!((lines.len(), lines[0]), (2, "a firs"), "{written}");
+        assert_eq!((lines.len(), lines[0]), (2, "one lo"), "{written}");
         assert!(lines[1].ends_with("\"lines_dropped\":2}"), "{written}");
     }
 
