@@ -221,10 +221,14 @@ fn capture_ends_by_itself_also_after_kill_and_restart() {
     let last = h.chat(&key, &chat("three"));
     assert_eq!(last.status(), 200);
     h.log_of(&last.id());
-    let ended = told(&h, "ended");
+    let on = told(&h, "on");
     capture(&h, &key, "5s");
-    wait_for("the log of the end", || (told(&h, "ended") == ended + 1).then_some(()));
-    assert_eq!(serde_json::from_str::<Value>(&h.done(&["status", "--json"])).unwrap()["captures"], json!([]));
+    wait_for("the log of the start", || (told(&h, "on") == on + 1).then_some(()));
+    wait_for("the end in the status", || {
+        let status: Value = serde_json::from_str(&h.done(&["status", "--json"])).unwrap();
+        (status["captures"] == json!([])).then_some(())
+    });
+    wait_for("the log of the end", || (told(&h, "ended") > 0).then_some(()));
     h.gateway.stop("TERM");
     assert_eq!((lines(&h, &key, 2).len(), told(&h, "off")), (2, 0));
 }

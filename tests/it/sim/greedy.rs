@@ -4,7 +4,7 @@
 //! at any event. Every request contains its marker as the user, so that its usage record can be identified even if the
 //! client never received a byte.
 
-use super::providers::{Book, Served};
+use super::providers::Book;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
@@ -96,8 +96,12 @@ fn marker(row: &Row) -> Option<u64> {
 /// Checks that a cancelled request is charged for everything that was sent and received.
 pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Result<bool, String> {
     let Some(marker) = marker(row) else { return Ok(false) };
-    let attempts: Vec<&Served> = book.served.range((marker, 0)..(marker + 1, 0)).map(|(_, served)| served).collect();
-    let [served] = attempts[..] else { return Ok(false) };
+    let attempts: Vec<_> = book.served.range((marker, 0)..(marker + 1, 0)).collect();
+    let [((_, attempt), served)] = attempts[..] else { return Ok(false) };
+    // An attempt that failed costs only what its provider has reported.
+    if *attempt != u64::from(row.attempts) {
+        return Ok(false);
+    }
     let reported = matches!(row.usage.source, UsageSource::Provider | UsageSource::Partial);
     if reported || !served.complete || served.hostile || !matches!(row.status, 200 | 499) {
         return Ok(false);
