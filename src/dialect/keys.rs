@@ -85,6 +85,7 @@ mod table {
         Refusal = "refusal",
         Response = "response",
         Results = "results",
+        Role = "role",
         SequenceNumber = "sequence_number",
         Status = "status",
         StopReason = "stop_reason",

@@ -389,6 +389,7 @@ impl SseStream {
     }
 
     /// Bytes that [`SseStream::feed`] with `bytes` may add to the held bytes and to the output.
+    #[inline]
     pub fn growth(&self, bytes: usize) -> usize {
         let (held, storage) = (self.held.len(), self.held.capacity());
         let beside = if self.keeps_shape() { 0 } else { bytes };

@@ -161,6 +161,11 @@ impl Estimator {
         self.parts = self.parts.saturating_add(tokens.saturating_mul(PARTS));
     }
 
+    /// True if nothing was fed.
+    pub fn is_empty(&self) -> bool {
+        self.parts == 0 && self.length == 0
+    }
+
     /// Tokens counted so far, rounded up; 0 if nothing was fed.
     pub fn tokens(&self) -> u64 {
         let mut all = *self;

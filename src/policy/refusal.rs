@@ -243,10 +243,9 @@ impl Refusal {
         Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, why)
     }
 
-    /// 401: a word was presented that is no key of this gateway, whose keys have this prefix.
-    pub fn not_a_key(prefix: &str) -> Refusal {
-        let text =
-            ["this is no key of this gateway: its keys are ", prefix, "live_ and 50 letters and digits"].concat();
+    /// 401: a word was presented that is no key of this gateway.
+    pub fn not_a_key() -> Refusal {
+        let text = "this is no key of this gateway: its keys end with `live_` and 50 letters and digits";
         Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, "malformed")
     }
 

@@ -39,6 +39,8 @@ pub(in crate::dialect) struct Tap {
     usage_due: Option<bool>,
     /// Part of an answer has arrived; for a chat stream or a completion, the end of one of its choices.
     begun: bool,
+    /// The last chunk of a chat stream has a delta with more than its role and text.
+    has_more: bool,
     /// True once a finish reason is relayed: only the formal end may be missing.
     pub(in crate::dialect) finish_seen: bool,
     /// True once the event that ends the stream is relayed.
@@ -115,6 +117,7 @@ impl Tap {
             format: StreamFormat::new(endpoint),
             usage_due: show_usage.then_some(true),
             begun: false,
+            has_more: false,
             finish_seen: false,
             finished: false,
         }
@@ -464,6 +467,7 @@ impl Tap {
             self.relayed = before;
             return Err(StreamFault::of_other(data));
         }
+        self.has_more = seen.has_more;
         if seen.has_others {
             let choices = seen.value(seen.choices, data).unwrap_or(Raw::NULL).items();
             let others = choices.filter_map(|choice| choice.get("delta"));
@@ -526,7 +530,9 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
         [K::Choices, K::Item, K::Other] if token == Token::Number => seen.number = Some(whole),
         [K::Choices, K::Item, K::Delta, rest @ ..] => {
             let is_said = is_said(rest);
-            seen.has_others |= !is_said && token == Token::String;
+            let is_other = !is_said && !matches!(rest, [] | [K::Role]);
+            seen.has_others |= is_other && token == Token::String;
+            seen.has_more |= is_other && token != Token::Null;
             return is_said;
         }
         [.., K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,

@@ -87,6 +87,7 @@ impl Answering {
     }
 
     /// Releases the connection, whose response is complete.
+    #[inline]
     pub(super) fn release_complete(&mut self, out: &mut Output) {
         if let Some(provider) = self.provider.take() {
             out.release(provider, true);

@@ -24,8 +24,11 @@ impl Attempting {
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let targets = job.request.targets();
         let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0);
-        let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
-        if target.is_some_and(|target| !call.cx.upstreams.breakers.is_free(target, &choice)) {
+        let has_changed = target.is_some_and(|target| {
+            let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
+            !call.cx.upstreams.breakers.is_free(target, &choice)
+        });
+        if has_changed {
             let fresh = job.attempt.fresh();
             let full = std::mem::replace(&mut job.attempt, fresh);
             if !job.attempt.choose(&job.request, &draft, call.cx) {
@@ -56,12 +59,8 @@ impl Attempting {
             job.notes.note_begun(&job.attempt);
         }
         job.attempt.take_place(&job.request, &draft, cx);
-        if let Some(timeout) = job.target().map(|target| target.limits.request_timeout)
-            && let Some(admitted) = job.admitted.as_mut().filter(|admitted| admitted.until == Mono::NEVER)
-        {
-            // A form that is still arriving: it has a slot from now on.
-            admitted.until = cx.now.mono.after(timeout);
-        }
+        // A form that is still arriving has a slot from now on.
+        job.start_timeout(cx.now.mono);
         match job.connect(None, cx) {
             Ok((stage, by, effect)) => NextStep::Enter(State::Attempting(Attempting { draft, stage, by }), effect),
             Err(fault) => NextStep::Failed(draft, fault),

@@ -194,7 +194,7 @@ fn authenticate(
             context.access.lookups.unknown = Some(shown);
         }
         match why {
-            "malformed" => Refusal::not_a_key(prefix),
+            "malformed" => Refusal::not_a_key(),
             why => Refusal::bad_key(why),
         }
     })

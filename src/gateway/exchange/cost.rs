@@ -67,6 +67,7 @@ impl Request {
     }
 
     /// Notes how many images a request may get, or how long its audio may be.
+    #[inline]
     pub(super) fn note_units(&mut self, form: Option<&RequestForm>, fields: &Fields) {
         if self.relays_media() {
             let images = u32::try_from(fields.generated()).unwrap_or(u32::MAX);
@@ -187,7 +188,7 @@ impl RequestJob {
     }
 
     /// The charge for an answer: as reported, and an estimate of what the provider has not reported.
-    #[inline]
+    #[inline(always)] // else both usages are copied once more
     fn used(&self, observed: ObservedUsage, end: AnswerEnd) -> Usage {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };

@@ -339,6 +339,7 @@ impl State {
     /// The connection that carries the request.
     pub(crate) fn provider(&self) -> Option<ProviderId> {
         match self {
+            State::Attempting(Attempting { stage: AttemptStage::Open(provider), .. }) => Some(*provider),
             State::Attempting(attempting) => attempting.stage.providers().last(),
             state => state.answering().and_then(|answering| answering.provider),
         }

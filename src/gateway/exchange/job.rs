@@ -80,11 +80,18 @@ impl RequestJob {
     /// A stream has failed after events without content: `request_timeout` begins again for the first event of the
     /// next.
     pub(super) fn wait_again(&mut self, now: Mono) {
+        if self.request.read != Mono::NEVER {
+            self.start_timeout(now);
+        }
+    }
+
+    /// Starts `request_timeout` unless it is running.
+    pub(super) fn start_timeout(&mut self, now: Mono) {
+        if self.admitted.as_ref().is_none_or(|admitted| admitted.until != Mono::NEVER) {
+            return;
+        }
         let timeout = self.target().map(|target| target.limits.request_timeout);
-        if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout)
-            && admitted.until == Mono::NEVER
-            && self.request.read != Mono::NEVER
-        {
+        if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
             admitted.until = now.after(timeout);
         }
     }

@@ -71,7 +71,7 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
             "Shorten the conversation. Coding agents do so by themselves. Chat and responses clients get other words.",
         ),
         ("no_key", Refusal::no_key(), "Send the key."),
-        ("not_a_key", Refusal::not_a_key("tg_"), "Send a key of this gateway, not one of a provider."),
+        ("not_a_key", Refusal::not_a_key(), "Send a key of this gateway, not one of a provider."),
         ("bad_key", Refusal::bad_key(""), "Use a valid key. The log has the reason."),
         ("Missing", CredentialError::Missing.into(), "Send both headers."),
         ("GatewayKey", CredentialError::GatewayKey("authorization").into(), "Send each of the two in its header."),

@@ -10,7 +10,9 @@ impl Tap {
         let choices = || event.get("choices").into_iter().flat_map(Raw::items);
         let has_content = || match self.format {
             StreamFormat::Chat { .. } => {
-                self.begun || choices().filter_map(|choice| choice.get("delta")).any(|delta| has_more(delta, &["role"]))
+                let has_delta =
+                    || choices().filter_map(|choice| choice.get("delta")).any(|delta| has_more(delta, &["role"]));
+                self.begun || (self.has_more && has_delta())
             }
             StreamFormat::Completion { .. } => {
                 self.begun || choices().filter_map(|choice| choice.get("text")).any(says)
@@ -31,7 +33,8 @@ impl Tap {
                     || delta.is_some_and(says)
             }
         };
-        self.finish_seen || has_content()
+        // Text of the model has been counted.
+        self.finish_seen || !self.relayed.is_empty() || has_content()
     }
 }
 

@@ -79,6 +79,8 @@ pub(super) struct EventScan {
     pub(super) error: Option<Span>,
     /// A delta may have output of the model in members that are not the format's.
     pub(super) has_others: bool,
+    /// A delta has more than its role and text.
+    pub(super) has_more: bool,
     pub(super) choices: Option<Span>,
     pub(super) created: Option<Span>,
     pub(super) number: Option<Span>,

@@ -15,6 +15,7 @@ impl Breakers {
     }
 
     /// End of the cool-downs of a credential for the requests of an owner.
+    #[inline]
     pub(super) fn cools_until(&self, index: usize, owner: u64, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
         let ends = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));

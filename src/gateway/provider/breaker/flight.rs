@@ -39,7 +39,9 @@ impl Breakers {
         breaker.busy += 1;
         let trial = breaker.open_until.is_some_and(|until| until <= now) && !breaker.trial;
         breaker.trial |= trial;
-        breaker.uploads.extend(choice.uploader);
+        if let Some(uploader) = choice.uploader {
+            breaker.uploads.push(uploader);
+        }
         Some(Flight { begun: Begun { trial, cooling }, unheard: true, arrives: choice.uploader.is_some() })
     }
 
