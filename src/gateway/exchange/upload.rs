@@ -32,10 +32,13 @@ impl State {
             let fewer = draft.scan.form_completed(received);
             job.request.form_completed(draft.scan.form(), fewer);
             job.request.read = now;
-            if let Some(target) = job.request.targets().get(job.attempt.target as usize)
-                && let Some(flight) = &mut job.attempt.flight
-            {
-                call.cx.upstreams.breakers.form_arrived(target, flight, job.request.found.key);
+            let target = job.request.targets().get(job.attempt.target as usize);
+            match target.zip(job.attempt.flight.as_mut()) {
+                Some((target, flight)) => {
+                    call.cx.upstreams.breakers.form_arrived(target, flight, job.request.found.key);
+                }
+                // A queued form that has arrived may take any free slot.
+                None => call.cx.upstreams.queues.look_again(now),
             }
             return Effect::Rearm;
         }

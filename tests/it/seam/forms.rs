@@ -79,6 +79,22 @@ fn slow_uploads_of_one_key_leave_slots_to_others() {
 }
 
 #[test]
+fn queued_form_takes_a_free_slot_once_it_has_arrived() {
+    let targets = "targets = [{ provider = \"up\", model = \"m\", concurrency = 2 }]";
+    let queue = "queue = { max = 10, wait = \"10s\" }";
+    let mut rig = Rig::with(1, &[SERVES, ROOM, ("model small", targets), ("model small", queue)]);
+    let form = [part("model", "small"), part("file", "x")].concat() + "--b--\r\n";
+    let (start, end) = form.split_at(form.len() - 9);
+    for client in ["slow", "queued"] {
+        let begin = head(&rig, "k0", form.len()) + start;
+        rig.send(client, begin);
+    }
+    assert_eq!(rig.world.dials, 1, "one key holds half of the slots with forms that are still arriving");
+    rig.send("queued", end);
+    assert_eq!(rig.world.dials, 2);
+}
+
+#[test]
 fn upload_that_drips_ends_by_request_timeout() {
     let lines = [SERVES, ROOM, ("upstream", "request_timeout = \"20s\""), ("server", "body_timeout = \"5s\"")];
     let mut rig = Rig::with(2, &lines);
