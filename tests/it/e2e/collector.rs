@@ -46,9 +46,9 @@ impl Span {
     }
 }
 
-/// Returns the collector's answer to the request with this number; `None` for no answer. After an answer whose last
-/// byte is 0 the connection stays open.
-pub type Answer = Arc<dyn Fn(usize) -> Option<String> + Send + Sync>;
+/// Returns the collector's answer to the request with this number and body; `None` for no answer. After an answer whose
+/// last byte is 0 the connection stays open.
+pub type Answer = Arc<dyn Fn(usize, &Value) -> Option<String> + Send + Sync>;
 
 /// A running collector.
 pub struct Collector {
@@ -65,10 +65,10 @@ pub fn answer(status: &str, more: &str, body: &str) -> Option<String> {
 impl Collector {
     /// Starts a collector that accepts everything.
     pub fn start() -> Collector {
-        Collector::that(Arc::new(|_| answer("200 OK", "", "{}")))
+        Collector::that(Arc::new(|_, _| answer("200 OK", "", "{}")))
     }
 
-    /// Starts a collector whose answer depends on the number of the request, counted from 0; `None` means no answer.
+    /// Starts a collector whose answer depends on the request and its number, counted from 0; `None` means no answer.
     pub fn that(says: Answer) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -97,10 +97,11 @@ impl Collector {
         let (config, listener) = (Arc::new(config), TcpListener::bind("127.0.0.1:0").unwrap());
         let (at, asked) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
         let kept = asked.clone();
+        let accepts: Answer = Arc::new(|_, _| answer("200 OK", "", "{}"));
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 let tls = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), socket);
-                serve(tls, &kept, &(Arc::new(|_| answer("200 OK", "", "{}")) as Answer));
+                serve(tls, &kept, &accepts);
             }
         });
         (Collector { at, asked }, issuer.pem())
@@ -141,13 +142,13 @@ fn serve(socket: impl Read + Write, kept: &Mutex<Vec<(String, Value)>>, says: &A
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
-    let body = serde_json::from_slice(&body).expect("the body must be JSON");
+    let body: Value = serde_json::from_slice(&body).expect("the body must be JSON");
     let number = {
         let mut kept = kept.lock().unwrap();
-        kept.push((head, body));
+        kept.push((head, body.clone()));
         kept.len() - 1
     };
-    let answer = says(number);
+    let answer = says(number, &body);
     let whole = answer.as_deref().filter(|answer| !answer.ends_with('\0'));
     let sent = whole.or(answer.as_deref().map(|answer| &answer[..answer.len() - 1]));
     drop(reader.get_mut().write_all(sent.unwrap_or_default().as_bytes()));

@@ -268,7 +268,7 @@ fn dead_collector_costs_only_counted_spans() {
 
 #[test]
 fn silent_collector_delays_only_shutdown_by_two_seconds() {
-    let collector = Collector::that(Arc::new(|_| None));
+    let collector = Collector::that(Arc::new(|_, _| None));
     let mut h = telemetry(collector.at, "");
     let key = h.key();
     assert_eq!(h.chat(&key, &chat("hello")).status(), 200);
@@ -287,7 +287,7 @@ fn silent_collector_delays_only_shutdown_by_two_seconds() {
 #[test]
 fn spans_beyond_the_queue_bound_are_dropped_and_counted() {
     const ROOT: &str = "GET / HTTP/1.1\r\nhost: gateway.test\r\n\r\n";
-    let collector = Collector::that(Arc::new(|_| None));
+    let collector = Collector::that(Arc::new(|_, _| None));
     let h = telemetry(collector.at, "");
     let mut client = h.client();
     client.send(ROOT.as_bytes());
@@ -329,7 +329,7 @@ fn pending_spans_are_sent_at_shutdown() {
 fn collector_retry_partial_rejection_and_redirect() {
     let elsewhere = Collector::start();
     let moved = format!("location: http://{}/v1/traces\r\n", elsewhere.at);
-    let says = move |number: usize| match number {
+    let says = move |number: usize, _: &Value| match number {
         0 => answer("503 Service Unavailable", "retry-after: 1\r\n", ""),
         1 => answer("200 OK", "", "{\"partialSuccess\":{\"rejectedSpans\":\"2\",\"errorMessage\":\"too old\"}}"),
         2 => answer("307 Temporary Redirect", &moved, ""),

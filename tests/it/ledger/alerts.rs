@@ -14,7 +14,7 @@ use std::time::Duration;
 fn two_hosts_deliver_each_alert_once() {
     let Some(server) = Server::start() else { return };
     // The first attempt for each alert fails, so that hosts compete for the next ones.
-    let collector = Collector::that(Arc::new(|number| match number {
+    let collector = Collector::that(Arc::new(|number, _| match number {
         0 | 1 => answer("500 Internal Server Error", "", ""),
         _ => answer("200 OK", "", ""),
     }));
@@ -58,7 +58,7 @@ fn host_delivers_alerts_of_a_host_that_is_gone() {
     let Some(server) = Server::start() else { return };
     let works = Arc::new(AtomicBool::new(false));
     let says = works.clone();
-    let collector = Collector::that(Arc::new(move |_| match says.load(Ordering::Relaxed) {
+    let collector = Collector::that(Arc::new(move |_, _| match says.load(Ordering::Relaxed) {
         true => answer("200 OK", "", ""),
         false => answer("503 Service Unavailable", "", ""),
     }));
