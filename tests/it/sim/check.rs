@@ -1,6 +1,7 @@
 //! Invariants of the bytes that a client receives, and of the ledger.
 
 use super::clients::{Ask, Kind};
+use super::media::Media;
 use super::providers::Book;
 use crate::support::answers::{Answers, Piece, field, nano};
 use serde_json::Value;
@@ -168,14 +169,19 @@ impl Reading {
         seen.ended = ended;
         let text = String::from_utf8_lossy(&self.body).into_owned();
         let stream = matches!(ask.kind, Kind::Generate { stream: true, .. }) && self.status == 200;
-        let outcome = if stream {
+        let is_media = ask.kind == Kind::Media;
+        let outcome = if is_media && ended {
+            media_holds(&text, self.status, &self.id, ask, book)
+        } else if is_media {
+            return Ok(());
+        } else if stream {
             stream_holds(&text, ended, &self.id, ask, book)
         } else if ended {
             whole_holds(&text, self.status, &self.id, ask, book)
         } else {
             return Ok(());
         };
-        seen.told = if stream { told(&text) } else { None };
+        seen.told = if stream || is_media { told(&text) } else { None };
         seen.received = received(&text, ask);
         if stream {
             seen.cost = last_cost(&text)?;
@@ -188,7 +194,7 @@ impl Reading {
 /// Returns true if a request of this kind may get this status.
 fn may_be_answered(kind: Kind, status: u16) -> bool {
     match kind {
-        Kind::Generate { .. } => matches!(status, 200 | 400 | 401 | 408 | 429 | 500 | 503 | 504),
+        Kind::Generate { .. } | Kind::Media => matches!(status, 200 | 400 | 401 | 408 | 429 | 500 | 503 | 504),
         Kind::Models | Kind::Quota => matches!(status, 200 | 401 | 408 | 503),
         Kind::Root => matches!(status, 200 | 408 | 503),
         Kind::BadKey => matches!(status, 401 | 408 | 503),
@@ -325,7 +331,7 @@ fn data_of(event: &str, hostile: bool) -> Result<Option<&str>, String> {
 }
 
 /// Returns true if a provider has sent corrupted bytes for this request. Then the answer must only be well-formed.
-fn is_hostile(ask: &Ask, book: &Book) -> bool {
+pub fn is_hostile(ask: &Ask, book: &Book) -> bool {
     book.served.range((ask.marker, 0)..(ask.marker + 1, 0)).any(|(_, served)| served.hostile)
 }
 
@@ -339,7 +345,8 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
         let error = &value["error"];
         let bound =
             error["message"].as_str().is_some_and(|text| text.contains("max_response") || text.contains("max_buf"));
-        if bound && !is_hostile(ask, book) {
+        // All clients that ask for media share the buffers of one key.
+        if bound && !is_hostile(ask, book) && ask.kind != Kind::Media {
             return Err("a provider's answer was discarded although it is within the bound".to_string());
         }
         if error["request_id"] != id || error["code"] != status || !error["message"].is_string() {
@@ -363,6 +370,21 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
         return Err("not the requested model".to_string());
     }
     Ok((attempt, true))
+}
+
+/// Checks a complete answer with audio or images: if it is no error, it has all that the provider sent.
+fn media_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
+    if status != 200 {
+        return whole_holds(text, status, id, ask, book);
+    }
+    let served = last_attempt(ask, book).and_then(|attempt| book.served.get(&(ask.marker, attempt)));
+    let served = served.ok_or("an answer that no provider sent")?;
+    let (is_whole, has_error) = (text.contains(&Media::of(ask.marker).end()), text.contains("\"error\""));
+    // A provider may also answer with something else, which passes.
+    if !is_whole && !has_error && !is_hostile(ask, book) && served.pieces > 0 {
+        return Err(format!("a broken answer was ended as if it were complete: {served:?}"));
+    }
+    Ok((None, is_whole && !has_error))
 }
 
 /// Checks one usage record against what its client received and its provider sent.

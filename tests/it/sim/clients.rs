@@ -1,8 +1,10 @@
 //! Scripted clients: each has a few requests to send, a temperament, and a strict check of the answers that it may get.
 
-use super::check::Reading;
+use super::check::{Reading, is_hostile};
 use super::greedy;
+use super::media::{self, Media};
 use super::net::Pipe;
+use super::providers::Book;
 use super::tally::Faults;
 use super::wider::Wider;
 use std::collections::VecDeque;
@@ -34,13 +36,15 @@ pub enum Kind {
     Mangled,
     /// A form with fields that are left out, whose end may be broken; the last one of its connection.
     Form,
+    /// A request for audio or images.
+    Media,
 }
 
 impl Kind {
     /// Returns the intended error in the request.
     fn fault(self) -> Option<&'static str> {
         match self {
-            Kind::Generate { .. } | Kind::Models | Kind::Quota | Kind::Root => None,
+            Kind::Generate { .. } | Kind::Media | Kind::Models | Kind::Quota | Kind::Root => None,
             Kind::BadKey => Some("unknown key"),
             Kind::UnknownModel => Some("unknown model"),
             Kind::BadJson => Some("body that is no JSON"),
@@ -75,6 +79,7 @@ impl Ask {
     pub fn model(&self) -> &'static str {
         match self.kind {
             Kind::UnknownModel => "nobody",
+            Kind::Media => media::MODEL,
             Kind::Generate { passthrough: Some(_), .. } => "small",
             Kind::Generate { .. } if self.reply => "reply",
             Kind::Generate { messages, cross, .. } if messages != cross => "large",
@@ -85,6 +90,13 @@ impl Ask {
     /// Returns true if the request has the header that asks for the cost of a stream.
     pub fn wants_cost(&self) -> bool {
         self.marker.is_multiple_of(3)
+    }
+
+    /// Returns true if a failure of its provider can only be shown by a connection that is closed within the answer: the
+    /// answer is bytes, or may have become bytes on its way.
+    pub fn may_be_cut(&self, book: &Book) -> bool {
+        let is_bytes = || Media::of(self.marker).answer == media::Answer::Bytes;
+        self.kind == Kind::Media && (is_bytes() || is_hostile(self, book))
     }
 
     /// Returns true if the request is translated.
@@ -125,8 +137,8 @@ pub struct Client {
     pub awaiting: VecDeque<Ask>,
     pub outbox: Vec<u8>,
     pub reading: Reading,
-    /// It has sent a form.
-    pub has_form: bool,
+    /// It has sent a form with a broken end.
+    pub breaks_form: bool,
 }
 
 /// Keys and markers for new requests.
@@ -154,8 +166,9 @@ impl Client {
         };
         let temper = Temper { pipelines: temper.pipelines || wider.nameless, ..temper };
         let temper = Temper { drips: temper.drips || (wider.upgrade.is_some() && rng.below(2) == 0), ..temper };
-        let greedy = wider.greedy && rng.below(3) == 0;
+        let greedy = wider.media || (wider.greedy && rng.below(3) == 0);
         let temper = Temper { leaves: if greedy { 12 } else { temper.leaves }, ..temper };
+        let temper = if wider.media { Temper { slowness: 6, drips: false, ..temper } } else { temper };
         let honest = supply.keys.len() - usize::from(wider.greedy);
         let count = if wider.nameless { 1 + rng.below(40) } else { 1 + rng.below(5) };
         let mut plan = VecDeque::new();
@@ -177,8 +190,8 @@ impl Client {
                 held_body: None,
             });
         }
-        let (reading, has_form) = (Reading::default(), false);
-        Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading, has_form }
+        let (reading, breaks_form) = (Reading::default(), false);
+        Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading, breaks_form }
     }
 
     /// Returns a summary to print in a failure.
@@ -202,7 +215,10 @@ impl Client {
         if !self.pipe.is_open() {
             return;
         }
-        if self.temper.leaves > 0 && rng.below(self.temper.leaves) == 0 {
+        // Most clients leave media only once they have asked for them.
+        let is_idle = self.awaiting.is_empty() || !self.outbox.is_empty();
+        let stays = supply.wider.media && is_idle && rng.below(8) > 0;
+        if self.temper.leaves > 0 && rng.below(self.temper.leaves) == 0 && !stays {
             return self.leave(rng, supply.faults);
         }
         let most = if self.temper.bursts { 1 + rng.below(40) } else { 1 };
@@ -278,10 +294,17 @@ impl Client {
                 format!("{head}{close}content-length: 70000000\r\n\r\nxxxxxxxx").into_bytes()
             }
             Kind::Mangled => mangled(key, rng),
-            Kind::Form => form(key, rng),
+            Kind::Form => {
+                let (form, is_broken) = form(key, rng);
+                self.breaks_form |= is_broken;
+                form
+            }
+            Kind::Media => {
+                let lines = format!("{close}authorization: Bearer {key}\r\n");
+                Media::of(ask.marker).request(version, &lines, rng)
+            }
             Kind::BadJson | Kind::UnknownModel | Kind::Generate { .. } => self.post(&mut ask, key, close, rng),
         };
-        self.has_form |= ask.kind == Kind::Form;
         if matches!(ask.kind, Kind::Mangled | Kind::Form) {
             // This request has no defined meaning, so the answer must only be valid HTTP.
             self.plan.clear();
@@ -348,8 +371,8 @@ fn mangled(key: &str, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Returns a form with fields that are left out before and behind its file, and with a good or a broken end.
-fn form(key: &str, rng: &mut Rng) -> Vec<u8> {
+/// Returns a form with fields that are left out before and behind its file, and whether its end is broken.
+fn form(key: &str, rng: &mut Rng) -> (Vec<u8>, bool) {
     let part = |head: &str, length: u64| {
         format!("--b\r\nContent-Disposition: form-data; name={head}\r\n\r\n{}\r\n", "1".repeat(length as usize))
     };
@@ -360,15 +383,18 @@ fn form(key: &str, rng: &mut Rng) -> Vec<u8> {
     body.push_str(&part(&format!("{file}; filename=a"), rng.below(100_000)));
     let most = if rng.below(3) == 0 { 4 << 20 } else { 3000 };
     body.push_str(&part("evil", rng.below(most)));
-    body.push_str(["--b--", "--b--\r\n", "--b--x", "--b", "--c--"][rng.below(5) as usize]);
+    let ends = ["--b--", "--b--\r\n", "--b--x", "--b", "--c--"];
+    let end = rng.below(ends.len() as u64) as usize;
+    body.push_str(ends[end]);
     // Some forms have more bytes than are declared, or fewer.
     let declared = body.len() as u64 + rng.below(3) - 1;
-    let framing = match rng.below(3) {
-        0 => format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()),
-        _ => format!("content-length: {declared}\r\n\r\n{body}"),
+    let (framing, is_whole) = match rng.below(3) {
+        0 => (format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()), true),
+        _ => (format!("content-length: {declared}\r\n\r\n{body}"), declared == body.len() as u64),
     };
     let head = format!("POST /v1/{path} HTTP/1.1\r\nhost: g\r\ncontent-type: multipart/form-data; boundary=b\r\n");
-    format!("{head}authorization: Bearer {key}\r\n{framing}").into_bytes()
+    let is_broken = !is_whole || end > 1;
+    (format!("{head}authorization: Bearer {key}\r\n{framing}").into_bytes(), is_broken)
 }
 
 /// Changes, removes or repeats some bytes.
@@ -406,8 +432,10 @@ fn kind(rng: &mut Rng) -> Kind {
 
 /// Returns a kind of request of the greedy tenant.
 fn greedy_kind(wider: Wider, rng: &mut Rng) -> Kind {
-    if rng.below(4) == 0 {
-        return Kind::Form;
+    match rng.below(4) {
+        0 => return Kind::Form,
+        _ if wider.media => return Kind::Media,
+        _ => {}
     }
     let passthrough = (wider.relays && rng.below(2) == 0).then_some(Passthrough::Completions);
     Kind::Generate { messages: false, stream: passthrough.is_none() && rng.below(2) == 0, cross: false, passthrough }

@@ -1,8 +1,8 @@
 //! A tenant that tries to pay for less than it uses, and the most that its providers may bill.
 //!
 //! Its texts are of kinds that an estimate could undercount, its completions request many answers, and it disconnects
-//! at any event. Every request contains its marker as the user, so that its usage record can be identified even if the
-//! client never received a byte.
+//! at any event. Every request contains its marker as the user or as its trace, so that its usage record can be identified
+//! even if the client never received a byte.
 
 use super::providers::Book;
 use serde_json::Value;
@@ -37,11 +37,13 @@ pub struct Bill {
     pub input: u64,
     /// Tokens of all answers.
     pub output: u64,
+    /// Nano-dollars for the request itself, its images and its audio.
+    pub units_nano: u64,
 }
 
 impl Bill {
     fn nano(self) -> u64 {
-        (self.input * PRICES[0] + self.output * PRICES[1]) / 1000
+        (self.input * PRICES[0] + self.output * PRICES[1]) / 1000 + self.units_nano
     }
 }
 
@@ -75,7 +77,7 @@ pub fn bill(body: &Value, relayed: bool) -> Bill {
     let number = |name: &str| body[name].as_f64().unwrap_or(1.0) as u64;
     let prompts = body["prompt"].as_array().map_or(1, |prompts| prompts.len() as u64);
     let answers = if relayed { prompts * number("n").max(number("best_of")) } else { 1 };
-    Bill { input: input.max(1), output: answers * ANSWER }
+    Bill { input: input.max(1), output: answers * ANSWER, units_nano: 0 }
 }
 
 /// Returns the bytes of all texts after JSON decoding.
@@ -88,23 +90,35 @@ pub fn text_bytes(value: &Value) -> u64 {
     }
 }
 
-/// Returns the marker in the user of a usage record.
+/// Returns the marker in the user or in the trace of a usage record.
 fn marker(row: &Row) -> Option<u64> {
-    row.names.user.as_deref()?.strip_prefix('m')?.parse().ok()
+    match &row.names.user {
+        Some(user) => user.strip_prefix('m')?.parse().ok(),
+        None => u64::from_str_radix(row.names.trace.as_deref()?.split('-').next()?, 16).ok(),
+    }
 }
 
-/// Checks that a cancelled request is charged for everything that was sent and received.
-pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Result<bool, String> {
-    let Some(marker) = marker(row) else { return Ok(false) };
+/// Checks that a request is charged for everything that was sent and received, and for all of its audio or images.
+/// Returns its marker if its client has left without a report of its provider.
+pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Result<Option<u64>, String> {
+    let Some(marker) = marker(row) else { return Ok(None) };
     let attempts: Vec<_> = book.served.range((marker, 0)..(marker + 1, 0)).collect();
-    let [((_, attempt), served)] = attempts[..] else { return Ok(false) };
+    let [((_, attempt), served)] = attempts[..] else { return Ok(None) };
     // An attempt that failed costs only what its provider has reported.
     if *attempt != u64::from(row.attempts) {
-        return Ok(false);
+        return Ok(None);
     }
-    let reported = matches!(row.usage.source, UsageSource::Provider | UsageSource::Partial);
-    if reported || !served.complete || served.hostile || !matches!(row.status, 200 | 499) {
-        return Ok(false);
+    if !served.complete || served.hostile || !matches!(row.status, 200 | 499) {
+        return Ok(None);
+    }
+    if row.endpoint.as_passthrough().is_some_and(Passthrough::is_media) {
+        let bill = book.bills.get(&marker).map_or(0, |bill| bill.nano());
+        if row.cost_nano < bill {
+            return Err(format!("its provider bills {bill} nano-dollars: {row:?}"));
+        }
+    }
+    if matches!(row.usage.source, UsageSource::Provider | UsageSource::Partial) {
+        return Ok(None);
     }
     let (least, relayed) = (served.text_bytes / BYTES_PER_TOKEN, received.get(&marker).copied().unwrap_or(0));
     if row.usage.prompt() < least {
@@ -114,7 +128,7 @@ pub fn row_covers(row: &Row, received: &BTreeMap<u64, u64>, book: &Book) -> Resu
     if has_output && row.usage.out < relayed / BYTES_PER_TOKEN {
         return Err(format!("{relayed} bytes of text were received: {row:?}"));
     }
-    Ok(row.status == 499)
+    Ok((row.status == 499).then_some(marker))
 }
 
 /// Checks that the greedy key has spent less than its budget, plus one reservation, plus the amounts that providers

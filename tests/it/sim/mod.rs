@@ -19,6 +19,7 @@ mod clients;
 pub mod fleet;
 mod greedy;
 mod ledger;
+mod media;
 mod net;
 mod odd;
 mod pair;

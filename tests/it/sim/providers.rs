@@ -3,6 +3,7 @@
 
 use super::clients::mangle;
 use super::greedy::{self, Bill};
+use super::media::{self, Media};
 use super::net::Pipe;
 use super::odd;
 use super::tally::Faults;
@@ -60,7 +61,7 @@ pub struct Provider {
     silent: bool,
     /// Bytes still to arrive of a request that has already been answered with 200.
     rest: usize,
-    /// Its request is a form, of which no more is looked at.
+    /// It has answered a form, of which no more is looked at.
     has_form: bool,
     /// True if it may answer before it has read the request.
     early: bool,
@@ -140,6 +141,9 @@ impl Provider {
                 return Err(format!("{secret} was sent to a provider: {head}"));
             }
         }
+        if head.contains(media::BOUNDARY) {
+            return self.answer_media_form(head, body, rng, book);
+        }
         if head.contains("multipart/form-data") {
             self.answer_form(rng, book);
             return Ok(());
@@ -164,8 +168,12 @@ impl Provider {
         if !early {
             let value = serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))?;
             text_bytes = greedy::text_bytes(&value);
-            if value["max_tokens"] == greedy::ANSWER {
-                let bill = greedy::bill(&value, asked.passthrough.is_some());
+            let is_media = asked.passthrough.is_some_and(Passthrough::is_media);
+            if is_media || value["max_tokens"] == greedy::ANSWER {
+                let bill = match is_media {
+                    true => Media::of(asked.marker).bill(),
+                    false => greedy::bill(&value, asked.passthrough.is_some()),
+                };
                 asked.bill = Some(bill);
                 book.bills.insert(asked.marker, bill);
             }
@@ -185,6 +193,24 @@ impl Provider {
             book.served.insert((asked.marker, asked.attempt), Served::default());
         }
         self.answer = Some((bytes, after));
+        Ok(())
+    }
+
+    /// Answers a good form when its closing boundary has arrived.
+    fn answer_media_form(&mut self, head: &str, body: &str, rng: &mut Rng, book: &mut Book) -> Result<(), String> {
+        if !body.contains(&format!("--{}--", media::BOUNDARY)) {
+            return Ok(());
+        }
+        self.has_form = true;
+        self.requests += 1;
+        let asked = self.asked(head, body, true, book)?;
+        if !body.contains("\r\nup-small\r\n") {
+            return Err(format!("the model was not replaced: {body:.2000}"));
+        }
+        self.got.clear();
+        self.last = (asked.marker, asked.attempt);
+        book.bills.insert(asked.marker, Media::of(asked.marker).bill());
+        self.answer = Some(answer(&asked, rng, book));
         Ok(())
     }
 
@@ -234,8 +260,7 @@ impl Provider {
 
     fn asked(&self, head: &str, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
         let path = head.split(' ').nth(1).unwrap_or_default();
-        let passthrough =
-            Passthrough::ALL.into_iter().find(|passthrough| path == format!("/v1/{}", passthrough.name()));
+        let passthrough = Passthrough::ALL.into_iter().find(|passthrough| path == passthrough.path());
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
         // A request that was mangled by its client has none, and no particular answer is expected.
         let marker: u64 = marker.unwrap_or(0);
@@ -381,6 +406,7 @@ fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
         3 => (Vec::new(), if rng.below(2) == 0 { After::Silence } else { After::Reset }),
         4 => (b"HTTP/1.1 200 OK\r\ncontent-le".to_vec(), After::Fin),
         5 => (plain(rng, 200, "{\"error\":{\"message\":\"soft failure\"}}"), After::Keep),
+        6.. if asked.passthrough.is_some_and(Passthrough::is_media) => media(asked, rng, &mut served, &mut book.faults),
         6 if asked.odd => {
             book.faults.note("success without an answer");
             match rng.below(2) {
@@ -403,6 +429,24 @@ fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
     }
     book.served.insert((asked.marker, asked.attempt), served);
     (bytes, after)
+}
+
+/// Answers a request for audio or images.
+fn media(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults) -> (Vec<u8>, After) {
+    let media = Media::of(asked.marker);
+    let (content_type, body) = media.answered(rng.below(3) == 0, rng);
+    let cut = maybe_cut(rng, body.len(), faults);
+    *served = Served { pieces: 1, complete: cut.is_none(), ..Served::default() };
+    let (bytes, after) = framed(rng, content_type, body.as_bytes(), cut);
+    // Only the framing of bytes shows that some are missing.
+    let seems_whole = bytes.ends_with(b"\r\n0\r\n\r\n") || (after == After::Fin && is_to_end(&bytes));
+    served.hostile = cut.is_some() && media.answer == media::Answer::Bytes && seems_whole;
+    (bytes, after)
+}
+
+/// True if the end of the connection is the end of the answer.
+fn is_to_end(bytes: &[u8]) -> bool {
+    bytes.windows(19).any(|line| line == b"connection: close\r\n")
 }
 
 fn text(asked: &Asked, piece: u64) -> String {

@@ -1,6 +1,7 @@
 //! Counts of a run, and its configuration.
 
 use super::ledger::{HOSTS, LedgerKind, Story};
+use super::media;
 use super::wider::Wider;
 use crate::support::setting::Setting;
 use std::collections::BTreeMap;
@@ -65,6 +66,8 @@ pub struct Tally {
     pub strangers_closed: u64,
     /// Usage records of disconnected clients that were compared with the sent and received bytes.
     pub charged_left: u64,
+    /// Those of them for audio and images without a report of their provider, by endpoint and form of the answer.
+    pub media_left: BTreeMap<media::Way, u64>,
     /// Nano-dollars spent by the greedy tenant, without a shared ledger.
     pub greedy_nano: u64,
     /// Only for a shared ledger.
@@ -80,6 +83,9 @@ impl Tally {
             *mine += *theirs;
         }
         self.greedy_nano += other.greedy_nano;
+        for (way, count) in &other.media_left {
+            *self.media_left.entry(*way).or_default() += count;
+        }
         for (kind, count) in &other.faults.0 {
             *self.faults.0.entry(kind).or_default() += count;
         }
@@ -117,7 +123,10 @@ impl Tally {
 
     /// Returns true if every outcome and every fault has occurred.
     pub fn is_rich(&self) -> bool {
-        self.is_full() && self.greedy_nano > 0 && self.faults.kinds() >= FAULTS
+        self.is_full()
+            && self.greedy_nano > 0
+            && self.media_left.len() == media::WAYS_COUNT
+            && self.faults.kinds() >= FAULTS
     }
 
     /// Returns true if every outcome has occurred on a shared ledger, and every fault but one, which only a file has.
@@ -127,7 +136,7 @@ impl Tally {
     }
 
     fn is_full(&self) -> bool {
-        self.clone().fields().iter().all(|count| **count > 0)
+        !self.media_left.is_empty() && self.clone().fields().iter().all(|count| **count > 0)
     }
 }
 
@@ -147,7 +156,9 @@ impl fmt::Display for Tally {
             f,
             "{rows} rows in the ledger, {exact_rows} of them exact, {costs} with a cost in the answer, {retried_rows} after more than one attempt, \
              {queued_rows} after waiting for a place"
-        )
+        )?;
+        let (left, least) = (self.media_left.values().sum::<u64>(), self.media_left.values().min().unwrap_or(&0));
+        write!(f, "; {left} for media whose client had left, at least {least} of each kind")
     }
 }
 
@@ -210,7 +221,7 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
         setting.set("server", &format!("max_connections = {CONNECTIONS}"));
     }
     if wider.places {
-        set_targets(&mut setting, &[UP, SECOND], wider);
+        set_targets(&mut setting, "small", &[UP, SECOND], wider);
         let target = format!("{{ provider = \"ant\", model = \"up-large\", concurrency = {PLACES} }}");
         setting.set("model large", &format!("targets = [{target}]"));
     }
@@ -230,6 +241,21 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
     if wider.greedy {
         let all = "\"embeddings\", \"rerank\", \"completions\", \"transcriptions\", \"images\"";
         setting.set("model small", &format!("serves = [\"chat\", {all}]"));
+        let [request, image, minute] = media::UNITS.map(|nano| nano as f64 / 1e9);
+        for line in [
+            "owned_by = \"up\"",
+            "context = \"256K\"",
+            "input_price = 1.0",
+            "output_price = 4.0",
+            "serves = [\"speech\", \"images\", \"transcriptions\", \"translations\"]",
+            &format!("reserve_tokens = {}", media::RESERVE),
+            &format!("price_per_request = {request}"),
+            &format!("price_per_image = {image}"),
+            &format!("price_per_minute = {minute}"),
+        ] {
+            setting.set(&format!("model {}", media::MODEL), line);
+        }
+        set_targets(&mut setting, media::MODEL, &[UP, SECOND], wider);
     }
     if wider.queue {
         setting.set("model small", "queue = { max = 6, wait = \"30s\" }");
@@ -262,10 +288,10 @@ pub fn set_groups(setting: &mut Setting, number: u64) {
     }
 }
 
-/// Sets the providers that serve the model `small`.
-pub fn set_targets(setting: &mut Setting, providers: &[&str], wider: Wider) {
+/// Sets the providers that serve a model.
+pub fn set_targets(setting: &mut Setting, model: &str, providers: &[&str], wider: Wider) {
     let places = if wider.places { format!(", concurrency = {PLACES}") } else { String::new() };
     let target = |provider: &&str| format!("{{ provider = \"{provider}\", model = \"up-small\"{places} }}");
     let targets: Vec<String> = providers.iter().map(target).collect();
-    setting.set("model small", &format!("targets = [{}]", targets.join(", ")));
+    setting.set(&format!("model {model}"), &format!("targets = [{}]", targets.join(", ")));
 }

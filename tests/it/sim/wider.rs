@@ -57,6 +57,8 @@ pub struct Wider {
     pub strangers: bool,
     /// A third of the clients belong to a tenant that tries to pay for less than it uses.
     pub greedy: bool,
+    /// All clients belong to this tenant, and most send requests for audio and images.
+    pub media: bool,
     /// Providers lie about how their answers end.
     pub lies: bool,
     /// Providers answer in odd forms.
@@ -82,6 +84,7 @@ impl Wider {
         let greedy = rng.below(3) == 0;
         let lies = rng.below(3) == 0;
         let odd = rng.below(3) == 0;
+        let media = rng.below(3) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -92,7 +95,8 @@ impl Wider {
             relays,
             spans,
             strangers,
-            greedy,
+            greedy: greedy || media,
+            media,
             lies,
             odd,
         }

@@ -4,6 +4,7 @@ use super::check::{Seen, cost_holds, row_holds};
 use super::clients::{Client, Supply};
 use super::greedy::{self, GREEDY};
 use super::ledger::{HOSTS, Ledger, LedgerKind};
+use super::media::Media;
 use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{PLACES, SECOND, Tally, UP, set_groups, set_targets, setting};
@@ -22,7 +23,7 @@ use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyNews, KeyRecord, ShownKey, issue};
 use tollgate::policy::row::Running;
-use tollgate::wire::Shape;
+use tollgate::wire::{Passthrough, Shape};
 
 /// Maximum number of client connections.
 const CLIENTS_MAX: usize = 12;
@@ -455,8 +456,8 @@ impl World {
     fn reload(&mut self) {
         let mut fresh = setting(self.before_reply, self.ledger.kind, self.wider);
         match self.rng.below(3) {
-            0 => set_targets(&mut fresh, &[SECOND], self.wider),
-            1 => set_targets(&mut fresh, &[SECOND, UP], self.wider),
+            0 => set_targets(&mut fresh, "small", &[SECOND], self.wider),
+            1 => set_targets(&mut fresh, "small", &[SECOND, UP], self.wider),
             _ => {}
         }
         set_groups(&mut fresh, self.tally.reloads);
@@ -636,8 +637,9 @@ impl World {
         client.pipe.closed = Some(shut);
         let left = client.pipe.ending.is_some();
         let stalled = self.now.mono.0.saturating_sub(client.pipe.read_at) >= WRITE_STALL;
-        // A form that is broken after its answer has begun ends that answer.
-        if left || client.has_form {
+        // A form that is broken after its answer has begun ends that answer; an answer of bytes cannot contain the error
+        // of its provider.
+        if left || client.breaks_form || client.awaiting.iter().any(|ask| ask.may_be_cut(&self.book)) {
             return Ok(());
         }
         if shut == Shut::Abort {
@@ -835,7 +837,11 @@ impl World {
             received.insert(seen.marker, seen.received);
         }
         for row in &self.ledger.rows {
-            self.tally.charged_left += u64::from(greedy::row_covers(row, &received, &self.book)?);
+            let left = greedy::row_covers(row, &received, &self.book)?;
+            self.tally.charged_left += u64::from(left.is_some());
+            if let Some(marker) = left.filter(|_| row.endpoint.as_passthrough().is_some_and(Passthrough::is_media)) {
+                *self.tally.media_left.entry(Media::of(marker).way()).or_default() += 1;
+            }
         }
         let key = self.keys.records.iter().find(|record| record.name == GREEDY).map(|record| record.id);
         if self.ledger.kind == LedgerKind::File {
