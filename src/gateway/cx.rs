@@ -215,6 +215,7 @@ impl Cx {
         meter.configure(&config.groups, now.unix);
         meter.set_thresholds(config.alerts.thresholds());
         plans.load(&keys, config, &meter);
+        let key_bytes = keys.bytes();
         Cx {
             now,
             memory: Memory {
@@ -223,6 +224,8 @@ impl Cx {
                 gate: Gate::Open,
                 turns: AnswerQueue::default(),
                 trim: Mono::NEVER,
+                announced: config.worst_case_bytes(key_bytes),
+                key_bytes: config.server.bounds.key_bytes(key_bytes),
             },
             access: Access { keys, keys_told: 0, lookups: Lookups::default(), plans },
             accounts: Accounts {

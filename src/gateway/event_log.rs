@@ -11,6 +11,14 @@ use crate::policy::window;
 use crate::wire::json::write_string;
 use std::time::Duration;
 
+/// Writes a warning for the operator.
+pub(crate) fn warn(text: &str, cx: &mut Cx) {
+    cx.log_event(|out| {
+        out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
+        write_string(out, text);
+    });
+}
+
 impl Cx {
     /// Writes a line about the gateway itself. `write` appends members, each with a comma before it.
     pub(crate) fn log_event(&mut self, mut write: impl FnMut(&mut Vec<u8>)) {

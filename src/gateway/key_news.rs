@@ -2,12 +2,34 @@
 
 use super::captures::{CaptureChange, CaptureNews};
 use super::cx::Cx;
+use super::event_log::warn;
 use crate::base::limits::KEYS_TOLD_MAX;
 use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
 use crate::policy::window;
 use crate::wire::json::write_string;
+
+/// Logs the upper bound of the process's memory if keys or settings have changed it, and warns if it is more than
+/// `server.memory` allows.
+pub(crate) fn announce_memory(cx: &mut Cx) {
+    let (config, keys) = (cx.setup.config.clone(), cx.access.keys.bytes());
+    cx.memory.key_bytes = config.server.bounds.key_bytes(keys);
+    let most = config.worst_case_bytes(keys);
+    if std::mem::replace(&mut cx.memory.announced, most) == most {
+        return;
+    }
+    let (known, max_buffered) = (cx.access.keys.len(), config.server.max_buffered);
+    cx.log_event(|out| {
+        let line = format!(
+            ",\"event\":\"memory\",\"keys\":{known},\"max_buffered\":{max_buffered},\"worst_case_bytes\":{most}"
+        );
+        out.extend_from_slice(line.as_bytes());
+    });
+    if let Some(text) = config.memory_warning(keys, None) {
+        warn(&text, cx);
+    }
+}
 
 impl Cx {
     /// Applies changes of the keys, and logs them.
@@ -44,6 +66,9 @@ impl Cx {
                 out.extend_from_slice(b",\"event\":\"key\",\"outcome\":\"more\",\"keys\":");
                 push_number(out, more as u64);
             });
+        }
+        if self.access.keys.bytes() > self.memory.key_bytes {
+            announce_memory(self);
         }
         self.tell_of_budgets();
     }
@@ -157,11 +182,7 @@ impl Cx {
     /// Warns of keys whose plan or group is not configured: they are refused.
     pub(crate) fn warn_of_missing(&mut self) {
         for (what, name, keys) in self.access.plans.missing(&self.access.keys, self.now.unix) {
-            let text = what.message(&name, keys);
-            self.log_event(|out| {
-                out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
-                write_string(out, &text);
-            });
+            warn(&what.message(&name, keys), self);
         }
     }
 }

@@ -18,6 +18,10 @@ pub(crate) struct Memory {
     pub(crate) turns: AnswerQueue,
     /// Time at which the memory of a burst is given back; `NEVER` if there was none.
     pub(crate) trim: Mono,
+    /// The upper bound of the process's memory, as last announced.
+    pub(crate) announced: u64,
+    /// Bytes that it counts for keys.
+    pub(crate) key_bytes: u64,
 }
 
 impl Memory {

@@ -86,6 +86,8 @@ pub(crate) struct Gauges {
     pub(crate) holds: usize,
     /// Bytes in buffers.
     pub(crate) buffered: usize,
+    /// The upper bound of the process's memory.
+    pub(crate) worst_case: u64,
     /// Rows not yet known to be in the ledger.
     pub(crate) uncommitted: u64,
     /// Connections refused, or answered 503, because there were too many.

@@ -4,7 +4,7 @@ use super::admin::Recorder;
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::config::Source;
-use crate::policy::keys::{Issued, KeyRecord, Scope, issue};
+use crate::policy::keys::{Issued, KeyId, KeyNews, KeyRecord, Scope, issue};
 
 mod shares;
 
@@ -25,7 +25,16 @@ fn gateway() -> (Gateway, String) {
 /// A gateway with `count` keys, and those keys.
 fn gateway_of(config: &str, count: u8, descriptors: Option<usize>) -> (Gateway, Vec<String>) {
     let issued: Vec<_> = (7..7 + count).map(|byte| issue("tg_", |out| out.fill(byte))).collect();
-    let record = |issued: &Issued| KeyRecord {
+    let read = |_: &str| Ok(String::new());
+    let source = Source { file: "t", text: config, env: &|_| None, read: &read, run: &Source::no_program };
+    let config = Config::parse(&source).unwrap();
+    let keys: Vec<KeyRecord> = issued.iter().map(record).collect();
+    let start = Start { client_listeners: 1, keys: keys.into(), descriptors, ..Start::default() };
+    (Gateway::new(Arc::new(config), start, now()), issued.into_iter().map(|issued| issued.text).collect())
+}
+
+fn record(issued: &Issued) -> KeyRecord {
+    KeyRecord {
         id: issued.id,
         digest: issued.digest,
         name: "k".to_string(),
@@ -40,13 +49,40 @@ fn gateway_of(config: &str, count: u8, descriptors: Option<usize>) -> (Gateway, 
         labels: Vec::new(),
         former: Vec::new(),
         capture: None,
+    }
+}
+
+/// Log lines that were written since the last call.
+fn logged(gateway: &mut Gateway) -> String {
+    let orders = gateway.driver.cx.commands.orders.hand_over().drain(..);
+    let lines = orders.map(|order| if let Order::Log(lines) = order { lines } else { Vec::new() });
+    String::from_utf8(lines.collect::<Vec<_>>().concat()).unwrap()
+}
+
+#[test]
+fn memory_of_keys_issued_later_is_announced() {
+    let config = format!("[server]\nmemory = \"16MiB\"\n{CONFIG}");
+    let (mut gateway, _) = gateway_of(&config, 1, None);
+    let first = gateway.driver.cx.memory.announced;
+    assert!(first <= 16 << 20);
+    let mut learn = |from: u32, to: u32| {
+        let issued = issue("tg_", |out| out.fill(9));
+        let of = |number| KeyRecord { id: KeyId::parse(&format!("{number:012x}")).unwrap(), ..record(&issued) };
+        gateway.notice(Notice::Keys(KeyNews::Changed((from..to).map(of).collect(), Vec::new())), now());
+        let most = gateway.driver.cx.setup.config.worst_case_bytes(gateway.driver.cx.access.keys.bytes());
+        let lines = logged(&mut gateway);
+        let lines: Vec<String> = lines.lines().filter(|line| !line.contains("\"key\"")).map(str::to_owned).collect();
+        (most, gateway.driver.cx.memory.announced, lines)
     };
-    let read = |_: &str| Ok(String::new());
-    let source = Source { file: "t", text: config, env: &|_| None, read: &read, run: &Source::no_program };
-    let config = Config::parse(&source).unwrap();
-    let keys: Vec<KeyRecord> = issued.iter().map(record).collect();
-    let start = Start { client_listeners: 1, keys: keys.into(), descriptors, ..Start::default() };
-    (Gateway::new(Arc::new(config), start, now()), issued.into_iter().map(|issued| issued.text).collect())
+    assert_eq!(learn(1, 500), (first, first, vec![]), "they fit into what was announced");
+    let (most, announced, lines) = learn(500, 5000);
+    assert!(most > 16 << 20 && announced == most, "{announced} of {most}");
+    assert!(lines[0].contains("\"event\":\"memory\",\"keys\":5000,"), "{lines:?}");
+    assert!(lines[0].contains(&format!("\"worst_case_bytes\":{most}}}")), "{lines:?}");
+    assert!(lines[1].contains("MiB more than server.memory allows: raise it"), "{lines:?}");
+    assert_eq!(learn(5000, 5400).2, [""; 0], "an eighth more is announced with the others");
+    let (most, announced, lines) = learn(5400, 6000);
+    assert!(announced == most && lines.len() == 2, "{lines:?}");
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub struct QueueBounds {
     pub list_bytes: usize,
     /// Idle connections to a provider that has no such setting; `None` for the default.
     pub idle: Option<usize>,
+    /// Bytes that are counted for keys, even if they take less.
+    pub keys: u64,
 }
 
 impl QueueBounds {
@@ -68,6 +70,11 @@ impl QueueBounds {
     /// Bytes of admin responses that may wait to be read by callers with a token, and as many by callers without one.
     pub fn unread_bytes(&self) -> usize {
         count(self.list * ITEM_BYTES / 4)
+    }
+
+    /// Bytes that are counted for keys of `bytes` bytes. They may grow by an eighth before they are counted again.
+    pub fn key_bytes(&self, bytes: u64) -> u64 {
+        self.keys.max(bytes + bytes / 8)
     }
 }
 
@@ -81,6 +88,7 @@ impl Default for QueueBounds {
             listed: CATALOG_MAX,
             list_bytes: ASKED_BYTES_MAX,
             idle: None,
+            keys: MIB,
         }
     }
 }
@@ -152,6 +160,7 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
     let listed = memory / 64 / (MODEL_BYTES + known.catalog.credentials.max(1) * TARGET_BYTES);
     let listed = listed.min(CATALOG_MAX as u64);
     let list_bytes = (memory / 64).min(ASKED_BYTES_MAX as u64);
+    let keys = memory / 64;
     let clients = max_connections + RESERVE_CONNECTIONS as u64;
     let idle_upstreams = known.providers * idle.min(clients);
     let terms = Terms {
@@ -162,8 +171,7 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
         rows: clients + rows,
         log,
         list: if known.admin { list } else { 0 },
-        // Keys that may be issued while the gateway runs.
-        keys: memory / 64,
+        keys,
         catalog: known.catalog.filled(listed),
         list_bytes,
         ..Terms::default()
@@ -184,6 +192,7 @@ pub fn share(memory: u64, known: ConfigFacts) -> Option<Share> {
             listed: count(listed),
             list_bytes: count(list_bytes),
             idle: Some(count(idle)),
+            keys,
         },
     })
 }
@@ -210,7 +219,7 @@ pub struct Terms {
     pub log: u64,
     /// Items in the longest list.
     pub list: u64,
-    /// Bytes of the keys in the ledger.
+    /// Bytes that are counted for the keys in the ledger.
     pub keys: u64,
     /// `server.max_buffered`.
     pub buffers: u64,

@@ -99,6 +99,16 @@ fn open(out: &mut Vec<u8>, name: &str, bracket: u8) {
     out.push(bracket);
 }
 
+/// Memory of the process and of its buffers.
+fn memory(gauges: &Gauges, max_buffered: usize, out: &mut Vec<u8>) {
+    open(out, "memory", b'{');
+    count(out, "resident_bytes", gauges.process.resident_bytes);
+    count(out, "buffered_bytes", gauges.buffered as u64);
+    count(out, "max_buffered_bytes", max_buffered as u64);
+    count(out, "worst_case_bytes", gauges.worst_case);
+    out.push(b'}');
+}
+
 /// `GET /admin/v1/status`. `origins`: origins of the client listeners, as seen by a browser.
 pub(crate) fn status(view: &View<'_>, origins: &str, cx: &mut Cx, out: &mut Vec<u8>) {
     let (gauges, now) = (&view.gauges, cx.now);
@@ -111,11 +121,7 @@ pub(crate) fn status(view: &View<'_>, origins: &str, cx: &mut Cx, out: &mut Vec<
     truth(out, "ready", view.unready.is_none());
     truth(out, "stopping", cx.lifecycle.is_stopping());
     count(out, "configuration_epoch", cx.setup.epoch.into());
-    open(out, "memory", b'{');
-    count(out, "resident_bytes", gauges.process.resident_bytes);
-    count(out, "buffered_bytes", gauges.buffered as u64);
-    count(out, "max_buffered_bytes", cx.setup.config.server.max_buffered as u64);
-    out.push(b'}');
+    memory(gauges, cx.setup.config.server.max_buffered, out);
     count(out, "cpu_us", gauges.process.cpu_micros);
     open(out, "connections", b'{');
     count(out, "clients", gauges.clients as u64);

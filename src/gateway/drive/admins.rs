@@ -63,6 +63,7 @@ impl AdminListener<'_> {
             idle: self.cx.upstreams.idle.len(),
             holds: self.cx.accounts.meter.open_holds(),
             buffered: self.cx.memory.pool.lent(),
+            worst_case: self.cx.memory.announced,
             uncommitted: self.cx.accounts.ledger.uncommitted(),
             turned_away: self.cx.connections.limits.turned_away,
             // Reading it takes longer than anything else here.

@@ -7,6 +7,8 @@
 
 use super::ConfigReading;
 use crate::gateway::cx::{Cx, Setup};
+use crate::gateway::event_log::warn;
+use crate::gateway::key_news::announce_memory;
 use crate::gateway::orders::{Order, Reloaded};
 use crate::policy::config::{Config, Origin, fit_secret};
 use crate::wire::json::write_string;
@@ -45,11 +47,9 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
                 write_list(&unchanged, out);
             });
             for warning in &cx.setup.clone().config.warnings {
-                cx.log_event(|out| {
-                    out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
-                    write_string(out, &warning.to_string());
-                });
+                warn(&warning.to_string(), cx);
             }
+            announce_memory(cx);
             cx.warn_of_missing();
             // The configuration may have been read before these changes.
             for (origin, value) in &told {

@@ -289,6 +289,9 @@ static FAMILIES: &[Family] = &[
     gauge("tollgate_buffered_bytes", "Bytes in buffers, at most max_buffered.", |from, at, text| {
         text.only(at, from.gauges.buffered as u64)
     }),
+    gauge("tollgate_worst_case_bytes", "Upper bound of the memory of the process.", |from, at, text| {
+        text.only(at, from.gauges.worst_case)
+    }),
     gauge("tollgate_uncommitted_rows", "Usage records not yet in the ledger.", |from, at, text| {
         text.only(at, from.gauges.uncommitted)
     }),

@@ -85,7 +85,7 @@ impl Config {
         Some(ConfigError { message: said.to_string(), ..place.clone() })
     }
 
-    /// The most memory that the configuration allows with keys of so many bytes, in bytes.
+    /// The most memory that the configuration allows with keys of so many bytes, in bytes. Some more keys fit.
     pub fn worst_case_bytes(&self, keys: u64) -> u64 {
         let (server, bounds) = (&self.server, &self.server.bounds);
         let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
@@ -104,7 +104,7 @@ impl Config {
             rows: clients + if is_alone { bounds.rows_alone } else { bounds.rows },
             log: bounds.log as u64,
             list: if server.admin_listen.is_some() { bounds.list } else { 0 },
-            keys,
+            keys: bounds.key_bytes(keys),
             buffers: server.max_buffered as u64,
             largest: server.max_body.max(answers as u64),
             catalog: self.catalog_size(),
