@@ -6,12 +6,14 @@
 
 use command_fds::{CommandFdExt, FdMapping};
 use listenfd::ListenFd;
+use nix::unistd::close;
 use rustix::net::sockopt::socket_acceptconn;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Child, Command};
+use std::{env, fs};
 
 /// Name of the channel among inherited descriptors.
 const CHANNEL: &str = "tollgate-channel";
@@ -20,7 +22,7 @@ const ADMIN: &str = "admin";
 /// Name of a listener for clients. systemd names a socket without `FileDescriptorName` after its unit.
 const CLIENTS: &str = "clients";
 const UNIT: &str = ".socket";
-/// Variables that concern this process alone: no program that it runs gets them.
+/// Variables that concern only this process: no program that it runs gets them.
 pub const PRIVATE_VARIABLES: [&str; 6] =
     ["LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 /// Linux's numbers of the address family and the type of the channel's socket.
@@ -41,11 +43,13 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the inherited sockets. The process must do this first: no program that it starts afterwards gets them.
+    /// Takes the inherited sockets, and closes all other descriptors that the caller has left open. The process must do
+    /// this before it opens anything: no program that it starts afterwards gets any of them.
     pub fn take() -> io::Result<Inherited> {
-        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut names = names.split(':');
         let mut fds = ListenFd::from_env();
+        close_from(FIRST.saturating_add(fds.len() as i32));
         let mut all = Inherited::default();
         for index in 0..fds.len() {
             match names.next().unwrap_or_default() {
@@ -70,6 +74,16 @@ impl Inherited {
     }
 }
 
+/// Closes all descriptors from number `first` on.
+fn close_from(first: i32) {
+    let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<i32>().ok();
+    // One of the numbers is that of the list itself, which is closed before.
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd").into_iter().flatten().filter_map(name).collect();
+    for number in open.into_iter().filter(|number| *number >= first) {
+        let _ = close(number);
+    }
+}
+
 /// Starts `command` with `listeners`; if `admin`, the last of them is the admin listener. Returns the process and our
 /// end of the channel to it.
 pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::Result<(Child, UnixStream)> {
@@ -89,7 +103,7 @@ pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::
 
 /// sd_notify(3): notifies the service manager. Does nothing without a manager.
 pub fn notify(text: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::ffi::OsStrExt;

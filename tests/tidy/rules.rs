@@ -35,6 +35,7 @@ const LAYERS: [Layer; 9] = [
         crates: &[
             "command_fds",
             "listenfd",
+            "nix",
             "mio",
             "ring",
             "rustix",
