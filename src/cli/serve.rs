@@ -55,6 +55,7 @@ pub fn run(args: &ServeArgs, inherited: io::Result<Inherited>) -> ExitCode {
         let inherited = inherited.map_err(unusable)?;
         let path = load::find(&args.config)?;
         let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
+        store::may_snapshot(&config.store)?;
         let listeners = ServeListeners::open(&config, inherited).map_err(Failure::failed)?;
         if io::stderr().is_terminal() {
             remark(&addresses(&config, &listeners));

@@ -1,5 +1,5 @@
 //! Opens, creates, replaces and renames the files of the product. Never waits for a file and never reads without bound:
-//! otherwise a reload would never end if a path leads to a pipe or a device.
+//! otherwise a reload would never end if a path names a pipe or a device.
 //!
 //! Other users may be able to write to the folder of a file that Tollgate makes. There, no link is followed, a file of
 //! another user is refused, and a new content is written to a [`FileDraft`], which then gets the file's name: a crash
@@ -63,13 +63,16 @@ pub fn append_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let (file, found) = open_at(options.read(true).append(true).create(true).mode(PRIVATE), path, OFlags::NOFOLLOW)?;
     owned_by(&found, geteuid().as_raw())?;
-    if found.nlink() > 1 {
-        return Err(odd("it has a second name"));
-    }
+    has_one_name(&found)?;
     if found.mode() & 0o777 != PRIVATE {
         file.set_permissions(Permissions::from_mode(PRIVATE))?;
     }
     Ok(file)
+}
+
+/// Fails if a file has a second name: after a draft has replaced it, the other name would have the former content.
+pub fn has_one_name(found: &Metadata) -> io::Result<()> {
+    if found.nlink() > 1 { Err(odd("it has a second name")) } else { Ok(()) }
 }
 
 /// Creates a file. There must be none.
@@ -138,6 +141,13 @@ pub struct FileDraft(PathBuf);
 /// End of the name of every draft.
 pub const DRAFT_END: &str = ".draft";
 
+/// End of the name of the journal that SQLite has next to a file.
+const JOURNAL_END: &str = "-journal";
+
+/// Maximum bytes of the name of a file that has drafts. Linux allows 255; the name of a draft has a point, 16 digits
+/// and [`DRAFT_END`] more.
+const NAME_MAX: usize = 255 - 1 - 16 - DRAFT_END.len() - JOURNAL_END.len();
+
 impl FileDraft {
     /// Creates an empty draft of the file at `target`, private to its owner, under a name that no other file has.
     pub fn beside(target: &Path) -> io::Result<(FileDraft, File)> {
@@ -146,6 +156,9 @@ impl FileDraft {
 
     /// Does the same with another mode, less the process's umask.
     pub fn with_mode(target: &Path, mode: u32) -> io::Result<(FileDraft, File)> {
+        if target.file_name().is_some_and(|name| name.len() > NAME_MAX) {
+            return Err(odd(&format!("use a name of at most {NAME_MAX} bytes")));
+        }
         let mut random = [0; 8];
         SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
         let mut name = target.as_os_str().to_os_string();
@@ -183,7 +196,7 @@ impl FileDraft {
 impl Drop for FileDraft {
     fn drop(&mut self) {
         let mut journal = self.0.clone().into_os_string();
-        journal.push("-journal");
+        journal.push(JOURNAL_END);
         // Both are absent if the draft has its name.
         for path in [Path::new(&journal), &self.0] {
             let _ = std::fs::remove_file(path);

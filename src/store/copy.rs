@@ -12,6 +12,8 @@ use crate::io::clock::unix;
 use crate::io::files::{self, DRAFT_END, FileDraft, folder_of};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
@@ -92,8 +94,11 @@ pub fn check_target(from: &Path, to: &Path) -> Result<(), StoreError> {
         Ok(file) => file,
         Err(error) => return refused(&format!("only an older copy is replaced: {error}: choose another path")),
     };
-    if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
-        return refused("a gateway has this file open: choose another path");
+    // A gateway locks its ledger by `flock`, and SQLite locks a file that it changes by `fcntl`.
+    let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+        || matches!(fcntl_lock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN | Errno::ACCESS));
+    if is_locked {
+        return refused("another process has this file open: choose another path");
     }
     let what = match files::head_of(&file, APPLICATION_AT + 4) {
         Err(error) => return failed(error),

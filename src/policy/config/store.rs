@@ -63,7 +63,8 @@ section! {
         pub page_size: u32 = 4096, PageSize, Restart;
         /// Copies the ledger to the file `to`, for example from tmpfs to flash. Tollgate copies it at the interval
         /// `every` (1 s to 366 d) and at a clean stop, if it has changed. A copy replaces an older copy, but no other
-        /// file. Tollgate never reads the copies. Value: `{ to = FILE, every = "30m" }`. Default: none.
+        /// file: if `to` is one, Tollgate does not start. Tollgate never reads the copies.
+        /// Value: `{ to = FILE, every = "30m" }`. Default: none.
         pub snapshot: Option<Snapshot> = None, Or(SnapshotTo, "none"), Restart;
         /// If a commit of usage records is delayed by more than this time, new requests get 503, except with `on_outage
         /// = "local"`.

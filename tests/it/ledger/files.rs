@@ -5,6 +5,7 @@ use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
 use super::process::{Process, binary, free_port, wait_at_most, wait_for};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -429,7 +430,6 @@ fn backup_replaces_only_an_older_backup() {
     rusqlite::Connection::open(at("foreign.db")).unwrap().execute_batch("CREATE TABLE important (x)").unwrap();
     assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
     let identity = |name: &str| {
-        use std::os::unix::fs::MetadataExt;
         // `backup` replaces its target with a new file, and the gateway would continue to write to the old one.
         fs::symlink_metadata(at(name)).map(|found| (found.ino(), found.mode())).ok()
     };
@@ -463,6 +463,13 @@ fn backup_replaces_only_an_older_backup() {
         assert!(done.code != 0 && done.err.contains("store.snapshot: "), "{target}: {}{}", done.out, done.err);
     }
     assert_ne!(check("/dev/null").code, 0);
+    let done = h.command(&["serve", "--config", "copying.toml"]);
+    assert!(done.code == 1 && done.err.contains("store.snapshot: /dev/null"), "{}", done.err);
+    // A draft of the copy has a longer name.
+    let long = "l".repeat(240);
+    let done = h.command(&["ledger", "backup", &long]);
+    assert!(done.code == 1 && done.err.contains("at most 224 bytes"), "{}", done.err);
+    h.done(&["ledger", "backup", &long[16..]]);
     fs::write(at("empty"), "").unwrap();
     for target in ["new", "empty", "new"] {
         assert_eq!(check(target).code, 0, "{target}");
@@ -517,8 +524,19 @@ fn backup_replaces_no_ledger_and_no_file_in_use() {
     kept("dangling.db", "it is a link");
     let locked = fs::File::open(at("copy.db")).unwrap();
     locked.lock().unwrap();
-    kept("copy.db", "a gateway has this file open");
+    kept("copy.db", "another process has this file open");
     drop(locked);
+    // Another program changes the copy; it would write to a file without a name.
+    let changing = rusqlite::Connection::open(at("copy.db")).unwrap();
+    changing.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    // Whichever descriptor of the file this process closes, SQLite loses its lock: the file is not read here.
+    let identity = || fs::metadata(at("copy.db")).map(|found| (found.ino(), found.modified().unwrap())).unwrap();
+    let before = identity();
+    let done = h.command(&["ledger", "backup", "copy.db"]);
+    assert!(done.code == 1 && done.err.contains("another process has this file open"), "{}{}", done.out, done.err);
+    assert_eq!(identity(), before);
+    changing.execute_batch("ROLLBACK").unwrap();
+    drop(changing);
     // A command that only reads a copy leaves it a copy, one that changes it does not.
     fs::write(at("verify.toml"), config.replace("tollgate.db", "copy.db")).unwrap();
     assert!(h.done(&["ledger", "verify", "--config", "verify.toml"]).starts_with("ok:"));
