@@ -86,6 +86,11 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
         let line = u32::try_from(1 + before.iter().filter(|byte| **byte == b'\n').count()).ok();
         vec![ConfigError { file: file.to_string(), line, field: String::new(), message: "not UTF-8".to_string() }]
     })?;
+    parse(path, &text, needed)
+}
+
+/// Checks `text`, the content of the file at `path`.
+pub fn parse(path: &Path, text: &str, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     let stand_in = || (needed == Secrets::Optional).then(|| PLACEHOLDER.to_string());
     let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
     let read = |path: &str| files::read_text(Path::new(path)).or_else(|error| stand_in().ok_or(error));
@@ -97,7 +102,7 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
             secrets::run(program, &hidden)
         }
     };
-    let mut config = Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })?;
+    let mut config = Config::parse(&Source { file: &path.to_string_lossy(), text, env: &env, read: &read, run: &run })?;
     if matches!(config.store.url, StoreUrl::Redis(_)) {
         // All commands use the gateway's folder.
         let beside = || path.parent().map(Path::to_path_buf);

@@ -13,7 +13,13 @@ use crate::policy::catalog::{Catalog, Model, TOKENS_MAX, context_text};
 use crate::policy::config::Config;
 use crate::policy::prices::{KEYS, PriceTier, TIERS_MAX, price_text};
 use clap::Args;
-use serde_json::{Map, Value};
+use serde::Deserializer as _;
+use serde::de::{MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
@@ -33,8 +39,10 @@ pub struct PricesArgs {
     write: bool,
 }
 
-/// Maximum bytes of a price list. Both have about two million. Its values take up to forty times that in memory.
+/// Maximum bytes of a price list. Both have about two million.
 const LIST_MAX: usize = 8 << 20;
+/// Maximum bytes of the entry of a model. Its values take up to forty times that in memory.
+const ENTRY_MAX: usize = 64 << 10;
 
 /// Hosts of providers, and their names in the two lists.
 const HOSTS: [(&str, &str, &str); 16] = [
@@ -93,9 +101,9 @@ pub fn run(args: &PricesArgs) -> Result<(), Failure> {
     let mut bytes = files::read_at_most(&args.from, LIST_MAX)
         .map_err(|error| Failure::failed(format!("cannot read {place}: {error}")))?;
     refuse_small(&mut bytes);
-    let list: Value = serde_json::from_str(&String::from_utf8_lossy(&bytes))
+    let list = PriceList::read(&String::from_utf8_lossy(&bytes), &config)
         .map_err(|error| Failure::failed(format!("{place} is not JSON: {error}")))?;
-    let list = PriceList::of(&list).ok_or_else(|| {
+    let list = list.ok_or_else(|| {
         Failure::failed(format!("{place} is neither LiteLLM's price list nor the api.json of models.dev"))
     })?;
     let (mut found, mut unknown, mut unusable) = (Vec::new(), Vec::new(), Vec::new());
@@ -144,49 +152,119 @@ fn refuse_small(list: &mut [u8]) {
     }
 }
 
-/// A published list.
-enum PriceList<'a> {
-    LiteLlm(&'a Map<String, Value>),
-    ModelsDev(&'a Map<String, Value>),
+/// Calls a function with the name and the text of each member of a JSON object.
+struct EachMember<F>(F);
+
+impl<'de, F: FnMut(&str, &'de RawValue)> Visitor<'de> for EachMember<F> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(mut self, mut map: M) -> Result<(), M::Error> {
+        while let Some((name, value)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
+            (self.0)(&name, value);
+        }
+        Ok(())
+    }
 }
 
-impl PriceList<'_> {
-    fn of(list: &Value) -> Option<PriceList<'_>> {
-        let list = list.as_object()?;
-        let has = |key: &str| list.values().any(|entry| entry.get(key).is_some());
-        match (has("models"), has(NAMES[0].0)) {
-            (true, _) => Some(PriceList::ModelsDev(list)),
-            (false, true) => Some(PriceList::LiteLlm(list)),
-            _ => None,
+/// Reads an object member by member: most of a list is of no use here.
+fn each_member<'a>(text: &'a str, read: &mut dyn FnMut(&str, &'a RawValue)) -> serde_json::Result<()> {
+    let mut parser = serde_json::Deserializer::from_str(text);
+    parser.deserialize_map(EachMember(read))?;
+    parser.end()
+}
+
+/// Reads the values of an entry, if it is not too long.
+fn value_of(entry: &RawValue) -> Value {
+    let text = Some(entry.get()).filter(|text| text.len() <= ENTRY_MAX);
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// Usable prices of a model in a list, in the order of [`KEYS`].
+type ListedPrices = [Option<Tiered>; 5];
+
+/// The entries of a published list that can belong to configured models.
+enum PriceList {
+    /// By the name of the entry, each with the name of its provider.
+    LiteLlm(BTreeMap<String, (String, ListedPrices)>),
+    /// By the names of provider and model.
+    ModelsDev(BTreeMap<String, ListedPrices>),
+}
+
+/// The names in both lists of a model's provider, whether its host is known, and the name of its upstream model.
+fn listed_names<'a>(config: &'a Config, model: &'a Model) -> Option<([&'a str; 2], bool, &'a str)> {
+    let target = model.targets.first()?;
+    let provider = config.provider(target.provider)?;
+    let known = HOSTS.iter().find(|(host, _, _)| {
+        provider.host.strip_suffix(host).is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '-']))
+    });
+    let names = known.map_or([&*provider.name; 2], |known| [known.1, known.2]);
+    Some((names, known.is_some(), &*target.model))
+}
+
+impl PriceList {
+    /// Reads a list. `None` if it is neither of the two.
+    fn read(text: &str, config: &Config) -> serde_json::Result<Option<PriceList>> {
+        let mut wanted = BTreeSet::new();
+        for (names, _, upstream) in config.catalog.models().iter().filter_map(|model| listed_names(config, model)) {
+            wanted.extend(names.map(|name| format!("{name}/{upstream}")));
+            wanted.insert(upstream.to_owned());
+        }
+        let (mut litellm, mut models_dev) = (BTreeMap::new(), BTreeMap::new());
+        let (mut has_models, mut has_prices) = (false, false);
+        let read = each_member(text, &mut |name, entry| {
+            // An entry that is not an object has no members.
+            let _ = each_member(entry.get(), &mut |key, member| {
+                has_prices |= key == NAMES[0].0;
+                if key == "models" {
+                    has_models = true;
+                    let _ = each_member(member.get(), &mut |upstream, model| {
+                        let full = format!("{name}/{upstream}");
+                        if wanted.contains(&full) {
+                            let cost = &value_of(model)["cost"];
+                            models_dev.remove(&full);
+                            if !cost.is_null() {
+                                models_dev.insert(full, NAMES.map(|(_, name)| models_dev_price(cost, name)));
+                            }
+                        }
+                    });
+                }
+            });
+            if wanted.contains(name) {
+                let entry = value_of(entry);
+                let provider = entry["litellm_provider"].as_str().unwrap_or_default().to_owned();
+                litellm.insert(name.to_owned(), (provider, NAMES.map(|(name, _)| litellm_price(&entry, name))));
+            }
+        });
+        match read {
+            // The list is JSON, but not an object.
+            Err(error) if error.is_data() => Ok(None),
+            Err(error) => Err(error),
+            Ok(()) if has_models => Ok(Some(PriceList::ModelsDev(models_dev))),
+            Ok(()) => Ok(has_prices.then_some(PriceList::LiteLlm(litellm))),
         }
     }
 
     /// Entry of the first target's upstream model, by the host of its provider or by the provider's name. Returns its
     /// name and its usable prices.
-    fn entry(&self, config: &Config, model: &Model) -> Option<(String, [Option<Tiered>; 5])> {
-        let target = model.targets.first()?;
-        let provider = config.provider(target.provider)?;
-        let known = HOSTS.iter().find(|(host, _, _)| {
-            provider.host.strip_suffix(host).is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '-']))
-        });
-        let upstream = &*target.model;
+    fn entry(&self, config: &Config, model: &Model) -> Option<(String, &ListedPrices)> {
+        let ([litellm, models_dev], is_known, upstream) = listed_names(config, model)?;
         match self {
             PriceList::LiteLlm(list) => {
-                let name = known.map_or(&*provider.name, |known| known.1);
-                let full = format!("{name}/{upstream}");
+                let full = format!("{litellm}/{upstream}");
                 // LiteLLM divides some providers, such as `vertex_ai-language-models`.
-                let fits = |rest: &str| rest.is_empty() || (known.is_some() && rest.starts_with(['_', '-']));
-                let of_provider = |entry: &&Value| {
-                    entry["litellm_provider"].as_str().and_then(|other| other.strip_prefix(name)).is_some_and(fits)
-                };
+                let fits = |rest: &str| rest.is_empty() || (is_known && rest.starts_with(['_', '-']));
+                let of_provider = |(other, _): &&(String, ListedPrices)| other.strip_prefix(litellm).is_some_and(fits);
                 let plain = || Some((upstream.to_owned(), list.get(upstream).filter(of_provider)?));
-                let (key, entry) = list.get(&full).map(|entry| (full, entry)).or_else(plain)?;
-                Some((key, NAMES.map(|(name, _)| litellm_price(entry, name))))
+                let (key, (_, prices)) = list.get(&full).map(|entry| (full, entry)).or_else(plain)?;
+                Some((key, prices))
             }
             PriceList::ModelsDev(list) => {
-                let name = known.map_or(&*provider.name, |known| known.2);
-                let cost = list.get(name)?.get("models")?.get(upstream)?.get("cost")?;
-                Some((format!("{name}/{upstream}"), NAMES.map(|(_, name)| models_dev_price(cost, name))))
+                let full = format!("{models_dev}/{upstream}");
+                list.get(&full).map(|prices| (full.clone(), prices))
             }
         }
     }
@@ -229,19 +307,24 @@ fn models_dev_price(cost: &Value, name: &str) -> Option<Tiered> {
     Some(tiers)
 }
 
+/// The configured price of a model that is number `at` in [`KEYS`], without tiers that change nothing. Empty if there
+/// is none.
+fn configured_price(model: &Model, at: usize) -> Tiered {
+    let (_, of) = KEYS[at];
+    plain(if model.has_token_prices {
+        let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
+        std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
+    } else {
+        model.unused_prices.get(at).cloned().unwrap_or_default()
+    })
+}
+
 /// Listed prices that differ from the model's. A price that is not listed stays unchanged.
-fn differences(model: &Model, listed: [Option<Tiered>; 5]) -> Vec<PriceChange> {
+fn differences(model: &Model, listed: &ListedPrices) -> Vec<PriceChange> {
     let of_keys = KEYS.iter().zip(listed).enumerate();
-    let differ = of_keys.filter_map(|(at, (&(key, of), listed))| {
-        let mut listed = listed?;
-        let configured: Tiered = if model.has_token_prices {
-            let tier = |tier: &PriceTier| (tier.above, of(&tier.prices));
-            std::iter::once((0, of(&model.prices.base))).chain(model.prices.tiers.iter().map(tier)).collect()
-        } else {
-            model.unused_prices.get(at).cloned().unwrap_or_default()
-        };
-        let configured = Some(plain(configured)).filter(|prices| !prices.is_empty());
-        listed = plain(listed);
+    let differ = of_keys.filter_map(|(at, (&(key, _), listed))| {
+        let listed = plain(listed.clone()?);
+        let configured = Some(configured_price(model, at)).filter(|prices| !prices.is_empty());
         (configured.as_ref() != Some(&listed)).then_some(PriceChange { key, configured, listed })
     });
     differ.collect()
@@ -301,17 +384,21 @@ fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<()
     // A symbolic link is kept: its target is replaced.
     let path = &std::fs::canonicalize(path).map_err(failed)?;
     let old = std::fs::metadata(path).map_err(failed)?;
+    files::has_one_name(&old).map_err(failed)?;
     let mut text = files::read_text(path).map_err(failed)?;
     for (model, _, differences) in found {
         let change = |text: &str| edited(text, &model.id, differences);
         text = change(&text).map_err(|why| Failure::failed(format!("{why}; nothing was written")))?;
     }
-    let (draft, mut file) = FileDraft::beside(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    let config = load::read(draft.path(), Secrets::Optional).map_err(Failure::Config)?;
+    let config = load::parse(path, &text, Secrets::Optional).map_err(|errors| {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        Failure::failed(format!("with the listed prices, the configuration is invalid: {}", errors.join("; ")))
+    })?;
     if !found.iter().all(|(model, _, wanted)| has_prices(&config.catalog, &model.id, wanted)) {
         return Err(Failure::failed("the prices cannot be changed by program: write them by hand"));
     }
+    let (draft, mut file) = FileDraft::beside(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
     fchown(&file, Some(old.uid()), Some(old.gid())).map_err(failed)?;
     file.set_permissions(old.permissions()).map_err(failed)?;
     draft.replace(file, path).map_err(failed)
@@ -320,7 +407,7 @@ fn write(path: &Path, found: &[(&Model, String, Vec<PriceChange>)]) -> Result<()
 fn has_prices(catalog: &Catalog, id: &str, wanted: &[PriceChange]) -> bool {
     let listed = |key: &str| wanted.iter().find(|one| one.key == key).map(|one| one.listed.clone());
     let model = catalog.models().iter().find(|model| &*model.id == id);
-    model.is_some_and(|model| differences(model, KEYS.map(|(key, _)| listed(key))).is_empty())
+    model.is_some_and(|model| differences(model, &KEYS.map(|(key, _)| listed(key))).is_empty())
 }
 
 /// The document with the prices of one model changed. Everything else keeps its bytes.
@@ -419,8 +506,7 @@ mod tests {
 
     /// Differences of all models by id, as `key: configured -> listed`; `None` for models that are not in the list.
     fn compared(config: &Config, list: &str) -> Vec<(String, Option<Vec<String>>)> {
-        let list: Value = serde_json::from_str(list).unwrap();
-        let list = PriceList::of(&list).unwrap();
+        let list = PriceList::read(list, config).unwrap().unwrap();
         let of = |model: &Model| {
             let (_, prices) = list.entry(config, model)?;
             let text = |one: PriceChange| {
@@ -455,8 +541,6 @@ mod tests {
             let expected = [("a", Some(first.to_vec())), ("b", Some(second)), ("c", None)];
             assert_eq!(compared(&config, list), expected.map(|(id, all)| (id.to_owned(), all)));
         }
-        let list: Value = serde_json::from_str(LITELLM).unwrap();
-        let list = PriceList::of(&list).unwrap();
         for (provider, host, model, is_listed) in [
             ("openai", "127.0.0.1", "gpt-5.5", true),
             ("open", "127.0.0.1", "gpt-5.5", false),
@@ -474,18 +558,20 @@ mod tests {
                 1,
             );
             let config = parsed(&text.replace("http://", "https://"));
+            let list = PriceList::read(LITELLM, &config).unwrap().unwrap();
             let found = list.entry(&config, &config.catalog.models()[2]).is_some();
             assert_eq!(found, is_listed, "{provider} at {host}: {model}");
         }
-        assert!(PriceList::of(&serde_json::json!({"a": 1})).is_none());
-        assert!(PriceList::of(&serde_json::json!([])).is_none());
+        for (text, is_json) in [("{\"a\": 1}", true), ("[]", true), ("{\"a\": {}", false), ("{} x", false)] {
+            let list = PriceList::read(text, &config);
+            assert!(list.map_or(!is_json, |list| is_json && list.is_none()), "{text}");
+        }
     }
 
     #[test]
     fn changed_configuration_keeps_everything_else_and_has_the_listed_prices() {
         let config = parsed(CONFIG);
-        let list: Value = serde_json::from_str(MODELS_DEV).unwrap();
-        let list = PriceList::of(&list).unwrap();
+        let list = PriceList::read(MODELS_DEV, &config).unwrap().unwrap();
         let mut text = CONFIG.to_owned();
         for model in &config.catalog.models()[..2] {
             let (_, prices) = list.entry(&config, model).unwrap();
@@ -515,8 +601,8 @@ mod tests {
             assert_eq!(list["note"], "e: 1");
         }
         let list = LITELLM.replace("\"input_cost_per_token\": 5e-06", "\"input_cost_per_token\": 1e-300");
-        let list: Value = serde_json::from_str(&list).unwrap();
-        let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());
+        let config = parsed(CONFIG);
+        let list = PriceList::read(&list, &config).unwrap().unwrap();
         let entry = list.entry(&config, &config.catalog.models()[0]);
         assert!(entry.is_some_and(|(name, prices)| name == "gpt-5.5" && prices[0].is_none()), "listed, but unusable");
     }
@@ -541,18 +627,38 @@ mod tests {
         let many = many.join(", \"input_cost_per_token_above_");
         for odd in ["272k_tokens\": \"NaN\"", "272k_tokens\": -1", "0k_tokens\": 1e-06", far, &many] {
             let list = LITELLM.replace(tier, &format!("\"input_cost_per_token_above_{odd}"));
-            let list: Value = serde_json::from_str(&list).unwrap();
-            let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());
+            let config = parsed(CONFIG);
+            let list = PriceList::read(&list, &config).unwrap().unwrap();
             let (_, prices) = list.entry(&config, &config.catalog.models()[0]).unwrap();
             assert!(prices[0].is_none() && prices[1].is_some(), "{odd}");
         }
         for odd in ["\"10\"", "-1"] {
             let list = MODELS_DEV.replace("[{\"input\": 10", &format!("[{{\"input\": {odd}"));
-            let list: Value = serde_json::from_str(&list).unwrap();
-            let (config, list) = (parsed(CONFIG), PriceList::of(&list).unwrap());
+            let config = parsed(CONFIG);
+            let list = PriceList::read(&list, &config).unwrap().unwrap();
             let (_, prices) = list.entry(&config, &config.catalog.models()[0]).unwrap();
             assert!(prices[0].is_none() && prices[1].is_some(), "{odd}");
         }
+    }
+
+    /// Only what can belong to a configured model is kept of a list.
+    #[test]
+    fn list_is_read_entry_by_entry() {
+        let config = parsed(CONFIG);
+        let filler: String = (0..1000).map(|at| format!("\"other-{at}\": {{\"input_cost_per_token\": 1}}, ")).collect();
+        let Ok(Some(PriceList::LiteLlm(kept))) = PriceList::read(&LITELLM.replacen('{', &format!("{{{filler}"), 1), &config)
+        else {
+            panic!("not read")
+        };
+        assert_eq!(kept.keys().collect::<Vec<_>>(), ["gemini/gemini-2.5-pro", "gpt-5.5"]);
+        let Ok(Some(PriceList::ModelsDev(kept))) = PriceList::read(MODELS_DEV, &config) else { panic!("not read") };
+        assert_eq!(kept.keys().collect::<Vec<_>>(), ["google/gemini-2.5-pro", "openai/gpt-5.5"]);
+        // An entry that is too long has no price.
+        let long = LITELLM.replacen("\"openai\",", &format!("\"openai\", \"note\": \"{}\",", "x".repeat(ENTRY_MAX)), 1);
+        assert!(compared(&config, &long).iter().any(|(id, all)| id == "a" && all.is_none()));
+        // Of two entries of one name, the last counts.
+        let twice = LITELLM.replacen('{', "{\"gpt-5.5\": {\"litellm_provider\": \"openai\", \"input_cost_per_token\": 1}, ", 1);
+        assert_eq!(compared(&config, &twice), compared(&config, LITELLM));
     }
 
     #[test]

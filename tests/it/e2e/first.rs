@@ -189,6 +189,12 @@ fn written_prices_replace_the_configuration_and_no_other_file() {
     assert!(written.contains("input_price = 2.50") && written.contains("output_price = 10.00"), "{written}");
     assert_eq!((fs::read_to_string(at("victim")).unwrap().as_str(), names()), ("mine", before));
     assert_eq!(fs::symlink_metadata(at("tollgate.toml")).unwrap().permissions().mode(), 0o100_640);
+    // The other name would keep the former prices.
+    fs::hard_link(at("tollgate.toml"), at("second.toml")).unwrap();
+    fs::write(at("list.json"), list.replace("0.00001", "0.00002")).unwrap();
+    let done = run(folder.path(), &["prices", "--from", "list.json", "--write"], &[]);
+    assert!(done.code == 1 && done.err.contains("tollgate.toml: it has a second name"), "{}", done.err);
+    assert_eq!(fs::read_to_string(at("tollgate.toml")).unwrap(), written);
 }
 
 #[test]
