@@ -27,6 +27,8 @@ pub struct AlertFacts {
     /// Alerts that wait, the oldest first.
     pub due: Vec<Alert>,
     subjects: BTreeMap<String, Subject>,
+    /// Number of lines that are not facts.
+    damaged: usize,
 }
 
 /// Last events of a subject, in milliseconds.
@@ -73,18 +75,28 @@ impl AlertFacts {
         self.subjects.entry(subject.to_string()).or_default().over = at;
     }
 
-    /// Reads lines. Skips invalid ones. Returns the last line if it has no end: another process may be writing it.
+    /// Reads lines. Counts invalid ones. Returns the last line if it has no end: another process may be writing it.
     fn take_all(&mut self, lines: impl Read) -> Vec<u8> {
         let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
         while (&mut lines).take(SPILL_LINE_MAX as u64).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             // The end of a line may have been written since the end of the file was found.
             if line.ends_with(b"\n") || line.len() >= SPILL_LINE_MAX {
-                let _ = self.take(&line);
+                self.take_or_count(&line);
                 line.clear();
             }
         }
-        let _ = self.take(&line);
-        line
+        // Every line begins so.
+        if line.starts_with(b"{") {
+            let _ = self.take(&line);
+            return line;
+        }
+        self.take_or_count(&line);
+        Vec::new()
+    }
+
+    fn take_or_count(&mut self, line: &[u8]) {
+        let is_damaged = !line.trim_ascii().is_empty() && self.take(line).is_none();
+        self.damaged += usize::from(is_damaged);
     }
 
     /// Drops old subjects, and alerts that are done or too old.
@@ -185,15 +197,16 @@ impl AlertFile {
         AlertFile { path: place.alerts(), unwritten: Arc::default(), held: Arc::default() }
     }
 
-    /// Drops lines about alerts that are too old to matter, unless another process delivers alerts at present.
-    pub fn shrink(&self, now: Unix) -> io::Result<()> {
+    /// Drops lines about alerts that are too old to matter, and damaged lines, unless another process delivers alerts
+    /// at present. Returns the number of damaged lines.
+    pub fn shrink(&self, now: Unix) -> io::Result<usize> {
         if self.size() == 0 {
-            return Ok(());
+            return Ok(0);
         }
         // An attempt may be waiting for another process.
-        let Ok(held) = self.held.try_lock() else { return Ok(()) };
+        let Ok(held) = self.held.try_lock() else { return Ok(0) };
         let lock = match self.locked(held, FlockOperation::NonBlockingLockExclusive) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
             lock => lock?,
         };
         // No attempt of this process writes to the file that is replaced.
@@ -210,7 +223,7 @@ impl AlertFile {
         // Another process may have written meanwhile. It repeats lines that it writes to the former file from now on.
         let copied = io::copy(&mut old, &mut out);
         *lock.0.lock().unwrap_or_else(PoisonError::into_inner) = out;
-        copied.map(drop)
+        copied.map(|_| facts.damaged)
     }
 
     /// Bytes of the file. It grows with each fact.
@@ -522,6 +535,22 @@ mod tests {
         // An empty read is the end of the file at that time.
         let begun_later = facts.take_all(Growing(vec![half, b"", rest, begun].into_iter()));
         assert_eq!((facts.due, begun_later), (vec![one], begun[1..].to_vec()));
+    }
+
+    #[test]
+    fn damaged_lines_are_counted_and_dropped() {
+        let folder = ScratchFolder::new("damaged");
+        let place = Place::new(folder.0.clone(), "l".to_string());
+        let (file, now) = (AlertFile::new(&place), Unix(10_000_000_000));
+        let kept = alert(AlertKind::Budget, "key/a", now.0, now.0);
+        note(&file, |lines| lines.due(&kept));
+        assert_eq!(file.shrink(now).unwrap(), 0);
+        for (damage, lines) in [(&b"garbage\n{\"due\":1}\n"[..], 2), (&[0; 100], 1)] {
+            file.writer().unwrap().write_all(damage).unwrap();
+            assert_eq!(file.shrink(now).unwrap(), lines);
+            assert_eq!(file.shrink(now).unwrap(), 0);
+            assert_eq!(file.facts(now).due, std::slice::from_ref(&kept));
+        }
     }
 
     /// The rest of the line follows with what other processes have written meanwhile.

@@ -146,8 +146,10 @@ impl Courier {
 
     /// Drops what the file need not contain any more.
     fn shrink(&mut self) {
-        if let Err(error) = self.file.shrink(unix()) {
-            self.unwritten(&error.to_string());
+        match self.file.shrink(unix()) {
+            Ok(0) => {}
+            Ok(lines) => self.log(format!("\"event\":\"alert\",\"outcome\":\"damaged\",\"lines\":{lines}")),
+            Err(error) => self.unwritten(&error.to_string()),
         }
         self.needed = self.file.size();
     }
