@@ -56,7 +56,7 @@ impl Resolver {
         waiting.questions.push_back((host, port));
         if waiting.threads < limits::LOOKUP_THREADS_MAX {
             let lookups = self.0.clone();
-            match std::thread::Builder::new().name("names".into()).spawn(move || lookups.serve()) {
+            match start_thread("names", Box::new(move || lookups.serve())) {
                 Ok(_) => waiting.threads += 1,
                 Err(_) if waiting.threads == 0 => {
                     waiting.questions.pop_back();
@@ -82,15 +82,18 @@ pub fn resolve_within(host: &str, port: u16, wait: Duration) -> io::Result<Vec<S
         return Err(io::Error::new(ErrorKind::TimedOut, "earlier look-ups of names have no answer yet"));
     }
     let (tell, answer) = channel();
-    let host = host.to_string();
-    let look_up = move || {
-        let found = (&*host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let resolver = Resolver::new(move |(_, _, found)| {
         RUNNING.fetch_sub(1, Ordering::Relaxed);
         let _ = tell.send(found);
-    };
-    start_thread("name", Box::new(look_up)).inspect_err(|_| _ = RUNNING.fetch_sub(1, Ordering::Relaxed))?;
-    let silent = |_| Err(io::Error::new(ErrorKind::TimedOut, "no answer from the name server"));
-    answer.recv_timeout(wait).unwrap_or_else(silent)
+    });
+    if !resolver.ask(host.into(), port) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+        return Err(io::Error::other("no thread can be started"));
+    }
+    match answer.recv_timeout(wait) {
+        Ok(found) => found.map_err(io::Error::other),
+        Err(_) => Err(io::Error::new(ErrorKind::TimedOut, SILENT)),
+    }
 }
 
 impl LookupThreads {
@@ -119,11 +122,12 @@ impl LookupThreads {
 }
 
 const UNKNOWN: &str = "no such name";
+const SILENT: &str = "no answer from the name server";
 
 /// Maps the C library's error text: no answer from a server is temporary, an unknown name is not.
 fn explain(words: &str) -> &'static str {
     let passes = ["emporary failure", "ry again"].iter().any(|part| words.contains(part));
-    if passes { "no answer from the name server" } else { UNKNOWN }
+    if passes { SILENT } else { UNKNOWN }
 }
 
 #[cfg(test)]
@@ -191,7 +195,7 @@ mod tests {
             assert!(!found.is_empty() && found.iter().all(|at| at.ip().is_loopback() && at.port() == 80), "{host}");
         }
         assert!(resolve_within("no such name.invalid", 80, wait).is_err());
-        // The answer may be there at once.
+        // The answer may have arrived already.
         let late = resolve_within("localhost", 80, Duration::ZERO).err();
         assert!(late.is_none_or(|error| error.kind() == ErrorKind::TimedOut));
     }
