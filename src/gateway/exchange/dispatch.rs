@@ -12,13 +12,11 @@ use super::state::{
 use super::transitions::Step;
 use crate::base::time::Mono;
 use crate::gateway::budget::Promise;
-use crate::gateway::cx::{Cx, Setup};
+use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
-use crate::gateway::provider::breaker::Breakers;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::gateway::queue::Look;
 use crate::policy::config::Origin;
-use crate::policy::keys::{KeyIx, Keys};
+use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
@@ -416,19 +414,6 @@ impl State {
     pub(crate) fn awaits_secret(&self, job: &RequestJob, origin: &Origin) -> bool {
         matches!(self, State::Attempting(Attempting { stage: AttemptStage::Renewing, .. }))
             && job.origin() == Some(origin)
-    }
-
-    /// Checks whether this waiting request can be served.
-    pub(crate) fn look_for_place(
-        &self,
-        job: &RequestJob,
-        breakers: &mut Breakers,
-        keys: &Keys,
-        setup: &Setup,
-        now: Mono,
-    ) -> Look {
-        let State::Queued(queued) = self else { return Look::NotThis };
-        queued.look_for_place(job, breakers, keys, setup, now)
     }
 
     /// The charge to its key for the storage of a stream.

@@ -30,6 +30,28 @@ impl Request {
     }
 }
 
+impl State {
+    /// Checks whether this request, if it waits, can be served.
+    pub(crate) fn look_for_place(
+        &self,
+        job: &RequestJob,
+        breakers: &mut Breakers,
+        keys: &Keys,
+        setup: &Setup,
+        now: Mono,
+    ) -> Look {
+        let State::Queued(Queued { draft, by, .. }) = self else { return Look::NotThis };
+        let Some(targets) = job.request.present_targets(setup) else { return Look::NotThis };
+        let owner = job.request.owner_of(breakers, keys, now);
+        let choice = job.attempt.choice(&job.request, draft, owner, now);
+        match breakers.seek(targets, &choice, Stage::Waits, *by) {
+            Seek::Found(_) => Look::Served,
+            _ if breakers.is_any_open(targets, now) => Look::NotThis,
+            _ => Look::None,
+        }
+    }
+}
+
 impl Queued {
     /// Begins the first attempt of an admitted request whose model has a queue, or adds it to the queue.
     pub(super) fn first(job: &mut RequestJob, queue: QueueLimits, draft: Outgoing, call: &mut DriverCall) -> NextStep {
@@ -129,25 +151,6 @@ impl Queued {
             _ => cx.upstreams.queues.seconds(&model.id, cx.upstreams.queues.len(&model.id), now),
         };
         Fault { retry_after: Some(again), ..FaultKind::Queue(QueueRefusal::Wait(queue.wait)).into() }
-    }
-
-    /// Checks whether this waiting request can be served.
-    pub(super) fn look_for_place(
-        &self,
-        job: &RequestJob,
-        breakers: &mut Breakers,
-        keys: &Keys,
-        setup: &Setup,
-        now: Mono,
-    ) -> Look {
-        let Some(targets) = job.request.present_targets(setup) else { return Look::NotThis };
-        let owner = job.request.owner_of(breakers, keys, now);
-        let choice = job.attempt.choice(&job.request, &self.draft, owner, now);
-        match breakers.seek(targets, &choice, Stage::Waits, self.by) {
-            Seek::Found(_) => Look::Served,
-            _ if breakers.is_any_open(targets, now) => Look::NotThis,
-            _ => Look::None,
-        }
     }
 
     /// Adds the time since the last call to the time that the request has waited.
