@@ -8,6 +8,7 @@ use super::shared::Server;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
@@ -19,6 +20,8 @@ const KEYS: usize = 500;
 const STRANGERS: usize = 900;
 /// Rotations of one key, each with a grace.
 const ROTATIONS: usize = 4;
+/// The grace of the last one, in seconds.
+const LAST_GRACE: u64 = 5;
 /// Number of concurrent threads that issue keys, and of clients with unknown keys.
 const THREADS: usize = 5;
 
@@ -123,25 +126,33 @@ fn every_key_of_a_burst_works_immediately_at_another_host() {
     burst(hosts[0].at, |n| by_api(hosts[0].admin, n));
 }
 
-/// Rotates keys at `admin`. Uses each new secret at `at` immediately, and the one before it within its grace, while
-/// clients with ended and with guessed secrets of the same key send requests.
+/// Rotates keys at `admin`. Uses each new secret at `at` immediately, and the one before it until its grace ends, while
+/// clients with ended and with guessed secrets of the same key send requests. ROTATED_KEYS=200 makes 1,000 rotations.
 fn rotations(at: SocketAddr, admin: SocketAddr) {
-    let wrong = Mutex::new(Vec::new());
+    let keys = std::env::var("ROTATED_KEYS").map_or(KEYS / ROTATIONS, |keys| keys.parse().unwrap());
+    let (wrong, count, last) = (Mutex::new(Vec::new()), AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let wrong = &wrong;
+            let (wrong, count, last) = (&wrong, &count, &last);
             scope.spawn(move || {
                 let (mut client, mut operator) = (Client::connect(at), Client::connect(admin));
-                for n in 0..KEYS / THREADS / ROTATIONS {
+                for n in 0..keys / THREADS {
                     let ended = by_api(admin, thread * KEYS + n);
                     let (id, mut former) = (KeyId::parse(&ended[8..20]).unwrap(), None);
                     for rotation in 0..=ROTATIONS {
                         let guessed = reissue("tg_", id, |out| SystemRandom::new().fill(out).unwrap()).text;
                         assert_eq!(ask(&mut client, &guessed).status(), 401);
-                        let body = if rotation == 0 { r#"{"grace":"0s"}"# } else { r#"{"grace":"1h"}"# };
+                        let grace = match rotation {
+                            0 => "0s".to_owned(),
+                            ROTATIONS => format!("{LAST_GRACE}s"),
+                            _ => "1h".to_owned(),
+                        };
+                        let body = format!(r#"{{"grace":"{grace}"}}"#);
+                        let begins = Instant::now();
                         let path = format!("/admin/v1/keys/{}/rotate", id.as_str());
-                        let answer = operator.ask(&post(&path, &[("authorization", &bearer(CREDENTIAL.1))], body));
+                        let answer = operator.ask(&post(&path, &[("authorization", &bearer(CREDENTIAL.1))], &body));
                         assert_eq!(answer.status(), 200, "{}", answer.text());
+                        count.fetch_add(1, Ordering::Relaxed);
                         let secret = answer.json()["secret"].as_str().unwrap().to_owned();
                         for text in former.iter().chain([&secret]) {
                             let answer = ask(&mut client, text);
@@ -150,14 +161,24 @@ fn rotations(at: SocketAddr, admin: SocketAddr) {
                             }
                         }
                         assert_eq!(ask(&mut client, &ended).status(), 401);
+                        if rotation == ROTATIONS {
+                            last.lock().unwrap().push((begins, former.take().unwrap(), secret.clone()));
+                        }
                         former = Some(secret);
                     }
                 }
             });
         }
     });
-    let wrong = wrong.into_inner().unwrap();
+    let (wrong, mut client) = (wrong.into_inner().unwrap(), Client::connect(at));
+    println!("{} rotations, {} requests wrongly refused", count.into_inner(), wrong.len());
     assert!(wrong.is_empty(), "{} requests: {:?}", wrong.len(), wrong.first());
+    for (begins, former, secret) in last.into_inner().unwrap() {
+        // The grace ends at a whole second.
+        let ends = begins + Duration::from_secs(LAST_GRACE + 2);
+        thread::sleep(ends.saturating_duration_since(Instant::now()));
+        assert_eq!([ask(&mut client, &former).status(), ask(&mut client, &secret).status()], [401, 200]);
+    }
 }
 
 #[test]
