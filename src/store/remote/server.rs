@@ -215,7 +215,7 @@ impl RemoteServer {
         Ok(texts)
     }
 
-    /// Returns a setting of the server, or none if the server does not tell it.
+    /// Returns a setting of the server, or none if the server does not return it.
     fn setting(&mut self, name: &str) -> Result<Option<String>, StoreError> {
         let told: Option<Vec<String>> = self.permitted(redis::cmd("CONFIG").arg("GET").arg(name))?;
         Ok(told.and_then(|told| told.into_iter().nth(1)))
