@@ -17,15 +17,36 @@ def validator(document, path):
     return jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]})
 
 
+# Beginnings of the paths of requests that the gateway translates; one model serves all other endpoints.
+TRANSLATED = ("/v1/chat", "/v1/messages", "/v1/responses")
+# Types of the last events of streams that do not end with `[DONE]`.
+LAST = (
+    "message_stop",
+    "response.completed",
+    "response.incomplete",
+    "image_generation.completed",
+    "image_edit.completed",
+    "speech.audio.done",
+    "transcript.text.done",
+)
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Replaces most model names with existing ones, since otherwise hardly any request would reach a provider. Half of
-    the requests ask for a stream."""
-    model = case.body.get("model") if isinstance(case.body, dict) else None
+    """Replaces most model names with existing ones, since otherwise hardly any request would be accepted. Half of the
+    requests ask for a stream. A provider knows few formats of responses."""
+    body = case.body
+    if not isinstance(body, dict):
+        return
+    is_translated = case.operation.path.startswith(TRANSLATED)
+    # The default model serves only translated requests.
+    model = body.get("model", None if is_translated else "")
     if isinstance(model, str) and len(model) < 12:
-        case.body["model"] = ["small", "large"][len(model) % 2]
-    if isinstance(case.body, dict) and case.body.get("stream", False) in (None, False) and len(str(case.body)) % 2:
-        case.body["stream"] = True
+        body["model"] = ["small", "large"][len(model) % 2] if is_translated else "wide"
+    if "response_format" in body and not is_translated:
+        body["response_format"] = "json"
+    if body.get("stream", False) in (None, False) and len(str(body)) % 2:
+        body["stream"] = True
 
 
 @schemathesis.check
@@ -39,4 +60,4 @@ def events_conform(ctx, response, case):
         if event != "[DONE]":
             check.validate(json.loads(event))
     last = data[-1]
-    assert last == "[DONE]" or "error" in json.loads(last) or json.loads(last)["type"] == "message_stop", last
+    assert last == "[DONE]" or "error" in json.loads(last) or json.loads(last).get("type") in LAST, last
