@@ -236,6 +236,8 @@ fn successor_refuses_a_wide_admin_socket_without_a_token() {
     let (_rig, gate, _) = taken_away(Place::Loopback, "127.0.0.1:0", "-USR2", "handed over");
     gate.until("the successor serves", |gate| status(&by_loopback(gate), "/readyz", false) == 200);
     assert_eq!(statuses(&by_loopback(&gate), "/metrics"), [200, 401]);
+    // Its id, by which it is killed, is in the log before this line.
+    gate.until("the successor logs", |gate| gate.log().contains("predecessor left"));
 }
 
 #[test]
