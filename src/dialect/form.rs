@@ -397,9 +397,9 @@ impl FormWriter {
             return Err(Invalid("the body: ended before its closing boundary".to_owned()));
         }
         if complete {
-            let blanks = self.missing().min(room as u64);
-            out.resize(out.len() + blanks as usize, b' ');
-            self.written += blanks;
+            let blanks = usize::try_from(self.missing()).unwrap_or(room).min(room);
+            out.resize(out.len() + blanks, b' ');
+            self.written += blanks as u64;
         }
         Ok(used)
     }

@@ -167,7 +167,7 @@ impl<'a> SecretRuns<'a> {
 
 /// Word and bit of a run's hash.
 fn mark(run: &[u8]) -> (usize, u64) {
-    let hash = mix_bytes(0, run) as usize % MARKS;
+    let hash = mix_bytes(0, run) as u32 as usize % MARKS;
     (hash / 64, 1 << (hash % 64))
 }
 
