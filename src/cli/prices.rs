@@ -641,7 +641,7 @@ mod tests {
         }
     }
 
-    /// Only what can belong to a configured model is kept of a list.
+    /// Tollgate keeps only the entries of a list that can belong to a configured model.
     #[test]
     fn list_is_read_entry_by_entry() {
         let config = parsed(CONFIG);

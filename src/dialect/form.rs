@@ -356,7 +356,7 @@ impl FormWriter {
     }
 
     /// Writes what can be decided of `input`, the bytes that have not been used yet; returns the number of those used
-    /// now. `complete`: `input` is all of the rest. At most `room` blanks are written behind the form at a time.
+    /// now. `complete`: `input` is the complete remainder. At most `room` blanks are written behind the form at a time.
     pub fn write(&mut self, input: &[u8], complete: bool, room: usize, out: &mut Vec<u8>) -> Result<usize, Invalid> {
         let (mut used, before) = (0, out.len());
         if std::mem::take(&mut self.adds_model) {

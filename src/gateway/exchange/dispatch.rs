@@ -236,7 +236,7 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
     }
 }
 
-/// Handles a further part of a form, which goes on arriving while it is sent, or the error in it, or that it is late.
+/// Handles the next part of a form that is sent while it arrives, an error in it, or its delay.
 /// The state stays.
 fn form_event(mut state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mut DriverCall) -> NextStep {
     let effect = match event {
