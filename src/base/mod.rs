@@ -6,7 +6,6 @@ pub mod digest;
 pub mod hash;
 pub mod heap;
 pub mod limits;
-pub mod order;
 pub mod packed;
 pub mod paged;
 pub mod places;

@@ -10,6 +10,7 @@ use crate::policy::row::Row;
 use crate::store::api::{DayKey, Entry, Query};
 use crate::store::ledger::Ledger;
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -169,9 +170,9 @@ impl Followed {
     fn lines(self) -> Vec<ConversationLine> {
         let named = |(name, one): (Arc<str>, Conversation)| ConversationLine { name: name.to_string(), ..one.line };
         let mut lines: Vec<ConversationLine> = self.0.into_iter().map(named).collect();
-        crate::base::order::by_key(&mut lines, |line| {
+        lines.sort_by_key(|line| {
             let cold = line.clone().cold().into_iter().map(|tokens| *tokens).sum::<u64>();
-            (u64::MAX - line.cold_cost_nano_usd, u128::from(u64::MAX - cold))
+            Reverse((line.cold_cost_nano_usd, cold))
         });
         lines.truncate(LINES_MAX);
         lines

@@ -6,7 +6,6 @@
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, models, print};
-use crate::base::order;
 use crate::base::text::plural;
 use crate::io::files::{self, FileDraft};
 use crate::policy::catalog::{Catalog, Model, TOKENS_MAX, context_text};
@@ -446,7 +445,7 @@ fn edited(text: &str, id: &str, differences: &[PriceChange]) -> Result<String, S
             None => edits.push((line_end..line_end, format!("{newline}{key} = {value}"))),
         }
     }
-    order::by_key(&mut edits, |(span, _)| (span.start as u64, 0));
+    edits.sort_by_key(|(span, _)| span.start);
     let mut result = text.to_owned();
     for (span, value) in edits.iter().rev() {
         result.replace_range(span.clone(), value);

@@ -8,10 +8,10 @@ use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
 use crate::base::limits::QUEUED_MAX;
-use crate::base::order;
 use crate::base::time::Unix;
 use crate::base::words::words;
 use crate::wire::ModelEndpoint;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -98,7 +98,7 @@ impl Catalog {
                 None => drop(by_alias.insert(alias.as_bytes().into(), index)),
             }
         }
-        order::by_key(&mut by_start, |(start, _)| (u64::MAX - start.len() as u64, 0));
+        by_start.sort_by_key(|(start, _)| Reverse(start.len()));
         Catalog { models, by_id, by_alias, by_start, default }
     }
 

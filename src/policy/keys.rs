@@ -3,13 +3,12 @@
 
 use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
-use crate::base::order;
 use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Unix;
 use crate::wire::{Passthrough, Shape};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::borrow::Cow;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::fmt;
 
 mod table;
@@ -414,7 +413,7 @@ impl KeyRecord {
         if former.len() > FORMER_MAX {
             return false;
         }
-        order::by_key(&mut former, |former| (u64::MAX - former.until.0, 0));
+        former.sort_by_key(|former| Reverse(former.until));
         (self.former, self.digest) = (former, digest);
         true
     }

@@ -6,9 +6,8 @@ use super::given;
 use super::order;
 use super::script::{Call, Finish, Script, ScriptPart, Text, pieces_of};
 use super::signature;
-use crate::base::order::gathered;
 use crate::wire::{ModelEndpoint, Passthrough, Shape};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Default number of tokens of an answer.
 const TOKENS_DEFAULT: u64 = 12;
@@ -449,7 +448,7 @@ fn sample(schema: &Value, nth: u64, depth: u32) -> Value {
             let properties = schema["properties"].as_object();
             let members = properties.into_iter().flatten();
             let member = |(name, schema): (&String, _)| (name.clone(), sample(schema, nth, depth - 1));
-            Value::Object(gathered::<_, Map<_, _>>(members.map(member)))
+            Value::Object(members.map(member).collect())
         }
     }
 }

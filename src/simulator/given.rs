@@ -6,10 +6,10 @@
 
 use crate::base::base64;
 use crate::base::hash::{mix, mix_bytes};
-use crate::base::order;
 use crate::wire::Passthrough;
 use crate::wire::multipart::{self, FormPiece, Multipart};
 use serde_json::{Map, Value};
+use std::cmp::Reverse;
 
 /// Default length of a vector in numbers, and maximum that may be requested.
 const DIMENSIONS: u64 = 8;
@@ -269,7 +269,7 @@ fn rerank(root: &Value) -> Result<Read, String> {
         let own = small(&text(document));
         scored.push((wanted.iter().filter(|word| own.contains(word)).count(), index, document));
     }
-    order::by_key(&mut scored, |(found, index, _)| ((wanted.len() - found) as u64, *index as u128));
+    scored.sort_by_key(|(found, ..)| Reverse(*found));
     scored.truncate(root["top_n"].as_u64().map_or(documents.len(), |most| most as usize));
     let wants = root["return_documents"] == true;
     let result = |(found, index, document): &(usize, usize, &Value)| {

@@ -8,7 +8,6 @@
 
 use super::spill::Place;
 use crate::base::limits::{ALERT_KEPT, ALERT_RETRIES_END, ALERTS_MAX, ALERTS_UNWRITTEN, SPILL_LINE_MAX};
-use crate::base::order;
 use crate::base::time::Unix;
 use crate::io::files::{self, FileDraft};
 use crate::policy::alert::{Alert, AlertKind, BudgetUse};
@@ -103,7 +102,7 @@ impl AlertFacts {
     fn tidy(&mut self, now: Unix) {
         let is_recent = |at: u64| u128::from(now.0.saturating_sub(at)) <= ALERT_KEPT.as_millis();
         let known = std::mem::take(&mut self.subjects).into_iter();
-        self.subjects = order::gathered(known.filter(|(_, known)| is_recent(known.at.max(known.over))));
+        self.subjects = known.filter(|(_, known)| is_recent(known.at.max(known.over))).collect();
         let mut due = std::mem::take(&mut self.due);
         due.retain(|alert| !self.is_done(alert) && may_wait(alert, now));
         due.truncate(ALERTS_MAX);

@@ -4,13 +4,14 @@
 use super::moments::Moments;
 use super::who::Who;
 use super::written::Written;
+use crate::base::limits;
 use crate::base::time::Unix;
-use crate::base::{limits, order};
 use crate::policy::ask::Use;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord, ShownKey};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -323,7 +324,7 @@ impl Query {
         }
         let mut lines: Vec<UsageLine> = lines.0.into_iter().map(UsageLine::of).collect();
         if !self.by.contains(&By::Day) {
-            order::by_key(&mut lines, |line| (u64::MAX - line.cost_nano, u128::from(u64::MAX - line.out)));
+            lines.sort_by_key(|line| Reverse((line.cost_nano, line.out)));
         }
         if let Some(Page { from, most }) = self.page {
             lines.drain(..lines.len().min(usize::try_from(from).unwrap_or(usize::MAX)));
@@ -550,9 +551,9 @@ impl Verdict {
     /// at least the sum of the rows left, at most the whole day.
     pub fn compare_people(&mut self, stored: &PeopleTotals, counted: &PeopleTotals, days: &DaySums, folded: &DaySums) {
         let (whole, folded) = (by_day(days), by_day(folded));
-        let places: PeopleTotals = order::gathered(stored.iter().chain(counted).map(|(place, sums)| (*place, *sums)));
-        for place in places.into_keys() {
-            let of = |sums: &PeopleTotals| sums.get(&place).copied().unwrap_or_default();
+        let places: BTreeSet<&(u64, Who)> = stored.keys().chain(counted.keys()).collect();
+        for place in places {
+            let of = |sums: &PeopleTotals| sums.get(place).copied().unwrap_or_default();
             let most = whole.get(&place.0).copied().unwrap_or_default();
             for (number, (stored, counted)) in of(stored).into_iter().zip(of(counted)).enumerate() {
                 let counted =
@@ -566,7 +567,7 @@ impl Verdict {
 
     /// Compares every sum of every day. A sum that only one side has counts as 0 on the other.
     pub fn compare_days(&mut self, stored: &DaySums, counted: &DaySums) {
-        let keys: BTreeSet<&DayKey> = order::gathered(stored.keys().chain(counted.keys()));
+        let keys: BTreeSet<&DayKey> = stored.keys().chain(counted.keys()).collect();
         for key in keys {
             let of = |sums: &DaySums| sums.get(key).copied().unwrap_or_default();
             for ((name, stored), counted) in SUM_NAMES.iter().zip(of(stored)).zip(of(counted)) {

@@ -2,8 +2,8 @@
 
 use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST};
 use super::who::Who;
-use crate::base::order;
 use crate::policy::row::Row;
+use std::cmp::Reverse;
 
 /// Key, model, target, group, endpoint and client as a JSON array. With the number of the sum before it, this is the
 /// name of a counter of a day. Names of the first format end with the target.
@@ -36,9 +36,7 @@ pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
     for who in Who::ALL {
         let of_kind = found.iter().filter(|((_, kind, name), _)| *kind == who && **name != *REST);
         let mut named: Vec<_> = of_kind.collect();
-        order::by_key(&mut named, |(_, sums)| {
-            (u64::MAX - sums[5], u128::MAX - u128::from(sums[1..5].iter().sum::<u64>()))
-        });
+        named.sort_by_key(|(_, sums)| Reverse((sums[5], sums[1..5].iter().sum::<u64>())));
         let kept = named.iter().take(PEOPLE_MAX).map(|((_, _, name), sums)| (&**name, **sums));
         let rest = named.iter().skip(PEOPLE_MAX).map(|(_, sums)| (REST, **sums));
         let before = found.get(&(day, who, REST.into())).map(|sums| (REST, *sums));

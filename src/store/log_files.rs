@@ -7,7 +7,6 @@
 //! Also checks the ledger's own file, which only checkpoints may write.
 
 use super::api::StoreError;
-use crate::base::order;
 use ring::digest::{Context, SHA256};
 use std::ffi::OsString;
 use std::fs::File;
@@ -100,7 +99,7 @@ pub(super) fn is_main_cut(file: &File, [log, index]: [&File; 2]) -> io::Result<b
         logged.push(u64::from(u32::from_be_bytes(header)));
     }
     logged.retain(|page| (whole + 1..=pages).contains(page));
-    order::by_key(&mut logged, |page| (*page, 0));
+    logged.sort_unstable();
     logged.dedup();
     Ok((logged.len() as u64) < pages - whole)
 }

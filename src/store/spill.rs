@@ -12,7 +12,6 @@ use super::api::{Batch, Leftover, StoreError};
 use super::lock::lock_within;
 use super::written::Written;
 use crate::base::limits;
-use crate::base::order;
 use crate::base::time::Unix;
 use crate::io::files::{self, FileDraft};
 use crate::policy::keys::KeyId;
@@ -272,8 +271,8 @@ impl Place {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Vec::new() };
         let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(named).collect();
         let moment =
-            |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(&prefix)?.split('-').next()?.parse().ok();
-        order::by_key(&mut files, |path| (moment(path).unwrap_or(0), 0));
+            |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(&prefix)?.split('-').next()?.parse::<u64>().ok();
+        files.sort_by_key(moment);
         files
     }
 }

@@ -3,7 +3,6 @@
 
 use super::used::Used;
 use crate::base::limits::KEYS_PAGE;
-use crate::base::order;
 use crate::base::text::plural;
 use crate::base::time::Unix;
 use crate::cli::output::{Align, Failure, Table, grouped, money, percent};
@@ -246,7 +245,7 @@ pub(in crate::cli) fn report(high: &Config, now: Unix) -> Result<Vec<BudgetLine>
             one.begun = own.map(|key| key.created).fold(one.begun, Unix::min);
         }
         list.extend(keys.iter().filter(|key| key.is_live(now)).flat_map(|key| plain_of_key(key, high, &used)));
-        order::by_key(&mut list, |one| (u64::MAX - (one.share() * 1e9) as u64, 0));
+        list.sort_by(|one, other| other.share().total_cmp(&one.share()));
         list.truncate(BUDGETS_MAX);
         let Some(last) = keys.last() else { break };
         after = Some(last.id);

@@ -3,8 +3,8 @@
 use super::budgets::{self, BudgetLine};
 use super::lookup::{KeyArgs, find, unknown};
 use super::used::Used;
+use crate::base::limits;
 use crate::base::time::Unix;
-use crate::base::{limits, order};
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
 use crate::cli::output::{
@@ -173,7 +173,7 @@ impl KeyLine {
             name: key.name,
             plan: key.plan,
             group: key.group,
-            labels: order::gathered(key.labels),
+            labels: key.labels.into_iter().collect(),
             models: key.scope.models_allowed.unwrap_or_else(|| vec!["*".to_string()]),
         }
     }

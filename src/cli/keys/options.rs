@@ -1,7 +1,6 @@
 //! Options of a key, for `keys issue` and `keys set`.
 
 use crate::base::limits::CAPTURE_TIME_MAX;
-use crate::base::order;
 use crate::base::time::Unix;
 use crate::cli::ledger::present;
 use crate::cli::output::Failure;
@@ -174,7 +173,7 @@ pub(in crate::cli) fn parse_label(text: &str) -> Result<(String, String), String
 
 /// The labels `before`, changed by `asked`; an empty value removes a label.
 fn labels(before: &[(String, String)], asked: &[(String, String)]) -> Result<Vec<(String, String)>, Failure> {
-    let all: BTreeMap<String, String> = order::gathered(before.iter().chain(asked).cloned());
+    let all: BTreeMap<String, String> = before.iter().chain(asked).cloned().collect();
     let kept: Vec<_> = all.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     match kept.len() {
         0..=LABELS_MAX => Ok(kept),

@@ -2,7 +2,6 @@
 
 use super::custom_tools::{self, free_text};
 use crate::base::limits::TOOLS_MAX;
-use crate::base::order;
 use crate::dialect::naming::{Called, ToolKind, TranslationState, respelt};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
@@ -17,7 +16,7 @@ use crate::dialect::requests::media::{chat_file, chat_image};
 use crate::dialect::requests::schema::SCHEMA_MAX;
 use crate::wire::json::{Raw, ValueKind};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// Reads the request; see [`crate::dialect::requests::request`].
 pub(in crate::dialect) fn read<'a>(ask: &SourceRequest<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
@@ -212,8 +211,8 @@ pub(in crate::dialect) fn keep<'a>(
     if names.next().is_some() {
         return too_many("tool_choice", TOOLS_MAX, " tools");
     }
-    let known: BTreeMap<&[u8], usize> = order::gathered(kept.iter().enumerate().map(|(at, name)| (&**name, at)));
-    tools.retain(|tool| known.contains_key(&*tool.name));
+    let known: BTreeSet<&[u8]> = kept.iter().map(|name| &**name).collect();
+    tools.retain(|tool| known.contains(&*tool.name));
     Ok(())
 }
 

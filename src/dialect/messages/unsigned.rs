@@ -4,7 +4,6 @@
 //! it back with the conversation, and an upstream that signs its reasoning refuses it. Such an upstream also refuses a
 //! block with another target's mark ([`carrier`]), and a message without blocks.
 
-use crate::base::order;
 use crate::dialect::carrier;
 use crate::dialect::request::leave::Leave;
 use crate::dialect::request::{Fields, Name};
@@ -104,6 +103,6 @@ pub(in crate::dialect) fn cuts<'a>(body: &[u8], fields: &'a Fields) -> Cow<'a, [
     };
     let mut cuts: Vec<Span> = fields.cuts.iter().filter(|cut| !is_inside(cut)).copied().collect();
     cuts.extend_from_slice(&whole);
-    order::by_key(&mut cuts, |cut| (cut.start.into(), 0));
+    cuts.sort_unstable_by_key(|cut| cut.start);
     Cow::Owned(cuts)
 }

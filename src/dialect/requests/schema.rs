@@ -5,7 +5,6 @@
 //! which walks each value once, however deep it is.
 
 use super::params::cut;
-use crate::base::order;
 use crate::wire::json::{Raw, ValueKind, compact, item, key, member_inside, write_escaped};
 use std::collections::BTreeMap;
 
@@ -294,7 +293,7 @@ fn strict_schema(text: &[u8]) -> Option<usize> {
             b"type" => is_object |= names_object(Raw::first(inner)),
             b"required" => {
                 let names = Raw::first(inner).items().filter_map(Raw::string).enumerate();
-                required = order::gathered(names.map(|(at, name)| (name, at)));
+                required = names.map(|(at, name)| (name, at)).collect();
             }
             _ if is_one_of(NEVER_STRICT, name) || is_one_of(COMBINED, name) => return None,
             _ => {}

@@ -5,7 +5,6 @@
 //! pass a tool that two readers could interpret differently. Called once for each body that is laid out.
 
 use crate::base::limits::{MESSAGES_MAX, TOOLS_MAX};
-use crate::base::order;
 use crate::dialect::capabilities::Capabilities;
 use crate::dialect::chat::signature;
 use crate::dialect::messages::unsigned;
@@ -56,7 +55,7 @@ pub(in crate::dialect) fn cuts<'a>(
         return Ok(Cow::Borrowed(others));
     }
     cuts.extend_from_slice(others);
-    order::by_key(&mut cuts, |cut| (cut.start.into(), 0));
+    cuts.sort_unstable_by_key(|cut| cut.start);
     Ok(Cow::Owned(cuts))
 }
 

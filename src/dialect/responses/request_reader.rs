@@ -3,7 +3,6 @@
 //! A turn contains the assistant's messages and calls until all its calls have outputs, wherever those are in the
 //! input.
 
-use crate::base::order;
 use crate::dialect::carrier;
 use crate::dialect::naming::TranslationState;
 use crate::dialect::neutral::JsonText;
@@ -56,7 +55,7 @@ fn outputs<'a>(input: Raw<'a>) -> BTreeMap<&'a [u8], usize> {
     let is_output =
         |item: &Raw<'_>| item.get("type").and_then(Raw::word).is_some_and(|kind| kind.ends_with(b"_output"));
     let outputs = input.items().enumerate().filter(|(_, item)| is_output(item));
-    order::gathered(outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))))
+    outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))).collect()
 }
 
 /// Effort and format after the last change in the conversation.

@@ -6,9 +6,9 @@
 use super::first_bytes::{FirstByte, FirstByteTimes, FirstBytes};
 use super::minutes::Minutes;
 use super::refused::{RefusedCaller, RefusedCallers};
-use crate::base::order;
 use crate::base::time::{Mono, Now, Unix};
 use lists::{CountedLines, LINE_MAX, NO_COST, RecordedLine, SharedLines};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 mod lists;
@@ -304,7 +304,7 @@ impl Recorder {
         let failures = failures.filter(|row| row.number() < first);
         let failures: Vec<_> = failures.map(|row| RecordedRow { count: without_rows(row), ..row }).collect();
         rows.extend(failures);
-        order::by_key(&mut rows, |row| (u64::MAX - row.number(), 0));
+        rows.sort_by_key(|row| Reverse(row.number()));
         rows
     }
 

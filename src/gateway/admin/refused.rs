@@ -1,9 +1,9 @@
 //! Keys and models most of whose requests were refused in the last five minutes, for what needs attention. Requests are
 //! counted from the first reader on, with all requests; the memory is bounded.
 
-use crate::base::order;
 use crate::base::time::Unix;
 use crate::wire::json::Raw;
+use std::cmp::Reverse;
 
 /// Maximum number of keys and models with counts. A further one has none, unless another had no request in the last
 /// minutes.
@@ -116,7 +116,7 @@ impl RefusedCallers {
             is_refused.then_some(RefusedCaller { what, id, name, requests, refused, since, status })
         });
         let mut list: Vec<RefusedCaller<'_>> = refused.collect();
-        order::by_key(&mut list, |one| (u64::MAX - u64::from(one.refused), 0));
+        list.sort_by_key(|one| Reverse(one.refused));
         list.truncate(LISTED_MAX);
         list
     }

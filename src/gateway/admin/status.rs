@@ -6,7 +6,6 @@ use super::first_bytes::FirstByteTimes;
 use super::minutes::Minute;
 use super::paging::{ListPart, end};
 use super::recorder::{RecordedRow, Recorder, is_beginning};
-use crate::base::order;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
@@ -286,7 +285,7 @@ struct JudgedTarget {
 /// Attempts without an answer so far, in the order of targets and beginnings.
 fn by_target(view: &View<'_>) -> Vec<(u64, Mono)> {
     let mut unanswered = (view.unanswered)();
-    order::by_key(&mut unanswered, |(target, begun)| (*target, begun.0.into()));
+    unanswered.sort_unstable();
     unanswered
 }
 

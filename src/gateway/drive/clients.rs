@@ -2,7 +2,6 @@
 
 use crate::base::buf::{BLOCK, Buf};
 use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER, TRIM_AFTER};
-use crate::base::order;
 use crate::base::seam::{Action, Shut, Stray};
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
@@ -387,7 +386,7 @@ impl Clients {
         self.walks += 1;
         let idle = self.table.iter().filter(|(_, client)| !client.admin && client.is_idle());
         let mut idle: Vec<_> = idle.map(|(id, client)| (client.key, client.due(), id)).collect();
-        order::by_key(&mut idle, |(key, due, _)| (key.map_or(u64::MAX, |key| key.0.into()), due.0.into()));
+        idle.sort_by_key(|(key, due, _)| (key.is_none(), *key, *due));
         let of_keys = idle.chunk_by(|one, next| one.0 == next.0);
         let most = of_keys.max_by_key(|idle| idle.len()).unwrap_or_default();
         most[..most.len().div_ceil(IDLE_CLOSED)].iter().map(|(.., id)| *id).collect()

@@ -5,7 +5,6 @@
 use super::views::{MappedText, in_base64, in_hex};
 use crate::base::hash::mix_bytes;
 use crate::base::limits::{ERROR_MESSAGE_MAX, MASK_AHEAD};
-use crate::base::order;
 use crate::base::text::holds_secret;
 use crate::wire::Span;
 use std::collections::BTreeMap;
@@ -115,7 +114,7 @@ fn without(message: &str, parts: &[Vec<u8>]) -> String {
         shortened(text, parts, &edges, &mut spans);
         in_hex(text).iter().chain(&in_base64(text)).for_each(|text| find(text, &runs, &mut spans));
     }
-    order::by_key(&mut spans, |span| (span.start.into(), 0));
+    spans.sort_by_key(|span| span.start);
     let (mut out, mut from) = (String::with_capacity(message.len()), 0);
     for span in spans {
         let (start, end) = (span.start as usize, span.end as usize);
@@ -140,7 +139,7 @@ struct SecretRuns<'a> {
 impl<'a> SecretRuns<'a> {
     fn new(parts: impl Iterator<Item = &'a Vec<u8>>, length: usize) -> SecretRuns<'a> {
         let runs = parts.flat_map(|part| part.windows(length)).enumerate();
-        let runs: BTreeMap<&[u8], usize> = order::gathered(runs.map(|(number, run)| (run, number)));
+        let runs: BTreeMap<&[u8], usize> = runs.map(|(number, run)| (run, number)).collect();
         let mut marks = vec![0; MARKS / 64];
         for run in runs.keys() {
             let (word, bit) = mark(run);

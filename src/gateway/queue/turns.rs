@@ -8,7 +8,6 @@
 //! while other requests wait, and forgiven when none do.
 
 use crate::base::limits::DEBTORS_MAX;
-use crate::base::order;
 use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::keys::KeyIx;
@@ -111,7 +110,7 @@ impl Turns {
             Look::None | Look::NotThis => {}
         }
         let round = self.round;
-        order::by_key(&mut self.lines, |line| (line.paid.max(round), line.turn.into()));
+        self.lines.sort_unstable_by_key(|line| (line.paid.max(round), line.turn));
         for at in 0..self.lines.len() {
             for place in 0..self.lines[at].waiting.len() {
                 match look(&self.lines[at].waiting[place]) {

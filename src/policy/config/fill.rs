@@ -5,7 +5,6 @@ use super::document::Config;
 use super::models::{DEFAULT_TOKENS, by_credential};
 use super::providers::Provider;
 use crate::base::hash::mix_bytes;
-use crate::base::order;
 use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, Model, PlacesByName, SHARE, Target, context_text};
 use crate::policy::counters::DiscoveredModel;
 use crate::policy::discover::{Discover, Listed};
@@ -81,7 +80,7 @@ impl Config {
             let targets = models[..hand].iter().flat_map(|model| &model.targets);
             let here = targets.filter(|target| target.provider == index);
             let mut served: Vec<u64> = here.map(|target| mix_bytes(0, target.model.as_bytes())).collect();
-            order::by_key(&mut served, |model| (*model, 0));
+            served.sort_unstable();
             for listed in provider.listed.iter().take(most.saturating_sub(models.len())) {
                 let is_served = served.binary_search(&mix_bytes(0, listed.model.as_bytes())).is_ok();
                 let Some(id) = discover.id_of(&listed.model) else { continue };

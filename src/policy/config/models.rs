@@ -4,7 +4,6 @@ use super::params;
 use super::prices;
 use super::providers::{Auth, Credential, Declared, Provider};
 use crate::base::hash::mix_bytes;
-use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::catalog::{
     Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
@@ -350,7 +349,7 @@ fn read_targets(
         let text = format!("at most {ATTEMPTABLE_MAX} targets, each counted once for every credential of its provider");
         reader.report(at, path, text);
     }
-    order::by_key(&mut targets, |target| (target.priority.into(), 0));
+    targets.sort_by_key(|target| target.priority);
     targets
 }
 

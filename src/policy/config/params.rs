@@ -1,6 +1,5 @@
 //! `set_params` and `default_params` of a model. They cannot contain members that the gateway reads or writes itself.
 
-use crate::base::order;
 use crate::policy::catalog::ModelParam;
 use crate::policy::settings::reader::{Field, Reader, Section};
 
@@ -61,7 +60,7 @@ fn read_table(
     let (at, path) = (field.start(), field.path.clone());
     let Some(mut table) = reader.as_table(field) else { return Vec::new() };
     let mut entries = table.take_rest();
-    order::by_key(&mut entries, |(_, field)| (field.start() as u64, 0));
+    entries.sort_by_key(|(_, field)| field.start());
     if entries.len() > PARAMS_MAX {
         reader.report(at, path, format!("more than {PARAMS_MAX} members"));
         return Vec::new();

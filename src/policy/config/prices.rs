@@ -1,6 +1,5 @@
 //! Prices of a model: numbers, or tables with a price for each tier of prompt lengths.
 
-use crate::base::order;
 use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX, UNIT_KEYS, UnitPrices, WrittenPrices};
 use crate::policy::settings::reader::{Field, Reader, Section};
@@ -56,7 +55,7 @@ pub(super) fn read(
         return (None, !is_priced && (is_free || is_covered), unused);
     }
     let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
-    order::by_key(&mut thresholds, |above| (*above, 0));
+    thresholds.sort_unstable();
     thresholds.dedup();
     let tiers = thresholds.into_iter().map(|above| PriceTier { above, prices: prices_at(&read, above) });
     let mut tiers: Vec<PriceTier> = tiers.collect();
@@ -118,7 +117,7 @@ fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices
         }
         tiers.push((above, read_price(reader, field)?));
     }
-    order::by_key(&mut tiers, |(above, _)| (*above, 0));
+    tiers.sort_by_key(|(above, _)| *above);
     match tiers.first() {
         Some((0, _)) if tiers.len() <= TIERS_MAX + 1 => return Some(tiers),
         Some((0, _)) => reader.report(at, path, format!("more than {} prices: remove some", TIERS_MAX + 1)),

@@ -4,8 +4,8 @@
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
 use super::super::window::{DAY_MS, Period, is_within, window};
+use crate::base::limits;
 use crate::base::time::Unix;
-use crate::base::{limits, order};
 
 /// First moment, and first moment after.
 pub(super) type WindowBounds = (Unix, Unix);
@@ -333,7 +333,7 @@ impl MeterAccount {
         let mut left = std::mem::take(&mut self.left).into_vec();
         left.retain(|left| left.bounds != entered);
         left.push(window);
-        order::by_key(&mut left, |window| (window.bounds.0.0, window.bounds.1.0.into()));
+        left.sort_by_key(|window| window.bounds);
         if left.len() > LEFT_MAX {
             // The two neighbours that are closest together become one, the earliest such pair.
             let blocks = left.windows(2).enumerate().filter_map(|(at, two)| Some((two[0].block_with(&two[1])?, at)));

@@ -2,7 +2,6 @@
 
 use super::reader::{Field, Reader};
 use super::units::quoted;
-use crate::base::order;
 use std::fmt::Write;
 use toml::de::{DeTable, DeValue};
 
@@ -77,7 +76,7 @@ fn write(value: &DeValue<'_>, at: usize, depth: usize, form: Form, out: &mut Str
 #[inline]
 fn write_table(table: &DeTable<'_>, depth: usize, form: Form, out: &mut String) -> Result<(), Wrong> {
     let mut entries: Vec<_> = table.iter().collect();
-    order::by_key(&mut entries, |(key, _)| (key.span().start as u64, 0));
+    entries.sort_by_key(|(key, _)| key.span().start);
     out.push('{');
     for (index, (key, value)) in entries.into_iter().enumerate() {
         separate(index, form, out);

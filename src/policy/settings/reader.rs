@@ -3,7 +3,6 @@
 //! reported and counts as absent.
 
 use super::units;
-use crate::base::order;
 use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -323,7 +322,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn finish(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
         let sorted = |mut list: Vec<(usize, ConfigError)>| {
-            order::by_key(&mut list, |(at, _)| (*at as u64, 0));
+            list.sort_by_key(|(at, _)| *at);
             list.into_iter().map(|(_, error)| error).collect()
         };
         (sorted(self.errors), sorted(self.warnings))

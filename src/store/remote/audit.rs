@@ -10,7 +10,6 @@ use super::moments::rows_of;
 use super::values::{integer, list, text};
 use super::{Remote, is_wrong_type};
 use crate::base::limits;
-use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::meter::Amount;
 use crate::policy::plan::PATH_SEPARATOR;
@@ -95,11 +94,11 @@ impl Remote {
         if now.unwrap_or(0) != *folds {
             return Ok(None);
         }
-        counted.rows.values_mut().for_each(|rows| order::by_key(rows, |(at, tokens)| (*at, u128::from(*tokens))));
+        counted.rows.values_mut().for_each(|rows| rows.sort_unstable());
         let mut stored = day_sums(days);
         verdict.compare_people(&people_totals(people), &counted.people, &stored, &folded);
         let former = stored.iter().filter(|(key, _)| key.endpoint.is_empty());
-        let former: DaySums = order::gathered(former.map(|(key, sums)| (key.clone(), *sums)));
+        let former: DaySums = former.map(|(key, sums)| (key.clone(), *sums)).collect();
         shorten(&mut stored, &former);
         shorten(&mut counted.days, &former);
         verdict.compare_days(&stored, &counted.days);

@@ -4,7 +4,7 @@
 use super::Remote;
 use super::code::{CHANGES, PAGE};
 use super::values::{integer, list, text};
-use crate::base::{limits, order};
+use crate::base::limits;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::store::api::{Names, StoreError};
 use crate::store::follow::{KeyChanges, KeySource, KeysSeen};
@@ -83,8 +83,7 @@ impl Remote {
                 break;
             }
         }
-        let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
-        order::by_key(&mut found, |key| (key.created.0, id(key)));
+        found.sort_by_key(|key| (key.created, key.id));
         // Keys that move meanwhile are returned twice.
         found.dedup_by_key(|key| key.id);
         Ok(found)

@@ -11,7 +11,6 @@ use super::pace::Pace;
 use super::people::People;
 use super::value::{Fallible, int};
 use crate::base::limits::ROWS_PER_COMMIT;
-use crate::base::order;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
@@ -173,7 +172,7 @@ impl Tally {
     /// Returns the sums.
     pub(super) fn into_sums(self) -> DaySums {
         let each = self.sums.into_iter().flat_map(|(of, sums)| sums.into_iter().map(move |one| (of, one)));
-        order::gathered(each.map(|((day, key), one)| {
+        each.map(|((day, key), one)| {
             let key = DayKey {
                 day,
                 key: key.as_str().into(),
@@ -184,7 +183,8 @@ impl Tally {
                 client: one.client.name().into(),
             };
             (key, one.sums)
-        }))
+        })
+        .collect()
     }
 }
 

@@ -12,7 +12,6 @@ use super::super::super::template::Hole;
 use super::super::super::usage::{ObservedUsage, Reported};
 use super::super::reply::estimated;
 use super::{EventScan, NAMES, Own, StreamFormat, Tap, join_lines};
-use crate::base::order;
 use crate::dialect::responses::hidden::hide;
 use crate::dialect::responses::response::write_usage;
 use crate::wire::json::{Raw, Token, key, write_count};
@@ -167,7 +166,7 @@ impl Tap {
             *span = Span::new(begin.len() + span.start as usize, begin.len() + span.end as usize);
         }
         let holes = &mut holes[..count];
-        order::by_key(holes, |(span, _)| (span.start.into(), 0));
+        holes.sort_unstable_by_key(|(span, _)| span.start);
         template.learn_passed(&frame.raw[..begin.len() + frame.data.len()], frame.data, holes);
     }
 }
