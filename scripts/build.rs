@@ -74,7 +74,7 @@ fn engine() {
 fn cold() {
     println!("cargo:rerun-if-changed=../../scripts/build.rs");
     println!("cargo:rerun-if-changed={COMPLETIONS}");
-    let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
+    let shells = ["bash", "fish", "zsh"];
     let completions = shells.map(|shell| std::fs::read_to_string(format!("{COMPLETIONS}/{shell}")));
     pack("completions", &completions.map(|text| format!("\0{}", text.expect("each shell has a file"))).concat());
     println!("cargo:rerun-if-changed={LUA}");

@@ -43,9 +43,6 @@ pub struct DemoArgs {
     /// Print a command for every API, instead of one
     #[arg(long)]
     pub examples: bool,
-    /// Send requests all the time, with failures of every kind
-    #[arg(long)]
-    pub traffic: bool,
 }
 
 /// `tollgate check`.

@@ -21,9 +21,7 @@ pub struct CompletionsArgs {
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Shell {
     Bash,
-    Elvish,
     Fish,
-    PowerShell,
     Zsh,
 }
 

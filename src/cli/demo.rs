@@ -3,7 +3,6 @@
 
 use super::args::DemoArgs;
 use super::demo_config::{PLAN, demo_text};
-use super::demo_traffic::{self, traffic_settings};
 use super::output::{Failure, print};
 use super::serve::{ServeListeners, catch_signals, serve};
 use crate::base::digest::hex;
@@ -62,10 +61,7 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let admin = Port::find(args.admin_listen, "--admin-listen", ADMIN).map_err(Failure::failed)?;
     let (db, place) = (folder.join("demo.db"), folder.join("write.token"));
     let token = write_token(&place).map_err(Failure::failed)?;
-    let mut text = demo_text(provider, listen.address, admin.address, &db.to_string_lossy(), &place.to_string_lossy());
-    if args.traffic {
-        text.push_str(&traffic_settings(provider));
-    }
+    let text = demo_text(provider, listen.address, admin.address, &db.to_string_lossy(), &place.to_string_lossy());
     let file = folder.join("demo.toml");
     files::write_new(&file, text.as_bytes())
         .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
@@ -73,15 +69,11 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let read = |_: &str| Ok(token.clone());
     let source = Source { file: &name, text: &text, env: &|_| None, read: &read, run: &Source::no_program };
     let config = Config::parse(&source).map_err(Failure::Config)?;
-    let key = issue_key(&db, &config, ("demo", PLAN, None)).map_err(Failure::failed)?;
+    let key = issue_key(&db, &config).map_err(Failure::failed)?;
     let listeners = ServeListeners::bind(&config).map_err(Failure::failed)?;
     let listeners_at = [listen.address, admin.address];
     let help = help_text(&listeners_at, (&key, &token), &config, &file, args.examples).map_err(Failure::failed)?;
     print(&[listen.taken(), admin.taken(), help].concat())?;
-    if args.traffic {
-        start_traffic(listen.address, &db, &config).map_err(Failure::failed)?;
-        print("Traffic: requests of four more keys. About a quarter fail, for eleven reasons.\n\n")?;
-    }
     // Without log output: the demo's terminal shows the commands to paste.
     serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
 }
@@ -142,15 +134,8 @@ fn write_token(place: &Path) -> Result<String, String> {
     Ok(token)
 }
 
-/// Issues the keys of the traffic and starts it. Connections wait in the listener's queue until the gateway serves.
-fn start_traffic(gateway: SocketAddr, db: &Path, config: &Config) -> Result<(), String> {
-    let issue = |(name, plan, group)| issue_key(db, config, (name, plan, Some(group)));
-    let secrets = demo_traffic::KEYS.map(issue).into_iter().collect::<Result<Vec<String>, String>>()?;
-    demo_traffic::start(gateway, &secrets).map_err(|error| format!("cannot start the traffic: {error}"))
-}
-
-/// Issues a key with this name, plan and group; returns its secret.
-fn issue_key(db: &Path, config: &Config, (name, plan, group): (&str, &str, Option<&str>)) -> Result<String, String> {
+/// Issues a key; returns its secret.
+fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
     let random = SystemRandom::new();
     let mut entropy = true;
     let issued = keys::issue(&config.server.key_prefix, |bytes| entropy &= random.fill(bytes).is_ok());
@@ -160,15 +145,15 @@ fn issue_key(db: &Path, config: &Config, (name, plan, group): (&str, &str, Optio
     let record = KeyRecord {
         id: issued.id,
         digest: issued.digest,
-        name: name.into(),
-        plan: plan.into(),
+        name: "demo".into(),
+        plan: PLAN.into(),
         scope: Scope::default(),
         created: clock::unix(),
         expires: None,
         revoked: None,
         disabled: false,
         limits: LimitOverrides::default(),
-        group: group.map(str::to_owned),
+        group: None,
         labels: Vec::new(),
         former: Vec::new(),
         capture: None,

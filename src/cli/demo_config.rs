@@ -63,7 +63,7 @@ pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db
 }
 
 /// A TOML basic string.
-pub fn toml_string(text: &str) -> String {
+fn toml_string(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

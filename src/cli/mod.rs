@@ -16,7 +16,6 @@ pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod demo_config;
-mod demo_traffic;
 mod discover;
 pub mod init;
 pub mod keys;

@@ -29,14 +29,15 @@ def free_port():
 
 
 class Gate:
-    """`tollgate demo`, started without any set-up."""
+    """`tollgate demo`, or another program that prints as much, started without any set-up."""
 
-    def __init__(self, *more):
+    def __init__(self, *program):
         self.folder = tempfile.mkdtemp(prefix="tollgate-page-")
         self.out = open(os.path.join(self.folder, "out"), "w+", encoding="utf-8")
         listen, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.client, self.admin = f"http://{listen}", f"http://{admin}"
-        args = [BINARY, "demo", "--listen", listen, "--admin-listen", admin, "--pace", "300", "--examples", *more]
+        program = program or (BINARY, "demo", "--examples")
+        args = [*program, "--listen", listen, "--admin-listen", admin, "--pace", "300"]
         environment = {**os.environ, "TMPDIR": self.folder}
         self.process = subprocess.Popen(args, stdout=self.out, stderr=subprocess.STDOUT, env=environment)
         text = self.wait(lambda: self.printed() if "/metrics" in self.printed() else None)

@@ -1017,7 +1017,7 @@ def small(place):
 
 def pictures(driver, folder):
     """The picture of the README, as small as it may be and still be read, and each view in light, dark and phone."""
-    gate = Gate("--traffic")
+    gate = Gate(str(pathlib.Path(__file__).parents[2] / "scripts" / "demo-traffic"))
     try:
         time.sleep(float(os.environ.get("PAGE_SECONDS", "900")))
         page, views = Page(gate, driver), pathlib.Path(folder) / "views"

@@ -2,7 +2,6 @@
 
 use super::process::{Folder, Process, free_port, run, wait_for};
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -137,59 +136,5 @@ fn demo_prints_health_url_claude_code_setup_and_usage_command() {
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: tollgate ")).unwrap();
     let args: Vec<&str> = usage.split(' ').collect();
     wait_for("the usage", || run(folder.path(), &args, &[]).out.contains(" demo ").then_some(()));
-    assert_eq!(demo.stop("INT").code(), Some(0));
-}
-
-/// With `--traffic` the admin API reports requests of every key, and each of the eleven reasons that the tutorial
-/// promises. When both limits are reached, the share of failures is still about a quarter.
-#[test]
-fn traffic_of_the_demo_fails_for_eleven_reasons_and_a_quarter() {
-    let folder = Folder::new();
-    let [listen, admin] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
-    let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "0", "--traffic"];
-    let mut demo = Process::start(folder.path(), "demo", &args, &[]);
-    let text = wait_for("the demo's text", || Some(demo.written()).filter(|text| text.contains("Traffic: ")));
-    let token = text.split("admin token: ").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
-    let list = format!("curl -s 'http://{admin}/admin/v1/requests?limit=1000' -H 'authorization: Bearer {token}'");
-    let expected = [
-        "status 503: ",
-        "field: temperature",
-        "error in the answer after ",
-        "no model gpt-5-mini",
-        "client left after ",
-        "ended after ",
-        "no path /v1/chatt",
-        "status 429: ",
-        "key: malformed",
-        "attempt 2 succeeded; egret-rack1/egret: connect: refused",
-        "limit: requests of the key",
-        "limit: budget of group research",
-    ];
-    // A page of the list has a bound in bytes, so what earlier pages contained is remembered.
-    let mut seen = BTreeSet::new();
-    wait_for("every reason", || {
-        let list: Value = serde_json::from_str(&paste(&list).1).unwrap();
-        for row in list["data"].as_array().unwrap() {
-            let succeeded = row["name"].as_str().filter(|_| row["status"] == 200 && row["reason"].is_null());
-            seen.extend(row["reason"].as_str().or(succeeded).map(str::to_owned));
-        }
-        let names = ["support-bot", "bob-notebook", "ci-pipeline", "agent-fleet"];
-        let has = |expected: &&str| seen.iter().any(|seen| seen.starts_with(expected));
-        expected.iter().chain(&names).all(has).then_some(())
-    });
-    let counted = || {
-        let text = paste(&format!("curl -s http://{admin}/metrics")).1;
-        let samples = text.lines().filter_map(|line| line.strip_prefix("tollgate_requests_total{")?.split_once("} "));
-        samples.fold([0u64, 0], |[all, failed], (labels, count)| {
-            let count = count.parse::<u64>().unwrap();
-            [all + count, failed + if labels.contains("status=\"200\"") { 0 } else { count }]
-        })
-    };
-    let before = counted();
-    let [all, failed] = wait_for("100 more requests", || {
-        let now = counted();
-        Some([now[0] - before[0], now[1] - before[1]]).filter(|[all, _]| *all >= 100)
-    });
-    assert!((all / 5..=all * 2 / 5).contains(&failed), "{failed} of {all} failed");
     assert_eq!(demo.stop("INT").code(), Some(0));
 }
