@@ -252,30 +252,18 @@ impl Scope {
         words.join(",")
     }
 
-    /// Stored form of the endpoints: [`Scope::endpoints_text`], with a mark if it equals the full list of an earlier
-    /// version. Without the mark such a list means all endpoints.
+    /// Stored form of the endpoints: [`Scope::endpoints_text`], or `*` for all, also those of later versions.
     pub fn stored_endpoints(&self) -> String {
-        let text = self.endpoints_text();
-        if FORMER_ALL.contains(&&*text) { format!("{text},{NO_MORE}") } else { text }
+        if ScopeEndpoint::all().all(|endpoint| self.allows(endpoint)) { "*".into() } else { self.endpoints_text() }
     }
 
     /// Reads [`Scope::stored_endpoints`].
     pub fn from_stored(endpoints: &str, models_allowed: Option<Vec<String>>) -> Scope {
         let has = |endpoint: ScopeEndpoint| endpoints.split(',').any(|word| word == endpoint.as_str());
-        let scope = if FORMER_ALL.contains(&endpoints) { Scope::default() } else { Scope::of(&has) };
+        let scope = if endpoints == "*" { Scope::default() } else { Scope::of(&has) };
         Scope { models_allowed, ..scope }
     }
 }
-
-/// Full lists of endpoints of the versions before `responses`, before the relayed endpoints and before media. A stored
-/// scope with such a list permits all endpoints, also those that were added later.
-const FORMER_ALL: [&str; 3] = [
-    "chat,messages,models,quota",
-    "chat,messages,responses,models,quota",
-    "chat,messages,responses,embeddings,rerank,completions,models,quota",
-];
-/// Mark of a scope that permits such a list and nothing else.
-const NO_MORE: &str = "no-more";
 
 /// Stored record of a key. Must never contain the key itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
