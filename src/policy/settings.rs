@@ -27,8 +27,6 @@ pub enum Reload {
 pub struct Setting<T: 'static> {
     /// Key in the configuration.
     pub key: &'static str,
-    /// Former names, which are accepted with a warning.
-    pub former: &'static [&'static str],
     /// True if it can change at run time.
     pub reload: Reload,
     /// Applies a valid value, and reports an invalid one.
@@ -45,7 +43,7 @@ impl<T> Setting<T> {
     /// Reads the setting if `section` has it. Returns true if it has.
     #[inline]
     pub fn read(&self, reader: &mut Reader<'_>, section: &mut Section<'_>, value: &mut T) -> bool {
-        let Some(field) = reader.take_renamed(section, self.key, self.former) else { return false };
+        let Some(field) = section.take(self.key) else { return false };
         (self.set)(reader, field, value);
         true
     }
@@ -84,15 +82,15 @@ pub trait Settings: Sized + 'static {
 /// pub key: Type = default, kind, Live;
 /// ```
 ///
-/// where the kind is a [`kinds::Kind`] of that type, `Live` or `Restart` is a [`Reload`], and `, was "name"` may follow
-/// for a setting that was renamed. A row that ends after its default declares only a field, which separate code fills.
+/// where the kind is a [`kinds::Kind`] of that type, and `Live` or `Restart` is a [`Reload`]. A row that ends after its
+/// default declares only a field, which separate code fills.
 macro_rules! section {
     (
         $(#[$about:meta])*
         pub struct $name:ident {
             $(
                 $(#[$meaning:meta])*
-                pub $key:ident: $type:ty = $default:expr $(, $kind:expr, $reload:ident $(, was $former:literal)?)?;
+                pub $key:ident: $type:ty = $default:expr $(, $kind:expr, $reload:ident)?;
             )*
         }
     ) => {
@@ -111,7 +109,6 @@ macro_rules! section {
             const ROWS: &'static [$crate::policy::settings::Setting<$name>] = &[$($(
                 $crate::policy::settings::Setting {
                     key: stringify!($key),
-                    former: &[$($former)?],
                     reload: $crate::policy::settings::Reload::$reload,
                     set: |reader, field, section| {
                         let read = $crate::policy::settings::kinds::Kind::<$type>::read(&$kind, reader, field);
@@ -147,7 +144,7 @@ mod tests {
             /// True if it shines.
             pub on: bool = false, Flag, Live;
             /// Brightness.
-            pub level: u32 = 5, Whole(1..=10), Restart, was "brightness";
+            pub level: u32 = 5, Whole(1..=10), Restart;
             /// Pause.
             pub rest: Option<Duration> = None, Or(Time(SECONDS), "forever"), Restart;
         }
@@ -189,17 +186,5 @@ mod tests {
         assert_eq!(lamp.keep(&Lamp { rest: Some(Duration::from_secs(3)), ..Lamp::default() }), ["level", "rest"]);
         assert_eq!((lamp.on, lamp.level, lamp.rest), (true, 5, Some(Duration::from_secs(3))));
         assert_eq!(lamp.keep(&Lamp { on: false, rest: lamp.rest, ..Lamp::default() }), [""; 0]);
-    }
-
-    #[test]
-    fn a_former_name_is_accepted_with_a_warning_but_not_together_with_the_new_name() {
-        let (lamp, errors, warnings) = read("on = true\nbrightness = 7");
-        assert_eq!((lamp.level, errors), (7, vec![]));
-        assert_eq!(warnings, ["t:2: brightness: renamed: write `level`"]);
-        let (_, errors, _) = read("brightness = 11");
-        assert_eq!(errors, ["t:1: brightness: expected an integer from 1 to 10, found 11"]);
-        let (lamp, errors, warnings) = read("level = 6\nbrightness = 7");
-        assert_eq!((lamp.level, errors.len(), warnings), (6, 1, vec![]));
-        assert_eq!(errors, ["t:2: brightness: the old name of `level`, which is also set: remove one of them"]);
     }
 }

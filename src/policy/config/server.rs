@@ -127,7 +127,7 @@ section! {
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
         /// Time without an event after which Tollgate sends the head of a stream with status 200. After that, it is the
         /// time between heartbeats. A failure after the head is an error event.
-        pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
+        pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live;
     }
 }
 

@@ -372,26 +372,6 @@ impl<'a> Reader<'a> {
         field
     }
 
-    /// Takes `key`, or the field with one of its `former` names, with a warning.
-    #[inline]
-    pub fn take_renamed<'d>(
-        &mut self,
-        section: &mut Section<'d>,
-        key: &'static str,
-        former: &[&str],
-    ) -> Option<Field<'d>> {
-        let mut field = section.take(key);
-        for old in former.iter().filter_map(|name| section.remove(name)) {
-            if field.is_some() {
-                self.error(&old, format!("the old name of `{key}`, which is also set: remove one of them"));
-                continue;
-            }
-            self.warn(old.start(), old.path.clone(), format!("renamed: write `{key}`"));
-            field = Some(old);
-        }
-        field
-    }
-
     /// Takes `key` as a table.
     pub fn table<'d>(&mut self, section: &mut Section<'d>, key: &'static str) -> Option<Section<'d>> {
         let field = section.take(key)?;

@@ -112,24 +112,6 @@ fn invalid_file_is_refused_with_all_errors_and_the_old_one_stays() {
 }
 
 #[test]
-fn renamed_setting_works_with_a_warning() {
-    let rig = Rig::new("reload-renamed", "commit_after = \"9s\"");
-    let words = "tollgate.toml:4: server.commit_after: renamed: write `heartbeat_after`";
-    let check = rig.command(&["check", "--print"]).output().unwrap();
-    let [out, err] = [check.stdout, check.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(check.status.success() && err.lines().count() == 1 && err.contains(words), "{err}");
-    assert!(out.contains("\nheartbeat_after = \"9s\"\n") && !out.contains("commit_after"), "{out}");
-    let gate = rig.start();
-    let said = |gate: &Gate| {
-        let log = gate.log();
-        log.lines().filter(|line| line.contains("\"event\":\"warning\"") && line.contains(words)).count()
-    };
-    gate.until("the startup warns of it", |gate| said(gate) == 1);
-    assert!(reload(&gate).contains("\"outcome\":\"done\",\"needs_restart\":[]"));
-    gate.until("the reload warns of it", |gate| said(gate) == 2);
-}
-
-#[test]
 fn settings_that_need_a_restart_are_named() {
     let rig = rig("reload-fixed");
     let gate = rig.start();
