@@ -2,7 +2,7 @@
 //! arithmetic is in `gateway::metrics`.
 
 use super::plan::LimitKind;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,10 +16,8 @@ pub struct Counters {
     /// Number of connections refused by a bound.
     pub turned_away: u64,
     /// Cool-downs that have not ended.
-    #[serde(default, rename = "rests")]
     pub cool_downs: Vec<CoolDown>,
     /// Models that providers list.
-    #[serde(default)]
     pub lists: Vec<DiscoveredModel>,
 }
 
@@ -36,10 +34,8 @@ pub struct CoolDown {
     /// Number of times that it was doubled.
     pub again: u32,
     /// Its beginning, as `until_ms`.
-    #[serde(default)]
     pub since_ms: u64,
     /// Callers whose requests the provider has refused to a credential since it last served one.
-    #[serde(default)]
     pub refused: Callers,
 }
 
@@ -67,12 +63,10 @@ pub struct Stats {
     /// By model.
     pub models: Vec<ModelCounts>,
     /// Time by phase.
-    #[serde(deserialize_with = "as_many")]
     pub phases: [Histogram; PHASES],
     /// Time of one event-loop iteration.
     pub turns: Histogram,
     /// Number of requests that a limit has refused, by [`LimitKind`].
-    #[serde(deserialize_with = "as_many")]
     pub refused: [u64; LimitKind::ALL.len()],
     /// Kept connections found closed and replaced.
     pub stale_retries: u64,
@@ -81,13 +75,10 @@ pub struct Stats {
     /// Configurations taken over while running.
     pub reloads: u64,
     /// Spans that have not reached their collector.
-    #[serde(default)]
     pub spans_dropped: u64,
     /// Requests without cost that are not in the log.
-    #[serde(default)]
     pub log_suppressed: u64,
     /// Requests to the admin listener with a wrong token.
-    #[serde(default)]
     pub admin_refused: u64,
 }
 
@@ -103,7 +94,6 @@ pub struct RequestCount {
     /// Number of requests.
     pub count: u64,
     /// Number of series that are older. The order in the list changes.
-    #[serde(default)]
     pub serial: u16,
 }
 
@@ -178,14 +168,4 @@ pub struct Histogram {
     pub buckets: Vec<u64>,
     /// Sum of all values.
     pub sum: u64,
-}
-
-/// A process of an earlier version knows fewer phases and limits.
-fn as_many<'de, T, D, const N: usize>(from: D) -> Result<[T; N], D::Error>
-where
-    T: Deserialize<'de> + Default,
-    D: Deserializer<'de>,
-{
-    let mut values = Vec::<T>::deserialize(from)?.into_iter();
-    Ok(std::array::from_fn(|_| values.next().unwrap_or_default()))
 }

@@ -79,9 +79,8 @@ impl HandoverMessage {
 pub(super) struct Listening {
     clients: Vec<SocketAddr>,
     admin: Option<String>,
-    /// URL of the ledger, without credentials. A predecessor of an earlier version does not send it.
-    #[serde(default)]
-    ledger: Option<String>,
+    /// URL of the ledger, without credentials.
+    ledger: String,
 }
 
 impl Listening {
@@ -89,18 +88,19 @@ impl Listening {
         Listening {
             clients: config.server.listen.clone(),
             admin: config.server.admin_listen.as_ref().map(ToString::to_string),
-            ledger: Some(config.store.url.to_string()),
+            ledger: config.store.url.to_string(),
         }
     }
 
     /// Fails if this process would use another ledger than its predecessor.
     pub(super) fn check(&self, before: &Listening) -> Result<(), String> {
-        match (&self.ledger, &before.ledger) {
-            (Some(now), Some(before)) if now != before => Err(format!(
-                "store.url has changed from {before} to {now}, and an upgrade keeps the ledger: restart to change it"
-            )),
-            _ => Ok(()),
+        let (now, before) = (&self.ledger, &before.ledger);
+        if now == before {
+            return Ok(());
         }
+        Err(format!(
+            "store.url has changed from {before} to {now}, and an upgrade keeps the ledger: restart to change it"
+        ))
     }
 
     /// Warnings for the operator about listener settings that are ignored because they differ from the predecessor's
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn every_message_is_one_line_and_survives_a_round_trip() {
         let at: SocketAddr = ([127, 0, 0, 1], 80).into();
-        let listening = Listening { clients: vec![at], admin: None, ledger: None };
+        let listening = Listening { clients: vec![at], admin: None, ledger: "sqlite:t.db".to_string() };
         let counted = HandoverMessage::Counted(Box::default());
         let lines = [
             counted,
@@ -153,7 +153,7 @@ mod tests {
         let listening = |clients, admin: Option<SocketAddr>| Listening {
             clients: vec![at(clients)],
             admin: admin.map(|admin| admin.to_string()),
-            ledger: None,
+            ledger: "sqlite:t.db".to_string(),
         };
         let names = |now: &Listening, before: &Listening| {
             let texts = now.warnings(before);
