@@ -90,8 +90,8 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file, creates it (mode 0600, in a folder of mode 0700) if it does not exist, and brings its tables up
-    /// to date. An owner locks the file first. Starts with `synchronous = FULL`.
+    /// Opens the file, creates it (mode 0600, in a folder of mode 0700) if it does not exist, and creates its tables.
+    /// An owner locks the file first. Starts with `synchronous = FULL`.
     pub fn open(path: &Path, mode: Mode) -> Result<Sqlite, StoreError> {
         Sqlite::open_sized(path, mode, PAGE_SIZE)
     }

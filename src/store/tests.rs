@@ -24,9 +24,9 @@ const DAY: u64 = 86_400_000;
 
 mod commits;
 mod flash;
-mod formats;
 mod notes;
 mod people;
+mod tables;
 
 /// A new directory for each test, removed at its end.
 pub(super) struct Place(PathBuf);

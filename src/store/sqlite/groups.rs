@@ -20,8 +20,7 @@ use std::sync::Arc;
 /// Table of groups. `names` contains the values that rows share: model, target, endpoint, source of the counts, and if
 /// present, group and client. A row is an array: request, key, milliseconds from `oldest` to its admission, index in
 /// `names`, streamed, status, four kinds of tokens, cost, attempts, microseconds, and if present the milliseconds that
-/// it waited for a slot, user, session, trace, agent and its parent (`null` if only later elements are present). A row
-/// of an earlier version is like a row without these.
+/// it waited for a slot, user, session, trace, agent and its parent (`null` if only later elements are present).
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,

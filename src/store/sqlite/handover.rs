@@ -6,7 +6,7 @@ use super::super::api::{Batch, Store, StoreError};
 use super::super::lock::check_seen;
 use super::super::spill::Importer;
 use super::super::written::Written;
-use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
+use super::tables::{APPLICATION, OTHER, SCHEMA, marks, problem};
 use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};
 use crate::base::limits;
 use crate::policy::keys::KeyRecord;
@@ -26,12 +26,7 @@ impl Sqlite {
         let look = || -> rusqlite::Result<Option<&'static str>> {
             let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
             connection.busy_timeout(limits::STORE_BUSY)?;
-            let tables: i64 = connection.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
-            Ok(match (marks(&connection)?, tables) {
-                ((APPLICATION, newer), _) if newer > SCHEMA => Some(NEWER),
-                ((APPLICATION, 1..), _) | ((0, 0), 0) => None,
-                _ => Some(STRANGE),
-            })
+            problem(&connection)
         };
         match look() {
             Ok(None) => Ok(()),
@@ -40,7 +35,7 @@ impl Sqlite {
         }
     }
 
-    /// Passes the keys of a file to `take`. The file is neither changed nor brought up to date.
+    /// Passes the keys of a file to `take`. The file is not changed.
     pub fn peek_keys(path: &Path, take: &mut dyn FnMut(KeyRecord)) -> Result<(), StoreError> {
         check_seen(path)?;
         let mut peek = || -> rusqlite::Result<bool> {
@@ -56,7 +51,7 @@ impl Sqlite {
         };
         match peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))? {
             true => Ok(()),
-            false => Err(StoreError::Foreign(path.to_path_buf(), "another version's")),
+            false => Err(StoreError::Foreign(path.to_path_buf(), OTHER)),
         }
     }
 
@@ -80,7 +75,7 @@ impl Sqlite {
         lock.retake()?;
         let fits = match marks(&self.connection) {
             Ok((APPLICATION, SCHEMA)) => Ok(()),
-            Ok(_) => Err(StoreError::Foreign(self.path.clone(), NEWER)),
+            Ok(_) => Err(StoreError::Foreign(self.path.clone(), OTHER)),
             Err(error) => Err(self.tell(error)),
         };
         // The sums may not include rows of another gateway.

@@ -7,11 +7,10 @@ use super::{groups, notes};
 use crate::base::time::Unix;
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// From version 8 to 9. `accepted`, `held` and `confirmed` are those of [`Moments`], `folded` is the newest folded row,
+/// `accepted`, `held` and `confirmed` are those of [`Moments`], `folded` is the newest folded row,
 /// and rows up to the number `accepted_upto` are from before the present time was accepted.
 pub(super) const TABLE: &str = "
-CREATE TABLE IF NOT EXISTS moments (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-INSERT OR IGNORE INTO moments SELECT 'folded', day * 86400000 FROM folded ORDER BY day DESC LIMIT 1;
+CREATE TABLE moments (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
 const ACCEPTED: &str = "accepted";

@@ -6,7 +6,7 @@ use crate::base::time::Unix;
 use crate::policy::keys::KeyRecord;
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// From version 6 to 7.
+/// Audit lines, and answers by the name of their request.
 pub(super) const TABLES: &str = "
 CREATE TABLE audit (
     number INTEGER PRIMARY KEY, at INTEGER NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, key TEXT NOT NULL,

@@ -191,7 +191,7 @@ fn successor_that_cannot_use_the_ledger_leaves_the_old_one_serving() {
     let version = |number: i64| other.pragma_update(None, "user_version", number).unwrap();
     let present = other.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap();
     version(99);
-    linked.fails_to_upgrade("this ledger was written by a newer version");
+    linked.fails_to_upgrade("this ledger was written by another version");
     assert!(linked.serves());
     version(present);
     // This failure happens after the ledger was handed over.
