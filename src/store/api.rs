@@ -31,7 +31,7 @@ pub enum StoreError {
     Cut(PathBuf),
     /// A file of the ledger's log is not the one that the gateway has open.
     Unseen(PathBuf),
-    /// Not a ledger, or one of a newer version.
+    /// Not a ledger, or one of another version.
     Foreign(PathBuf, &'static str),
     /// Error of SQLite.
     Sqlite(PathBuf, rusqlite::Error),
@@ -217,7 +217,7 @@ pub enum By {
     Target,
     /// See [`Row::group`].
     Group,
-    /// The endpoint's shape; empty for requests summed up before sums were kept per endpoint.
+    /// Name of the endpoint.
     Endpoint,
     /// Class of program.
     Client,
@@ -440,7 +440,7 @@ pub struct DayKey {
     pub target: String,
     /// See [`Row::group`].
     pub group: String,
-    /// The endpoint's shape; empty for requests summed up before sums were kept per endpoint.
+    /// Name of the endpoint.
     pub endpoint: String,
     /// Class of the client program; empty if unknown.
     pub client: String,
@@ -458,12 +458,6 @@ impl DayKey {
             endpoint: row.endpoint.name().to_string(),
             client: row.client.name().to_string(),
         }
-    }
-
-    /// Returns the key without group, endpoint and client, as older versions wrote it.
-    pub fn shortened(&self) -> DayKey {
-        let DayKey { day, key, model, target, .. } = self.clone();
-        DayKey { day, key, model, target, ..DayKey::default() }
     }
 }
 

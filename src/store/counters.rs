@@ -6,7 +6,7 @@ use crate::policy::row::Row;
 use std::cmp::Reverse;
 
 /// Key, model, target, group, endpoint and client as a JSON array. With the number of the sum before it, this is the
-/// name of a counter of a day. Names of the first format end with the target.
+/// name of a counter of a day.
 pub fn place_text(row: &Row) -> String {
     let place = [row.key.as_str(), &row.model, &row.target, &row.group, row.endpoint.name(), row.client.name()];
     serde_json::to_string(&place).unwrap_or_default()
@@ -15,13 +15,8 @@ pub fn place_text(row: &Row) -> String {
 /// Reads the name of a counter of `day`: the number of the sum, and its key.
 pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     let number = usize::from(name.bytes().next()?.checked_sub(b'0')?);
-    let mut parts: Vec<String> = serde_json::from_str(name.get(1..)?).ok()?;
-    if number > 5 || !matches!(parts.len(), 3 | 6) {
-        return None;
-    }
-    parts.resize(6, String::new());
-    let [key, model, target, group, endpoint, client] = parts.try_into().ok()?;
-    Some((number, DayKey { day, key, model, target, group, endpoint, client }))
+    let [key, model, target, group, endpoint, client] = serde_json::from_str(name.get(1..)?).ok()?;
+    (number <= 5).then_some((number, DayKey { day, key, model, target, group, endpoint, client }))
 }
 
 /// Adds the counters of users, sessions and agents of one day. Each name consists of the number of the sum, `u`, `s` or
@@ -73,10 +68,10 @@ mod tests {
         row.group = "labs/a".into();
         row.client = Client::OTHER;
         assert_eq!(place_from(3, &format!("0{}", place_text(&row))), Some((0, DayKey::of(&row))));
-        let former = "1[\"AAAAAAAAAAAA\",\"odd \\\"model\\\"\\n\",\"provider/odd \\\"model\\\"\\n\"]";
-        assert_eq!(place_from(3, former), Some((1, DayKey::of(&row).shortened())));
-        for nonsense in ["", "9[]", "x[\"a\",\"b\",\"c\"]", "7[\"a\",\"b\",\"c\"]", "1[\"a\"]"] {
+        let six = "[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\"]";
+        for nonsense in ["", "9[]", &format!("x{six}"), &format!("7{six}"), "1[\"a\"]", "1[\"a\",\"b\",\"c\"]"] {
             assert_eq!(place_from(1, nonsense), None, "{nonsense}");
         }
+        assert!(place_from(1, &format!("1{six}")).is_some());
     }
 }

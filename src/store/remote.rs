@@ -56,11 +56,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Version of the format described above. In version 1, counters of days were not separated by group, endpoint and
-/// client; these counters stay unchanged. In version 2 there was no epoch, and one entry for each row.
-const FORMAT: &str = "3";
-/// Earlier versions, which this one converts to its own.
-const FORMERS: [&str; 2] = ["1", "2"];
+/// Version of the format described above.
+const FORMAT: &str = "1";
 
 /// Shared ledger.
 pub struct Remote {

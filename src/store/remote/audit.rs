@@ -95,18 +95,11 @@ impl Remote {
             return Ok(None);
         }
         counted.rows.values_mut().for_each(|rows| rows.sort_unstable());
-        let mut stored = day_sums(days);
+        let stored = day_sums(days);
         verdict.compare_people(&people_totals(people), &counted.people, &stored, &folded);
-        let former = stored.iter().filter(|(key, _)| key.endpoint.is_empty());
-        let former: DaySums = former.map(|(key, sums)| (key.clone(), *sums)).collect();
-        shorten(&mut stored, &former);
-        shorten(&mut counted.days, &former);
         verdict.compare_days(&stored, &counted.days);
-        let all = |_: &str, _: u64| true;
-        compare_use(&mut verdict, "tokens", uses, &counted, |used| used.tokens, all);
-        // Hosts of the first format did not count money.
-        let knows = |key: &str, day: u64| !former.keys().any(|place| place.key == key && place.day == day);
-        compare_use(&mut verdict, "nano-dollars", costs, &counted, |used| used.nano, knows);
+        compare_use(&mut verdict, "tokens", uses, &counted, |used| used.tokens);
+        compare_use(&mut verdict, "nano-dollars", costs, &counted, |used| used.nano);
         compare_windows(&mut verdict, self.server.nodes.prefix(), windows, &counted);
         Ok(Some(verdict))
     }
@@ -208,16 +201,6 @@ fn day_sums(found: &Value) -> DaySums {
     sums
 }
 
-/// Adds up sums that hosts of the first format did not separate, for the days, keys, models and targets that they
-/// counted: it is unknown whether such a host counted a given row.
-fn shorten(sums: &mut DaySums, former: &DaySums) {
-    for (key, more) in std::mem::take(sums) {
-        let short = key.shortened();
-        let key = if former.contains_key(&short) { short } else { key };
-        sums.entry(key).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
-    }
-}
-
 fn people_totals(found: &Value) -> PeopleTotals {
     let (mut sums, mut totals) = (PeopleSums::new(), PeopleTotals::new());
     for (day, flat) in hashes(found) {
@@ -230,15 +213,8 @@ fn people_totals(found: &Value) -> PeopleTotals {
     totals
 }
 
-/// Compares the use of accounts by day, if `counts` is true for it.
-fn compare_use(
-    verdict: &mut Verdict,
-    what: &str,
-    uses: &Value,
-    counted: &Recount,
-    of: fn(Amount) -> u64,
-    counts: impl Fn(&str, u64) -> bool,
-) {
+/// Compares the use of accounts by day.
+fn compare_use(verdict: &mut Verdict, what: &str, uses: &Value, counted: &Recount, of: fn(Amount) -> u64) {
     let name = |account: &str, day: u64| {
         format!("{what} of {account} on {}", crate::policy::window::date(Unix(day.saturating_mul(DAY_MS))))
     };
@@ -247,13 +223,11 @@ fn compare_use(
         for (day, stored) in pairs(flat) {
             let day: u64 = day.parse().unwrap_or(0);
             let rows = left.get_mut(&(account.to_string(), day)).map_or(0, |used| of(std::mem::take(used)));
-            if counts(account, day) {
-                verdict.compare(|| name(account, day), stored, rows);
-            }
+            verdict.compare(|| name(account, day), stored, rows);
         }
     }
     for ((account, day), used) in left {
-        if of(used) > 0 && counts(&account, day) {
+        if of(used) > 0 {
             verdict.compare(|| name(&account, day), 0, of(used));
         }
     }

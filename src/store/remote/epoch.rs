@@ -6,7 +6,7 @@ use super::code::{self, SCRIPTS};
 use super::link::RemoteLink;
 use super::server::RemoteServer;
 use super::values::{list, text};
-use super::{FORMAT, FORMERS, Speaker};
+use super::{FORMAT, Speaker};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock;
@@ -82,21 +82,17 @@ impl RemoteServer {
             Err(error) if error.code() == Some("MOVED") && self.nodes.is_cluster() => return Err(self.lost()),
             Err(error) => return Err(self.failed(&error)),
         };
-        let is_known = format.as_deref().is_none_or(|format| format == FORMAT || FORMERS.contains(&format));
-        if !is_known {
-            return Err(StoreError::Shared(
-                self.name.clone(),
-                "this ledger was written by a newer version".to_string(),
-            ));
+        if format.as_deref().is_some_and(|format| format != FORMAT) {
+            let text = "this ledger was written by another version of Tollgate, which has another format";
+            return Err(StoreError::Shared(self.name.clone(), text.to_string()));
         }
         let found = match (&self.epoch, epoch) {
             (Some(known), Some(epoch)) if *known == epoch || adopted.as_ref() == Some(&epoch) => epoch,
             (Some(_), _) => return Err(self.replaced()),
-            (None, Some(epoch)) if format.as_deref() == Some(FORMAT) && !begins => epoch,
+            (None, Some(epoch)) if format.is_some() && !begins => epoch,
             // The ledger was in use and has lost its epoch.
-            (None, None) if format.as_deref() == Some(FORMAT) && !begins => return Err(self.replaced()),
-            // A new ledger, or that of an older host. An older host with a connection continues; the next connection of
-            // its version is refused.
+            (None, None) if format.is_some() && !begins => return Err(self.replaced()),
+            // A new ledger.
             (None, _) => {
                 let began = self.begin(&mut connection, begins);
                 began.map_err(|error| self.failed(&error))?

@@ -22,12 +22,8 @@ fn place(id: &str) -> (u64, u64) {
 
 /// Returns the rows of an entry.
 pub(super) fn rows_of(fields: &[Value]) -> Option<Vec<Row>> {
-    fields.chunks_exact(2).find_map(|pair| match (text(&pair[0])?, text(&pair[1])?) {
-        ("rows", rows) => serde_json::from_str(rows).ok(),
-        // A single row, written by an older host.
-        ("row", row) => Some(vec![serde_json::from_str(row).ok()?]),
-        _ => None,
-    })
+    let [name, rows] = fields else { return None };
+    if text(name)? == "rows" { serde_json::from_str(text(rows)?).ok() } else { None }
 }
 
 impl Remote {

@@ -1,4 +1,4 @@
--- Creates the ledger if it does not exist, and updates the format of an older one.
+-- Creates the ledger if it does not exist.
 -- KEYS: 1 its epoch, 2 its format, 3 the epoch that an operator has accepted.
 -- ARGV: 1 epoch of a new ledger, 2 format, 3 seconds for which other hosts accept it ("0": they do not).
 -- Returns: the ledger's epoch.

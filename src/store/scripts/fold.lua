@@ -8,11 +8,7 @@ while count < most do
     if not entry then
         break
     end
-    -- An older version wrote each row as an entry of its own.
     local rows, totals, adds = cjson.decode(entry[2][2]), {}, {}
-    if entry[2][1] ~= 'rows' then
-        rows = { rows }
-    end
     for _, row in ipairs(rows) do
         local day = string.format('%d', math.floor(row.a / 86400000))
         local place = cjson.encode({ row.k, row.m, row.t, row.g or '', row.e, row.l or '' })

@@ -4,9 +4,7 @@ use super::harness::chat;
 use super::people::{ask, named, of_user, report};
 use super::process::wait_for;
 use super::shared::{Server, key_of};
-use std::io::{Read, Write};
 use std::sync::Arc;
-use tollgate::base::time::Unix;
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::Lease;
 use tollgate::policy::row::{RareNames, Row};
@@ -68,7 +66,7 @@ fn of(user: Option<&str>, agent: Option<&str>, out: u64) -> Row {
     Row { names: names.into(), lease, ..serde_json::from_str(&text).unwrap() }
 }
 
-/// Stores the key of [`row`] where hosts of every format version keep it.
+/// Stores the key of [`row`].
 fn known_key(server: &Server) -> KeyId {
     let id = KeyId::parse("abcdefABCDEF").unwrap();
     let key = format!(
@@ -119,39 +117,19 @@ fn a_shared_ledger_sums_up_agents() {
 }
 
 #[test]
-fn first_ledger_format_is_still_read_and_older_hosts_are_refused() {
+fn ledger_of_another_format_is_refused_and_not_changed() {
     let Some(server) = Server::start() else { return };
-    // State left by a host of that format: one usage record that is not folded yet, and one that is.
-    let old = serde_json::to_string(&row(None, 5)).unwrap();
-    let place = "[\"abcdefABCDEF\",\"m\",\"p/m\"]";
-    server.say(&[b"SET", b"tollgate:format", b"1"]);
-    server.say(&[b"XADD", b"tollgate:rows", b"*", b"row", old.as_bytes()]);
-    for (hash, times) in [("day:1", 2), ("folded:1", 1)] {
-        for (number, value) in [(0, 1), (1, 1), (4, 5), (5, 5)] {
-            let (name, field) = (format!("tollgate:{hash}"), format!("{number}{place}"));
-            server.say(&[b"HINCRBY", name.as_bytes(), field.as_bytes(), (value * times).to_string().as_bytes()]);
-        }
-    }
-    server.say(&[b"HINCRBY", b"tollgate:use:abcdefABCDEF", b"1", b"12"]);
-    for set in [b"tollgate:days", b"tollgate:foldeds" as &[u8]] {
-        server.say(&[b"ZADD", set, b"1", b"1"]);
-    }
-    let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
+    let open = || RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap();
+    let mut remote = Remote { server: open() };
     let id = known_key(&server);
-    let found = remote.find_keys(&[id]).unwrap().remove(0);
-    assert!(found.group.is_none() && found.labels.is_empty());
-    let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
-    remote.send(&speaker, &[RemoteCommand::Rows(1, &[row(Some("ann"), 9)], &[])]).unwrap();
-    let endpoints = remote.usage(&Query::by(By::Endpoint), None).unwrap();
-    let endpoints: Vec<_> = endpoints.iter().map(|line| (&*line.name, line.requests)).collect();
-    assert_eq!(endpoints, [("", 2), ("chat", 1)]);
-    assert_eq!(remote.verify().unwrap().differences, []);
-    assert_eq!(remote.fold(Unix(u64::MAX / 1_000_000), 10).unwrap(), 2);
-    assert_eq!(remote.verify().unwrap().differences, []);
-    // An older host looks for its own format number there.
-    let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    socket.write_all(b"GET tollgate:format\r\n").unwrap();
-    let mut told = [0; 7];
-    socket.read_exact(&mut told).unwrap();
-    assert_eq!(&told, b"$1\r\n3\r\n");
+    assert_eq!(remote.find_keys(&[id]).unwrap().len(), 1);
+    for format in [b"2" as &[u8], b"99", b""] {
+        server.say(&[b"SET", b"tollgate:format", format]);
+        let error = Remote { server: open() }.find_keys(&[id]).unwrap_err().to_string();
+        assert!(error.contains("this ledger was written by another version of Tollgate"), "{error}");
+        let mut adopting = open();
+        assert!(adopting.adopt().is_err(), "not even if an operator adopts it");
+    }
+    server.say(&[b"SET", b"tollgate:format", b"1"]);
+    assert_eq!(Remote { server: open() }.find_keys(&[id]).unwrap().len(), 1);
 }
