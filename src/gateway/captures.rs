@@ -6,12 +6,8 @@
 use super::client::response::RequestId;
 use crate::base::buf::{Charge, Pool};
 use crate::base::limits::{CAPTURE_LOOK, CAPTURE_PART_MAX, CAPTURE_SENT_MAX};
-use crate::base::text::push_number;
 use crate::base::time::{Mono, Now, Unix};
 use crate::policy::keys::KeyId;
-use crate::wire::body::BodyReader;
-use crate::wire::head::Framing;
-use crate::wire::multipart::{FormPiece, Multipart};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +15,6 @@ use std::time::Duration;
 const SHARE: usize = 8;
 /// Bytes of memory for each byte that is kept: its buffer may have grown to twice its length, and so may its text.
 const FACTOR: usize = 4;
-/// Names of the files in the forms of audio and image endpoints.
-const FILES: [&[u8]; 6] = [b"file", b"file[]", b"image", b"image[]", b"mask", b"mask[]"];
 
 /// The account of all captures.
 #[derive(Debug)]
@@ -158,24 +152,12 @@ impl Captures {
 pub struct CapturedMessage {
     /// The first line and the headers.
     pub head: Vec<u8>,
-    /// The body, without the content of files in a form.
+    /// The body; empty for a form.
     pub body: Vec<u8>,
     /// Bytes of the body that are not kept.
     pub left_out: u64,
-    form: Option<Box<CapturedForm>>,
-}
-
-/// A form that is read as it passes, so that its files are replaced by their sizes.
-#[derive(Debug)]
-struct CapturedForm {
-    /// Framing of the form, if it is sent in chunks.
-    chunks: Option<BodyReader>,
-    reader: Multipart,
-    /// Bytes that the reader cannot decide on yet.
-    pending: Vec<u8>,
-    /// Bytes so far of the file that is being read.
-    file: Option<u64>,
-    is_broken: bool,
+    /// True if the body is a form, of which nothing is kept.
+    pub is_form: bool,
 }
 
 /// A captured request.
@@ -233,9 +215,9 @@ impl Captured {
         self.is_lost
     }
 
-    /// Keeps the head of the client's request. `boundary`: that of a form.
-    pub(crate) fn received(&mut self, head: &[u8], boundary: Option<&[u8]>, room: (&mut Captures, &mut Pool)) {
-        self.received.form = boundary.map(|boundary| CapturedForm::new(boundary, None));
+    /// Keeps the head of the client's request.
+    pub(crate) fn received(&mut self, head: &[u8], is_form: bool, room: (&mut Captures, &mut Pool)) {
+        self.received.is_form = is_form;
         self.kept += room.0.keep(head, false, &mut self.received.head, room.1);
         self.is_lost |= self.received.head.len() < head.len();
     }
@@ -245,24 +227,20 @@ impl Captured {
         self.kept += self.received.push(bytes, captures, pool);
     }
 
-    /// Begins a request to a provider with this complete head. `names`: headers that carry a credential. `boundary`:
-    /// that of a form, and true if it is sent in chunks.
+    /// Begins a request to a provider with this complete head. `names`: headers that carry a credential.
     pub(crate) fn sends<'a>(
         &mut self,
         target: &Arc<str>,
         head: &[u8],
         names: impl Iterator<Item = &'a str>,
-        boundary: Option<(&[u8], bool)>,
+        is_form: bool,
         (captures, pool): (&mut Captures, &mut Pool),
     ) {
         if self.sent.len() == CAPTURE_SENT_MAX {
             return;
         }
         self.secret_headers.extend(names.map(str::to_ascii_lowercase));
-        let form = boundary.map(|(boundary, in_chunks)| {
-            CapturedForm::new(boundary, in_chunks.then(|| BodyReader::new(Framing::Chunked)))
-        });
-        let mut message = CapturedMessage { form, ..CapturedMessage::default() };
+        let mut message = CapturedMessage { is_form, ..CapturedMessage::default() };
         self.kept += captures.keep(head, false, &mut message.head, pool);
         self.is_lost |= message.head.len() < head.len();
         self.sent.push((target.clone(), message));
@@ -281,128 +259,19 @@ impl Captured {
         self.is_lost |= taken < head.len();
         self.kept += taken + self.answer.push(body, captures, pool);
     }
-
-    /// Ends the forms: one may have been cut.
-    pub(crate) fn end_forms(&mut self) {
-        let sent = self.sent.iter_mut().map(|(_, message)| message);
-        for message in sent.chain([&mut self.received]) {
-            if let Some(form) = &mut message.form {
-                form.end(&mut message.body, &mut message.left_out);
-            }
-        }
-    }
 }
 
 impl CapturedMessage {
-    /// The line that begins each part, if the body is a form that was read.
-    pub fn delimiter(&self) -> Option<&[u8]> {
-        self.form.as_ref().map(|form| form.reader.delimiter())
-    }
-
     /// Keeps more of the body, as far as the bounds allow. Returns the number of bytes.
     #[cold]
     #[inline(never)]
     fn push(&mut self, bytes: &[u8], captures: &mut Captures, pool: &mut Pool) -> usize {
-        let shown;
-        let bytes = match &mut self.form {
-            None => bytes,
-            Some(form) => {
-                shown = form.feed(bytes, &mut self.left_out);
-                &shown[..]
-            }
-        };
         let fits = bytes.len().min(CAPTURE_PART_MAX.saturating_sub(self.body.len()));
         // After a gap nothing more is kept: the text would read as if there were none.
-        let fits = if self.left_out > 0 { 0 } else { fits };
+        let fits = if self.is_form || self.left_out > 0 { 0 } else { fits };
         let taken = captures.keep(&bytes[..fits], true, &mut self.body, pool);
         self.left_out += (bytes.len() - taken) as u64;
         taken
-    }
-}
-
-impl CapturedForm {
-    fn new(boundary: &[u8], chunks: Option<BodyReader>) -> Box<CapturedForm> {
-        let (reader, pending) = (Multipart::new(boundary), Vec::new());
-        Box::new(CapturedForm { chunks, reader, pending, file: None, is_broken: false })
-    }
-
-    /// Reads more of the form. Returns what is shown of it.
-    #[cold]
-    #[inline(never)]
-    fn feed(&mut self, bytes: &[u8], left_out: &mut u64) -> Vec<u8> {
-        let mut shown = Vec::new();
-        let Some(mut reader) = self.chunks.take() else {
-            self.take(bytes, &mut shown, left_out);
-            return shown;
-        };
-        let mut rest = bytes;
-        while let Ok(piece) = reader.next(rest)
-            && piece.consumed > 0
-        {
-            self.take(&rest[piece.data], &mut shown, left_out);
-            rest = &rest[piece.consumed..];
-        }
-        self.chunks = Some(reader);
-        shown
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take(&mut self, bytes: &[u8], shown: &mut Vec<u8>, left_out: &mut u64) {
-        if self.is_broken {
-            return *left_out += bytes.len() as u64;
-        }
-        self.pending.extend_from_slice(bytes);
-        let mut used = 0;
-        loop {
-            let (piece, length) = match self.reader.next(&self.pending[used..], false) {
-                Ok(Some(found)) => found,
-                Ok(None) => break,
-                Err(_) => {
-                    self.is_broken = true;
-                    *left_out += (self.pending.len() - used) as u64;
-                    used = self.pending.len();
-                    break;
-                }
-            };
-            match (piece, &mut self.file) {
-                (FormPiece::Data, Some(size)) => *size += length as u64,
-                (FormPiece::Data | FormPiece::Rest, _) => {
-                    shown.extend_from_slice(&self.pending[used..used + length]);
-                }
-                (FormPiece::Part { .. } | FormPiece::End, _) => {
-                    let part = &self.pending[used..used + length];
-                    write_size(self.file.take(), shown);
-                    shown.extend_from_slice(part);
-                    self.file = match piece {
-                        // A file may come without a file name.
-                        FormPiece::Part { name, is_file } if is_file || FILES.contains(&name.of(part)) => Some(0),
-                        _ => None,
-                    };
-                }
-            }
-            used += length;
-        }
-        self.pending.drain(..used);
-    }
-
-    /// Ends the form: it may have been cut.
-    fn end(&mut self, shown: &mut Vec<u8>, left_out: &mut u64) {
-        let pending = std::mem::take(&mut self.pending);
-        match self.file.take() {
-            Some(size) => write_size(Some(size + pending.len() as u64), shown),
-            None if *left_out == 0 => shown.extend_from_slice(&pending),
-            None => *left_out += pending.len() as u64,
-        }
-    }
-}
-
-/// Writes the size of a file in its place.
-fn write_size(file: Option<u64>, shown: &mut Vec<u8>) {
-    if let Some(size) = file {
-        shown.extend_from_slice(b"<");
-        push_number(shown, size);
-        shown.extend_from_slice(b" bytes>");
     }
 }
 
@@ -416,49 +285,22 @@ mod tests {
         Captured::new(KeyId::parse("0123456789ab").unwrap(), id, Unix(0), "tg_")
     }
 
-    fn body_of(captured: &mut Captured) -> &str {
-        captured.end_forms();
-        std::str::from_utf8(&captured.received.body).unwrap()
-    }
-
-    /// However a form arrives, its files are sizes and everything else is as it was.
     #[test]
-    fn every_cut_of_a_form_is_shown_alike() {
-        let form = b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--x\r\n\
-                     --b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n";
-        let expected = "--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n<9 bytes>\r\n\
-                        --b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n";
-        for cut in 0..=form.len() {
-            let (mut captures, mut pool) = (Captures::default(), Pool::new(1 << 20));
-            let mut one = captured();
-            one.received(b"POST / HTTP/1.1\r\n\r\n", Some(b"b"), (&mut captures, &mut pool));
-            for piece in [&form[..cut], &form[cut..]] {
-                one.body(piece, (&mut captures, &mut pool));
-            }
-            assert_eq!(body_of(&mut one), expected, "{cut}");
-            assert_eq!(one.received.left_out, 0, "{cut}");
-            let mut part = captured();
-            part.received(b"", Some(b"b"), (&mut captures, &mut pool));
-            part.body(&form[..cut], (&mut captures, &mut pool));
-            assert!(!body_of(&mut part).contains("RIFF"), "{cut}");
-        }
-    }
-
-    #[test]
-    fn file_without_a_file_name_is_shown_as_its_size() {
+    fn form_is_counted_and_not_kept() {
         let (mut captures, mut pool) = (Captures::default(), Pool::new(1 << 20));
         let mut one = captured();
-        one.received(b"", Some(b"b"), (&mut captures, &mut pool));
-        let form = b"--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nRIFF\r\n--b--\r\n";
-        one.body(form, (&mut captures, &mut pool));
-        assert!(body_of(&mut one).contains("<4 bytes>"), "{}", body_of(&mut one));
+        one.received(b"POST / HTTP/1.1\r\n\r\n", true, (&mut captures, &mut pool));
+        for piece in [&b"--b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nRIFF"[..], b"\r\n--b--\r\n"] {
+            one.body(piece, (&mut captures, &mut pool));
+        }
+        assert_eq!((one.received.body.len(), one.received.left_out), (0, 65));
     }
 
     #[test]
     fn captures_take_an_eighth_of_free_buffers_and_give_it_back() {
         let (mut captures, mut pool) = (Captures::default(), Pool::new(1 << 20));
         let mut one = captured();
-        one.received(b"POST / HTTP/1.1\r\n\r\n", None, (&mut captures, &mut pool));
+        one.received(b"POST / HTTP/1.1\r\n\r\n", false, (&mut captures, &mut pool));
         one.body("\u{fc}".repeat(1 << 19).as_bytes(), (&mut captures, &mut pool));
         one.answer(b"", b"answer", (&mut captures, &mut pool));
         assert!(pool.lent() <= (1 << 20) / SHARE && one.kept() * FACTOR == pool.lent() && !one.is_lost());
@@ -467,7 +309,7 @@ mod tests {
         one.answer(b"HTTP/1.1 200 OK\r\n\r\n", b"", (&mut captures, &mut pool));
         assert_eq!((one.answer.left_out, one.is_lost()), (6, false), "heads have room that bodies do not take");
         let mut two = captured();
-        two.received(&[b'x'; (1 << 20) / SHARE], None, (&mut captures, &mut pool));
+        two.received(&[b'x'; (1 << 20) / SHARE], false, (&mut captures, &mut pool));
         assert!(two.is_lost(), "nothing is left for its head");
         captures.release(one.kept(), &mut pool);
         captures.release(two.kept(), &mut pool);

@@ -126,7 +126,7 @@ fn captures_stay_charged_through_a_panic() {
     let cx = &mut gateway.driver.cx;
     let id = crate::policy::keys::KeyId::parse("0123456789ab").unwrap();
     let mut captured = captures::Captured::new(id, client::response::RequestId::fresh(&mut cx.rng), now().unix, "tg_");
-    captured.received(b"POST / HTTP/1.1\r\n\r\n", None, (&mut cx.report.captures, &mut cx.memory.pool));
+    captured.received(b"POST / HTTP/1.1\r\n\r\n", false, (&mut cx.report.captures, &mut cx.memory.pool));
     let before = gateway.vitals().buffered;
     assert!(captured.kept() > 0 && before > 0);
     gateway.panicked(None, now());

@@ -7,8 +7,6 @@ use crate::base::time::Unix;
 use crate::gateway::captures::Captured;
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
-use crate::wire::head::values;
-use crate::wire::multipart;
 
 /// Log line text for a request without memory.
 const NO_MEMORY: &str = "too little memory is free for its headers";
@@ -28,10 +26,10 @@ fn captured<'a>(
         let age = cx.now.mono.micros_since(request.received) / 1000;
         let received_at = Unix(cx.now.unix.0.saturating_sub(age));
         let mut captured = Captured::new(key, request.id, received_at, &request.setup.config.server.key_prefix);
-        let boundary = boundary_of(head).filter(|_| request.is_upload());
-        captured.received(head, boundary, (&mut cx.report.captures, &mut cx.memory.pool));
-        // The parts of a form are kept as they are sent on.
-        if !request.is_upload() || (is_over && boundary.is_some()) {
+        let is_form = request.is_upload();
+        captured.received(head, is_form, (&mut cx.report.captures, &mut cx.memory.pool));
+        // The parts of a form are counted as they are sent on.
+        if !is_form || is_over {
             captured.body(body, (&mut cx.report.captures, &mut cx.memory.pool));
         }
         diagnosis.captured = Some(Box::new(captured));
@@ -52,7 +50,7 @@ pub(crate) fn capture_received(job: &mut RequestJob, message: (&[u8], &[u8]), cx
 pub(crate) fn capture_sent(job: &mut RequestJob, message: &ClientMessage, begins: bool, bytes: &[u8], cx: &mut Cx) {
     let setup = job.request.setup.clone();
     let target = job.attempt.target(&job.request).map(|target| (target.label.clone(), target.provider));
-    let is_upload = job.request.is_upload();
+    let is_form = job.request.is_upload();
     let Some(captured) = captured(job, (message.head, message.body), false, cx) else { return };
     let mut body = bytes;
     if begins && let Some((target, provider)) = target {
@@ -62,15 +60,13 @@ pub(crate) fn capture_sent(job: &mut RequestJob, message: &ClientMessage, begins
         let provider = setup.config.providers.get(provider);
         let configured = provider.iter().flat_map(|one| one.headers.iter().map(|(name, _)| name.as_str()));
         let credential = provider.and_then(|one| Some(one.header_of(one.credentials.first()?).0));
-        let in_chunks = values(head, "transfer-encoding").next().is_some();
-        let form = boundary_of(head).filter(|_| is_upload).map(|boundary| (boundary, in_chunks));
         let room = (&mut cx.report.captures, &mut cx.memory.pool);
-        captured.sends(&target, head, configured.chain(credential), form, room);
+        captured.sends(&target, head, configured.chain(credential), is_form, room);
     }
     captured.sent(body, (&mut cx.report.captures, &mut cx.memory.pool));
 }
 
-/// Keeps a part of a form that has been sent on.
+/// Counts a part of a form that has been sent on.
 #[cold]
 #[inline(never)]
 pub(crate) fn capture_form(job: &mut RequestJob, bytes: &[u8], cx: &mut Cx) {
@@ -92,7 +88,7 @@ pub(crate) fn capture_answer(job: &mut RequestJob, head: &[u8], body: &[u8], cx:
 #[cold]
 #[inline(never)]
 pub(crate) fn end_capture(job: &mut RequestJob, cx: &mut Cx) {
-    let (Some(mut captured), Some(key)) = (job.notes.get_mut().captured.take(), job.request.found.key) else {
+    let (Some(captured), Some(key)) = (job.notes.get_mut().captured.take(), job.request.found.key) else {
         return;
     };
     // A request that ends after its capture is not written.
@@ -101,11 +97,5 @@ pub(crate) fn end_capture(job: &mut RequestJob, cx: &mut Cx) {
         let done = if is_over { None } else { Some(Err(NO_MEMORY.to_owned())) };
         return cx.captured(&captured.key, captured.kept(), done);
     }
-    captured.end_forms();
     cx.commands.orders.push(Order::Capture(captured));
-}
-
-/// Boundary of the form that a head announces.
-fn boundary_of(head: &[u8]) -> Option<&[u8]> {
-    multipart::boundary(values(head, "content-type").next()?)
 }
