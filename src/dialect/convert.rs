@@ -12,8 +12,9 @@ pub(super) use super::chat::stream_reader::{
 pub(super) use super::chat::stream_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use super::messages::stream_reader::write_thinking;
 pub(super) use super::messages::stream_writer::{NO_DETAILS, write_usage as write_messages_usage};
-pub(super) use super::responses::stream_reader::{call_id, failed, is_answer, kind_of, reason, said, thoughts};
-pub(super) use super::responses::stream_reader::{unfinished, write_kept};
+pub(super) use super::responses::stream_reader::{
+    call_id, failed, is_answer, is_of_item, is_unanswered, kind_of, reason, said, thoughts, unfinished, write_kept,
+};
 
 use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::errors::ErrorWords;

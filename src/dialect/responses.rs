@@ -17,11 +17,11 @@ pub(super) use super::replies::write::responses as write_answer;
 pub(super) use hosted_tools::hosted;
 pub(super) use request_reader::read as read_request;
 pub(super) use request_writer::write as write_request;
+pub(super) use stream_reader::is_empty;
 
 use super::convert::unfinished;
 use super::errors::ErrorText;
 use super::keys::K;
-use super::neutral::delta::lists_nothing;
 use super::reasons::{last, only, reason};
 use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
@@ -34,7 +34,8 @@ pub(super) const LIST: (&str, K) = ("output", K::Output);
 pub(super) const ENDING: (&str, K) = ("status", K::Status);
 pub(super) const REPLACED: &[(K, Edit)] = &[(K::Store, Edit::Store), (K::PreviousResponseId, Edit::Previous)];
 pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Model];
-pub(super) const STREAM: StreamFormat = StreamFormat::Responses { next: 0, inserted: 0, opened: false };
+pub(super) const STREAM: StreamFormat =
+    StreamFormat::Responses { next: 0, inserted: 0, opened: false, answered: false };
 pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
 
 pub(super) fn missing(present: PresentMembers) -> Option<String> {
@@ -52,11 +53,6 @@ pub(super) fn reported(usage: Raw<'_>) -> Reported {
 
 pub(super) fn check_end(_output: Raw<'_>, status: Raw<'_>) -> Result<(), ErrorText> {
     unfinished(status).map_or(Ok(()), Err)
-}
-
-/// A response may be an empty turn that its provider has billed.
-pub(super) fn is_empty<'a>(output: Raw<'_>, status: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
-    lists_nothing(output) && !status.is("incomplete") && Reported::from_responses(usage()).output.is_none()
 }
 
 pub(super) fn is_text(path: &[K]) -> bool {

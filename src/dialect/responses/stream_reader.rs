@@ -5,7 +5,7 @@
 use crate::dialect::answer::{Frame, StreamFault};
 use crate::dialect::errors::{ErrorText, is_error, read_error};
 use crate::dialect::neutral::arguments::Arguments;
-use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, TextKind};
+use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take, TextKind, lists_nothing};
 use crate::dialect::neutral::pieces::{ArgumentsSoFar, TextSoFar};
 use crate::dialect::usage::Reported;
 use crate::wire::json::{self, Raw, ValueKind, member_inside};
@@ -49,6 +49,8 @@ pub(in crate::dialect) struct ResponsesReader {
     next: u64,
     /// The client receives each piece of reasoning, to send it back.
     keeps: bool,
+    /// An event of an item has arrived.
+    answered: bool,
 }
 
 impl ResponsesReader {
@@ -77,6 +79,7 @@ impl ResponsesReader {
             usage(response, sink)?;
             return Err(StreamFault::Error(text));
         }
+        self.answered |= is_of_item(kind, response);
         match kind {
             b"response.output_item.added" => self.added(event, sink)?,
             b"response.output_item.done" => {
@@ -98,6 +101,9 @@ impl ResponsesReader {
             | b"response.reasoning_text.done" => self.think(event, sink)?,
             b"response.function_call_arguments.delta" | b"response.function_call_arguments.done" => {
                 self.arguments(event, sink)?;
+            }
+            b"response.completed" if !self.answered && is_unanswered(kind, response) => {
+                return Err(StreamFault::Malformed);
             }
             b"response.completed" => self.end(response, false, sink)?,
             b"response.incomplete" => self.end(response, true, sink)?,
@@ -357,6 +363,25 @@ pub(in crate::dialect) fn failed(kind: &[u8], event: Raw<'_>, response: Raw<'_>)
         }
         _ => None,
     }
+}
+
+/// True for an event that shows an item of the response, or a part of one. All other events of the format contain the
+/// whole `response`.
+pub(in crate::dialect) fn is_of_item(kind: &[u8], response: Raw<'_>) -> bool {
+    kind.starts_with(b"response.") && response.kind() != ValueKind::Object
+}
+
+/// True if a complete response has no content. An empty turn that its provider has billed is an answer.
+pub(in crate::dialect) fn is_empty<'a>(output: Raw<'_>, status: Raw<'_>, usage: impl FnOnce() -> Raw<'a>) -> bool {
+    lists_nothing(output) && !status.is("incomplete") && Reported::from_responses(usage()).output.is_none()
+}
+
+/// True if the event `kind` ends a response whose own members contain no answer.
+pub(in crate::dialect) fn is_unanswered(kind: &[u8], response: Raw<'_>) -> bool {
+    let [output, status, usage] = response.pick(["output", "status", "usage"]);
+    let [status, usage] = [status, usage].map(|own| own.unwrap_or(Raw::NULL));
+    let list = output.filter(|output| output.kind() == ValueKind::Array);
+    kind == b"response.completed" && list.is_none_or(|list| is_empty(list, status, || usage))
 }
 
 /// Passes on the usage of a response.

@@ -79,11 +79,12 @@ pub(in crate::dialect) enum StreamFormat {
         timed: bool,
     },
     /// `next`: number of the next event; `inserted`: Tollgate's own events between the upstream's; `opened`: the events
-    /// that open a response have been sent.
+    /// that open a response have been sent; `answered`: an event of an item has arrived.
     Responses {
         next: u32,
         inserted: u16,
         opened: bool,
+        answered: bool,
     },
 }
 

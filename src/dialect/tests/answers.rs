@@ -148,7 +148,7 @@ fn response_sent_only_at_its_end_is_passed_on() {
 #[test]
 fn escaped_type_is_recognised() {
     let text = events(&[created()])
-        + "data: {\"type\":\"response.compl\\u0065ted\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n";
+        + "data: {\"type\":\"response.compl\\u0065ted\",\"response\":{\"status\":\"completed\",\"output\":[{}]}}\n\n";
     let (out, _, fed) = same(&text, &ME);
     assert!(fed.unwrap().finished && out.contains("event: response.completed\n"), "{out}");
     let way = (Shape::Responses, Shape::Chat);

@@ -340,6 +340,39 @@ fn complete_answer_without_content_has_failed() {
 }
 
 #[test]
+fn stream_without_content_has_failed() {
+    let ended = |response: &str| {
+        let first = r#"{"type":"response.created","response":{"status":"in_progress","output":[]}}"#;
+        format!("data: {first}\n\ndata: {{\"type\":\"response.completed\",\"response\":{response}}}\n\n")
+    };
+    let item = r#"data: {"type":"response.output_item.added","output_index":0,"item":{"type":"message","content":[]}}"#;
+    let empty = [
+        (Shape::Chat, "data: [DONE]\n\n".to_owned()),
+        (Shape::Chat, "data: {\"choices\":[]}\n\ndata: [DONE]\n\n".to_owned()),
+        (Shape::Messages, "data: {\"type\":\"message_stop\"}\n\n".to_owned()),
+        (Shape::Responses, ended(r#"{"status":"completed","output":[]}"#)),
+        (Shape::Responses, ended(r#"{"status":"completed","output":[],"usage":null}"#)),
+        (Shape::Responses, ended(r#"{"status":"completed"}"#)),
+        (Shape::Responses, ended(r#"{"output":[]}"#)),
+    ];
+    let short = [
+        (Shape::Responses, ended(r#"{"status":"incomplete","output":[]}"#)),
+        (Shape::Responses, ended(r#"{"status":"completed","output":[],"usage":{"output_tokens":0}}"#)),
+        (Shape::Responses, format!("{item}\n\n{}", ended(r#"{"status":"completed","output":[]}"#))),
+    ];
+    for to in SHAPES {
+        for (from, text) in &empty {
+            let Outcome { out, result, .. } = run_stream((*from, to), &TranslationState::default(), text);
+            assert!(matches!(result, Err(StreamFault::Incomplete | StreamFault::Malformed)), "{to:?}: {text}");
+            assert!(!["[DONE]", "message_stop", "response.completed"].iter().any(|end| out.contains(end)), "{out}");
+        }
+        for (from, text) in &short {
+            assert_eq!(run_stream((*from, to), &TranslationState::default(), text).result, Ok(()), "{to:?}: {text}");
+        }
+    }
+}
+
+#[test]
 fn failed_choice_of_several_fails_the_answer() {
     let two = r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"},{"index":1,"message":{"content":"b"},"finish_reason":"abort"}]}"#;
     assert!(matches!(whole(ModelEndpoint::CHAT, two.as_bytes(), &ME, &mut Vec::new()), Err(Broken::Error(_))));

@@ -3,7 +3,7 @@
 //! Tollgate may insert events of its own, so the upstream's are renumbered.
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::super::convert::{failed, kind_of};
+use super::super::super::convert::{failed, is_of_item, is_unanswered, kind_of};
 use super::super::super::cost::remove_cost;
 use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::events::members;
@@ -95,7 +95,7 @@ impl Tap {
             return Err(StreamFault::Error(text));
         }
         self.begun = true;
-        if let StreamFormat::Responses { next, inserted, opened: true } = &mut self.format
+        if let StreamFormat::Responses { next, inserted, opened: true, .. } = &mut self.format
             && matches!(kind, b"response.created" | b"response.in_progress")
         {
             let own = number.and_then(|own| u32::try_from(own).ok()).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Tap {
             *inserted = u16::try_from(ahead).unwrap_or(u16::MAX);
             return Ok(true);
         }
-        (self.finish_seen, self.finished) = (ends, ends);
+        self.note_item(kind, response, ends)?;
         if ends && self.observed().reported.output.is_none() {
             // Some servers send only the complete answer, without its pieces.
             let whole = estimated(ModelEndpoint::RESPONSES, response.bytes());
@@ -126,6 +126,18 @@ impl Tap {
         end_event(from, sent, out);
         remove_cost(seen.own_cost, begin, out);
         Ok(true)
+    }
+
+    /// Notes an item of the response, or its end; it is an error if the response ends without an answer.
+    fn note_item(&mut self, kind: &[u8], response: Raw<'_>, ends: bool) -> Result<(), StreamFault> {
+        if let StreamFormat::Responses { answered, .. } = &mut self.format {
+            *answered |= is_of_item(kind, response);
+            if ends && !*answered && is_unanswered(kind, response) {
+                return Err(StreamFault::Malformed);
+            }
+        }
+        (self.finish_seen, self.finished) = (ends, ends);
+        Ok(())
     }
 
     /// Passes an event on unchanged, except for its number if that differs.
