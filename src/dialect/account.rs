@@ -1,9 +1,10 @@
 //! Errors about the provider's account, and rate-limit errors about one request: by their codes and by the first words
 //! of their messages.
 //!
-//! Owns the words. A client cannot cause them: codes are compared as a whole, and a message must begin with them, since
-//! providers quote a request only later in a message. Called by the gateway only for errors. The providers' errors with
-//! their sources are in `tests/account.rs`.
+//! Owns the words. A client cannot cause a code, which is compared as a whole. A message must begin with the words,
+//! since most providers quote a request only later in a message. Some begin with a quotation, so a client can cause
+//! words: two owners must meet them before a credential cools down for all. Called by the gateway only for errors. The
+//! providers' errors with their sources are in `tests/account.rs`.
 
 use super::errors::ErrorText;
 
@@ -74,11 +75,14 @@ const TOO_LARGE: [&str; 3] = [
 /// Later words of such a message.
 const REDUCE: &str = "input or output tokens must be reduced";
 
-/// True if an error says that the provider's account is at fault, not the request.
+/// True if the code of an error says that the provider's account is at fault, not the request.
+pub fn has_account_code(error: &ErrorText) -> bool {
+    error.code.iter().chain(&error.kind).any(|name| CODES.contains(&name.as_str()))
+}
+
+/// True if the code or the words of an error say that the provider's account is at fault.
 pub fn is_of_account(error: &ErrorText) -> bool {
-    let names = || error.code.iter().chain(&error.kind);
-    names().any(|name| CODES.contains(&name.as_str()))
-        || (error.param.is_none() && BEGINNINGS.iter().any(|words| begins(&error.message, words)))
+    has_account_code(error) || (error.param.is_none() && BEGINNINGS.iter().any(|words| begins(&error.message, words)))
 }
 
 /// True if a rate-limit error says that this request is too large for the limit.

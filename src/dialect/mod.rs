@@ -35,7 +35,7 @@ mod template;
 pub mod tokens;
 pub mod usage;
 
-pub use account::{is_of_account, is_too_large};
+pub use account::{has_account_code, is_of_account, is_too_large};
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
 pub use chat::signature::is_required as requires_signatures;

@@ -70,10 +70,10 @@ pub(crate) fn refuses_credential(status: u16) -> bool {
     Cause::status(status).is_of_credential()
 }
 
-/// Whose requests a credential gets no more of for a while, after a 429 without a stated time.
+/// The owners of keys for whom a credential cools down, after a 429 without a stated time or a failure of the account.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CoolDownFor {
-    /// Those of the owner who met it; of all, once a second owner has met it.
+    /// After a 429, the owner who met it; all, once a second owner has met the failure.
     Owner,
     All,
 }

@@ -4,7 +4,7 @@ use super::fault::{CoolDownFor, Fault, FaultKind, REJECTED};
 use super::job::RequestJob;
 use crate::base::seam::Ending;
 use crate::dialect::errors::read_error;
-use crate::dialect::{ErrorText, Overflow, StreamFault, is_of_account, is_rate, is_too_large};
+use crate::dialect::{ErrorText, Overflow, StreamFault, has_account_code, is_of_account, is_rate, is_too_large};
 use crate::policy::config::Auth;
 use crate::policy::limits::UpstreamLimits;
 use std::num::NonZeroU32;
@@ -71,11 +71,10 @@ impl RequestJob {
             _ => FaultKind::Status(shown),
         };
         let mut fault = self.fault_of(&text, kind);
-        fault.cool_down = match is_of_account {
-            _ if !open || is_too_large(&text) => None,
-            true => Some(CoolDownFor::All),
-            false => Some(CoolDownFor::Owner),
-        };
+        let decides = matches!(fault.kind, FaultKind::Account(_)) || (open && !is_too_large(&text));
+        // Words may quote the request of one client.
+        let owners = if has_account_code(&text) { CoolDownFor::All } else { CoolDownFor::Owner };
+        fault.cool_down = decides.then_some(owners);
         fault.retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
         fault.overflow = fault.overflow.filter(|_| matches!(status, 400 | 413 | 422 | 500));
         fault

@@ -110,13 +110,13 @@ impl RequestJob {
     pub(super) fn target_failed(&mut self, fault: &Fault, cx: &mut Cx) {
         self.note_failed(fault, cx.now.mono);
         let (Begun { trial, cooling }, now) = (self.land(cx), cx.now.mono);
-        if let FaultKind::Account(_) = fault.kind {
-            credential_refused(self, None, cooling, fault.cause(), cx);
-        }
         if let Some(owners) = fault.cool_down {
             let is_one = owners == CoolDownFor::Owner && cx.access.keys.live(cx.now.unix) == LiveKeys::SeveralOwners;
             let caller = is_one.then(|| self.request.whose(cx));
-            cool_down(self, &RateLimitHeaders::default(), caller, cooling, fault.cause(), cx);
+            match fault.kind {
+                FaultKind::Account(_) => credential_refused(self, caller, cooling, fault.cause(), cx),
+                _ => cool_down(self, &RateLimitHeaders::default(), caller, cooling, fault.cause(), cx),
+            }
         }
         let Some(target) = self.target() else { return };
         cx.upstreams.breakers.ended(target, fault.end());

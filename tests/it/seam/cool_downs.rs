@@ -16,9 +16,18 @@ enum Words {
     Suspended,
     /// The client's text, quoted by the provider: it has all words of the others.
     Quoted,
+    /// A message that begins with the client's text, which is a failure of the account.
+    Echo,
 }
 
-const WORDS: [(Words, &str); 6] = [
+impl Words {
+    /// True for an error that Tollgate takes for a failure of the account.
+    fn are_of_account(self) -> bool {
+        matches!(self, Words::Credit | Words::Key | Words::Suspended | Words::Echo)
+    }
+}
+
+const WORDS: [(Words, &str); 7] = [
     (Words::Plain, r#"{"error":{"message":"Slow down, please.","type":"x"}}"#),
     (
         Words::TooLarge,
@@ -39,6 +48,10 @@ const WORDS: [(Words, &str); 6] = [
     (
         Words::Quoted,
         r#"{"error":{"message":"messages[0]: unexpected text 'Your credit balance is too low. API key not valid. API_KEY_INVALID insufficient_quota Account x is suspended'","type":"invalid_request_error","param":"messages"}}"#,
+    ),
+    (
+        Words::Echo,
+        r#"{"error":{"message":"API key expired: a text that this model does not accept","type":"invalid_request_error"}}"#,
     ),
 ];
 
@@ -77,21 +90,21 @@ enum Rests {
 
 /// The rules: for whom the credential rests, and the status that a client gets if there is no other target.
 fn rule(status: u16, words: Words, headers: Headers) -> (Rests, u16) {
-    let is_of_account = matches!(words, Words::Credit | Words::Key | Words::Suspended);
     let is_stated = matches!(headers, Headers::Stated(_));
     // Some providers refuse a request that exceeds a rate limit alone with 413.
     let is_of_request = matches!(status, 400 | 422) || (status == 413 && words != Words::TooLarge);
-    let alone = |rests| (rests, if is_of_request && !is_of_account { 400 } else { 500 });
+    let alone = |rests| (rests, if is_of_request && !words.are_of_account() { 400 } else { 500 });
     alone(match status {
         _ if matches!(headers, Headers::Spent(_)) => Rests::All,
         401 | 503 | 529 => Rests::All,
         500 => Rests::Nobody,
         429 if is_stated => Rests::All,
         402 => Rests::SecondOwner,
-        _ if is_of_account => Rests::All,
+        _ if words == Words::Key => Rests::All,
         429 if words == Words::TooLarge => Rests::Nobody,
         429 => Rests::Owner,
         403 => Rests::SecondOwner,
+        _ if words.are_of_account() => Rests::SecondOwner,
         _ => Rests::Nobody,
     })
 }
@@ -163,8 +176,7 @@ fn check(row: &Row) {
     let name = format!("{status} {:?} {headers:?} {keys:?}", words.0);
     let (mut rig, (rests, alone)) = (rig(), rule(status, words.0, headers));
     let owner = |key: usize| if key < 2 { 0 } else { key };
-    let is_of_account = matches!(words.0, Words::Credit | Words::Key | Words::Suspended);
-    let goes_on = alone == 500 && (status != 412 || is_of_account);
+    let goes_on = alone == 500 && (status != 412 || words.0.are_of_account());
     // Owners that meet the failure: those whose requests reach the first provider.
     let mut met: Vec<usize> = Vec::new();
     let rests_for = |met: &[usize], key: usize| match rests {
@@ -215,5 +227,5 @@ fn credentials_rest_only_for_those_whom_the_rules_name() {
             }
         }
     }
-    assert_eq!(count, 12 * 6 * 5 * 4);
+    assert_eq!(count, 12 * 7 * 5 * 4);
 }
