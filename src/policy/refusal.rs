@@ -346,6 +346,13 @@ impl Refusal {
         Refusal::unavailable(text, RETRY_SOON).because(About::Slots, "")
     }
 
+    /// 429: this key holds its share of the slots of the model's targets with forms that are still arriving.
+    pub fn key_slots() -> Refusal {
+        let text = "this key uses its share of the model's slots for forms that are still arriving, try again shortly";
+        Refusal { retry_after: Some(RETRY_SOON), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
+            .because(About::Slots, "of this key")
+    }
+
     /// 503: the ledger cannot be written, so nothing could be metered.
     pub fn store() -> Refusal {
         Refusal::unavailable("the usage ledger is not available, try again shortly", RETRY_SOON)

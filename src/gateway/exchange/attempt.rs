@@ -33,7 +33,9 @@ impl Attempting {
             let full = std::mem::replace(&mut job.attempt, fresh);
             if !job.attempt.choose(&job.request, &draft, call.cx) {
                 job.attempt = full;
-                return NextStep::GiveUp(draft, Box::new(Fault::from(FaultKind::NoSlot)));
+                let is_share_used = job.attempt.is_share_used(&job.request, &draft, call.cx);
+                let why = if is_share_used { FaultKind::KeySlots } else { FaultKind::NoSlot };
+                return NextStep::GiveUp(draft, Box::new(Fault::from(why)));
             }
             if job.attempt.target != full.target {
                 let unfit = Fault::from(FaultKind::Internal);

@@ -48,6 +48,8 @@ pub(crate) enum FaultKind {
     InStream(u16),
     /// Every target is at its concurrency limit.
     NoSlot,
+    /// The request's key holds its share of the slots with forms that are still arriving.
+    KeySlots,
     /// The queue of the model does not hold the request, or not any longer.
     Queue(QueueRefusal),
     /// The request's key ended while it waited.
@@ -124,7 +126,7 @@ impl Fault {
             FaultKind::Account(_) => true,
             FaultKind::ClientCredential(_) => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
-            FaultKind::NoSlot | FaultKind::Queue(_) => false,
+            FaultKind::NoSlot | FaultKind::KeySlots | FaultKind::Queue(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead | FaultKind::KeyBuffers => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -171,7 +173,7 @@ impl Fault {
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
-            FaultKind::NoSlot | FaultKind::Queue(_) => AttemptEnd::Abandoned,
+            FaultKind::NoSlot | FaultKind::KeySlots | FaultKind::Queue(_) => AttemptEnd::Abandoned,
             FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
@@ -212,6 +214,7 @@ impl Fault {
             FaultKind::Account(status) => return Cause::account(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
             FaultKind::NoSlot => Cause::new("slots", ""),
+            FaultKind::KeySlots => Cause::new("slots", "of this key"),
             FaultKind::Queue(why) => Cause::new("queue", why.what()),
             FaultKind::KeyEnded => Cause::new("key", "ended while its request waited"),
             FaultKind::Store => Cause::new("ledger", ""),
@@ -232,6 +235,7 @@ impl Fault {
             FaultKind::Dial(DialError::Local(_)) => return Refusal::no_descriptors(),
             FaultKind::KeyBuffers => return Refusal::key_answers(),
             FaultKind::NoSlot => return Refusal::no_slot(),
+            FaultKind::KeySlots => return Refusal::key_slots(),
             FaultKind::Queue(why) => return why.refusal(self.retry_after.unwrap_or(1)),
             FaultKind::KeyEnded => return Refusal::bad_key("ended while its request waited"),
             FaultKind::Store => return Refusal::store(),

@@ -240,6 +240,14 @@ impl Attempt {
         true
     }
 
+    /// True if a target has a free slot, but none for a further form of the request's key.
+    #[cold]
+    pub(super) fn is_share_used(&self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        let choice = self.choice(request, draft, 0, cx.now.mono);
+        let of_others = Choice { tried: 0, uploader: None, ..choice };
+        choice.uploader.is_some() && cx.upstreams.breakers.choose(request.targets(), &of_others).is_some()
+    }
+
     /// Rule that chooses a target for the request among those that were not tried.
     #[inline]
     pub(super) fn choice(&self, request: &Request, draft: &OutgoingRequest, owner: u64, now: Mono) -> Choice {
@@ -295,6 +303,7 @@ impl Attempt {
             self.tried &= !small;
             return match small > 0 && self.choose(request, draft, cx) {
                 true => Ok(()),
+                false if self.is_share_used(request, draft, cx) => Err(Refusal::key_slots()),
                 false => Err(Refusal::no_slot()),
             };
         };

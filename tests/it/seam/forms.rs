@@ -95,6 +95,30 @@ fn queued_form_takes_a_free_slot_once_it_has_arrived() {
 }
 
 #[test]
+fn form_beyond_the_share_of_its_key_is_429_without_a_queue() {
+    let targets = "targets = [{ provider = \"up\", model = \"m\", concurrency = 4 }]";
+    let mut rig = Rig::with(2, &[SERVES, ROOM, ("model small", targets)]);
+    let form = [part("model", "small"), part("file", "x")].concat() + "--b--\r\n";
+    let start = &form[..form.len() - 9];
+    let mut send = |client: &str, key: &str| {
+        let begin = head(&rig, key, form.len()) + start;
+        rig.send(client, begin);
+        String::from_utf8_lossy(&rig.world.end(client).unwrap().all).into_owned()
+    };
+    for client in ["a", "b"] {
+        assert_eq!(send(client, "k0"), "", "{client} holds a slot");
+    }
+    let refused = send("c", "k0");
+    assert!(refused.starts_with("HTTP/1.1 429 ") && refused.contains("retry-after: 1\r\n"), "{refused}");
+    assert!(refused.contains("this key uses its share of the model's slots"), "{refused}");
+    for client in ["d", "e"] {
+        assert_eq!(send(client, "k1"), "", "{client} holds a slot of the other key");
+    }
+    let full = send("f", "k1");
+    assert!(full.starts_with("HTTP/1.1 503 ") && full.contains("every target of the model"), "{full}");
+}
+
+#[test]
 fn upload_that_drips_ends_by_request_timeout() {
     let lines = [SERVES, ROOM, ("upstream", "request_timeout = \"20s\""), ("server", "body_timeout = \"5s\"")];
     let mut rig = Rig::with(2, &lines);
