@@ -245,3 +245,91 @@ fn stream_that_ends_properly_without_content_is_an_answer() {
         assert_eq!(rig.world.rows.pop_front().unwrap().status, 200);
     }
 }
+
+/// Events of a speech, an image and a transcription without content, and the first content of each.
+const MEDIA: [(&str, &str, &[&str], &str); 4] = [
+    (
+        "/v1/audio/speech",
+        r#"{"model":"media","input":"hi","voice":"a","stream_format":"sse"}"#,
+        &[
+            r#"{"type":"speech.audio.delta","audio":""}"#,
+            r#"{"type":"speech.audio.created","id":"hidden","model":"up"}"#,
+        ],
+        r#"{"type":"speech.audio.delta","audio":"heron"}"#,
+    ),
+    (
+        "/v1/images/generations",
+        r#"{"model":"media","prompt":"hi","stream":true}"#,
+        &[
+            r#"{"type":"image_generation.in_progress","item_id":"hidden","created_at":7,"size":"1024x1024","quality":"high","background":"auto","output_format":"png"}"#,
+            r#"{"type":"image_generation.partial_image","b64_json":"","partial_image_index":0,"usage":null}"#,
+        ],
+        r#"{"type":"image_generation.partial_image","b64_json":"heron","partial_image_index":0}"#,
+    ),
+    (
+        "/v1/audio/transcriptions",
+        "",
+        &[r#"{"type":"transcript.text.delta","delta":"","logprobs":[]}"#],
+        r#"{"type":"transcript.text.delta","delta":"heron"}"#,
+    ),
+    (
+        "/v1/audio/transcriptions",
+        "",
+        &[
+            r#"{"id":"hidden","object":"transcription.chunk","model":"up","choices":[{"delta":{"role":"assistant","content":""}}]}"#,
+        ],
+        r#"{"id":"x","object":"transcription.chunk","model":"up","choices":[{"delta":{"content":"heron"}}]}"#,
+    ),
+];
+
+#[test]
+fn media_events_without_content_are_held() {
+    let form = ["model\"\r\n\r\nmedia", "stream\"\r\n\r\ntrue", "file\"; filename=a\r\n\r\nx"]
+        .map(|part| format!("--b\r\nContent-Disposition: form-data; name=\"{part}\r\n"))
+        .concat()
+        + "--b--\r\n";
+    for (path, body, preface, content) in MEDIA {
+        let lines = [
+            ("provider one", "shape = \"chat\""),
+            ("provider one", "base_url = \"http://10.9.0.1/v1\""),
+            ("provider two", "shape = \"chat\""),
+            ("provider two", "base_url = \"http://10.9.0.2/v1\""),
+            ("model media", "context = \"256K\""),
+            ("model media", "input_price = 1.0"),
+            ("model media", "output_price = 1.0"),
+            ("model media", "serves = [\"speech\", \"images\", \"transcriptions\"]"),
+            (
+                "model media",
+                "targets = [{ provider = \"one\", model = \"up\" }, { provider = \"two\", model = \"up\" }]",
+            ),
+        ];
+        let mut rig = Rig::with(1, &lines);
+        let (kind, body) = match body {
+            "" => ("multipart/form-data; boundary=b", &*form),
+            body => ("application/json", body),
+        };
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            rig.keys.texts["k0"],
+            body.len()
+        );
+        rig.send("c1", format!("{head}{body}"));
+        let first = rig.asked().pop().unwrap_or_else(|| panic!("{path}: {}", rig.got("c1")));
+        let event = |data: &str| chunk(&format!("data: {data}\n\n"));
+        rig.answer(&first, &format!("{STREAM}{}", preface.iter().map(|data| event(data)).collect::<String>()));
+        assert_eq!(rig.got("c1"), "", "{path}: held");
+        if body == form {
+            // A form is sent once: its events go out with the first content.
+            rig.give(&first, event(content));
+            assert!(rig.got("c1").contains("heron"), "{path}");
+            continue;
+        }
+        rig.give(&first, event(r#"{"error":{"message":"overloaded","type":"server_error","code":503}}"#));
+        let second = rig.asked().pop().unwrap_or_else(|| panic!("{path}: {}", rig.got("c1")));
+        rig.answer(&second, &format!("{STREAM}{}", event(content)));
+        let got = rig.got("c1");
+        assert!(got.starts_with("HTTP/1.1 200") && got.contains("heron") && !got.contains("hidden"), "{path}: {got}");
+        rig.give(&second, event(r#"{"error":{"message":"overloaded","type":"server_error","code":503}}"#));
+        assert!(rig.asked().is_empty() && rig.got("c1").contains("error"), "{path}");
+    }
+}

@@ -3,17 +3,32 @@
 use super::{StreamFormat, Tap};
 use crate::wire::json::Raw;
 
+/// Members of an event with audio or images that describe it. Any other text in it is content.
+const MEDIA_FACTS: [&str; 14] = [
+    "type",
+    "object",
+    "id",
+    "event_id",
+    "item_id",
+    "model",
+    "task",
+    "size",
+    "quality",
+    "background",
+    "output_format",
+    "logprobs",
+    "usage",
+    "choices",
+];
+
 impl Tap {
     /// True if the client gets an event of the stream: it has content, or ends the answer or one of its choices.
     pub(in crate::dialect) fn shows(&self, data: &[u8]) -> bool {
         let event = Raw::new(data);
         let choices = || event.get("choices").into_iter().flat_map(Raw::items);
+        let has_delta = || choices().filter_map(|choice| choice.get("delta")).any(|delta| has_more(delta, &["role"]));
         let has_content = || match self.format {
-            StreamFormat::Chat { .. } => {
-                let has_delta =
-                    || choices().filter_map(|choice| choice.get("delta")).any(|delta| has_more(delta, &["role"]));
-                self.begun || (self.has_more && has_delta())
-            }
+            StreamFormat::Chat { .. } => self.begun || (self.has_more && has_delta()),
             StreamFormat::Completion { .. } => {
                 self.begun || choices().filter_map(|choice| choice.get("text")).any(says)
             }
@@ -23,7 +38,8 @@ impl Tap {
                 message.and_then(|message| message.get("content")).is_some_and(says)
                     || block.into_iter().chain(delta).any(|object| has_more(object, &["type"]))
             }
-            StreamFormat::Media { .. } => true,
+            // Some servers send the text of audio as chat chunks.
+            StreamFormat::Media { .. } => has_more(event, &MEDIA_FACTS) || has_delta(),
             StreamFormat::Responses { .. } => {
                 let [item, part, delta] = event.pick(["item", "part", "delta"]);
                 let is_call =
