@@ -414,6 +414,11 @@ impl FormWriter {
     fn begin_part(&mut self, name: &[u8]) -> Result<(), Invalid> {
         self.begun.begin(name)?;
         let base = name.strip_suffix(b"[]").unwrap_or(name);
+        let is_unwanted = self.drop_params.iter().any(|param| param.as_bytes() == base);
+        // Without the object, the answer would not be what the client expects.
+        if stored::names_object_in_form(name) && !is_unwanted && !self.stored_objects {
+            return Err(stored::refusal(format_args!("{}", stored::name_of(name)), name));
+        }
         self.fate = match Name::of_field(base) {
             // Its images were not reserved.
             Name::N if self.passthrough.makes_images() && !self.has_count => {
@@ -427,7 +432,7 @@ impl FormWriter {
             | Name::Container
             | Name::McpServers
             | Name::Store => PartFate::Drop,
-            _ if self.drop_params.iter().any(|param| param.as_bytes() == base) => PartFate::Drop,
+            _ if is_unwanted => PartFate::Drop,
             // Its length was not reserved.
             _ if base == b"url" && !self.is_fetched && self.goes_on(base) => {
                 return Err(Invalid("url: expected it before the file".to_owned()));
@@ -443,9 +448,6 @@ impl FormWriter {
                 self.dropped.push(told.into());
             }
         }
-        if stored::names_object_in_form(name) && self.fate == PartFate::Keep && !self.stored_objects {
-            return Err(stored::refusal(format_args!("{}", stored::name_of(name)), name));
-        }
         Ok(())
     }
 
@@ -457,7 +459,9 @@ impl FormWriter {
         match self.unknown {
             UnknownMembers::Drop => false,
             UnknownMembers::Local => Name::is_local(name),
-            UnknownMembers::New | UnknownMembers::Forward => is_short && !Name::leads_elsewhere(name),
+            UnknownMembers::New | UnknownMembers::Forward => {
+                is_short && ![name, head].into_iter().any(Name::leads_elsewhere)
+            }
         }
     }
 }

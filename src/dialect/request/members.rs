@@ -150,6 +150,11 @@ impl Name {
         BY_NAME.iter().find(|(text, _)| text.as_bytes() == field).map_or(Name::Other, |(_, name)| *name)
     }
 
+    /// The member with this name, in upper or lower case.
+    pub(super) fn in_any_case(plain: &[u8]) -> Option<Name> {
+        BY_NAME.iter().find(|(text, _)| plain.eq_ignore_ascii_case(text.as_bytes())).map(|(_, name)| *name)
+    }
+
     /// Spelling of the name.
     pub(in crate::dialect) fn text(self) -> &'static str {
         BY_NAME.get(self as usize).map_or("", |(text, _)| text)

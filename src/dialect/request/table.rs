@@ -260,9 +260,23 @@ impl Name {
             return true;
         }
         let name = &*letters(raw);
-        ELSEWHERE.contains(&name)
+        Name::differs_in_case(raw)
+            || ELSEWHERE.contains(&name)
             || ELSEWHERE_PARTS.iter().any(|part| name.contains(part))
             || ELSEWHERE_ENDS.iter().any(|end| name.ends_with(end))
+    }
+
+    /// True for a name that differs only in the case of its letters from one that the gateway reads. A provider that
+    /// ignores the case would take it for that member.
+    fn differs_in_case(raw: &[u8]) -> bool {
+        let mut plain = Vec::new();
+        unescape(raw, &mut plain);
+        let completions = ModelEndpoint::passthrough(Passthrough::Completions);
+        let endpoints = Shape::ALL.into_iter().map(ModelEndpoint::generate).chain([completions]);
+        let is_read = |name: Name| endpoints.clone().any(|endpoint| name.is_read(endpoint));
+        let is_spelled_so = Name::of_field(&plain) != Name::Other;
+        // The price of a member is looked up in any spelling.
+        !is_spelled_so && Name::priced(raw).is_none() && Name::in_any_case(&plain).is_some_and(is_read)
     }
 
     /// The member outside the table that may have a price of its own, in any spelling. Called only if unknown members
