@@ -26,7 +26,8 @@ section! {
         pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
         /// Time of all attempts together: for a response that is not streamed, until its end; for a stream, until its
         /// first event. When it is over, the client gets 504, and Tollgate tries no other target. If a stream fails
-        /// after events without content, the time begins again with the next target.
+        /// after events without content, the time begins again with the next target. The time of a form that is still
+        /// arriving begins when it takes a slot; if the client has not sent all of the form at its end, it gets 408.
         pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
         /// Targets that are tried for one request, including the first. A model with one target has one attempt, unless
         /// a second credential, a `queue` or a renewed credential allows another.

@@ -60,7 +60,7 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
         },
         Attack {
             name: "2,000 guessed keys",
-            bound: "401 each, with equal text and little work: no lookup before the checksum",
+            bound: "401 each with little work: no lookup before the checksum, and one text for all words of a key's form",
             server: "",
             run: guesses,
         },
@@ -326,13 +326,13 @@ fn guesses(rig: &Rig, gate: &mut Gate) -> String {
         let answer = read_until(&mut client, "}}");
         assert_eq!(status(&answer), 401);
         let body = answer.split_once("\r\n\r\n").unwrap().1;
-        // Words without the form of a key have another text: this shows nothing about the keys that exist.
+        // Other words get another text, which shows nothing about the keys that exist.
         let is_malformed = !guess.starts_with("tg_live_") || guess.len() != rig.key.len();
         answers.insert((is_malformed, body[..body.find("req_").unwrap()].to_string()));
     }
     assert_eq!(answers.len(), 2, "{answers:?}");
     format!(
-        "2,000 × 401 on one connection, {} µs each, with equal text for all of a key's form",
+        "2,000 × 401 on one connection, {} µs each, with one text for all words of a key's form",
         began.elapsed().as_micros() / 2000
     )
 }
