@@ -362,6 +362,8 @@ pub const ODD_ENTRIES_MAX: usize = 1000;
 pub const ENTRIES_PER_READ: usize = 32;
 /// Usage records that are searched for what the sums do not have, the newest first.
 pub const RECENT_ROWS_MAX: usize = 100_000;
+/// The newest usage records that are searched for the last use of each key in a list of keys.
+pub const LAST_USE_ROWS_MAX: usize = 10_000;
 /// Lifetime of a grant of a shared ledger, by the ledger's clock.
 pub const GRANT: Duration = Duration::from_secs(2);
 /// Time before the end of a grant when a host stops using it. Its admissions must be reported before they are granted

@@ -15,7 +15,7 @@ use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
 use crate::policy::plan::{LimitKind, Limits};
-use crate::policy::window::{Period, date, iso};
+use crate::policy::window::{Period, iso};
 use crate::store::api::Names;
 use crate::store::ledger::Ledger;
 use clap::Args;
@@ -89,7 +89,7 @@ pub(in crate::cli) struct KeyLine {
     budgets: Option<Vec<serde_json::Value>>,
     /// The moment until which its traffic is captured; `None` if it is not.
     capture_until: Option<String>,
-    /// The last day (UTC) on which a request was admitted.
+    /// The time at which the last request was admitted, or only its day (UTC).
     last_use: Option<String>,
 }
 
@@ -169,7 +169,7 @@ impl KeyLine {
             renews: iso(length.bounds(now).1),
             budgets: None,
             capture_until: key.capture.filter(|until| now < *until && key.revoked.is_none()).map(iso),
-            last_use: used.last(&key.id).map(date),
+            last_use: used.last(&key.id),
             name: key.name,
             plan: key.plan,
             group: key.group,
@@ -239,7 +239,7 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
         }
         // If there are further pages, usage is read once for all keys: reading it for one page costs as much.
         if used.is_none() && left > 0 {
-            used = Some(Used::read(ledger, &high, None, now)?);
+            used = Some(Used::read(ledger, &high, None, now)?.with_times(ledger)?);
         }
     }
     out.end(args)
@@ -263,7 +263,10 @@ fn page(
     let page = ledger.keys_page(after, name.map_or_else(Names::default, Names::of), (most + 1, bytes));
     let mut keys = page.map_err(Failure::failed)?.ok_or_else(|| unknown(after.map_or("", KeyId::as_str)))?;
     let more = cut(&mut keys, most, bytes, KeyRecord::text_bytes);
-    let own = if used.is_none() { Some(Used::read(ledger, high, Some(&keys), now)?) } else { None };
+    let own = match used {
+        Some(_) => None,
+        None => Some(Used::read(ledger, high, Some(&keys), now)?.with_times(ledger)?),
+    };
     let line = |used: &Used| keys.into_iter().map(|key| KeyLine::new(key, high, used, now)).collect();
     Ok(KeyPage { lines: used.or(own.as_ref()).map(line).unwrap_or_default(), more })
 }
@@ -299,7 +302,7 @@ pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<KeyL
 fn with_budgets(high: &Config, name: &str, now: Unix) -> Result<(KeyLine, Vec<BudgetLine>), Failure> {
     let key = find(high, name)?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(name))?;
-    let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?;
+    let used = Used::read(&mut ledger, high, Some(std::slice::from_ref(&key)), now)?.with_times(&mut ledger)?;
     let budgets = budgets::of_key(&key, &mut ledger, high, &used, now)?;
     Ok((KeyLine::new(key, high, &used, now), budgets))
 }

@@ -1,10 +1,11 @@
 //! Usage of keys from the ledger, for lists of keys and for their budgets.
 
+use crate::base::limits::LAST_USE_ROWS_MAX;
 use crate::base::time::Unix;
 use crate::cli::output::Failure;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::window::Period;
+use crate::policy::window::{Period, date, iso};
 use crate::store::api::{By, Query};
 use crate::store::ledger::Ledger;
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ struct KeyUse {
     period: [[u64; 2]; Period::ALL.len()],
     /// The last day with a request.
     last: Option<Unix>,
+    /// The last request, if its usage record is one of the newest.
+    last_time: Option<Unix>,
 }
 
 impl Used {
@@ -53,6 +56,20 @@ impl Used {
         Ok(used)
     }
 
+    /// Adds the times of the last requests, of which the sums have only the day.
+    pub(super) fn with_times(mut self, ledger: &mut Ledger) -> Result<Used, Failure> {
+        let mut left = LAST_USE_ROWS_MAX;
+        let read = ledger.recent_rows(&mut |row| {
+            if let Some(used) = self.0.get_mut(&row.key) {
+                used.last_time = used.last_time.max(Some(row.admitted));
+            }
+            left -= 1;
+            left > 0
+        });
+        read.map_err(Failure::failed)?;
+        Ok(self)
+    }
+
     /// Tokens and nano-dollars of a key in the current period.
     pub(super) fn in_period(&self, period: Period, id: &KeyId) -> [u64; 2] {
         let number = Period::ALL.iter().position(|other| *other == period).unwrap_or(0);
@@ -66,8 +83,11 @@ impl Used {
         used.last = Some(last);
     }
 
-    /// The last day with a request.
-    pub(super) fn last(&self, id: &KeyId) -> Option<Unix> {
-        self.0.get(id)?.last
+    /// The time of the last request, or only its day if the time is not known.
+    pub(super) fn last(&self, id: &KeyId) -> Option<String> {
+        let KeyUse { last, last_time, .. } = self.0.get(id)?;
+        let day = (*last)?;
+        // The record of an earlier request may be the newest: its response took longer.
+        Some(last_time.filter(|time| *time >= day).map_or_else(|| date(day), iso))
     }
 }

@@ -104,6 +104,10 @@ fn users_and_sessions_are_stored_only_as_stable_hashes() {
     let (first, last) = (of("first_use"), of("last_use"));
     assert!(first <= last && entries[0]["admitted"].as_str().unwrap().starts_with(&first[..19]), "{of_session}");
     assert!(entries[1]["admitted"].as_str().unwrap().starts_with(&last[..19]), "{of_session}");
+    let keys: Value = serde_json::from_str(&h.done(&["keys", "list", "--json"])).unwrap();
+    let last = keys[0]["last_use"].as_str().unwrap();
+    assert!(last.len() == 20 && entries[2]["admitted"].as_str().unwrap().starts_with(&last[..19]), "{last}");
+    assert!(h.done(&["keys", "show", &key[8..20]]).contains(last), "{last}");
     let none = found.iter().find(|line| line["name"] == "").unwrap();
     assert_eq!((&none["key"], &none["first_use"]), (&Value::Null, &Value::Null));
     let cold = report(&h, &["--by", "session", "--cache"]);
