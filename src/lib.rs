@@ -34,7 +34,8 @@
 //! by the methods of [`base::seam::Core`]. It takes `now` as an argument and a seed at its start, so that a simulator
 //! can drive the whole product without a socket. [`io::reactor`] is the event loop that drives it in production. Helper
 //! threads exist only because resolving names, reading secrets, committing rows, answering the admin API and writing to
-//! stderr can block, and because reading tens of megabytes in one piece takes long (`gateway::offload`).
+//! stderr can block, and because reading tens of megabytes in one piece or building a catalog takes long
+//! (`gateway::offload`).
 //!
 //! # Three state machines and a driver
 //!

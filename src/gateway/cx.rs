@@ -1,6 +1,8 @@
 //! All parts of the gateway that are not a connection or an exchange: shared data that every state machine may read and
 //! count in. Owns the counters, tables and buffers; decides nothing by itself.
 
+pub(crate) use super::setup::Setup;
+
 use super::admin::{Desk, Recorder};
 use super::alert_watch::AlertWatch;
 use super::budget::{Budget, Gate};
@@ -23,7 +25,7 @@ use super::plans::KeyPlans;
 use super::provider::breaker::Breakers;
 use super::provider::connection::Idle;
 use super::provider::dns::HostNames;
-use super::provider::request::{OutgoingRequests, RequestTemplates};
+use super::provider::request::OutgoingRequests;
 use super::queue::Queues;
 use super::start::Start;
 use crate::base::buf::Pool;
@@ -44,25 +46,6 @@ use crate::policy::refusal::Missing;
 use crate::policy::row::Row;
 use crate::wire::json::write_string;
 use std::sync::Arc;
-
-/// A configuration and the data derived from it. An exchange keeps the setup that it began with.
-#[derive(Debug)]
-pub(crate) struct Setup {
-    pub(crate) config: Arc<Config>,
-    pub(crate) requests: RequestTemplates,
-    /// Number of the configuration, which a renewed secret does not change. Connections to providers carry the number
-    /// of the configuration under which they were dialed.
-    pub(crate) epoch: u32,
-    /// True if spans are exported.
-    pub(crate) traces: bool,
-}
-
-impl Setup {
-    /// Setup for `config`, whose number is `epoch`.
-    pub(crate) fn new(config: Arc<Config>, epoch: u32) -> Arc<Setup> {
-        Arc::new(Setup { traces: config.telemetry.exports(), requests: RequestTemplates::new(&config), config, epoch })
-    }
-}
 
 /// See the module's documentation.
 #[derive(Debug)]

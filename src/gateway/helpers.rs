@@ -3,7 +3,6 @@
 //! as leaving bytes. The work itself is defined in [`super::offload`].
 
 use super::cx::Cx;
-use super::ids::ExchangeId;
 use super::offload::{JobOwner, OffloadTask, OwnedIdentity, RunningJob, Work};
 use super::orders::Order;
 use crate::policy::keys::KeyIx;
@@ -18,7 +17,7 @@ impl Cx {
 
     /// Gives a task to a helper thread, with storage of `lent` bytes.
     pub(crate) fn offload(&mut self, of: JobOwner, lent: usize, identity: OwnedIdentity, task: OffloadTask) {
-        let alone = matches!(task, OffloadTask::Discard(_));
+        let alone = matches!(task, OffloadTask::Discard(_) | OffloadTask::Catalog { .. });
         self.away.pieces.push(RunningJob { serial: of.serial.get(), key: of.key, lent, alone });
         let work = Work::new(of, (&mut self.memory.pool, lent), identity, task);
         self.commands.orders.push(Order::Work(Box::new(work)));
@@ -39,7 +38,7 @@ impl Cx {
         if let Some(key) = key {
             self.memory.budget.leaves(key, lent);
         }
-        let of = JobOwner { exchange: ExchangeId::new(u32::MAX, 0), key, serial: self.next_offload() };
+        let of = JobOwner::alone(key, self.next_offload());
         self.offload(of, lent, OwnedIdentity::default(), OffloadTask::Discard(blocks));
     }
 

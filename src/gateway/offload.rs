@@ -1,23 +1,28 @@
 //! Work that would block the event loop too long: reading or translating input larger than `limits::WORK_MIN` in one
-//! piece. It leaves as a command with everything it needs; a helper thread (or a test) runs it; it returns as a
-//! `Notice::Worked`. In the meantime its exchange waits, its provider is not read, and every other exchange continues.
+//! piece, and building a catalog with a provider's models. It leaves as a command with everything it needs; a helper
+//! thread (or a test) runs it; it returns as a `Notice::Worked`. In the meantime its exchange waits, its provider is
+//! not read, and every other exchange continues.
 //!
 //! Storage is moved with the work and stays counted: the work's own pool starts with the lent bytes, which are counted
 //! again when it returns, even if its exchange no longer waits for it. Until then the work is charged to its key: by
 //! the promise of its exchange while that waits, otherwise as leaving bytes (`gateway::helpers`).
 
+use super::discovery::FreshList;
 use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
+use super::setup::Setup;
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{
     self, Fed, Invalid, ObservedUsage, OwnedTarget, Param, PromptTokens, Rejected, ResponseIdentity, SseStream,
     StreamFault, TranslationState,
 };
+use crate::policy::config::Config;
 use crate::policy::keys::KeyIx;
 use crate::wire::inbound::Lent;
 use crate::wire::{ModelEndpoint, Shape};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// End of a chunk and of the whole chunked body.
 pub(crate) const LAST_OF_ONE: &[u8] = b"\r\n0\r\n\r\n";
@@ -57,6 +62,13 @@ pub(crate) struct JobOwner {
     pub(crate) serial: NonZeroU64,
 }
 
+impl JobOwner {
+    /// Owner of a job for which no exchange waits.
+    pub(crate) fn alone(key: Option<KeyIx>, serial: NonZeroU64) -> JobOwner {
+        JobOwner { exchange: ExchangeId::new(u32::MAX, 0), key, serial }
+    }
+}
+
 /// [`ResponseIdentity`] that owns its data.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedIdentity {
@@ -87,6 +99,8 @@ impl OwnedIdentity {
 pub(crate) enum OffloadTask {
     /// Large blocks of memory, to be given back to the system.
     Discard(Vec<Vec<u8>>),
+    /// Build the setup with the lists of models that providers have sent.
+    Catalog { base: Arc<Setup>, lists: Vec<FreshList> },
     /// Read a complete answer of a provider's endpoint `from` for a client of `to`; translate it if its request was.
     Reply { body: Buf, from: ModelEndpoint, to: ModelEndpoint, state: Option<TranslationState>, chunked: bool },
     /// Translate a request of format `from` for a provider of another format; without one, scan it again.
@@ -102,6 +116,8 @@ pub(crate) enum OffloadTask {
 /// Result of a task.
 #[derive(Debug)]
 pub(crate) enum Product {
+    /// The setup with the lists, and the one that it was built from.
+    Catalog { base: Arc<Setup>, built: Arc<Setup>, lists: Vec<FreshList> },
     /// The answer as it is sent, with the end of its one chunk if it is chunked.
     Reply { read: Result<ObservedUsage, Rejected>, out: Buf },
     /// The lent message, and the request for the provider.
@@ -157,6 +173,14 @@ fn run(task: OffloadTask, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> O
         OffloadTask::Discard(blocks) => {
             pool.discard(blocks);
             return None;
+        }
+        OffloadTask::Catalog { base, lists } => {
+            let mut config = Config::clone(&base.config);
+            for list in &lists {
+                config.take_list(list.provider, list.models.clone());
+            }
+            let built = Setup::new(Arc::new(config), base.epoch);
+            Product::Catalog { base, built, lists }
         }
         OffloadTask::Reply { mut body, from, to, state, chunked } => {
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
@@ -238,7 +262,7 @@ impl FinishedJob {
                 draft.release(pool);
             }
             Some(Product::Events { mut stream, .. } | Product::LastEvent { mut stream, .. }) => stream.release(pool),
-            None => {}
+            Some(Product::Catalog { .. }) | None => {}
         }
         into.reunite(pool, ticket.lent);
     }

@@ -8,6 +8,7 @@ use crate::gateway::budget_sums::NO_EXCHANGE;
 use crate::gateway::exchange::ExchangeEvent;
 use crate::gateway::ids::{ExchangeId, client_conn, provider_conn};
 use crate::gateway::lifecycle::inheritance;
+use crate::gateway::lifecycle::listing;
 use crate::gateway::offload::{FinishedJob, Product};
 use crate::gateway::queue::{Look, Waiter};
 use crate::policy::ask::{AskAnswer, Release, Ruling};
@@ -52,6 +53,10 @@ impl Driver {
         let (id, serial) = done.owner();
         let key = done.key();
         self.cx.returned(serial);
+        if self.cx.upstreams.discovery.building.is_some_and(|job| job.get() == serial) {
+            let built = done.take(&mut self.cx.memory.pool);
+            return listing::built(built, &mut self.cx);
+        }
         let Some(exchange) = self.exchanges.get_mut(id).filter(|exchange| exchange.state.awaits(serial)) else {
             done.discard(&mut self.cx.memory.pool);
             return self.cx.free_heavy(key);

@@ -132,7 +132,7 @@ impl Answering {
                 call.out.bytes = bytes;
                 self.ended(job, ended, call)
             }
-            Some(Product::Request { .. }) | None => {
+            Some(Product::Request { .. } | Product::Catalog { .. }) | None => {
                 call.cx.report.stats.panics += 1;
                 Err(Fault::from(FaultKind::Internal).into())
             }

@@ -1,13 +1,15 @@
-//! Lists of models from providers. A helper thread requests them. The result changes the catalog for later requests.
-//! Running ones keep the configuration that they began with, and their model's number refers to its catalog.
+//! Lists of models from providers. A helper thread requests them, and another one builds the catalog with new lists for
+//! later requests. Running ones keep the configuration that they began with, and their model's number refers to its
+//! catalog.
 
 use crate::base::hash::mix_bytes;
 use crate::base::limits::TOLD_BYTES_MAX;
 use crate::base::text::push_number;
 use crate::gateway::client::response::printable;
 use crate::gateway::cx::{Cx, Setup};
+use crate::gateway::discovery::FreshList;
+use crate::gateway::offload::{JobOwner, OffloadTask, OwnedIdentity, Product};
 use crate::gateway::orders::{List, Listing, ListingAsked, NoList, Order};
-use crate::policy::config::Config;
 use crate::wire::json::write_string;
 use std::sync::{Arc, Weak};
 
@@ -38,33 +40,15 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
                 skipped.get_or_insert_with(|| (0, first.model.clone())).0 += models.len() - most;
                 models.truncate(most);
             }
-            // The account of memory has room for one catalog besides the present one. A first list adds to it.
-            let is_former_used = cx.upstreams.discovery.former.strong_count() > 0;
-            let changed = provider.listed != models && (provider.listed.is_empty() || !is_former_used);
-            if changed {
-                if !is_former_used {
-                    let former: Weak<Setup> = Arc::downgrade(&cx.setup);
-                    cx.upstreams.discovery.former = former;
+            let list = FreshList { provider: index, models, skipped };
+            if provider.listed != list.models {
+                cx.upstreams.discovery.keep(list);
+                build(cx);
+            } else {
+                cx.upstreams.discovery.forget(index);
+                if news {
+                    log_list(&list, cx);
                 }
-                let mut config = Config::clone(config);
-                config.take_list(index, models);
-                // The configuration keeps its number: connections to providers stay usable.
-                cx.setup = Setup::new(Arc::new(config), epoch);
-                forget_targets(cx);
-            }
-            if changed || news {
-                let models = cx.setup.config.discovered(index) as u64;
-                cx.log_event(|out| {
-                    opening(&name, b"listed\",\"models\":", out);
-                    push_number(out, models);
-                    if let Some((count, first)) = &skipped {
-                        out.extend_from_slice(b",\"skipped\":");
-                        push_number(out, *count as u64);
-                        out.extend_from_slice(b",\"first_skipped\":");
-                        let first = printable(first.as_bytes(), TOLD_BYTES_MAX);
-                        write_string(out, &String::from_utf8_lossy(&first));
-                    }
-                });
             }
         }
         Err(NoList { why, refused }) => {
@@ -79,6 +63,64 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
             }
         }
     }
+}
+
+/// Has a helper thread build the catalog with the new lists, unless it is building one.
+fn build(cx: &mut Cx) {
+    let base = cx.setup.clone();
+    // The account of memory has room for one catalog besides the present one. A first list adds to it.
+    let is_former_used = cx.upstreams.discovery.former.strong_count() > 0;
+    let mut lists = cx.upstreams.discovery.take_fresh();
+    lists.retain(|list| {
+        base.config.provider(list.provider).is_some_and(|provider| provider.listed.is_empty() || !is_former_used)
+    });
+    if !lists.is_empty() {
+        let job = JobOwner::alone(None, cx.next_offload());
+        cx.upstreams.discovery.building = Some(job.serial);
+        cx.offload(job, 0, OwnedIdentity::default(), OffloadTask::Catalog { base, lists });
+    }
+}
+
+/// A helper thread has built a catalog: uses it, or has it built again if the configuration has changed since.
+pub(crate) fn built(product: Option<Product>, cx: &mut Cx) {
+    cx.upstreams.discovery.building = None;
+    match product {
+        Some(Product::Catalog { base, built, lists }) if Arc::ptr_eq(&base, &cx.setup) => {
+            if cx.upstreams.discovery.former.strong_count() == 0 {
+                let former: Weak<Setup> = Arc::downgrade(&cx.setup);
+                cx.upstreams.discovery.former = former;
+            }
+            // The configuration keeps its number: connections to providers stay usable.
+            cx.setup = built;
+            forget_targets(cx);
+            lists.iter().for_each(|list| log_list(list, cx));
+        }
+        // A secret has been renewed.
+        Some(Product::Catalog { base, lists, .. }) if base.epoch == cx.setup.epoch => {
+            lists.into_iter().for_each(|list| cx.upstreams.discovery.put_back(list));
+        }
+        // The configuration has been read again, and the lists are requested again.
+        Some(_) => {}
+        None => cx.report.stats.panics += 1,
+    }
+    build(cx);
+}
+
+fn log_list(list: &FreshList, cx: &mut Cx) {
+    let setup = cx.setup.clone();
+    let Some(provider) = setup.config.provider(list.provider) else { return };
+    let models = setup.config.discovered(list.provider) as u64;
+    cx.log_event(|out| {
+        opening(&provider.name, b"listed\",\"models\":", out);
+        push_number(out, models);
+        if let Some((count, first)) = &list.skipped {
+            out.extend_from_slice(b",\"skipped\":");
+            push_number(out, *count as u64);
+            out.extend_from_slice(b",\"first_skipped\":");
+            let first = printable(first.as_bytes(), TOLD_BYTES_MAX);
+            write_string(out, &String::from_utf8_lossy(&first));
+        }
+    });
 }
 
 fn opening(provider: &str, outcome: &[u8], out: &mut Vec<u8>) {

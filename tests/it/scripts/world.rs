@@ -350,7 +350,8 @@ impl World {
                 busy |= self.drain(&label)?;
                 busy |= self.deliver(&label)?;
             }
-            if !busy && self.gateway.actions().is_empty() && self.gateway.dirty().is_empty() {
+            let is_idle = self.gateway.actions().is_empty() && self.gateway.orders().is_empty();
+            if !busy && is_idle && self.gateway.dirty().is_empty() {
                 // Pipelined requests continue in the next iteration of the event loop, which does not sleep.
                 let is_paused = self.ends.values().any(|end| self.gateway.is_paused(end.conn));
                 if !is_paused || !self.gateway.expire(self.now) {
