@@ -27,16 +27,13 @@ impl Attempting {
     }
 
     /// This connection is established: closes the other dials, and remembers its address if there was a choice.
-    pub(super) fn dialed(&mut self, job: &RequestJob, provider: ProviderId, call: &mut DriverCall) -> Effect {
+    pub(super) fn dialed(&mut self, job: &mut RequestJob, provider: ProviderId, call: &mut DriverCall) -> Effect {
         let mut dials = self.stage.take_dials();
         let addr = dials.remove(provider);
         dials.list.iter().for_each(|(other, _)| call.out.release(*other, false));
         (self.stage, self.by) = (AttemptStage::Open(provider), Mono::NEVER);
-        if let (Some(addr), Some(provider)) = (addr, job.target_provider())
-            && addresses(provider, call.cx).len() > 1
-        {
-            let (host, port) = provider.next_hop();
-            call.cx.upstreams.names.has_answered(host, port, addr);
+        if let (Some(addr), Some(provider)) = (addr, job.target_provider()) {
+            job.attempt.address = tries_first(provider, addr, call.cx);
         }
         Effect::Send(provider)
     }
@@ -52,8 +49,12 @@ impl Attempting {
     ) -> NextStep {
         let mut dials = self.stage.take_dials();
         let is_newest = dials.list.last().is_some_and(|(newest, _)| *newest == id);
-        dials.remove(id);
+        let addr = dials.remove(id);
         let goes_on = !dials.list.is_empty();
+        if let (DialError::Tls(_), Some(addr)) = (&why, addr) {
+            let at = job.target_provider().and_then(|provider| position(provider, addr, call.cx));
+            avoid(job, at, call.cx);
+        }
         if !is_newest {
             self.stage = AttemptStage::Dialing(dials);
             return self.goes_on(Effect::Nothing);
@@ -166,6 +167,38 @@ impl RequestJob {
     }
 }
 
+/// Position of an address in the list of its host; `None` if the host has one address.
+fn position(provider: &Provider, addr: SocketAddr, cx: &mut Cx) -> Option<usize> {
+    let known = addresses(provider, cx);
+    known.iter().position(|one| *one == addr).filter(|_| known.len() > 1)
+}
+
+/// The address at this position has accepted a connection and sent no answer: if it is the one that is tried first, the
+/// next dial begins with the address behind it.
+#[cold]
+pub(super) fn avoid(job: &RequestJob, at: Option<usize>, cx: &mut Cx) {
+    let (Some(provider), Some(at)) = (job.target_provider(), at) else { return };
+    let (host, port) = provider.next_hop();
+    let first = cx.upstreams.names.answered(host, port);
+    let known = addresses(provider, cx);
+    let (Some(present), Some(next)) = (known.get(at), known.iter().cycle().nth(at + 1)) else { return };
+    if first.is_none_or(|first| first == *present) {
+        let next = *next;
+        cx.upstreams.names.has_answered(host, port, next);
+    }
+}
+
+/// Notes that this address of a host with several is tried first from now on. Returns its position, plus 1; 0 for a
+/// host with one address.
+fn tries_first(provider: &Provider, addr: SocketAddr, cx: &mut Cx) -> u8 {
+    let at = position(provider, addr, cx);
+    if at.is_some() {
+        let (host, port) = provider.next_hop();
+        cx.upstreams.names.has_answered(host, port, addr);
+    }
+    at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or(0)
+}
+
 /// The address that is tried next, and the number of untried ones: first the one that answered last, then IPv6 and
 /// IPv4 in turns (RFC 8305 section 4).
 fn next_address(job: &RequestJob, tried: &[SocketAddr], cx: &mut Cx) -> Option<(SocketAddr, u64)> {
@@ -203,7 +236,7 @@ fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
     cx.upstreams.names.look_up(host, port, cx.now.mono, &mut cx.commands.actions)
 }
 
-/// The known addresses cannot be reached.
+/// Fault of a host whose known addresses cannot be reached.
 fn unreachable(why: &'static str) -> FaultKind {
     FaultKind::Dial(DialError::Connect(why))
 }

@@ -180,6 +180,9 @@ pub(crate) struct Attempt {
     pub(super) has_content: bool,
     /// Events of a response that were sent as heartbeats before any arrived.
     pub(super) heartbeats_sent: u16,
+    /// Position in the host's list, plus 1, of the address that the present attempt has dialed. 0 for a kept
+    /// connection.
+    pub(super) address: u8,
 }
 
 /// The present target was tried on a kept connection that turned out to be closed: only a fresh one will do.
@@ -193,7 +196,7 @@ impl Attempt {
 
     /// The request is on its way to a target, which has got none of it yet.
     pub(super) fn not_sent(&mut self) {
-        (self.sent, self.first) = (Mono::NEVER, Mono::NEVER);
+        (self.sent, self.first, self.address) = (Mono::NEVER, Mono::NEVER, 0);
     }
 
     /// The present target is not tried on a kept connection again.
@@ -344,6 +347,7 @@ impl Default for Attempt {
             first: Mono::NEVER,
             has_content: false,
             heartbeats_sent: 0,
+            address: 0,
         }
     }
 }

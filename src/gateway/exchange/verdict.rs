@@ -1,6 +1,7 @@
 //! Reports the result of an attempt to the breakers, and to the log if the target cools down or recovers. The breakers
 //! get one result for each attempt, whatever the reason for its end.
 
+use super::dial::avoid;
 use super::fault::{CoolDownFor, Fault, FaultKind, refuses_credential, wants_rest};
 use super::job::RequestJob;
 use super::request::Request;
@@ -109,6 +110,9 @@ impl RequestJob {
     /// The attempt failed, regardless of the cause.
     pub(super) fn target_failed(&mut self, fault: &Fault, cx: &mut Cx) {
         self.note_failed(fault, cx.now.mono);
+        if let FaultKind::Closed(_) | FaultKind::BadHead(_) = fault.kind {
+            avoid(self, usize::from(self.attempt.address).checked_sub(1), cx);
+        }
         let (Begun { trial, cooling }, now) = (self.land(cx), cx.now.mono);
         if let Some(owners) = fault.cool_down {
             let is_one = owners == CoolDownFor::Owner && cx.access.keys.live(cx.now.unix) == LiveKeys::SeveralOwners;

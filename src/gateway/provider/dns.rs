@@ -19,7 +19,8 @@ struct HostEntry {
     host: Arc<str>,
     port: u16,
     addrs: Vec<SocketAddr>,
-    /// The address that answered last, if there was a choice.
+    /// The address that is tried first, if there is a choice: the one that answered last, or the one behind it if it
+    /// has failed since.
     answered: Option<SocketAddr>,
     ask_after: Mono,
     /// When the resolver answered last.
@@ -120,7 +121,7 @@ impl HostNames {
         self.entries.len() - 1
     }
 
-    /// The address of `host` that answered last.
+    /// The address of `host` that is tried first.
     pub(crate) fn answered(&self, host: &Arc<str>, port: u16) -> Option<SocketAddr> {
         self.entries.iter().find(|entry| entry.port == port && entry.host == *host)?.answered
     }
