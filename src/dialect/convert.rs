@@ -224,7 +224,7 @@ impl Convert {
         self.translation.stopped
     }
 
-    /// True unless all output so far is the opening of a text that a required tool's call stands for.
+    /// False while the output is only the opening of a text that replaces the call of a required tool.
     pub(super) fn shows(&self) -> bool {
         let Translation { json_slot, relayed, stopped, .. } = &self.translation;
         json_slot.is_none() || *stopped || relayed.tokens() > 0
@@ -365,7 +365,7 @@ impl Translation {
         ObservedUsage::of_stream(self.reported, &self.relayed)
     }
 
-    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer. The answer has
+    /// Turns the call of the tool that replaces required JSON into text: its arguments are the answer. The answer has
     /// one, so further calls of that tool are left out.
     fn unwrap_json<'a>(&mut self, delta: Delta<'a>) -> Delta<'a> {
         if !self.state.json_tool {

@@ -146,7 +146,7 @@ impl RequestForm {
         }
     }
 
-    /// All of it, `received` bytes, has arrived. Returns how many prompt tokens fewer than counted its audio has.
+    /// Notes that the whole form has arrived, `received` bytes. Returns the counted prompt tokens that its audio lacks.
     pub fn completed(&mut self, received: u64) -> u64 {
         self.is_complete = true;
         let counted = self.audio_tokens();
@@ -290,8 +290,9 @@ pub struct FormWriter {
     pub prompt: Estimator,
     /// Beginnings of the names of fields that were left out.
     pub dropped: Vec<Box<[u8]>>,
-    /// The number of images was known at admission, or that the audio is fetched by its address.
+    /// True if the number of images was known at admission.
     has_count: bool,
+    /// True if the provider fetches the audio by its address.
     is_fetched: bool,
     /// The client has sent no model.
     adds_model: bool,
@@ -453,7 +454,7 @@ impl FormWriter {
 
     /// True if a field that no table documents is passed on.
     fn goes_on(&self, name: &[u8]) -> bool {
-        // For some readers `model[0]` is a value of `model`.
+        // Some servers read `model[0]` as a value of `model`.
         let head = name.split(|byte| b"[.".contains(byte)).next().unwrap_or_default();
         let is_short = name.len() <= NAME_BYTES_MAX && Name::of_field(head) == Name::of_field(name);
         match self.unknown {

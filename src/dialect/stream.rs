@@ -39,7 +39,7 @@ pub struct SseStream {
     splitter: Splitter,
     /// The current event, if incomplete; empty while events arrive whole.
     held: Buf,
-    /// What the client gets of the events before the first content: another upstream may still answer instead.
+    /// Output for the events before the first content. It is held, because another upstream can still answer.
     preface: Buf,
     /// Maximum bytes of one event.
     max_event: u32,

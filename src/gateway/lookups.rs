@@ -88,7 +88,7 @@ impl Lookups {
         waited
     }
 
-    /// Remembers that this key was looked up: if it is not valid by now, it is refused at once. Nothing waits for it.
+    /// Notes that this key was looked up. No request waits for it: if it is still unknown, it is refused immediately.
     pub(crate) fn remember(&mut self, id: ShownKey, now: Mono) {
         if self.keys.insert(id, Vec::new()).is_none() {
             self.ends.push_back((now.after(UNKNOWN_KEPT), id));

@@ -44,7 +44,7 @@ pub(in crate::dialect) enum AnswerPart<'a> {
 }
 
 impl<'a> NeutralAnswer<'a> {
-    /// Turns the call of the tool that stands for required JSON into text: its arguments are the answer. The answer has
+    /// Turns the call of the tool that replaces required JSON into text: its arguments are the answer. The answer has
     /// one, so further calls of that tool are left out.
     pub(in crate::dialect) fn unwrap_json(&mut self) {
         let is_it =

@@ -153,7 +153,7 @@ pub struct Fields {
     pub(in crate::dialect) cuts: Vec<Span>,
     /// The refusal if the request names an object of the provider's account.
     pub(in crate::dialect) stored: Option<Box<Invalid>>,
-    /// The same for a member that only some targets are sent.
+    /// Refusal of such a member that is sent to some targets only.
     pub(in crate::dialect) stored_beside: Option<Box<Invalid>>,
 }
 

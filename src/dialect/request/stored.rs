@@ -182,7 +182,8 @@ impl Fields {
         }
     }
 
-    /// The same for unknown members, if the target is sent them.
+    /// [`Invalid`] if an unknown member names such an object, the target gets unknown members, and the configuration
+    /// does not allow it.
     #[inline]
     pub(in crate::dialect) fn may_forward_stored(&self, takes: &Capabilities) -> Result<(), Invalid> {
         let is_sent = matches!(takes.unknown, UnknownMembers::New | UnknownMembers::Forward);

@@ -1,17 +1,18 @@
-//! The events of a stream before its first content: they are held, so that another upstream can still answer.
+//! Events of a stream before its first content. They are held, so that another upstream can still answer.
 
-/// What the client gets of the stream.
+/// Progress of the client's stream.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Progress {
-    /// An event, which may be held.
+    /// True once an event has been handled; it may be held.
     pub(super) opened: bool,
-    /// Content, or the end of an answer without any, or more than `limits::PREFACE_MAX`: nothing is held any more.
+    /// True if nothing is held any more: content has arrived, or the end of an answer without content, or more than
+    /// `limits::PREFACE_MAX` bytes.
     pub(super) begun: bool,
 }
 
 impl Progress {
-    /// Notes an event, which was written from `before` on, and `shows` content or not. Heartbeats before the first one
-    /// are not passed on, so that the client's bytes do not depend on whether one arrived together with it.
+    /// Notes an event that was written from `before` on. `shows`: it has content. Heartbeats before the first event are
+    /// dropped, so that the client's bytes do not depend on the time at which they arrive.
     #[inline]
     pub(super) fn event(&mut self, life: bool, shows: impl FnOnce() -> bool, before: usize, out: &mut Vec<u8>) {
         self.opened |= life && out.len() > before;

@@ -194,7 +194,7 @@ impl Attempt {
         self.stale & !FRESH_ONLY
     }
 
-    /// The request is on its way to a target, which has got none of it yet.
+    /// Notes that the present target has received nothing of the request.
     pub(super) fn not_sent(&mut self) {
         (self.sent, self.first, self.address) = (Mono::NEVER, Mono::NEVER, 0);
     }

@@ -171,7 +171,7 @@ fn cool_down(
 
 /// A provider refuses its credential; `caller`: possibly because of the request of one client.
 fn credential_refused(job: &RequestJob, caller: Option<Caller>, rested: bool, cause: Cause, cx: &mut Cx) {
-    // The refused secret may be an older one: then nothing cools down.
+    // If the refused secret is an older one, the credential does not cool down.
     if job.has_newer_secret(cx) {
         return;
     }

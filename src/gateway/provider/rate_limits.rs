@@ -33,7 +33,7 @@ pub(crate) struct RateLimitHeaders {
     pub(crate) wait: Option<Duration>,
     /// Remaining amount of each limit, and the time for which it is valid.
     pub(crate) left: [Option<(u64, Duration)>; ALLOWANCES],
-    /// Nothing of a limit is left, whether its reset is known or not.
+    /// True if a limit is exhausted, whether its reset is known or not.
     pub(crate) is_exhausted: bool,
 }
 

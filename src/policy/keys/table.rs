@@ -75,9 +75,9 @@ enum ShownSecret {
 pub enum RefusedKey {
     /// The text is no key at all.
     Nothing,
-    /// It has the form of a key, checksum included. The ledger may have its id or its secret.
+    /// The text is a key by its form and checksum. The ledger may know its id or its secret.
     Unknown(ShownKey),
-    /// It has a secret of this key.
+    /// The text has a valid secret of this key.
     Known(KeyIx),
 }
 
