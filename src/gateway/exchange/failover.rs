@@ -47,7 +47,10 @@ impl Answering {
                 job.charge_failed(&self.body, &draft, &fault, call);
                 call.cx.memory.release(&mut draft.answer);
                 self.release(job.request.found.key, call.cx);
-                job.wait_again(call.cx.now.mono);
+                if job.request.read != Mono::NEVER {
+                    // `request_timeout` begins again for the first event of the next stream.
+                    job.start_timeout(call.cx.now.mono);
+                }
                 after(job, draft, fault, reused, call.cx)
             }
             draft => {

@@ -77,14 +77,6 @@ impl RequestJob {
         self.request.model()?.queue
     }
 
-    /// A stream has failed after events without content: `request_timeout` begins again for the first event of the
-    /// next.
-    pub(super) fn wait_again(&mut self, now: Mono) {
-        if self.request.read != Mono::NEVER {
-            self.start_timeout(now);
-        }
-    }
-
     /// Starts `request_timeout` unless it is running.
     pub(super) fn start_timeout(&mut self, now: Mono) {
         if self.admitted.as_ref().is_none_or(|admitted| admitted.until != Mono::NEVER) {
