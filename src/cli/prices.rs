@@ -645,7 +645,8 @@ mod tests {
     fn list_is_read_entry_by_entry() {
         let config = parsed(CONFIG);
         let filler: String = (0..1000).map(|at| format!("\"other-{at}\": {{\"input_cost_per_token\": 1}}, ")).collect();
-        let Ok(Some(PriceList::LiteLlm(kept))) = PriceList::read(&LITELLM.replacen('{', &format!("{{{filler}"), 1), &config)
+        let Ok(Some(PriceList::LiteLlm(kept))) =
+            PriceList::read(&LITELLM.replacen('{', &format!("{{{filler}"), 1), &config)
         else {
             panic!("not read")
         };
@@ -656,7 +657,8 @@ mod tests {
         let long = LITELLM.replacen("\"openai\",", &format!("\"openai\", \"note\": \"{}\",", "x".repeat(ENTRY_MAX)), 1);
         assert!(compared(&config, &long).iter().any(|(id, all)| id == "a" && all.is_none()));
         // Of two entries of one name, the last counts.
-        let twice = LITELLM.replacen('{', "{\"gpt-5.5\": {\"litellm_provider\": \"openai\", \"input_cost_per_token\": 1}, ", 1);
+        let twice =
+            LITELLM.replacen('{', "{\"gpt-5.5\": {\"litellm_provider\": \"openai\", \"input_cost_per_token\": 1}, ", 1);
         assert_eq!(compared(&config, &twice), compared(&config, LITELLM));
     }
 
