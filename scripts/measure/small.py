@@ -1,6 +1,6 @@
 """Figures for a small host: memory, bytes written to the ledger's files and syncs by rate, wake-ups, start, sizes. Uses
 a gateway and a simulated provider, both of the shipped binary (or TOLLGATE_BIN), and one client."""
-import http.client, os, re, shutil, socket, statistics, subprocess, time
+import http.client, os, re, resource, shutil, socket, statistics, subprocess, time
 from pathlib import Path
 
 from .rig import BUILT, TARGET, WORK, children, install, log, rss, stop
@@ -9,6 +9,8 @@ FLASH = 'commit_every = "10s"\nsync_every = "1m"\npage_size = 1024\n'
 # Requests per second, and duration in seconds.
 RATES = [(1, 60), (10, 20), (500, 10)]
 IDLE = 20
+# Connections of a burst, each with one request, and seconds after their end within which its memory is returned.
+BURST, RETURN = 5000, 10
 FOLDER = WORK / "small"
 BODY = '{"model":"m","messages":[{"role":"user","content":"hello\\n#sim tokens=5"}]}'
 
@@ -78,6 +80,19 @@ class Host:
         time.sleep(max(0, began + seconds - time.monotonic()))
         return count
 
+    def burst(self):
+        """Opens all connections of a burst, sends a request on each, reads the answers, and closes them."""
+        head = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {self.key}\r\n"
+                f"connection: close\r\ncontent-length: {len(BODY)}\r\n\r\n")
+        connections = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(BURST)]
+        for connection in connections:
+            connection.sendall((head + BODY).encode())
+        for connection in connections:
+            with connection.makefile("rb") as answer:
+                if not answer.read().startswith(b"HTTP/1.1 200 "):
+                    raise SystemExit("a request of the burst failed")
+            connection.close()
+
     def wakeups(self):
         """Voluntary context switches of all threads since the start."""
         found = 0
@@ -133,6 +148,15 @@ def small():
     rows.append(("start to the first 200 of /readyz, ms", f"{statistics.median(starts):.1f}"))
     rows.append(("resident when ready, MB", f"{statistics.median(fresh):.2f}"))
     rows.append(("resident with 256 connections, MB", f"{statistics.median(full):.2f}"))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    host = Host(binary, server="max_connections_per_ip = 10000")
+    host.burst()
+    end = rss(host.gateway.pid) / 1e6
+    time.sleep(RETURN)
+    rows.append((f"resident at the end of a burst of {BURST:,} connections, MB", f"{end:.2f}"))
+    rows.append((f"resident {RETURN} s later, MB", f"{rss(host.gateway.pid) / 1e6:.2f}"))
+    host.end()
     for name, store in (("default", ""), ("flash", FLASH)):
         log(f"{name}: wake-ups")
         host = Host(binary, store)
