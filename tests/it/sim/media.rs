@@ -48,7 +48,9 @@ const WAYS: [(Passthrough, Answer); 12] = [
     (Passthrough::Translations, Answer::Events),
     (Passthrough::Translations, Answer::Bytes),
 ];
-pub const WAYS_COUNT: usize = WAYS.len();
+/// Their endpoints, and forms of answers.
+pub const ENDPOINTS: usize = 5;
+pub const ANSWERS: usize = 3;
 
 /// One request.
 #[derive(Copy, Clone, Debug)]

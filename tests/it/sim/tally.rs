@@ -4,7 +4,7 @@ use super::ledger::{HOSTS, LedgerKind, Story};
 use super::media;
 use super::wider::Wider;
 use crate::support::setting::Setting;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Counts of injected faults, by kind.
@@ -123,16 +123,19 @@ impl Tally {
 
     /// Returns true if every outcome and every fault has occurred.
     pub fn is_rich(&self) -> bool {
-        self.is_full()
-            && self.greedy_nano > 0
-            && self.media_left.len() == media::WAYS_COUNT
-            && self.faults.kinds() >= FAULTS
+        self.is_full() && self.greedy_nano > 0 && self.has_all_media() && self.faults.kinds() >= FAULTS
     }
 
     /// Returns true if every outcome has occurred on a shared ledger, and every fault but one, which only a file has.
     pub fn is_rich_and_shared(&self) -> bool {
         let story = self.story.clone().fields().iter().all(|count| **count > 0);
         story && self.is_full() && self.faults.kinds() >= FAULTS - 1
+    }
+
+    /// Returns true if clients have left each endpoint for audio and images, and each form of an answer.
+    fn has_all_media(&self) -> bool {
+        let (endpoints, answers): (BTreeSet<_>, BTreeSet<_>) = self.media_left.keys().copied().unzip();
+        (endpoints.len(), answers.len()) == (media::ENDPOINTS, media::ANSWERS)
     }
 
     fn is_full(&self) -> bool {
@@ -157,8 +160,8 @@ impl fmt::Display for Tally {
             "{rows} rows in the ledger, {exact_rows} of them exact, {costs} with a cost in the answer, {retried_rows} after more than one attempt, \
              {queued_rows} after waiting for a place"
         )?;
-        let (left, least) = (self.media_left.values().sum::<u64>(), self.media_left.values().min().unwrap_or(&0));
-        write!(f, "; {left} for media whose client had left, at least {least} of each kind")
+        let (left, kinds) = (self.media_left.values().sum::<u64>(), self.media_left.len());
+        write!(f, "; {left} for media of {kinds} kinds whose client had left")
     }
 }
 
