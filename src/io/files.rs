@@ -72,7 +72,7 @@ pub fn append_private(path: &Path) -> io::Result<File> {
 
 /// Fails if a file has a second name: after a draft has replaced it, the other name would have the former content.
 pub fn has_one_name(found: &Metadata) -> io::Result<()> {
-    if found.nlink() > 1 { Err(odd("it has a second name")) } else { Ok(()) }
+    if found.nlink() > 1 { Err(odd("it has a second name (a hard link)")) } else { Ok(()) }
 }
 
 /// Creates a file. There must be none.
@@ -144,7 +144,7 @@ pub const DRAFT_END: &str = ".draft";
 /// End of the name of the journal that SQLite has next to a file.
 const JOURNAL_END: &str = "-journal";
 
-/// Maximum bytes of the name of a file that has drafts. Linux allows 255; the name of a draft has a point, 16 digits
+/// Maximum bytes of the name of a file that has drafts. Linux allows 255; the name of a draft has a dot, 16 digits
 /// and [`DRAFT_END`] more.
 const NAME_MAX: usize = 255 - 1 - 16 - DRAFT_END.len() - JOURNAL_END.len();
 
@@ -242,7 +242,7 @@ mod tests {
         for (path, reads, appends) in [
             (&pipe, "not a regular file", "not a regular file"),
             (&link, "it is a link", "it is a link"),
-            (&second, "none", "it has a second name"),
+            (&second, "none", "it has a second name (a hard link)"),
             (&own, "none", "none"),
         ] {
             let found = [open_plain(path), open_own(path), append_private(path)].map(why);

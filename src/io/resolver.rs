@@ -18,10 +18,17 @@ use std::time::Duration;
 /// Answer to one look-up: host and port as asked, and the addresses, or the reason that there are none.
 pub type Lookup = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
 
+/// Finds the addresses of a host. It may block as long as name servers are silent.
+type Find = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok((host, port).to_socket_addrs()?.collect())
+}
+
 /// Work of the threads.
 struct LookupThreads {
     waiting: Mutex<LookupQueue>,
-    find: fn(&str, u16) -> io::Result<Vec<SocketAddr>>,
+    find: Find,
     report: Box<dyn Fn(Lookup) + Send + Sync>,
 }
 
@@ -37,13 +44,10 @@ pub struct Resolver(Arc<LookupThreads>);
 impl Resolver {
     /// A resolver that passes every answer to `report`.
     pub fn new(report: impl Fn(Lookup) + Send + Sync + 'static) -> Resolver {
-        Resolver::with(|host, port| Ok((host, port).to_socket_addrs()?.collect()), report)
+        Resolver::with(look_up, report)
     }
 
-    fn with(
-        find: fn(&str, u16) -> io::Result<Vec<SocketAddr>>,
-        report: impl Fn(Lookup) + Send + Sync + 'static,
-    ) -> Resolver {
+    fn with(find: Find, report: impl Fn(Lookup) + Send + Sync + 'static) -> Resolver {
         Resolver(Arc::new(LookupThreads { waiting: Mutex::default(), find, report: Box::new(report) }))
     }
 
@@ -73,6 +77,10 @@ impl Resolver {
 /// Resolves `host`, at most for `wait`, for threads that may block. The name servers may need longer: the look-up then
 /// continues on a thread of its own, of which there are at most `limits::RESOLVING_MAX`.
 pub fn resolve_within(host: &str, port: u16, wait: Duration) -> io::Result<Vec<SocketAddr>> {
+    resolve_by(look_up, host, port, wait)
+}
+
+fn resolve_by(find: Find, host: &str, port: u16, wait: Duration) -> io::Result<Vec<SocketAddr>> {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -82,7 +90,7 @@ pub fn resolve_within(host: &str, port: u16, wait: Duration) -> io::Result<Vec<S
         return Err(io::Error::new(ErrorKind::TimedOut, "earlier look-ups of names have no answer yet"));
     }
     let (tell, answer) = channel();
-    let resolver = Resolver::new(move |(_, _, found)| {
+    let resolver = Resolver::with(find, move |(_, _, found)| {
         RUNNING.fetch_sub(1, Ordering::Relaxed);
         let _ = tell.send(found);
     });
@@ -198,6 +206,16 @@ mod tests {
         // The answer may have arrived already.
         let late = resolve_within("localhost", 80, Duration::ZERO).err();
         assert!(late.is_none_or(|error| error.kind() == ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn thread_waits_for_a_silent_name_server_no_longer_than_it_asked() {
+        let (silence, (tell, answer)) = (SILENCE.lock(), channel());
+        let waits = Duration::from_millis(10);
+        std::thread::spawn(move || tell.send(resolve_by(partly_silent, "silent", 80, waits)).unwrap());
+        let late = answer.recv_timeout(Duration::from_secs(30)).unwrap().unwrap_err();
+        assert_eq!((late.kind(), late.to_string().as_str()), (ErrorKind::TimedOut, SILENT));
+        drop(silence);
     }
 
     #[test]

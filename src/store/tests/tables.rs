@@ -1,4 +1,4 @@
-//! What the tables of a ledger in a file store, and what their views show in SQL.
+//! Tables of a ledger in a file: the stored values, and the columns of the views.
 
 use super::*;
 use crate::policy::plan::LimitOverrides;

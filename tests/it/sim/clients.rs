@@ -137,7 +137,7 @@ pub struct Client {
     pub awaiting: VecDeque<Ask>,
     pub outbox: Vec<u8>,
     pub reading: Reading,
-    /// It has sent a form with a broken end.
+    /// True once it has sent a form with a broken end.
     pub breaks_form: bool,
 }
 

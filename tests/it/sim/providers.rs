@@ -61,7 +61,7 @@ pub struct Provider {
     silent: bool,
     /// Bytes still to arrive of a request that has already been answered with 200.
     rest: usize,
-    /// It has answered a form, of which no more is looked at.
+    /// True once it has answered a form; it ignores the rest of that form.
     has_form: bool,
     /// True if it may answer before it has read the request.
     early: bool,
