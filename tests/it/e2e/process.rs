@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Timeout of a test for any single wait.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Seconds after which a command is killed, so that a command that serves instead of failing ends its test.
+const COMMAND_SECONDS: &str = "180";
 
 /// Returns the path of the binary under test.
 pub fn binary() -> PathBuf {
@@ -193,7 +195,8 @@ pub struct Done {
 
 /// Runs the binary in `folder` until it ends.
 pub fn run(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Done {
-    let mut command = Command::new(binary());
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", COMMAND_SECONDS]).arg(binary());
     command.args(args).envs(env.iter().copied()).current_dir(folder).stdin(Stdio::null());
     let output = command.output().unwrap();
     Done {
