@@ -42,6 +42,7 @@ pub mod orders;
 mod plans;
 mod provider;
 mod queue;
+pub mod redactor;
 mod setup;
 mod start;
 mod trace;

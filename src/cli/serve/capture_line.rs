@@ -6,6 +6,7 @@
 use crate::base::base64;
 use crate::base::text::push_number;
 use crate::gateway::orders::{Captured, CapturedMessage};
+use crate::gateway::redactor::{Redactor, STARS};
 use crate::policy::{keys, window};
 use crate::wire::json::{item, write_string};
 use crate::wire::percent;
@@ -15,8 +16,6 @@ const MARKS: [char; 6] = [' ', '/', '?', '&', '#', ';'];
 /// Words before a credential.
 const SCHEMES: [&str; 10] =
     ["apikey", "aws4-hmac-sha256", "basic", "bearer", "digest", "dpop", "hawk", "negotiate", "ntlm", "token"];
-/// Replacement for a credential.
-const STARS: &str = "***";
 /// Words in the names of headers and parameters that carry a credential.
 const CREDENTIALS: [&str; 10] =
     ["auth", "bearer", "cookie", "credential", "key", "passphrase", "passw", "secret", "signature", "token"];
@@ -25,8 +24,6 @@ const SHORT_CREDENTIALS: [&str; 5] = ["jwt", "otp", "pw", "pwd", "sig"];
 /// Bytes from which a credential of a head is starred in bodies, too; and the number of such credentials.
 const SECRET_MIN: usize = 12;
 const SECRETS_MAX: usize = 32;
-/// Bytes of a credential from which its beginning is starred at the end of a body that was cut.
-const CUT_SECRET_MIN: usize = 4;
 
 /// Appends the line of a request, with its line feed.
 pub(super) fn write(captured: &Captured, out: &mut Vec<u8>) {
@@ -40,23 +37,24 @@ pub(super) fn write(captured: &Captured, out: &mut Vec<u8>) {
     for message in sent.iter().map(|(_, message)| message).chain([received]) {
         stars.learn(&String::from_utf8_lossy(&message.head));
     }
-    write_message(received, &stars, out);
+    let redactor = stars.redactor();
+    write_message(received, &stars, &redactor, out);
     out.extend_from_slice(b"},\"sent\":[");
     for (target, message) in sent {
         item(out);
         out.extend_from_slice(b"{\"target\":");
         write_string(out, target);
         out.push(b',');
-        write_message(message, &stars, out);
+        write_message(message, &stars, &redactor, out);
         out.push(b'}');
     }
     out.extend_from_slice(b"],\"answer\":{");
-    write_message(answer, &stars, out);
+    write_message(answer, &stars, &redactor, out);
     out.extend_from_slice(b"}}\n");
 }
 
 /// Appends the members of the message.
-fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>) {
+fn write_message(message: &CapturedMessage, stars: &Stars<'_>, redactor: &Redactor<'_>, out: &mut Vec<u8>) {
     let CapturedMessage { head, body, left_out, .. } = message;
     out.extend_from_slice(b"\"head\":[");
     for line in head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)) {
@@ -82,7 +80,7 @@ fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>
     match text {
         Some(text) => {
             out.extend_from_slice(b"\"body\":");
-            write_string(out, &stars.keys(text, is_cut));
+            write_string(out, &redactor.text(text, is_cut));
         }
         None => {
             out.extend_from_slice(b"\"base64\":");
@@ -92,7 +90,7 @@ fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>
                 let is_cut = is_cut && chunks.peek().is_none();
                 // Most pieces of text between other bytes are too short for a credential.
                 match is_cut || chunk.valid().len() >= SECRET_MIN {
-                    true => shown.extend_from_slice(stars.keys(chunk.valid(), is_cut).as_bytes()),
+                    true => shown.extend_from_slice(redactor.text(chunk.valid(), is_cut).as_bytes()),
                     false => shown.extend_from_slice(chunk.valid().as_bytes()),
                 }
                 shown.extend_from_slice(chunk.invalid());
@@ -106,7 +104,7 @@ fn write_message(message: &CapturedMessage, stars: &Stars<'_>, out: &mut Vec<u8>
     }
 }
 
-/// The rules by which credentials are starred.
+/// The rules by which credentials in heads are starred.
 struct Stars<'a> {
     prefix: &'a str,
     /// Names of headers that carry a credential, besides those with [`CREDENTIALS`] in their names.
@@ -133,6 +131,11 @@ impl Stars<'_> {
                 }
             }
         }
+    }
+
+    /// Stars the credentials of the heads in bodies.
+    fn redactor(&self) -> Redactor<'_> {
+        Redactor::new(&mut self.secrets.iter().map(String::as_str), self.prefix)
     }
 
     /// True if a header with this name carries a credential.
@@ -215,39 +218,6 @@ impl Stars<'_> {
     fn holds_key(&self, text: &str) -> bool {
         keys::holds_key(text, self.prefix) || keys::holds_key(&decoded(text), self.prefix)
     }
-
-    /// A body with the secrets of the gateway's keys starred, whose ids stay, and with the credentials of the heads
-    /// starred; also the beginning of one at the end, if the body `is_cut` there.
-    fn keys(&self, text: &str, is_cut: bool) -> String {
-        let plain = unescaped(text);
-        let text = if keys::find_key(&plain, self.prefix).is_some() { &plain } else { text };
-        let mut spans = Vec::new();
-        let mut from = 0;
-        while let Some((public, length)) = keys::find_key(&text[from..], self.prefix) {
-            spans.push((from + public, from + length));
-            from += length;
-        }
-        for secret in &self.secrets {
-            // The id of a key stays.
-            let begin = keys::find_key(secret, self.prefix).map_or(0, |(public, _)| public);
-            spans.extend(text.match_indices(&**secret).map(|(at, _)| (at + begin, at + secret.len())));
-            let ends_with = |length: &usize| text.as_bytes().ends_with(&secret.as_bytes()[..*length]);
-            let mut lengths = (begin.max(CUT_SECRET_MIN)..secret.len().min(text.len() + 1)).rev();
-            if is_cut && let Some(length) = lengths.find(ends_with) {
-                spans.push((text.len() - length + begin, text.len()));
-            }
-        }
-        spans.sort_unstable();
-        let (mut shown, mut end) = (String::with_capacity(text.len()), 0);
-        for (begin, until) in spans {
-            // Overlapping spans share one row of stars.
-            if begin >= end {
-                shown.extend([text.get(end..begin).unwrap_or_default(), STARS]);
-            }
-            end = end.max(until);
-        }
-        shown + text.get(end..).unwrap_or_default()
-    }
 }
 
 /// True if a header or a parameter with this name may carry a credential. Numbers of tokens do not.
@@ -262,26 +232,6 @@ fn speaks_of_credential(name: &str) -> bool {
 
 fn decoded(text: &str) -> String {
     percent::decoded(text.as_bytes())
-}
-
-/// A text without JSON's escapes of characters that a key may have, also within nested JSON.
-fn unescaped(text: &str) -> String {
-    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some((before, after)) = rest.split_once("\\u00") {
-        let code = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).map(char::from);
-        match code.filter(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\')) {
-            Some(c) => {
-                out.push_str(before.trim_end_matches('\\'));
-                out.push(c);
-                rest = &after[2..];
-            }
-            None => {
-                out.extend([before, "\\u00"]);
-                rest = after;
-            }
-        }
-    }
-    out + rest
 }
 
 #[cfg(test)]
@@ -381,11 +331,10 @@ mod tests {
                      tg_live_0123456789ab";
         assert_eq!(keys(&stars(&[]), &text), shown);
         // Escapes stay in a text without a key.
-        let starred = "tg_live_0123456789ab***";
         for (text, shown) in [
-            (KEY.replace('_', "\\u005f"), starred),
-            (KEY.replace('_', "\\u005F").replace('c', "\\\\u0063"), starred),
-            (KEY.replace("tg", "\\u0074\\u0067"), starred),
+            (KEY.replace('_', "\\u005f"), "tg\\u005flive\\u005f0123456789ab***"),
+            (KEY.replace('_', "\\u005F").replace('c', "\\\\u0063"), "tg\\u005Flive\\u005F0123456789ab***"),
+            (KEY.replace("tg", "\\u0074\\u0067"), "\\u0074\\u0067_live_0123456789ab***"),
             ("a\\u005fb \\u00e4 \\u00".to_owned(), "a\\u005fb \\u00e4 \\u00"),
         ] {
             assert_eq!(keys(&stars(&[]), &text), shown, "{text}");
@@ -414,11 +363,11 @@ mod tests {
         assert_eq!(shown, "Incorrect API key provided: ***, ***; not-a-credential, short");
         let next = format!("{KEY}{KEY}{KEY}secret-of-the-provider of-the-configuration{KEY}");
         let id = "tg_live_0123456789ab***";
-        assert_eq!(keys(&stars, &next), format!("{id}{id}{id}*** ***{id}"));
+        assert_eq!(keys(&stars, &next), format!("{id}{id}{id} ***{id}"));
         // Each is found in the text as it was, also if one is the beginning of another, or has a key in it.
         stars.learn(&format!("x-key: secret-of-the\r\nx-key: Bearer\tbehind-a-tabulator\r\nx-key: {KEY}-and-more"));
         let text = format!("secret-of-the-provider secret-of-the-pro {KEY}-and-more {}behind-a-tabulator", &KEY[..40]);
-        assert_eq!(keys(&stars, &text), format!("*** ***-pro {id} {id}"));
+        assert_eq!(keys(&stars, &text), format!("*** {id} {id}"));
     }
 
     #[test]
@@ -437,9 +386,9 @@ mod tests {
         let mut stars = stars(&[]);
         stars.learn("authorization: Bearer secret-of-the-provider");
         for (body, left_out, shown) in [
-            ("a secret-of-the-provid", 1, json!({"head": [], "body": "a ***", "left_out": 1})),
-            ("a secret-of-the-provid", 0, json!({"head": [], "body": "a secret-of-the-provid"})),
-            ("a secret-of-the-provid.", 1, json!({"head": [], "body": "a secret-of-the-provid.", "left_out": 1})),
+            ("a secret-of", 1, json!({"head": [], "body": "a ***", "left_out": 1})),
+            ("a secret-of", 0, json!({"head": [], "body": "a secret-of"})),
+            ("a secret-of.", 1, json!({"head": [], "body": "a secret-of.", "left_out": 1})),
             ("a sec", 1, json!({"head": [], "body": "a sec", "left_out": 1})),
         ] {
             assert_eq!(written(&stars, body.as_bytes(), left_out), shown, "{body}");
@@ -453,19 +402,19 @@ mod tests {
     fn form_is_written_as_its_size() {
         let message = CapturedMessage { is_form: true, left_out: 20, ..CapturedMessage::default() };
         let mut out = Vec::new();
-        write_message(&message, &stars(&[]), &mut out);
+        write_message(&message, &stars(&[]), &stars(&[]).redactor(), &mut out);
         assert_eq!(std::str::from_utf8(&out), Ok("\"head\":[],\"body\":\"form of 20 bytes\""));
     }
 
     fn keys(stars: &Stars<'_>, text: &str) -> String {
-        stars.keys(text, false)
+        stars.redactor().text(text, false)
     }
 
     fn written(stars: &Stars<'_>, body: &[u8], left_out: u64) -> Value {
         let mut message = CapturedMessage::default();
         (message.body, message.left_out) = (body.to_vec(), left_out);
         let mut out = b"{".to_vec();
-        write_message(&message, stars, &mut out);
+        write_message(&message, stars, &stars.redactor(), &mut out);
         out.push(b'}');
         serde_json::from_slice(&out).unwrap()
     }

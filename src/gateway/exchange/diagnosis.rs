@@ -198,7 +198,8 @@ impl RequestJob {
         let own = self.request.extras.as_ref().and_then(|extras| extras.credential.as_ref());
         let secrets = secrets.chain(own.into_iter().flat_map(ClientCredential::parts));
         let short = own.and_then(|own| without_words(message, own.parts()));
-        Some(mask(short.as_deref().unwrap_or(message), &target.model, &model.id, secrets))
+        let names = (&*target.model, &*model.id);
+        Some(mask(short.as_deref().unwrap_or(message), names, secrets, &self.request.setup.config.server.key_prefix))
     }
 
     /// The present attempt has failed. It may not be the last one.

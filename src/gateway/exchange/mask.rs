@@ -1,43 +1,22 @@
 //! Masks a provider's message for the client: removes the provider's name for the model, the secrets that were sent to
-//! the provider (in any encoding, in pieces or shortened), and anything that looks like a key. Pure; called for every
-//! message of a provider.
+//! the provider, and anything that looks like a key. Pure; called for every message of a provider.
 
-use super::views::{MappedText, in_base64, in_hex};
-use crate::base::hash::mix_bytes;
 use crate::base::limits::{ERROR_MESSAGE_MAX, MASK_AHEAD};
 use crate::base::text::holds_secret;
-use crate::wire::Span;
-use std::collections::BTreeMap;
-
-/// Shorter parts of secrets are words like `Bearer`, or too common to be removed.
-const PART_MIN: usize = 8;
-/// This many consecutive characters of a secret reveal it, at any position. A shorter secret is removed as a whole.
-/// Words that share fewer with it are common, such as a prefix of all keys of a service.
-const RUN_MIN: usize = 12;
-/// This many characters at the beginning or the end of a secret, next to stars or dots, are a shortened form of it.
-const EDGE_MIN: usize = 3;
-/// Bytes in which fewer than `RUN_MIN` characters of a secret, or the beginning of a key, may be written.
-const CUT_MAX: usize = 1024;
-/// Bits of the table of a secret's runs, a power of two.
-const MARKS: usize = 1 << 16;
-/// Replacement for a removed part.
-const STARS: &str = "***";
-/// Stars or dots that mark an omission.
-const GAPS: [&str; 3] = ["*", "\u{2026}", ".."];
+use crate::gateway::redactor::{CUT_MAX, PART_MIN, Redactor, STARS, whole_chars};
 
 /// Masks a provider's message for the client: replaces `upstream_model` by `our_model` and removes all of `secrets`; at
-/// most [`ERROR_MESSAGE_MAX`] characters.
+/// most [`ERROR_MESSAGE_MAX`] characters. `prefix`: beginning of the gateway's keys.
 pub(super) fn mask<'a>(
     message: &str,
-    upstream_model: &str,
-    our_model: &str,
+    (upstream_model, our_model): (&str, &str),
     secrets: impl Iterator<Item = &'a str>,
+    prefix: &str,
 ) -> String {
-    let parts = secrets.flat_map(str::split_whitespace).filter(|part| part.len() >= PART_MIN);
-    let parts: Vec<Vec<u8>> = parts.map(|part| part.to_ascii_lowercase().into_bytes()).collect();
     let looked_at = looked_at(message);
     let is_cut = looked_at.len() < message.len();
-    let mut text = without(looked_at, &parts);
+    let redactor = Redactor::new(&mut secrets.flat_map(str::split_whitespace), prefix);
+    let mut text = redactor.text(looked_at, false);
     // The end of the searched text may be the beginning of a secret, and then of the model's name.
     if is_cut {
         drop_end(&mut text, CUT_MAX);
@@ -63,11 +42,6 @@ fn looked_at(message: &str) -> &str {
 
 fn drop_end(text: &mut String, bytes: usize) {
     text.truncate(whole_chars(text, text.len().saturating_sub(bytes)));
-}
-
-/// End of the last character that ends at or before this position.
-fn whole_chars(text: &str, most: usize) -> usize {
-    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
 /// A text without the words of a client's own credential that [`mask`] leaves since they are short, except the name of
@@ -97,141 +71,6 @@ fn with_name(text: &str, theirs: &str, ours: &str) -> String {
     out
 }
 
-/// A text without these secrets, which are in small letters.
-fn without(message: &str, parts: &[Vec<u8>]) -> String {
-    if parts.is_empty() {
-        return message.to_owned();
-    }
-    let mut spans = Vec::new();
-    let runs: Vec<SecretRuns<'_>> =
-        (PART_MIN..=RUN_MIN).filter_map(|length| SecretRuns::to_remove(parts, length)).collect();
-    let edges = SecretRuns::new(parts.iter(), EDGE_MIN);
-    let plain = MappedText::plain(message);
-    // Text that was encoded twice, such as a query in a URL in a URL.
-    let twice = plain.decoded();
-    for text in [&plain, &twice] {
-        find(text, &runs, &mut spans);
-        shortened(text, parts, &edges, &mut spans);
-        in_hex(text).iter().chain(&in_base64(text)).for_each(|text| find(text, &runs, &mut spans));
-    }
-    spans.sort_by_key(|span| span.start);
-    let (mut out, mut from) = (String::with_capacity(message.len()), 0);
-    for span in spans {
-        let (start, end) = (span.start as usize, span.end as usize);
-        if start > from || (start == from && !out.ends_with(STARS)) {
-            out.push_str(&message[from..start]);
-            out.push_str(STARS);
-        }
-        from = from.max(end);
-    }
-    out.push_str(&message[from..]);
-    out
-}
-
-/// All runs of some length in secrets.
-struct SecretRuns<'a> {
-    length: usize,
-    runs: BTreeMap<&'a [u8], usize>,
-    /// Hashes of the runs, as bits: most other windows of a text are known by their hash alone.
-    marks: Vec<u64>,
-}
-
-impl<'a> SecretRuns<'a> {
-    fn new(parts: impl Iterator<Item = &'a Vec<u8>>, length: usize) -> SecretRuns<'a> {
-        let runs = parts.flat_map(|part| part.windows(length)).enumerate();
-        let runs: BTreeMap<&[u8], usize> = runs.map(|(number, run)| (run, number)).collect();
-        let mut marks = vec![0; MARKS / 64];
-        for run in runs.keys() {
-            let (word, bit) = mark(run);
-            marks[word] |= bit;
-        }
-        SecretRuns { length, runs, marks }
-    }
-
-    /// The runs of this length that are removed wherever they occur; `None` if there are none.
-    fn to_remove(parts: &'a [Vec<u8>], length: usize) -> Option<SecretRuns<'a>> {
-        let runs = SecretRuns::new(parts.iter().filter(|part| part.len().min(RUN_MIN) == length), length);
-        Some(runs).filter(|runs| !runs.runs.is_empty())
-    }
-
-    fn may_have(&self, window: &[u8]) -> bool {
-        let (word, bit) = mark(window);
-        self.marks[word] & bit != 0
-    }
-
-    fn has(&self, window: &[u8]) -> bool {
-        self.may_have(window) && self.runs.contains_key(window)
-    }
-}
-
-/// Word and bit of a run's hash.
-fn mark(run: &[u8]) -> (usize, u64) {
-    let hash = mix_bytes(0, run) as u32 as usize % MARKS;
-    (hash / 64, 1 << (hash % 64))
-}
-
-/// Finds runs of the secrets in a text.
-fn find(text: &MappedText, runs: &[SecretRuns<'_>], spans: &mut Vec<Span>) {
-    for runs in runs {
-        for (at, window) in text.bytes().windows(runs.length).enumerate() {
-            if runs.has(window) {
-                spans.push(text.span(at, at + runs.length));
-            }
-        }
-    }
-}
-
-/// Finds secrets whose beginning or end is next to stars or dots: `sk-proj-****abcd`, `abcd...wxyz`. `edges`: the runs
-/// of [`EDGE_MIN`] in `parts`.
-fn shortened(text: &MappedText, parts: &[Vec<u8>], edges: &SecretRuns<'_>, spans: &mut Vec<Span>) {
-    let bytes = text.bytes();
-    let gap_at = |at: usize| GAPS.iter().find(|gap| bytes[at..].starts_with(gap.as_bytes())).map(|gap| gap.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let start = at;
-        while let Some(length) = bytes.get(at).and_then(|_| gap_at(at)) {
-            at += length;
-        }
-        if at == start {
-            at += 1;
-            continue;
-        }
-        // A further dot belongs to them.
-        at += bytes[at..].iter().take_while(|byte| **byte == b'.').count();
-        let (before, after) = (&bytes[..start], &bytes[at..]);
-        let has = |run: Option<&[u8]>| run.is_some_and(|run| edges.has(run));
-        let longest = |text: &[u8], behind| parts.iter().filter_map(|part| edge(part, text, behind)).max();
-        let begins =
-            has(before.len().checked_sub(EDGE_MIN).map(|from| &before[from..])).then(|| longest(before, false));
-        let ends = has(after.get(..EDGE_MIN)).then(|| longest(after, true));
-        let (begins, ends) = (begins.flatten(), ends.flatten());
-        if begins.or(ends).is_none() {
-            continue;
-        }
-        // The whole word is removed, since the rest of it may belong to the secret, too.
-        let first = begins.unwrap_or(0).max(before.iter().rev().take_while(|byte| is_of_key(**byte)).count());
-        let last = ends.unwrap_or(0).max(after.iter().take_while(|byte| is_of_key(**byte)).count());
-        spans.push(text.span(start - first, at + last));
-    }
-}
-
-/// Number of characters of a secret right before a gap (its beginning) or right `behind` it (its end). They begin a
-/// word, or end one.
-fn edge(part: &[u8], text: &[u8], behind: bool) -> Option<usize> {
-    let most = part.len().min(text.len());
-    (EDGE_MIN..=most).rev().find(|length| {
-        let (same, beside) = match behind {
-            true => (text.starts_with(&part[part.len() - length..]), text.get(*length)),
-            false => (text.ends_with(&part[..*length]), text.iter().rev().nth(*length)),
-        };
-        same && !beside.is_some_and(u8::is_ascii_alphanumeric)
-    })
-}
-
-fn is_of_key(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
-}
-
 /// Providers quote the key they were sent: `"api_key":"sk-ant…"`.
 fn without_keys(text: &str) -> String {
     let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.' | '…');
@@ -252,16 +91,17 @@ fn without_keys(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::base::rng::Rng;
+    use crate::gateway::redactor::{EDGE_MIN, RUN_MIN};
 
     fn masked(text: &str, secrets: &[&str]) -> String {
-        mask(text, "", "m", secrets.iter().copied())
+        mask(text, ("", "m"), secrets.iter().copied(), "tg_")
     }
 
     #[test]
     fn masked_message_keeps_its_text_without_names_and_keys() {
         let secrets = ["Bearer secretsecret"];
         let text = "prompt is too long for gpt-x-1 with key sk-abcdef123456 (secretsecret)";
-        let text = mask(text, "gpt-x-1", "small", secrets.into_iter());
+        let text = mask(text, ("gpt-x-1", "small"), secrets.into_iter(), "tg_");
         assert_eq!(text, "prompt is too long for small with key *** (***)");
     }
 
@@ -274,7 +114,7 @@ mod tests {
             ("simsim", "simsim"),
         ];
         for (text, want) in cases {
-            assert_eq!(mask(text, "sim", "small", [].into_iter()), want);
+            assert_eq!(mask(text, ("sim", "small"), [].into_iter(), "tg_"), want);
         }
     }
 
@@ -356,24 +196,23 @@ mod tests {
         for more in 0..20 {
             let fill = format!("{}{}", "; ".repeat(50), ";".repeat(more));
             let text = format!("{keys}{fill}provider-model {}", "y".repeat(9000));
-            let text = mask(&text, "provider-model", "m", [].into_iter());
+            let text = mask(&text, ("provider-model", "m"), [].into_iter(), "tg_");
             assert!(text.starts_with("***") && !text.contains("pro"), "{text}");
         }
     }
 
     #[test]
-    fn search_compares_few_windows_of_a_text_without_secrets() {
-        let mut rng = Rng::from_u64(43);
-        let parts: Vec<Vec<u8>> = (0..20).map(|_| secret(&mut rng).to_ascii_lowercase().into_bytes()).collect();
-        let text: String = (0..200).map(|_| secret(&mut rng).to_ascii_lowercase()).collect();
-        let runs = SecretRuns::to_remove(&parts, RUN_MIN).unwrap();
-        let compared = text.as_bytes().windows(RUN_MIN).filter(|window| runs.may_have(window)).count();
-        assert!(compared * 20 < text.len(), "{compared} of {}", text.len());
-        assert!(parts.iter().flat_map(|part| part.windows(RUN_MIN)).all(|run| runs.has(run)));
-        // Next to a gap, a secret is compared only if three characters occur in one.
-        let edges = SecretRuns::new(parts.iter(), EDGE_MIN);
-        assert!(!edges.has(b"\x01\x02\x03") && parts.iter().all(|part| edges.has(&part[..EDGE_MIN])));
-        assert!(parts.iter().all(|part| edges.has(&part[part.len() - EDGE_MIN..])));
+    fn secret_part_of_a_key_of_the_gateway_is_masked() {
+        const KEY: &str = "tg_live_0123456789abABCDEFGHIJKLMNOPQRSTUVWXYZabcdef012345";
+        for (key, shown) in [
+            (KEY.to_owned(), "tg_live_0123456789ab***"),
+            (KEY[..30].to_owned(), "tg_live_0123456789ab***"),
+            (KEY.replace('_', "%5F"), "tg%5Flive%5F0123456789ab***"),
+            (KEY.replace('c', "\\\\u0063"), "tg_live_0123456789ab***"),
+        ] {
+            let text = masked(&format!("no {key}, no tg_live_0123456789ab"), &[]);
+            assert_eq!(text, format!("no {shown}, no tg_live_0123456789ab"));
+        }
     }
 
     /// Ways in which a secret may be written.

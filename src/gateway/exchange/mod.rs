@@ -59,7 +59,6 @@ mod transitions;
 mod translating;
 mod upload;
 mod verdict;
-mod views;
 
 pub(crate) use authorize::Readiness;
 pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome, Output};
