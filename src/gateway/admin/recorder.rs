@@ -7,9 +7,8 @@ use super::first_bytes::{FirstByte, FirstByteTimes, FirstBytes};
 use super::minutes::Minutes;
 use super::refused::{RefusedCaller, RefusedCallers};
 use crate::base::time::{Mono, Now, Unix};
-use lists::{CountedLines, LINE_MAX, NO_COST, RecordedLine, SharedLines};
+use lists::{CountedLines, ERRORS, LineRing, NO_COST, RecordedLine};
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 
 mod lists;
 
@@ -19,8 +18,6 @@ pub(crate) use lists::{RecordedRow, is_beginning};
 pub(crate) const REQUESTS_MAX: usize = 1000;
 /// Maximum bytes of the lines of all requests: before the first reader, and after it.
 const BYTES: [usize; 2] = [40 << 10, 1 << 20];
-/// Maximum number and bytes of lines about failures (5xx, and failed attempts).
-const ERRORS: (usize, usize) = (36, 12 << 10);
 /// Maximum number and bytes of lines about requests whose clients left.
 const LEFT: (usize, usize) = (16, 4 << 10);
 /// Maximum number and bytes of lines about refused requests.
@@ -63,67 +60,6 @@ enum FailureList {
     Refusals(u64),
 }
 
-/// The newest lines within a number of bytes.
-#[derive(Debug)]
-struct LineRing {
-    bytes: Box<[u8]>,
-    most: usize,
-    /// Position of the next line.
-    at: usize,
-    /// The oldest first.
-    places: VecDeque<RecordedLine>,
-    /// All lines from this second on are kept.
-    since: u32,
-}
-
-impl LineRing {
-    fn new((most, bytes): (usize, usize), since: u32) -> LineRing {
-        LineRing { bytes: vec![0; bytes].into(), most, at: 0, places: VecDeque::new(), since }
-    }
-
-    /// `moves`: gets the lines that are dropped.
-    fn keep(&mut self, line: &[u8], place: RecordedLine, mut moves: impl FnMut(&[u8], RecordedLine)) {
-        // A line that is not kept is replaced by an empty one, so that lines can still be counted.
-        let line = if line.len() > LINE_MAX { b"" } else { line };
-        if line.is_empty() {
-            self.since = self.since.max(place.second + 1);
-        }
-        if self.places.len() == self.most {
-            self.drop_oldest(|_| true, &mut moves);
-        }
-        if self.at + line.len() > self.bytes.len() {
-            let end = self.at;
-            while self.drop_oldest(|first| first >= end, &mut moves) {}
-            self.at = 0;
-        }
-        let replaced = self.at..self.at + line.len();
-        while self.drop_oldest(|first| replaced.contains(&first), &mut moves) {}
-        self.bytes[replaced.clone()].copy_from_slice(line);
-        self.places.push_back(RecordedLine { at: self.at as u32, length: line.len() as u16, ..place });
-        self.at = replaced.end;
-    }
-
-    /// Drops the oldest line if it is at such a position. Others of its second may be kept, but not all of them.
-    fn drop_oldest(&mut self, is_due: impl Fn(usize) -> bool, moves: &mut impl FnMut(&[u8], RecordedLine)) -> bool {
-        let dropped = self.places.front().filter(|first| is_due(first.at as usize)).copied();
-        if let Some(first) = dropped {
-            self.since = self.since.max(first.second + 1);
-            moves(self.text(&first), first);
-            self.places.pop_front();
-        }
-        dropped.is_some()
-    }
-
-    fn text(&self, place: &RecordedLine) -> &[u8] {
-        &self.bytes[place.at as usize..][..place.length.into()]
-    }
-
-    fn rows(&self) -> impl DoubleEndedIterator<Item = RecordedRow<'_>> {
-        let rows = self.places.iter().filter(|place| place.length > 0);
-        rows.map(|place| RecordedRow { place, line: self.text(place), count: place.count })
-    }
-}
-
 /// All requests since the first reader.
 #[derive(Debug)]
 struct AllRequests {
@@ -136,7 +72,7 @@ struct AllRequests {
 /// not displace others.
 #[derive(Debug)]
 struct Failures {
-    errors: SharedLines,
+    errors: LineRing,
     left: CountedLines,
     refusals: CountedLines,
 }
@@ -145,7 +81,7 @@ impl Failures {
     /// Failures of a recorder that has kept them since this second.
     fn new(since: u32) -> Failures {
         Failures {
-            errors: SharedLines::new(ERRORS, since),
+            errors: LineRing::new(ERRORS, since),
             left: CountedLines::new(LEFT, since),
             refusals: CountedLines::new(REFUSALS, since),
         }
@@ -254,13 +190,13 @@ impl Recorder {
             (Some(FailureList::Left(kind)), Some(failures)) => failures.left.keep(line, place, kind),
             (Some(FailureList::Refusals(kind)), Some(failures)) => failures.refusals.keep(line, place, kind),
             // The list of all requests keeps it until then.
-            (Some(FailureList::Errors), Some(failures)) if !keep.all => failures.errors.keep(line, place),
+            (Some(FailureList::Errors), Some(failures)) if !keep.all => failures.errors.keep_fairly(line, place),
             _ => {}
         }
         let Some(all) = &mut self.all else { return };
         all.lines.keep(line, place, |line, place| {
             if let Some(failures) = failures.as_mut().filter(|_| place.is_error) {
-                failures.errors.keep(line, place);
+                failures.errors.keep_fairly(line, place);
             }
         });
         if let Some(first) = passed.first {
@@ -272,10 +208,9 @@ impl Recorder {
     /// Prepares for readers of requests: reserves space for the maximum number of requests.
     pub(crate) fn open(&mut self, now: Unix) {
         self.start(now);
-        let Some(all) = self.all.as_mut().filter(|all| all.lines.bytes.len() < BYTES[1]) else { return };
-        let mut more = LineRing::new((REQUESTS_MAX, BYTES[1]), all.lines.since);
-        all.lines.places.iter().for_each(|place| more.keep(all.lines.text(place), *place, |_, _| {}));
-        all.lines = more;
+        if let Some(all) = &mut self.all {
+            all.lines.grow(BYTES[1]);
+        }
     }
 
     /// Number that the next request will get.

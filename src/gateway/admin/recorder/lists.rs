@@ -1,9 +1,11 @@
-//! Recorded requests, and lists of those that failed: the lines of some bytes, shared by keys. If a list is full, the
-//! key with the most bytes loses its oldest line, so that one key cannot displace the failures of others.
+//! Recorded requests, and the ring that keeps their lines within a number of bytes. A list of failures is shared by
+//! keys: if it is full, the key with the most bytes loses its oldest line, so that one key cannot displace the failures
+//! of others.
 
 use super::super::reason::reason;
 use crate::base::text::{push_dollars, push_number};
 use crate::wire::json::{Raw, member_string};
+use std::collections::VecDeque;
 
 /// Maximum number of kinds of requests in a list that counts repetitions.
 const KINDS: usize = 12;
@@ -11,6 +13,8 @@ const KINDS: usize = 12;
 const REPEATS: u64 = 60;
 /// Number of characters from which the beginning of an id is enough to find a request.
 const ID_BEGINNING: usize = 12;
+/// Maximum number and bytes of lines about failures (5xx, and failed attempts).
+pub(super) const ERRORS: (usize, usize) = (36, 12 << 10);
 /// Maximum bytes of a line; a longer line is not kept.
 pub(super) const LINE_MAX: usize = 8 << 10;
 
@@ -87,37 +91,78 @@ impl RecordedRow<'_> {
     }
 }
 
-/// See the module's documentation.
+/// The newest lines within a number of bytes.
 #[derive(Debug)]
-pub(super) struct SharedLines {
-    /// The lines of `places`, one after the other; never more than its capacity.
-    bytes: Vec<u8>,
-    /// The oldest first; never more than its capacity.
-    places: Vec<RecordedLine>,
+pub(super) struct LineRing {
+    bytes: Box<[u8]>,
+    most: usize,
+    /// Position of the next line.
+    at: usize,
+    /// The oldest first.
+    pub(super) places: VecDeque<RecordedLine>,
     /// All lines from this second on are kept.
     pub(super) since: u32,
 }
 
-impl SharedLines {
-    pub(super) fn new((most, bytes): (usize, usize), since: u32) -> SharedLines {
-        SharedLines { bytes: Vec::with_capacity(bytes), places: Vec::with_capacity(most), since }
+impl LineRing {
+    pub(super) fn new((most, bytes): (usize, usize), since: u32) -> LineRing {
+        // A list of failures never grows.
+        let places = VecDeque::with_capacity(most.min(ERRORS.0));
+        LineRing { bytes: vec![0; bytes].into(), most, at: 0, places, since }
     }
 
-    pub(super) fn keep(&mut self, line: &[u8], place: RecordedLine) {
-        let [most, bytes] = [self.places.capacity(), self.bytes.capacity()];
-        if line.is_empty() || line.len() > LINE_MAX.min(bytes / 2) {
+    /// Keeps a line, if necessary instead of the oldest ones. `moves`: gets the lines that are dropped.
+    pub(super) fn keep(&mut self, line: &[u8], place: RecordedLine, mut moves: impl FnMut(&[u8], RecordedLine)) {
+        // A line that is not kept is replaced by an empty one, so that lines can still be counted.
+        let line = if line.len() > LINE_MAX { b"" } else { line };
+        if line.is_empty() {
+            self.since = self.since.max(place.second + 1);
+        }
+        if self.places.len() == self.most {
+            self.drop_oldest(|_| true, &mut moves);
+        }
+        if self.at + line.len() > self.bytes.len() {
+            let end = self.at;
+            while self.drop_oldest(|first| first >= end, &mut moves) {}
+            self.at = 0;
+        }
+        let replaced = self.at..self.at + line.len();
+        while self.drop_oldest(|first| replaced.contains(&first), &mut moves) {}
+        self.push(line, place);
+    }
+
+    /// Keeps a line, if necessary instead of the oldest ones of the key with the most bytes. The lines of such a ring
+    /// are one after the other, from its start.
+    pub(super) fn keep_fairly(&mut self, line: &[u8], place: RecordedLine) {
+        if line.is_empty() || line.len() > LINE_MAX.min(self.bytes.len() / 2) {
             self.since = self.since.max(place.second + 1);
             return;
         }
-        while self.places.len() == most || self.bytes.len() + line.len() > bytes {
-            self.drop_one(place.key, line.len());
+        while self.places.len() == self.most || self.at + line.len() > self.bytes.len() {
+            self.drop_of_largest(place.key, line.len());
         }
-        self.places.push(RecordedLine { at: self.bytes.len() as u32, length: line.len() as u16, ..place });
-        self.bytes.extend_from_slice(line);
+        self.push(line, place);
     }
 
-    /// Drops the oldest line of the key with the most bytes. `key` will have `more` of them.
-    fn drop_one(&mut self, key: u32, more: usize) {
+    fn push(&mut self, line: &[u8], place: RecordedLine) {
+        self.bytes[self.at..self.at + line.len()].copy_from_slice(line);
+        self.places.push_back(RecordedLine { at: self.at as u32, length: line.len() as u16, ..place });
+        self.at += line.len();
+    }
+
+    /// Drops the oldest line if it is at such a position. Others of its second may be kept, but not all of them.
+    fn drop_oldest(&mut self, is_due: impl Fn(usize) -> bool, moves: &mut impl FnMut(&[u8], RecordedLine)) -> bool {
+        let dropped = self.places.front().filter(|first| is_due(first.at as usize)).copied();
+        if let Some(first) = dropped {
+            self.since = self.since.max(first.second + 1);
+            moves(self.text(&first), first);
+            self.places.pop_front();
+        }
+        dropped.is_some()
+    }
+
+    /// Drops the oldest line of the key with the most bytes, and closes the gap. `key` will have `more` bytes.
+    fn drop_of_largest(&mut self, key: u32, more: usize) {
         let bytes_of = |key_of: u32| {
             let own = self.places.iter().filter(|place| place.key == key_of).map(|place| usize::from(place.length));
             own.sum::<usize>() + if key_of == key { more } else { 0 }
@@ -129,24 +174,36 @@ impl SharedLines {
                 due = (bytes, at);
             }
         }
-        let dropped = self.places.remove(due.1);
-        let from = dropped.at as usize;
-        self.bytes.drain(from..from + usize::from(dropped.length));
-        self.places[due.1..].iter_mut().for_each(|place| place.at -= u32::from(dropped.length));
+        let Some(dropped) = self.places.remove(due.1) else { return };
+        let (from, length) = (dropped.at as usize, usize::from(dropped.length));
+        self.bytes.copy_within(from + length..self.at, from);
+        self.at -= length;
+        self.places.range_mut(due.1..).for_each(|place| place.at -= u32::from(dropped.length));
         self.since = self.since.max(dropped.second + 1);
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = RecordedRow<'_>> {
-        self.places.iter().map(|place| {
-            let line = &self.bytes[place.at as usize..][..place.length.into()];
-            RecordedRow { place, line, count: place.count }
-        })
+    /// Gives the ring this many bytes, if it has fewer.
+    pub(super) fn grow(&mut self, bytes: usize) {
+        if self.bytes.len() < bytes {
+            let mut more = LineRing::new((self.most, bytes), self.since);
+            self.places.iter().for_each(|place| more.keep(self.text(place), *place, |_, _| {}));
+            *self = more;
+        }
     }
 
-    /// Bytes that the list has reserved.
+    fn text(&self, place: &RecordedLine) -> &[u8] {
+        &self.bytes[place.at as usize..][..place.length.into()]
+    }
+
+    pub(super) fn rows(&self) -> impl DoubleEndedIterator<Item = RecordedRow<'_>> {
+        let rows = self.places.iter().filter(|place| place.length > 0);
+        rows.map(|place| RecordedRow { place, line: self.text(place), count: place.count })
+    }
+
+    /// Bytes that the ring has reserved.
     #[cfg(test)]
     pub(super) fn reserved(&self) -> usize {
-        self.bytes.capacity() + self.places.capacity() * size_of::<RecordedLine>()
+        self.bytes.len() + self.places.capacity() * size_of::<RecordedLine>()
     }
 }
 
@@ -162,13 +219,13 @@ struct KindSeen {
 /// A list in which a request is only counted if it repeats the last one of its kind.
 #[derive(Debug)]
 pub(super) struct CountedLines {
-    pub(super) lines: SharedLines,
+    pub(super) lines: LineRing,
     kinds: [KindSeen; KINDS],
 }
 
 impl CountedLines {
     pub(super) fn new(size: (usize, usize), since: u32) -> CountedLines {
-        CountedLines { lines: SharedLines::new(size, since), kinds: [KindSeen::default(); KINDS] }
+        CountedLines { lines: LineRing::new(size, since), kinds: [KindSeen::default(); KINDS] }
     }
 
     /// Counts a request as a repetition of one whose line is kept, and returns the number of that one.
@@ -186,7 +243,7 @@ impl CountedLines {
 
     /// Keeps the first request of its kind.
     pub(super) fn keep(&mut self, line: &[u8], place: RecordedLine, kind: u64) {
-        self.lines.keep(line, place);
+        self.lines.keep_fairly(line, place);
         let same = self.kinds.iter().position(|seen| seen.kind == kind);
         let oldest = || (0..KINDS).min_by_key(|at| self.kinds[*at].number);
         let at = same.or_else(oldest).unwrap_or(0);

@@ -1,3 +1,4 @@
+use super::lists::LINE_MAX;
 use super::*;
 
 fn line(number: u64, length: usize) -> Vec<u8> {
@@ -124,7 +125,7 @@ fn recorder_is_small_before_the_first_reader() {
     let failures = recorder.failures.as_ref().unwrap();
     let own = size_of::<Recorder>() + size_of::<Minutes>() + size_of::<Failures>();
     let lists = [&failures.errors, &failures.left.lines, &failures.refusals.lines];
-    let all = lists.map(lists::SharedLines::reserved).iter().sum::<usize>() + own;
+    let all = lists.map(lists::LineRing::reserved).iter().sum::<usize>() + own;
     println!("{all} bytes before the first reader");
     assert!(recorder.all.is_none() && all <= UNREAD_BYTES_MAX, "{all}");
 }
