@@ -43,3 +43,12 @@ pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8
         line[..colon].eq_ignore_ascii_case(name.as_bytes()).then(|| line[colon + 1..].trim_ascii())
     })
 }
+
+/// The token of an `authorization` header; empty if it has none.
+pub fn bearer_token(value: &[u8]) -> &[u8] {
+    match value.split_first_chunk::<7>() {
+        // The usual spelling first, before the comparison by letters.
+        Some((scheme, token)) if scheme == b"Bearer " || scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
+        _ => b"",
+    }
+}

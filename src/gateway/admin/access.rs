@@ -3,10 +3,9 @@
 
 use super::desk::ChangeAuthor;
 use crate::base::digest::sha256;
-use crate::gateway::exchange::authorize::bearer_token;
 use crate::policy::config::{Reach, Server};
 use crate::policy::settings::secret::Secret;
-use crate::wire::head::{HeaderField, RequestHead};
+use crate::wire::head::{HeaderField, RequestHead, bearer_token};
 use std::net::IpAddr;
 
 /// Permissions of a caller.

@@ -601,3 +601,11 @@ fn both_parsers_see_traces_and_preflights() {
     assert!(of("access-control-request-method: POST\r\n").asks_leave);
     assert!(!of("access-control-request-method:\r\naccess-control-request-headers: x\r\n").asks_leave);
 }
+
+#[test]
+fn bearer_tokens_are_found_whatever_the_case_and_spaces() {
+    assert_eq!(bearer_token(b"Bearer abc"), b"abc");
+    assert_eq!(bearer_token(b"bearer   abc "), b"abc");
+    assert_eq!(bearer_token(b"Basic abc"), b"");
+    assert_eq!(bearer_token(b"Bearer "), b"");
+}
