@@ -25,7 +25,7 @@ impl Exchange {
     /// this exchange, and a debug build panics.
     #[inline]
     pub(crate) fn on(&mut self, event: ExchangeEvent<'_>, call: &mut DriverCall) -> Effect {
-        let step = Step::of(self, &event);
+        let step = Step::of(self, Some(&event));
         let effect = self.handle(event, call);
         step.leads(self, &effect);
         effect
@@ -101,7 +101,7 @@ impl Exchange {
 
     /// Handles a piece of the response's body, of which [`Answering::pass_alike`] has taken `alike` bytes.
     pub(crate) fn data(&mut self, data: &[u8], alike: usize, call: &mut DriverCall) -> Effect {
-        let taken = Step::of(self, &format_args!("Data"));
+        let taken = Step::of(self, None);
         let Exchange { job, state } = self;
         let next = match state {
             State::Answering(answering) => match answering.data(job, data, alike, call) {
