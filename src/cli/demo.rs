@@ -3,10 +3,12 @@
 
 use super::args::DemoArgs;
 use super::demo_config::{PLAN, demo_text};
+use super::keys::with_entropy;
 use super::output::{Failure, print};
 use super::serve::{ServeListeners, catch_signals, serve};
 use crate::base::digest::hex;
 use crate::io::clock;
+use crate::io::entropy::random;
 use crate::io::files;
 use crate::io::listen;
 use crate::io::machine::explained;
@@ -18,7 +20,6 @@ use crate::policy::keys::{self, KeyRecord, Scope};
 use crate::policy::plan::LimitOverrides;
 use crate::simulator::SimulatorSettings;
 use crate::store::sqlite::{Mode, Sqlite};
-use ring::rand::{SecureRandom, SystemRandom};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
@@ -39,8 +40,7 @@ impl DemoFolder {
     /// Creates a folder with an unguessable name. It must be new, since other users may write to the temporary
     /// directory.
     fn new() -> Result<DemoFolder, String> {
-        let mut random = [0u8; 8];
-        SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
+        let random = random().map_err(|error| error.to_string())?;
         let path = std::env::temp_dir().join(format!("tollgate-demo-{:016x}", u64::from_ne_bytes(random)));
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| format!("cannot create {}: {error}", path.display()))?;
@@ -127,21 +127,14 @@ fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
 
 /// Writes a token for changing keys in the dashboard; it is in the demo's folder, readable only by its owner.
 fn write_token(place: &Path) -> Result<String, String> {
-    let mut random = [0u8; 16];
-    SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
-    let token = hex(&random);
+    let token = hex(&random::<16>().map_err(|error| error.to_string())?);
     files::write_new(place, token.as_bytes()).map_err(|error| format!("{}: {error}", place.display()))?;
     Ok(token)
 }
 
 /// Issues a key; returns its secret.
 fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
-    let random = SystemRandom::new();
-    let mut entropy = true;
-    let issued = keys::issue(&config.server.key_prefix, |bytes| entropy &= random.fill(bytes).is_ok());
-    if !entropy {
-        return Err("no entropy is available".into());
-    }
+    let issued = with_entropy(|fill| keys::issue(&config.server.key_prefix, fill)).map_err(|failure| failure.text())?;
     let record = KeyRecord {
         id: issued.id,
         digest: issued.digest,

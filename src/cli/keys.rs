@@ -45,7 +45,7 @@ pub(super) fn known(high: &Config, key: &str) -> Result<(), Failure> {
         _ => Ok(()),
     }
 }
-use ring::rand::{SecureRandom, SystemRandom};
+use crate::io::entropy;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -234,11 +234,10 @@ fn make(args: &IssueArgs, high: &Config, by: &Actor<'_>, now: Unix) -> Result<(K
 }
 
 /// Creates a key from the system's random bytes.
-fn with_entropy(make: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Issued) -> Result<Issued, Failure> {
-    let random = SystemRandom::new();
-    let mut filled = true;
-    let issued = make(&mut |out: &mut [u8]| filled &= random.fill(out).is_ok());
-    if filled { Ok(issued) } else { Err(Failure::failed("the system provides no random bytes")) }
+pub(super) fn with_entropy(make: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Issued) -> Result<Issued, Failure> {
+    let mut lacks = None;
+    let issued = make(&mut |out: &mut [u8]| lacks = lacks.take().or(entropy::fill(out).err()));
+    lacks.map_or(Ok(issued), |error| Err(Failure::failed(error)))
 }
 
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {

@@ -7,8 +7,8 @@
 //!
 //! Called by the ledgers, by the command line, and by the code that loads certificates.
 
+use super::entropy::random;
 use crate::base::limits;
-use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -159,10 +159,8 @@ impl FileDraft {
         if target.file_name().is_some_and(|name| name.len() > NAME_MAX) {
             return Err(odd(&format!("use a name of at most {NAME_MAX} bytes")));
         }
-        let mut random = [0; 8];
-        SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
         let mut name = target.as_os_str().to_os_string();
-        name.push(format!(".{:016x}{DRAFT_END}", u64::from_ne_bytes(random)));
+        name.push(format!(".{:016x}{DRAFT_END}", u64::from_ne_bytes(random()?)));
         let draft = PathBuf::from(name);
         create(&draft, mode).map(|file| (FileDraft(draft), file))
     }

@@ -7,6 +7,7 @@
 pub mod batch_queue;
 pub mod channel;
 pub mod clock;
+pub mod entropy;
 pub mod files;
 pub mod links;
 pub mod listen;

@@ -42,6 +42,7 @@ use super::counters::{add_day, add_who};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::Unix;
+use crate::io::entropy::random;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::KeyId;
@@ -50,7 +51,6 @@ use crate::policy::row::Row;
 pub use alerts::{AlertTurn, RemoteAlerts};
 pub use link::Bounds;
 use redis::ServerError;
-use ring::rand::{SecureRandom, SystemRandom};
 pub use server::RemoteServer;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -147,9 +147,7 @@ pub struct Speaker {
 impl Remote {
     /// Returns the key that users and conversations are hashed with, made by the first host.
     pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
-        let mut random = [0u8; 32];
-        let filled = SystemRandom::new().fill(&mut random);
-        filled.map_err(|_| StoreError::Shared(self.server.name.clone(), "no entropy is available".to_string()))?;
+        let random = random::<32>().map_err(|error| StoreError::Shared(self.server.name.clone(), error.to_string()))?;
         let name = self.server.named("secret:attribution");
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg(&name).arg(hex(&random)).arg("NX").ignore().cmd("GET").arg(&name);

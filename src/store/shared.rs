@@ -28,7 +28,6 @@ use batches::{batches_of, count_alone};
 pub use handle::spawn;
 use lents::Lents;
 pub use seam::SharedStore;
-pub(super) use seam::fresh_name;
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 

@@ -32,6 +32,7 @@ use super::written::Written;
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
+use crate::io::entropy::random;
 use crate::io::files::FileDraft;
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
@@ -39,7 +40,6 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use groups::Packer;
 use pace::Pace;
-use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params};
 use std::cell::RefCell;
 use std::io;
@@ -455,13 +455,6 @@ impl Store for Sqlite {
     fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
         Sqlite::append_missing(self, rows)
     }
-}
-
-/// Returns unpredictable random bytes.
-fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut random = [0u8; N];
-    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
-    Ok(random)
 }
 
 /// Creates the folder of the file, private to its owner, if it does not exist.

@@ -9,6 +9,7 @@ use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Past, Start};
 #[cfg(feature = "redis")]
 use crate::io::clock::{unix, watch};
+use crate::io::entropy::random;
 use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
@@ -126,9 +127,7 @@ impl Opened {
 
     /// Reads keys, periods and windows from the ledger. It queries a shared one for periods and windows each time.
     pub(super) fn start(&mut self, config: &Config, now: Now) -> Result<Start, String> {
-        let mut seed = [0u8; 32];
-        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
-            .map_err(|_| "no entropy is available".to_string())?;
+        let seed = random::<32>().map_err(|error| error.to_string())?;
         let db = match &mut self.ledger {
             Ledger::Sqlite(db) => &mut **db,
             #[cfg(feature = "redis")]

@@ -6,10 +6,10 @@ use super::values::{list, text};
 use crate::base::digest::{hex, sha256};
 use crate::base::limits::{ALERT_CLAIM, ALERT_KEPT, ALERT_TAKEOVER};
 use crate::base::time::Unix;
+use crate::io::entropy::fresh_name;
 use crate::policy::alert::Alert;
 use crate::store::alerts::{due_line, due_of, may_wait};
 use crate::store::api::StoreError;
-use crate::store::shared::fresh_name;
 use std::io;
 
 /// State of an alert's delivery.

@@ -8,6 +8,7 @@ use super::{accounts, grant_name, is_wrong_type, kept, window_part};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
+use crate::io::entropy::fresh_name;
 use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Wish};
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, LimitReason, SharedCounts};
@@ -16,7 +17,7 @@ use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
 use crate::store::keyform::record_from;
 use crate::store::moments::Moments;
-use crate::store::shared::{SharedStore, fresh_name};
+use crate::store::shared::SharedStore;
 use redis::{Cmd, ConnectionLike, Pipeline, Value};
 use std::io;
 

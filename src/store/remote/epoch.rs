@@ -10,8 +10,8 @@ use super::{FORMAT, Speaker};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock;
+use crate::io::entropy::fresh_name;
 use crate::store::api::StoreError;
-use crate::store::shared::fresh_name;
 use crate::store::spill::{Mark, Place};
 use redis::{Cmd, ConnectionLike, RedisResult, Value};
 

@@ -3,9 +3,9 @@
 use super::super::moments::FoldGuard;
 use super::super::remote::{Remote, Speaker};
 use super::super::{Duties, LedgerHandle, api::Batch, api::Leftover};
-use super::seam::fresh_name;
 use super::{SharedNotice, SharedThread, Task, batches_of};
 use crate::io::batch_queue::BatchQueue;
+use crate::io::entropy::fresh_name;
 use crate::io::worker::start_thread;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::keys::ShownKey;

@@ -5,10 +5,8 @@ use super::super::api::StoreError;
 use super::super::follow::KeySource;
 use super::super::moments::Moments;
 use super::super::remote::{Done, Holds, RemoteCommand, Speaker};
-use crate::base::digest::hex;
 use crate::base::time::{Mono, Unix};
 use crate::policy::keys::{KeyId, KeyRecord};
-use ring::rand::{SecureRandom, SystemRandom};
 use std::io;
 
 /// Shared ledger, as its thread uses it. Each call may fail, and the effect of a failed call is unknown. It connects by
@@ -33,11 +31,4 @@ pub trait SharedStore: KeySource {
     fn unix(&self) -> Unix;
     /// Returns a name that no other host has.
     fn fresh_name(&mut self) -> io::Result<String>;
-}
-
-/// Returns a name that no other process has.
-pub(in crate::store) fn fresh_name() -> io::Result<String> {
-    let mut random = [0u8; 12];
-    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
-    Ok(hex(&random))
 }
