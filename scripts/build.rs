@@ -1,16 +1,16 @@
-//! Build script of the packages `engine` and `cold`. Sets commit, build date and target, and compresses the texts in
+//! Build script of the packages `engine` and `control`. Sets commit, build date and target, and compresses the texts in
 //! the binary: the dashboard and the OpenAPI documents without white space (`engine`), the shell completions, and the
-//! Lua scripts of a shared ledger without comments (`cold`).
+//! Lua scripts of a shared ledger without comments (`control`).
 
 use std::process::Command;
 
-const LUA: &str = "../store/scripts";
-/// The scripts in the order of their numbers in `src/store/remote/code.rs`.
+const LUA: &str = "store/scripts";
+/// The scripts in the order of their numbers in `src/control/store/remote/code.rs`.
 const SCRIPTS: [&str; 13] = [
     "admit", "append", "release", "announce", "edit", "fold", "snapshot", "changes", "page", "decide", "begin",
     "epoch", "try",
 ];
-const COMPLETIONS: &str = "../cli/completions";
+const COMPLETIONS: &str = "cli/completions";
 
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
@@ -57,9 +57,9 @@ fn pack(to: &str, text: &str) {
     std::fs::write(std::path::Path::new(&out).join(to), packed).expect("OUT_DIR is writable");
 }
 
-/// Build script of the package `engine`, whose folder is `src`.
+/// Build script of the package `engine`, whose folder is `src/engine`.
 fn engine() {
-    println!("cargo:rerun-if-changed=../scripts/build.rs");
+    println!("cargo:rerun-if-changed=../../scripts/build.rs");
     for (from, to) in
         [("openapi.json", "openapi.json"), ("admin/openapi.json", "admin.json"), ("admin/page.html", "page.html")]
     {
@@ -70,8 +70,8 @@ fn engine() {
     }
 }
 
-/// Build script of the package `cold`, whose folder is `src/cold`.
-fn cold() {
+/// Build script of the package `control`, whose folder is `src/control`.
+fn control() {
     println!("cargo:rerun-if-changed=../../scripts/build.rs");
     println!("cargo:rerun-if-changed={COMPLETIONS}");
     let shells = ["bash", "fish", "zsh"];
@@ -92,7 +92,7 @@ fn cold() {
         }
     }
     // Cargo runs this in the folder of the package. In a source archive, git finds no repository or a foreign one.
-    let own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix == "src/cold/");
+    let own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix == "src/control/");
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| own).unwrap_or_else(|| "no commit".to_owned());
     println!("cargo:rustc-env=TOLLGATE_COMMIT={commit}");
     println!("cargo:rustc-env=TOLLGATE_BUILT={}", built(own));
@@ -102,6 +102,6 @@ fn cold() {
 fn main() {
     match std::env::var("CARGO_PKG_NAME").as_deref() {
         Ok("engine") => engine(),
-        _ => cold(),
+        _ => control(),
     }
 }

@@ -20,11 +20,10 @@
 //! | [`store`] | the ledgers in SQLite and Redis, their threads, and rows spilled to files | base, policy, io |
 //! | [`cli`] | the command line, which puts everything together | all but dialect |
 //!
-//! A request passes six of them. They are the crate `engine`, which a release optimises for speed. The others are the
-//! crate `cold`, optimised for size. This crate exports all nine as its own modules.
-//!
-//! Below all of them, `src/lanes` is a separate crate that scans text sixteen bytes at a time. Debug builds optimise
-//! it, too. Only wire and dialect may use it.
+//! A crate is a folder below `src`. A request passes six layers: they are the crate `engine`, which a release optimises
+//! for speed. The others are the crate `control`, optimised for size. The crate `lanes`, below all of them, scans text
+//! sixteen bytes at a time; debug builds optimise it, too, and only wire and dialect may use it. This crate exports the
+//! nine layers as its own modules.
 //!
 //! The manuals (tutorials, how-to pages, references, explanations) are in [`docs`].
 //!
@@ -85,7 +84,7 @@
 //! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::provider_error::status_fault` for statuses, `exchange::reply` for bodies; [`dialect::errors`] reads a body); `exchange::failover` for another order of targets |
 //! | another spelling of an event or a member that `Delta` has already | the format's `stream_reader`; `dialect::tap::event` for a stream within one format, and [`dialect`]'s `keys::K` for the name of the member; `replies::read` for complete answers; `dialect::events` for a complete answer to a request for a stream; a file in `tests/fixtures/reports/` |
-//! | a new kind of event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for complete answers in `dialect::replies`. The compiler names the matches except those with a `_` arm: `Delta::text`, `Sink::take` and `unwrap_json` in `dialect::convert`, `convert::deferred`, `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
+//! | a new kind of event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for complete answers in `dialect::replies`. The compiler names the matches except those with a `_` arm: `Delta::text`, `Sink::take` and `unwrap_json` in `dialect::convert`, `convert::deferred`, `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/engine/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
 //! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names, and the matches with a `_` arm and comparisons with a `Shape` or a `ModelEndpoint`, which it does not name (`dialect::errors`, `dialect/request/checks/parts.rs`, `simulator/ask.rs` and others: search for `Shape::`). The model and `stream` are members of the body, and the path is one constant for each format. If the path names them, `exchange::request` reads them, and `exchange::reading` and `exchange::choose_model` use them; a provider's path is in `provider::request` |
 //! | a state of a request | `exchange::state`, its arms in `exchange::dispatch`, and its rows in `exchange::transitions` |
 //! | a request field that is validated | [`dialect::request`] |
@@ -119,7 +118,7 @@
 //! | no body or answer blocks the event loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME, PIPELINE_BURST, BULK}` |
 
 #[doc(inline)]
-pub use cold::{cli, simulator, store};
+pub use control::{cli, simulator, store};
 #[doc(inline)]
 pub use engine::{base, dialect, gateway, io, policy, wire};
 

@@ -80,13 +80,14 @@ fn types_are_small_and_their_calls_have_no_cycle() {
 #[test]
 fn exchange_reads_its_state_once() {
     let (takers, files): (Vec<_>, Vec<_>) = sources().into_iter().partition(|(path, _)| {
-        ["dispatch", "finish"].iter().any(|name| *path == format!("src/gateway/exchange/{name}.rs"))
+        ["dispatch", "finish"].iter().any(|name| *path == format!("src/engine/gateway/exchange/{name}.rs"))
     });
-    let [takers, handlers] = [&takers, &files].map(|files| calls::code_below(files, "src/gateway/exchange/"));
+    let [takers, handlers] = [&takers, &files].map(|files| calls::code_below(files, "src/engine/gateway/exchange/"));
     let found = [&takers, &handlers].map(|code| (calls::state_reads(code), calls::impossible_states(code)));
     println!("reads of the state, and exits for impossible states, where it is taken and elsewhere: {found:?}");
     assert!(found[0].0 <= calls::STATE_TAKERS_MAX && found[0].1 == 0 && found[1] == (0, 0), "{found:?}");
-    let shared = ["cx", "memory"].map(|file| calls::code_below(&files, &format!("src/gateway/{file}.rs"))).concat();
+    let shared =
+        ["cx", "memory"].map(|file| calls::code_below(&files, &format!("src/engine/gateway/{file}.rs"))).concat();
     for name in ["Cx", "Memory", "Access", "Accounts", "Upstreams", "Reporting", "Connections", "Commands"] {
         let fields = calls::fields(&shared, name);
         assert!((4..=calls::FIELDS_MAX).contains(&fields), "{fields} fields of {name}");
@@ -205,31 +206,35 @@ fn passes(path: &str, body: &str) {
 
 #[test]
 fn a_forbidden_import_is_found() {
-    violates("src/base/a.rs", "use crate::wire::Span;", "base must not import wire");
-    violates("src/dialect/a.rs", "use crate::{base::buf::Buf, policy::Meter};", "dialect must not import policy");
-    violates("src/policy/a.rs", "fn a() { crate::dialect::b(); }", "policy must not import dialect");
-    violates("src/gateway/a/b.rs", "use crate::io::clock::Clock;", "gateway must not import io");
-    violates("src/io/a.rs", "use crate::gateway::Gateway;", "io must not import gateway");
-    violates("src/io/a.rs", "use crate::store::ledger::Ledger;", "io must not import store");
-    violates("src/wire/head/a.rs", "use super::super::super::policy::Plan;", "wire must not import policy");
-    violates("src/wire/mod.rs", "use super::{base::limits, gateway};", "wire must not import gateway");
-    violates("src/simulator/a.rs", "use crate::gateway::Gateway;", "simulator must not import gateway");
-    violates("src/cli/a.rs", "use engine::dialect::Dialect;", "cli must not import dialect");
-    violates("src/store/a.rs", "use engine::base;", "store must not use the crate engine");
-    passes("src/wire/head/a.rs", "use super::super::Span;\nuse crate::base::{limits, buf::{Buf, Pool}};");
-    passes("src/gateway/a.rs", "use crate::{base, wire, dialect, policy};");
-    passes("src/base/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::wire::Span;\n}");
-    passes("src/base/a.rs", "// crate::wire::Span\nconst A: &str = \"crate::wire\";");
+    violates("src/engine/base/a.rs", "use crate::wire::Span;", "base must not import wire");
+    violates(
+        "src/engine/dialect/a.rs",
+        "use crate::{base::buf::Buf, policy::Meter};",
+        "dialect must not import policy",
+    );
+    violates("src/engine/policy/a.rs", "fn a() { crate::dialect::b(); }", "policy must not import dialect");
+    violates("src/engine/gateway/a/b.rs", "use crate::io::clock::Clock;", "gateway must not import io");
+    violates("src/engine/io/a.rs", "use crate::gateway::Gateway;", "io must not import gateway");
+    violates("src/engine/io/a.rs", "use crate::store::ledger::Ledger;", "io must not import store");
+    violates("src/engine/wire/head/a.rs", "use super::super::super::policy::Plan;", "wire must not import policy");
+    violates("src/engine/wire/mod.rs", "use super::{base::limits, gateway};", "wire must not import gateway");
+    violates("src/control/simulator/a.rs", "use crate::gateway::Gateway;", "simulator must not import gateway");
+    violates("src/control/cli/a.rs", "use engine::dialect::Dialect;", "cli must not import dialect");
+    violates("src/control/store/a.rs", "use engine::base;", "store must not use the crate engine");
+    passes("src/engine/wire/head/a.rs", "use super::super::Span;\nuse crate::base::{limits, buf::{Buf, Pool}};");
+    passes("src/engine/gateway/a.rs", "use crate::{base, wire, dialect, policy};");
+    passes("src/engine/base/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::wire::Span;\n}");
+    passes("src/engine/base/a.rs", "// crate::wire::Span\nconst A: &str = \"crate::wire\";");
 }
 
 #[test]
 fn a_forbidden_crate_is_found() {
-    violates("src/gateway/a.rs", "use mio::Poll;", "gateway must not use the crate mio");
-    violates("src/dialect/a.rs", "fn a() { let _ = toml::from_str(b); }", "dialect must not use the crate toml");
-    passes("src/io/a.rs", "use mio::Poll;");
-    passes("src/gateway/a.rs", "fn a() { base::ring::b(); ringing::c(); }");
-    violates("src/policy/a.rs", "use lanes::skip;", "policy must not use the crate lanes");
-    violates("src/policy/a.rs", "use webpki_roots::A;", "policy must not use the crate webpki_roots");
+    violates("src/engine/gateway/a.rs", "use mio::Poll;", "gateway must not use the crate mio");
+    violates("src/engine/dialect/a.rs", "fn a() { let _ = toml::from_str(b); }", "dialect must not use the crate toml");
+    passes("src/engine/io/a.rs", "use mio::Poll;");
+    passes("src/engine/gateway/a.rs", "fn a() { base::ring::b(); ringing::c(); }");
+    violates("src/engine/policy/a.rs", "use lanes::skip;", "policy must not use the crate lanes");
+    violates("src/engine/policy/a.rs", "use webpki_roots::A;", "policy must not use the crate webpki_roots");
 }
 
 #[test]
@@ -248,29 +253,29 @@ fn map_seeded_from_system_entropy_is_found() {
         "use std::hash::{BuildHasher, RandomState};",
         "fn a() { std::hash::RandomState::new(); }",
     ] {
-        violates("src/policy/a.rs", body, "ahash::RandomState");
-        violates("src/cli/a.rs", body, "ahash::RandomState");
-        passes("src/io/a.rs", body);
-        passes("src/policy/tests.rs", body);
+        violates("src/engine/policy/a.rs", body, "ahash::RandomState");
+        violates("src/control/cli/a.rs", body, "ahash::RandomState");
+        passes("src/engine/io/a.rs", body);
+        passes("src/engine/policy/tests.rs", body);
     }
-    violates("src/policy/a.rs", "fn a() { HashMap::new(); }", "HashMap::new");
-    passes("src/policy/a.rs", "fn a() { HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4)); }");
+    violates("src/engine/policy/a.rs", "fn a() { HashMap::new(); }", "HashMap::new");
+    passes("src/engine/policy/a.rs", "fn a() { HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4)); }");
 }
 
 #[test]
 fn overlong_lines_functions_and_files_are_found() {
     let function = |lines: usize| format!("fn long() {{\n{}}}", "    a();\n".repeat(lines - 2));
-    violates("src/base/a.rs", &function(71), "fn long has 71 lines");
-    passes("src/base/a.rs", &function(70));
-    passes("src/base/tests.rs", &function(71));
-    violates("src/base/a.rs", "fn a();\n".repeat(601).trim_end(), "lines without tests");
-    violates("src/base/a.rs", "// a\n".repeat(601).trim_end(), "lines without tests");
+    violates("src/engine/base/a.rs", &function(71), "fn long has 71 lines");
+    passes("src/engine/base/a.rs", &function(70));
+    passes("src/engine/base/tests.rs", &function(71));
+    violates("src/engine/base/a.rs", "fn a();\n".repeat(601).trim_end(), "lines without tests");
+    violates("src/engine/base/a.rs", "// a\n".repeat(601).trim_end(), "lines without tests");
     let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}", "    fn a() {}\n".repeat(600));
-    passes("src/base/a.rs", &tests);
-    violates("src/base/a.rs", &format!("// {}", "a".repeat(118)), "longer than 120");
-    violates("src/base/a.rs", &format!("const A: &str = \"{}\";", "a".repeat(118)), "longer than 120");
-    passes("src/base/a.rs", &format!("// {}", "\u{e9}".repeat(117)));
-    passes("src/base/a.rs", &format!("//! | {} |", "a".repeat(118)));
+    passes("src/engine/base/a.rs", &tests);
+    violates("src/engine/base/a.rs", &format!("// {}", "a".repeat(118)), "longer than 120");
+    violates("src/engine/base/a.rs", &format!("const A: &str = \"{}\";", "a".repeat(118)), "longer than 120");
+    passes("src/engine/base/a.rs", &format!("// {}", "\u{e9}".repeat(117)));
+    passes("src/engine/base/a.rs", &format!("//! | {} |", "a".repeat(118)));
     passes("tests/a.rs", &format!("const A: &str = \"{}\";", "a".repeat(118)));
     violates("tests/a.rs", &format!("const A: u8 = {};", "a".repeat(118)), "longer than 120");
 }
@@ -288,51 +293,51 @@ fn banned_words_are_found_where_they_do_not_belong() {
         ("fn a() { std::thread::spawn(b); }", "thread::"),
     ];
     for (body, word) in everywhere {
-        violates("src/gateway/a.rs", body, word);
+        violates("src/engine/gateway/a.rs", body, word);
         passes("tests/a.rs", body);
-        passes("src/gateway/tests.rs", body);
-        passes("src/gateway/a.rs", &format!("#[cfg(test)]\nmod tests {{\n    {body}\n}}"));
-        passes("src/gateway/a.rs", &format!("// {body}"));
+        passes("src/engine/gateway/tests.rs", body);
+        passes("src/engine/gateway/a.rs", &format!("#[cfg(test)]\nmod tests {{\n    {body}\n}}"));
+        passes("src/engine/gateway/a.rs", &format!("// {body}"));
     }
     for (body, word) in [
         ("use std::fs::{File, OpenOptions};", "OpenOptions"),
         ("fn a() { File::create(b); }", "File::create"),
         ("fn a() { std::fs::rename(b, c); }", "fs::rename"),
     ] {
-        violates("src/cli/a.rs", body, word);
-        passes("src/io/files.rs", body);
-        passes("src/cli/a/tests.rs", body);
+        violates("src/control/cli/a.rs", body, word);
+        passes("src/engine/io/files.rs", body);
+        passes("src/control/cli/a/tests.rs", body);
     }
-    passes("src/io/clock.rs", "fn a() { Instant::now(); }");
-    passes("src/io/resolver.rs", "fn a() { thread::spawn(b); }");
-    passes("src/cli/a.rs", "fn a() { println!(); }");
-    passes("src/gateway/a.rs", "fn a() { b.unwrap_or_default(); reprintln!(); }");
+    passes("src/engine/io/clock.rs", "fn a() { Instant::now(); }");
+    passes("src/engine/io/resolver.rs", "fn a() { thread::spawn(b); }");
+    passes("src/control/cli/a.rs", "fn a() { println!(); }");
+    passes("src/engine/gateway/a.rs", "fn a() { b.unwrap_or_default(); reprintln!(); }");
 }
 
 #[test]
 fn marks_of_unfinished_work_are_found_everywhere() {
     for marker in [concat!("TO", "DO"), concat!("FIX", "ME")] {
-        for path in ["src/base/a.rs", "src/base/tests.rs", "tests/a.rs"] {
+        for path in ["src/engine/base/a.rs", "src/engine/base/tests.rs", "tests/a.rs"] {
             violates(path, &format!("// {marker}: later"), "unfinished");
         }
     }
-    passes("src/base/a.rs", &format!("// {}S", concat!("TO", "DO")));
+    passes("src/engine/base/a.rs", &format!("// {}S", concat!("TO", "DO")));
 }
 
 #[test]
 fn file_without_a_head_comment_is_found() {
-    assert_eq!(rules::check("src/base/a.rs", "fn a() {}\n").len(), 1);
-    assert_eq!(rules::check("src/base/a.rs", "//! A.\n\nfn a() {} \n").len(), 1);
-    assert_eq!(rules::check("src/base/a.rs", "//! A.\n\n\tfn a() {}\n").len(), 1);
-    assert_eq!(rules::check("src/base/a.rs", "//! A.\nfn a() {}").len(), 1);
+    assert_eq!(rules::check("src/engine/base/a.rs", "fn a() {}\n").len(), 1);
+    assert_eq!(rules::check("src/engine/base/a.rs", "//! A.\n\nfn a() {} \n").len(), 1);
+    assert_eq!(rules::check("src/engine/base/a.rs", "//! A.\n\n\tfn a() {}\n").len(), 1);
+    assert_eq!(rules::check("src/engine/base/a.rs", "//! A.\nfn a() {}").len(), 1);
 }
 
 #[test]
 fn undeclared_file_is_found() {
     let files = [
         ("src/lib.rs", "mod a;"),
-        ("src/engine.rs", "mod f;"),
-        ("src/f.rs", ""),
+        ("src/f/lib.rs", "mod g;"),
+        ("src/f/g.rs", ""),
         ("src/a/mod.rs", "pub mod b; // mod c;"),
         ("src/a/b.rs", "mod d;"),
         ("src/a/b/d.rs", ""),
@@ -352,7 +357,7 @@ fn duplicate_type_name_is_found() {
     for kind in
         ["struct Line;", "enum Line {}", "pub(crate) trait Line {}", "type Line<'a> = &'a str;", "union Line {}"]
     {
-        assert_eq!(found(kind), ["src/io/a.rs, src/wire/c.rs: each defines a type Line"], "{kind}");
+        assert_eq!(found(kind), ["src/engine/io/a.rs, src/engine/wire/c.rs: each defines a type Line"], "{kind}");
     }
     // Members of other items, tests and text do not define types of the file, and one file may define a name for two
     // targets.
@@ -378,9 +383,9 @@ fn literals_and_comments_are_not_code() {
     assert_eq!(code.len(), text.len());
 }
 
-/// Returns sources with these contents, by their paths below `src`.
+/// Returns sources with these contents, by their paths below `src/engine`.
 fn below_src(files: &[(&str, &str)]) -> Vec<(String, String)> {
-    files.iter().map(|(path, text)| (format!("src/{path}"), (*text).to_owned())).collect()
+    files.iter().map(|(path, text)| (format!("src/engine/{path}"), (*text).to_owned())).collect()
 }
 
 fn cycles(files: &[(&str, &str)]) -> Vec<String> {

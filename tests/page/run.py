@@ -201,7 +201,7 @@ def shares_have_one_rule_everywhere(page, _):
     shares = [[0, 3], [1, 1000], [37, 529], [29, 200], [999, 1000], [1, 1], [1207, 1000]]
     page.open()
     shown = page.js("return arguments[0].map(([part, of]) => percent(part / of))", shares)
-    # The same list is in src/cli/output.rs.
+    # The same list is in src/control/cli/output.rs.
     assert shown == ["0 %", "< 1 %", "7 %", "15 %", "> 99 %", "100 %", "121 %"], shown
 
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// Folders of the gateway with one state machine each: no file of one may name the state machine of another.
 const MACHINES: [&str; 3] = ["client", "exchange", "provider"];
 /// The files that may extend the gateway.
-const OWNERS: [&str; 2] = ["src/gateway/mod.rs", "src/gateway/drive/"];
+const OWNERS: [&str; 2] = ["src/engine/gateway/mod.rs", "src/engine/gateway/drive/"];
 
 /// Returns cycles among the files of one layer. A file depends on another if it names something that the other defines,
 /// however the path is written. A mere re-export (`pub use child::X`) is not a dependency of the file that contains it.

@@ -20,7 +20,7 @@ pub struct Import {
 /// A file of the product, without its tests.
 pub struct Module {
     pub path: String,
-    /// `src/gateway/client/mod.rs` is `gateway`, `client`.
+    /// `src/engine/gateway/client/mod.rs` is `gateway`, `client`.
     pub name: Vec<String>,
     pub imports: Vec<Import>,
     /// The code without comments, literals, tests and imports; offsets are those of the file.
@@ -87,7 +87,7 @@ impl Tree {
         let here = &self.modules[from].name;
         let ups = path.iter().take_while(|part| *part == "super").count();
         match path.first()?.as_str() {
-            "crate" | "cold" | "engine" | "tollgate" => Some(path[1..].to_vec()),
+            "crate" | "control" | "engine" | "tollgate" => Some(path[1..].to_vec()),
             "self" => Some([here, &path[1..]].concat()),
             "super" => Some([&here[..here.len().checked_sub(ups)?], &path[ups..]].concat()),
             first => {
@@ -125,9 +125,19 @@ impl Tree {
     }
 }
 
-/// Returns the module path: `src/a/b.rs` and `src/a/b/mod.rs` are `a`, `b`; `src/lib.rs` is the root.
+/// The folders of the crates that contain layers.
+pub const CRATES: [&str; 2] = ["src/control/", "src/engine/"];
+
+/// Returns a file's path in its crate without its ending: `src/engine/a/b.rs` and `src/engine/a/b/mod.rs` are `a/b`.
+pub fn in_crate(path: &str) -> &str {
+    let inside = CRATES.iter().find_map(|folder| path.strip_prefix(folder));
+    let inside = inside.unwrap_or_else(|| path.trim_start_matches("src/"));
+    inside.trim_end_matches(".rs").trim_end_matches("/mod")
+}
+
+/// Returns the module path: `src/engine/a/b.rs` is `a`, `b`; the root of each crate is the root.
 fn name_of(path: &str) -> Vec<String> {
-    let bare = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    let bare = in_crate(path);
     if bare == "lib" { Vec::new() } else { bare.split('/').map(str::to_owned).collect() }
 }
 

@@ -1,7 +1,7 @@
 //! Rules of the project: which layer may import which, maximum lengths, forbidden words.
 
 use crate::lexer::{code_only, find_word, is_word, line_of, matching_brace, test_items, without};
-use crate::paths::without_braces;
+use crate::paths::{in_crate, without_braces};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of lines of a function.
@@ -73,7 +73,8 @@ pub fn layers() -> Vec<(String, String)> {
 }
 
 /// The manifests of the packages that contain layers.
-const MANIFESTS: [&str; 2] = [include_str!("../../src/Cargo.toml"), include_str!("../../src/cold/Cargo.toml")];
+const MANIFESTS: [&str; 2] =
+    [include_str!("../../src/engine/Cargo.toml"), include_str!("../../src/control/Cargo.toml")];
 
 /// Returns every crate in the product's manifests, as code names it. A layer must not use crates that it does not list.
 pub fn crates() -> Vec<String> {
@@ -99,17 +100,17 @@ struct Banned {
     but_in: &'static [&'static str],
 }
 
-const WORLD: &[&str] = &["src/io/", "src/store/", "src/cli/", "src/main.rs"];
-const SPEAKERS: &[&str] = &["src/cli/", "src/main.rs"];
+const WORLD: &[&str] = &["src/engine/io/", "src/control/store/", "src/control/cli/", "src/main.rs"];
+const SPEAKERS: &[&str] = &["src/control/cli/", "src/main.rs"];
 /// Files that may read process ids or start processes: a successor gets the environment variables.
-const STARTERS: &[&str] = &["src/cli/", "src/main.rs", "src/io/secrets.rs", "src/io/upgrade.rs"];
+const STARTERS: &[&str] = &["src/control/cli/", "src/main.rs", "src/engine/io/secrets.rs", "src/engine/io/upgrade.rs"];
 
 /// The module that opens, replaces, copies and locks files.
-const FILES: &[&str] = &["src/io/files.rs"];
+const FILES: &[&str] = &["src/engine/io/files.rs"];
 
 const BANNED: [Banned; 33] = [
-    Banned { word: "Instant::now", but_in: &["src/io/clock.rs"] },
-    Banned { word: "SystemTime", but_in: &["src/io/clock.rs"] },
+    Banned { word: "Instant::now", but_in: &["src/engine/io/clock.rs"] },
+    Banned { word: "SystemTime", but_in: &["src/engine/io/clock.rs"] },
     Banned { word: "Timestamp::now", but_in: &[] },
     Banned { word: "Zoned::now", but_in: &[] },
     // These maps are seeded with the system's entropy; those of the core have a fixed seed.
@@ -244,7 +245,7 @@ fn banned(path: &str, product: &str, found: &mut Vec<String>) {
 /// Finds `RandomState` of the standard library by any path, since it uses the system's entropy; only `ahash`'s can be
 /// seeded.
 fn entropy(path: &str, product: &str, found: &mut Vec<String>) {
-    if path.starts_with("src/io/") || path.starts_with("src/store/") {
+    if path.starts_with("src/engine/io/") || path.starts_with("src/control/store/") {
         return;
     }
     for at in find_word(product, "RandomState").filter(|at| !product[..*at].ends_with("ahash::")) {
@@ -253,7 +254,7 @@ fn entropy(path: &str, product: &str, found: &mut Vec<String>) {
 }
 
 fn imports(path: &str, product: &str, found: &mut Vec<String>) {
-    let Some(layer) = LAYERS.iter().find(|layer| path.starts_with(&format!("src/{}/", layer.name))) else { return };
+    let Some(layer) = LAYERS.iter().find(|layer| in_crate(path).split('/').next() == Some(layer.name)) else { return };
     let mut edge = |at: usize, name: &str| {
         let known = LAYERS.iter().any(|other| other.name == name);
         if known && name != layer.name && !layer.layers.contains(&name) {
@@ -261,7 +262,7 @@ fn imports(path: &str, product: &str, found: &mut Vec<String>) {
             found.push(format!("{path}:{line}: {} must not import {name}", layer.name));
         }
     };
-    for at in ["crate::", "cold::", "engine::", "tollgate::"].into_iter().flat_map(|root| find_word(product, root)) {
+    for at in ["crate::", "control::", "engine::", "tollgate::"].into_iter().flat_map(|root| find_word(product, root)) {
         let rest = &product[at..];
         roots(&rest[rest.find("::").map_or(0, |colons| colons + 2)..]).iter().for_each(|name| edge(at, name));
     }
@@ -307,8 +308,7 @@ fn leading(text: &str) -> String {
 
 /// Returns chains of `super::` that leave the layer, with the name that they reach.
 fn escapes(path: &str, product: &str) -> Vec<(usize, String)> {
-    let module = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
-    let depth = module.split('/').count();
+    let depth = in_crate(path).split('/').count();
     let mut found = Vec::new();
     for at in find_word(product, "super::").filter(|at| !product[..*at].ends_with("::")) {
         let mut rest = &product[at..];
@@ -332,16 +332,12 @@ pub fn orphans(files: &[(String, String)]) -> Vec<String> {
     for (path, _) in files.iter().filter(|(path, _)| path.starts_with("src/")) {
         let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
         let Some((parent, name)) = module.rsplit_once('/') else { continue };
-        if path.ends_with("/lib.rs") || ["src/cold.rs", "src/engine.rs", "src/main.rs"].contains(&path.as_str()) {
+        if path.ends_with("/lib.rs") || path == "src/main.rs" {
             continue;
         }
-        let parents = match parent {
-            "src" => ["cold", "engine", "lib"].map(|root| format!("src/{root}.rs")).to_vec(),
-            _ => vec![format!("{parent}.rs"), format!("{parent}/mod.rs"), format!("{parent}/lib.rs")],
-        };
-        let declared = parents
+        let declared = [".rs", "/mod.rs", "/lib.rs"]
             .iter()
-            .filter_map(|parent| text_of(parent))
+            .filter_map(|end| text_of(&format!("{parent}{end}")))
             .any(|text| find_word(&code_only(text), &format!("mod {name};")).next().is_some());
         if !declared {
             found.push(format!("{path}: no parent declares it"));

@@ -14,7 +14,7 @@ const COST: &str = include_str!("../../../src/docs/cost.md");
 const GATE: &str = include_str!("../../../benches/gate.json");
 const LITELLM: &str = include_str!("../../../src/docs/litellm.md");
 const MAP: &str = include_str!("../../../src/lib.rs");
-const OPENAPI: &str = include_str!("../../../src/gateway/openapi.json");
+const OPENAPI: &str = include_str!("../../../src/engine/gateway/openapi.json");
 const README: &str = include_str!("../../../README.md");
 const SHARED: &str = include_str!("../../../src/docs/explanation/shared-ledger.md");
 
@@ -122,7 +122,7 @@ fn lists_of_endpoints_are_complete() {
         assert!(help.contains(name) && serves.contains(&format!("`\"{name}\"`")), "{name}");
         assert!(missing.contains(path), "{path}: {missing}");
     }
-    let admin: Value = serde_json::from_str(include_str!("../../../src/gateway/admin/openapi.json")).unwrap();
+    let admin: Value = serde_json::from_str(include_str!("../../../src/engine/gateway/admin/openapi.json")).unwrap();
     let listed = &admin["components"]["schemas"]["Model"]["properties"]["serves"]["items"]["enum"];
     let mut names = vec!["chat"];
     names.extend(Passthrough::ALL.map(Passthrough::name));
@@ -158,8 +158,8 @@ fn help_texts_match_their_own_command() {
 
 #[test]
 fn changelog_has_the_current_ledger_formats() {
-    let tables = include_str!("../../../src/store/sqlite/tables.rs");
-    let remote = include_str!("../../../src/store/remote.rs");
+    let tables = include_str!("../../../src/control/store/sqlite/tables.rs");
+    let remote = include_str!("../../../src/control/store/remote.rs");
     let file = between(tables, "const SCHEMA: i64 = ", ";");
     let shared = between(remote, "const FORMAT: &str = \"", "\"");
     assert!(CHANGELOG.contains(&format!("SQLite (file format {file})")), "file format {file}");
@@ -171,7 +171,7 @@ fn bounds_are_next_to_their_claims() {
     let claim = between(SHARED, "All hosts together admit no more requests than one host would, with", "\n\n");
     assert!(claim.contains("exception"), "{claim}");
     assert!(MAP.contains("no more than one would, within the bound of [`docs::explanation::shared_ledger`]"));
-    let recorder = include_str!("../../../src/gateway/admin/recorder.rs");
+    let recorder = include_str!("../../../src/engine/gateway/admin/recorder.rs");
     assert!(recorder.contains("const BYTES: [usize; 2] = [40 << 10, 1 << 20];"), "the manual says 40 KiB and 1 MiB");
     assert!(ADMIN_API.contains("in 40 KiB") && ADMIN_API.contains("in 1 MiB"));
 }
@@ -263,7 +263,7 @@ fn readme_is_short_and_has_the_clone_url_once() {
 #[test]
 fn signals_and_files_page_matches_the_program() {
     let page = include_str!("../../../src/docs/reference/exit-codes.md");
-    let source = include_str!("../../../src/io/signals.rs");
+    let source = include_str!("../../../src/engine/io/signals.rs");
     let caught = between(source, "use signal_hook::consts::{", "}").split(',').map(str::trim);
     let table = between(page, "## Signals", "## Exit codes");
     let mut listed: Vec<&str> =
@@ -273,12 +273,12 @@ fn signals_and_files_page_matches_the_program() {
     listed.sort_unstable();
     listed.dedup();
     assert_eq!(listed, caught);
-    let places = between(include_str!("../../../src/cli/load.rs"), "const USUAL: [&str; 2] = [", "]");
+    let places = between(include_str!("../../../src/control/cli/load.rs"), "const USUAL: [&str; 2] = [", "]");
     let files = between(page, "## Files", "\u{0}");
     for place in places.split(", ").map(|place| place.trim_matches('"')) {
         assert!(files.contains(place), "{place}");
     }
-    let spill = include_str!("../../../src/store/spill.rs");
+    let spill = include_str!("../../../src/control/store/spill.rs");
     assert!(
         spill.contains(".spill-")
             && spill.contains("`.unread`")

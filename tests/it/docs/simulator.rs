@@ -3,8 +3,8 @@
 
 use super::pages::{blessed, root};
 
-const SIMULATOR: &str = include_str!("../../../src/simulator/mod.rs");
-const DIRECTIVES: &str = include_str!("../../../src/simulator/directives.rs");
+const SIMULATOR: &str = include_str!("../../../src/control/simulator/mod.rs");
+const DIRECTIVES: &str = include_str!("../../../src/control/simulator/directives.rs");
 
 #[test]
 fn simulator_page_has_every_directive() {

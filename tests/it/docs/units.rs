@@ -63,7 +63,7 @@ fn enabling_the_service_does_not_enable_the_socket() {
 fn completions_match_the_definitions() {
     use clap_complete::Shell::{Bash, Fish, Zsh};
     for shell in [Bash, Fish, Zsh] {
-        let file = format!("{}/src/cli/completions/{shell}", env!("CARGO_MANIFEST_DIR"));
+        let file = format!("{}/src/control/cli/completions/{shell}", env!("CARGO_MANIFEST_DIR"));
         let mut made = Vec::new();
         clap_complete::generate(shell, &mut tollgate::cli::definition(), "tollgate", &mut made);
         if std::env::var_os("BLESS").is_some() {

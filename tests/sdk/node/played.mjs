@@ -1,5 +1,5 @@
 // Recorded answers: the fixtures under tests/fixtures/cross as bytes, and a server that replays them. The format of a
-// fixture is described in src/dialect/tests/rows.rs; this file expands the short lines of its streams.
+// fixture is described in src/engine/dialect/tests/rows.rs; this file expands the short lines of its streams.
 
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { createServer } from 'node:http';

@@ -1,6 +1,6 @@
 """Recorded answers: the fixtures under tests/fixtures/cross as bytes, and a server that replays them.
 
-The format of a fixture is described in src/dialect/tests/rows.rs; this file expands the short lines of its streams.
+The format of a fixture is described in src/engine/dialect/tests/rows.rs; this file expands the short lines of its streams.
 """
 
 import dataclasses

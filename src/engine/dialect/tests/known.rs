@@ -2,7 +2,7 @@
 //! bug.
 //!
 //! A test is named as `example NAME` (a golden file of `tests/fixtures/cross/`), `transcript FILE: CASE` (of
-//! `tests/fixtures/responses/`), or `FILE: TEST` (below `src/dialect/`).
+//! `tests/fixtures/responses/`), or `FILE: TEST` (below `src/engine/dialect/`).
 
 use super::property::{accumulate_chat, accumulate_messages, answer};
 use super::responses::{ask, asked, call, json, last_response, output, user};
@@ -130,7 +130,8 @@ fn every_row_has_its_test() {
                 text(format!("tests/fixtures/responses/{file}")).lines().any(|line| line == format!("=== {case}"))
             } else {
                 let (file, name) = place.split_once(": ").unwrap();
-                text(format!("src/dialect/tests/{file}.rs")).contains(&format!("#[test]\n{}fn {name}(", indent(file)))
+                text(format!("src/engine/dialect/tests/{file}.rs"))
+                    .contains(&format!("#[test]\n{}fn {name}(", indent(file)))
             };
             assert!(found, "row {}: {place}", row + 1);
         }

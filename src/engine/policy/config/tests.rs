@@ -1055,7 +1055,7 @@ fn the_effective_configuration_has_every_key_of_a_model() {
     let free = "input_price = 0\noutput_price = 0\nprice_per_image = 1\nhosted_tools = [\"a\"]\n";
     let config = parse(&format!("default_model = \"m\"\n{PROVIDER}{MODEL}{free}")).unwrap();
     let printed = effective(&config);
-    let page = include_str!("../../docs/configuration/models.md");
+    let page = include_str!("../../../docs/configuration/models.md");
     let keys = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
     for key in keys.filter(|key| !key.contains('.')) {
         let has = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{key} = "));

@@ -13,10 +13,10 @@ use io::reactor::Reactor;
 
 /// Root of the repository, for tests that read fixtures.
 #[cfg(test)]
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Serves until the gateway has drained. The loop is generic, so it is compiled by the crate that runs it: `cold` would
-/// have it optimised for size.
+/// Serves until the gateway has drained. The loop is generic, so it is compiled by the crate that runs it: `control`
+/// would have it optimised for size.
 pub fn serve(reactor: Reactor<Gateway>) -> std::io::Result<Gateway> {
     reactor.run()
 }
