@@ -1,33 +1,34 @@
 //! All parts of the gateway that are not a connection or an exchange: shared data that every state machine may read and
 //! count in. Owns the counters, tables and buffers; decides nothing by itself.
 
-pub(crate) use super::setup::Setup;
+pub(crate) use super::lifecycle::setup::Setup;
 
-use super::admin::{Desk, Recorder};
-use super::alert_watch::AlertWatch;
-use super::budget::{Budget, Gate};
-use super::captures::Captures;
+use super::accounts::clock::ClockGuard;
+use super::accounts::grants::Grants;
+use super::accounts::ledger::PendingRows;
+use super::accounts::lookups::Lookups;
+use super::accounts::plans::KeyPlans;
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
-use super::clock::ClockGuard;
-use super::discovery::Discovery;
-use super::exchange::streams::Streams;
-use super::grants::Grants;
-use super::ledger::PendingRows;
 use super::lifecycle::Lifecycle;
-use super::log_limit::LogLimit;
-use super::lookups::Lookups;
+use super::lifecycle::start::Start;
+use super::memory::shares::{Budget, Gate};
+use super::memory::streams::Streams;
 use super::memory::{AnswerQueue, Memory};
-use super::offload::Away;
+use super::orders::desk::Desk;
+use super::orders::offload::Away;
 use super::orders::{Order, OrderSink};
-use super::plans::KeyPlans;
 use super::provider::breaker::Breakers;
 use super::provider::connection::Idle;
+use super::provider::discovery::Discovery;
 use super::provider::dns::HostNames;
 use super::provider::request::OutgoingRequests;
 use super::queue::Queues;
-use super::start::Start;
+use super::report::alert_watch::AlertWatch;
+use super::report::captures::Captures;
+use super::report::log_limit::LogLimit;
+use super::report::recorder::Recorder;
 use crate::base::buf::Pool;
 use crate::base::digest::sha256;
 use crate::base::limits::{LINKS_ROOM, ROOM_MAX, WORK_MIN};

@@ -8,44 +8,21 @@
 //!
 //! The path of a request is in the map, `src/lib.rs`.
 
-mod access_log;
+mod accounts;
 mod admin;
-mod alert_watch;
-mod alerts;
-mod budget;
-mod budget_news;
-mod budget_sums;
-mod captures;
 mod client;
-mod clock;
-mod credential;
 mod cx;
-mod diagnosis;
-mod discovery;
 mod drive;
-mod event_log;
 mod exchange;
-mod granted;
-mod grants;
-mod helpers;
 mod ids;
-mod key_news;
-mod ledger;
 mod lifecycle;
-mod local;
-mod log_limit;
-mod lookups;
 mod memory;
-mod metrics;
-mod offload;
 pub mod orders;
-mod plans;
 mod provider;
 mod queue;
 pub mod redactor;
-mod setup;
-mod start;
-mod trace;
+mod report;
+mod upkeep;
 
 use crate::base::limits::{ROOM_MAX, SEND_QUEUE_MAX};
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal, Stray};
@@ -55,7 +32,6 @@ use crate::policy::config::Config;
 use crate::policy::counters::Counters;
 use crate::policy::meter::Hold;
 use crate::wire::json::write_string;
-use budget::Gate;
 use client::limits::ConnectionVerdict;
 use client::peer::mapped;
 use client::places::PeerKey;
@@ -63,12 +39,14 @@ use cx::{Cx, Setup};
 use drive::{Driver, earliest};
 use exchange::{Exchange, ExchangeEvent};
 use ids::{ClientId, ProviderId, client_conn, provider_conn};
-use lifecycle::{inheritance, listing, reload, upgrade};
+pub use lifecycle::start::{Past, Start};
+use lifecycle::upgrade;
+use memory::shares::Gate;
 use orders::{Notice, Order};
 use queue::Look;
-pub use start::{Past, Start};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use upkeep::{inheritance, listing, reload};
 
 /// The gateway. See the module's documentation.
 #[derive(Debug)]
@@ -404,7 +382,7 @@ impl Core for Gateway {
             driver.cx.upstreams.queues.woken(now.mono);
             driver.cx.access.lookups.ask(now.mono, &mut driver.cx.commands.orders);
             if driver.cx.access.lookups.sums.due <= now.mono {
-                budget_news::ask_for_sums(&mut driver.cx);
+                upkeep::budget_news::ask_for_sums(&mut driver.cx);
             }
             if driver.cx.accounts.clock.due <= now.mono {
                 driver.cx.look_at_clock();

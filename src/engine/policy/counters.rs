@@ -1,5 +1,5 @@
 //! Counters of a process for its metrics: plain data that `gateway` counts and hands over to the next process. The
-//! arithmetic is in `gateway::metrics`.
+//! arithmetic is in `gateway::report::metrics`.
 
 use super::plan::LimitKind;
 use serde::{Deserialize, Serialize};

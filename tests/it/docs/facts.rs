@@ -171,7 +171,7 @@ fn bounds_are_next_to_their_claims() {
     let claim = between(SHARED, "All hosts together admit no more requests than one host would, with", "\n\n");
     assert!(claim.contains("exception"), "{claim}");
     assert!(MAP.contains("no more than one would, within the bound of [`docs::explanation::shared_ledger`]"));
-    let recorder = include_str!("../../../src/engine/gateway/admin/recorder.rs");
+    let recorder = include_str!("../../../src/engine/gateway/report/recorder/mod.rs");
     assert!(recorder.contains("const BYTES: [usize; 2] = [40 << 10, 1 << 20];"), "the manual says 40 KiB and 1 MiB");
     assert!(ADMIN_API.contains("in 40 KiB") && ADMIN_API.contains("in 1 MiB"));
 }

@@ -1,8 +1,8 @@
 //! Access control of the admin listener: tokens, and host names that a malicious page in a browser could not have
 //! chosen.
 
-use super::desk::ChangeAuthor;
 use crate::base::digest::sha256;
+use crate::gateway::orders::desk::ChangeAuthor;
 use crate::policy::config::{Reach, Server};
 use crate::policy::settings::secret::Secret;
 use crate::wire::head::{HeaderField, RequestHead, bearer_token};

@@ -1,16 +1,16 @@
 //! Answers of the admin API about the process itself: its state, targets, groups and last requests. Answers that
 //! commands also give come from their code, on a helper thread.
 
-use super::super::budget_news::groups_read;
-use super::first_bytes::FirstByteTimes;
-use super::minutes::Minute;
-use super::paging::{ListPart, end};
-use super::recorder::{RecordedRow, Recorder, is_beginning};
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
-use crate::gateway::metrics::{Gauges, Scrape, Sources};
+use crate::gateway::orders::paging::{ListPart, end};
 use crate::gateway::provider::breaker::{TargetCondition, TargetStatus, TargetTrouble};
+use crate::gateway::report::metrics::{Gauges, Scrape, Sources};
+use crate::gateway::report::recorder::first_bytes::FirstByteTimes;
+use crate::gateway::report::recorder::minutes::Minute;
+use crate::gateway::report::recorder::{RecordedRow, Recorder, is_beginning};
+use crate::gateway::upkeep::budget_news::groups_read;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::policy::counters::Callers;

@@ -5,18 +5,17 @@ use super::clients::{CHUNK_FRAME, Clients, Next, WholeReply};
 use crate::base::limits::{ADMIN_BODY_MAX, HIGH_WATER};
 use crate::base::seam::Shut;
 use crate::dialect::errors;
-use crate::gateway::admin::{
-    self, AdminRole, AdminStep, Answer, DeskAnswer, DeskAsk, IncomingRequest, Load, View, Waiting, Waits,
-};
+use crate::gateway::admin::{self, AdminRole, AdminStep, Answer, View};
 use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta, TEXT};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::authorize::content_fits;
+use crate::gateway::exchange::admit::authorize::content_fits;
+use crate::gateway::exchange::local;
 use crate::gateway::exchange::{Endpoint, Exchange, Exchanges, is_too_slow};
 use crate::gateway::ids::{ClientId, client_conn};
-use crate::gateway::local;
-use crate::gateway::metrics::{Gauges, Scrape};
 use crate::gateway::orders::Order;
+use crate::gateway::orders::desk::{DeskAnswer, DeskAsk, IncomingRequest, Load, Waiting, Waits};
+use crate::gateway::report::metrics::{Gauges, Scrape};
 use crate::policy::refusal::Refusal;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
 use crate::wire::head::{Framing, HeaderField, Method, RequestHead, values};

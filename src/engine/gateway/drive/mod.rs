@@ -17,7 +17,7 @@ use super::client::ClientConnection;
 use super::cx::Cx;
 use super::exchange::{ClientMessage, DriverCall, Effect, Endpoint, Exchange, ExchangeEvent, Exchanges};
 use super::ids::{ClientId, ExchangeId, client_conn};
-use super::offload::{JobOwner, OffloadTask};
+use super::orders::offload::{JobOwner, OffloadTask};
 use crate::base::heap;
 use crate::base::limits::BURST_MIN;
 use crate::base::seam::Shut;

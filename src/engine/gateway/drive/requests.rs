@@ -6,13 +6,13 @@ use super::clients::{Next, charge_unread};
 use crate::base::buf::BLOCK;
 use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::{Action, Ending, Shut};
-use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{ClientConnection, ClientEvent, Oddity};
 use crate::gateway::exchange::{
     ClientMessage, DriverCall, Endpoint, Exchange, ExchangeEvent, Flow, Outcome, Readiness,
 };
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
+use crate::gateway::memory::shares::Gate;
 use crate::policy::keys::{KeyAnswer, KeyNews, ShownKey};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};

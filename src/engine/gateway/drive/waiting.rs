@@ -3,14 +3,14 @@
 
 use super::Driver;
 use crate::base::time::Mono;
-use crate::gateway::budget::{Budget, Gate};
-use crate::gateway::budget_sums::NO_EXCHANGE;
+use crate::gateway::accounts::budget_sums::NO_EXCHANGE;
 use crate::gateway::exchange::ExchangeEvent;
 use crate::gateway::ids::{ExchangeId, client_conn, provider_conn};
-use crate::gateway::lifecycle::inheritance;
-use crate::gateway::lifecycle::listing;
-use crate::gateway::offload::{FinishedJob, Product};
+use crate::gateway::memory::shares::{Budget, Gate};
+use crate::gateway::orders::offload::{FinishedJob, Product};
 use crate::gateway::queue::{Look, Waiter};
+use crate::gateway::upkeep::inheritance;
+use crate::gateway::upkeep::listing;
 use crate::policy::ask::{AskAnswer, Release, Ruling};
 
 /// Maximum number of slots given in one call; the next call continues.

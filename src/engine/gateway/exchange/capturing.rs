@@ -1,12 +1,12 @@
-//! Keeps what the capture of a key needs of its requests, see `gateway::captures`. Called only for requests of a
-//! captured key.
+//! Keeps what the capture of a key needs of its requests, see `gateway::report::captures`. Called only for requests of
+//! a captured key.
 
 use super::event::ClientMessage;
 use super::job::RequestJob;
 use crate::base::time::Unix;
-use crate::gateway::captures::Captured;
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
+use crate::gateway::report::captures::Captured;
 
 /// Log line text for a request without memory.
 const NO_MEMORY: &str = "too little memory is free for its headers";

@@ -1,19 +1,19 @@
 //! The one place that takes the state of an exchange: gives each event to the handler of the present state, and takes
 //! the steps that follow. The properties of a state that the driver asks for are here, too.
 
+use super::body::reading;
 use super::event::{ClientMessage, DriverCall, Effect, ExchangeEvent};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
-use super::reading;
 use super::state::{
     Answering, AttemptStage, Attempting, Body, Committing, Draft, Exchange, Lingering, NextStep, Queued, Reserving,
     State, Translating,
 };
 use super::transitions::Step;
 use crate::base::time::Mono;
-use crate::gateway::budget::Promise;
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
+use crate::gateway::memory::shares::Promise;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::Origin;
 use crate::policy::keys::KeyIx;

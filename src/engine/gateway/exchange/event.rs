@@ -7,7 +7,7 @@ use crate::base::time::Mono;
 use crate::dialect::{Invalid, OwnedTarget};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::{ExchangeId, ProviderId};
-use crate::gateway::offload::Product;
+use crate::gateway::orders::offload::Product;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Ruling};
 use crate::policy::refusal::{Refusal, RefusalKind};

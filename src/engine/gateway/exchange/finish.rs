@@ -5,25 +5,26 @@
 //!
 //! A request that has ended leaves its usage record, its part in the metrics, and its log line.
 
-use super::cost::Bill;
+use super::admit::cost::Bill;
+use super::attempt::verdict::abandon;
 use super::event::{CLIENT_LEFT, DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::request::Asked;
 use super::state::{Body, Committing, Exchange, FinalOutput, State};
-use super::verdict::abandon;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Overflow};
-use crate::gateway::access_log::{self, ClientAttribution, Times};
-use crate::gateway::admin::{FirstByte, Passed};
 use crate::gateway::cx::Cx;
-use crate::gateway::local;
-use crate::gateway::log_limit::LogCaller;
-use crate::gateway::metrics::{Taken, Timed};
+use crate::gateway::exchange::local;
 use crate::gateway::orders::Order;
 use crate::gateway::provider::request::OutgoingRequest;
+use crate::gateway::report::access_log::{self, ClientAttribution, Times};
+use crate::gateway::report::log_limit::LogCaller;
+use crate::gateway::report::metrics::{Taken, Timed};
+use crate::gateway::report::recorder::Passed;
+use crate::gateway::report::recorder::first_bytes::FirstByte;
 use crate::policy::cause::Cause;
 use crate::policy::config::RequestLog;
 use crate::policy::meter::Amount;

@@ -8,66 +8,50 @@
 //!
 //! | step of a request | files |
 //! |---|---|
-//! | check the head | `authorize` |
-//! | read the body | `reading` |
-//! | find the model, attribute the request | `choose_model` |
+//! | check the head | `admit::authorize` |
+//! | read the body | `body::reading` |
+//! | find the model, attribute the request | `admit::choose_model` |
 //! | choose a target of the model | `job` |
-//! | write the body for the target | `build`, `translating` |
-//! | reserve the maximum use | `cost`, `reserve` |
-//! | wait for a slot, if none is free | `queue` |
-//! | connect and send | `attempt`, `dial`, `upload` |
-//! | judge the target by the attempt | `verdict` |
-//! | pass on the answer | `answer_head`, `answering`, `intake`; `reply` if it is complete, `stream` for events |
-//! | try another target after a failure | `fault`, `provider_error`, `failover` |
-//! | settle, record and log | `answer_end`, `finish` |
+//! | write the body for the target | `body::build`, `body::translating` |
+//! | reserve the maximum use | `admit::cost`, `admit::reserve` |
+//! | wait for a slot, if none is free | `attempt::queue` |
+//! | connect and send | `attempt`, `attempt::dial`, `body::upload` |
+//! | judge the target by the attempt | `attempt::verdict` |
+//! | pass on the answer | `answer::head`, `answering`, `intake`; `reply` if it is complete, `stream` for events |
+//! | try another target after a failure | `fault`, `provider_error`, `attempt::failover` |
+//! | settle, record and log | `answer::end`, `finish` |
 //!
 //! The data of a request is in `request` and `job`, its states are in `state`, and its boundary to the driver is
 //! `event`.
 
-mod answer_end;
-mod answer_head;
-mod answering;
+pub(crate) mod admit;
+mod answer;
 mod attempt;
-pub(crate) mod authorize;
-mod build;
+mod body;
 pub(crate) mod capturing;
-mod choose_model;
-mod cost;
 mod diagnosis;
-mod dial;
 mod dispatch;
 mod event;
-mod failover;
 pub(crate) mod fault;
 mod finish;
-mod intake;
 mod job;
-mod linger;
+pub(crate) mod local;
 mod mask;
 mod own_events;
 mod provider_error;
-mod queue;
-mod reading;
-mod reply;
 mod request;
-mod reserve;
 mod spans;
 mod state;
-mod stream;
-pub(crate) mod streams;
 mod transitions;
-mod translating;
-mod upload;
-mod verdict;
 
-pub(crate) use authorize::Readiness;
+pub(crate) use admit::authorize::Readiness;
+pub(crate) use answer::stream::Alike;
+pub(crate) use body::reading::is_too_slow;
 pub(crate) use event::{ClientMessage, Dial, DriverCall, Effect, ExchangeEvent, Flow, Forward, Outcome, Output};
 pub(crate) use job::RequestJob;
-pub(crate) use reading::is_too_slow;
 pub(crate) use request::Endpoint;
 pub(crate) use request::Request;
 pub(crate) use state::Exchange;
-pub(crate) use stream::Alike;
 
 /// All requests.
 pub(crate) type Exchanges = Slots<Exchange, ExchangeName>;

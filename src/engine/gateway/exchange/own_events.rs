@@ -9,7 +9,7 @@ use crate::wire::{ModelEndpoint, Shape};
 
 /// Writes heartbeats and final errors, in the client's API format.
 #[derive(Debug)]
-pub(super) enum EventWriter<'a> {
+pub(crate) enum EventWriter<'a> {
     /// The stream of the answer under way.
     Stream(&'a mut SseStream),
     /// No answer has begun. With the state of its translation, if any.

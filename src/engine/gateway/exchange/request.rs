@@ -3,12 +3,12 @@
 
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Param, PromptTokens, ResponseIdentity};
-use crate::gateway::access_log::ClientAttribution;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::{EVENTS, RequestId, RequestMeta};
 use crate::gateway::cx::Setup;
 use crate::gateway::ids::ClientId;
 use crate::gateway::provider::rate_limits::Needs;
+use crate::gateway::report::access_log::ClientAttribution;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;

@@ -2,7 +2,7 @@
 //! attributes of OpenTelemetry's conventions for generative AI. They are written when the request has ended; until then
 //! a [`Trace`] holds the data, if spans are wanted. Must never contain content.
 
-use super::cost::Bill;
+use super::admit::cost::Bill;
 use super::event::{CLIENT_LEFT, Outcome};
 use super::job::Attempt;
 use super::job::RequestNotes;
@@ -13,7 +13,7 @@ use crate::base::text::{push_decimal, push_ip, push_number};
 use crate::base::time::{Mono, Now};
 use crate::dialect;
 use crate::gateway::cx::Cx;
-use crate::gateway::trace::{Trace, Tried};
+use crate::gateway::report::trace::{Trace, Tried};
 use crate::policy::config::Provider;
 use crate::policy::usage::Usage;
 use crate::wire::head::Method;

@@ -10,11 +10,11 @@ use crate::base::buf::Buf;
 use crate::base::limits::{DIALS_MAX, LOOKUP_TIMEOUT};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Estimator, ObservedUsage, SseStream};
-use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::{RequestId, RequestMeta};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::{ClientId, ExchangeId, ProviderId};
+use crate::gateway::memory::shares::Promise;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::meter::Lease;
 use crate::policy::refusal::Refusal;
@@ -252,7 +252,7 @@ pub(crate) struct Exchange {
 
 /// The next step of a request.
 #[derive(Debug)]
-pub(super) enum NextStep {
+pub(crate) enum NextStep {
     /// The request is in this state, and the driver performs this effect.
     Enter(State, Effect),
     /// The body is written: charge the request, and reserve its maximum use. `others_counted`: the requests of its key

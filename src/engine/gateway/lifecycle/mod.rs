@@ -2,9 +2,8 @@
 //! `drive` applies the decisions to the connections.
 
 pub(crate) mod drain;
-pub(crate) mod inheritance;
-pub(crate) mod listing;
-pub(crate) mod reload;
+pub(crate) mod setup;
+pub(crate) mod start;
 pub(crate) mod upgrade;
 
 use crate::base::time::Mono;

@@ -3,6 +3,8 @@
 
 pub(crate) mod breaker;
 pub(crate) mod connection;
+pub(crate) mod credential;
+pub(crate) mod discovery;
 pub(crate) mod dns;
 pub(crate) mod rate_limits;
 pub(crate) mod request;

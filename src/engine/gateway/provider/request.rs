@@ -8,8 +8,8 @@ use crate::dialect::{
     self, Cache, CacheKey, Capabilities, Invalid, Param, RequestScan, RewritePiece, ScanWork, Structured, Thinking,
     TranslationState, UnknownMembers,
 };
-use crate::gateway::budget::Promise;
 use crate::gateway::memory::Memory;
+use crate::gateway::memory::shares::Promise;
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{HeaderField, RequestHead, field_lines, is_anthropic, is_of_hop, values};

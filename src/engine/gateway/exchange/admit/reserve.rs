@@ -1,0 +1,246 @@
+//! Admits a request whose body is written, with a reservation in the meter. A shared ledger admits for all hosts; then
+//! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
+
+use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
+use crate::base::time::{Mono, Unix};
+use crate::gateway::cx::Cx;
+use crate::gateway::exchange::event::{DriverCall, Effect};
+use crate::gateway::exchange::job::{Admitted, RequestJob};
+use crate::gateway::exchange::request::Asked;
+use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, Reserving, State};
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::ask::{Ask, Limits, Release, Ruling, Use, Wish};
+use crate::policy::keys::KeyIx;
+use crate::policy::meter::{Amount, Hold, Lease, Payer};
+use crate::policy::refusal::Refusal;
+use std::num::NonZeroU32;
+
+impl Reserving {
+    /// Charges the request to its window and reserves its maximum use, or asks a shared ledger to do so.
+    /// `others_counted`: the requests of its key that were admitted by a bound have counted their prompts.
+    pub(crate) fn begin(
+        job: &mut RequestJob,
+        draft: Outgoing,
+        others_counted: bool,
+        call: &mut DriverCall,
+    ) -> NextStep {
+        if job.admit_bounded(&draft, call) {
+            return NextStep::Serve(draft);
+        }
+        let mut estimate = job.count_prompt(&draft, call);
+        if draft.scan.tokens_fetched() > 0 {
+            estimate = job.request.with_fetched(estimate, &draft, call);
+        }
+        if call.cx.asks_ledger() {
+            let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
+            let granted = job.request.found.key.and_then(|key| call.cx.admit_granted(key, reserved));
+            return match granted {
+                Some((hold, lease)) => {
+                    job.admitted(hold, Some(lease), call.cx.now.unix);
+                    NextStep::Serve(draft)
+                }
+                None => Reserving::ask(job, draft, reserved, call),
+            };
+        }
+        match job.admit_alone(estimate, call.cx) {
+            Ok(()) => NextStep::Serve(draft),
+            // Requests that share a limit with this one were admitted by a bound and have not been counted: their real
+            // reservations may be smaller.
+            Err(_)
+                if !others_counted
+                    && job
+                        .request
+                        .payer(&call.cx.access, &call.cx.setup.config)
+                        .is_ok_and(|payer| call.cx.accounts.meter.is_bounded(payer.key, payer.path)) =>
+            {
+                let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
+                let (draft, asked, by) = (Some(draft), call.cx.now.unix, Mono::NEVER);
+                NextStep::Enter(State::Reserving(Reserving { draft, lease, asked, by }), Effect::CountOthers)
+            }
+            Err(refusal) => NextStep::refuse(draft, refusal),
+        }
+    }
+
+    /// Asks the shared ledger; the exchange waits for the answer.
+    fn ask(job: &RequestJob, draft: Outgoing, reserved: Amount, call: &mut DriverCall) -> NextStep {
+        let payer = job.request.payer(&call.cx.access, &call.cx.setup.config).and_then(|payer| {
+            job.request.fits(payer, reserved, call.cx.now.unix, &mut call.cx.accounts.meter).map(|()| payer)
+        });
+        let payer = match payer {
+            Ok(payer) => payer,
+            Err(refusal) => return NextStep::refuse(draft, refusal),
+        };
+        let lease = call.cx.accounts.meter.lease_for(payer, call.cx.now.unix, reserved);
+        let (key, limits) = (payer.key, Limits::of(payer.plan));
+        let reserving = Reserving::put(key, Some(draft), lease, limits, call);
+        NextStep::Enter(State::Reserving(reserving), Effect::Rearm)
+    }
+
+    /// Asks the shared ledger for the state of the key, since other hosts use it too. `None` if the local state is
+    /// enough: also if the request has a body, which no client sends.
+    pub(crate) fn ask_for_quota(job: &RequestJob, call: &mut DriverCall) -> Option<Reserving> {
+        let asks = job.request.meta.bodiless && call.cx.asks_ledger();
+        let payer = job.request.payer(&call.cx.access, &call.cx.setup.config).ok().filter(|_| asks)?;
+        let lease = call.cx.accounts.meter.lease_for(payer, call.cx.now.unix, Amount::default());
+        let (key, limits) = (payer.key, Limits::of(payer.plan));
+        Some(Reserving::put(key, None, lease, limits, call))
+    }
+
+    fn put(key: KeyIx, draft: Option<Outgoing>, lease: Lease, limits: Limits, call: &mut DriverCall) -> Reserving {
+        let number = (call.message.exchange.slot, call.message.exchange.generation);
+        let groups: Box<[Limits]> = match lease.path.is_some() {
+            true => call.cx.accounts.meter.group_limits(lease.path).iter().map(Limits::of).collect(),
+            false => Box::default(),
+        };
+        let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
+        // Concurrent requests are granted one by one.
+        let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
+        let wish = match is_granted {
+            true => call.cx.accounts.grants.wish(key, call.cx.setup.config.store.hosts.saturating_mul(4)),
+            false => Wish::default(),
+        };
+        call.cx.commands.orders.ask(Ask {
+            number,
+            key: call.cx.access.keys.get(key).id(),
+            lease,
+            limits,
+            groups,
+            admits,
+            wish,
+        });
+        let by = call.cx.now.mono.after(ASK_TIMEOUT);
+        Reserving { draft, lease: kept, asked: call.cx.now.unix, by }
+    }
+
+    /// The shared ledger has answered.
+    pub(crate) fn ruled(self, job: &mut RequestJob, ask: &Ask, ruling: Ruling, cx: &mut Cx) -> NextStep {
+        if ruling == Ruling::Unavailable {
+            return self.not_ruled(job, cx);
+        }
+        let (Some(draft), false) = (self.draft, ruling == Ruling::Looked) else {
+            return NextStep::Enter(State::Ended, Effect::Quota);
+        };
+        let refusal = match (ruling, job.request.payer(&cx.access, &cx.setup.config), job.request.still_welcome(cx)) {
+            (Ruling::Admitted, Ok(payer), Ok(())) => {
+                let lease = Lease { shared: true, ..ask.lease.clone() };
+                let hold = cx.accounts.meter.grant(payer, self.asked, &lease);
+                cx.commands.orders.used(Use::Served(ask.key, lease.clone()));
+                job.admitted(hold, Some(lease), self.asked);
+                return NextStep::Serve(draft);
+            }
+            (Ruling::Refused(kind, which, by), Ok(payer), _) => {
+                let payer = Payer { path: ask.lease.path, ..payer };
+                Refusal::limit(&cx.accounts.meter.limit(payer, cx.now.unix, kind, by, which))
+            }
+            (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
+            _ => Refusal::internal(),
+        };
+        if ruling == Ruling::Admitted {
+            cx.commands.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
+        }
+        NextStep::refuse(draft, refusal)
+    }
+
+    /// The shared ledger has not decided: follows `on_outage`.
+    pub(crate) fn not_ruled(self, job: &mut RequestJob, cx: &mut Cx) -> NextStep {
+        let alone = cx.goes_on_alone();
+        let Some(draft) = self.draft else {
+            let effect = if alone { Effect::Quota } else { Effect::refuse(Refusal::store()) };
+            return NextStep::Enter(State::Ended, effect);
+        };
+        let admitted = match alone {
+            true => job.request.still_welcome(cx).and_then(|()| job.admit_alone(self.lease.reserved, cx)),
+            false => Err(Refusal::store()),
+        };
+        match admitted {
+            Ok(()) => NextStep::Serve(draft),
+            Err(refusal) => NextStep::refuse(draft, refusal),
+        }
+    }
+}
+
+impl Exchange {
+    /// Asks the shared ledger for the state of the key. Returns false if the local state is enough.
+    pub(crate) fn ask_for_quota(&mut self, call: &mut DriverCall) -> bool {
+        let Some(reserving) = Reserving::ask_for_quota(&self.job, call) else { return false };
+        self.state = State::Reserving(reserving);
+        true
+    }
+}
+
+impl RequestJob {
+    /// Admits a request without counting its prompt if the count cannot matter: far from all limits, and if the
+    /// response will report its usage, which audio does not. Its body is kept until then, so that it can still be
+    /// counted.
+    fn admit_bounded(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) -> bool {
+        let is_whole = self.request.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
+        if !is_whole || call.cx.is_shared() || self.request.relays_media() {
+            return false;
+        }
+        let most = draft.scan.prompt_tokens_max() + self.request.unknown_tokens(draft, &call.message);
+        let payer = self.request.payer(&call.cx.access, &call.cx.setup.config).ok();
+        let most = self.request.amount_of(payer, most, draft, &call.message);
+        let hold = payer.and_then(|payer| call.cx.accounts.meter.admit_bounded(payer, call.cx.now.unix, most));
+        let Some(hold) = hold else { return false };
+        self.admitted(hold, None, call.cx.now.unix);
+        true
+    }
+
+    /// Counts the prompt of a request that was admitted by a bound.
+    pub(crate) fn count_now(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) {
+        if self.is_bounded() {
+            self.count_prompt(draft, call);
+        }
+    }
+
+    /// Counts the request's prompt and returns the maximum usage. If it was admitted by a bound, the exact amount is
+    /// reserved from here on.
+    pub(crate) fn count_prompt(&mut self, draft: &OutgoingRequest, call: &mut DriverCall) -> Amount {
+        let Some(asked) = self.request.asked else { return Amount::default() };
+        if let Some(counted) = asked.prompt {
+            return self.request.amount(counted.get().into(), draft, call);
+        }
+        let mut prompt = draft.scan.prompt_tokens(call.message.body).count().max(1)
+            + self.request.unknown_tokens(draft, &call.message);
+        if draft.scan.tokens_fetched() > 0 {
+            let most = self
+                .request
+                .model()
+                .map_or(0, |model| model.prompt_max().saturating_mul(draft.scan.fields().prompts()));
+            prompt = prompt.min(most);
+        }
+        let prompt_counted = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
+        self.request.asked = Some(Asked { prompt: prompt_counted, ..asked });
+        let estimate = self.request.amount(prompt, draft, call);
+        if let Some(admitted) = &self.admitted {
+            call.cx.accounts.meter.count(&admitted.hold, estimate);
+        }
+        estimate
+    }
+
+    /// Admits by this process's own counters if no ledger is shared, or by the host's share of every limit while the
+    /// shared ledger cannot be reached.
+    fn admit_alone(&mut self, estimate: Amount, cx: &mut Cx) -> Result<(), Refusal> {
+        let payer = self.request.payer(&cx.access, &cx.setup.config)?;
+        let shared = cx.is_shared();
+        let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
+        let share = (hosts > 1).then(|| payer.plan.share(hosts));
+        let whole = payer;
+        let payer = Payer { plan: share.as_ref().unwrap_or(payer.plan), hosts, ..payer };
+        self.request.fits(payer, estimate, cx.now.unix, &mut cx.accounts.meter)?;
+        let admitted = cx.accounts.meter.admit(payer, cx.now.unix, estimate);
+        if share.is_some() {
+            cx.accounts.meter.restore_budget(whole);
+        }
+        let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
+        let lease = shared.then(|| cx.accounts.meter.lease(&hold));
+        self.admitted(hold, lease, cx.now.unix);
+        Ok(())
+    }
+
+    fn admitted(&mut self, hold: Hold, lease: Option<Lease>, at: Unix) {
+        let lease = lease.map(Box::new);
+        let never = Mono::NEVER;
+        self.admitted = Some(Admitted { hold, lease, at, until: never, beat: never });
+    }
+}

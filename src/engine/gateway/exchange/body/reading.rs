@@ -1,0 +1,209 @@
+//! Reads a body as it arrives. Once it is complete, writes it for the first target.
+
+use super::build::{promise_named, promise_translation, write_first};
+use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, UPLOAD_HOLD};
+use crate::dialect::Invalid;
+use crate::gateway::cx::Cx;
+use crate::gateway::exchange::event::{DriverCall, Effect, Outcome};
+use crate::gateway::exchange::job::RequestJob;
+use crate::gateway::exchange::request::{Endpoint, Request};
+use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, State, Translating};
+use crate::gateway::memory::shares::REQUEST_BYTES;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::keys::KeyIx;
+use crate::policy::refusal::Refusal;
+use crate::wire::head::{Framing, HeaderField, RequestHead};
+use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape, multipart};
+use std::io::Write;
+use std::time::Duration;
+
+impl Exchange {
+    /// The head is accepted: memory for the body is reserved, and the body is read.
+    pub(crate) fn read_body(
+        &mut self,
+        head: &RequestHead,
+        bytes: &[u8],
+        declared: u64,
+        cx: &mut Cx,
+    ) -> Result<(), Refusal> {
+        let (Some(key), Some(endpoint)) = (self.job.request.found.key, self.job.request.endpoint()) else {
+            return Ok(());
+        };
+        let mut draft = cx.upstreams.requests.take();
+        draft.scan.reset(endpoint);
+        draft.head = *head;
+        let mut declared = declared;
+        if let Some(passthrough) = endpoint.as_passthrough().filter(|passthrough| passthrough.is_form()) {
+            begin_form(&mut draft, passthrough, bytes, cx.setup.config.server.max_upload);
+            // More is not held.
+            declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);
+        }
+        let mut promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
+        if promised.is_ok() {
+            promised = promise_translation(&self.job.request, &mut draft, declared, None, cx);
+        }
+        self.state = State::Reading { draft };
+        promised
+    }
+}
+
+/// Begins to read a form. `bytes`: those of its request's head.
+#[cold]
+fn begin_form(draft: &mut OutgoingRequest, passthrough: Passthrough, bytes: &[u8], most: u64) {
+    let known = if let Framing::Length(length) = draft.head.framing { Some(length) } else { None };
+    let boundary = multipart::boundary(draft.head.field(HeaderField::ContentType).of(bytes)).unwrap_or_default();
+    draft.scan.reset_form(passthrough, boundary, known, most);
+}
+
+/// The body is complete: checks that the requested model exists and that the key may use it.
+/// `complete` is false for a form of which enough has arrived.
+pub(crate) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool, call: &mut DriverCall) -> NextStep {
+    let scanned = if complete { job.request.scan(&mut draft, true, call) } else { Ok(()) };
+    let read = match scanned {
+        Ok(()) => job.read(&mut draft, call),
+        Err(refusal) => Err(refusal),
+    };
+    match read {
+        // Writes the body for its provider before admission: a request that cannot be sent is not charged.
+        Ok(None) => write_first(job, draft, call),
+        Ok(Some(shape)) => {
+            call.out.bytes.clear();
+            let object = if shape.is_anthropic() { "" } else { r#""object":"response.input_tokens","# };
+            // Writing to a Vec cannot fail.
+            let count = draft.scan.prompt_tokens(call.message.body).count();
+            let _ = write!(call.out.bytes, "{{{object}\"input_tokens\":{count}}}");
+            NextStep::Enter(State::Reading { draft }, Effect::Answer(Outcome::ok()))
+        }
+        // A lack of memory was found before the body was judged.
+        Err(_) if draft.scan.has_input() && draft.invalid.is_none() => Translating::reread(job, draft, call.cx),
+        Err(refusal) => {
+            job.note_model(call.message.body);
+            NextStep::refuse(draft, refusal)
+        }
+    }
+}
+
+/// A helper thread has read the body again, see [`Translating::reread`].
+#[cold]
+pub(crate) fn reread(
+    job: &mut RequestJob,
+    mut draft: Outgoing,
+    scanned: Result<(), Invalid>,
+    call: &mut DriverCall,
+) -> NextStep {
+    call.cx.upstreams.requests.keep_work(&mut draft.scan);
+    job.request.read = call.cx.now.mono;
+    let read = scanned.map_err(|Invalid(why)| Refusal::invalid_body(why));
+    // The second scan has tables of its own.
+    let read = read.and_then(|()| job.request.keep(&mut draft, call));
+    match read.and_then(|()| job.read(&mut draft, call)) {
+        Ok(_) => write_first(job, draft, call),
+        Err(refusal) => NextStep::refuse(draft, refusal),
+    }
+}
+
+impl RequestJob {
+    /// Reads the request in the body. Returns its API format if only its tokens are to be counted.
+    fn read(&mut self, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<Option<Shape>, Refusal> {
+        let counts = match self.request.found.endpoint {
+            Some(Endpoint::Inference(ModelEndpoint { operation: Operation::CountTokens, shape })) => Some(shape),
+            _ => None,
+        };
+        self.request.still_welcome(call.cx)?;
+        if !call.cx.clock_is_right() {
+            return Err(Refusal::clock());
+        }
+        // A count needs only the prompt; but a named model must exist, and the key must be allowed to use it.
+        if counts.is_none() || draft.scan.fields().model.is_some() {
+            self.choose_model(draft, call)?;
+        }
+        if counts.is_some() {
+            return Ok(counts);
+        }
+        self.request.attribute(draft, call);
+        draft.kept_with = self.request.kept_with(draft, call);
+        draft.cache_key = self.request.cache_key(draft, call);
+        self.attempt.first_target(&self.request, draft, call.cx)?;
+        Ok(None)
+    }
+}
+
+impl Request {
+    /// Reads more of the body, perhaps the last of it.
+    pub(crate) fn scan(
+        &mut self,
+        draft: &mut OutgoingRequest,
+        complete: bool,
+        call: &mut DriverCall,
+    ) -> Result<(), Refusal> {
+        let length = call.message.body.len() as u64;
+        let scanned = match (&draft.invalid, complete) {
+            (Some(_), _) => Ok(()),
+            (None, true) => draft.scan.finish(call.message.body),
+            (None, false) => draft.scan.feed(call.message.body),
+        };
+        if complete {
+            call.cx.upstreams.requests.keep_work(&mut draft.scan);
+        }
+        // Reported when the body is complete: the response must not depend on how its bytes arrived.
+        if let Err(Invalid(why)) = scanned {
+            draft.invalid = Some(why);
+        }
+        let body_timeout = self.setup.config.server.body_timeout;
+        if !complete && is_too_slow(length, call.cx.now.mono.micros_since(self.received), body_timeout) {
+            return Err(Refusal::body_too_slow("body_timeout", body_timeout));
+        }
+        if let Some(key) = self.found.key {
+            promise_body(draft, key, length, call.cx)?;
+        }
+        if !complete {
+            promise_named(self, draft, call.message.body, call.cx)?;
+        }
+        let storage = call.message.storage + draft.storage();
+        call.cx.memory.budget.came(&mut draft.promise, storage, &mut call.cx.memory.pool);
+        let is_form = draft.scan.form().is_some();
+        if let Some(why) = draft.invalid.take_if(|_| complete || is_form) {
+            return Err(Refusal::invalid_body(why));
+        }
+        if complete {
+            self.read = call.cx.now.mono;
+        }
+        Ok(())
+    }
+
+    /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
+    /// may have gone to another process.
+    #[inline]
+    pub(crate) fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
+        let Some(key) = self.found.key else { return Ok(()) };
+        if !cx.access.keys.get(key).is_live(cx.now.unix) {
+            return Err(Refusal::bad_key("ended while its request arrived"));
+        }
+        if cx.lifecycle.has_handed_over() {
+            return Err(Refusal::upgrading());
+        }
+        Ok(())
+    }
+}
+
+/// True if `bytes` of a body are too few after this time to wait for the rest of it.
+#[inline]
+pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> bool {
+    micros > body_timeout.as_micros() as u64 && length < (micros / 1_000_000).saturating_mul(BODY_RATE_MIN)
+}
+
+/// Reserves memory for a body of `length` bytes and for the tables of its scan, which grow with its members.
+fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
+    cx.memory.budget.body(&mut draft.promise, key, length, &mut cx.memory.pool)?;
+    match draft.scan.storage() {
+        0 => Ok(()),
+        tables => {
+            // The budget has just reserved it.
+            let wanted = usize::try_from(length).unwrap_or(0) + tables + REQUEST_BYTES;
+            let more = wanted.saturating_sub(draft.promise.total());
+            cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool)?;
+            draft.charge(&mut cx.memory.pool);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Waits for a helper thread that writes a long body for the chosen target.
+
+use super::build::{Wanted, write_first};
+use super::reading::reread;
+use crate::dialect::{Invalid, OwnedTarget, RequestTarget};
+use crate::gateway::cx::Cx;
+use crate::gateway::exchange::event::{DriverCall, Effect, Flow, Translate};
+use crate::gateway::exchange::fault::{Fault, FaultKind};
+use crate::gateway::exchange::job::RequestJob;
+use crate::gateway::exchange::own_events::EventWriter;
+use crate::gateway::exchange::state::NextStep;
+use crate::gateway::exchange::state::{Outgoing, State, Translating};
+use crate::policy::refusal::Refusal;
+use crate::wire::Shape;
+
+impl Translating {
+    /// Has a large request translated by a helper thread.
+    pub(crate) fn begin(
+        job: &mut RequestJob,
+        mut draft: Outgoing,
+        failed: Option<Box<(Fault, u32)>>,
+        cx: &mut Cx,
+    ) -> NextStep {
+        let (Some(limits), Some(Wanted { endpoint, to, .. })) =
+            (job.target().map(|target| &target.limits), job.attempt.wanted(&job.request))
+        else {
+            return NextStep::refuse(draft, Refusal::internal());
+        };
+        let by = cx.now.mono.after(limits.request_timeout);
+        let target = Some(Box::new(OwnedTarget::from(RequestTarget { cache_key: draft.cache_key, ..to })));
+        job.attempt.not_sent();
+        if job.admitted.is_some() {
+            // No other request may get the slot meanwhile.
+            job.attempt.take_place(&job.request, &draft, cx);
+        }
+        let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
+        let effect = Effect::Translate(Box::new(Translate { draft, from: endpoint.shape, target, serial }));
+        NextStep::Enter(State::Translating(Translating { serial, promise, failed, by }), effect)
+    }
+
+    /// Has the complete body of a chat request read again, as a responses request.
+    #[cold]
+    pub(crate) fn reread(job: &mut RequestJob, mut draft: Outgoing, cx: &mut Cx) -> NextStep {
+        job.request.found.has_input = true;
+        let by = cx.now.mono.after(job.request.setup.config.server.body_timeout);
+        let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
+        let effect = Effect::Translate(Box::new(Translate { draft, from: Shape::Responses, target: None, serial }));
+        NextStep::Enter(State::Translating(Translating { serial, promise, failed: None, by }), effect)
+    }
+
+    /// The helper thread or the request takes too long, or a heartbeat is due.
+    pub(crate) fn due(self, job: &mut RequestJob, flow: Flow, call: &mut DriverCall) -> NextStep {
+        let now = call.cx.now.mono;
+        let late = (self.by <= now).then(|| Fault::from(FaultKind::RequestTimeout));
+        match job.overdue(flow.unread, now).or(late) {
+            Some(fault) => NextStep::End(State::Translating(self), Box::new(fault)),
+            None => NextStep::Enter(State::Translating(self), job.heartbeat(flow.drained, EventWriter::Alone, call)),
+        }
+    }
+
+    /// A helper thread has translated the request, or read it again.
+    pub(crate) fn translated(
+        self,
+        job: &mut RequestJob,
+        mut draft: Outgoing,
+        built: Result<(), Invalid>,
+        call: &mut DriverCall,
+    ) -> NextStep {
+        draft.promise = self.promise;
+        if job.request.asked.is_none() {
+            return reread(job, draft, built, call);
+        }
+        if let Some(wanted) = job.attempt.wanted(&job.request) {
+            job.notes.note_dropped(&job.request, &draft, &wanted, &call.message);
+        }
+        let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
+        match (built.and_then(|()| job.request.keep(&mut draft, call)), self.failed) {
+            (Ok(()), _) if job.admitted.is_some() => NextStep::Attempt(draft),
+            (Ok(()), _) => match job.request.still_welcome(call.cx) {
+                Ok(()) => NextStep::Reserve { draft, others_counted: false },
+                Err(refusal) => NextStep::refuse(draft, refusal),
+            },
+            (Err(_), Some(failed)) => {
+                job.no_verdict(call.cx);
+                let (fault, target) = *failed;
+                job.attempt.target = target;
+                NextStep::Another(draft, Box::new(fault))
+            }
+            (Err(refusal), None) => match job.attempt.next_to_write(&job.request, &draft, call.cx) {
+                true => write_first(job, draft, call),
+                false => NextStep::refuse(draft, refusal),
+            },
+        }
+    }
+}
