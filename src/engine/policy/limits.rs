@@ -32,10 +32,11 @@ section! {
         /// Targets that are tried for one request, including the first. A model with one target has one attempt, unless
         /// a second credential, a `queue` or a renewed credential allows another.
         pub attempts: u32 = 2, Whole(1..=10), Live;
-        /// Consecutive failures after which a target cools down. A single client must not stop a target for others. So
-        /// if the gateway has valid keys of two owners (an owner is a group, or a key without a group), the failures
-        /// must come from two owners. Otherwise, if the gateway has two valid keys, they must come from two keys. 0
-        /// turns this off.
+        /// Consecutive failures after which a target cools down; one is enough if no connection is made within
+        /// `connect_timeout`. A single client must not stop a target for others. So failures that a request can cause
+        /// must come from two owners, if the gateway has valid keys of two owners (an owner is a group, or a key
+        /// without a group). Otherwise, if the gateway has two valid keys, they must come from two keys. 0 turns this
+        /// off.
         pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
         /// Time for which a target cools down.
         pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;

@@ -95,6 +95,7 @@ words! {
         Buffers = "buffers",
         Connections = "connections",
         Slots = "slots",
+        CoolingDown = "cooling down",
         Queue = "queue",
         Ledger = "ledger",
         Clock = "clock",
@@ -344,6 +345,12 @@ impl Refusal {
     pub fn no_slot() -> Refusal {
         let text = "every target of the model is at its concurrency limit";
         Refusal::unavailable(text, RETRY_SOON).because(About::Slots, "")
+    }
+
+    /// 503: the only target of the model cools down, as its provider has asked. `again`: seconds until the end.
+    pub fn cooling_down(again: u64) -> Refusal {
+        let text = "the model's provider accepts no more requests at the moment";
+        Refusal::unavailable(text, again).because(About::CoolingDown, "the provider asked to wait")
     }
 
     /// 429: this key holds its share of the slots of the model's targets with forms that are still arriving.

@@ -197,7 +197,7 @@ fn every_answer_matches_the_document_and_every_entry_occurs() {
     see(chat_path, "post", 404, ask(&gate, &chat(&key, "unknown", false, "hello")));
     see(chat_path, "post", 413, ask_chat(&key, false, &large));
     see(chat_path, "post", 429, ask_chat(&spent, false, "one more"));
-    see(chat_path, "post", 500, ask_chat(&key, false, "hello #sim status=503 retry_after=7"));
+    see(chat_path, "post", 500, ask_chat(&key, false, "hello #sim status=502 retry_after=7"));
     see(chat_path, "post", 500, ask_chat(&key, false, "hello #sim status=401"));
     see(messages_path, "post", 200, ask(&gate, &messages(&key, messages_path, hello)));
     see(messages_path, "post", 200, ask(&gate, &messages(&key, messages_path, &streamed)));

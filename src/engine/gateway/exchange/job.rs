@@ -235,12 +235,22 @@ impl Attempt {
         true
     }
 
-    /// True if a target has a free slot, but none for a further form of the request's key.
+    /// The failure of a request that may be sent to no target now.
     #[cold]
-    pub(super) fn is_share_used(&self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        let choice = self.choice(request, draft, 0, cx.now.mono);
+    pub(super) fn without_target(&self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) -> Fault {
+        let (owner, now) = (request.owner(cx), cx.now.mono);
+        let (targets, breakers) = (request.targets(), &mut cx.upstreams.breakers);
+        let choice = self.choice(request, draft, owner, now);
         let of_others = Choice { tried: 0, uploader: None, ..choice };
-        choice.uploader.is_some() && cx.upstreams.breakers.choose(request.targets(), &of_others).is_some()
+        if choice.uploader.is_some() && breakers.choose(targets, &of_others).is_some() {
+            return FaultKind::KeySlots.into();
+        }
+        if !targets.iter().any(|target| breakers.waits_for_trial(target, now)) {
+            return FaultKind::NoSlot.into();
+        }
+        let again = breakers.there_again(targets, 0, &choice.needs, owner, now);
+        let seconds = again.map_or(1, |again| again.micros_since(now).div_ceil(1_000_000).max(1));
+        Fault { retry_after: Some(seconds), ..FaultKind::CoolingDown.into() }
     }
 
     /// Rule that chooses a target for the request among those that were not tried.
@@ -298,14 +308,14 @@ impl Attempt {
             self.tried &= !small;
             return match small > 0 && self.choose(request, draft, cx) {
                 true => Ok(()),
-                false if self.is_share_used(request, draft, cx) => Err(Refusal::key_slots()),
-                false => Err(Refusal::no_slot()),
+                false => Err(self.without_target(request, draft, cx).refusal(&request.setup.config.upstream)),
             };
         };
         let choice = Choice { tried: small, ..self.choice(request, draft, request.owner(cx), cx.now.mono) };
         match request.seek(&queue, &choice, Stage::New, cx) {
             Seek::Found(target) => self.aim(target),
-            _ => return request.full(&queue, cx).map_or(Ok(()), |(why, again)| Err(why.refusal(again))),
+            Seek::None => return Err(self.without_target(request, draft, cx).refusal(&request.setup.config.upstream)),
+            Seek::Wait => return request.full(&queue, cx).map_or(Ok(()), |(why, again)| Err(why.refusal(again))),
         }
         Ok(())
     }

@@ -186,12 +186,20 @@ impl Rest {
         self.until.filter(|until| *until > now)
     }
 
+    /// True if the provider has given its length.
+    pub(crate) fn is_stated(&self) -> bool {
+        self.until.is_some() && self.again == 0
+    }
+
     /// Begins a cool-down because the provider has no capacity for a request. It lasts as long as the provider asks,
     /// otherwise 5 s and longer each time, up to `most`. `trial`: the request was sent despite the cool-down, or
     /// because of it.
     pub(crate) fn begin(&mut self, said: &RateLimitHeaders, most: Duration, trial: bool, now: Mono) {
         match said.rest() {
-            Some(wait) => self.extend(wait, now),
+            Some(wait) => {
+                self.again = 0;
+                self.extend(wait, now);
+            }
             None => self.double(REST_UNSAID, most, trial, now),
         }
     }

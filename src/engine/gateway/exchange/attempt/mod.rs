@@ -28,7 +28,8 @@ impl Attempting {
     /// full by now is skipped if another one is free.
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let targets = job.request.targets();
-        let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0);
+        let pauses = call.cx.upstreams.breakers.has_stated_cool_down(call.cx.now.mono);
+        let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0 || pauses);
         let has_changed = target.is_some_and(|target| {
             let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);
             !call.cx.upstreams.breakers.is_free(target, &choice)
@@ -38,9 +39,8 @@ impl Attempting {
             let full = std::mem::replace(&mut job.attempt, fresh);
             if !job.attempt.choose(&job.request, &draft, call.cx) {
                 job.attempt = full;
-                let is_share_used = job.attempt.is_share_used(&job.request, &draft, call.cx);
-                let why = if is_share_used { FaultKind::KeySlots } else { FaultKind::NoSlot };
-                return NextStep::GiveUp(draft, Box::new(Fault::from(why)));
+                let fault = job.attempt.without_target(&job.request, &draft, call.cx);
+                return NextStep::GiveUp(draft, Box::new(fault));
             }
             if job.attempt.target != full.target {
                 let unfit = Fault::from(FaultKind::Internal);

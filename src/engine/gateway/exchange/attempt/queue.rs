@@ -67,7 +67,11 @@ impl Queued {
                 job.attempt.aim(target);
                 sent_to(job, draft, call.cx.now.mono.after(queue.wait), call)
             }
-            _ => match job.request.full(&queue, call.cx) {
+            Seek::None => {
+                let fault = job.attempt.without_target(&job.request, &draft, call.cx);
+                NextStep::GiveUp(draft, Box::new(fault))
+            }
+            Seek::Wait => match job.request.full(&queue, call.cx) {
                 Some((why, again)) => {
                     let fault = Fault { retry_after: Some(again), ..FaultKind::Queue(why).into() };
                     NextStep::GiveUp(draft, Box::new(fault))

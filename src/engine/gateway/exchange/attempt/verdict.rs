@@ -128,8 +128,13 @@ impl RequestJob {
             cx.upstreams.breakers.troubled(target, self.request.whose(cx), fault.cause(), cx.now.unix);
         }
         if fault.is_targets_own() {
-            let failure =
-                FailedAttempt { caller: self.request.whose(cx), live: cx.access.keys.live(cx.now.unix), trial };
+            let (caller, live) = (self.request.whose(cx), cx.access.keys.live(cx.now.unix));
+            let unsent = match fault.kind {
+                // Each further request would wait as long.
+                FaultKind::ConnectTimeout => u32::MAX,
+                _ => fault.cause().is_of_connection().into(),
+            };
+            let failure = FailedAttempt { caller, live, unsent, trial };
             if cx.upstreams.breakers.failed(target, failure, &target.limits, now) {
                 cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
             }

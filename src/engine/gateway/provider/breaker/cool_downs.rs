@@ -8,6 +8,9 @@ use crate::policy::catalog::Target;
 use crate::policy::counters::Callers;
 use std::time::Duration;
 
+/// A target without an alternative is tried so often during a cool-down that its provider has asked for.
+pub(super) const TRIAL_EVERY: Duration = Duration::from_secs(1);
+
 impl Breakers {
     /// True while a credential cools down for one owner.
     pub(crate) fn cools_for_one(&self, now: Mono) -> bool {
@@ -50,7 +53,28 @@ impl Breakers {
         }
         let before = rest.ends(now).is_some();
         rest.begin(said, most, rested, now);
-        rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
+        let until = rest.ends(now);
+        let stated = until.filter(|_| rest.is_stated());
+        self.entry(target).next_trial = now.after(TRIAL_EVERY);
+        self.stated_until = self.stated_until.max(stated.unwrap_or_default());
+        until.filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
+    }
+
+    /// True if some target has a cool-down that its provider has asked for.
+    pub(crate) fn has_stated_cool_down(&self, now: Mono) -> bool {
+        self.stated_until > now
+    }
+
+    /// True for a target whose provider has asked for a cool-down, and that was tried less than a second ago.
+    #[inline]
+    pub(crate) fn waits_for_trial(&mut self, target: &Target, now: Mono) -> bool {
+        self.stated_until > now && self.was_just_tried(target, now)
+    }
+
+    #[cold]
+    fn was_just_tried(&mut self, target: &Target, now: Mono) -> bool {
+        let entry = self.entry(target);
+        entry.rest.is_stated() && entry.rest.ends(now).is_some() && entry.next_trial > now
     }
 
     /// Begins a cool-down for all models because the provider refuses the credential. Returns its length if it is new.

@@ -1,5 +1,6 @@
 //! Attempts in flight: counts each from its beginning to its one end, at its target and in its provider's rate limits.
 
+use super::cool_downs::TRIAL_EVERY;
 use super::{Among, Begun, Breakers, Choice, members};
 use crate::base::time::Mono;
 use crate::gateway::provider::rate_limits::{Needs, RateLimitHeaders};
@@ -31,6 +32,9 @@ impl Breakers {
         let cooling = self.cools_until(index, choice.owner, now).is_some();
         let entry = &mut self.entries[index];
         entry.busy += 1;
+        if cooling {
+            entry.next_trial = now.after(TRIAL_EVERY);
+        }
         for ((left, asked), need) in entry.left.iter_mut().zip(&mut entry.asked).zip(choice.needs) {
             left.take(need);
             *asked += need;

@@ -62,6 +62,8 @@ impl Breakers {
         if until > now.mono && rest.ends(now.mono) < Some(until) {
             let ago = now.unix.0.saturating_sub(given.since_ms).saturating_mul(1000);
             *rest = Rest::until(Mono(now.mono.0.saturating_sub(ago)), until, given.again);
+            let stated = rest.is_stated() && given.name.contains('/');
+            self.stated_until = self.stated_until.max(if stated { until } else { Mono::default() });
         }
     }
 

@@ -4,7 +4,8 @@
 //! credentials; the cool-down of a refused credential is stored by its provider and index.
 //! | breaker | event → next |
 //! |---|---|
-//! | closed | `breaker_failures` in a row, of more than one owner of keys if there are several → open |
+//! | closed | `breaker_failures` in a row, of more than one owner of keys if there are several and requests may be the cause → open |
+//! | closed | a connection that is not made within `connect_timeout` → open |
 //! | open | `breaker_cooldown` passed, and an attempt begins → trial |
 //! | trial | part of an answer → closed; failure → open; no result → open, and the next request tries |
 
@@ -32,6 +33,8 @@ struct TargetState {
     /// Cool-down that the provider has requested for this model.
     rest: Rest,
     own_rest: OwnRest,
+    /// Time from which it may be tried again during a cool-down that the provider has asked for.
+    next_trial: Mono,
     left: [Left; ALLOWANCES],
     /// True once the provider has reported a remaining limit.
     reports: bool,
@@ -51,6 +54,8 @@ struct Breaker {
     place: Box<str>,
     /// Failures in a row.
     failures: u32,
+    /// The part of them in which no byte of a request was sent.
+    unsent: u32,
     /// Callers of the failed requests.
     callers: Callers,
     /// End of its cool-down; set until the next success.
@@ -75,6 +80,7 @@ impl TargetState {
             credit: 0,
             rest: Rest::default(),
             own_rest: OwnRest::default(),
+            next_trial: Mono::default(),
             left: [Left::default(); ALLOWANCES],
             reports: false,
             asked: Needs::default(),
@@ -90,6 +96,7 @@ impl Breaker {
         Breaker {
             place: place.into(),
             failures: 0,
+            unsent: 0,
             callers: Callers::default(),
             open_until: None,
             opened: Mono::default(),
@@ -174,6 +181,8 @@ pub(crate) struct FailedAttempt {
     pub(crate) caller: Caller,
     /// Keys that could have called.
     pub(crate) live: LiveKeys,
+    /// What it adds to the failures in which no byte of the request was sent, so that no caller can be the cause.
+    pub(crate) unsent: u32,
     /// True for the attempt that probed a target after its cool-down.
     pub(crate) trial: bool,
 }
@@ -240,17 +249,20 @@ pub(crate) struct Breakers {
     eased: bool,
     /// End of the last cool-down for one owner.
     own_until: Mono,
+    /// End of the last cool-down of a target that its provider has asked for.
+    stated_until: Mono,
 }
 
 impl Breakers {
     /// Chooses the target for the next attempt. The first attempt finds a target if any has a free slot. If all of them
     /// are cooling down, it is the one whose provider's cool-down ends first; if all fail, the one that was available
-    /// last. Nothing is counted, so a request that is refused later uses no turn.
+    /// last. A target whose provider has asked for the cool-down is tried once a second. Nothing is counted, so a
+    /// request that is refused later uses no turn.
     pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         if let [target] = targets {
             let has_slot =
                 choice.tried == 0 && (target.slots == 0 || self.breaker(target).has_slot(target, choice.uploader));
-            return has_slot.then_some(0);
+            return (has_slot && !self.waits_for_trial(target, choice.now)).then_some(0);
         }
         if let Some(kept) = self.kept(targets, choice) {
             return Some(kept);
@@ -352,8 +364,9 @@ impl Breakers {
         for (at, target) in targets.iter().enumerate() {
             let index = self.index(target);
             let from = self.there_from(index, &choice.needs, choice.owner, choice.now);
+            let waits = self.waits_for_trial(target, choice.now);
             let breaker = &self.breakers[self.entries[index].breaker];
-            let may_serve = breaker.is_closed(choice.now) && breaker.has_slot(target, choice.uploader);
+            let may_serve = !waits && breaker.is_closed(choice.now) && breaker.has_slot(target, choice.uploader);
             if may_serve && first.is_none_or(|(earliest, _)| from < earliest) {
                 first = Some((from, at));
             }
@@ -406,6 +419,9 @@ impl Breakers {
     fn last_available(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
+            if self.waits_for_trial(target, choice.now) {
+                continue;
+            }
             let breaker = self.breaker(target);
             if !breaker.has_slot(target, choice.uploader) {
                 continue;
@@ -428,8 +444,9 @@ impl Breakers {
         let rested = self.rest_ended(index, rested, now);
         self.eased = true;
         let breaker = &mut self.breakers[self.entries[index].breaker];
-        breaker.failures = 0;
-        breaker.callers = Callers::default();
+        if breaker.failures > 0 {
+            (breaker.failures, breaker.unsent, breaker.callers) = (0, 0, Callers::default());
+        }
         breaker.trial = false;
         breaker.open_until.take().is_some() || rested
     }
@@ -442,19 +459,20 @@ impl Breakers {
         limits: &UpstreamLimits,
         now: Mono,
     ) -> bool {
-        let FailedAttempt { caller, live, trial } = failure;
+        let FailedAttempt { caller, live, unsent, trial } = failure;
         self.entry(target).counts.failures += 1;
         let breaker = self.breaker(target);
         breaker.trial &= !trial;
         breaker.failures = breaker.failures.saturating_add(1);
+        breaker.unsent = breaker.unsent.saturating_add(unsent);
         breaker.callers.meet(caller);
         let several = match live {
             LiveKeys::One => true,
             LiveKeys::OneOwner => breaker.callers.several_keys,
             LiveKeys::SeveralOwners => breaker.callers.several_owners,
         };
-        let enough = limits.breaker_failures > 0 && breaker.failures >= limits.breaker_failures;
-        let opens = trial || (enough && several);
+        let are_enough = |failures: u32| limits.breaker_failures > 0 && failures >= limits.breaker_failures;
+        let opens = trial || are_enough(breaker.unsent) || (several && are_enough(breaker.failures));
         let rested = breaker.open_until.is_some_and(|until| until > now);
         if opens {
             breaker.open_until = Some(now.after(limits.breaker_cooldown));

@@ -27,7 +27,7 @@ fn limits() -> UpstreamLimits {
 fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], live: LiveKeys, now: Mono) {
     for key in keys {
         let caller = Caller::new((*key).into(), (*key).into());
-        let failure = FailedAttempt { caller, live, trial: false };
+        let failure = FailedAttempt { caller, live, unsent: 0, trial: false };
         breakers.failed(target, failure, &target.limits, now);
     }
 }
@@ -64,7 +64,7 @@ fn a_target_cools_down_after_failures_of_several_keys_and_one_request_probes_it(
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(100))).unwrap().begun.trial, "one tries");
     assert!(!breakers.begin(&targets, 0, &ask(0, Mono(100))).unwrap().begun.trial, "and no other at the same time");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(1), "the others wait for its verdict");
-    let failure = FailedAttempt { caller: Caller::new(1, 1), live: SeveralOwners, trial: true };
+    let failure = FailedAttempt { caller: Caller::new(1, 1), live: SeveralOwners, unsent: 0, trial: true };
     breakers.failed(first, failure, &targets[0].limits, Mono(101));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(200))), Some(1), "it cools down again");
     assert!(breakers.begin(&targets, 0, &ask(0, Mono(201))).unwrap().begun.trial);
@@ -99,6 +99,59 @@ fn one_key_alone_cannot_trip_it_for_others_but_the_only_key_can() {
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
     fail(&mut breakers, &targets[0], &[1], One, Mono(0));
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(1));
+}
+
+#[test]
+fn failures_without_a_byte_sent_need_no_second_owner() {
+    let (targets, now) = ([target("a", 1, 1), target("b", 2, 1)], Mono(0));
+    let chosen = |failures: &[u32]| {
+        let mut breakers = Breakers::default();
+        for unsent in failures {
+            let failure = FailedAttempt { caller: Caller::new(1, 1), live: SeveralOwners, unsent: *unsent, trial: false };
+            breakers.failed(&targets[0], failure, &targets[0].limits, now);
+        }
+        breakers.choose(&targets, &ask(0, Mono(1)))
+    };
+    assert_eq!(chosen(&[1, 1]), Some(1), "two refused connections");
+    assert_eq!(chosen(&[1, 0, 0, 0]), Some(0), "one of them, and failures that the only caller can cause");
+    assert_eq!(chosen(&[u32::MAX]), Some(1), "one connection that timed out");
+    let none = UpstreamLimits { breaker_failures: 0, ..limits() };
+    let failure = FailedAttempt { caller: Caller::new(1, 1), live: One, unsent: u32::MAX, trial: false };
+    assert!(!Breakers::default().failed(&targets[0], failure, &none, now), "turned off");
+}
+
+#[test]
+fn only_target_is_tried_once_a_second_while_its_provider_asks_to_wait() {
+    let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
+    let asked = |wait| RateLimitHeaders { wait: Some(Duration::from_secs(wait)), ..NOTHING };
+    breakers.rest(&targets[0], &asked(20), None, false, Mono(0));
+    let tried: Vec<u64> = (0..200)
+        .filter(|at| {
+            let choice = ask(0, Mono(at * SECOND / 10));
+            let chosen = breakers.choose(&targets, &choice);
+            chosen.is_some_and(|chosen| breakers.begin(&targets, chosen, &choice).is_some())
+        })
+        .collect();
+    assert_eq!(tried, (1..20).map(|second| second * 10).collect::<Vec<_>>());
+    let pair = [target("a", 1, 1), target("b", 2, 1)];
+    let first = ask(0, Mono(0));
+    breakers.rest(&pair[1], &asked(30), None, false, Mono(0));
+    breakers.rest(&pair[0], &asked(20), None, false, Mono(0));
+    assert_eq!(breakers.choose(&pair, &first), None, "none of several, either");
+    assert_eq!(breakers.choose(&pair, &ask(0, Mono(SECOND))), Some(0), "the one that is there again first");
+    breakers.begin(&pair, 0, &ask(0, Mono(SECOND)));
+    assert!(breakers.served(&pair[0], true, Mono(SECOND)), "an answer ends the cool-down");
+    assert_eq!(breakers.choose(&pair, &ask(0, Mono(SECOND))), Some(0));
+    breakers.rest(&pair[0], &asked(20), None, false, Mono(SECOND));
+    breakers.rest(&pair[1], &asked(30), None, false, Mono(SECOND));
+    let seek = |breakers: &mut Breakers, at: u64| {
+        breakers.seek(&pair, &ask(0, Mono(at * SECOND)), Stage::New, Mono((at + 9) * SECOND))
+    };
+    assert_eq!(seek(&mut breakers, 1), Seek::None, "waiting in a queue could not help");
+    assert_eq!([seek(&mut breakers, 2), seek(&mut breakers, 12)], [Seek::Found(0), Seek::Wait]);
+    let mut unsaid = Breakers::default();
+    unsaid.rest(&targets[0], &NOTHING, None, false, Mono(0));
+    assert_eq!(unsaid.choose(&targets, &first), Some(0), "a cool-down of unknown length holds nobody back");
 }
 
 #[test]
@@ -182,8 +235,10 @@ fn server_failure_affects_all_credentials_and_lack_of_capacity_one() {
     assert_eq!(breakers.choose(&targets, &ask(0b10, now)), Some(2));
     breakers.rest(&targets[1], &retry_after(30), None, false, now);
     breakers.rest(&targets[2], &retry_after(10), None, false, now);
-    assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(2), "all rest: the one that is there again first");
-    assert_eq!(breakers.choose(&targets, &ask(0b100, now)), None, "but no second one");
+    assert_eq!(breakers.choose(&targets, &ask(0, now)), None, "all were just tried");
+    let soon = Mono(2 * SECOND);
+    assert_eq!(breakers.choose(&targets, &ask(0, soon)), Some(2), "all rest: the one that is there again first");
+    assert_eq!(breakers.choose(&targets, &ask(0b100, soon)), None, "but no second one");
     assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], 0, now), Some(Mono(11 * SECOND)));
     assert_eq!(breakers.there_again(&targets, 3, &[1; ALLOWANCES], 0, now), Some(Mono(11 * SECOND)), "they all rest");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(21 * SECOND))), Some(0));
@@ -271,7 +326,7 @@ fn keys_of_one_owner_cannot_open_a_breaker_for_others() {
     let chosen = |callers: [(u64, u64); 2], live: LiveKeys| {
         let mut breakers = Breakers::default();
         for (key, owner) in callers.into_iter().cycle().take(8) {
-            let failure = FailedAttempt { caller: Caller::new(key, owner), live, trial: false };
+            let failure = FailedAttempt { caller: Caller::new(key, owner), live, unsent: 0, trial: false };
             breakers.failed(&targets[0], failure, &targets[0].limits, now);
         }
         breakers.choose(&targets, &ask(0, Mono(1)))
@@ -435,16 +490,17 @@ fn requests_in_flight_never_exceed_slots_of_a_target() {
     assert_eq!(breakers.choose(&targets[..1], &ask(0, Mono(0))), None, "the only one, too");
     breakers.rest(&targets[0], &spent(9), None, false, Mono(0));
     breakers.rest(&targets[1], &spent(8), None, false, Mono(0));
+    let later = ask(0, Mono(SECOND));
     assert_eq!(
-        breakers.choose(&targets[..2], &ask(0, Mono(0))),
+        breakers.choose(&targets[..2], &later),
         None,
         "a target that cools down is used only if it has a free slot"
     );
     breakers.left(&targets[0]);
-    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), Some(1));
-    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(0));
-    breakers.begin(&targets, 1, &ask(0, Mono(0)));
-    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None, "nor one that fails");
+    assert_eq!(breakers.choose(&targets[..2], &later), Some(1));
+    fail(&mut breakers, &targets[0], &[1, 2], SeveralOwners, Mono(SECOND));
+    breakers.begin(&targets, 1, &later);
+    assert_eq!(breakers.choose(&targets[..2], &later), None, "nor one that fails");
 }
 
 #[test]
@@ -476,7 +532,7 @@ fn requests_wait_for_slots_and_short_cool_downs_but_not_failures() {
     breakers.left(&targets[1]);
     breakers.rest(&targets[1], &spent(2), None, false, Mono(0));
     assert!(stages.iter().all(|stage| seek(&mut breakers, 0, *stage, 0, second) == Seek::Wait));
-    assert_eq!(seek(&mut breakers, 0, Stage::New, 0, second - 1), Seek::Found(0), "it is asked all the same");
+    assert_eq!(seek(&mut breakers, 0, Stage::New, 0, second - 1), Seek::None, "both were just tried");
     assert_eq!(seek(&mut breakers, 0, Stage::Failed, 0, second - 1), Seek::None);
     assert_eq!(seek(&mut breakers, 0, Stage::Waits, 0, second - 1), Seek::Wait, "until its time is over");
     assert_eq!(seek(&mut breakers, 0, Stage::Waits, second, second), Seek::Found(0));

@@ -20,8 +20,8 @@ pub(crate) enum Seek {
 /// Progress of a request that can wait.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// The request has been sent nowhere. If all targets are cooling down for longer than it may wait, it is sent
-    /// anyway, to the one whose cool-down ends first.
+    /// The request has been sent nowhere. If all targets are cooling down for longer than it may wait, it does not
+    /// wait: it is sent to the one whose cool-down ends first, unless that was just tried.
     New,
     /// An attempt has failed.
     Failed,
@@ -75,6 +75,7 @@ impl Breakers {
             _ if near => Seek::Wait,
             Stage::New => match self.choose(targets, choice) {
                 Some(found) => Seek::Found(found),
+                None if targets.iter().any(|target| self.waits_for_trial(target, choice.now)) => Seek::None,
                 None => Seek::Wait,
             },
             Stage::Failed => Seek::None,
