@@ -1,7 +1,7 @@
 //! Reads a provider's list of models for the catalog. Blocks: called on separate threads by `serve`, and by `models`
 //! and `check`. Never called on the event loop.
 
-use super::provider_client::{Asker, encoded, list_path, read};
+use super::http::provider_client::{Asker, encoded, list_path, read};
 use crate::base::limits::{LIST_PAGES_MAX, TOLD_BYTES_MAX};
 use crate::gateway::orders::{List, NoList};
 use crate::io::tls::Security;

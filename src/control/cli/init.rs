@@ -1,7 +1,7 @@
 //! `tollgate init`: writes a first configuration, from the usual environment variables of providers and from local
 //! servers on their usual ports. If neither is found, it writes an example to fill in. Never overwrites a file.
 
-use super::blocking_http::{ServerAddress, ask};
+use super::http::blocking_http::{ServerAddress, ask};
 use super::load;
 use super::output::{Failure, clean, models, print, remark, warn};
 use crate::io::files::FileDraft;

@@ -1,9 +1,11 @@
-//! Finds and reads the configuration. Called by every command that needs one, and by `serve` again for a reload.
+//! Finds and reads the configuration, and the certificates that it names. Called by every command that needs one, and
+//! by `serve` again for a reload.
 
 use super::args::ConfigArg;
 use super::output::Failure;
+use crate::io::reactor::{Authority, Security};
 use crate::io::{files, secrets};
-use crate::policy::config::{Config, ConfigError, Source, StoreUrl};
+use crate::policy::config::{AuthoritySpec, Config, ConfigError, Source, StoreUrl};
 use crate::policy::settings::secret::Secret;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,20 @@ pub enum Secrets {
 /// False if the variable, file or program of a secret had none, so that [`Secrets::Optional`] skipped it.
 pub fn is_known(secret: &Secret) -> bool {
     secret.expose() != PLACEHOLDER
+}
+
+/// Reads every certificate in `config`; an error names the setting with the file. `before`: the current certificates of
+/// a running process.
+pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Security, String> {
+    let authority = |spec: &AuthoritySpec| Authority {
+        server_name: spec.server_name.clone(),
+        ca_file: spec.ca_file.clone(),
+        retired: spec.retired,
+    };
+    let authorities: Vec<Authority> = config.authorities.iter().map(authority).collect();
+    let own = config.server.tls.as_ref().map(|files| (files.cert.as_path(), files.key.as_path()));
+    let loaded = Security::load(&authorities, own, before).map_err(|error| error.to_string());
+    loaded.map_err(|why| config.pem_error(&why).map_or(why, |error| error.to_string()))
 }
 
 /// File to use: the argument, otherwise the variable, otherwise the first default path that exists.

@@ -3,20 +3,15 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 misused.
 
-mod admin_client;
 mod admin_jobs;
-pub mod alert_body;
 pub mod alerts;
 pub mod args;
-pub mod blocking_http;
 mod build;
 pub mod check;
-mod cold_prefixes;
 pub mod completions;
-pub mod connect;
 pub mod demo;
-pub mod demo_config;
 mod discover;
+pub mod http;
 pub mod init;
 pub mod keys;
 pub mod ledger;
@@ -25,7 +20,6 @@ pub mod models;
 pub mod output;
 pub mod prices;
 pub mod provider;
-mod provider_client;
 pub mod ready;
 pub mod requests;
 pub mod serve;

@@ -4,7 +4,6 @@ use super::args::{ConfigArg, ModelsArgs};
 use super::discover;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, print, print_json, warn};
-use super::serve::setup;
 use crate::policy::catalog::{Catalog, context_text};
 use crate::policy::config::Config;
 use crate::policy::prices::{ModelPrices, PriceTier, Prices, price_text};
@@ -93,7 +92,7 @@ fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
         unknown("providers", "their credentials are not available here");
         return Ok(config);
     };
-    let security = setup::security(&config, None).map_err(Failure::failed)?;
+    let security = load::security(&config, None).map_err(Failure::failed)?;
     for index in 0..config.providers.len() {
         let provider = &config.providers[index];
         if provider.discover.is_some() {
@@ -166,7 +165,7 @@ fn table(catalog: &Catalog) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::demo_config::tests::parsed;
+    use crate::cli::demo::config::tests::parsed;
 
     #[test]
     fn the_table_shows_name_id_abbreviated_context_and_prices() {

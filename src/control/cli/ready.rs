@@ -1,9 +1,9 @@
 //! `tollgate ready`: reports by its exit code whether a running gateway admits requests; for health checks of
 //! containers, which have no curl.
 
-use super::admin_client::{AdminArg, Listener};
 use super::args::ConfigArg;
-use super::blocking_http::NoAnswer;
+use super::http::admin_client::{AdminArg, Listener};
+use super::http::blocking_http::NoAnswer;
 use super::output::{Failure, print, print_json};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `tollgate status`: the state of a running gateway in one word, and its targets with their states.
 
-use super::admin_client::{AskArg, Listener};
 use super::args::ConfigArg;
+use super::http::admin_client::{AskArg, Listener};
 use super::output::{Align, Failure, Table, clean, fitted, grouped, money, percent, print, print_json, remark};
 use super::requests::read;
 use crate::base::text::plural;

@@ -1,4 +1,4 @@
-//! Contiguous byte buffers that borrow their storage from one pool with a global budget.
+//! Contiguous byte buffers that borrow their storage from one pool with a global capacity.
 
 /// Lends storage to every [`Buf`] and counts what is lent, so that the whole process has one bound on buffered bytes.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Pool {
     away: usize,
     /// Bytes that are promised, but not lent yet.
     promised: usize,
-    budget: usize,
+    capacity: usize,
 }
 
 /// The storage of one buffer: its bytes begin at `front`.
@@ -39,9 +39,9 @@ const HEAVY: usize = 4 << 20;
 const FREE_MAX: usize = 256;
 
 impl Pool {
-    /// Returns a pool with a budget of `budget` bytes.
-    pub fn new(budget: usize) -> Pool {
-        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, away: 0, promised: 0, budget }
+    /// Returns a pool of `capacity` bytes.
+    pub fn new(capacity: usize) -> Pool {
+        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, away: 0, promised: 0, capacity }
     }
 
     /// Bytes currently lent.
@@ -49,24 +49,24 @@ impl Pool {
         self.lent
     }
 
-    /// The budget in bytes.
-    pub fn budget(&self) -> usize {
-        self.budget
+    /// Its capacity in bytes.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
-    /// Changes the budget. Storage already lent stays lent.
-    pub fn set_budget(&mut self, budget: usize) {
-        self.budget = budget;
+    /// Changes the capacity. Storage already lent stays lent.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
     }
 
-    /// True if `more` bytes fit the budget, in addition to those lent and promised.
+    /// True if `more` bytes fit the capacity, in addition to those lent and promised.
     pub fn has_room(&self, more: usize) -> bool {
         self.room() >= more
     }
 
     /// Bytes that are neither lent nor promised.
     pub fn room(&self) -> usize {
-        self.budget.saturating_sub(self.lent).saturating_sub(self.promised)
+        self.capacity.saturating_sub(self.lent).saturating_sub(self.promised)
     }
 
     /// Keeps `bytes` free for a later borrower, until [`Pool::redeem`].

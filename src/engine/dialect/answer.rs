@@ -5,7 +5,7 @@
 
 use super::capabilities::Param;
 use super::errors::{ErrorText, read_error};
-use super::naming::TranslationState;
+use super::neutral::naming::TranslationState;
 use super::tokens::PromptTokens;
 use super::usage::{ObservedUsage, Reported};
 use crate::wire::json::write_inside;

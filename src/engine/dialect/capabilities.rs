@@ -2,7 +2,7 @@
 //!
 //! A plain value; the gateway fills it from the catalog. Nothing here is read from a request.
 
-use super::carrier::TargetMark;
+use super::neutral::carrier::TargetMark;
 use std::sync::Arc;
 
 /// Way to require JSON of a given schema from a model.

@@ -5,23 +5,17 @@
 //! them. `requests`, `convert` and `replies` translate requests, streams and complete answers; `rewrite` and `tap` pass
 //! them on within one format.
 
-mod account;
 mod answer;
 pub mod capabilities;
-pub mod carrier;
 mod chat;
 mod convert;
-mod cost;
 pub mod errors;
 mod events;
-pub mod form;
 mod format;
 mod keys;
 mod messages;
-mod naming;
-mod neutral;
-mod overflow;
-mod passthrough;
+pub mod neutral;
+pub mod passthrough;
 mod reasons;
 pub mod replies;
 pub mod request;
@@ -35,15 +29,14 @@ mod template;
 pub mod tokens;
 pub mod usage;
 
-pub use account::{has_account_code, is_of_account, is_too_large};
 pub use answer::{Broken, Rejected, ResponseIdentity, StreamFault};
 pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
 pub use chat::signature::is_required as requires_signatures;
-pub use cost::write_cost;
+pub use errors::account::{has_account_code, is_of_account, is_too_large};
+pub use errors::overflow::{Overflow, is_rate};
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
-pub use form::{FormWriter, RequestForm};
-pub use naming::TranslationState;
-pub use overflow::{Overflow, is_rate};
+pub use neutral::naming::TranslationState;
+pub use passthrough::form::{FormWriter, RequestForm};
 pub use reasons::add_reasons;
 pub use replies::{AnswerTemplates, reply};
 pub use request::{Fields, Invalid, RequestScan, ScanWork};
@@ -51,6 +44,7 @@ pub use requests::{BOUND_MIN, CacheKey, OwnedTarget, RequestTarget, most_text, r
 pub use rewrite::{Beside, RewritePiece, Surcharge, beside, dropped, rewrite, surcharge};
 pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};
+pub use tap::cost::write_cost;
 pub use tap::{rejected, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};

@@ -13,7 +13,7 @@ use super::client::peer::Peers;
 use super::client::response::DateCache;
 use super::lifecycle::Lifecycle;
 use super::lifecycle::start::Start;
-use super::memory::shares::{Budget, Gate};
+use super::memory::shares::{Gate, MemoryShares};
 use super::memory::streams::Streams;
 use super::memory::{AnswerQueue, Memory};
 use super::orders::desk::Desk;
@@ -204,7 +204,7 @@ impl Cx {
             now,
             memory: Memory {
                 pool: Pool::new(config.server.max_buffered),
-                budget: Budget::new(config.server.max_buffered),
+                shares: MemoryShares::new(config.server.max_buffered),
                 gate: Gate::Open,
                 turns: AnswerQueue::default(),
                 trim: Mono::NEVER,
@@ -273,8 +273,8 @@ impl Cx {
         let before = self.setup.clone();
         self.accounts.meter.set_thresholds(config.alerts.thresholds());
         self.forget_grants();
-        self.memory.pool.set_budget(config.server.max_buffered);
-        self.memory.budget.set_budget(config.server.max_buffered);
+        self.memory.pool.set_capacity(config.server.max_buffered);
+        self.memory.shares.set_capacity(config.server.max_buffered);
         self.access.plans.load(&self.access.keys, &config, &self.accounts.meter);
         for renewed in renewed_credentials(&self.setup.config, &config) {
             self.upstreams.breakers.credential_renewed(&renewed);

@@ -533,7 +533,7 @@ impl Core for Gateway {
         let promised = driver.exchanges.iter().flat_map(|(_, exchange)| exchange.state.promises());
         let unread = driver.clients.table.iter().map(|(_, client)| &client.unread);
         let kept: Vec<_> = driver.exchanges.iter().filter_map(|(_, one)| one.state.charge(&one.job)).collect();
-        driver.cx.memory.budget.recount(promised.chain(unread).chain(&kept), &mut driver.cx.memory.pool);
+        driver.cx.memory.shares.recount(promised.chain(unread).chain(&kept), &mut driver.cx.memory.pool);
         // Connections that were not read for want of memory are looked at again.
         driver.look_at_room();
     }

@@ -13,7 +13,7 @@ use std::fmt;
 
 mod table;
 
-pub use table::{Key, KeyIx, KeyKind, KeyNews, Keys, KindIx, LiveKeys, RefusedKey};
+pub use table::{KEY_BYTES, Key, KeyIx, KeyKind, KeyNews, Keys, KindIx, LiveKeys, RefusedKey};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Text after the service's prefix in every key.

@@ -20,8 +20,6 @@ const CONNECTION_BYTES: u64 = 24 << 10;
 const IDLE_BYTES: u64 = 1 << 10;
 /// Bytes that TLS adds to a connection: keys, a record received in part, and a record not yet sent.
 const SESSION_BYTES: u64 = 40 << 10;
-/// Bytes of one key: its place in the table, and its counters once it is used.
-pub const KEY_BYTES: u64 = 448;
 /// Bytes of lists and other responses of the admin API, for each item that a page may have. [`QueueBounds`] divides
 /// them: three eighths for the page in work, and a half for responses that wait to be read.
 const ITEM_BYTES: u64 = 8 << 10;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Ending, Shut, Signal};
 use tollgate::base::time::Unix;
-use tollgate::cli::alert_body::body;
+use tollgate::cli::alerts::body::body;
 use tollgate::gateway::orders::{List, Listing, NoList, Notice};
 use tollgate::gateway::{Past, Start};
 use tollgate::policy::alert::AlertNews;

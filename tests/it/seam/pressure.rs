@@ -3,7 +3,7 @@
 
 use super::rig::{BUDGET, Rig, STREAM, event, large_answer, request, stream_end};
 use tollgate::base::seam::Ending;
-use tollgate::policy::memory::KEY_BYTES;
+use tollgate::policy::keys::KEY_BYTES;
 
 /// Number of keys, and of clients with one key each.
 const CROWD: usize = 60;

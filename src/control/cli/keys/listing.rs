@@ -431,7 +431,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::demo_config::tests::parsed;
+    use crate::cli::demo::config::tests::parsed;
     use crate::policy::keys::Scope;
     use crate::policy::plan::LimitOverrides;
 

@@ -107,7 +107,7 @@ mod tests {
     fn keys_are_found_by_id_by_key_and_by_name() {
         let issued = issue("tg_", |out: &mut [u8]| out.iter_mut().zip(0..).for_each(|(b, i)| *b = i));
         let folder = std::env::temp_dir().join(format!("tollgate-names-{}", std::process::id()));
-        let mut high = crate::cli::demo_config::tests::parsed();
+        let mut high = crate::cli::demo::config::tests::parsed();
         high.store.url = StoreUrl::Sqlite(folder.join("ledger.db"));
         assert!(matches!(find(&high, "ann"), Err(Failure::Absent(_))), "there is no ledger");
         let db = Sqlite::open(&folder.join("ledger.db"), Mode::Shared).unwrap();

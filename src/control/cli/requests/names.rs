@@ -1,8 +1,8 @@
 //! Names of keys for the list of requests.
 
-use crate::cli::admin_client::Listener;
-use crate::cli::blocking_http::NoAnswer;
-use crate::cli::provider_client::encoded;
+use crate::cli::http::admin_client::Listener;
+use crate::cli::http::blocking_http::NoAnswer;
+use crate::cli::http::provider_client::encoded;
 use crate::wire::json::{self, Raw};
 use std::borrow::Cow;
 use std::collections::HashMap;

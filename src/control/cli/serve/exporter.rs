@@ -3,8 +3,8 @@
 //! waits long for it.
 
 use crate::base::limits;
-use crate::cli::blocking_http::{HttpResponse, NoAnswer};
-use crate::cli::provider_client::{Asker, request, send};
+use crate::cli::http::blocking_http::{HttpResponse, NoAnswer};
+use crate::cli::http::provider_client::{Asker, request, send};
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};

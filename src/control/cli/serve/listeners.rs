@@ -2,6 +2,7 @@
 
 use crate::io::listen;
 use crate::io::machine::explained;
+use crate::io::reactor::{ReactorSetup, Security};
 use crate::io::upgrade::Inherited;
 use crate::policy::config::{AdminListen, Config, Reach};
 use std::io::ErrorKind;
@@ -91,5 +92,12 @@ impl ServeListeners {
         let door = admin.as_ref().map(AdminDoor::of).transpose()?;
         door.as_ref().map_or(Ok(()), |door| door.check(config))?;
         Ok(ServeListeners { clients, admin, door, channel })
+    }
+
+    /// Inputs of the event loop. The listeners for clients come first, then the one for health and metrics, which uses
+    /// plain HTTP.
+    pub(super) fn with(self, security: Security) -> ReactorSetup {
+        let secured = self.clients.len();
+        ReactorSetup { listeners: self.clients.into_iter().chain(self.admin).collect(), secured, security }
     }
 }

@@ -2,7 +2,6 @@
 //! outbox of the event loop; answers through the mailbox. Decides only whether everything is valid.
 
 use super::listeners::AdminDoor;
-use super::setup;
 use crate::cli::discover;
 use crate::cli::load::{self, Secrets};
 use crate::gateway::Gateway;
@@ -12,6 +11,7 @@ use crate::io::reactor::{ReactorMessage, Security};
 use crate::io::secrets::SecretWatch;
 use crate::io::worker::{start_thread, unless_panicked};
 use crate::policy::config::Config;
+use crate::policy::settings::secret::Secret;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,6 +26,11 @@ pub(super) struct Reloader {
     security: Arc<Mutex<Security>>,
     secrets: Arc<SecretWatch>,
     mailbox: Mailbox<ReactorMessage<Gateway>>,
+}
+
+/// All secrets of providers.
+pub(super) fn secrets(config: &Config) -> impl Iterator<Item = &Secret> {
+    config.providers.iter().flat_map(|provider| &provider.credentials).map(|credential| &credential.secret)
 }
 
 impl Reloader {
@@ -59,7 +64,7 @@ impl Reloader {
                 // come through one mailbox, in order.
                 *self.security.lock().unwrap_or_else(PoisonError::into_inner) = security.clone();
                 let _ = self.mailbox.send(ReactorMessage::Security(Box::new(security)));
-                self.secrets.watch(setup::secrets(&config), config.secret_variables.clone());
+                self.secrets.watch(secrets(&config), config.secret_variables.clone());
                 Reloaded::Fresh { config: Arc::new(config), unchanged }
             }
             Err(errors) => Reloaded::Refused(errors),
@@ -102,7 +107,7 @@ impl Reloader {
         self.admin.as_ref().map_or(Ok(()), |admin| admin.check(&config)).map_err(|error| vec![error])?;
         let unchanged = config.follow(before).map_err(|error| vec![error])?;
         let present = self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let security = setup::security(&config, Some(&present)).map_err(|error| vec![error])?;
+        let security = load::security(&config, Some(&present)).map_err(|error| vec![error])?;
         Ok((config, unchanged, security))
     }
 }

@@ -2,13 +2,13 @@
 
 use super::custom_tools::{self, free_text};
 use crate::base::limits::TOOLS_MAX;
-use crate::dialect::naming::{Called, ToolKind, TranslationState, respelt};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::conversation::Wishes;
 use crate::dialect::neutral::conversation::{
     Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
+use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, respelt};
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, Message, SourceRequest, refuse};
 use crate::dialect::requests::bounds::{stops, too_many, tool_name_fits};

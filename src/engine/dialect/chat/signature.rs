@@ -2,10 +2,10 @@
 //! requires it on the same call in later requests (`extra_content.google.thought_signature`).
 //!
 //! Owns the member's form and the list of models that check it. Translations carry a signature in a
-//! [`crate::dialect::carrier`], as the block of reasoning directly before its call.
+//! [`crate::dialect::neutral::carrier`], as the block of reasoning directly before its call.
 
-use crate::dialect::naming::{is_made, messages_id};
 use crate::dialect::neutral::delta::TOOL_CALLS_MAX;
+use crate::dialect::neutral::naming::{is_made, messages_id};
 use crate::dialect::request::{Fields, Name};
 use crate::wire::Span;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped, member_inside};

@@ -2,8 +2,8 @@
 
 use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::chat::signature;
-use crate::dialect::naming::made_id;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
+use crate::dialect::neutral::naming::made_id;
 use crate::dialect::responses::response::free_input;
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{Raw, key, write_count, write_inside, write_string};

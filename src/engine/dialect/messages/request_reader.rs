@@ -1,13 +1,13 @@
 //! Reads a messages request: consecutive messages of one side become one turn, as the format requires.
 
-use crate::dialect::carrier;
-use crate::dialect::naming::TranslationState;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
+use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::Wishes;
 use crate::dialect::neutral::conversation::{
     Block, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, ToolCall, ToolChoice, Turn,
 };
+use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{Message, SourceRequest, is_blank, refuse};
 use crate::dialect::requests::bounds::{stops, tool_name_fits};

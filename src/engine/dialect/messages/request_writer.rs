@@ -5,14 +5,14 @@
 
 use crate::base::limits::MESSAGES_MAX;
 use crate::dialect::capabilities::{Cache, Structured, Thinking};
-use crate::dialect::carrier;
-use crate::dialect::naming::{JSON_TOOL, TranslationState, messages_id};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
+use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::{
     Block, CacheMark, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, ToolChoice,
 };
 use crate::dialect::neutral::conversation::{Tool, Turn, Wishes};
+use crate::dialect::neutral::naming::{JSON_TOOL, TranslationState, messages_id};
 use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, write_user};
 use crate::dialect::requests::bounds::too_many;

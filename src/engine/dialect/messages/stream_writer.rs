@@ -5,7 +5,7 @@
 //! is open, pieces of other calls wait, within [`TOOL_HELD_MAX`].
 
 use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
-use crate::dialect::carrier;
+use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{Run, key, member_count, member_inside, runs, write_count, write_inside, write_string};

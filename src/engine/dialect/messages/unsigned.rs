@@ -4,7 +4,7 @@
 //! it back with the conversation, and an upstream that signs its reasoning refuses it. Such an upstream also refuses a
 //! block with another target's mark ([`carrier`]), and a message without blocks.
 
-use crate::dialect::carrier;
+use crate::dialect::neutral::carrier;
 use crate::dialect::request::leave::Leave;
 use crate::dialect::request::{Fields, Name};
 use crate::wire::Span;

@@ -1,9 +1,9 @@
 //! A complete answer in the neutral form between the formats.
 
-use crate::dialect::naming::JSON_TOOL;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::dialect::neutral::delta::StopReason;
+use crate::dialect::neutral::naming::JSON_TOOL;
 use crate::dialect::tokens::Estimator;
 use crate::dialect::usage::Reported;
 use crate::wire::json::{Raw, eq_unescaped};

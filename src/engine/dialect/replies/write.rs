@@ -1,15 +1,15 @@
 //! Writes a complete answer of each format.
 
 use super::super::answer::{Broken, Destination, ResponseIdentity, StreamFault};
-use super::super::carrier;
 use super::super::convert::{NO_DETAILS, write_chat_usage, write_messages_usage};
-use super::super::naming::{TranslationState, made_id};
 use super::super::requests::write_details;
 use crate::dialect::chat::request_writer::write_call;
 use crate::dialect::chat::signature::Signatures;
 use crate::dialect::messages::request_writer::write_called;
 use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
+use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::delta::{Delta, StopReason};
+use crate::dialect::neutral::naming::{TranslationState, made_id};
 use crate::dialect::responses::response::free_input;
 use crate::dialect::responses::stream_writer::ResponsesWriter;
 use crate::wire::json::{Raw, item, key, member_inside, write_count, write_inside, write_string};

@@ -3,7 +3,7 @@
 //!
 //! Owns the pairing. Must never write an id itself. Called by the messages writer, message by message.
 
-use super::super::naming::hash;
+use crate::dialect::neutral::naming::hash;
 use std::collections::BTreeMap;
 
 /// Calls with one id.

@@ -3,11 +3,11 @@
 //! Owns the renaming; [`TranslationState`] restores the client's names in the answer. Must never give two tools the
 //! same name.
 
-use super::super::naming::{TranslationState, respelt, takes_name, tool_name};
 use super::super::request::Invalid;
 use super::ask::refuse;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, Schema, Talk, Tool, ToolChoice};
+use crate::dialect::neutral::naming::{TranslationState, respelt, takes_name, tool_name};
 use crate::wire::Shape;
 use crate::wire::json::{Raw, compact};
 use std::borrow::Cow;

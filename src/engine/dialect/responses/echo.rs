@@ -1,6 +1,6 @@
 //! Parts of a responses client's request that its answer repeats, three times in a stream.
 
-use crate::dialect::naming::Echo;
+use crate::dialect::neutral::naming::Echo;
 use crate::dialect::request::Name;
 use crate::dialect::requests::ask::SourceRequest;
 use crate::wire::json::{Raw, ValueKind, compact, key, write_count};

@@ -4,7 +4,7 @@
 //! Tollgate carries for targets of another format. Tollgate stores no responses, so a reference to a stored one is
 //! refused with a message that says what to send instead; a reference to an object at the provider is noted.
 
-use crate::dialect::carrier;
+use crate::dialect::neutral::carrier;
 use crate::dialect::request::fields::Fields;
 use crate::dialect::request::leave::Leave;
 use crate::dialect::request::stored::{is_id, name_of};

@@ -3,11 +3,11 @@
 //! A turn contains the assistant's messages and calls until all its calls have outputs, wherever those are in the
 //! input.
 
-use crate::dialect::carrier;
-use crate::dialect::naming::TranslationState;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::arguments::Arguments;
+use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::conversation::{Block, Effort, Format, Returned, Role, Talk, ToolCall, Turn, Wishes};
+use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
 use crate::dialect::requests::media::{responses_file, responses_image};

@@ -1,10 +1,10 @@
 //! Writes a responses request: nothing is stored, and reasoning is returned encrypted.
 
 use crate::dialect::chat::request_writer::FAILED;
-use crate::dialect::naming::{TranslationState, responses_id};
 use crate::dialect::neutral::conversation::{
     Block, Effort, Format, Offer, Returned, Role, Schema, Talk, ToolCall, Turn, Wishes,
 };
+use crate::dialect::neutral::naming::{TranslationState, responses_id};
 use crate::dialect::request::Invalid;
 use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};

@@ -3,8 +3,8 @@
 use crate::dialect::answer::ResponseIdentity;
 use crate::dialect::errors::ErrorWords;
 use crate::dialect::keys::K;
-use crate::dialect::naming::{Echo, TranslationState};
 use crate::dialect::neutral::delta::StopReason;
+use crate::dialect::neutral::naming::{Echo, TranslationState};
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{
     self, Raw, ValueKind, eq_unescaped, item, key, member_string, write_count, write_escaped, write_inside,

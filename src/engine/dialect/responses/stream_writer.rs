@@ -7,11 +7,11 @@
 mod calls;
 
 use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
-use crate::dialect::carrier;
 use crate::dialect::errors::ErrorWords;
 use crate::dialect::messages::stream_writer::is_blank;
-use crate::dialect::naming::Called;
+use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::delta::{Delta, StopReason};
+use crate::dialect::neutral::naming::Called;
 use crate::dialect::responses::response::{AnswerState, is_json, write_failed, write_response};
 use crate::dialect::usage::{ObservedUsage, Reported};
 use crate::wire::json::{

@@ -6,9 +6,9 @@
 use crate::base::limits::TOOLS_MAX;
 use crate::dialect::chat::custom_tools::free_text;
 use crate::dialect::chat::request_reader::keep;
-use crate::dialect::naming::{Called, ToolKind, TranslationState, tool_name};
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Offer, Schema, Tool, ToolChoice};
+use crate::dialect::neutral::naming::{Called, ToolKind, TranslationState, tool_name};
 use crate::dialect::request::{Invalid, Name};
 use crate::dialect::requests::ask::{MARKS, SourceRequest, refuse};
 use crate::dialect::requests::bounds::{too_many, tool_name_fits};

@@ -2,19 +2,19 @@
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
 use super::super::convert::write_chat_usage;
-use super::super::cost::without_cost;
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::format::with_format;
 use super::super::keys::{K, each_value};
-use super::super::naming::TranslationState;
 use super::super::passthrough::PassthroughFormat;
 use super::super::replies::{AnswerTemplates, Collected, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
+use super::cost::without_cost;
 use super::media::observed_media;
 use super::places::{EDITS_MAX, Edit, Seen, is_word};
 use super::said::count_others;
 use crate::dialect::neutral::delta::lists_nothing;
+use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::responses::hidden::hide;
 use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, linear, write_count, write_escaped, write_inside};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};

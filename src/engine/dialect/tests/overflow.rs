@@ -4,7 +4,7 @@
 use super::endings::run_stream;
 use super::{ME, request_for};
 use crate::dialect::answer::{Broken, StreamFault};
-use crate::dialect::naming::TranslationState;
+use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::{Capabilities, ErrorWords, Overflow, error_body, is_rate, read_error, reply, whole};
 use crate::wire::{ModelEndpoint, Shape};
 use serde_json::Value;

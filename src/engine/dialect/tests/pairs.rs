@@ -4,7 +4,7 @@ use super::endings::{SHAPES, run_stream};
 use super::reports::{counted, shown};
 use super::*;
 use crate::dialect::capabilities::Structured;
-use crate::dialect::carrier;
+use crate::dialect::neutral::carrier;
 use crate::wire::ModelEndpoint;
 use serde_json::json as value;
 

@@ -13,7 +13,7 @@ use crate::gateway::exchange::capturing;
 use crate::gateway::exchange::local;
 use crate::gateway::exchange::{Endpoint, Exchange, ExchangeEvent, Forward, Outcome, Output, Request, RequestJob};
 use crate::gateway::ids::{ClientId, ClientName, ExchangeId, client_conn};
-use crate::gateway::memory::shares::Budget;
+use crate::gateway::memory::shares::MemoryShares;
 use crate::gateway::orders::offload::LAST_OF_ONE;
 use crate::policy::refusal::Refusal;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
@@ -248,7 +248,7 @@ impl Clients {
     pub(crate) fn answered(&mut self, id: ClientId, after: AfterResponse, cx: &mut Cx) {
         let Some(client) = self.table.get_mut(id) else { return };
         let (server, now) = (&cx.setup.config.server, cx.now.mono);
-        charge_unread(client, &mut cx.memory.budget);
+        charge_unread(client, &mut cx.memory.shares);
         let event = client.answered(after, server, cx.lifecycle.is_stopping(), &mut cx.memory.pool, now);
         cx.commands.dirty.push(client_conn(id));
         match event {
@@ -457,16 +457,16 @@ fn headless(id: ClientId, cx: &mut Cx) -> Exchange {
 
 /// Charges a key for the data that waits at its client.
 #[inline]
-pub(super) fn charge_unread(client: &mut ClientConnection, budget: &mut Budget) {
+pub(super) fn charge_unread(client: &mut ClientConnection, shares: &mut MemoryShares) {
     if let Some((key, due)) = client.unread() {
-        budget.charge(&mut client.unread, key, due);
+        shares.charge(&mut client.unread, key, due);
     }
 }
 
 /// Records that more is unsent, with the deadline `stall`.
 #[inline(always)] // otherwise nearly every event takes one more call
 fn sent(client: &mut ClientConnection, id: ClientId, stall: Option<Mono>, cx: &mut Cx) {
-    charge_unread(client, &mut cx.memory.budget);
+    charge_unread(client, &mut cx.memory.shares);
     if let Some(stall) = stall {
         cx.commands.timers.arm(client_conn(id), stall);
     }

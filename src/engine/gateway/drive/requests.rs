@@ -120,7 +120,7 @@ impl Driver {
         let event = client.wrote(count, server, &mut self.cx.memory.pool, self.cx.now.mono);
         // Sending must not begin a charge.
         if client.unread.total() > 0 {
-            charge_unread(client, &mut self.cx.memory.budget);
+            charge_unread(client, &mut self.cx.memory.shares);
         }
         let (drained, exchange, key) = (client.unsent_bytes() == 0, client.exchange, client.key);
         self.cx.free_heavy(key);
@@ -129,7 +129,7 @@ impl Driver {
             return true;
         }
         if drained
-            && (self.cx.memory.gate != Gate::Open || self.cx.memory.budget.is_any_over())
+            && (self.cx.memory.gate != Gate::Open || self.cx.memory.shares.is_any_over())
             && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(|one| one.state.provider())
         {
             // The provider may have waited for the client.
@@ -311,7 +311,7 @@ impl Driver {
             client.begin_upload();
         }
         // Charged before its own body needs memory: pipelined requests count.
-        charge_unread(client, &mut self.cx.memory.budget);
+        charge_unread(client, &mut self.cx.memory.shares);
         let awaits_continue = client.awaits_continue(head);
         match begun {
             Err(refusal) => self.client_event(cid, &ClientEvent::BadBody(refusal)),

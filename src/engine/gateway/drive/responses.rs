@@ -358,7 +358,7 @@ impl Driver {
             return false;
         }
         // The usual case.
-        if self.cx.memory.gate == Gate::Open && exchange.state.is_answering() && !self.cx.memory.budget.is_any_over() {
+        if self.cx.memory.gate == Gate::Open && exchange.state.is_answering() && !self.cx.memory.shares.is_any_over() {
             return true;
         }
         let drained = client.is_none_or(|client| client.unsent_bytes() == 0);

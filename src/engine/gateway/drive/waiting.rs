@@ -6,7 +6,7 @@ use crate::base::time::Mono;
 use crate::gateway::accounts::budget_sums::NO_EXCHANGE;
 use crate::gateway::exchange::ExchangeEvent;
 use crate::gateway::ids::{ExchangeId, client_conn, provider_conn};
-use crate::gateway::memory::shares::{Budget, Gate};
+use crate::gateway::memory::shares::{Gate, MemoryShares};
 use crate::gateway::orders::offload::{FinishedJob, Product};
 use crate::gateway::queue::{Look, Waiter};
 use crate::gateway::upkeep::inheritance;
@@ -137,11 +137,11 @@ impl Driver {
         if self.cx.memory.turns.alone.is_some() || !self.cx.memory.turns.is_empty() {
             self.go_on_waiting();
         }
-        let eased = self.cx.memory.budget.take_eased();
+        let eased = self.cx.memory.shares.take_eased();
         if eased {
             self.go_on_by_key();
         }
-        let gate = Budget::gate(&self.cx.memory.pool, self.cx.memory.gate);
+        let gate = MemoryShares::gate(&self.cx.memory.pool, self.cx.memory.gate);
         if gate != self.cx.memory.gate
             || eased
             || (self.cx.memory.gate == Gate::Narrow && self.cx.memory.turns.take_emptied())
@@ -157,7 +157,7 @@ impl Driver {
     }
 
     fn go_on_waiting(&mut self) {
-        let is_free = Budget::has_room(0, false, &self.cx.memory.pool);
+        let is_free = MemoryShares::has_room(0, false, &self.cx.memory.pool);
         let has_part = |id| self.exchanges.get(id).is_some_and(|one| one.state.holds_part());
         if self.cx.memory.turns.alone.is_some_and(|id| is_free || !has_part(id)) {
             self.cx.memory.turns.alone = None;
@@ -173,7 +173,7 @@ impl Driver {
     fn go_on_by_key(&mut self) {
         for _ in 0..self.cx.memory.turns.by_key.len() {
             let Some((id, key)) = self.cx.memory.turns.by_key.pop_front() else { return };
-            self.cx.memory.budget.waits_no_more(key);
+            self.cx.memory.shares.waits_no_more(key);
             self.tell_room(id);
         }
     }

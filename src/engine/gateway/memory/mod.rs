@@ -7,14 +7,14 @@ use super::ids::ExchangeId;
 use crate::base::buf::Pool;
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
-use shares::{Budget, Gate, MemoryVerdict, Promise};
+use shares::{Gate, MemoryShares, MemoryVerdict, Promise};
 use std::collections::VecDeque;
 
 /// Buffers, and who may use how much memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) pool: Pool,
-    pub(crate) budget: Budget,
+    pub(crate) shares: MemoryShares,
     /// Memory pressure as of the end of the last call.
     pub(crate) gate: Gate,
     /// Answers that wait for memory, and the one that may use the reserve.
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Releases everything that was reserved.
     pub(crate) fn release(&mut self, promise: &mut Promise) {
-        self.budget.release(promise, &mut self.pool);
+        self.shares.release(promise, &mut self.pool);
     }
 
     /// Decides if an answer of `key` may have `total` bytes; if so, they are reserved. Other keys can only delay it.
@@ -42,16 +42,16 @@ impl Memory {
         total: usize,
     ) -> MemoryVerdict {
         let more = total.saturating_sub(promise.total());
-        if more == 0 || !Budget::can_ever_hold(total, &self.pool) {
+        if more == 0 || !MemoryShares::can_ever_hold(total, &self.pool) {
             return MemoryVerdict::Now;
         }
-        if !self.budget.share_allows(promise, key, total) {
+        if !self.shares.share_allows(promise, key, total) {
             return MemoryVerdict::Share;
         }
         if !self.turns.grants(own, more, &self.pool) {
             return MemoryVerdict::Room;
         }
-        self.budget.answer(promise, key, total, &mut self.pool);
+        self.shares.answer(promise, key, total, &mut self.pool);
         MemoryVerdict::Now
     }
 
@@ -68,10 +68,10 @@ impl Memory {
     pub(crate) fn may_have_room(&self) -> bool {
         self.turns.alone.is_some()
             || !self.turns.is_empty()
-            || self.budget.eased
+            || self.shares.eased
             || self.gate != Gate::Open
             // The memory pressure is about to rise.
-            || self.pool.room() < Budget::narrow(&self.pool)
+            || self.pool.room() < MemoryShares::narrow(&self.pool)
     }
 
     /// Makes an answer that wants `more` bytes wait.
@@ -80,7 +80,7 @@ impl Memory {
             (MemoryVerdict::Share, Some(key)) => {
                 // Other answers must not wait for the unread output of this key's clients.
                 self.turns.alone = self.turns.alone.filter(|alone| *alone != own);
-                self.budget.waits(key);
+                self.shares.waits(key);
                 self.turns.by_key.push_back((own, key));
             }
             _ => self.turns.wait(own, more),
@@ -118,10 +118,10 @@ impl AnswerQueue {
     #[inline]
     fn grants(&mut self, own: ExchangeId, more: usize, pool: &Pool) -> bool {
         let may_pass = self.queue.is_empty() || self.served == Some(own) || self.alone == Some(own);
-        if may_pass && Budget::has_room(more, false, pool) {
+        if may_pass && MemoryShares::has_room(more, false, pool) {
             return true;
         }
-        if !may_pass || self.alone.is_some_and(|alone| alone != own) || !Budget::has_room(more, true, pool) {
+        if !may_pass || self.alone.is_some_and(|alone| alone != own) || !MemoryShares::has_room(more, true, pool) {
             return false;
         }
         self.alone = Some(own);
@@ -142,8 +142,9 @@ impl AnswerQueue {
     pub(crate) fn next(&mut self, pool: &Pool, is_waiting: impl Fn(ExchangeId) -> bool) -> Option<ExchangeId> {
         self.queue.retain(|(id, _)| is_waiting(*id));
         let alone = self.alone;
-        let fits =
-            |(id, more): &(ExchangeId, usize)| Budget::has_room(*more, alone.is_none_or(|alone| alone == *id), pool);
+        let fits = |(id, more): &(ExchangeId, usize)| {
+            MemoryShares::has_room(*more, alone.is_none_or(|alone| alone == *id), pool)
+        };
         // An exchange that needs more than the reserve must not block others.
         let at = self.queue.iter().position(fits)?;
         self.queue.remove(at).map(|(id, _)| id)

@@ -1,14 +1,14 @@
 //! Accounts for all memory that peers can make the process use: `max_buffered` bytes, lent by [`Pool`] or reserved
 //! here. Owns each key's part of it; reads, refuses and pauses nothing itself. Called by exchanges and by `drive`.
 //!
-//! The budget answers one question: may this key have a number of bytes for a purpose? A body gets them immediately, or
+//! The shares answer one question: may this key have a number of bytes for a purpose? A body gets them immediately, or
 //! the request gets 503. An answer gets them immediately or later, and is never refused. Reserved bytes are kept free,
-//! so lent bytes never exceed the budget. From the top down:
+//! so lent bytes never exceed `max_buffered`. From the top down:
 //!
 //! | free bytes | purpose |
 //! |---|---|
-//! | above [`Budget::narrow`] and one slice | bodies, and their translations |
-//! | above [`Budget::narrow`] | heads, streams, complete answers of known length |
+//! | above [`MemoryShares::narrow`] and one slice | bodies, and their translations |
+//! | above [`MemoryShares::narrow`] | heads, streams, complete answers of known length |
 //! | its reserve, an eighth and one slice | one answer at a time: one can always proceed |
 //! | the last [`WORK`] bytes | briefly: bytes that one read adds, and refusals |
 //!
@@ -25,12 +25,12 @@ use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 use std::cmp::Ordering;
 
-/// The part of the budget that one key may hold, as a divisor.
+/// The part of `max_buffered` that one key may hold, as a divisor.
 const KEY_SHARE: u64 = 4;
 /// Number of shares that a key may hold for a single request: a body of a share, and a translation of twice its length.
-/// Every budget allows bodies of a share (`max_buffered` is at least four times `max_body`).
+/// Every key may have bodies of a share (`max_buffered` is at least four times `max_body`).
 const ALONE_SHARES: u64 = 3;
-/// The part of the budget that is kept for one answer, as a divisor.
+/// The part of `max_buffered` that is kept for one answer, as a divisor.
 const RESERVE_SHARE: usize = 8;
 /// Bytes that are never reserved: one read can add as many, two slices if storage doubles.
 const WORK: usize = 2 * IO_SLICE;
@@ -40,7 +40,7 @@ const REQUEST: u64 = REQUEST_BYTES as u64;
 
 /// Memory that all keys hold.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct MemoryShares {
     keys: Sparse<KeyMemory>,
     /// Bytes that one key may hold.
     share: u64,
@@ -64,7 +64,7 @@ struct KeyMemory {
     waiting: u32,
 }
 
-/// Bytes that are reserved for, or charged to, one body or answer. Released by [`Budget::release`].
+/// Bytes that are reserved for, or charged to, one body or answer. Released by [`MemoryShares::release`].
 #[derive(Debug)]
 pub(crate) struct Promise {
     /// Meaningless while `total` is 0.
@@ -121,15 +121,15 @@ pub(crate) enum Gate {
     Shut,
 }
 
-impl Budget {
-    /// Returns a budget for a pool with `budget` bytes.
-    pub(crate) fn new(budget: usize) -> Budget {
-        Budget { keys: Sparse::default(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
+impl MemoryShares {
+    /// Returns the shares of a pool with `capacity` bytes.
+    pub(crate) fn new(capacity: usize) -> MemoryShares {
+        MemoryShares { keys: Sparse::default(), share: capacity as u64 / KEY_SHARE, over: 0, eased: false }
     }
 
-    /// Changes the budget; memory in use is not affected.
-    pub(crate) fn set_budget(&mut self, budget: usize) {
-        self.share = budget as u64 / KEY_SHARE;
+    /// Changes the capacity of the pool; memory in use is not affected.
+    pub(crate) fn set_capacity(&mut self, capacity: usize) {
+        self.share = capacity as u64 / KEY_SHARE;
         self.over = self.keys.iter().filter(|(_, account)| account.held > self.share).count() as u32;
         self.eased = true;
     }
@@ -137,7 +137,7 @@ impl Budget {
     /// Free bytes below which no new request is begun; all but `WORK` are kept for the one answer that may proceed
     /// although nothing else is free.
     pub(crate) fn narrow(pool: &Pool) -> usize {
-        WORK + pool.budget() / RESERVE_SHARE + IO_SLICE
+        WORK + pool.capacity() / RESERVE_SHARE + IO_SLICE
     }
 
     /// Returns the gate for the current memory pressure. A gate reopens a slice above the point at which it closed.
@@ -146,7 +146,7 @@ impl Budget {
         let more = |closed: bool| if closed { IO_SLICE / 2 } else { 0 };
         if free < WORK + more(before == Gate::Shut) {
             Gate::Shut
-        } else if free < Budget::narrow(pool) + more(before != Gate::Open) {
+        } else if free < MemoryShares::narrow(pool) + more(before != Gate::Open) {
             Gate::Narrow
         } else {
             Gate::Open
@@ -204,7 +204,7 @@ impl Budget {
             return Ok(());
         }
         self.allows_beyond(promise, key, storage as u64)?;
-        if pool.room() < Budget::narrow(pool) + IO_SLICE {
+        if pool.room() < MemoryShares::narrow(pool) + IO_SLICE {
             return Err(Refusal::no_buffers());
         }
         promise.key = key;
@@ -229,7 +229,7 @@ impl Budget {
     #[inline]
     fn request(&mut self, promise: &mut Promise, key: KeyIx, total: u64, pool: &mut Pool) -> Result<(), Refusal> {
         let more = total.saturating_sub(u64::from(promise.total));
-        let left = pool.room().saturating_sub(Budget::narrow(pool) + IO_SLICE);
+        let left = pool.room().saturating_sub(MemoryShares::narrow(pool) + IO_SLICE);
         if more > left as u64 {
             return Err(Refusal::no_buffers());
         }
@@ -247,13 +247,13 @@ impl Budget {
 
     /// True if `more` bytes are free for an answer. `alone`: it may use the reserve.
     pub(crate) fn has_room(more: usize, alone: bool, pool: &Pool) -> bool {
-        let below = if alone { WORK } else { Budget::narrow(pool) };
+        let below = if alone { WORK } else { MemoryShares::narrow(pool) };
         pool.room() >= more.saturating_add(below)
     }
 
     /// True if an answer of `total` bytes could be reserved if nothing else were held.
     pub(crate) fn can_ever_hold(total: usize, pool: &Pool) -> bool {
-        total.saturating_add(WORK + IO_SLICE) <= pool.budget() / 2
+        total.saturating_add(WORK + IO_SLICE) <= pool.capacity() / 2
     }
 
     /// Reserves `total` bytes for an answer. The caller has checked that they are free.
@@ -413,12 +413,12 @@ mod tests {
 
     #[test]
     fn reserved_bytes_are_not_reserved_again() {
-        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
+        let (mut shares, mut pool) = (MemoryShares::new(4 * MIB), Pool::new(4 * MIB));
         let mut promises: Vec<Promise> = Vec::new();
         let mut refused = 0;
         for key in 0..10 {
             let mut promise = Promise::default();
-            match budget.body(&mut promise, KeyIx(key), MIB as u64, &mut pool) {
+            match shares.body(&mut promise, KeyIx(key), MIB as u64, &mut pool) {
                 Ok(()) => promises.push(promise),
                 Err(_) => refused += 1,
             }
@@ -427,92 +427,94 @@ mod tests {
         assert_eq!(pool.promised(), 3 * (MIB + REQUEST as usize));
         let mut body = Buf::default();
         body.push(&mut pool, &[0; MIB / 2]);
-        budget.came(&mut promises[0], MIB / 2, &mut pool);
+        shares.came(&mut promises[0], MIB / 2, &mut pool);
         assert_eq!(pool.promised(), 3 * (MIB + REQUEST as usize) - MIB / 2);
         for promise in &mut promises {
-            budget.release(promise, &mut pool);
+            shares.release(promise, &mut pool);
         }
         body.release(&mut pool);
         assert_eq!((pool.promised(), pool.room()), (0, 4 * MIB));
-        assert!(budget.keys.iter().all(|(_, account)| account.held == 0 && account.answers == 0));
+        assert!(shares.keys.iter().all(|(_, account)| account.held == 0 && account.answers == 0));
     }
 
     #[test]
     fn one_key_holds_at_most_a_quarter() {
-        let (mut budget, mut pool, mut promise) = (Budget::new(4 * MIB), Pool::new(4 * MIB), Promise::default());
-        assert!(budget.body(&mut promise, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
-        assert!(budget.body(&mut promise, KeyIx(0), MIB as u64, &mut pool).is_ok());
-        assert!(budget.body(&mut promise, KeyIx(0), MIB as u64 + 1, &mut pool).is_err());
-        assert!(budget.body(&mut Promise::default(), KeyIx(1), MIB as u64, &mut pool).is_ok());
+        let (mut shares, mut pool, mut promise) = (MemoryShares::new(4 * MIB), Pool::new(4 * MIB), Promise::default());
+        assert!(shares.body(&mut promise, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
+        assert!(shares.body(&mut promise, KeyIx(0), MIB as u64, &mut pool).is_ok());
+        assert!(shares.body(&mut promise, KeyIx(0), MIB as u64 + 1, &mut pool).is_err());
+        assert!(shares.body(&mut Promise::default(), KeyIx(1), MIB as u64, &mut pool).is_ok());
     }
 
     #[test]
     fn answers_count_against_the_share_except_a_keys_only_one() {
-        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
+        let (mut shares, mut pool) = (MemoryShares::new(4 * MIB), Pool::new(4 * MIB));
         let (mut body, mut first, second) = (Promise::default(), Promise::default(), Promise::default());
-        assert!(budget.body(&mut body, KeyIx(0), MIB as u64, &mut pool).is_ok());
-        assert!(budget.share_allows(&first, KeyIx(0), MIB));
-        budget.answer(&mut first, KeyIx(0), MIB, &mut pool);
-        assert!(!budget.share_allows(&second, KeyIx(0), 1) && budget.is_over(KeyIx(0)));
-        budget.waits(KeyIx(0));
-        assert!(budget.body(&mut Promise::default(), KeyIx(0), 1, &mut pool).is_err());
-        assert!(budget.share_allows(&second, KeyIx(1), MIB), "another key feels nothing of it");
-        budget.release(&mut first, &mut pool);
-        assert!(budget.take_eased() && budget.share_allows(&second, KeyIx(0), 1));
+        assert!(shares.body(&mut body, KeyIx(0), MIB as u64, &mut pool).is_ok());
+        assert!(shares.share_allows(&first, KeyIx(0), MIB));
+        shares.answer(&mut first, KeyIx(0), MIB, &mut pool);
+        assert!(!shares.share_allows(&second, KeyIx(0), 1) && shares.is_over(KeyIx(0)));
+        shares.waits(KeyIx(0));
+        assert!(shares.body(&mut Promise::default(), KeyIx(0), 1, &mut pool).is_err());
+        assert!(shares.share_allows(&second, KeyIx(1), MIB), "another key feels nothing of it");
+        shares.release(&mut first, &mut pool);
+        assert!(shares.take_eased() && shares.share_allows(&second, KeyIx(0), 1));
     }
 
     #[test]
     fn lost_promises_are_no_longer_counted() {
-        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
+        let (mut shares, mut pool) = (MemoryShares::new(4 * MIB), Pool::new(4 * MIB));
         let (mut kept, mut lost, mut unread) = (Promise::default(), Promise::default(), Promise::default());
-        assert!(budget.body(&mut kept, KeyIx(0), 1000, &mut pool).is_ok());
-        assert!(budget.body(&mut lost, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
-        budget.charge(&mut unread, KeyIx(1), 5000);
-        budget.recount([&kept, &unread].into_iter(), &mut pool);
-        assert_eq!((pool.promised(), budget.keys.get(0).unwrap().held), (kept.open(), kept.total() as u64));
-        assert_eq!((budget.keys.get(1).unwrap().held, budget.keys.get(1).unwrap().answers), (5000, 5000));
+        assert!(shares.body(&mut kept, KeyIx(0), 1000, &mut pool).is_ok());
+        assert!(shares.body(&mut lost, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
+        shares.charge(&mut unread, KeyIx(1), 5000);
+        shares.recount([&kept, &unread].into_iter(), &mut pool);
+        assert_eq!((pool.promised(), shares.keys.get(0).unwrap().held), (kept.open(), kept.total() as u64));
+        assert_eq!((shares.keys.get(1).unwrap().held, shares.keys.get(1).unwrap().answers), (5000, 5000));
     }
 
     #[test]
     fn one_request_takes_three_quarters_at_most() {
-        let (mut budget, mut pool, mut promise) = (Budget::new(64 * MIB), Pool::new(64 * MIB), Promise::default());
-        assert!(budget.body(&mut promise, KeyIx(0), 15 * MIB as u64, &mut pool).is_ok());
-        assert!(budget.beyond_body(&mut promise, KeyIx(0), 32 * MIB, &mut pool).is_ok(), "its translation, too");
-        let refused = budget.beyond_body(&mut promise, KeyIx(0), MIB, &mut pool).unwrap_err();
+        let (mut shares, mut pool, mut promise) =
+            (MemoryShares::new(64 * MIB), Pool::new(64 * MIB), Promise::default());
+        assert!(shares.body(&mut promise, KeyIx(0), 15 * MIB as u64, &mut pool).is_ok());
+        assert!(shares.beyond_body(&mut promise, KeyIx(0), 32 * MIB, &mut pool).is_ok(), "its translation, too");
+        let refused = shares.beyond_body(&mut promise, KeyIx(0), MIB, &mut pool).unwrap_err();
         assert_eq!(refused.status, 413);
         // Another key still has an eighth, less some slices.
-        assert!(budget.body(&mut Promise::default(), KeyIx(1), 7 * MIB as u64, &mut pool).is_ok());
+        assert!(shares.body(&mut Promise::default(), KeyIx(1), 7 * MIB as u64, &mut pool).is_ok());
     }
 
     #[test]
     fn storage_beyond_a_promise_is_kept_only_if_allowed() {
-        let (mut budget, mut pool, mut promise) = (Budget::new(64 * MIB), Pool::new(64 * MIB), Promise::default());
-        assert!(budget.body(&mut promise, KeyIx(0), 8 * MIB as u64, &mut pool).is_ok());
+        let (mut shares, mut pool, mut promise) =
+            (MemoryShares::new(64 * MIB), Pool::new(64 * MIB), Promise::default());
+        assert!(shares.body(&mut promise, KeyIx(0), 8 * MIB as u64, &mut pool).is_ok());
         let mut lent = Buf::default();
         lent.reserve(&mut pool, 20 * MIB);
-        assert!(budget.took(&mut promise, KeyIx(0), 20 * MIB, &mut pool).is_ok(), "it is alone");
-        assert_eq!((promise.total(), promise.open(), budget.keys.get(0).unwrap().held), (20 * MIB, 0, 20 * MIB as u64));
-        budget.leaves(KeyIx(0), MIB);
-        let refused = budget.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).unwrap_err();
+        assert!(shares.took(&mut promise, KeyIx(0), 20 * MIB, &mut pool).is_ok(), "it is alone");
+        assert_eq!((promise.total(), promise.open(), shares.keys.get(0).unwrap().held), (20 * MIB, 0, 20 * MIB as u64));
+        shares.leaves(KeyIx(0), MIB);
+        let refused = shares.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).unwrap_err();
         assert_eq!((refused.status, promise.total()), (503, 20 * MIB));
-        budget.left(KeyIx(0), MIB);
+        shares.left(KeyIx(0), MIB);
         lent.reserve(&mut pool, 60 * MIB);
-        assert!(budget.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).is_err(), "nothing is free");
+        assert!(shares.took(&mut promise, KeyIx(0), 21 * MIB, &mut pool).is_err(), "nothing is free");
         lent.release(&mut pool);
-        budget.release(&mut promise, &mut pool);
-        assert_eq!((budget.keys.get(0).unwrap().held, pool.promised()), (0, 0));
+        shares.release(&mut promise, &mut pool);
+        assert_eq!((shares.keys.get(0).unwrap().held, pool.promised()), (0, 0));
     }
 
     #[test]
     fn blocks_being_freed_count_until_they_are_freed() {
-        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
-        budget.leaves(KeyIx(0), MIB);
-        assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
-        assert!(budget.body(&mut Promise::default(), KeyIx(1), MIB as u64 / 2, &mut pool).is_ok());
+        let (mut shares, mut pool) = (MemoryShares::new(4 * MIB), Pool::new(4 * MIB));
+        shares.leaves(KeyIx(0), MIB);
+        assert!(shares.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
+        assert!(shares.body(&mut Promise::default(), KeyIx(1), MIB as u64 / 2, &mut pool).is_ok());
         // Blocks that are being freed during a panic come back later.
-        budget.recount([].into_iter(), &mut pool);
-        assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
-        budget.left(KeyIx(0), MIB);
-        assert!(budget.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
+        shares.recount([].into_iter(), &mut pool);
+        assert!(shares.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_err());
+        shares.left(KeyIx(0), MIB);
+        assert!(shares.body(&mut Promise::default(), KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
     }
 }

@@ -125,7 +125,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
         thought_signatures: known.thought_signatures.unwrap_or_else(|| dialect::requires_signatures(&target.model)),
         hosted_tools: model.hosted_tools.clone(),
         stored_objects: provider.is_some_and(|provider| provider.stored_objects),
-        mark: dialect::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
+        mark: dialect::neutral::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
         params: params.clone(),
     }
 }

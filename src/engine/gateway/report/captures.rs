@@ -68,8 +68,8 @@ impl Captures {
 
     /// Takes memory for at most `wanted` bytes of a head or of a body. Returns the bytes that may be kept.
     fn take(&mut self, wanted: usize, is_body: bool, pool: &mut Pool) -> usize {
-        let spare = pool.room().saturating_sub(pool.budget() / 2);
-        let share = pool.budget() / SHARE;
+        let spare = pool.room().saturating_sub(pool.capacity() / 2);
+        let share = pool.capacity() / SHARE;
         // Bodies are cut so that heads fit: without its heads a request is lost.
         let most = if is_body { share - share / 4 } else { share };
         let left = most.saturating_sub(self.charge.bytes());
@@ -314,7 +314,7 @@ mod tests {
         captures.release(one.kept(), &mut pool);
         captures.release(two.kept(), &mut pool);
         assert_eq!(pool.lent(), 0);
-        pool.promise(pool.budget() / 2);
+        pool.promise(pool.capacity() / 2);
         assert_eq!(captures.take(1, false, &mut pool), 0, "requests come first");
     }
 

@@ -113,9 +113,9 @@ fn exchange_lost_in_a_panic_leaves_no_reservation_or_charge() {
     gateway.closed(conns[1], Ending::Broken, now());
     assert_eq!((gateway.vitals().promised, gateway.vitals().exchanges), (0, 0));
     assert_eq!(gateway.vitals().buffered, 0);
-    let share = gateway.driver.cx.memory.pool.budget() as u64 / 4;
+    let share = gateway.driver.cx.memory.pool.capacity() as u64 / 4;
     let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.driver.cx.memory.pool);
-    let all = gateway.driver.cx.memory.budget.body(&mut memory::shares::Promise::default(), key, share, pool);
+    let all = gateway.driver.cx.memory.shares.body(&mut memory::shares::Promise::default(), key, share, pool);
     assert!(all.is_ok(), "nothing of its share is missing");
 }
 

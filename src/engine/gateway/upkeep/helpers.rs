@@ -36,7 +36,7 @@ impl Cx {
     fn discard_heavy(&mut self, key: Option<KeyIx>) {
         let (blocks, lent) = self.memory.pool.heavy();
         if let Some(key) = key {
-            self.memory.budget.leaves(key, lent);
+            self.memory.shares.leaves(key, lent);
         }
         let of = JobOwner::alone(key, self.next_offload());
         self.offload(of, lent, OwnedIdentity::default(), OffloadTask::Discard(blocks));
@@ -47,7 +47,7 @@ impl Cx {
         let Some(piece) = self.away.pieces.iter_mut().find(|piece| piece.serial == serial.get()) else { return };
         piece.alone = true;
         if let Some(key) = piece.key {
-            self.memory.budget.leaves(key, piece.lent);
+            self.memory.shares.leaves(key, piece.lent);
         }
     }
 
@@ -56,7 +56,7 @@ impl Cx {
         let Some(at) = self.away.pieces.iter().position(|piece| piece.serial == serial) else { return };
         let piece = self.away.pieces.swap_remove(at);
         if let Some(key) = piece.key.filter(|_| piece.alone) {
-            self.memory.budget.left(key, piece.lent);
+            self.memory.shares.left(key, piece.lent);
         }
     }
 }

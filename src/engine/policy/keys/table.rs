@@ -9,10 +9,12 @@ use crate::base::paged::Paged;
 use crate::base::places::Places;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
-use crate::policy::memory::KEY_BYTES;
 use crate::policy::plan::LimitOverrides;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
+
+/// Bytes of one key: its place in the table, and its counters once it is used.
+pub const KEY_BYTES: u64 = 448;
 
 /// Index of a key in a [`Keys`]. It is stable for the life of the process, even if keys are added or removed.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -2,8 +2,8 @@
 
 use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::messages::stream_writer::is_blank;
-use crate::dialect::naming::{ToolKind, made_id};
 use crate::dialect::neutral::delta::TOOL_HELD_MAX;
+use crate::dialect::neutral::naming::{ToolKind, made_id};
 use crate::dialect::responses::response::free_input;
 use crate::dialect::responses::stream_writer::{CallItem, CallStage, OpenItem, ResponsesWriter};
 use crate::wire::json::{self, Raw, ValueKind, member_inside};

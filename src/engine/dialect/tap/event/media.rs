@@ -1,11 +1,11 @@
 //! Passes on events with audio, its text, or images.
 
 use super::super::super::answer::{Frame, StreamFault};
-use super::super::super::cost::remove_cost;
 use super::super::super::keys::K;
 use super::super::super::usage::Reported;
 use super::super::media::millis;
 use super::{EventScan, StreamFormat, Tap};
+use crate::dialect::tap::cost::remove_cost;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Token};
 

@@ -4,7 +4,6 @@
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::super::super::convert::{failed, is_of_item, is_unanswered, kind_of};
-use super::super::super::cost::remove_cost;
 use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::events::members;
 use super::super::super::keys::K;
@@ -14,6 +13,7 @@ use super::super::reply::estimated;
 use super::{EventScan, NAMES, Own, StreamFormat, Tap, join_lines};
 use crate::dialect::responses::hidden::hide;
 use crate::dialect::responses::response::write_usage;
+use crate::dialect::tap::cost::remove_cost;
 use crate::wire::json::{Raw, Token, key, write_count};
 use crate::wire::{ModelEndpoint, Span};
 

@@ -129,11 +129,11 @@ impl Answering {
     /// Releases everything that it holds. `key`: the key that the storage of a stream was charged to.
     pub(crate) fn release(mut self, key: Option<KeyIx>, cx: &mut Cx) {
         if self.paused {
-            cx.memory.budget.eased = true;
+            cx.memory.shares.eased = true;
         }
         self.body.release(cx);
         if let Some(key) = key.filter(|_| self.charged > 0) {
-            cx.memory.budget.recharge(key, self.charged, 0);
+            cx.memory.shares.recharge(key, self.charged, 0);
         }
         self.last.release(&mut cx.memory.pool);
         if let Draft::Kept(draft) | Draft::Leaving(draft) = self.draft {

@@ -51,7 +51,7 @@ impl Answering {
             cx.memory.wait_for(own, None, more, verdict);
         }
         let own = self.charged as usize + unread;
-        self.crowded = job.request.found.key.is_some_and(|key| cx.memory.budget.is_crowded(key, own));
+        self.crowded = job.request.found.key.is_some_and(|key| cx.memory.shares.is_crowded(key, own));
         (!self.paused).then_some(slice)
     }
 
@@ -77,7 +77,7 @@ impl Answering {
         if promise.total() > 0 && buf.capacity() < wanted {
             let missing = wanted - buf.len();
             buf.reserve(&mut cx.memory.pool, missing);
-            cx.memory.budget.came(promise, buf.capacity(), &mut cx.memory.pool);
+            cx.memory.shares.came(promise, buf.capacity(), &mut cx.memory.pool);
         }
         Some(bytes)
     }
@@ -152,9 +152,9 @@ impl State {
     #[cold]
     pub(crate) fn has_turn(&self, own: ExchangeId, key: Option<KeyIx>, drained: bool, cx: &Cx) -> bool {
         let share = || match key {
-            Some(key) if self.is_answering() => drained || !cx.memory.budget.is_over(key),
+            Some(key) if self.is_answering() => drained || !cx.memory.shares.is_over(key),
             // Another answer of its key waits, and has been read in part.
-            Some(key) => !cx.memory.budget.is_waited_for(key),
+            Some(key) => !cx.memory.shares.is_waited_for(key),
             None => true,
         };
         let reads = match cx.memory.gate {
@@ -200,7 +200,7 @@ impl State {
     /// Reports that its message and its draft are lent to a helper thread, with this many bytes of storage.
     pub(crate) fn lent(&mut self, storage: usize, cx: &mut Cx) {
         if let State::Translating(translating) = self {
-            cx.memory.budget.came(&mut translating.promise, storage, &mut cx.memory.pool);
+            cx.memory.shares.came(&mut translating.promise, storage, &mut cx.memory.pool);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::provider_error::NOT_JSON;
 use crate::gateway::exchange::request::Asked;
 use crate::gateway::exchange::state::{Answering, Body, Draft, FinalOutput};
-use crate::gateway::memory::shares::Budget;
+use crate::gateway::memory::shares::MemoryShares;
 use crate::gateway::orders::offload::{JobOwner, OffloadTask};
 use crate::policy::usage::Usage;
 use crate::wire::{ModelEndpoint, Passthrough};
@@ -54,8 +54,8 @@ impl Answering {
         let is_short = bytes <= target.limits.max_response && !cx.is_long(bytes);
         is_first
             && is_short
-            && cx.memory.budget.share_allows(promise, key, total)
-            && Budget::has_room(total, false, &cx.memory.pool)
+            && cx.memory.shares.share_allows(promise, key, total)
+            && MemoryShares::has_room(total, false, &cx.memory.pool)
     }
 
     /// A complete response has arrived.

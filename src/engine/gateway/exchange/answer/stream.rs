@@ -122,7 +122,7 @@ impl Answering {
         if storage == before {
             return true;
         }
-        self.charged = cx.memory.budget.recharge(key, self.charged, storage);
+        self.charged = cx.memory.shares.recharge(key, self.charged, storage);
         // A part of a short event is soon released.
         let keeps = stream.waiting() > 0 || storage > REQUEST_BYTES;
         !(self.crowded && keeps && storage > before)

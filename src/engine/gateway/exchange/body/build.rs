@@ -122,7 +122,7 @@ impl Request {
             let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
             let wanted = length + room + built + added + draft.scan.storage();
             let more = wanted.saturating_sub(draft.promise.total());
-            call.cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut call.cx.memory.pool)?;
+            call.cx.memory.shares.beyond_body(&mut draft.promise, key, more, &mut call.cx.memory.pool)?;
         }
         // A translation costs as much by its items as by its bytes.
         if translated && call.cx.is_long(call.message.body.len() + built) {
@@ -157,7 +157,7 @@ impl Request {
     pub(crate) fn keep(&self, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), Refusal> {
         let storage = call.message.storage.max(call.message.body.len()) + draft.storage();
         match self.found.key {
-            Some(key) => call.cx.memory.budget.took(&mut draft.promise, key, storage, &mut call.cx.memory.pool),
+            Some(key) => call.cx.memory.shares.took(&mut draft.promise, key, storage, &mut call.cx.memory.pool),
             None => Ok(()),
         }
     }
@@ -193,7 +193,7 @@ pub(crate) fn promise_translation(
     let Some(key) = request.found.key else { return Ok(()) };
     let more = (length + OutgoingRequest::room_for(length)).saturating_sub(draft.promise.total());
     match more > 0 && is_translated(request, model, key, cx) {
-        true => cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool),
+        true => cx.memory.shares.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool),
         false => Ok(()),
     }
 }

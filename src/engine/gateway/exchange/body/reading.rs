@@ -38,7 +38,7 @@ impl Exchange {
             // More is not held.
             declared = declared.min((UPLOAD_HOLD + IO_SLICE) as u64);
         }
-        let mut promised = cx.memory.budget.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
+        let mut promised = cx.memory.shares.body(&mut draft.promise, key, declared, &mut cx.memory.pool);
         if promised.is_ok() {
             promised = promise_translation(&self.job.request, &mut draft, declared, None, cx);
         }
@@ -160,7 +160,7 @@ impl Request {
             promise_named(self, draft, call.message.body, call.cx)?;
         }
         let storage = call.message.storage + draft.storage();
-        call.cx.memory.budget.came(&mut draft.promise, storage, &mut call.cx.memory.pool);
+        call.cx.memory.shares.came(&mut draft.promise, storage, &mut call.cx.memory.pool);
         let is_form = draft.scan.form().is_some();
         if let Some(why) = draft.invalid.take_if(|_| complete || is_form) {
             return Err(Refusal::invalid_body(why));
@@ -194,14 +194,14 @@ pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> b
 
 /// Reserves memory for a body of `length` bytes and for the tables of its scan, which grow with its members.
 fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
-    cx.memory.budget.body(&mut draft.promise, key, length, &mut cx.memory.pool)?;
+    cx.memory.shares.body(&mut draft.promise, key, length, &mut cx.memory.pool)?;
     match draft.scan.storage() {
         0 => Ok(()),
         tables => {
             // The budget has just reserved it.
             let wanted = usize::try_from(length).unwrap_or(0) + tables + REQUEST_BYTES;
             let more = wanted.saturating_sub(draft.promise.total());
-            cx.memory.budget.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool)?;
+            cx.memory.shares.beyond_body(&mut draft.promise, key, more, &mut cx.memory.pool)?;
             draft.charge(&mut cx.memory.pool);
             Ok(())
         }

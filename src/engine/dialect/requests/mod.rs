@@ -1,0 +1,114 @@
+//! Translates a request of one format into a request of another: a reader and a writer per format around common types.
+//!
+//! Owns what a translation keeps, changes, drops and refuses. Must never change a number, the order of members inside
+//! an argument, or a byte of text. Called by the gateway for a route whose upstream has another format. The body has
+//! passed [`super::RequestScan`] and is valid.
+
+pub(super) mod ask;
+pub(super) mod bounds;
+pub(super) mod ids;
+pub(super) mod media;
+pub(super) mod names;
+pub(super) mod openai;
+pub(super) mod params;
+pub(super) mod schema;
+
+pub(super) use super::chat::request_writer::write_details;
+pub use super::responses::request_writer::BOUND_MIN;
+pub use ask::{CacheKey, OwnedTarget, RequestTarget};
+pub use bounds::{most_text, structure};
+pub(super) use params::cut;
+
+use super::capabilities::Cache;
+use super::chat::request_writer::STOPS_MAX;
+use super::format::with_format;
+use super::neutral::conversation::Talk;
+use super::neutral::naming::{TranslationState, hash};
+use super::request::{Invalid, Name, RequestScan};
+use crate::dialect::neutral::JsonText;
+use crate::wire::Shape;
+use crate::wire::json::{Raw, linear};
+use ask::{SourceRequest, refuse};
+use std::borrow::Cow;
+use std::cell::Cell;
+
+/// Key of the conversation for the prompt cache: the client's own, otherwise one derived from its session.
+fn cache_key<'a>(ask: &SourceRequest<'a>) -> Option<JsonText<'a>> {
+    let own = ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string);
+    match own.filter(|own| !own.is_empty()) {
+        Some(own) => Some(Cow::Borrowed(own)),
+        None => ask.target.cache_key.map(|made| Cow::Owned(made.to_vec())),
+    }
+}
+
+/// Notes the members that the target's format or model lacks in whole or in part.
+fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut TranslationState) {
+    let (wishes, sampling) = (&talk.wishes, ask.target.capabilities.sampling);
+    let stops_max = match ask.target.shape {
+        Shape::Chat if !ask.drops("stop") => STOPS_MAX,
+        Shape::Messages if !ask.drops("stop_sequences") => usize::MAX,
+        _ => 0,
+    };
+    let stops = wishes.stops.iter().filter(|stop| !stop.is_empty()).count();
+    let verbosity_goes = match ask.target.shape {
+        Shape::Chat => ask.target.capabilities.verbosity && !ask.drops("verbosity"),
+        Shape::Responses => !ask.drops("text"),
+        _ => false,
+    };
+    let of_chat = ask.from == Shape::Chat;
+    let lacks_key = of_chat && ask.target.shape == Shape::Messages;
+    // A reader leaves out a value beyond the range of the other formats.
+    let lost = |name, text, read: Option<Raw<'_>>| ask.get(name, text).is_some() && (read.is_none() || !sampling);
+    let names = [
+        (if ask.from == Shape::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
+        ("temperature", lost(Name::Temperature, "temperature", wishes.temperature)),
+        ("top_p", lost(Name::TopP, "top_p", wishes.top_p)),
+        ("tools", talk.offer.hosted),
+        (if of_chat { "verbosity" } else { "text" }, wishes.verbosity.is_some() && !verbosity_goes),
+        ("prompt_cache_key", lacks_key && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
+    ];
+    state.dropped.extend(names.into_iter().filter(|(_, lost)| *lost).map(|(name, _)| name));
+}
+
+/// Writes a request of format `from`, scanned by `scan`, in the target's format. The [`TranslationState`] is needed to
+/// translate the answer. [`Invalid`] if a specified field cannot be expressed there; the content of `out` is then
+/// meaningless.
+pub fn request(
+    from: Shape,
+    body: &[u8],
+    scan: &RequestScan,
+    target: &RequestTarget<'_>,
+    out: &mut Vec<u8>,
+) -> Result<TranslationState, Invalid> {
+    let _linear = linear(body.len());
+    let fields = scan.fields();
+    fields.may_name_stored(target.capabilities)?;
+    let present = fields.members.iter().fold(0, |bits, member| bits | ask::bit(member.name));
+    let texts = scan.tokens();
+    let ask = SourceRequest { body, fields, texts, present, from, target, marks: Cell::new(0) };
+    let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
+    let mut talk = with_format!(from, format => format::read_request(&ask, &mut state))?;
+    if target.capabilities.cache == Cache::Key {
+        talk.wishes.cache_key = cache_key(&ask);
+    }
+    note_dropped(&ask, &talk, &mut state);
+    names::distinct(&mut talk.offer.tools)?;
+    names::fit(&mut talk, target.shape, &mut state);
+    if from == Shape::Messages {
+        state.ids = talk.call_ids().map(hash).collect();
+    }
+    with_format!(target.shape, format => format::write_request(&ask, talk, &mut state, out))?;
+    if !target.capabilities.params.is_empty() {
+        // Prevents the storage from doubling for a few more bytes.
+        out.reserve_exact(target.capabilities.params_room());
+        params::write(&target.capabilities.params, out);
+    }
+    if state.is_full() {
+        return refuse(
+            "tools",
+            "fewer tools that this model knows by another name: custom, in a namespace, long, or with other characters \
+             than letters, digits, _ and -",
+        );
+    }
+    Ok(state)
+}

@@ -1,0 +1,591 @@
+//! An upstream stream on its way to a client: splits bytes into events, buffers an incomplete event, handles the end.
+//!
+//! Owns the splitting, the bound on one event and the storage of the current one. Must never know the meaning of an
+//! event: the tap does (for a stream that keeps its format), or the conversion (for one that changes it). Called by the
+//! gateway's relay, which does not distinguish the two.
+
+mod halves;
+mod preface;
+
+use super::answer::{Broken, Destination, Frame, Rejected, ResponseIdentity, StreamFault};
+use super::convert::{Convert, write_failure, write_opening};
+use super::errors::{ErrorWords, error_event};
+use super::events;
+use super::format::with_format;
+use super::neutral::naming::TranslationState;
+use super::tap::{Tap, rejected, whole};
+use super::usage::ObservedUsage;
+use crate::base::buf::{Buf, Pool};
+use crate::base::limits::PREFACE_MAX;
+use crate::wire::json::{self, ScanCount};
+use crate::wire::sse::{Event, Splitter};
+use crate::wire::{ModelEndpoint, Shape};
+use preface::Progress;
+use std::num::{NonZeroU16, NonZeroU32};
+
+/// Result of one [`SseStream::feed`].
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Fed {
+    /// Data events seen; comments and pings are not counted.
+    pub events: u32,
+    /// The event that ends the stream has been relayed; nothing follows it.
+    pub finished: bool,
+}
+
+/// An upstream stream on its way to a client. Memory is O(1) except for the current event and, if the format changes,
+/// tool arguments that wait within a named bound.
+#[derive(Debug)]
+pub struct SseStream {
+    splitter: Splitter,
+    /// The current event, if incomplete; empty while events arrive whole.
+    held: Buf,
+    /// Output for the events before the first content. It is held, because another upstream can still answer.
+    preface: Buf,
+    /// Maximum bytes of one event.
+    max_event: u32,
+    /// Position in the last call's output at which the end of the stream begins; see [`SseStream::end_at`].
+    end_at: Option<NonZeroU32>,
+    /// Data events so far.
+    pub seen: u32,
+    progress: Progress,
+    /// The first half of a UTF-16 surrogate pair, until the second half arrives.
+    half: Option<NonZeroU16>,
+    scans: ScanCount,
+    inner: EventHandler,
+}
+
+/// An offset in the output, stored plus 1 so that `None` takes no space.
+fn place(at: usize) -> Option<NonZeroU32> {
+    NonZeroU32::new(at as u32 + 1)
+}
+
+/// Handler of the events.
+#[derive(Debug)]
+enum EventHandler {
+    /// The client has the upstream's format.
+    Same(Tap),
+    /// The client has another format.
+    Translated(Box<Convert>),
+}
+
+impl SseStream {
+    /// Returns a stream at its start, for a client of the upstream's format. `show_usage`: the client asked for the
+    /// usage chunk (chat only). `max_event` in bytes.
+    pub fn same(endpoint: ModelEndpoint, show_usage: bool, max_event: usize) -> SseStream {
+        SseStream::new(max_event, EventHandler::Same(Tap::new(endpoint, show_usage)))
+    }
+
+    /// Returns an upstream's stream of format `from` at its start, for a client of format `to`. `state` comes from the
+    /// translation of the request; `show_usage`: a chat client asked for the usage chunk. In bytes: `max_event`, and
+    /// `max_answer`, the part of an answer that may be held if the last event of its format repeats it.
+    pub fn translated(
+        way: (Shape, Shape),
+        state: TranslationState,
+        show_usage: bool,
+        (max_event, max_answer): (usize, usize),
+    ) -> SseStream {
+        let convert = Convert::new(way, state, show_usage, max_answer);
+        SseStream::new(max_event, EventHandler::Translated(Box::new(convert)))
+    }
+
+    fn new(max_event: usize, inner: EventHandler) -> SseStream {
+        SseStream {
+            splitter: Splitter::new(),
+            held: Buf::default(),
+            preface: Buf::default(),
+            max_event: bound(max_event),
+            end_at: None,
+            seen: 0,
+            progress: Progress::default(),
+            half: None,
+            scans: ScanCount::default(),
+            inner,
+        }
+    }
+
+    /// Resets it to the start of another stream within one format; see [`SseStream::same`]. Storage is kept, except
+    /// that of a translation, which belongs to its stream. [`SseStream::release`] must have been called before.
+    pub fn restart(&mut self, endpoint: ModelEndpoint, show_usage: bool, max_event: usize) {
+        debug_assert_eq!(self.capacity(), 0);
+        self.splitter.reset();
+        (self.max_event, self.end_at, self.seen) = (bound(max_event), None, 0);
+        (self.half, self.progress, self.scans) = (None, Progress::default(), ScanCount::default());
+        match &mut self.inner {
+            EventHandler::Same(tap) => tap.restart(endpoint, show_usage),
+            EventHandler::Translated(_) => self.inner = EventHandler::Same(Tap::new(endpoint, show_usage)),
+        }
+    }
+
+    /// Sets the number of choices in a stream within one format; each has an end of its own.
+    pub fn awaits(&mut self, choices: u32) {
+        if let EventHandler::Same(tap) = &mut self.inner {
+            tap.awaits(choices);
+        }
+    }
+
+    /// Continues after `events` events were sent while the upstream was silent; see [`opening`].
+    pub fn resume(&mut self, events: u16, created: u64) {
+        // Heartbeats may be numbered, so those of the upstream are held, too.
+        self.progress.opened = true;
+        match &mut self.inner {
+            EventHandler::Same(tap) => tap.resume(events),
+            EventHandler::Translated(convert) => convert.resume(u64::from(events), created),
+        }
+    }
+
+    /// Appends the client's error event for a broken stream. Nothing may follow it.
+    pub fn fail(
+        &mut self,
+        endpoint: ModelEndpoint,
+        words: &ErrorWords<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let written = match &mut self.inner {
+            EventHandler::Same(tap) => tap.fail(words, me, out),
+            EventHandler::Translated(convert) => convert.fail(words, me, out),
+        };
+        if !written {
+            error_event(endpoint, words, out);
+        }
+    }
+
+    /// Appends a heartbeat, which keeps proxies and the client from closing the connection. Returns the number of
+    /// events of a response sent so far; `sent`: those before this stream.
+    pub fn heartbeat(&mut self, shape: Shape, sent: u16, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+        let events = match &mut self.inner {
+            // An event of Tollgate's own would have a number behind those of the events that are held.
+            _ if !self.preface.is_empty() => None,
+            EventHandler::Same(_) if !self.progress.begun => None,
+            EventHandler::Same(tap) => tap.keepalive(out),
+            EventHandler::Translated(convert) => convert.heartbeat(me, out),
+        };
+        if events.is_none() {
+            heartbeat(shape, out);
+        }
+        events.map_or(sent, |events| u16::try_from(events).unwrap_or(u16::MAX))
+    }
+
+    /// True if upstream and client have the same format.
+    pub fn keeps_shape(&self) -> bool {
+        matches!(self.inner, EventHandler::Same(_))
+    }
+
+    /// Takes decoded body bytes and appends complete events to `out`. Bytes after the end of the stream are ignored.
+    pub fn feed(
+        &mut self,
+        data: &[u8],
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Fed, StreamFault> {
+        let from = self.take_preface(out);
+        self.scans.begin(data.len());
+        let fed = self.take(data, pool, me, out);
+        self.scans.end();
+        self.hold_preface(from, fed.is_err(), pool, out);
+        if let EventHandler::Translated(convert) = &mut self.inner {
+            convert.charge(pool);
+        }
+        fed
+    }
+
+    /// Before the first content, puts what is held back into the output. Returns where it begins there.
+    #[inline]
+    fn take_preface(&mut self, out: &mut Vec<u8>) -> Option<usize> {
+        let from = (!self.progress.begun).then_some(out.len());
+        if from.is_some() {
+            out.extend_from_slice(self.preface.bytes());
+        }
+        from
+    }
+
+    /// Holds the output from `from` on if it has no content yet. That of a stream that `fails` is dropped.
+    #[inline]
+    fn hold_preface(&mut self, from: Option<usize>, fails: bool, pool: &mut Pool, out: &mut Vec<u8>) {
+        let Some(from) = from else { return };
+        self.progress.begun |= !fails && (self.inner.finished() || out.len() - from > PREFACE_MAX);
+        if !self.progress.begun {
+            if !fails {
+                self.preface.push(pool, &out[from + self.preface.len()..]);
+            }
+            return out.truncate(from);
+        }
+        self.preface.release(pool);
+    }
+
+    /// Relays an event at the front of `data` that differs from the previous one only in its text, as nearly all do,
+    /// and returns its length. 0 for any other event: nothing is done, and [`SseStream::feed`] must take it.
+    #[inline]
+    pub fn feed_alike(&mut self, data: &[u8], pool: &mut Pool, out: &mut Vec<u8>) -> usize {
+        let is_amid = self.end_at.is_none() && !self.inner.finish_seen() && !self.inner.finished();
+        if !is_amid || !self.held.is_empty() {
+            return 0;
+        }
+        let Some(len) = self.alike(data, out) else { return 0 };
+        self.scans.begin(len);
+        self.scans.end();
+        if let EventHandler::Translated(convert) = &mut self.inner {
+            convert.charge(pool);
+        }
+        len
+    }
+
+    /// Relays an event at the front of `buf` that matches the template; returns its length.
+    #[inline]
+    fn alike(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        if !self.progress.begun || !self.splitter.is_between() {
+            return None;
+        }
+        let len = self.inner.event_like(&buf[..buf.len().min(self.max_event as usize)], out)?;
+        self.seen += 1;
+        Some(len)
+    }
+
+    fn take(
+        &mut self,
+        data: &[u8],
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Fed, StreamFault> {
+        let mut events = 0;
+        self.end_at = self.end_at.and_then(|_| place(out.len()));
+        if self.held.is_empty() {
+            let used = self.cut(data, me, out, &mut events)?;
+            if !self.inner.finished() {
+                self.held.push(pool, &data[used..]);
+            }
+        } else if !self.inner.finished() {
+            self.held.push(pool, data);
+            let mut held = std::mem::take(&mut self.held);
+            let cut = self.cut(held.bytes(), me, out, &mut events);
+            if let Ok(used @ 1..) = cut {
+                held.consume(pool, used);
+            }
+            self.held = held;
+            cut?;
+        }
+        let finished = self.inner.finished();
+        if finished {
+            self.held.release(pool);
+        }
+        if self.held.len() > self.max_event as usize {
+            return Err(StreamFault::TooLarge);
+        }
+        Ok(Fed { events, finished })
+    }
+
+    /// Handles the end of the body, or the end of the wait for a missing end. Writes the formal end if a finish reason
+    /// has arrived; returns [`StreamFault::Incomplete`] if the answer itself is cut off.
+    pub fn end(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        let from = self.take_preface(out);
+        let ended = self.end_of(pool, me, out);
+        self.hold_preface(from, ended.is_err(), pool, out);
+        ended
+    }
+
+    fn end_of(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        let begin = place(out.len());
+        self.end_at = self.end_at.or(begin).min(begin);
+        let mut held = std::mem::take(&mut self.held);
+        self.scans.begin(0);
+        let ended = match self.last(held.bytes(), me, out) {
+            Ok(()) if !self.inner.finished() => self.inner.close(me, out),
+            last => last,
+        };
+        self.scans.end();
+        held.release(pool);
+        ended
+    }
+
+    /// True if JSON begins at `buf`, the place of the next event, instead of a stream: no line of a stream begins with
+    /// a brace.
+    fn is_document(&self, buf: &[u8]) -> bool {
+        self.seen == 0 && buf.trim_ascii_start().first() == Some(&b'{')
+    }
+
+    /// Takes the JSON document that has arrived instead of events, for [`SseStream::whole`].
+    pub fn take_document(&mut self) -> Option<Buf> {
+        self.is_document(self.held.bytes()).then(|| std::mem::take(&mut self.held))
+    }
+
+    /// Takes a complete response of the upstream's endpoint `from` instead of a stream: some servers answer a stream
+    /// request with one. Events without their content type are read as events. The result is appended to `out`. An
+    /// error if the response cannot be passed on.
+    pub fn whole(
+        &mut self,
+        from: ModelEndpoint,
+        body: &[u8],
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Result<Fed, StreamFault>, Rejected> {
+        let mut text = Vec::new();
+        let is_document = body.trim_ascii_start().starts_with(b"{");
+        if is_document {
+            let valid = json::check(body).map_err(|_| Broken::NotJson);
+            valid.and_then(|()| whole(from, body, me, &mut text)).map_err(|why| rejected(from, body, why))?;
+            text.clear();
+            events::write(from, body, &mut text);
+        }
+        // The bound on a complete response replaces the one on an event.
+        self.max_event = u32::MAX;
+        let fed = self.feed(if is_document { &text } else { body }, pool, me, out);
+        Ok(match fed {
+            Ok(fed) if !fed.finished => self.end(pool, me, out).map(|()| Fed { finished: true, ..fed }),
+            other => other,
+        })
+    }
+
+    /// Usage observed so far.
+    pub fn observed(&self) -> ObservedUsage {
+        match &self.inner {
+            EventHandler::Same(tap) => tap.observed(),
+            EventHandler::Translated(convert) => convert.observed(),
+        }
+    }
+
+    /// True once a finish reason has arrived: only the formal end may be missing.
+    pub fn finish_seen(&self) -> bool {
+        self.inner.finish_seen()
+    }
+
+    /// True if every choice that has begun has ended, in a stream of several. If nothing more arrives, the rest is
+    /// lost.
+    pub fn may_be_done(&self) -> bool {
+        matches!(&self.inner, EventHandler::Same(tap) if tap.all_ended())
+    }
+
+    /// Offset in `out`, as of the last [`SseStream::feed`] or [`SseStream::end`], at which the end of the stream
+    /// begins: the event with the finish reason, or the final event of a stream without one. `None`: not arrived yet.
+    pub fn end_at(&self) -> Option<usize> {
+        self.end_at.map(|at| at.get() as usize - 1)
+    }
+
+    /// Takes the incomplete event, whose bytes are fed again.
+    pub fn take_held(&mut self) -> Buf {
+        self.splitter.reset();
+        std::mem::take(&mut self.held)
+    }
+
+    /// Bytes of the current event.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Bytes held in addition to the current event: tool arguments that wait.
+    pub fn waiting(&self) -> usize {
+        match &self.inner {
+            EventHandler::Same(_) => 0,
+            EventHandler::Translated(convert) => convert.waiting(),
+        }
+    }
+
+    /// Bytes of pool storage for the current event and for the bytes held in addition.
+    pub fn capacity(&self) -> usize {
+        let beside = if let EventHandler::Translated(convert) = &self.inner { convert.charged() } else { 0 };
+        self.held.capacity() + self.preface.capacity() + beside
+    }
+
+    /// Bytes that [`SseStream::feed`] with `bytes` may add to the held bytes and to the output.
+    #[inline]
+    pub fn growth(&self, bytes: usize) -> usize {
+        let (held, storage) = (self.held.len(), self.held.capacity());
+        let beside = if self.keeps_shape() { 0 } else { bytes };
+        bytes + beside + 2 * self.preface.len() + if held + bytes <= storage { 0 } else { storage.max(bytes) }
+    }
+
+    /// Drops the current event and returns its storage.
+    pub fn release(&mut self, pool: &mut Pool) {
+        self.held.release(pool);
+        self.preface.release(pool);
+        if let EventHandler::Translated(convert) = &mut self.inner {
+            convert.release(pool);
+        }
+    }
+
+    /// Relays every complete event at the front of `buf`; returns the number of bytes relayed.
+    fn cut(
+        &mut self,
+        buf: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+        events: &mut u32,
+    ) -> Result<usize, StreamFault> {
+        let mut used = 0;
+        while used < buf.len() && !self.inner.finished() {
+            let (buf, before) = (&buf[used..], out.len());
+            if let Some(len) = self.alike(buf, out) {
+                (*events, used) = (*events + 1, used + len);
+                continue;
+            }
+            if self.is_document(buf) {
+                break;
+            }
+            let Some(event) = self.splitter.next(buf) else { break };
+            if event.len > self.max_event as usize {
+                return Err(StreamFault::TooLarge);
+            }
+            let frame = frame(&self.splitter, &event, buf);
+            let life = match self.inner.event(&frame, me, out) {
+                Err(StreamFault::Malformed) => {
+                    let (data, raw) = halves::joined(&mut self.half, &frame).ok_or(StreamFault::Malformed)?;
+                    self.inner.event(&Frame { data: &data, raw: &raw, ..frame }, me, out)?
+                }
+                other => other?,
+            };
+            self.progress.event(life, || self.inner.shows(frame.data), before, out);
+            *events += u32::from(life);
+            self.seen += u32::from(life);
+            if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
+                self.end_at = place(before);
+            }
+            used += event.len;
+            self.splitter.done(&event);
+        }
+        Ok(used)
+    }
+
+    /// Relays an event that the end of the stream has cut off, if there is one.
+    fn last(&mut self, buf: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        if self.inner.finished() || buf.is_empty() {
+            return Ok(());
+        }
+        let mut buf = buf.to_vec();
+        finish_event(&mut buf);
+        let Some(event) = self.splitter.next(&buf) else { return Ok(()) };
+        let before = out.len();
+        let frame = frame(&self.splitter, &event, &buf);
+        match self.inner.event(&frame, me, out) {
+            // An incomplete event: the stream was cut off.
+            Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
+            other => self.progress.event(other?, || self.inner.shows(frame.data), before, out),
+        }
+        Ok(())
+    }
+}
+
+impl EventHandler {
+    /// Relays an event; true if it counts as a sign of progress.
+    #[inline]
+    fn event(&mut self, frame: &Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+        match self {
+            EventHandler::Same(tap) => tap.event(frame, me, out),
+            EventHandler::Translated(convert) => convert.event(frame, me, out),
+        }
+    }
+
+    /// Relays an event at the front of `buf` that differs from the previous one only in its text: it counts as a sign
+    /// of progress and changes nothing else. Returns its length.
+    #[inline]
+    fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        match self {
+            EventHandler::Same(tap) => tap.event_like(buf, out),
+            EventHandler::Translated(convert) => convert.event_like(buf, out),
+        }
+    }
+
+    /// True if the client gets an event that was handled: it has content, or ends the answer.
+    fn shows(&self, data: &[u8]) -> bool {
+        match self {
+            EventHandler::Same(tap) => tap.shows(data),
+            EventHandler::Translated(convert) => convert.shows(),
+        }
+    }
+
+    /// True once the event that ends the stream is handled.
+    fn finished(&self) -> bool {
+        match self {
+            EventHandler::Same(tap) => tap.finished,
+            EventHandler::Translated(convert) => convert.finished(),
+        }
+    }
+
+    /// True once a finish reason has arrived: only the formal end may be missing.
+    fn finish_seen(&self) -> bool {
+        match self {
+            EventHandler::Same(tap) => tap.finish_seen,
+            EventHandler::Translated(convert) => convert.finish_seen(),
+        }
+    }
+
+    /// Handles a stream without its final event: writes that event if nothing else is missing.
+    fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        match self {
+            EventHandler::Same(tap) => tap.close(me, out),
+            EventHandler::Translated(convert) => convert.close(me, out),
+        }
+    }
+}
+
+/// Appends the heartbeat that every client of this format accepts at any time.
+pub fn heartbeat(shape: Shape, out: &mut Vec<u8>) {
+    out.extend_from_slice(with_format!(shape, format => format::HEARTBEAT));
+}
+
+/// Appends a heartbeat before an answer has begun, for a client of format `shape`. `events` were sent before; returns
+/// the new number. `state`: the translation of the request, if there is one.
+pub fn opening(
+    shape: Shape,
+    events: u16,
+    state: Option<&TranslationState>,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> u16 {
+    match state.filter(|_| shape == Shape::Responses) {
+        Some(state) => {
+            let mut to = Destination { state, observed: &ObservedUsage::default(), me, out };
+            u16::try_from(write_opening(u64::from(events), &mut to)).unwrap_or(u16::MAX)
+        }
+        None => {
+            heartbeat(shape, out);
+            events
+        }
+    }
+}
+
+/// Appends the client's error event for an answer that fails before any of it has arrived, after `events` were sent.
+pub fn failure(
+    endpoint: ModelEndpoint,
+    events: u16,
+    state: Option<&TranslationState>,
+    words: &ErrorWords<'_>,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    match endpoint.shape {
+        Shape::Responses => {
+            let plain = TranslationState::default();
+            let state = state.unwrap_or(&plain);
+            let mut to = Destination { state, observed: &ObservedUsage::default(), me, out };
+            // Codex reads the failure of a response only if that response has begun.
+            let events = match events {
+                0 if words.is_overflow() => write_opening(0, &mut to),
+                events => u64::from(events),
+            };
+            write_failure(events, words, &mut to);
+        }
+        _ => error_event(endpoint, words, out),
+    }
+}
+
+/// Clamps a bound on one event: offsets into an event have 32 bits.
+fn bound(max_event: usize) -> u32 {
+    u32::try_from(max_event).unwrap_or(u32::MAX)
+}
+
+/// Adds the missing empty line after the last event of a stream: without it a client would drop the event.
+fn finish_event(event: &mut Vec<u8>) {
+    let missing: &[u8] = if event.ends_with(b"\n") { b"\n" } else { b"\n\n" };
+    event.extend_from_slice(missing);
+}
+
+#[inline]
+fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
+    let (name, raw) = (event.name.of(buf), event.raw.of(buf));
+    Frame { name, data: splitter.data(event, buf), raw, comment: event.comment }
+}
+
+#[cfg(test)]
+mod tests;
