@@ -157,6 +157,18 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
     Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
 }
 
+/// Opens the existing ledger beside the gateway of this process, whose requests must not wait for it long.
+pub(super) fn beside(config: &Config, _place: &Place) -> Result<Ledger, Failure> {
+    match &config.store.url {
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(_) => {
+            let server = known_server(config, _place, Bounds::SERVING).map_err(Failure::failed)?;
+            Ok(Ledger::Remote(Box::new(Remote { server })))
+        }
+        _ => existing(config),
+    }
+}
+
 /// Connects to a shared ledger, if it is the one that this host used last.
 #[cfg(feature = "redis")]
 pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {

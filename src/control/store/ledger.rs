@@ -1,5 +1,6 @@
 //! Ledger of either kind, for commands: the SQLite file or the shared store, behind one interface.
 
+use super::alerts::{AlertClaim, AlertReport};
 use super::api::{Names, Query, Renaming, StoreError, Taker, UsageLine, Verdict};
 use super::moments::Moments;
 use super::note::{Answered, AuditLine, Note, edited};
@@ -96,6 +97,30 @@ impl Ledger {
     /// `bytes` bytes before, one more is the last.
     pub fn audit(&mut self, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, StoreError> {
         each!(self, db => db.audit(from, most, bytes))
+    }
+
+    /// Claims a subject of alerts for one attempt to deliver one. The claim ends with [`Ledger::release_alert`], or
+    /// after [`limits::ALERT_CLAIM`]. `holder` is a name that no other attempt has.
+    pub fn claim_alert(&mut self, subject: &str, holder: &str, now: Unix) -> Result<AlertClaim, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.claim_alert(subject, holder, now),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.claim_alert(subject, holder),
+        }
+    }
+
+    /// Remembers the last report about a subject; `None`: forgets it, since the trouble is over.
+    pub fn note_alert(&mut self, subject: &str, reported: Option<&AlertReport>, now: Unix) -> Result<(), StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.note_alert(subject, reported, now),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.note_alert(subject, reported),
+        }
+    }
+
+    /// Gives a claim back.
+    pub fn release_alert(&mut self, subject: &str, holder: &str) -> Result<(), StoreError> {
+        each!(self, db => db.release_alert(subject, holder))
     }
 
     /// Returns the ledger's knowledge about the clocks of its writers.

@@ -18,7 +18,7 @@
 //! under its own name, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `clock` is the
 //! knowledge about the clocks of the writers, see `moments.rs`. `start:<host>` is the last start of a host, by the name
 //! in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away,
-//! see `spared.rs`; `alerts`, `alert:<subject>` and `alert:<subject>:claim` see `alerts.rs`.
+//! see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alerts.rs`.
 
 mod alerts;
 mod audit;
@@ -48,7 +48,6 @@ use crate::policy::attribution::HashKey;
 use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, GroupLease, Lease};
 use crate::policy::row::Row;
-pub use alerts::{AlertTurn, RemoteAlerts};
 pub use link::Bounds;
 use redis::ServerError;
 pub use server::RemoteServer;

@@ -193,11 +193,6 @@ impl Place {
         &self.folder
     }
 
-    /// Path of the file of alerts.
-    pub(super) fn alerts(&self) -> PathBuf {
-        self.folder.join(format!("{}.alerts", self.stem))
-    }
-
     /// Path of the file with the captured requests of a key.
     pub fn capture(&self, key: &KeyId) -> PathBuf {
         self.folder.join(format!("capture-{key}.jsonl"))

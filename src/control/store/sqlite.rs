@@ -9,6 +9,7 @@
 //! power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk when it
 //! returns.
 
+mod alerts;
 mod audit;
 mod changes;
 mod compact;
@@ -23,6 +24,7 @@ mod tables;
 mod tally;
 mod value;
 
+use super::alerts::{AlertClaim, AlertReport};
 use super::api::{DaySum, Names, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::{self, FileLock};
@@ -203,6 +205,24 @@ impl Sqlite {
     /// See [`crate::store::ledger::Ledger::audit`].
     pub fn audit(&self, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, StoreError> {
         notes::audit(&self.connection, from, most, bytes).map_err(|error| self.tell(error))
+    }
+
+    /// See [`crate::store::ledger::Ledger::claim_alert`].
+    pub fn claim_alert(&mut self, subject: &str, holder: &str, now: Unix) -> Result<AlertClaim, StoreError> {
+        let mut claim = AlertClaim::Others;
+        self.change(&mut |transaction| alerts::claim(transaction, subject, holder, now).map(|got| claim = got))?;
+        Ok(claim)
+    }
+
+    /// See [`crate::store::ledger::Ledger::note_alert`].
+    pub fn note_alert(&mut self, subject: &str, reported: Option<&AlertReport>, now: Unix) -> Result<(), StoreError> {
+        self.change(&mut |transaction| alerts::note(transaction, subject, reported, now))?;
+        self.check_seen()
+    }
+
+    /// See [`crate::store::ledger::Ledger::release_alert`].
+    pub fn release_alert(&mut self, subject: &str, holder: &str) -> Result<(), StoreError> {
+        self.change(&mut |transaction| alerts::release(transaction, subject, holder))
     }
 
     /// See [`Moments`].

@@ -185,7 +185,8 @@ pub const SPANS_TRIES: u32 = 3;
 pub const SPANS_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Time that shutdown waits for the last spans to be sent.
 pub const SPANS_PARTING: Duration = Duration::from_secs(2);
-/// Alerts that wait for their delivery. Beyond it they are dropped, and that is logged.
+/// Alerts that wait for their delivery, and ends of trouble that wait. Beyond it they are dropped; for alerts that is
+/// logged.
 pub const ALERTS_MAX: usize = 1000;
 /// Pause of the busy thread that delivers alerts.
 pub const ALERTS_TICK: Duration = Duration::from_millis(20);
@@ -193,10 +194,6 @@ pub const ALERTS_TICK: Duration = Duration::from_millis(20);
 pub const ALERTS_LOOK: Duration = Duration::from_secs(1);
 /// Attempts to deliver alerts that may be made at once.
 pub const ALERTS_AT_ONCE: usize = 8;
-/// Bytes of facts about alerts that are kept in memory, before those that no one needs any more are dropped.
-pub const ALERTS_UNWRITTEN: usize = 64 << 10;
-/// Bytes that the file of alerts may have without being shrunk.
-pub const ALERTS_FILE_SPARE: u64 = 256 << 10;
 /// Time at the end that the present attempts to deliver alerts are waited for.
 pub const ALERTS_PARTING: Duration = Duration::from_secs(2);
 /// Time for a connection to the webhook, and as long again for TLS.
@@ -207,13 +204,9 @@ pub const ALERT_RETRY: Duration = Duration::from_secs(1);
 pub const ALERT_RETRY_MAX: Duration = Duration::from_secs(300);
 /// Age of an alert after which there is no other attempt.
 pub const ALERT_RETRIES_END: Duration = Duration::from_secs(3600);
-/// Time for which a host claims an alert on a shared ledger: longer than an attempt takes.
-pub const ALERT_CLAIM: Duration = Duration::from_secs(30);
-/// Interval at which alerts are looked for that another process or host has left.
-pub const ALERTS_ROUND: Duration = Duration::from_secs(60);
-/// Time since the last attempt of a host to deliver an alert after which another one makes attempts: longer than
-/// [`ALERT_RETRY_MAX`] and an attempt.
-pub const ALERT_TAKEOVER: Duration = Duration::from_secs(360);
+/// Time for which a process claims the subject of an alert in the ledger: longer than an attempt takes. After a kill
+/// during an attempt, the next attempt is so late.
+pub const ALERT_CLAIM: Duration = Duration::from_secs(15);
 /// Time that the delivery of an alert is remembered: longer than any period of a budget.
 pub const ALERT_KEPT: Duration = Duration::from_secs(70 * 86_400);
 /// Time without a success after which a failing target raises an alert.

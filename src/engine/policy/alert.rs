@@ -19,11 +19,6 @@ words! {
 }
 
 impl AlertKind {
-    /// The kind of this name.
-    pub fn of(name: &str) -> Option<AlertKind> {
-        AlertKind::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
     /// True if an alert is about trouble that lasts until it is over.
     pub fn lasts(self) -> bool {
         matches!(self, AlertKind::Target | AlertKind::Ledger)

@@ -8,15 +8,13 @@ use super::http::provider_client::{ANSWER, Asker, request, send_for_status};
 use super::load::{self, Secrets};
 use super::output::{Failure, print};
 use crate::io::clock::unix;
+use crate::io::entropy::fresh_name;
 use crate::io::reactor::Security;
 use crate::policy::alert::{Alert, AlertKind};
 use crate::policy::attribution::HashKey;
 use crate::policy::config::Config;
-#[cfg(feature = "redis")]
-use crate::policy::config::StoreUrl;
-use crate::store::alerts::AlertFile;
-#[cfg(feature = "redis")]
-use crate::store::remote::{AlertTurn, Bounds, RemoteAlerts};
+use crate::store::alerts::{AlertClaim, AlertReport};
+use crate::store::ledger::Ledger;
 use crate::store::spill::Place;
 use clap::{Args, Subcommand};
 
@@ -62,59 +60,94 @@ pub fn run(command: &AlertsCommand) -> Result<(), Failure> {
 
 /// Result of an attempt.
 pub(super) enum Delivery {
-    /// The webhook has accepted it. The reason why that could not be noted, if so.
+    /// The webhook has accepted it. The reason why the ledger does not know that, if so.
     Sent(Option<String>),
-    /// An alert about the same event was delivered before.
-    Before,
-    /// Another host is delivering it.
-    #[cfg(feature = "redis")]
+    /// Nothing is to be sent, and the ledger knows that.
+    Done,
+    /// Another process is delivering it.
     Others,
     /// Why it was not accepted.
     Failed(String),
 }
 
-/// Attempts to deliver an alert, unless that was done, and notes it if it succeeds.
-pub(super) fn deliver(
-    config: &Config,
-    security: &Security,
-    alert: &Alert,
-    file: &AlertFile,
-    place: &Place,
-) -> Delivery {
-    // Without the lock another process might deliver it, too: an alert twice is better than none.
-    let _lock = file.lock().ok();
-    if file.facts(unix()).is_done(alert) {
-        return Delivery::Before;
-    }
-    let done = || file.done(alert, unix());
-    let mut hosts = match OtherHosts::claim(config, alert, place) {
-        Ok(hosts) => hosts,
-        Err(Delivery::Before) => {
-            // The file need not know more than that.
-            let _ = done();
-            return Delivery::Before;
-        }
-        Err(other) => return other,
+/// Attempts to deliver an alert, unless that was done, and notes in the ledger that it is done. `is_sent`: only the
+/// note is missing.
+pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert: &Alert, is_sent: bool) -> Delivery {
+    let mut alert = alert.clone();
+    let mut claim = match Claim::take(config, place, &alert.subject) {
+        Ok(Some(claim)) => Ok(claim),
+        Ok(None) => return Delivery::Others,
+        Err(why) if is_sent => return Delivery::Failed(why),
+        // The alert may be about the ledger: an alert twice is better than none.
+        Err(why) => Err(why),
     };
-    match post(config, security, alert) {
-        Ok(_) => {
-            let kept = done();
-            hosts.sent(alert);
-            Delivery::Sent(kept.err().map(|error| error.to_string()))
+    if let Ok(claim) = &mut claim {
+        match claim.last.take() {
+            Some(last) if last.is_done && (alert.what.lasts() || last.since >= alert.since) => return Delivery::Done,
+            // Processes see the same trouble begin at different times: all of them send the alert of the first one.
+            Some(last) if alert.what.lasts() => (alert.id, alert.since) = (last.id, last.since),
+            _ if alert.what.lasts() => drop(claim.note(Some(&reported(&alert, false)))),
+            _ => {}
         }
-        Err(why) => {
-            hosts.unclaim(alert);
-            Delivery::Failed(why)
-        }
+    }
+    if !is_sent && let Err(why) = post(config, security, &alert) {
+        return Delivery::Failed(why);
+    }
+    let noted = claim.and_then(|mut claim| claim.note(Some(&reported(&alert, true))));
+    match noted {
+        Ok(()) if is_sent => Delivery::Done,
+        Err(why) if is_sent => Delivery::Failed(why),
+        noted => Delivery::Sent(noted.err()),
     }
 }
 
-/// Notes for the other hosts of a shared ledger that trouble of these subjects is over. Returns the alerts that a host
-/// has left; `None` if the ledger cannot be reached.
-#[cfg(feature = "redis")]
-pub(super) fn left_by_others(config: &Config, over: &[String], place: &Place) -> Option<Vec<Alert>> {
-    let server = super::store::known_server(config, place, Bounds::SERVING).ok()?;
-    RemoteAlerts::new(server).ok()?.left(over, unix()).ok()
+/// Notes in the ledger that the trouble of this subject is over.
+pub(super) fn end(config: &Config, place: &Place, subject: &str) -> Delivery {
+    match Claim::take(config, place, subject) {
+        Ok(None) => Delivery::Others,
+        Ok(Some(mut claim)) if claim.last.is_some() => {
+            claim.note(None).map_or_else(Delivery::Failed, |()| Delivery::Done)
+        }
+        Ok(Some(_)) => Delivery::Done,
+        Err(why) => Delivery::Failed(why),
+    }
+}
+
+fn reported(alert: &Alert, is_done: bool) -> AlertReport {
+    AlertReport { id: alert.id.clone(), since: alert.since, is_done }
+}
+
+/// The ledger, in which a subject is claimed until this is dropped.
+struct Claim<'a> {
+    ledger: Ledger,
+    subject: &'a str,
+    /// Name of this attempt.
+    holder: String,
+    /// The last report about the subject.
+    last: Option<AlertReport>,
+}
+
+impl<'a> Claim<'a> {
+    /// Claims a subject; `None` if another process has claimed it.
+    fn take(config: &Config, place: &Place, subject: &'a str) -> Result<Option<Claim<'a>>, String> {
+        let holder = fresh_name().map_err(|error| error.to_string())?;
+        let mut ledger = super::store::beside(config, place).map_err(|failure| failure.text())?;
+        match ledger.claim_alert(subject, &holder, unix()).map_err(|error| error.to_string())? {
+            AlertClaim::Others => Ok(None),
+            AlertClaim::Ours(last) => Ok(Some(Claim { ledger, subject, holder, last })),
+        }
+    }
+
+    fn note(&mut self, reported: Option<&AlertReport>) -> Result<(), String> {
+        self.ledger.note_alert(self.subject, reported, unix()).map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        // If this fails, the claim expires.
+        let _ = self.ledger.release_alert(self.subject, &self.holder);
+    }
 }
 
 /// Sends an alert; the status if it was accepted. A redirect is not followed.
@@ -126,49 +159,5 @@ fn post(config: &Config, security: &Security, alert: &Alert) -> Result<u16, Stri
         Ok(status) if (200..300).contains(&status) => Ok(status),
         Ok(status) => Err(format!("status {status}")),
         Err(why) => Err(why.words().to_string()),
-    }
-}
-
-/// The other hosts of a shared ledger, of which one delivers each alert. If the ledger cannot be reached, each does.
-struct OtherHosts {
-    #[cfg(feature = "redis")]
-    alerts: Option<RemoteAlerts>,
-}
-
-impl OtherHosts {
-    #[cfg(feature = "redis")]
-    fn claim(config: &Config, alert: &Alert, place: &Place) -> Result<OtherHosts, Delivery> {
-        let StoreUrl::Redis(_) = &config.store.url else { return Ok(OtherHosts { alerts: None }) };
-        let server = super::store::known_server(config, place, Bounds::SERVING).ok();
-        let Some(mut alerts) = server.and_then(|server| RemoteAlerts::new(server).ok()) else {
-            return Ok(OtherHosts { alerts: None });
-        };
-        match alerts.claim(alert, unix()) {
-            Ok(AlertTurn::Ours) => Ok(OtherHosts { alerts: Some(alerts) }),
-            Ok(AlertTurn::Others) => Err(Delivery::Others),
-            Ok(AlertTurn::Done) => Err(Delivery::Before),
-            Err(_) => Ok(OtherHosts { alerts: None }),
-        }
-    }
-
-    #[cfg(not(feature = "redis"))]
-    fn claim(_: &Config, _: &Alert, _: &Place) -> Result<OtherHosts, Delivery> {
-        Ok(OtherHosts {})
-    }
-
-    fn sent(&mut self, _alert: &Alert) {
-        #[cfg(feature = "redis")]
-        if let Some(alerts) = &mut self.alerts {
-            // A failure costs nothing: the file has the delivery, too.
-            let _ = alerts.sent(_alert);
-        }
-    }
-
-    fn unclaim(&mut self, _alert: &Alert) {
-        #[cfg(feature = "redis")]
-        if let Some(alerts) = &mut self.alerts {
-            // If this fails, the claim expires.
-            let _ = alerts.unclaim(_alert);
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Tables of the ledger's file: creates them, and refuses those of another version. Called when a file is opened.
 
 use super::value::Fallible;
-use super::{groups, moments, notes, people, tally};
+use super::{alerts, groups, moments, notes, people, tally};
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
@@ -121,7 +121,7 @@ fn create(transaction: &Connection, secret: &str) -> Fallible<()> {
         transaction.execute_batch(&SUMS.replace("{}", name))?;
     }
     transaction.execute_batch(&SECRET.replace("{}", secret))?;
-    let tables = [KEYS, groups::TABLE, tally::TABLE, people::TABLE, notes::TABLES, moments::TABLE];
+    let tables = [KEYS, groups::TABLE, tally::TABLE, people::TABLE, notes::TABLES, moments::TABLE, alerts::TABLES];
     let views = [groups::VIEW, tally::VIEWS, people::VIEW];
     tables.iter().chain(&views).try_for_each(|sql| transaction.execute_batch(sql))?;
     transaction.pragma_update(None, "application_id", APPLICATION)?;

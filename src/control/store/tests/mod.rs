@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 const DAY: u64 = 86_400_000;
 
+mod alerts;
 mod commits;
 mod flash;
 mod notes;

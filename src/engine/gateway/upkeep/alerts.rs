@@ -2,7 +2,7 @@
 //! checked when the helper thread that delivers alerts requests it, every second. Nothing here runs for a request,
 //! and without `[alerts]` nothing at all.
 //!
-//! An alert may be raised again after a restart or a reload: the file of alerts contains those that were raised before.
+//! An alert may be raised again after a restart or a reload: the ledger remembers those that were delivered.
 
 use crate::base::limits::ALERT_TARGET_FAILS;
 use crate::gateway::cx::Cx;
