@@ -27,7 +27,7 @@ pub enum StoreError {
     File(PathBuf, io::Error),
     /// The path no longer leads to the open file. Anything written there would be lost with the file.
     Moved(PathBuf),
-    /// A file of the ledger has been shortened or overwritten.
+    /// A file of the ledger has been shortened.
     Cut(PathBuf),
     /// A file of the ledger's log is not the one that the gateway has open.
     Unseen(PathBuf),
@@ -53,12 +53,11 @@ impl fmt::Display for StoreError {
                 write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
             }
             StoreError::Cut(path) => {
-                let what = "this file of the ledger was cut or overwritten";
+                let what = "this file of the ledger was cut";
                 write!(f, "{}: {what}; put back its content: a restart without it loses commits", path.display())
             }
             StoreError::Unseen(path) => {
-                let what =
-                    "the running gateway does not use this file: a file of the ledger was replaced or overwritten";
+                let what = "the running gateway does not use this file: a file of the ledger was replaced or cut";
                 write!(f, "{}: {what}; put it back: a restart without that loses commits", path.display())
             }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),

@@ -5,7 +5,7 @@
 //! open that they are about to write.
 
 use super::api::StoreError;
-use super::log_files::{self, Main};
+use super::log_files;
 use crate::base::limits;
 use crate::io::clock::Clock;
 use crate::io::files;
@@ -16,7 +16,6 @@ use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -76,57 +75,74 @@ fn open(opened: &mut Vec<OpenedFile>, path: &Path, makes: bool) -> Result<FileId
 
 /// Lock on a ledger's file and the files of its log. Ends when it is dropped, and when the process dies.
 pub struct FileLock {
-    path: PathBuf,
-    id: FileId,
-    log: Option<Log>,
+    /// The ledger's file and, once the ledger is open, the log and its index.
+    files: Vec<LockedFile>,
     held: bool,
-    /// Length of the file at the last check: SQLite only makes it longer.
-    length: AtomicU64,
-    /// The file at the last check, while it is locked.
-    main: Cell<Option<Main>>,
 }
 
-/// The files of the log, as they were when the ledger was opened.
-struct Log {
-    paths: [PathBuf; 2],
-    ids: [FileId; 2],
+struct LockedFile {
+    path: PathBuf,
+    id: FileId,
+    /// Length at the last check.
+    length: Cell<u64>,
+}
+
+impl LockedFile {
+    fn new(path: PathBuf, id: FileId) -> LockedFile {
+        LockedFile { path, id, length: Cell::new(0) }
+    }
+
+    /// Fails unless the path still leads to the file, and if the file is shorter than before.
+    fn check(&self) -> Result<(), StoreError> {
+        let found = match std::fs::metadata(&self.path) {
+            Ok(found) if id_of(&found) == self.id => found,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::File(self.path.clone(), error));
+            }
+            _ => return Err(StoreError::Moved(self.path.clone())),
+        };
+        // SQLite makes the ledger's file and the index only longer. It may empty the log.
+        if found.len() < self.length.get() && !log_files::is_log(&self.path) {
+            return Err(StoreError::Cut(self.path.clone()));
+        }
+        self.length.set(found.len());
+        Ok(())
+    }
 }
 
 impl FileLock {
     /// Locks the file that `path` leads to. Creates an empty file, private to its owner, if a link leads to none.
     pub fn take(path: &Path) -> Result<FileLock, StoreError> {
         let id = open(&mut opened(), path, true)?;
-        let (path, length) = (path.to_path_buf(), AtomicU64::new(0));
-        let mut lock = FileLock { path, id, log: None, held: false, length, main: Cell::new(None) };
+        let mut lock = FileLock { files: vec![LockedFile::new(path.to_path_buf(), id)], held: false };
         lock.retake()?;
         Ok(lock)
     }
 
     /// Locks the files of the log, too, after the ledger is open. From then on they are checked.
     pub fn take_log(&mut self) -> Result<(), StoreError> {
-        let paths = log_files::paths(&self.path).map_err(|error| StoreError::File(self.path.clone(), error))?;
+        let paths =
+            log_files::paths(self.path()).map_err(|error| StoreError::File(self.path().to_path_buf(), error))?;
         let mut opened = opened();
-        let ids = [open(&mut opened, &paths[0], false)?, open(&mut opened, &paths[1], false)?];
-        for (id, path) in ids.iter().zip(&paths) {
-            lock(&mut opened, *id, path)?;
+        for path in paths {
+            let id = open(&mut opened, &path, false)?;
+            lock(&mut opened, id, &path)?;
+            self.files.push(LockedFile::new(path, id));
         }
-        self.log = Some(Log { paths, ids });
         Ok(())
     }
 
-    /// Returns all files to lock.
-    fn files(&self) -> impl Iterator<Item = (FileId, &Path)> {
-        let log = self.log.iter().flat_map(|log| log.ids.iter().copied().zip(log.paths.iter().map(PathBuf::as_path)));
-        std::iter::once((self.id, self.path.as_path())).chain(log)
+    fn path(&self) -> &Path {
+        &self.files[0].path
     }
 
     /// Locks the files again after [`FileLock::release`].
     pub fn retake(&mut self) -> Result<(), StoreError> {
         self.check()?;
         let mut opened = opened();
-        let locked = self.files().try_for_each(|(id, path)| lock(&mut opened, id, path));
+        let locked = self.files.iter().try_for_each(|file| lock(&mut opened, file.id, &file.path));
         if locked.is_err() {
-            self.files().filter(|(id, _)| *id != self.id).for_each(|(id, _)| unlock(&mut opened, id));
+            self.files[1..].iter().for_each(|file| unlock(&mut opened, file.id));
         }
         locked?;
         self.held = true;
@@ -137,7 +153,7 @@ impl FileLock {
     pub fn release(&mut self) {
         if std::mem::take(&mut self.held) {
             let mut opened = opened();
-            self.files().for_each(|(id, _)| unlock(&mut opened, id));
+            self.files.iter().for_each(|file| unlock(&mut opened, file.id));
         }
     }
 
@@ -146,85 +162,32 @@ impl FileLock {
         self.held
     }
 
-    /// Fails unless the paths still lead to the locked files, and they are complete and not overwritten.
+    /// Fails unless the paths still lead to the locked files, and if one of these was cut. Unlocks a cut ledger until
+    /// it is restored: commands then find only the log locked, and fail.
     pub fn check(&self) -> Result<(), StoreError> {
-        let mut length = 0;
-        for (id, path) in self.files() {
-            match std::fs::metadata(path) {
-                Ok(found) if id_of(&found) == id => {
-                    length = if id == self.id { found.len() } else { length };
-                    if self.length.load(Ordering::Relaxed) > length {
-                        return Err(StoreError::Cut(path.to_path_buf()));
-                    }
-                }
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(StoreError::File(path.to_path_buf(), error));
-                }
-                _ => return Err(StoreError::Moved(path.to_path_buf())),
+        let checked = self.files.iter().try_for_each(LockedFile::check);
+        if self.held {
+            let (id, mut opened) = (self.files[0].id, opened());
+            let is_locked = found(&opened, id).is_some_and(|main| main.locked);
+            match &checked {
+                Err(StoreError::Cut(_)) => unlock(&mut opened, id),
+                Ok(()) if !is_locked => lock(&mut opened, id, self.path())?,
+                _ => {}
             }
         }
-        if let Some(log) = &self.log {
-            let mut opened = opened();
-            log.check(&opened)?;
-            self.check_main(log, &mut opened)?;
-        }
-        self.length.fetch_max(length, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Fails if the file was overwritten, and unlocks it until it is restored: commands then find only the log locked,
-    /// and fail.
-    fn check_main(&self, log: &Log, opened: &mut [OpenedFile]) -> Result<(), StoreError> {
-        let mut seen = self.main.take().filter(|_| self.held);
-        let files = [self.id, log.ids[1]].map(|id| found(opened, id));
-        let ([Some(main), Some(index)], true) = (files, self.held) else { return Ok(()) };
-        let looked = log_files::look_at_main(&mut seen, &main.file, &index.file);
-        self.main.set(seen);
-        looked.map_err(|error| StoreError::File(self.path.clone(), error))?;
-        let is_locked = main.locked;
-        if seen.is_some_and(|seen| seen.is_overwritten) {
-            unlock(opened, self.id);
-            return Err(StoreError::Cut(self.path.clone()));
-        }
-        if is_locked { Ok(()) } else { lock(opened, self.id, &self.path) }
-    }
-
-    /// Remembers the file as a commit of its owner has left it. The next check reports errors.
-    pub fn committed(&self) {
-        if let Some(log) = &self.log {
-            let _ = self.check_main(log, &mut opened());
-        }
+        checked
     }
 
     /// Syncs the log, so that every commit so far survives a power cut.
     pub fn sync_log(&self) -> Result<(), StoreError> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let synced = found(&opened(), log.ids[0]).map_or(Ok(()), |opened| opened.file.sync_data());
-        synced.map_err(|error| StoreError::File(log.paths[0].clone(), error))
+        let Some(log) = self.files.get(1) else { return Ok(()) };
+        let synced = found(&opened(), log.id).map_or(Ok(()), |opened| opened.file.sync_data());
+        synced.map_err(|error| StoreError::File(log.path.clone(), error))
     }
 
-    /// True if a file was cut or overwritten: reading the log could end the process, its contents could be anything, or
-    /// it could be copied into a file to which it does not belong.
+    /// True if a file was cut: then the log must not be copied into the ledger's file.
     pub fn is_cut(&self) -> bool {
-        let is_cut = |checked| matches!(checked, Err(StoreError::Cut(_)));
-        self.log.as_ref().is_some_and(|log| is_cut(log.check(&opened()))) || is_cut(self.check())
-    }
-}
-
-impl Log {
-    fn check(&self, opened: &[OpenedFile]) -> Result<(), StoreError> {
-        match self.ids.map(|id| found(opened, id)) {
-            [Some(log), Some(index)] => log_files::check([&log.file, &index.file], &self.paths),
-            _ => Ok(()),
-        }
-    }
-
-    /// True if the ledger's own file `main` was cut.
-    fn is_main_cut(&self, main: FileId, opened: &[OpenedFile]) -> io::Result<bool> {
-        match [main, self.ids[0], self.ids[1]].map(|id| found(opened, id)) {
-            [Some(main), Some(log), Some(index)] => log_files::is_main_cut(&main.file, [&log.file, &index.file]),
-            _ => Ok(false),
-        }
+        matches!(self.check(), Err(StoreError::Cut(_)))
     }
 }
 
@@ -341,11 +304,11 @@ fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
     if !has_gateway {
         return Ok(());
     }
-    let log = Log { paths, ids };
-    log.check(&opened).map_err(surely)?;
-    if log.is_main_cut(id, &opened).map_err(failed)? {
-        // A checkpoint may have written between the checks of the file and of its log.
-        return Err((StoreError::Cut(path.to_path_buf()), true));
+    let length = |id: FileId| found(&opened, id).map_or(Ok(0), |found| found.file.metadata().map(|found| found.len()));
+    for (file, id, least) in [(path, id, log_files::MAIN_MIN), (&paths[1], ids[1], log_files::INDEX_MIN)] {
+        if length(id).map_err(failed)? < least {
+            return Err(surely(StoreError::Cut(file.to_path_buf())));
+        }
     }
     Ok(())
 }

@@ -104,7 +104,7 @@ pub fn spawn(
             clock,
         };
         let rest = thread.serve(&theirs);
-        // A ledger that was overwritten must not replace its last copy.
+        // A ledger that was cut must not replace its last copy.
         let snapshots = thread.snapshots.take().filter(|_| thread.db.check().is_ok());
         // Closing writes to the file, and a snapshot must not be older.
         drop(thread);

@@ -129,9 +129,6 @@ impl Sqlite {
         if mode == Mode::Owner {
             tables::unmark(&store.connection).map_err(|error| store.tell(error))?;
             store.settle()?;
-            // After a kill, the index does not show how far checkpoints have come, which `FileLock::check` needs. A
-            // failure is harmless.
-            let _ = store.connection.execute_batch("PRAGMA wal_checkpoint(PASSIVE)");
             store.lock.iter_mut().try_for_each(FileLock::take_log)?;
         }
         Ok(store)
@@ -362,11 +359,6 @@ impl Sqlite {
             transaction.commit()
         };
         let written = write();
-        // The commit may have started a new log or made a checkpoint, so the next check compares with the file as it is
-        // now.
-        if let Some(lock) = &self.lock {
-            lock.committed();
-        }
         written.map_err(|error| {
             self.tally.spoil();
             self.tell(error)
