@@ -3,7 +3,7 @@ a fixed key or none, no limits and no ledger, since these require a database or 
 import math, os, shutil, statistics, subprocess, sys
 
 from .counters import measure_cpu
-from .report import Rounds, spread
+from .report import Rounds
 from .rig import FIRST, PORTS, TARGET, WORK, log, start, stop, wait_for
 from .subjects import Subject
 
@@ -119,7 +119,8 @@ def peers(rounds_wanted):
     lines = ["| on one core, 32 connections | " + " | ".join(map(display_name, names)) + " |",
              "|" + "---|" * (1 + len(names))]
     for head, what, digits in (("requests a second", "rate", 0), ("CPU per request, µs", "cpu", 1), ("p99, ms", "p99", 2)):
-        lines.append(f"| {head} | " + " | ".join(spread(rounds.get(what, name), digits) for name in names) + " |")
+        lines.append(f"| {head} | " + " | ".join(f"{statistics.median(rounds.get(what, name)):,.{digits}f}" for name in names)
+                     + " |")
     lines.append("| RSS, MB | " + " | ".join(f"{memory[name] / 1e6:.1f}" for name in names) + " |")
     return "\n".join(lines), {name: statistics.median(rounds.get("rate", name)) for name in names}, memory
 

@@ -254,9 +254,9 @@ fn examples_wait_for_the_last_usage_records() {
 }
 
 #[test]
-fn readme_is_short_and_has_the_clone_url_once() {
-    assert!(README.lines().count() <= 150, "{}", README.lines().count());
-    assert_eq!(README.matches("git clone").count(), 1);
+fn readme_is_short_and_has_one_line_to_install() {
+    assert!(README.lines().count() <= 140, "{}", README.lines().count());
+    assert_eq!(README.matches("cargo install").count(), 1);
     assert!(!README.contains("| NO |"), "goals are for benches/README.md");
 }
 

@@ -13,6 +13,7 @@ mod openapi;
 mod pages;
 mod reference;
 mod simulator;
+mod tutorials;
 mod units;
 mod walk;
 mod watching;
