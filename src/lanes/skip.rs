@@ -157,6 +157,30 @@ pub fn are_plain<const N: usize>(front: &[u8; N], back: &[u8; N]) -> bool {
     (must_be_escaped(u8x16::new(first)) | must_be_escaped(u8x16::new(second))).to_bitmask() == 0
 }
 
+/// True if there is a backslash among the bytes. Most strings are names, shorter than a block.
+#[inline]
+pub fn has_backslash(raw: &[u8]) -> bool {
+    if raw.len() > LANES {
+        return to_either(raw, 0, b'\\', b'\\') < raw.len();
+    }
+    is(u8x16::new(packed(raw).to_le_bytes()), b'\\').to_bitmask() != 0
+}
+
+/// Returns at most sixteen bytes as a number, the first byte lowest and zeros behind the last. A copy of a few bytes
+/// would be a call.
+#[inline(always)]
+fn packed(raw: &[u8]) -> u128 {
+    if let (Some(front), Some(back)) = (raw.first_chunk(), raw.last_chunk()) {
+        let (front, back) = (u128::from(u64::from_le_bytes(*front)), u128::from(u64::from_le_bytes(*back)));
+        return front | back << (8 * (raw.len() - 8));
+    }
+    if let (Some(front), Some(back)) = (raw.first_chunk(), raw.last_chunk()) {
+        let (front, back) = (u64::from(u32::from_le_bytes(*front)), u64::from(u32::from_le_bytes(*back)));
+        return u128::from(front | back << (8 * (raw.len() - 4)));
+    }
+    raw.iter().rev().fold(0, |text, byte| text << 8 | u128::from(*byte))
+}
+
 /// Returns the offset of the first `a` or `b` from `at` on, or the end.
 #[cfg_attr(not(debug_assertions), inline)]
 pub fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
@@ -262,6 +286,19 @@ mod tests {
                         assert_eq!(skip(&text, place + 1), length);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn backslash_is_seen_at_every_position() {
+        for length in 0..40 {
+            let mut text = vec![b'a'; length];
+            assert!(!has_backslash(&text));
+            for place in 0..length {
+                text[place] = b'\\';
+                assert!(has_backslash(&text), "{place} of {length}");
+                text[place] = b'a';
             }
         }
     }

@@ -3,10 +3,8 @@
 //! Owns the estimate. Must never be charged where an upstream has reported usage. Called for reservations, for
 //! `message_start`, for usage that no upstream reported and for `POST /v1/messages/count_tokens`.
 //!
-//! Every byte of the text costs a part of a token that depends only on the byte itself and on the one before it. So the
-//! estimate does not depend on how a text is cut into pieces, and sixteen bytes are counted at once, in a few
-//! instructions per byte. A loop over characters took three quarters of a request's instructions. JSON escapes are
-//! decoded first.
+//! Every byte of the text costs a part of a token that depends only on the byte itself and on the one before it, so the
+//! estimate does not depend on how a text is cut into pieces. A table has the costs. JSON escapes are decoded first.
 //!
 //! A client must not be able to make its own text cheap. Every byte costs at least an eighth of a token, whatever and
 //! wherever it is. A byte-level tokenizer counts at most one token per byte, so the estimate of any text is at least an
@@ -19,9 +17,7 @@
 //! a few words may be further off. Estimates for scripts other than Latin and Chinese are higher.
 
 use crate::wire::Span;
-use crate::wire::json::{Run, runs};
-use lanes::tokens::{BLOCK, BYTE_PARTS, PIECE, block, has_backslash, packed, piece};
-use lanes::unescape::{unescape_into, unescaped};
+use crate::wire::json::{Run, has_escape, runs};
 
 /// Tokens counted for one image. Providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
@@ -35,19 +31,116 @@ const PARTS: u64 = 64;
 /// Represents the control characters without a class of their own. It costs as much as a punctuation mark.
 const CONTROL: char = '\u{7f}';
 
-const _: () = assert!(BYTE_PARTS as u64 * 8 == PARTS, "a byte costs an eighth of a token");
+/// What the cost of a byte depends on: its class, or the class of the byte before it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+enum CostClass {
+    /// Blanks, and the beginning of a text.
+    #[default]
+    Blank,
+    Lower,
+    Upper,
+    Digit,
+    /// Visible ASCII except letters and digits, and the substitute for control characters.
+    Mark,
+    /// Line feeds, tabs and other control characters.
+    Line,
+    /// Bytes that are not ASCII.
+    Wide,
+}
+
+impl CostClass {
+    const ALL: [CostClass; 7] =
+        [Self::Blank, Self::Lower, Self::Upper, Self::Digit, Self::Mark, Self::Line, Self::Wide];
+
+    const fn of(byte: u8) -> CostClass {
+        match byte {
+            b'a'..=b'z' => CostClass::Lower,
+            b'A'..=b'Z' => CostClass::Upper,
+            b'0'..=b'9' => CostClass::Digit,
+            b' ' => CostClass::Blank,
+            0x80.. => CostClass::Wide,
+            0x21.. => CostClass::Mark,
+            _ => CostClass::Line,
+        }
+    }
+
+    /// Parts of a token that each byte of the class costs: at least an eighth of a token. A letter and a mark cost at
+    /// least a fifth of the most expensive ones.
+    const fn each(self) -> u8 {
+        match self {
+            CostClass::Lower | CostClass::Upper => 10,
+            CostClass::Digit => 16,
+            CostClass::Mark => 13,
+            CostClass::Blank | CostClass::Line | CostClass::Wide => 8,
+        }
+    }
+
+    /// Parts of a token that the first byte of a run costs in addition: a word is about a token, a long one more. Three
+    /// digits are about a token.
+    const fn first(self) -> u8 {
+        match self {
+            CostClass::Lower | CostClass::Upper => 20,
+            CostClass::Digit => 101,
+            CostClass::Mark => 26,
+            CostClass::Line => 17,
+            CostClass::Blank | CostClass::Wide => 0,
+        }
+    }
+}
+
+/// Parts of a token that `byte` costs after a byte of the class `before`.
+const fn cost(before: CostClass, byte: u8) -> u8 {
+    let class = CostClass::of(byte);
+    let begun = match (before, class) {
+        // A capital after a small letter begins a new part of a word.
+        (CostClass::Lower, CostClass::Upper) => 16,
+        (CostClass::Upper, CostClass::Lower) => 0,
+        // A letter after one of another script begins no word.
+        (CostClass::Wide, CostClass::Lower | CostClass::Upper) => 0,
+        _ if before as u8 == class as u8 => 0,
+        _ => class.first(),
+    };
+    // An ideograph is a little less than a token, a letter of another script half a token, an emoji two.
+    let wide = match byte {
+        0xf0.. => 96,
+        0xe0.. => 30,
+        0xc0.. => 14,
+        _ => 0,
+    };
+    class.each() + begun + wide
+}
+
+/// CostClass of each byte.
+static CLASSES: [CostClass; 256] = {
+    let (mut classes, mut byte) = ([CostClass::Blank; 256], 0);
+    while byte < classes.len() {
+        classes[byte] = CostClass::of(byte as u8);
+        byte += 1;
+    }
+    classes
+};
+
+/// Cost of each byte after a byte of each class.
+static COSTS: [[u8; 256]; CostClass::ALL.len()] = {
+    let (mut costs, mut before) = ([[0; 256]; CostClass::ALL.len()], 0);
+    while before < costs.len() {
+        let mut byte = 0;
+        while byte < 256 {
+            costs[before][byte] = cost(CostClass::ALL[before], byte as u8);
+            byte += 1;
+        }
+        before += 1;
+    }
+    costs
+};
 
 /// Counts tokens of text fed in pieces. Memory does not grow.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Estimator {
     parts: u64,
-    /// Text not yet counted, as [`packed`] in two halves, the lower first: pieces of a stream are shorter than the
-    /// block that is counted at once.
-    waiting: [u64; 2],
-    /// Bytes that wait.
-    length: u8,
-    /// The byte before the waiting ones; 0 at the beginning of a text.
-    last: u8,
+    /// CostClass of the last byte.
+    last: CostClass,
 }
 
 impl Estimator {
@@ -60,100 +153,33 @@ impl Estimator {
     /// end at a character boundary.
     #[inline]
     pub fn feed_json(&mut self, raw: &[u8]) {
-        if raw.len() > BLOCK {
-            return self.feed_long(raw);
-        }
-        let text = packed(raw);
-        match has_backslash(text) {
-            false => self.wait(text, raw.len()),
-            true => self.feed_escaped(raw),
-        }
+        if has_escape(raw) { self.feed_escaped(raw) } else { self.feed_plain(raw) }
     }
 
-    /// Counts a short text with escapes.
+    /// Counts a text with escapes.
     #[inline(never)] // else a text without escapes saves more registers than it needs
     fn feed_escaped(&mut self, raw: &[u8]) {
-        match unescaped(packed(raw), raw.len()) {
-            (text, length, decoded) if decoded == raw.len() => self.wait(text, length),
-            _ => self.decode(raw),
-        }
-    }
-
-    /// Counts a text longer than a block. Most texts have no escape, so decoding begins at the first one.
-    #[inline(never)]
-    fn feed_long(&mut self, raw: &[u8]) {
-        let is_plain = |part: &&[u8]| !part.chunks(BLOCK).any(|block| has_backslash(packed(block)));
-        let plain: usize = raw.chunks(PIECE).take_while(is_plain).map(<[u8]>::len).sum();
-        let (plain, escaped) = raw.split_at(plain);
-        if !plain.is_empty() {
-            self.feed_plain(plain);
-        }
-        if !escaped.is_empty() {
-            self.decode(escaped);
-        }
-    }
-
-    /// Counts a text that may have escapes. Decoded escapes and the text between them are gathered.
-    #[inline(never)]
-    fn decode(&mut self, mut raw: &[u8]) {
-        let (mut text, mut length) = ([0; PIECE], 0);
-        loop {
-            (length, raw) = unescape_into(raw, &mut text, length);
-            if raw.is_empty() {
-                return self.feed_plain(&text[..length]);
+        for run in runs(raw) {
+            match run {
+                Run::Plain(bytes) => self.feed_plain(bytes),
+                Run::Char(char) => self.feed_plain(printed(char).encode_utf8(&mut [0; 4]).as_bytes()),
             }
-            if length + BLOCK > PIECE {
-                self.feed_plain(&text[..length]);
-                length = 0;
-                continue;
-            }
-            let mut runs = runs(raw);
-            if let Some(Run::Char(char)) = runs.next() {
-                length += printed(char).encode_utf8(&mut text[length..]).len();
-            }
-            raw = runs.rest();
         }
     }
 
     /// Counts text without escapes.
     pub fn feed_plain(&mut self, text: &[u8]) {
-        if text.len() <= BLOCK {
-            return self.wait(packed(text), text.len());
+        let (mut parts, mut last) = (0, self.last);
+        for &byte in text {
+            parts += u64::from(COSTS[last as usize][usize::from(byte)]);
+            last = CLASSES[usize::from(byte)];
         }
-        self.count_waiting();
-        for part in text.chunks(PIECE) {
-            self.parts = self.parts.saturating_add(piece(part, self.last));
-            self.last = part[part.len() - 1];
-        }
-    }
-
-    /// Stores a short piece until the pieces fill a block.
-    #[inline]
-    fn wait(&mut self, text: u128, length: usize) {
-        if usize::from(self.length) + length > BLOCK {
-            self.count_waiting();
-        }
-        // A shift by the full width returns `None`: the block is then full, and `text` is empty.
-        let text = text.checked_shl(8 * u32::from(self.length)).unwrap_or_default();
-        self.waiting[0] |= text as u64;
-        self.waiting[1] |= (text >> 64) as u64;
-        self.length += length as u8;
-    }
-
-    fn count_waiting(&mut self) {
-        if self.length == 0 {
-            return;
-        }
-        let text = u128::from(self.waiting[0]) | u128::from(self.waiting[1]) << 64;
-        self.parts = self.parts.saturating_add(block(text, self.last));
-        self.last = text.to_le_bytes()[usize::from(self.length) - 1];
-        (self.waiting, self.length) = ([0; 2], 0);
+        (self.parts, self.last) = (self.parts.saturating_add(parts), last);
     }
 
     /// Ends the current word: the next text is separate.
     pub fn cut(&mut self) {
-        self.count_waiting();
-        self.last = 0;
+        self.last = CostClass::Blank;
     }
 
     /// Counts whole tokens.
@@ -163,14 +189,12 @@ impl Estimator {
 
     /// True if nothing was fed.
     pub fn is_empty(&self) -> bool {
-        self.parts == 0 && self.length == 0
+        self.parts == 0
     }
 
     /// Tokens counted so far, rounded up; 0 if nothing was fed.
     pub fn tokens(&self) -> u64 {
-        let mut all = *self;
-        all.count_waiting();
-        all.parts.div_ceil(PARTS)
+        self.parts.div_ceil(PARTS)
     }
 }
 
@@ -187,7 +211,7 @@ const LATER_MAX: usize = 1 << 16;
 const LATER_FREE: usize = 64;
 /// Maximum bytes of such texts, and of a string that is counted while it arrives, so that no count takes long.
 pub const LATER_BYTES_MAX: usize = 1 << 20;
-/// Maximum parts of one byte: parts are added up in lanes of eight bits.
+/// Maximum parts of one byte, as the type of the table says.
 const BYTE_PARTS_MAX: u64 = u8::MAX as u64;
 /// Parts of a mark between texts.
 const MARK_PARTS: u64 = PARTS / 4;
@@ -309,7 +333,6 @@ impl CountLater {
     /// Tokens of all texts so far. `body` must contain them all.
     pub fn tokens(&self, body: &[u8]) -> u64 {
         let mut counted = self.counted(body);
-        counted.count_waiting();
         counted.parts = counted.parts.saturating_add(self.marks * MARK_PARTS);
         counted.tokens().saturating_add(self.added).saturating_add(self.tokens_fetched())
     }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::base::rng::Rng;
 
 fn count(text: &str) -> u64 {
     let mut estimator = Estimator::new();
@@ -18,29 +17,6 @@ fn estimate_is_the_same_however_text_is_cut() {
         let mut pieces = Estimator::new();
         runs.chunks(size).for_each(|piece| pieces.feed_json(&piece.concat()));
         assert_eq!(pieces.tokens(), whole.tokens(), "pieces of {size}");
-    }
-}
-
-#[test]
-fn short_and_long_texts_are_unescaped_alike() {
-    let mut rng = Rng::from_u64(7);
-    let parts = ["a", "\\n", "\\\\", "\\\"", "\\t", "\\/", "\\u00e9", "\\b", "é", " "];
-    for _ in 0..20_000 {
-        let mut text = String::new();
-        while let part = parts[rng.below(parts.len() as u64) as usize]
-            && text.len() + part.len() <= BLOCK
-        {
-            text.push_str(part);
-        }
-        let [mut short, mut long] = [Estimator::new(); 2];
-        short.feed_json(text.as_bytes());
-        long.decode(text.as_bytes());
-        // The next piece shows whether the length is right.
-        for estimator in [&mut short, &mut long] {
-            estimator.feed_json(b"7");
-        }
-        assert_eq!((short.waiting, short.length, short.last), (long.waiting, long.length, long.last), "{text}");
-        assert_eq!(short.tokens(), long.tokens(), "{text}");
     }
 }
 
@@ -81,14 +57,13 @@ fn estimates_are_close_to_tokenizer_counts() {
 }
 
 #[test]
-fn cost_of_a_byte_fits_a_lane() {
+fn cost_of_a_byte_depends_only_on_the_one_before() {
     assert_eq!(count(&"\u{1f980}".repeat(64)), 128);
-    // A single byte costs as much as it does in a block full of its kind.
+    // A repetition costs as much as the one before it.
     for text in ["1 ", "aB", "\u{1f980}", "é", "你", "\\\"", "\\n", ".a"] {
         let one = |times: usize| {
             let mut estimator = Estimator::new();
             estimator.feed_json(text.repeat(times).as_bytes());
-            estimator.count_waiting();
             estimator.parts
         };
         assert_eq!(one(1001) - one(1), 1000 * (one(2) - one(1)), "{text}");

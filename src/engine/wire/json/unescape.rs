@@ -3,14 +3,13 @@
 //! Owns the decoding of escapes that the scanner has checked. Must never be given bytes that have not been scanned.
 
 use super::scanned::scanned;
-use lanes::skip::to_either;
-use lanes::tokens::{BLOCK, has_backslash, packed};
+use lanes::skip::{has_backslash, to_either};
 
-/// True if the inside of a JSON string has an escape. Most strings are names, shorter than a block.
+/// True if the inside of a JSON string has an escape.
 #[inline]
 pub fn has_escape(raw: &[u8]) -> bool {
     scanned(raw.len());
-    if raw.len() <= BLOCK { has_backslash(packed(raw)) } else { to_either(raw, 0, b'\\', b'\\') < raw.len() }
+    has_backslash(raw)
 }
 
 /// Returns the character of an escape, and the escape's length. The escape must be valid.
@@ -53,13 +52,6 @@ pub struct Runs<'a>(&'a [u8]);
 /// Walks the inside of a valid JSON string without copying it.
 pub fn runs(raw: &[u8]) -> Runs<'_> {
     Runs(raw)
-}
-
-impl<'a> Runs<'a> {
-    /// Returns the part that has not been walked yet.
-    pub fn rest(&self) -> &'a [u8] {
-        self.0
-    }
 }
 
 impl<'a> Iterator for Runs<'a> {
