@@ -7,7 +7,7 @@ use wide::{i8x16, u8x16};
 const LANES: usize = 16;
 /// Bytes processed together in long strings.
 const WIDE: usize = 4 * LANES;
-/// Fills up the last block. No search looks for it.
+/// Padding byte of the last block. It matches no search.
 const FILLER: u8 = b'a';
 
 /// Returns the offset of the first byte from `at` on that needs examination in a JSON string, or the end. Such bytes

@@ -293,9 +293,9 @@ impl Query {
         let asked = || self.by.iter().copied().chain(self.only.iter().map(|(by, _)| *by));
         let Some(who) = asked().find_map(By::who) else { return Ok(None) };
         let answers = asked().all(|by| by == By::Day || by.who() == Some(who));
-        let kept = "reports by user, session or agent group only by day, as in `user`, `session,day` or `agent,day`, \
-                    with no filters except its own name, --since and --until; for more, query the view `rows` with \
-                    SQL, or use `tollgate ledger export`";
+        let kept = "user, session and agent combine only with day, as in `--by session,day`, and only with the filters \
+                    --since, --until and their own name; for more, query the view `rows` with SQL, or use \
+                    `tollgate ledger export`";
         if answers { Ok(Some(who)) } else { Err(kept) }
     }
 

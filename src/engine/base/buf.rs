@@ -30,7 +30,7 @@ struct BufStorage {
 pub const BLOCK: usize = 2048;
 /// Capacity in bytes of the storage that [`Buf::edit_small`] begins with: the words spliced into a request fit it.
 const SMALL: usize = 256;
-/// Storage above this many bytes is returned if at most one block of it is in use.
+/// A buffer above this many bytes returns its storage to the pool once at most one block of bytes is left in it.
 const LARGE: usize = 8 * BLOCK;
 /// Smallest capacity in bytes of a block whose deallocation is deferred.
 const HEAVY: usize = 4 << 20;

@@ -6,7 +6,7 @@
 //!
 //! **Ends.** A core receives `closed(Fin)` at most once for a connection, and may still write to it. It ends its own
 //! half with [`Action::Finish`] if it likes, and the connection with [`Action::Close`]. It receives `closed(Broken)` at
-//! most once, also after a Fin; the socket is gone then, and a later `Close` for it is harmless. If the peer has ended
+//! most once, even after a Fin; the socket is gone then, and a later `Close` for it is harmless. If the peer has ended
 //! while `wants_read` is false, there may be bytes before the end. If there are none, the core receives the end. If
 //! there are, an upstream's are an answer: they wait until they are wanted, and the end after them. A client's are not
 //! waited for: a client that ends its half while a request is in flight has left, so the core receives the end at once

@@ -45,7 +45,7 @@ pub fn holds_key(text: &str, prefix: &str) -> bool {
     stands_in(text, prefix) || holds_secret(text) || begins()
 }
 
-/// The first key with this prefix in a text, also if it is cut: the end of its public part, and its own end.
+/// The first key with this prefix in a text, even a cut one: the end of its public part, and its own end.
 pub fn find_key(text: &str, prefix: &str) -> Option<(usize, usize)> {
     let found = text.match_indices(prefix).find_map(|(at, _)| {
         let begin = at + prefix.len() + LIVE.len();

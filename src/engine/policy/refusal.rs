@@ -313,25 +313,25 @@ impl Refusal {
 
     /// 503: no descriptor is left for a connection to a provider, or none of those that one key may use.
     pub fn no_descriptors() -> Refusal {
-        let text = "the gateway has no descriptor left for a connection to the model's provider, try again shortly";
+        let text = "the gateway has no descriptor left for a connection to the model's provider: try again shortly";
         Refusal::unavailable(text, RETRY_SOON).because(About::Connections, "to providers")
     }
 
     /// 503: the budget of buffered bytes is used up.
     pub fn no_buffers() -> Refusal {
-        Refusal::unavailable("the gateway is out of buffer memory, try again shortly", RETRY_SOON)
+        Refusal::unavailable("the gateway is out of buffer memory: try again shortly", RETRY_SOON)
             .because(About::Buffers, "all")
     }
 
     /// 503: this key buffers a quarter of the budget.
     pub fn key_buffers() -> Refusal {
-        let text = "this key has too many bytes of requests in flight, try again shortly";
+        let text = "this key has too many bytes of requests in flight: try again shortly";
         Refusal::unavailable(text, RETRY_SOON).because(About::Buffers, "of this key")
     }
 
     /// 503: a stream buffers more of its answer than this key may still use.
     pub fn key_answers() -> Refusal {
-        let text = "the answers of this key take its share of max_buffered, try again shortly";
+        let text = "the answers of this key take its share of max_buffered: try again shortly";
         Refusal::unavailable(text, RETRY_SOON).because(About::Buffers, "of this key")
     }
 
@@ -355,20 +355,20 @@ impl Refusal {
 
     /// 429: this key holds its share of the slots of the model's targets with forms that are still arriving.
     pub fn key_slots() -> Refusal {
-        let text = "this key uses its share of the model's slots for forms that are still arriving, try again shortly";
+        let text = "this key uses its share of the model's slots for forms that are still arriving: try again shortly";
         Refusal { retry_after: Some(RETRY_SOON), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Slots, "of this key")
     }
 
     /// 503: the ledger cannot be written, so nothing could be metered.
     pub fn store() -> Refusal {
-        Refusal::unavailable("the usage ledger is not available, try again shortly", RETRY_SOON)
+        Refusal::unavailable("the gateway cannot record usage at the moment: try again shortly", RETRY_SOON)
             .because(About::Ledger, "")
     }
 
     /// 503: the wall clock is behind a moment that is known to be past, so keys and limits cannot be checked.
     pub fn clock() -> Refusal {
-        Refusal::unavailable("the clock of the gateway is wrong, try again shortly", RETRY_SOON)
+        Refusal::unavailable("the gateway's clock is wrong: try again shortly", RETRY_SOON)
             .because(About::Clock, "behind")
     }
 
@@ -438,7 +438,7 @@ impl Refusal {
 
     /// 404: no such model. The message repeats the client's name of it, cut to 64 characters.
     pub fn unknown_model(id: &str) -> Refusal {
-        let text = format!("model: `{}` does not exist", shortened(id));
+        let text = format!("model: `{}` does not exist; GET /v1/models lists the models of this key", shortened(id));
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 

@@ -261,8 +261,8 @@ fn messages_have_priority_and_a_body_with_neither_is_refused() {
         assert_eq!(message_of(&h.chat(&key, &body), false)["content"], "this");
         assert_eq!(h.last().1.get("input").is_some(), shape == "responses");
         for (input, messages, said) in [
-            (Value::Null, json!([]), "messages: expected an array of at least one object"),
-            (Value::Null, Value::Null, "messages: required, expected an array of at least one object"),
+            (Value::Null, json!([]), "messages: expected an array of at least one message"),
+            (Value::Null, Value::Null, "messages: required, expected an array of at least one message"),
             (json!([]), Value::Null, "input: expected a string or an array of at least one object"),
             (json!([7]), json!([]), "input[0]: expected an object"),
             (json!("x"), json!([7]), "messages[0]: expected an object"),

@@ -173,7 +173,7 @@ fn nothing_is_admitted_while_the_clock_is_behind_the_newest_record() {
     world.set_clock("2026-11-20T08:55:00Z");
     for _ in 0..2 {
         let answer = world.ask(&world.request());
-        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("the clock of the gateway is wrong"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("the gateway's clock is wrong"), "{answer}");
         assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
     }
     assert_eq!(world.ready(), "503 not ready: clock\n");

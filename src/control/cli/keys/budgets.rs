@@ -15,9 +15,9 @@ use crate::store::api::{By, Names, Query, UsageLine};
 use crate::store::ledger::Ledger;
 use serde_json::{Value, json};
 
-/// Number of days before today whose use is the pace of a month or a week.
+/// Number of days before today whose average use is the pace of a monthly or weekly budget.
 const PACE_DAYS: usize = 7;
-/// Time that a pace needs at least.
+/// Minimum time before a pace is computed.
 const PACE_MIN_MS: u64 = 5 * 60_000;
 /// Maximum number of budgets in a report: those with the largest used shares.
 const BUDGETS_MAX: usize = 1000;

@@ -33,7 +33,7 @@ pub struct KeyOptions {
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
     /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images,
-    /// moderations, transcriptions, translations, models, quota, or all; the others include models and quota
+    /// moderations, transcriptions, translations, models, quota, or all; any other one also grants models and quota
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// Expiry: a duration (30d), a date (2027-01-31), or never
@@ -165,8 +165,8 @@ pub(in crate::cli) fn parse_group(text: &str) -> Result<KeyGroup, String> {
 pub(in crate::cli) fn parse_label(text: &str) -> Result<(String, String), String> {
     let label = label_from(text).map(|(name, value)| (name.to_string(), value.to_string()));
     label.ok_or_else(|| {
-        "expected a name of 1 to 32 of a-z, 0-9, `_`, `.` and `-`, and a value of at most 64 characters that can be \
-         seen (none removes the label)"
+        "expected a name of 1 to 32 of a-z, 0-9, `_`, `.` and `-`, and a value of at most 64 printable \
+         characters (an empty one removes the label)"
             .to_string()
     })
 }

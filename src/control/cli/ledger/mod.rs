@@ -40,7 +40,7 @@ pub enum LedgerCommand {
     /// Print all records as JSON Lines: one object per request, or per daily sum of folded requests
     #[command(after_help = "Example:\n  tollgate ledger export > records.jsonl")]
     Export(ExportArgs),
-    /// Copy a SQLite ledger, also while a gateway runs
+    /// Copy a SQLite ledger, even while a gateway runs
     #[command(after_help = "Example:\n  tollgate ledger backup /backup/tollgate.db")]
     Backup(BackupArgs),
     /// Rewrite a SQLite ledger without unused space and with `store.page_size`; stop the gateway first
@@ -52,7 +52,7 @@ pub enum LedgerCommand {
     /// Compare the clock with the newest usage record and the build date; exit code 1 if it is behind
     #[command(after_help = "Example:\n  tollgate ledger clock")]
     Clock(ConfirmArgs),
-    /// Show whether retention may fold old usage records; exit code 1 if the clock seems to have jumped ahead
+    /// Show whether retention may replace old usage records with daily sums; exit code 1 if the clock seems ahead
     #[command(after_help = "Example:\n  tollgate ledger fold --confirm")]
     Fold(ConfirmArgs),
 }

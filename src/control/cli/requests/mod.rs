@@ -57,7 +57,7 @@ pub struct RequestsArgs {
     /// Only requests of this key, by id or name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// Only the request with this id, or with an id that begins so, with all its details
+    /// Show one request in full, by its id or the beginning of its id
     #[arg(long, value_name = "ID", conflicts_with = "live", value_parser = parse_id)]
     pub id: Option<String>,
     /// Only requests for this model
@@ -66,7 +66,7 @@ pub struct RequestsArgs {
     /// Only requests with this status, or a class such as 5xx (4xx leaves out 499: the client left)
     #[arg(long, value_name = "STATUS", value_parser = parse_status)]
     pub status: Option<String>,
-    /// Only requests of this session, by the client's name or the report's
+    /// Only requests of this session: the name the client sent, or the hash in a report
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
     /// Print every column, even if the terminal is too narrow
@@ -99,13 +99,13 @@ const COLUMNS: [(&str, Align); 12] = [
     ("KEY", Align::Name),
     ("TOKENS", Align::Right),
     ("MS", Align::Right),
-    ("WAIT MS", Align::Right),
+    ("FIRST BYTE MS", Align::Right),
     ("COST $", Align::Right),
     ("ID", Align::Left),
     ("REASON", Align::Left),
 ];
 /// Columns that are omitted, in this order, if the terminal is too narrow; a live list does not know its rows.
-const SPARE: [&str; 5] = ["WAIT MS", "ENDPOINT", "TOKENS", "TARGET", "COST $"];
+const SPARE: [&str; 5] = ["FIRST BYTE MS", "ENDPOINT", "TOKENS", "TARGET", "COST $"];
 /// Width of a terminal from which times and ids are written out.
 const ROOM: usize = 200;
 /// Prefix of ids, and number of characters of the rest that a narrow terminal shows.
@@ -530,7 +530,7 @@ fn details(request: Raw<'_>) -> String {
                 let [read, write, output] = [read, write, count(request, "output")].map(grouped);
                 let source = text(request, "source");
                 let input = format!("input {all} (cache read {read}, cache write {write})");
-                line("tokens", &format!("{input}, output {output}; counted by: {source}"));
+                line("tokens", &format!("{input}, output {output}; counts: {source}"));
             }
             "cache_read" | "cache_write" | "output" | "source" => {}
             "asked" => line("asked", &asked(request).unwrap_or_default()),
@@ -708,7 +708,7 @@ mod tests {
             "attempt 1 a/m: connect: refused, 9.1 ms",
             "attempt 2 b/m: status 503",
             "upstream code overloaded",
-            "tokens input 732 (cache read 108, cache write 0), output 7; counted by: provider",
+            "tokens input 732 (cache read 108, cache write 0), output 7; counts: provider",
             "ms total 12.3, wait 0.9",
             "cost $0.0125",
             "dropped [\"top_p\"]",

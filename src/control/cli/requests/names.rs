@@ -16,7 +16,7 @@ pub(super) const NAMES_MAX: usize = 100;
 /// Names of keys. The line of a request that was refused before its key was known, such as that of a revoked key, has
 /// only the id.
 pub(super) struct KeyNames<'a> {
-    /// Asks for the name of the key with this id; an error if further questions are useless.
+    /// Asks for the name of the key with this id; an error if asking again is pointless.
     ask: &'a dyn Fn(&str) -> Result<Option<String>, NoAnswer>,
     known: HashMap<String, Option<String>>,
     is_lost: bool,

@@ -53,10 +53,12 @@ pub struct UsageArgs {
     /// Only this model
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// Only this user, by the client's name or the report's; only with --since, --until and --by user or day
+    /// Only this user: the name the client sent, or the hash in a report; only with --since, --until and --by user or
+    /// day
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Only this session, by the client's name or the report's; only with --since, --until and --by session or day
+    /// Only this session: the name the client sent, or the hash in a report; only with --since, --until and --by
+    /// session or day
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
     /// Only keys with this label

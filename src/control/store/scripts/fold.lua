@@ -31,7 +31,7 @@ while count < most do
         redis.call('ZADD', KEYS[2], add[1], add[1])
         redis.call('HLEN', ARGV[1] .. 'folded:' .. add[1])
     end
-    -- Whoever compares counters with rows sees by this that it must begin again, also if a later entry fails.
+    -- Whoever compares counters with rows sees by this that it must begin again, even if a later entry fails.
     if count == 0 then
         redis.call('INCR', KEYS[3])
     end

@@ -26,13 +26,13 @@ use crate::wire::json::{Raw, ValueKind, eq_unescaped};
 
 /// Members of a request with its system prompt and its conversation.
 pub(super) const OPENING: [Option<Name>; 2] = [None, Some(Name::Messages)];
-/// Member of a complete answer with its content, and the one with the reason for its end: here it is in each choice.
+/// Members of a complete answer with its content and with its finish reason. In this format both are in each choice.
 pub(super) const LIST: (&str, K) = ("choices", K::Choices);
 pub(super) const ENDING: (&str, K) = ("", K::Item);
 /// Other members of a complete answer that are replaced, and those that are added if they are missing.
 pub(super) const REPLACED: &[(K, Edit)] = &[(K::Created, Edit::Created)];
 pub(super) const ADDED: &[Edit] = &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage];
-/// A stream of it that is passed on, at its start.
+/// Initial state of a stream that is passed on.
 pub(super) const STREAM: StreamFormat = StreamFormat::Chat { due: 1, running: 0, ended: 0 };
 /// Heartbeat that every client accepts at any time.
 pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
@@ -40,7 +40,7 @@ pub(super) const HEARTBEAT: &[u8] = b": ping\n\n";
 /// Refusal of a request that lacks a required member.
 pub(super) fn missing(present: PresentMembers) -> Option<String> {
     let required = if present.is_empty { "" } else { "required, " };
-    (!present.conversation).then(|| format!("messages: {required}expected an array of at least one object"))
+    (!present.conversation).then(|| format!("messages: {required}expected an array of at least one message"))
 }
 
 /// True if a list or an object in this member of a request becomes part of the prompt in addition to conversation and

@@ -140,7 +140,7 @@ impl Convert {
         }
         let waits = self.reader.waiting();
         let life = self.reader.event(frame, &mut sink)?;
-        // An event that leaves something in the reader must be read, also if it is repeated.
+        // An event that leaves something in the reader must be read, even if it is repeated.
         let only_text = sink.text.filter(|_| sink.deltas == 1 && self.reader.waiting() == waits);
         self.learn(frame, only_text, &out[before..], before);
         if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }

@@ -29,7 +29,7 @@ pub(in crate::dialect) enum Role {
     },
 }
 
-/// Consecutive blocks of one side.
+/// Consecutive blocks of one role.
 pub(in crate::dialect) struct Turn<'a> {
     pub(in crate::dialect) role: Role,
     pub(in crate::dialect) blocks: Vec<Block<'a>>,

@@ -396,7 +396,7 @@ impl Checks {
             (Name::ResponseFormat, Token::ObjectClose) => return Ok(()),
             (Name::Stop | Name::System, Token::String | Token::ArrayClose) => return Ok(()),
             (Name::Model | Name::User | Name::Instructions, _) => "a string",
-            (Name::Messages, _) => "an array of at least one object",
+            (Name::Messages, _) => "an array of at least one message",
             (Name::Stream, _) => "true or false",
             (Name::MaxTokens | Name::MaxOutputTokens, _) => "an integer of at least 1",
             (Name::Temperature, _) => "a number from 0 to 2",

@@ -142,7 +142,7 @@ fn chat_messages_are_accepted_and_refused_by_their_paths() {
     }
     let roles = "expected one of system, developer, user, assistant, tool";
     let content = "expected a string or an array of objects";
-    let some = "expected an array of at least one object";
+    let some = "expected an array of at least one message";
     for (bad, message) in [
         ("[]", format!("messages: {some}")),
         ("{}", format!("messages: {some}")),

@@ -21,7 +21,7 @@ use crate::wire::json::{item, key, member_count, member_string, write_string};
 
 /// State of the gateway's connections and requests.
 pub(crate) struct View<'a> {
-    /// Reason why no requests are accepted, if so: `stopping`, `clock` or `ledger`.
+    /// Reason why no requests are accepted: `stopping`, `clock` or `ledger`; none if requests are accepted.
     pub(crate) unready: Option<&'static str>,
     pub(crate) gauges: Gauges,
     /// Number of requests that have a slot.

@@ -89,7 +89,7 @@ impl RequestNotes {
         self.0.as_ref().is_some_and(|diagnosis| outcome.status >= 400 || diagnosis.has_failures())
     }
 
-    /// The key of the request, also if it is no longer valid.
+    /// The key of the request, even if the key is no longer valid.
     #[inline]
     pub(super) fn presented(&self, request: &Request) -> Option<KeyIx> {
         request.found.key.or_else(|| self.0.as_ref()?.key)

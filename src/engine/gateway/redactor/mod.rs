@@ -134,7 +134,7 @@ impl<'a> Redactor<'a> {
         }
     }
 
-    /// Finds the secret part of each key of the gateway; also if it is cut.
+    /// Finds the secret part of each key of the gateway, even of a key that is cut.
     fn find_keys(&self, text: &MappedText, spans: &mut Vec<Span>) {
         let ascii = |byte: &u8| if byte.is_ascii() { char::from(*byte) } else { '?' };
         let (plain, mut from) = (text.raw().iter().map(ascii).collect::<String>(), 0);

@@ -40,7 +40,9 @@ impl From<UpstreamRefusal> for Refusal {
                 Refusal { retry_after: retry_after.map(|seconds| seconds.max(1)), ..failed(text) }
             }
             UpstreamRefusal::Unreachable => failed("the model's provider cannot be reached".into()),
-            UpstreamRefusal::Broken => failed("the model's provider broke off or sent an invalid answer".into()),
+            UpstreamRefusal::Broken => {
+                failed("the model's provider ended the response early, or sent an invalid one".into())
+            }
             UpstreamRefusal::TooLarge(setting) => {
                 failed(format!("the model's answer is larger than {setting} allows").into())
             }

@@ -372,7 +372,7 @@ fn front(raw: &[u8]) -> ([u8; FRONT], usize) {
     (front, length)
 }
 
-/// Kind of a known word, also if it is written with escapes.
+/// Kind of a known word, even one that is written with escapes.
 fn known<T>(raw: &[u8], of: fn(&[u8]) -> Option<T>) -> Option<T> {
     let is_escaped = || raw.len() <= ESCAPE_MAX * FRONT && has_escape(raw);
     of(raw).or_else(|| is_escaped().then(|| of(Raw::text_of(raw).as_bytes()))?)

@@ -77,7 +77,7 @@ impl Reserving {
     }
 
     /// Asks the shared ledger for the state of the key, since other hosts use it too. `None` if the local state is
-    /// enough: also if the request has a body, which no client sends.
+    /// enough, or if the request has a body, which no client sends.
     pub(crate) fn ask_for_quota(job: &RequestJob, call: &mut DriverCall) -> Option<Reserving> {
         let asks = job.request.meta.bodiless && call.cx.asks_ledger();
         let payer = job.request.payer(&call.cx.access, &call.cx.setup.config).ok().filter(|_| asks)?;

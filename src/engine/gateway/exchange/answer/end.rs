@@ -62,7 +62,7 @@ impl Answering {
                 self.stream_ends(job, Forward::default(), call)
             }
             Body::Stream(stream) => match stream.take_document() {
-                // Media in JSON pass as JSON, also if their client has asked for a stream.
+                // Media in JSON pass as JSON, even if their client has asked for a stream.
                 Some(buf) if job.request.relays_media() => {
                     std::mem::take(&mut self.body).release(call.cx);
                     if let Some(asked) = &mut job.request.asked {
