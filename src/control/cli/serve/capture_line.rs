@@ -114,21 +114,44 @@ struct Stars<'a> {
 }
 
 impl Stars<'_> {
-    /// Finds the credentials in the headers of a request.
+    /// Finds the credentials in the head of a request.
     fn learn(&mut self, head: &str) {
-        for (name, value) in head.lines().filter_map(|line| line.split_once(':')) {
-            if name.contains(' ') || !self.is_secret(name) && self.value(value) == value {
+        for line in head.lines() {
+            if is_first(line) {
+                self.learn_target(line);
                 continue;
             }
-            let whole = value.trim();
-            let last = whole.rsplit([' ', '\t']).next().unwrap_or_default();
-            // A cookie, a URL or a parameter has a credential in it.
-            let words = value.split(|c: char| c.is_whitespace() || ",;:=\"'@{}".contains(c));
-            for secret in [whole, last].into_iter().chain(words) {
-                let is_new = secret.len() >= SECRET_MIN && !self.secrets.iter().any(|known| known == secret);
-                if is_new && self.secrets.len() < SECRETS_MAX {
-                    self.secrets.push(secret.to_owned());
-                }
+            let Some((name, value)) = line.split_once(':') else { continue };
+            if self.holds_key(name) {
+                self.learn_words(name);
+            }
+            if self.is_secret(name) || self.value(value) != value {
+                self.learn_words(value);
+                self.learn_words(&decoded(value));
+            }
+        }
+    }
+
+    /// Finds the credentials in the first line of a request.
+    fn learn_target(&mut self, line: &str) {
+        let (path, query) = line.split_once('?').unwrap_or((line, ""));
+        let parts = path.split(' ').map(str::to_owned);
+        let parts = parts.chain(query.split(['&', '#', ' ']).map(|parameter| format!("?{parameter}")));
+        for part in parts.filter(|part| self.target(part).contains(STARS)).collect::<Vec<_>>() {
+            self.learn_words(part.trim_start_matches('?'));
+            self.learn_words(&decoded(&part));
+        }
+    }
+
+    /// Adds the words of a text that has a credential in it, such as a cookie, a URL or a parameter.
+    fn learn_words(&mut self, text: &str) {
+        let whole = text.trim();
+        let last = whole.rsplit([' ', '\t']).next().unwrap_or_default();
+        let words = text.split(|c: char| c.is_whitespace() || ",;:=\"'@{}".contains(c));
+        for secret in [whole, last].into_iter().chain(words) {
+            let is_new = secret.len() >= SECRET_MIN && !self.secrets.iter().any(|known| known == secret);
+            if is_new && self.secrets.len() < SECRETS_MAX {
+                self.secrets.push(secret.to_owned());
             }
         }
     }
@@ -145,17 +168,13 @@ impl Stars<'_> {
 
     /// A line of a head.
     fn line(&self, line: &str) -> String {
-        // The first line of a request is the only one with two blanks around a path; names of headers have no blank.
-        let is_first = line.split(':').next().is_some_and(|name| name.contains(' '));
-        if is_first {
-            return self.target(line);
-        }
-        self.header(line)
+        if is_first(line) { self.target(line) } else { self.header(line) }
     }
 
     fn header(&self, line: &str) -> String {
         let Some((name, value)) = line.split_once(':') else { return self.value(line) };
         match self.is_secret(name) {
+            _ if self.holds_key(name) => format!("{STARS}: {STARS}"),
             true => format!("{name}: {STARS}"),
             false => format!("{name}:{}", self.value(value)),
         }
@@ -163,7 +182,7 @@ impl Stars<'_> {
 
     /// The first line of a request or an answer.
     fn target(&self, line: &str) -> String {
-        let (mut shown, mut is_hidden) = (String::with_capacity(line.len()), false);
+        let (mut shown, mut is_hidden, mut is_query) = (String::with_capacity(line.len()), false, false);
         for piece in line.split_inclusive(MARKS) {
             let (text, mark) = match piece.char_indices().next_back() {
                 Some((at, mark)) if MARKS.contains(&mark) => (&piece[..at], Some(mark)),
@@ -171,8 +190,12 @@ impl Stars<'_> {
             };
             match text.split_once('=') {
                 _ if is_hidden => {}
-                Some((name, value)) if speaks_of_credential(&decoded(name)) || self.holds_credential(value) => {
+                Some((name, value)) if speaks_of_credential(&decoded(name)) || self.is_credential(value) => {
                     shown.extend([name, "=", STARS]);
+                    is_hidden = true;
+                }
+                None if is_query && self.is_credential(text) => {
+                    shown.push_str(STARS);
                     is_hidden = true;
                 }
                 _ if text.find('@').is_some_and(|at| at > 0) => {
@@ -183,6 +206,7 @@ impl Stars<'_> {
             }
             // A value may contain the other marks.
             is_hidden &= !matches!(mark, Some('&' | '#' | ' '));
+            is_query = (is_query || mark == Some('?')) && mark != Some(' ');
             shown.extend(mark.filter(|_| !is_hidden));
         }
         shown
@@ -190,14 +214,16 @@ impl Stars<'_> {
 
     /// The value of a header that is not known to carry a credential.
     fn value(&self, value: &str) -> String {
-        let has_login = value.split("://").skip(1).any(|rest| {
+        if self.is_credential(value) { format!(" {STARS}") } else { value.to_owned() }
+    }
+
+    /// True if a value contains a credential, or a URL with a password.
+    fn is_credential(&self, value: &str) -> bool {
+        let has_login = decoded(value).split("://").skip(1).any(|rest| {
             let end = rest.find(['/', '?', '#', ' ']).unwrap_or(rest.len());
             rest[..end].contains('@')
         });
-        match has_login || self.holds_credential(value) {
-            true => format!(" {STARS}"),
-            false => value.to_owned(),
-        }
+        has_login || self.holds_credential(value)
     }
 
     /// True if a value contains a key, a scheme, or something with the name of a credential.
@@ -218,6 +244,11 @@ impl Stars<'_> {
     fn holds_key(&self, text: &str) -> bool {
         keys::holds_key(text, self.prefix) || keys::holds_key(&decoded(text), self.prefix)
     }
+}
+
+/// True for the first line of a message, the only one with a blank in front of any colon: names of headers have none.
+fn is_first(line: &str) -> bool {
+    line.split(':').next().is_some_and(|name| name.contains(' '))
 }
 
 /// True if a header or a parameter with this name may carry a credential. Numbers of tokens do not.
@@ -318,6 +349,14 @@ mod tests {
             (&*format!("GET /v1/models/{KEY} HTTP/1.1"), "GET /v1/models/*** HTTP/1.1"),
             (&*format!("GET /v1/models/%74g_live_{} HTTP/1.1", &KEY[8..]), "GET /v1/models/*** HTTP/1.1"),
             ("GET /v1/models/@cf/llama HTTP/1.1", "GET /v1/models/@cf/llama HTTP/1.1"),
+            ("GET /v1/models/monkey:7b?n=1 HTTP/1.1", "GET /v1/models/monkey:7b?n=1 HTTP/1.1"),
+            ("GET /v1/a?token:ab/c&n:1&m%3A2 HTTP/1.1", "GET /v1/a?***&n:1&m%3A2 HTTP/1.1"),
+            ("GET /v1/a?n=1&api_key%3Aab/c HTTP/1.1", "GET /v1/a?n=1&*** HTTP/1.1"),
+            ("GET /v1/a?u=https%3A%2F%2Fann%3Apass%40h%2Fb HTTP/1.1", "GET /v1/a?u=*** HTTP/1.1"),
+            ("x-original-url: https%3A%2F%2Fann%3Apass%40h%2Fb", "x-original-url: ***"),
+            ("x-original-url: https%3A%2F%2Fh%2Fb%40c", "x-original-url: https%3A%2F%2Fh%2Fb%40c"),
+            ("sk-proj-0123456789abcdef: 1", "***: ***"),
+            (&*format!("{KEY}: 1"), "***: ***"),
             ("HTTP/1.1 200 OK", "HTTP/1.1 200 OK"),
         ] {
             assert_eq!(stars(&names).line(line), shown);
@@ -364,7 +403,7 @@ mod tests {
         let next = format!("{KEY}{KEY}{KEY}secret-of-the-provider of-the-configuration{KEY}");
         let id = "tg_live_0123456789ab***";
         assert_eq!(keys(&stars, &next), format!("{id}{id}{id} ***{id}"));
-        // Each is found in the text as it was, also if one is the beginning of another, or has a key in it.
+        // Each is found in the text as it was, even if one is the beginning of another, or has a key in it.
         stars.learn(&format!("x-key: secret-of-the\r\nx-key: Bearer\tbehind-a-tabulator\r\nx-key: {KEY}-and-more"));
         let text = format!("secret-of-the-provider secret-of-the-pro {KEY}-and-more {}behind-a-tabulator", &KEY[..40]);
         assert_eq!(keys(&stars, &text), format!("*** {id} {id}"));
@@ -379,6 +418,19 @@ mod tests {
         );
         let text = "of-the-upstream of-the-session of-the-quoted of-the-address not-a-credential";
         assert_eq!(keys(&stars, text), "*** *** *** *** not-a-credential");
+    }
+
+    #[test]
+    fn credentials_of_a_first_line_are_starred_in_bodies() {
+        let mut stars = stars(&[]);
+        stars.learn(
+            "POST /v1/path-of-the-request?api_key=of-the-parameter&token:of-the-colon&n=not-a-credential&\
+             u=https%3A%2F%2Fann%3Aof-the-password%40h&sig=of%2Dthe%2Dencoded HTTP/1.1\r\n\
+             sk-proj-0123456789abcdef: 1\r\nx-url: https%3A%2F%2Fann%3Aof-the-header-s%40h\r\n",
+        );
+        let text = "of-the-parameter of-the-colon of-the-password of-the-encoded of-the-header-s sk-proj-0123456789abcdef \
+                    not-a-credential path-of-the-request";
+        assert_eq!(keys(&stars, text), "*** *** *** *** *** *** not-a-credential path-of-the-request");
     }
 
     #[test]
