@@ -203,7 +203,9 @@ impl Name {
         use Name::*;
         let format = PassthroughFormat::of(passthrough);
         match self {
-            Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
+            Models | Fallbacks | ApiBase | Container | McpServers | Store | PreviousResponseId | Conversation => {
+                Class::Denied
+            }
             Model => Class::Specified,
             Stream if passthrough.generates() => Class::Specified,
             MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if passthrough.generates() => Class::Read,

@@ -189,6 +189,8 @@ fn members_that_lead_elsewhere_are_never_forwarded() {
             "proxy",
             "credentials",
             "authorization",
+            "previous_response_id",
+            "conversation",
         ] {
             let body = format!("{{\"model\":\"s\",\"max_tokens\":1,\"{name}\":\"x\",\"future\":1,{MESSAGES}}}");
             let want = format!("{{\"model\":\"gpt-x\",\"max_tokens\":1,\"future\":1,{MESSAGES}}}");
