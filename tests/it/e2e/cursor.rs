@@ -241,6 +241,13 @@ fn flat_custom_tools_in_a_chat_body_are_nested() {
         let sent = h.last().1["tools"].to_string();
         assert!(sent.contains("ApplyPatch") && sent.contains("list_dir") && sent.contains("Begin Patch"), "{sent}");
     }
+    let chosen = json!({ "type": "custom", "custom": { "name": "ApplyPatch" } });
+    for choice in [json!({ "type": "custom", "name": "ApplyPatch" }), chosen.clone(), json!("auto")] {
+        let answer = h.chat(&key, &with(body.clone(), "tool_choice", choice.clone()));
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let expected = if choice.is_string() { choice } else { chosen.clone() };
+        assert_eq!(h.last().1["tool_choice"], expected);
+    }
     // So is a tool choice that names it.
     body["tool_choice"] = json!({ "type": "custom", "custom": { "name": "ApplyPatch" } });
     let answer = h.chat(&key, &with(body, "model", "of-messages"));

@@ -41,12 +41,18 @@ pub(in crate::dialect) fn write(tools: Raw<'_>, out: &mut Vec<u8>) {
     out.push(b'[');
     for tool in tools.items() {
         item(out);
-        match is_elsewhere(tool) {
-            true => write_nested(tool, "custom", write_custom, out),
-            false => out.extend_from_slice(tool.bytes()),
-        }
+        write_tool(tool, out);
     }
     out.push(b']');
+}
+
+/// Appends a tool, or the choice of one.
+#[cold]
+pub(in crate::dialect) fn write_tool(tool: Raw<'_>, out: &mut Vec<u8>) {
+    match is_elsewhere(tool) {
+        true => write_nested(tool, "custom", write_custom, out),
+        false => out.extend_from_slice(tool.bytes()),
+    }
 }
 
 /// True if a custom tool has its members, or those of its grammar, in the other place.

@@ -40,6 +40,8 @@ enum Fate {
     Include,
     /// The tools, each with its members where OpenAI documents them.
     Tools,
+    /// The choice of a tool, with its members where OpenAI documents them.
+    ToolChoice,
 }
 
 /// Value of `include` that makes a responses upstream return its reasoning.
@@ -290,6 +292,7 @@ impl Layout<'_> {
                     | Name::MaxCompletionTokens
                     | Name::MaxOutputTokens
                     | Name::Tools
+                    | Name::ToolChoice
             );
         if takes.drop_params.is_empty() && is_plain {
             return Fate::Keep;
@@ -304,6 +307,7 @@ impl Layout<'_> {
             }
             _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
             Name::Tools if fields.has_custom => Fate::Tools,
+            Name::ToolChoice if fields.has_custom => Fate::ToolChoice,
             Name::N if endpoint == ModelEndpoint::CHAT && !value.is_null() && value.bytes() != b"1" => Fate::One,
             Name::StreamOptions if !takes.stream_usage && endpoint.shape == Shape::Chat => Fate::Drop,
             Name::StreamOptions if ask => {
@@ -459,6 +463,7 @@ impl Writer<'_> {
         self.text(|text| match fate {
             Fate::Model => write_string(text, with.model),
             Fate::Tools => custom_tools::write(value, text),
+            Fate::ToolChoice => custom_tools::write_tool(value, text),
             Fate::Include => {
                 text.push(b'[');
                 for word in value.items() {
