@@ -72,6 +72,9 @@ fn demo_starts_its_commands_work_and_ctrl_c_exits_with_0() {
     assert!(sizes.iter().all(|size| matches!(size, 1_000_000 | 256_000)), "1M and 256K: {sizes:?}");
     assert!(sizes.contains(&1_000_000) && sizes.contains(&256_000), "{sizes:?}");
 
+    let file = printed.lines().find_map(|line| line.strip_prefix("Configuration, removed at the end: ")).unwrap();
+    let usage = run(folder.path(), &["usage", "--config", file], &[]);
+    assert!(usage.code == 0 && usage.out.contains("  demo  "), "{}{}", usage.out, usage.err);
     let own = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     let [kept] = &own(&temporary)[..] else { panic!("expected one folder: {:?}", own(&temporary)) };
     assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o700);

@@ -182,7 +182,8 @@ fn help_text(
     let hello = "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]";
     let mut out = String::new();
     writeln!(out, "Tollgate is listening on {base} with a simulated provider behind it. Ctrl-C ends it.\n")?;
-    writeln!(out, "Dashboard: http://{admin}/#token={token} (admin token: {token})\n")?;
+    writeln!(out, "Dashboard: http://{admin}/#token={token} (admin token: {token})")?;
+    writeln!(out, "Configuration, removed at the end: {}\n", file.display())?;
     writeln!(out, "Models: {models}\n\nOpenAI Chat Completions, streamed:\n")?;
     writeln!(
         out,
