@@ -93,7 +93,7 @@
 //! | an error | [`policy::refusal`] (one constructor, or one variant of a type that becomes one), the code that raises it, and advice for the client in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
 //! | an endpoint | `exchange::request::Endpoint`, `gateway::exchange::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a pass-through endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`; its names in scopes and settings follow from `ALL`, and `facts::lists_of_endpoints_are_complete` in `tests/it/docs` finds the texts that name all; `exchange::attempt` if its answers are bytes, `exchange::admit::cost` for its units, `simulator::given` and `whole` in `simulator/passthrough.rs`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
-//! | a ledger column | [`policy::row`], and both kinds of ledger in [`store`] |
+//! | a ledger column | [`policy::row`]: its field in `RareNames`, and its row in `COLUMNS`; `exchange::finish`, which sets the field; its row in [`docs::reference::ledger`] |
 //! | a file that is read or written | [`io::files`], the only module that opens and replaces files; its row in [`docs::reference::exit_codes`] |
 //!
 //! # Where the guarantees are implemented

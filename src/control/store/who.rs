@@ -33,6 +33,15 @@ impl Who {
         }
     }
 
+    /// Name of its column in the view `rows`.
+    pub fn column(self) -> &'static str {
+        match self {
+            Who::User => "user",
+            Who::Session => "session",
+            Who::Agent => "agent",
+        }
+    }
+
     /// Word for several names of this kind. Its first letter is unique.
     pub fn plural(self) -> &'static str {
         match self {

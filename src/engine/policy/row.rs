@@ -2,19 +2,25 @@
 //! request or an answer.
 //!
 //! A row is one serde type. Its short names are those that the scripts of a shared ledger read. A handover passes rows
-//! on in the same form. `tollgate ledger export` uses long names.
+//! on in the same form. [`COLUMNS`] are the columns that exports and the view of a ledger in a file show.
 
 use super::agent::Client;
 use super::keys::KeyId;
 use super::meter::{Amount, Lease};
 use super::usage::Usage;
-use crate::base::digest::hex_id;
+use super::window;
+use crate::base::digest::{self, hex_id};
 use crate::base::limits;
-use crate::base::text::push_values;
+use crate::base::text::{push_number, push_values};
 use crate::base::time::Unix;
 use crate::wire::ModelEndpoint;
 use crate::wire::json::write_string;
+use ColumnPlace::{Own, Rare, Shared};
+use ColumnValue::{Flag, Missing, Number, Text};
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -101,16 +107,18 @@ pub struct RareNames {
 
 impl RareNames {
     const NONE: RareNames = RareNames { user: None, session: None, trace: None, agent: None, parent_agent: None };
-
-    /// All names, in the order in which a ledger in a file stores them.
-    fn all(&self) -> [&Option<Arc<str>>; 5] {
-        [&self.user, &self.session, &self.trace, &self.agent, &self.parent_agent]
-    }
 }
 
 impl From<RareNames> for RowNames {
     fn from(names: RareNames) -> RowNames {
-        RowNames(names.all().iter().any(|name| name.is_some()).then(|| Box::new(names)))
+        RowNames((names != RareNames::NONE).then(|| Box::new(names)))
+    }
+}
+
+impl RowNames {
+    /// The names, to change them.
+    fn edit(&mut self) -> &mut RareNames {
+        self.0.get_or_insert_default()
     }
 }
 
@@ -174,25 +182,203 @@ impl Row {
             self.micros.min(limits::STORED_MAX),
         ];
         push_values(out, numbers);
-        let names = self.names.all();
-        let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
-        if self.queued_ms > 0 || known > 0 {
-            push_values(out, [self.queued_ms.min(limits::STORED_MAX)]);
-        }
-        for name in &names[..known] {
-            out.push(b',');
-            write_string_or_null(name.as_deref(), out);
+        if self.queued_ms > 0 || self.names.0.is_some() {
+            self.push_rare(out);
         }
         out.push(b']');
     }
+
+    /// Appends the values that most rows lack, up to the last one.
+    fn push_rare(&self, out: &mut Vec<u8>) {
+        let mut missing = 0;
+        for (column, _) in rare_columns() {
+            let value = (column.value)(self);
+            if matches!(value, ColumnValue::Missing | ColumnValue::Number(0)) {
+                missing += 1;
+                continue;
+            }
+            (0..std::mem::take(&mut missing)).for_each(|_| out.extend_from_slice(b",null"));
+            out.push(b',');
+            value.push(out);
+        }
+    }
 }
 
-#[inline(never)]
-fn write_string_or_null(name: Option<&str>, out: &mut Vec<u8>) {
-    match name {
-        Some(name) => write_string(out, name),
-        None => out.extend_from_slice(b"null"),
+/// A column of the ledger: of the view `rows` and of exports.
+pub struct Column {
+    /// Its name in an export; empty if it is not there.
+    pub export: &'static str,
+    /// Its name in the view; empty if it is not there.
+    pub view: &'static str,
+    /// Its value in the view, in SQL; `{}` is the stored value.
+    pub sql: &'static str,
+    /// Place of the stored value.
+    pub place: ColumnPlace,
+    /// Its value in an export; of a column that most rows lack, also the stored value.
+    pub value: for<'a> fn(&'a Row) -> ColumnValue<'a>,
+}
+
+/// Place of a value in a ledger in a file, see `store::sqlite::groups`. In a shared ledger, the serde name of the field
+/// is the place.
+#[derive(Copy, Clone)]
+pub enum ColumnPlace {
+    /// At this index of every row, see [`Row::push_stored`].
+    Own(usize),
+    /// At this index of the names that rows share.
+    Shared(usize),
+    /// After the values that every row has, in the order of the table. The function reads it.
+    Rare(ColumnReader),
+}
+
+/// Reads a stored value into a row.
+pub type ColumnReader = fn(&mut Row, ColumnValue<'_>);
+
+/// Value of a column.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ColumnValue<'a> {
+    /// A number.
+    Number(u64),
+    /// True or false.
+    Flag(bool),
+    /// A text.
+    Text(Cow<'a, str>),
+    /// The row has none.
+    Missing,
+}
+
+impl ColumnValue<'_> {
+    /// Appends it as JSON.
+    pub fn push(&self, out: &mut Vec<u8>) {
+        match self {
+            ColumnValue::Number(number) => push_number(out, (*number).min(limits::STORED_MAX)),
+            ColumnValue::Flag(flag) => out.extend_from_slice(if *flag { b"true" } else { b"false" }),
+            ColumnValue::Text(text) => write_string(out, text),
+            ColumnValue::Missing => out.extend_from_slice(b"null"),
+        }
     }
+
+    fn number(self) -> u64 {
+        if let ColumnValue::Number(number) = self { number } else { 0 }
+    }
+
+    fn text(self) -> Option<Arc<str>> {
+        if let ColumnValue::Text(text) = self { Some(text.into()) } else { None }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for ColumnValue<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ColumnValue<'a>, D::Error> {
+        struct Reading;
+        impl<'de> Visitor<'de> for Reading {
+            type Value = ColumnValue<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, a text or null")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<ColumnValue<'de>, E> {
+                Ok(ColumnValue::Number(number))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<ColumnValue<'de>, E> {
+                Ok(ColumnValue::Text(Cow::Owned(text.to_string())))
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<ColumnValue<'de>, E> {
+                Ok(ColumnValue::Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_unit<E>(self) -> Result<ColumnValue<'de>, E> {
+                Ok(ColumnValue::Missing)
+            }
+        }
+        from.deserialize_any(Reading)
+    }
+}
+
+const fn column(
+    export: &'static str,
+    view: &'static str,
+    sql: &'static str,
+    place: ColumnPlace,
+    value: for<'a> fn(&'a Row) -> ColumnValue<'a>,
+) -> Column {
+    Column { export, view, sql, place, value }
+}
+
+/// The time of admission in the view.
+const ADMITTED: &str = "strftime('%Y-%m-%dT%H:%M:%S', (oldest + {}) / 1000, 'unixepoch')
+    || printf('.%03dZ', (oldest + {}) % 1000)";
+
+/// All columns of the ledger, in the order in which the view and exports show them. A new one is rare, and is stored
+/// after the others that are rare.
+pub const COLUMNS: [Column; 28] = [
+    column("request_id", "id", "'req_' || {}", Own(0), |row| Text(format!("req_{}", digest::hex(&row.request)).into())),
+    column("key", "key", "{}", Own(1), |row| Text(row.key.as_str().into())),
+    column("", "name", "keys.name", Own(1), |_| Missing),
+    column("admitted", "admitted", ADMITTED, Own(2), |row| Text(window::iso(row.admitted).into())),
+    column("admitted_unix_ms", "", "", Own(2), |row| Number(row.admitted.0)),
+    column("model", "model", "{}", Shared(0), |row| Text((*row.model).into())),
+    column("target", "target", "{}", Shared(1), |row| Text((*row.target).into())),
+    column("endpoint", "endpoint", "{}", Shared(2), |row| Text(row.endpoint.name().into())),
+    column("stream", "stream", "{}", Own(4), |row| Flag(row.stream)),
+    column("status", "status", "{}", Own(5), |row| Number(row.status.into())),
+    column("uncached_input_tokens", "input", "{}", Own(6), |row| Number(row.usage.uncached_in)),
+    column("cache_read_tokens", "cache_read", "{}", Own(7), |row| Number(row.usage.cache_read)),
+    column("cache_write_tokens", "cache_write", "{}", Own(8), |row| Number(row.usage.cache_write)),
+    column("output_tokens", "output", "{}", Own(9), |row| Number(row.usage.out)),
+    column("source", "source", "{}", Shared(3), |row| Text(row.usage.source.as_str().into())),
+    column("cost_nano_usd", "cost_nano", "{}", Own(10), |row| Number(row.cost_nano)),
+    column("", "cost", "{} / 1e9", Own(10), |_| Missing),
+    column("attempts", "attempts", "{}", Own(11), |row| Number(row.attempts.into())),
+    column("micros", "micros", "{}", Own(12), |row| Number(row.micros)),
+    column("queued_ms", "queued_ms", "IFNULL({}, 0)", Rare(|row, value| row.queued_ms = value.number()), |row| {
+        Number(row.queued_ms)
+    }),
+    column("group", "group_path", "IFNULL({}, '')", Shared(4), |row| Text((*row.group).into())),
+    column("user", "user", "{}", Rare(|row, value| row.names.edit().user = value.text()), |row| named(&row.names.user)),
+    column("session", "session", "{}", Rare(|row, value| row.names.edit().session = value.text()), |row| {
+        named(&row.names.session)
+    }),
+    column("client", "client", "IFNULL({}, '')", Shared(5), |row| Text(row.client.name().into())),
+    column("agent", "agent", "{}", Rare(|row, value| row.names.edit().agent = value.text()), |row| {
+        named(&row.names.agent)
+    }),
+    column(
+        "parent_agent",
+        "parent_agent",
+        "{}",
+        Rare(|row, value| row.names.edit().parent_agent = value.text()),
+        |row| named(&row.names.parent_agent),
+    ),
+    column("trace_id", "trace_id", "{}", Rare(|row, value| row.names.edit().trace = value.text()), |row| {
+        part(row.names.trace.as_deref().and_then(|trace| trace.split_once('-')).map(|(trace, _)| trace))
+    }),
+    column("span_id", "span_id", "{}", Rare(read_span), |row| {
+        part(row.names.trace.as_deref().and_then(|trace| trace.split_once('-')).map(|(_, span)| span))
+    }),
+];
+
+fn named(name: &Option<Arc<str>>) -> ColumnValue<'_> {
+    part(name.as_deref())
+}
+
+fn part(text: Option<&str>) -> ColumnValue<'_> {
+    text.map_or(Missing, |text| Text(text.into()))
+}
+
+/// The trace of the row has been read before.
+fn read_span(row: &mut Row, value: ColumnValue<'_>) {
+    let names = row.names.edit();
+    if let (Some(trace), Text(span)) = (&names.trace, value) {
+        names.trace = Some(format!("{trace}-{span}").into());
+    }
+}
+
+/// Columns that most rows lack, each with its reader.
+pub fn rare_columns() -> impl Iterator<Item = (&'static Column, ColumnReader)> {
+    const ALL: &[Column] = &COLUMNS;
+    ALL.iter().filter_map(|column| if let Rare(read) = column.place { Some((column, read)) } else { None })
 }
 
 /// Appends names that rows of a ledger in a file share, as an array.

@@ -10,11 +10,8 @@ use super::output::{Align, Failure, Table, clean, grouped, print, print_json};
 use super::store;
 use crate::base::digest::hex;
 use crate::base::time::Unix;
-use crate::policy::agent::Client;
 use crate::policy::config::Config;
-use crate::policy::keys::KeyId;
-use crate::policy::row::Row;
-use crate::policy::usage::{Usage, UsageSource};
+use crate::policy::row::{COLUMNS, ColumnValue, Row};
 use crate::policy::window::{self, DAY_MS};
 use crate::store::api::{DayKey, Entry, Sums, Verdict};
 use crate::store::note::AuditLine;
@@ -23,10 +20,9 @@ use clap::{Args, Subcommand};
 pub use clock::ConfirmArgs;
 pub(super) use clock::present;
 pub use file::{BackupArgs, CompactArgs};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::json;
 use std::io::{ErrorKind, Write};
-use std::sync::Arc;
 
 /// Commands about the ledger.
 #[derive(Subcommand, Debug)]
@@ -274,7 +270,17 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
 fn write_entry(entry: &Entry, out: &mut impl Write) -> std::io::Result<()> {
     let mut line = Vec::new();
     match entry {
-        Entry::Request(row) => RequestLine::serialize(row, &mut serde_json::Serializer::new(&mut line))?,
+        Entry::Request(row) => {
+            line.extend_from_slice(b"{\"entry\":\"request\"");
+            for column in COLUMNS.iter().filter(|column| !column.export.is_empty()) {
+                let value = (column.value)(row);
+                if value != ColumnValue::Missing {
+                    json::key(&mut line, column.export);
+                    value.push(&mut line);
+                }
+            }
+            line.push(b'}');
+        }
         Entry::Folded(key, sums) => {
             FoldedLine::new(key, *sums).serialize(&mut serde_json::Serializer::new(&mut line))?
         }
@@ -329,101 +335,6 @@ fn logged(row: &Row, name: String) -> String {
         members.retain(|_, value| !value.is_null() && value != "");
     }
     line.to_string()
-}
-
-/// Serializes a [`Row`] under the field names of an export.
-#[derive(Serialize)]
-#[serde(remote = "Row", tag = "entry", rename = "request")]
-struct RequestLine {
-    #[serde(rename = "request_id", serialize_with = "request_id")]
-    request: [u8; 16],
-    key: KeyId,
-    #[serde(rename = "admitted", getter = "admitted")]
-    admitted_text: String,
-    #[serde(rename = "admitted_unix_ms", serialize_with = "millis")]
-    admitted: Unix,
-    model: Arc<str>,
-    target: Arc<str>,
-    #[serde(getter = "endpoint")]
-    endpoint: &'static str,
-    stream: bool,
-    status: u16,
-    #[serde(flatten, with = "UsagePart")]
-    usage: Usage,
-    #[serde(rename = "cost_nano_usd")]
-    cost_nano: u64,
-    attempts: u32,
-    micros: u64,
-    queued_ms: u64,
-    group: Arc<str>,
-    #[serde(getter = "user")]
-    user: Option<Arc<str>>,
-    #[serde(getter = "session")]
-    session: Option<Arc<str>>,
-    client: Client,
-    #[serde(getter = "agent", skip_serializing_if = "Option::is_none")]
-    agent: Option<Arc<str>>,
-    #[serde(getter = "parent_agent", skip_serializing_if = "Option::is_none")]
-    parent_agent: Option<Arc<str>>,
-    #[serde(getter = "trace_id", skip_serializing_if = "Option::is_none")]
-    trace_id: Option<String>,
-    #[serde(getter = "span_id", skip_serializing_if = "Option::is_none")]
-    span_id: Option<String>,
-}
-
-/// Serializes the [`Usage`] within a [`Row`].
-#[derive(Serialize)]
-#[serde(remote = "Usage")]
-struct UsagePart {
-    #[serde(rename = "uncached_input_tokens")]
-    uncached_in: u64,
-    #[serde(rename = "cache_read_tokens")]
-    cache_read: u64,
-    #[serde(rename = "cache_write_tokens")]
-    cache_write: u64,
-    #[serde(rename = "output_tokens")]
-    out: u64,
-    source: UsageSource,
-}
-
-fn request_id<S: Serializer>(id: &[u8; 16], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&format_args!("req_{}", hex(id)))
-}
-
-fn admitted(row: &Row) -> String {
-    window::iso(row.admitted)
-}
-
-fn user(row: &Row) -> Option<Arc<str>> {
-    row.names.user.clone()
-}
-
-fn session(row: &Row) -> Option<Arc<str>> {
-    row.names.session.clone()
-}
-
-fn agent(row: &Row) -> Option<Arc<str>> {
-    row.names.agent.clone()
-}
-
-fn parent_agent(row: &Row) -> Option<Arc<str>> {
-    row.names.parent_agent.clone()
-}
-
-fn trace_id(row: &Row) -> Option<String> {
-    Some(row.names.trace.as_ref()?.split_once('-')?.0.to_string())
-}
-
-fn span_id(row: &Row) -> Option<String> {
-    Some(row.names.trace.as_ref()?.split_once('-')?.1.to_string())
-}
-
-fn endpoint(row: &Row) -> &'static str {
-    row.endpoint.name()
-}
-
-fn millis<S: Serializer>(at: &Unix, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(at.0)
 }
 
 /// Sums of a day's folded requests, as JSON.
@@ -496,7 +407,7 @@ mod tests {
             r#"{"entry":"request","request_id":"req_000102030405060708090a0b0c0d0eff","key":"abcdefABCDEF","#,
             r#""admitted":"2027-01-15T08:00:00Z","admitted_unix_ms":1800000000123,"model":"a \"b\"","target":"p/x","#,
             r#""endpoint":"messages","stream":true,"status":499,"uncached_input_tokens":1,"cache_read_tokens":2,"#,
-            r#""cache_write_tokens":3,"output_tokens":4,"source":"partial","cost_nano_usd":5,"attempts":6,"micros":7,"queued_ms":0,"group":"","user":null,"session":null,"client":""}"#,
+            r#""cache_write_tokens":3,"output_tokens":4,"source":"partial","cost_nano_usd":5,"attempts":6,"micros":7,"queued_ms":0,"group":"","client":""}"#,
             "\n"
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);

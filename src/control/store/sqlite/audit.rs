@@ -4,14 +4,12 @@
 use super::super::api::{DayKey, DaySums, Entry, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people};
 use super::tally::{self, Tally};
 use super::value::{Fallible, int, uint};
-use super::{Sqlite, groups, moments, people};
+use super::{Sqlite, groups, moments, people, value};
 use crate::base::time::Unix;
 use crate::policy::row::Row;
 use rusqlite::{Connection, TransactionBehavior};
 
 const OF_FOLDED: &str = "SELECT * FROM folded";
-const OF_DAYS: &str = "SELECT day, key, model, target, group_path, endpoint, client, SUM(requests), SUM(uncached_in),
-    SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano) FROM parts GROUP BY 1, 2, 3, 4, 5, 6, 7";
 
 /// Groups whose retention has ended, the oldest first.
 const OLD: &str = "WHERE newest < ?1 ORDER BY newest LIMIT ?2";
@@ -81,7 +79,11 @@ impl Sqlite {
 fn verify(connection: &mut Connection) -> Fallible<Verdict> {
     // One read transaction, so that all three sums are of the same moment.
     let transaction = connection.transaction()?;
-    let (mut counted, stored) = (Tally::default(), sums(&transaction, OF_DAYS)?);
+    let of_days = format!(
+        "SELECT day, key, model, target, group_path, endpoint, client, {} FROM parts GROUP BY 1, 2, 3, 4, 5, 6, 7",
+        value::sums("SUM({})")
+    );
+    let (mut counted, stored) = (Tally::default(), sums(&transaction, &of_days)?);
     let mut people = PeopleTotals::new();
     groups::each(&transaction, "", [], |_, rows| {
         counted.add_sums(&rows);

@@ -8,7 +8,7 @@ use crate::base::digest::unhex;
 use crate::base::time::Unix;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
-use crate::policy::row::{self, RareNames, Row, endpoint_from};
+use crate::policy::row::{self, COLUMNS, Column, ColumnPlace, ColumnValue, Row, RowNames, endpoint_from, rare_columns};
 use crate::policy::usage::{Usage, UsageSource};
 use rusqlite::types::{ToSqlOutput, Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Params, params};
@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// Table of groups. `names` contains the values that rows share: model, target, endpoint, source of the counts, and if
 /// present, group and client. A row is an array: request, key, milliseconds from `oldest` to its admission, index in
-/// `names`, streamed, status, four kinds of tokens, cost, attempts, microseconds, and if present the milliseconds that
-/// it waited for a slot, user, session, trace, agent and its parent (`null` if only later elements are present).
+/// `names`, streamed, status, four kinds of tokens, cost, attempts, microseconds, and if present the values of
+/// [`rare_columns`] (`null` if only later ones are present).
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
@@ -29,22 +29,30 @@ CREATE TABLE groups (
 CREATE INDEX groups_newest ON groups (newest);
 ";
 
-/// Each row in readable form: named as in the log, with dates as text.
-pub(super) const VIEW: &str = "
-CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS id,
-    strftime('%Y-%m-%dT%H:%M:%S', (oldest + (r.value ->> 2)) / 1000, 'unixepoch')
-    || printf('.%03dZ', (oldest + (r.value ->> 2)) % 1000) AS admitted,
-    r.value ->> 1 AS key, keys.name AS name, names -> (r.value ->> 3) ->> 2 AS endpoint,
-    names -> (r.value ->> 3) ->> 0 AS model, names -> (r.value ->> 3) ->> 1 AS target, r.value ->> 11 AS attempts,
-    r.value ->> 4 AS stream, r.value ->> 5 AS status, r.value ->> 6 AS input, r.value ->> 7 AS cache_read,
-    r.value ->> 8 AS cache_write, r.value ->> 9 AS output, names -> (r.value ->> 3) ->> 3 AS source,
-    r.value ->> 10 AS cost_nano, (r.value ->> 10) / 1e9 AS cost, r.value ->> 12 AS micros,
-    COALESCE(r.value ->> 13, 0) AS queued_ms, IFNULL(names -> (r.value ->> 3) ->> 4, '') AS group_path,
-    r.value ->> 14 AS user, r.value ->> 15 AS session, r.value ->> 17 AS agent, r.value ->> 18 AS parent_agent,
-    IFNULL(names -> (r.value ->> 3) ->> 5, '') AS client,
-    substr(r.value ->> 16, 1, 32) AS trace_id, substr(r.value ->> 16, 34) AS span_id
-    FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
-";
+/// View of each row in readable form: named as in the log, with dates as text.
+pub(super) fn view() -> String {
+    let shown = COLUMNS.iter().filter(|column| !column.view.is_empty());
+    let columns = shown.map(|column| format!(", {} AS {}", column.sql.replace("{}", &stored(column)), column.view));
+    format!(
+        "CREATE VIEW rows AS SELECT first + r.key AS number{} FROM groups, json_each(groups.rows) AS r
+         LEFT JOIN keys ON keys.id = r.value ->> 1;",
+        columns.collect::<String>()
+    )
+}
+
+/// The stored value of a column in the view, in SQL.
+fn stored(column: &Column) -> String {
+    match column.place {
+        ColumnPlace::Own(place) => format!("(r.value ->> {place})"),
+        ColumnPlace::Shared(place) => format!("(names -> (r.value ->> 3) ->> {place})"),
+        ColumnPlace::Rare(_) => format!("(r.value ->> {})", rare_place(column.view)),
+    }
+}
+
+/// Place in a row of a value that most rows lack.
+pub(super) fn rare_place(view: &str) -> usize {
+    2 + NUMBERS + rare_columns().take_while(|(column, _)| column.view != view).count()
+}
 
 /// Maximum number of rows in one group. A larger commit makes several groups, so that no buffer becomes large.
 pub(super) const ROWS_PER_GROUP: usize = 256;
@@ -125,13 +133,13 @@ fn text(bytes: &[u8]) -> ToSqlOutput<'_> {
     ToSqlOutput::Borrowed(ValueRef::Text(bytes))
 }
 
-/// Row as stored, and the values after its numbers.
+/// Row as stored.
 struct StoredRow<'a> {
     request: &'a str,
     key: &'a str,
     numbers: [u64; NUMBERS],
-    queued_ms: u64,
-    names: RareNames,
+    /// Values that most rows lack.
+    rare: Vec<ColumnValue<'a>>,
 }
 
 /// Number of numeric values in every row.
@@ -155,14 +163,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for StoredRow<'a> {
                 for number in &mut numbers {
                     *number = row.next_element()?.ok_or_else(short)?;
                 }
-                let queued_ms = row.next_element()?.unwrap_or(0);
-                let mut names = [const { None }; 5];
-                for name in &mut names {
-                    *name = row.next_element()?.flatten();
+                let mut rare = Vec::new();
+                while let Some(value) = row.next_element()? {
+                    rare.push(value);
                 }
-                let [user, session, trace, agent, parent_agent] = names;
-                let names = RareNames { user, session, trace, agent, parent_agent };
-                Ok(StoredRow { request, key, numbers, queued_ms, names })
+                Ok(StoredRow { request, key, numbers, rare })
             }
         }
         from.deserialize_seq(Reading)
@@ -204,7 +209,7 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
         let [admitted, name, stream, status, numbers @ ..] = row.numbers;
         let [uncached_in, cache_read, cache_write, out, cost_nano, attempts, micros] = numbers;
         let (model, target, group, endpoint, source, client) = names.get(usize::try_from(name).ok()?)?;
-        Some(Row {
+        let mut read = Row {
             request: unhex(row.request)?,
             key: KeyId::parse(row.key)?,
             admitted: Unix(oldest.saturating_add(admitted)),
@@ -217,12 +222,15 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
             cost_nano,
             attempts: u32::try_from(attempts).ok()?,
             micros,
-            queued_ms: row.queued_ms,
+            queued_ms: 0,
             group: group.clone(),
             client: *client,
-            names: row.names.into(),
+            names: RowNames::default(),
             lease: None,
-        })
+        };
+        let rare = rare_columns().zip(row.rare).filter(|(_, value)| *value != ColumnValue::Missing);
+        rare.for_each(|((_, take), value)| take(&mut read, value));
+        Some(read)
     };
     let rows: Option<Vec<Row>> = rows.into_iter().map(read).collect();
     rows.ok_or_else(|| broken("not a row".into()))

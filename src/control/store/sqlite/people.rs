@@ -3,8 +3,9 @@
 
 use super::super::api::{PEOPLE_MAX, PeopleSums, PeopleTotals, REST, Sums};
 use super::super::who::Who;
+use super::groups;
 use super::pace::Pace;
-use super::value::{Fallible, int, uint};
+use super::value::{Fallible, int, sums, uint};
 use crate::base::limits::ROWS_PER_COMMIT;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
@@ -20,16 +21,19 @@ CREATE TABLE people (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// All parts of these sums at this moment, like the view `parts` for the others. The numbers are those of [`Who`], each
-/// with the place of its name in a row.
-pub(super) const VIEW: &str = "
-CREATE VIEW people_parts AS SELECT day, who, name, requests, uncached_in, cache_read, cache_write, out, cost_nano
-    FROM people UNION ALL
-    SELECT (oldest + (r.value ->> 2)) / 86400000, w.column1, r.value ->> w.column2, 1, r.value ->> 6,
-    r.value ->> 7, r.value ->> 8, r.value ->> 9, r.value ->> 10
-    FROM groups, json_each(groups.rows) AS r, (VALUES (1, 14), (2, 15), (3, 17)) AS w
-    WHERE first > (SELECT upto FROM counted) AND r.value ->> w.column2 IS NOT NULL;
-";
+/// View of all parts of these sums at this moment, like the view `parts` for the others. The numbers are those of
+/// [`Who`], each with the place of its name in a row.
+pub(super) fn view() -> String {
+    let places = Who::ALL.map(|who| format!("({}, {})", who as u8, groups::rare_place(who.column()))).join(", ");
+    format!(
+        "CREATE VIEW people_parts AS SELECT day, who, name, {} FROM people UNION ALL
+         SELECT (oldest + (r.value ->> 2)) / 86400000, w.column1, r.value ->> w.column2, 1, r.value ->> 6,
+         r.value ->> 7, r.value ->> 8, r.value ->> 9, r.value ->> 10
+         FROM groups, json_each(groups.rows) AS r, (VALUES {places}) AS w
+         WHERE first > (SELECT upto FROM counted) AND r.value ->> w.column2 IS NOT NULL;",
+        sums("{}")
+    )
+}
 
 /// Maximum number of unsettled names: then all sums are settled, however few rows they lag behind. Two hundred bytes
 /// each.
@@ -59,11 +63,13 @@ impl People {
 
     /// Adds everything to the table, and keeps only the largest there by name. Empties this.
     pub(super) fn write(&mut self, transaction: &Connection) -> Fallible<()> {
-        let mut add = transaction.prepare_cached(ADD)?;
+        let adding = format!("ON CONFLICT DO UPDATE SET {}", sums("{} = {} + excluded.{}"));
+        let add = format!("INSERT INTO people VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) {adding}");
+        let mut add = transaction.prepare_cached(&add)?;
         let (mut pace, mut days) = (Pace::of(ROWS_PER_COMMIT), Vec::new());
-        for ((day, who, name), sums) in std::mem::take(&mut self.0) {
+        for ((day, who, name), values) in std::mem::take(&mut self.0) {
             pace.step();
-            let [requests, uncached, read, written, out, cost] = sums.map(int);
+            let [requests, uncached, read, written, out, cost] = values.map(int);
             add.execute(params![int(day), who as u8, name, requests, uncached, read, written, out, cost])?;
             if days.last() != Some(&(day, who)) {
                 days.push((day, who));
@@ -75,7 +81,13 @@ impl People {
         );
         for (day, who) in days {
             let most = params![int(day), who as u8, REST, PEOPLE_MAX as i64];
-            transaction.prepare_cached(&MERGE.replace("{}", &smaller))?.execute(most)?;
+            // Merges the smaller names.
+            let merge = format!(
+                "INSERT INTO people SELECT day, who, ?3, {} FROM people
+                 WHERE day = ?1 AND who = ?2 AND name IN ({smaller}) GROUP BY 1, 2 {adding}",
+                sums("SUM({})")
+            );
+            transaction.prepare_cached(&merge)?.execute(most)?;
             let sql = format!("DELETE FROM people WHERE day = ?1 AND who = ?2 AND name IN ({smaller})");
             transaction.prepare_cached(&sql)?.execute(most)?;
         }
@@ -83,26 +95,10 @@ impl People {
     }
 }
 
-const ADD: &str = "INSERT INTO people VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-    ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
-    uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
-    cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
-    cost_nano = cost_nano + excluded.cost_nano";
-
-/// Merges the smaller names.
-const MERGE: &str = "INSERT INTO people SELECT day, who, ?3, SUM(requests), SUM(uncached_in), SUM(cache_read),
-    SUM(cache_write), SUM(out), SUM(cost_nano) FROM people WHERE day = ?1 AND who = ?2 AND name IN ({}) GROUP BY 1, 2
-    ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
-    uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
-    cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
-    cost_nano = cost_nano + excluded.cost_nano";
-
 /// Returns the totals of all names of each day.
 pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
-    let mut query = connection.prepare(
-        "SELECT day, who, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-         SUM(cost_nano) FROM people_parts GROUP BY 1, 2",
-    )?;
+    let sql = format!("SELECT day, who, {} FROM people_parts GROUP BY 1, 2", sums("SUM({})"));
+    let mut query = connection.prepare(&sql)?;
     let found = query.query_map([], |row| {
         let who = Who::from_number(uint(row, 1)?).unwrap_or(Who::User);
         let mut sums = Sums::default();

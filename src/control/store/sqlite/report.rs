@@ -7,7 +7,7 @@ use super::super::api::{
 use super::super::who::Who;
 use super::Sqlite;
 use super::people::LARGEST;
-use super::value::{Fallible, int, uint};
+use super::value::{Fallible, int, sums, uint};
 use crate::base::limits::REPORT_LINES_MAX;
 use crate::base::time::Unix;
 use crate::policy::window::DAY_MS;
@@ -59,10 +59,10 @@ impl Sqlite {
             }
         };
         let sql = format!(
-            "SELECT {}, {}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano), MAX(day) FROM parts WHERE day >= {} AND day < {}{only} GROUP BY 1, 2{order}",
+            "SELECT {}, {}, {}, MAX(day) FROM parts WHERE day >= {} AND day < {}{only} GROUP BY 1, 2{order}",
             name(0),
             name(1),
+            sums("SUM({})"),
             int(first),
             int(beyond)
         );
@@ -86,21 +86,19 @@ impl Sqlite {
         let by_day = query.by.contains(&By::Day);
         let day = if by_day { "day" } else { "0" };
         let group = if by_day { "day, name" } else { "name" };
-        let sums = "SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano)";
+        let totals = sums("SUM({})");
         // A day with unsettled rows may have more names than are kept; earlier days do not.
         let unsettled =
             "SELECT COALESCE(MIN(oldest) / 86400000, ?1) FROM groups WHERE first > (SELECT upto FROM counted)";
         let upto = self.connection.query_row(unsettled, params![int(beyond)], |row| row.get::<_, i64>(0))?;
-        let columns = "requests, uncached_in, cache_read, cache_write, out, cost_nano";
+        let (columns, named) = (sums("{}"), sums("SUM({}) AS {}"));
         let sql = format!(
-            "SELECT name, {day}, {sums} FROM
+            "SELECT name, {day}, {totals} FROM
              (SELECT day, name, {columns} FROM people WHERE day >= ?1 AND day < MIN(?2, ?6) AND who = ?3
               UNION ALL SELECT day, IIF(place > ?4, ?5, name), {columns} FROM
               (SELECT *, ROW_NUMBER() OVER (PARTITION BY day ORDER BY name = ?5, {LARGEST}) AS place FROM
-               (SELECT day, name, SUM(requests) AS requests, SUM(uncached_in) AS uncached_in,
-                SUM(cache_read) AS cache_read, SUM(cache_write) AS cache_write, SUM(out) AS out,
-                SUM(cost_nano) AS cost_nano
-                FROM people_parts WHERE day >= MAX(?1, ?6) AND day < ?2 AND who = ?3 GROUP BY day, name)))
+               (SELECT day, name, {named} FROM people_parts
+                WHERE day >= MAX(?1, ?6) AND day < ?2 AND who = ?3 GROUP BY day, name)))
              GROUP BY {group} LIMIT ?7"
         );
         // One more line than may be merged, so that an excess is noticed.
@@ -115,16 +113,16 @@ impl Sqlite {
             people.extend([line?]);
         }
         let group = if by_day { " GROUP BY day" } else { "" };
-        let sql = format!("SELECT {day}, {sums} FROM parts WHERE day >= ?1 AND day < ?2{group}");
+        let sql = format!("SELECT {day}, {totals} FROM parts WHERE day >= ?1 AND day < ?2{group}");
         let mut found = self.connection.prepare(&sql)?;
         let days = found.query_map(params![int(first), int(beyond)], |row| {
             Ok((DayKey { day: uint(row, 0)?, ..DayKey::default() }, sums_in(row, 1)?))
         })?;
-        let mut sums = DaySums::new();
+        let mut of_days = DaySums::new();
         for day in days {
-            sums.extend([day?]);
+            of_days.extend([day?]);
         }
-        Ok(query.report_people(who, &people, &sums))
+        Ok(query.report_people(who, &people, &of_days))
     }
 }
 

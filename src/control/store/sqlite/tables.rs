@@ -122,8 +122,9 @@ fn create(transaction: &Connection, secret: &str) -> Fallible<()> {
     }
     transaction.execute_batch(&SECRET.replace("{}", secret))?;
     let tables = [KEYS, groups::TABLE, tally::TABLE, people::TABLE, notes::TABLES, moments::TABLE, alerts::TABLES];
-    let views = [groups::VIEW, tally::VIEWS, people::VIEW];
-    tables.iter().chain(&views).try_for_each(|sql| transaction.execute_batch(sql))?;
+    tables.iter().try_for_each(|sql| transaction.execute_batch(sql))?;
+    let views = [groups::view(), tally::VIEWS.to_string(), people::view()];
+    views.iter().try_for_each(|sql| transaction.execute_batch(sql))?;
     transaction.pragma_update(None, "application_id", APPLICATION)?;
     transaction.pragma_update(None, "user_version", SCHEMA)
 }

@@ -9,7 +9,7 @@ use super::super::api::{DayKey, DaySums, Sums, sums_of};
 use super::groups;
 use super::pace::Pace;
 use super::people::People;
-use super::value::{Fallible, int};
+use super::value::{Fallible, int, sums};
 use crate::base::limits::ROWS_PER_COMMIT;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
@@ -151,13 +151,11 @@ impl Tally {
     pub(super) fn write(self, transaction: &Connection, table: &str) -> Fallible<()> {
         let mut add = transaction.prepare_cached(&format!(
             "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-             ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
-             uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
-             cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
-             cost_nano = cost_nano + excluded.cost_nano"
+             ON CONFLICT DO UPDATE SET {}",
+            sums("{} = {} + excluded.{}")
         ))?;
         let mut pace = Pace::of(ROWS_PER_COMMIT);
-        let each = self.sums.into_iter().flat_map(|(of, sums)| sums.into_iter().map(move |one| (of, one)));
+        let each = self.sums.into_iter().flat_map(|(of, named)| named.into_iter().map(move |one| (of, one)));
         for ((day, key), NamedSums { model, target, group, endpoint, client, sums }) in each {
             pace.step();
             let [requests, uncached, read, written, out, cost] = sums.map(int);
