@@ -344,7 +344,7 @@ fn values_of_the_store_table_are_checked() {
         ("page_size = 8192", "store.page_size", "from 512 to 4096"),
         ("snapshot = { to = \"a.db\", every = \"10ms\" }", "store.snapshot.every", "from \"1s\""),
         ("snapshot = { to = \"tollgate.db\", every = \"1m\" }", "store.snapshot", "another file"),
-        ("snapshot = { to = \"\", every = \"1m\" }", "store.snapshot.to", "the path is empty"),
+        ("snapshot = { to = \"\", every = \"1m\" }", "store.snapshot.to", "a path that is not empty"),
         ("snapshot = { to = \"a.db\", every = \"1m\" }\nurl = \"redis://h\"", "store.snapshot", "in a file"),
         ("max_commit_lag = \"0s\"", "store.max_commit_lag", "duration"),
         ("retention = \"7d\"", "store.retention", "from \"32d\""),

@@ -182,7 +182,7 @@ impl Kind<PathBuf> for Folder {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<PathBuf> {
         let text = reader.string(&field)?;
         if text.is_empty() {
-            reader.wrong(&field, "the path is empty");
+            reader.wrong(&field, "expected a path that is not empty");
             return None;
         }
         Some(reader.resolve(text))
