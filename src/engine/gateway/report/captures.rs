@@ -16,6 +16,9 @@ const SHARE: usize = 8;
 /// Bytes of memory for each byte that is kept: its buffer may have grown to twice its length, and so may its text.
 const FACTOR: usize = 4;
 
+/// Time without a lost request after which a capture has recovered. During a flood, some requests are written.
+const RECOVERY: Duration = Duration::from_secs(5);
+
 /// The account of all captures.
 #[derive(Debug)]
 pub(crate) struct Captures {
@@ -36,8 +39,9 @@ impl Default for Captures {
 struct RunningCapture {
     key: KeyId,
     until: Unix,
-    /// Requests that were not written since the last one that was.
+    /// Requests that were not written since the capture last recovered, and the time of the last one.
     lost: u64,
+    lost_at: Mono,
 }
 
 /// Change of a key's capture, for the log.
@@ -92,16 +96,16 @@ impl Captures {
     }
 
     /// Records that a request of a key was written, or that it is lost.
-    pub(crate) fn ended(&mut self, key: &KeyId, written: bool) -> Option<CaptureNews> {
+    pub(crate) fn ended(&mut self, key: &KeyId, written: bool, now: Mono) -> Option<CaptureNews> {
         // A request may be written after its capture has ended.
         let Some(one) = self.running.iter_mut().find(|one| one.key == *key) else {
             return (!written).then_some(CaptureNews::Failed);
         };
         if written {
-            let lost = std::mem::take(&mut one.lost);
-            return (lost > 0).then_some(CaptureNews::Recovered(lost));
+            let has_recovered = one.lost > 0 && now >= one.lost_at.after(RECOVERY);
+            return has_recovered.then(|| CaptureNews::Recovered(std::mem::take(&mut one.lost)));
         }
-        one.lost += 1;
+        (one.lost, one.lost_at) = (one.lost + 1, now);
         (one.lost == 1).then_some(CaptureNews::Failed)
     }
 
@@ -118,7 +122,7 @@ impl Captures {
                 CaptureChange::On(until)
             }
             (None, Some(until)) => {
-                self.running.push(RunningCapture { key: *key, until, lost: 0 });
+                self.running.push(RunningCapture { key: *key, until, lost: 0, lost_at: Mono(0) });
                 CaptureChange::On(until)
             }
         };
@@ -319,19 +323,23 @@ mod tests {
     }
 
     #[test]
-    fn first_loss_and_next_success_are_news() {
+    fn first_loss_and_the_recovery_are_news() {
         let (mut captures, now) = (Captures::default(), Now { mono: Mono(0), unix: Unix(0) });
         let [one, other, third] = ["AAAAAAAAAAAA", "BBBBBBBBBBBB", "CCCCCCCCCCCC"].map(|id| KeyId::parse(id).unwrap());
         for key in [one, other] {
             assert_eq!(captures.set(&key, Some(Unix(1)), now), Some(CaptureChange::On(Unix(1))));
         }
         // Another key's file says nothing of this one's.
-        let news = [true, false, false, true, true].map(|written| {
-            assert_eq!(captures.ended(&other, true), None);
-            captures.ended(&one, written)
-        });
-        assert_eq!(news, [None, Some(CaptureNews::Failed), None, Some(CaptureNews::Recovered(2)), None]);
-        let late = [true, false, false].map(|written| captures.ended(&third, written));
+        let mut ended = |written, seconds: u64| {
+            let now = Mono(seconds * 1_000_000);
+            assert_eq!(captures.ended(&other, true, now), None);
+            captures.ended(&one, written, now)
+        };
+        assert_eq!([ended(true, 0), ended(false, 1), ended(false, 2)], [None, Some(CaptureNews::Failed), None]);
+        // During a flood, requests are lost and written by turns.
+        assert_eq!([ended(true, 3), ended(false, 4), ended(true, 8)], [None; 3]);
+        assert_eq!([ended(true, 9), ended(true, 20)], [Some(CaptureNews::Recovered(3)), None]);
+        let late = [true, false, false].map(|written| captures.ended(&third, written, Mono(0)));
         assert_eq!(late, [None, Some(CaptureNews::Failed), Some(CaptureNews::Failed)]);
     }
 

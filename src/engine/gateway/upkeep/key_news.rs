@@ -136,7 +136,7 @@ impl Cx {
     pub(crate) fn captured(&mut self, key: &KeyId, bytes: usize, done: Option<Result<(), String>>) {
         self.report.captures.release(bytes, &mut self.memory.pool);
         let Some(done) = done else { return };
-        let Some(news) = self.report.captures.ended(key, done.is_ok()) else { return };
+        let Some(news) = self.report.captures.ended(key, done.is_ok(), self.now.mono) else { return };
         self.log_event(|out| {
             out.extend_from_slice(b",\"event\":\"capture\",\"outcome\":\"");
             out.extend_from_slice(if news == CaptureNews::Failed { b"failed" } else { b"recovered" });
