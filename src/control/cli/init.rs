@@ -233,10 +233,14 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
     if !found {
         warn("found no provider: replace the example in the file");
     }
+    for hosted in hosted.iter().filter(|hosted| hosted.prices.is_none()) {
+        warn(&format!("{} has no prices in the file: keys with a budget get 403 for it", hosted.model));
+    }
     if let Some(variable) = load::hiding(&path) {
         warn(&format!("${variable} is set, so commands ignore this file: unset it, or use --config"));
     }
     print(&format!("wrote {}\n", clean(&path.to_string_lossy())))?;
+    remark(&format!("gateway http://127.0.0.1:{}, dashboard http://127.0.0.1:{}", ports[0], ports[1]));
     let edit = if found { "" } else { "\n  edit the file" };
     remark(&format!("next:{edit}\n  tollgate check --connect\n  tollgate keys issue --name NAME\n  tollgate serve"));
     Ok(())
@@ -325,7 +329,8 @@ fn text(hosted: &[&Hosted], local: &[Local], [listen, admin]: [u16; 2]) -> Strin
     }
     if let Some(first) = ids.first() {
         // A top-level key must come before all tables.
-        out.insert_str(0, &format!("default_model = {}\n\n", quoted(first)));
+        let tables = out.find("[server]").unwrap_or_default();
+        out.insert_str(tables, &format!("default_model = {}\n\n", quoted(first)));
     }
     out.push_str(
         "# A plan limits each of its keys; a key without a plan gets the first one.\n\
@@ -395,6 +400,7 @@ mod tests {
         let priced = HOSTED.iter().filter(|hosted| hosted.prices.is_some()).count();
         assert_eq!(text.matches("  # an example: `check --connect` lists the models\n").count(), HOSTED.len());
         assert_eq!(text.matches("; check current prices\n").count(), priced);
+        assert!(text.starts_with("# Written by `tollgate init`."), "{text}");
     }
 
     #[test]

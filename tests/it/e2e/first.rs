@@ -155,6 +155,7 @@ fn init_writes_found_providers_and_never_overwrites() {
     let done = run(folder.path(), &["init"], &env);
     assert_eq!((done.code, done.out.as_str()), (0, "wrote tollgate.toml\n"), "{}", done.err);
     assert!(done.err.contains("found openai ($OPENAI_API_KEY)"), "{}", done.err);
+    assert!(!done.err.contains("no prices"), "{}", done.err);
     let file = folder.path().join("tollgate.toml");
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("api_key = { env = \"OPENAI_API_KEY\" }") && !text.contains("sk-test"), "{text}");
@@ -163,7 +164,10 @@ fn init_writes_found_providers_and_never_overwrites() {
     let again = run(folder.path(), &["init"], &env);
     assert_eq!((again.code, fs::read_to_string(&file).unwrap().as_str()), (1, "mine"));
     assert!(again.err.contains("tollgate.toml already exists"), "{}", again.err);
-    assert_eq!(run(folder.path(), &["init", "--config", "other.toml"], &env).code, 0);
+    env.push(("GEMINI_API_KEY", "a-key"));
+    let other = run(folder.path(), &["init", "--config", "other.toml"], &env);
+    let warned = "warning: gemini-3.8-flash has no prices in the file: keys with a budget get 403 for it";
+    assert!(other.code == 0 && other.err.contains(warned), "{}", other.err);
     assert!(folder.path().join("other.toml").exists());
 }
 
@@ -216,12 +220,14 @@ fn init_writes_free_ports() {
     // Another test or program may have them already.
     let _taken = [8080, 9090].map(|port| TcpListener::bind(("127.0.0.1", port)));
     let folder = Folder::new();
-    assert_eq!(run(folder.path(), &["init"], &[]).code, 0);
+    let done = run(folder.path(), &["init"], &[]);
+    assert_eq!(done.code, 0);
     let text = fs::read_to_string(folder.path().join("tollgate.toml")).unwrap();
-    let ports = [("listen = \"127.0.0.1:", "8080"), ("admin_listen = \"127.0.0.1:", "9090")];
-    for (key, usual) in ports {
+    let ports = [("listen = \"127.0.0.1:", "8080", "gateway"), ("admin_listen = \"127.0.0.1:", "9090", "dashboard")];
+    for (key, usual, name) in ports {
         let port = text.lines().find_map(|line| line.strip_prefix(key)).and_then(|rest| rest.split('"').next());
         assert!(port.is_some_and(|port| port != usual), "{text}");
+        assert!(done.err.contains(&format!("{name} http://127.0.0.1:{}", port.unwrap())), "{}", done.err);
     }
 }
 
