@@ -139,16 +139,14 @@ pub struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // A successor is not a child of this process, and the id of an ended one may have been reused.
-        let folder = self.log.parent().unwrap().to_string_lossy().into_owned();
-        for pid in self.pids() {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if String::from_utf8_lossy(&line).contains(&folder) {
-                let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
-            }
-        }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // A successor is not a child of this process. Even one that does not listen yet has the log as its stderr.
+        for process in std::fs::read_dir("/proc").unwrap().flatten() {
+            if std::fs::read_link(process.path().join("fd/2")).is_ok_and(|stderr| stderr == self.log) {
+                let _ = Command::new("kill").arg("-KILL").arg(process.file_name()).stderr(Stdio::null()).status();
+            }
+        }
     }
 }
 
