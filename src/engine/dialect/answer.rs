@@ -8,7 +8,7 @@ use super::errors::{ErrorText, read_error};
 use super::neutral::naming::TranslationState;
 use super::tokens::PromptTokens;
 use super::usage::{ObservedUsage, Reported};
-use crate::wire::json::write_inside;
+use crate::wire::json::Inside;
 
 /// Identity that an answer gets for the client.
 #[derive(Copy, Clone, Debug)]
@@ -27,10 +27,10 @@ pub struct ResponseIdentity<'a> {
 }
 
 impl ResponseIdentity<'_> {
-    /// Appends the model as a JSON string.
+    /// The model as a JSON string.
     #[inline]
-    pub(super) fn write_model(&self, out: &mut Vec<u8>) {
-        write_inside(out, self.model.as_bytes());
+    pub(super) fn model(&self) -> Inside<'_> {
+        Inside(self.model.as_bytes())
     }
 }
 

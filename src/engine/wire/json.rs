@@ -13,9 +13,10 @@ pub use run::string_end;
 pub use scanned::{LinearGuard, ScanCount, linear};
 pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
 pub use view::{Items, Members, Raw, ValueKind, Word};
+pub(crate) use write::put;
 pub use write::{
-    compact, item, key, member_count, member_inside, member_string, write_count, write_escaped, write_inside,
-    write_string,
+    Inside, Number, OrElse, Put, Quoted, compact, item, key, member_count, member_inside, member_string, write_count,
+    write_escaped, write_inside, write_string,
 };
 
 use super::Span;

@@ -14,7 +14,8 @@ use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::requests::schema::{is_strict, write_parameters};
 use crate::wire::json::{
-    Raw, compact, item, key, member_count, member_inside, member_string, write_escaped, write_inside, write_string,
+    Inside, Quoted, Raw, compact, item, key, member_count, member_inside, member_string, put, write_escaped,
+    write_inside,
 };
 use std::borrow::Cow;
 
@@ -42,10 +43,7 @@ pub(in crate::dialect) fn write(
         let words = talk.format.instruction();
         add_instruction(&mut talk.turns, words);
     }
-    out.push(b'{');
-    member_string(out, "model", ask.target.model);
-    key(out, "messages");
-    out.push(b'[');
+    put!(out, r#"{"model":"#, Quoted(ask.target.model), r#","messages":["#);
     // The current turn begins after the newest message that the provider regards as a user's.
     let current = match ask.target.capabilities.thought_signatures {
         true => talk.turns.iter().rposition(asks).unwrap_or(0),
@@ -98,9 +96,7 @@ fn add_instruction<'a>(turns: &mut Vec<Turn<'a>>, words: Option<JsonText<'a>>) {
 
 fn open_message(role: &str, out: &mut Vec<u8>) {
     item(out);
-    out.push(b'{');
-    member_string(out, "role", role);
-    key(out, "content");
+    put!(out, r#"{"role":""#, role, r#"","content":"#);
 }
 
 /// True for a turn that is written as a user message.
@@ -157,11 +153,9 @@ fn results<'a, 'b>(turn: &'a Turn<'b>) -> impl Iterator<Item = &'a Returned<'b>>
 fn write_results(turn: &Turn<'_>, out: &mut Vec<u8>) {
     for result in results(turn) {
         item(out);
-        out.extend_from_slice(b"{\"role\":\"tool\",\"tool_call_id\":\"");
+        put!(out, r#"{"role":"tool","tool_call_id":""#);
         chat_id(result.id, out);
-        out.push(b'"');
-        key(out, "content");
-        out.push(b'"');
+        put!(out, r#"","content":""#);
         let from = out.len();
         if result.failed {
             out.extend_from_slice(FAILED.as_bytes());
@@ -210,9 +204,7 @@ fn write_user_turn(turn: &Turn<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
 
 fn write_text_part(inside: &[u8], out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
-    write_inside(out, inside);
-    out.push(b'}');
+    put!(out, r#"{"type":"text","text":"#, Inside(inside), "}");
 }
 
 /// Writes the images and documents of a tool's result, each after a line that names the call.
@@ -295,15 +287,13 @@ pub(in crate::dialect) fn write_call(
     out: &mut Vec<u8>,
 ) {
     item(out);
-    out.extend_from_slice(b"{\"id\":\"");
+    put!(out, r#"{"id":""#);
     id(out);
-    out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":\"");
-    out.extend_from_slice(name);
-    out.extend_from_slice(b"\",\"arguments\":\"");
+    put!(out, r#"","type":"function","function":{"name":"#, Inside(name), r#","arguments":""#);
     arguments.write_text(out);
-    out.extend_from_slice(b"\"}");
+    put!(out, "\"}");
     signature::write(signature, out);
-    out.push(b'}');
+    put!(out, "}");
 }
 
 /// Writes the reasoning of a turn under the servers' names for it: details always, the text if the model `replays` it.
@@ -395,59 +385,47 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     if offer.tools.is_empty() {
         return;
     }
-    key(out, "tools");
-    out.push(b'[');
+    put!(out, r#","tools":["#);
     for tool in &offer.tools {
         write_tool(tool, ask.target.capabilities.strict_tools, out);
     }
-    out.push(b']');
+    put!(out, "]");
     write_choice(ask, offer, (b"{\"type\":\"function\",\"function\":{\"name\":", b"}}"), out);
 }
 
 fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":");
+    put!(out, r#"{"type":"function","function":{"name":"#);
     write_function(tool, out);
     if let Schema::Given(schema) = tool.schema
         && strict
         && tool.strict
         && is_strict(schema)
     {
-        key(out, "strict");
-        out.extend_from_slice(b"true");
+        put!(out, r#","strict":true"#);
     }
-    out.extend_from_slice(b"}}");
+    put!(out, "}}");
 }
 
 /// `demands`: the model must call it.
 fn write_json_tool(schema: Raw<'_>, demands: bool, out: &mut Vec<u8>) {
-    key(out, "tools");
-    out.extend_from_slice(b"[{\"type\":\"function\",\"function\":{\"name\":");
-    write_string(out, JSON_TOOL);
-    member_string(out, "description", "Give the answer by calling this function.");
-    key(out, "parameters");
+    put!(out, r#","tools":[{"type":"function","function":{"name":"#, Quoted(JSON_TOOL));
+    put!(out, r#","description":"Give the answer by calling this function.","parameters":"#);
     write_parameters(schema, out);
-    out.extend_from_slice(b"}}]");
+    put!(out, "}}]");
     if demands {
-        key(out, "tool_choice");
-        out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":");
-        write_string(out, JSON_TOOL);
-        out.extend_from_slice(b"}}");
+        put!(out, r#","tool_choice":{"type":"function","function":{"name":"#, Quoted(JSON_TOOL), "}}");
     }
 }
 
 fn write_format(format: &Format<'_>, out: &mut Vec<u8>) {
     match format {
         Format::Free => {}
-        Format::Object => {
-            key(out, "response_format");
-            out.extend_from_slice(b"{\"type\":\"json_object\"}");
-        }
+        Format::Object => put!(out, r#","response_format":{"type":"json_object"}"#),
         Format::Schema { .. } => {
-            key(out, "response_format");
-            out.extend_from_slice(b"{\"type\":\"json_schema\",\"json_schema\":{");
+            put!(out, r#","response_format":{"type":"json_schema","json_schema":{"#);
             format.write_schema(out);
-            out.extend_from_slice(b"}}");
+            put!(out, "}}");
         }
     }
 }
@@ -475,11 +453,10 @@ impl Format<'_> {
         if let Some(description) = description {
             member_inside(out, "description", description);
         }
-        key(out, "schema");
+        put!(out, r#","schema":"#);
         compact(schema.bytes(), out);
-        key(out, "strict");
         let strict = strict.unwrap_or_else(|| is_strict(*schema));
-        out.extend_from_slice(if strict { b"true" } else { b"false" });
+        put!(out, r#","strict":"#, if strict { "true" } else { "false" });
     }
 }
 
@@ -487,10 +464,8 @@ fn write_stream(ask: &SourceRequest<'_>, out: &mut Vec<u8>) {
     if !ask.fields.stream {
         return;
     }
-    key(out, "stream");
-    out.extend_from_slice(b"true");
+    put!(out, r#","stream":true"#);
     if ask.target.capabilities.stream_usage && !ask.drops("stream_options") {
-        key(out, "stream_options");
-        out.extend_from_slice(b"{\"include_usage\":true}");
+        put!(out, r#","stream_options":{"include_usage":true}"#);
     }
 }

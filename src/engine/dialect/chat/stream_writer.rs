@@ -6,7 +6,7 @@ use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use crate::dialect::neutral::naming::made_id;
 use crate::dialect::responses::response::free_input;
 use crate::dialect::usage::ObservedUsage;
-use crate::wire::json::{Raw, key, write_count, write_inside, write_string};
+use crate::wire::json::{Inside, Number, OrElse, Quoted, Raw, key, put, write_inside};
 
 /// The writer's state.
 #[derive(Debug, Default)]
@@ -86,9 +86,7 @@ impl ChatWriter {
         if !self.started {
             self.started = true;
             self.created = to.me.created;
-            self.chunk(None, to, |out| {
-                out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\",\"refusal\":null");
-            });
+            self.chunk(None, to, |out| put!(out, r#""role":"assistant","content":"","refusal":null"#));
         }
     }
 
@@ -114,23 +112,16 @@ impl ChatWriter {
         let signature = if block.is_empty() { None } else { signature::of_next(Raw::new(&block), id) };
         let (kind, member) = if is_free { ("custom", "input") } else { ("function", "arguments") };
         self.chunk(None, to, |out| {
-            out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
-            write_count(out, slot as u64);
-            out.extend_from_slice(b",\"id\":\"");
+            put!(out, r#""tool_calls":[{"index":"#, Number(slot as u64), r#","id":""#);
             if id.is_empty() {
                 made_id(to.me.id, slot, out);
             } else {
-                out.extend_from_slice(id);
+                put!(out, id);
             }
-            out.extend_from_slice(b"\",\"type\":");
-            write_string(out, kind);
-            key(out, kind);
-            out.extend_from_slice(b"{\"name\":");
-            write_inside(out, name);
-            key(out, member);
-            out.extend_from_slice(b"\"\"}");
+            put!(out, r#"","type":""#, kind, r#"",""#, kind);
+            put!(out, r#"":{"name":"#, Inside(name), r#",""#, member, r#"":""}"#);
             signature::write(signature, out);
-            out.extend_from_slice(b"}]");
+            put!(out, "}]");
         });
     }
 
@@ -145,14 +136,9 @@ impl ChatWriter {
     fn piece(&mut self, slot: usize, kind: &str, member: &str, inside: &[u8], to: &mut Destination<'_>) {
         let mut at = 0;
         self.chunk(None, to, |out| {
-            out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
-            write_count(out, slot as u64);
-            key(out, kind);
-            out.push(b'{');
-            key(out, member);
+            put!(out, r#""tool_calls":[{"index":"#, Number(slot as u64), r#",""#, kind, r#"":{""#, member, r#"":"#);
             at = out.len() + 1;
-            write_inside(out, inside);
-            out.extend_from_slice(b"}}]");
+            put!(out, Inside(inside), "}}]");
         });
         self.text_at = at;
     }
@@ -185,15 +171,10 @@ impl ChatWriter {
 
     fn chunk(&self, finish: Option<&str>, to: &mut Destination<'_>, delta: impl FnOnce(&mut Vec<u8>)) {
         write_head(CHUNK, self.created, to.me, to.out);
-        to.out.extend_from_slice(b"\"choices\":[{\"index\":0,\"delta\":{");
+        put!(to.out, r#""choices":[{"index":0,"delta":{"#);
         delta(to.out);
-        to.out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
-        match finish {
-            Some(word) => write_string(to.out, word),
-            None => to.out.extend_from_slice(b"null"),
-        }
-        let tail: &[u8] = if self.show_usage { b"}],\"usage\":null}\n\n" } else { b"}]}\n\n" };
-        to.out.extend_from_slice(tail);
+        let tail = if self.show_usage { "}],\"usage\":null}\n\n" } else { "}]}\n\n" };
+        put!(to.out, r#"},"logprobs":null,"finish_reason":"#, OrElse(finish.map(Quoted), "null"), tail);
     }
 }
 
@@ -202,15 +183,8 @@ pub(in crate::dialect) const CHUNK: &str = "chat.completion.chunk";
 
 /// Appends the beginning of a chunk, up to its choices.
 fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"data: {\"id\":");
-    write_inside(out, me.id);
-    out.extend_from_slice(b",\"object\":\"");
-    out.extend_from_slice(object.as_bytes());
-    out.extend_from_slice(b"\",\"created\":");
-    write_count(out, created);
-    key(out, "model");
-    me.write_model(out);
-    out.push(b',');
+    put!(out, r#"data: {"id":"#, Inside(me.id), r#","object":""#, object, r#"","created":"#, Number(created));
+    put!(out, r#","model":"#, me.model(), ",");
 }
 
 /// Appends the chunk with a stream's usage.
@@ -221,10 +195,9 @@ pub(in crate::dialect) fn write_usage_chunk(
     out: &mut Vec<u8>,
 ) {
     write_head(object, me.created, me, out);
-    out.extend_from_slice(b"\"choices\":[]");
-    key(out, "usage");
+    put!(out, r#""choices":[],"usage":"#);
     write_usage(observed, me, out);
-    out.extend_from_slice(b"}\n\n");
+    put!(out, "}\n\n");
 }
 
 /// Appends a chat `usage` object: the reported counts, otherwise estimates.
@@ -232,21 +205,13 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
     let reported = observed.reported;
     let prompt = reported.prompt().unwrap_or_else(|| me.prompt.count());
     let completion = reported.output.unwrap_or(observed.relayed_tokens);
-    out.extend_from_slice(b"{\"prompt_tokens\":");
-    write_count(out, prompt);
-    out.extend_from_slice(b",\"completion_tokens\":");
-    write_count(out, completion);
-    out.extend_from_slice(b",\"total_tokens\":");
-    write_count(out, prompt.saturating_add(completion));
-    out.extend_from_slice(b",\"prompt_tokens_details\":{\"cached_tokens\":");
-    write_count(out, reported.cache_read.unwrap_or(0));
-    out.extend_from_slice(b",\"cache_write_tokens\":");
-    write_count(out, reported.cache_write.unwrap_or(0));
-    out.push(b'}');
+    let total = prompt.saturating_add(completion);
+    let [read, written] = [reported.cache_read, reported.cache_write].map(|count| Number(count.unwrap_or(0)));
+    put!(out, r#"{"prompt_tokens":"#, Number(prompt), r#","completion_tokens":"#, Number(completion));
+    put!(out, r#","total_tokens":"#, Number(total), r#","prompt_tokens_details":{"cached_tokens":"#, read);
+    put!(out, r#","cache_write_tokens":"#, written, "}");
     if let Some(reasoning) = reported.reasoning {
-        out.extend_from_slice(b",\"completion_tokens_details\":{\"reasoning_tokens\":");
-        write_count(out, reasoning.into());
-        out.push(b'}');
+        put!(out, r#","completion_tokens_details":{"reasoning_tokens":"#, Number(reasoning.into()), "}");
     }
-    out.push(b'}');
+    put!(out, "}");
 }

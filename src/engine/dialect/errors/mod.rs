@@ -7,7 +7,7 @@ pub(crate) mod account;
 pub(crate) mod overflow;
 
 use crate::base::limits::ERROR_BODY_MAX;
-use crate::wire::json::{self, Raw, key, member_count, member_string, write_string};
+use crate::wire::json::{self, Number, OrElse, Quoted, Raw, member_count, put};
 use crate::wire::{ModelEndpoint, Shape};
 
 /// An upstream's error.
@@ -149,59 +149,40 @@ impl ErrorWords<'_> {
     }
 
     fn write_object(&self, endpoint: Option<ModelEndpoint>, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"type\":");
-        write_string(out, self.kind);
-        key(out, "code");
+        put!(out, r#"{"type":"#, Quoted(self.kind), r#","code":"#);
         match endpoint.map(|endpoint| endpoint.shape) {
             Some(Shape::Responses) => {
-                write_string(out, self.word);
-                key(out, "param");
-                self.write_param(out);
+                put!(out, Quoted(self.word), r#","param":"#, OrElse(self.param().map(Quoted), "null"));
                 if let Some(seconds) = self.resets_at {
                     member_count(out, "resets_at", seconds);
                 }
             }
             Some(Shape::Chat) if self.is_overflow() => {
-                write_string(out, self.word);
+                put!(out, Quoted(self.word));
                 if endpoint == Some(ModelEndpoint::CHAT) {
-                    out.extend_from_slice(b",\"param\":\"messages\"");
+                    put!(out, r#","param":"messages""#);
                 }
             }
-            _ => out.extend_from_slice(self.status.to_string().as_bytes()),
+            _ => put!(out, Number(self.status.into())),
         }
-        member_string(out, "message", self.message);
+        put!(out, r#","message":"#, Quoted(self.message));
         if let Some(details) = self.details {
-            key(out, "details");
-            out.extend_from_slice(details.as_bytes());
+            put!(out, r#","details":"#, details);
         }
-        member_string(out, "request_id", self.request_id);
-        out.push(b'}');
-    }
-
-    fn write_param(&self, out: &mut Vec<u8>) {
-        match self.param() {
-            Some(path) => write_string(out, path),
-            None => out.extend_from_slice(b"null"),
-        }
+        put!(out, r#","request_id":"#, Quoted(self.request_id), "}");
     }
 
     /// Appends the members of a responses stream's `error` event except type and number: flat, as the format defines
     /// them, and as an object, which the SDKs raise.
     pub(super) fn write_event(&self, out: &mut Vec<u8>) {
-        member_string(out, "code", self.word);
-        member_string(out, "message", self.message);
-        key(out, "param");
-        self.write_param(out);
-        key(out, "error");
+        put!(out, r#","code":"#, Quoted(self.word), r#","message":"#, Quoted(self.message));
+        put!(out, r#","param":"#, OrElse(self.param().map(Quoted), "null"), r#","error":"#);
         self.write_object(Some(ModelEndpoint::RESPONSES), out);
     }
 
     /// Appends the `error` of a failed response.
     pub(super) fn write_brief(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"code\":");
-        write_string(out, self.word);
-        member_string(out, "message", self.message);
-        out.push(b'}');
+        put!(out, r#"{"code":"#, Quoted(self.word), r#","message":"#, Quoted(self.message), "}");
     }
 }
 

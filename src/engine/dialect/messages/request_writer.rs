@@ -18,7 +18,7 @@ use crate::dialect::requests::ask::{SourceRequest, as_users, is_blank, refuse, w
 use crate::dialect::requests::bounds::too_many;
 use crate::dialect::requests::ids::CallIds;
 use crate::dialect::requests::schema::{may_close, write_closed, write_free, write_input_schema};
-use crate::wire::json::{self, Raw, item, key, member_inside, member_string, write_count, write_inside, write_string};
+use crate::wire::json::{self, Inside, Number, Quoted, Raw, item, key, member_string, put};
 use std::borrow::Cow;
 
 /// Maximum length of a `metadata.user_id` that is passed on unchanged.
@@ -43,11 +43,8 @@ pub(in crate::dialect) fn write(
     let is_schema = matches!(talk.format, Format::Schema { .. });
     state.json_tool = is_schema && how == Structured::Tool && tools.is_empty();
     let in_words = matches!(talk.format, Format::Object) || (how != Structured::Native && !state.json_tool);
-    out.extend_from_slice(b"{\"model\":");
-    write_string(out, ask.target.model);
-    out.extend_from_slice(b",\"max_tokens\":");
     let bound = max_tokens(ask, &talk.wishes);
-    write_count(out, bound);
+    put!(out, r#"{"model":"#, Quoted(ask.target.model), r#","max_tokens":"#, Number(bound));
     let marks = ask.target.capabilities.cache == Cache::Marks && !ask.names_marks();
     plan.write(if in_words { talk.format.instruction() } else { None }, marks, out);
     match talk.format {
@@ -60,11 +57,7 @@ pub(in crate::dialect) fn write(
     if !thinks && !takes_effort {
         state.dropped.extend(&talk.wishes.reasoning);
     }
-    if ask.fields.stream {
-        key(out, "stream");
-        out.extend_from_slice(b"true");
-    }
-    out.push(b'}');
+    put!(out, if ask.fields.stream { r#","stream":true}"# } else { "}" });
     Ok(())
 }
 
@@ -212,24 +205,24 @@ impl<'t, 'a> MessagesLayout<'t, 'a> {
     fn write(&self, instruction: Option<JsonText<'_>>, marks: bool, out: &mut Vec<u8>) {
         let mut users = self.messages.iter().filter(|message| message.role == Role::User).count();
         if !self.system.is_empty() || instruction.is_some() {
-            out.extend_from_slice(b",\"system\":[");
+            put!(out, r#","system":["#);
             self.system.iter().for_each(|piece| piece.write(out));
             instruction.iter().for_each(|text| write_text(text, out));
             if marks {
                 mark(CacheMark { hour: false }, out);
             }
-            out.push(b']');
+            put!(out, "]");
         }
-        out.extend_from_slice(b",\"messages\":[");
+        put!(out, r#","messages":["#);
         let mut ids = CallIds::default();
         for message in &self.messages {
             item(out);
-            let begin: &[u8] = match message.role {
-                Role::User => b"{\"role\":\"user\",\"content\":[",
-                Role::Assistant => b"{\"role\":\"assistant\",\"content\":[",
-                Role::System { .. } => b"{\"role\":\"system\",\"content\":[",
+            let role = match message.role {
+                Role::User => "user",
+                Role::Assistant => "assistant",
+                Role::System { .. } => "system",
             };
-            out.extend_from_slice(begin);
+            put!(out, r#"{"role":""#, role, r#"","content":["#);
             ids.user(message.role == Role::User);
             message.results.iter().for_each(|result| write_result(result, ids.result(result.id), out));
             for piece in &message.pieces {
@@ -311,16 +304,13 @@ fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<MessagePiece<'t, 'a>> {
 /// Marks the last block in `out`.
 fn mark(mark: CacheMark, out: &mut Vec<u8>) {
     if out.pop_if(|last| *last == b'}').is_some() {
-        out.extend_from_slice(b",\"cache_control\":{\"type\":\"ephemeral\"");
-        out.extend_from_slice(if mark.hour { b",\"ttl\":\"1h\"}}" } else { b"}}" });
+        put!(out, r#","cache_control":{"type":"ephemeral""#, if mark.hour { r#","ttl":"1h"}}"# } else { "}}" });
     }
 }
 
 fn write_text(inside: &[u8], out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
-    write_inside(out, inside);
-    out.push(b'}');
+    put!(out, r#"{"type":"text","text":"#, Inside(inside), "}");
 }
 
 impl MessagePiece<'_, '_> {
@@ -346,22 +336,18 @@ impl MessagePiece<'_, '_> {
 
 fn write_result(result: &Returned<'_>, again: u32, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"tool_result\",\"tool_use_id\":\"");
+    put!(out, r#"{"type":"tool_result","tool_use_id":""#);
     messages_id(result.id, again, out);
-    out.extend_from_slice(b"\",\"content\":");
+    put!(out, r#"","content":"#);
     if result.plain {
-        write_inside(out, result.content.first().and_then(Block::text).unwrap_or_default());
+        put!(out, Inside(result.content.first().and_then(Block::text).unwrap_or_default()));
     } else {
-        out.push(b'[');
+        put!(out, "[");
         let said = result.content.iter().filter(|block| !matches!(block, Block::Mark(_)));
         pieces(said).iter().for_each(|piece| piece.write(out));
-        out.push(b']');
+        put!(out, "]");
     }
-    if result.failed {
-        key(out, "is_error");
-        out.extend_from_slice(b"true");
-    }
-    out.push(b'}');
+    put!(out, if result.failed { r#","is_error":true}"# } else { "}" });
     // Only the result itself can be marked, not its content.
     if let Some(Block::Mark(own)) = result.content.iter().rfind(|block| matches!(block, Block::Mark(_))) {
         mark(*own, out);
@@ -370,18 +356,16 @@ fn write_result(result: &Returned<'_>, again: u32, out: &mut Vec<u8>) {
 
 fn write_call(call: &ToolCall<'_>, again: u32, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
+    put!(out, r#"{"type":"tool_use","id":""#);
     messages_id(call.id, again, out);
     write_called(&call.name, call.arguments, out);
 }
 
 /// Appends the rest of a call after its id, in a request or a complete answer.
 pub(in crate::dialect) fn write_called(name: &[u8], arguments: Arguments<'_>, out: &mut Vec<u8>) {
-    out.push(b'"');
-    member_inside(out, "name", name);
-    key(out, "input");
+    put!(out, r#"","name":"#, Inside(name), r#","input":"#);
     arguments.write_object(out);
-    out.push(b'}');
+    put!(out, "}");
 }
 
 /// The tools on offer and the choice among them.
@@ -405,20 +389,17 @@ impl<'t, 'a> OfferedTools<'t, 'a> {
         if self.is_empty() {
             return;
         }
-        key(out, "tools");
-        out.push(b'[');
+        put!(out, r#","tools":["#);
         for tool in &self.offer.tools {
             write_tool(tool, ask.target.capabilities.strict_tools, out);
         }
         for name in &self.synthetic {
             item(out);
-            out.extend_from_slice(b"{\"name\":");
-            write_inside(out, name);
-            key(out, "input_schema");
+            put!(out, r#"{"name":"#, Inside(name), r#","input_schema":"#);
             write_input_schema(Raw::NULL, out);
-            out.push(b'}');
+            put!(out, "}");
         }
-        out.push(b']');
+        put!(out, "]");
         if !ask.drops("tool_choice") {
             self.write_choice(out);
         }
@@ -434,28 +415,22 @@ impl<'t, 'a> OfferedTools<'t, 'a> {
             ToolChoice::Any => "any",
             ToolChoice::One(_) => "tool",
         };
-        key(out, "tool_choice");
-        out.push(b'{');
-        member_string(out, "type", kind);
+        put!(out, r#","tool_choice":{"type":""#, kind, "\"");
         if let ToolChoice::One(name) = choice {
-            member_inside(out, "name", name);
+            put!(out, r#","name":"#, Inside(name));
         }
-        if one_at_a_time && *choice != ToolChoice::None {
-            key(out, "disable_parallel_tool_use");
-            out.extend_from_slice(b"true");
-        }
-        out.push(b'}');
+        let refuses_parallel = one_at_a_time && *choice != ToolChoice::None;
+        put!(out, if refuses_parallel { r#","disable_parallel_tool_use":true}"# } else { "}" });
     }
 }
 
 fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"name\":");
-    write_inside(out, &tool.name);
+    put!(out, r#"{"name":"#, Inside(&tool.name));
     if let Some(description) = &tool.description {
-        member_inside(out, "description", description);
+        put!(out, r#","description":"#, Inside(description));
     }
-    key(out, "input_schema");
+    put!(out, r#","input_schema":"#);
     let mut strict = strict && tool.strict;
     match tool.schema {
         Schema::Free => write_free(out),
@@ -464,11 +439,7 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
             if strict { write_closed(schema, out) } else { write_input_schema(schema, out) }
         }
     }
-    if strict {
-        key(out, "strict");
-        out.extend_from_slice(b"true");
-    }
-    out.push(b'}');
+    put!(out, if strict { r#","strict":true}"# } else { "}" });
     if let Some(own) = tool.mark {
         mark(own, out);
     }
@@ -476,18 +447,13 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
 
 /// `demands`: the model must call it.
 fn write_json_tool(schema: Raw<'_>, demands: bool, out: &mut Vec<u8>) {
-    key(out, "tools");
-    out.extend_from_slice(b"[{\"name\":");
-    write_string(out, JSON_TOOL);
-    member_string(out, "description", "Give the answer by calling this tool.");
-    key(out, "input_schema");
+    put!(out, r#","tools":[{"name":"#, Quoted(JSON_TOOL));
+    put!(out, r#","description":"Give the answer by calling this tool.","input_schema":"#);
     write_input_schema(schema, out);
-    out.extend_from_slice(b"}]");
+    put!(out, "}]");
     if demands {
-        key(out, "tool_choice");
-        out.extend_from_slice(b"{\"type\":\"tool\",\"name\":");
-        write_string(out, JSON_TOOL);
-        out.extend_from_slice(b",\"disable_parallel_tool_use\":true}");
+        put!(out, r#","tool_choice":{"type":"tool","name":"#, Quoted(JSON_TOOL));
+        put!(out, r#","disable_parallel_tool_use":true}"#);
     }
 }
 
@@ -505,29 +471,24 @@ fn write_thinking(
     }
     if talk.wishes.effort == Some(Effort::NONE) {
         if capabilities.effort {
-            key(out, "thinking");
-            out.extend_from_slice(b"{\"type\":\"disabled\"}");
+            put!(out, r#","thinking":{"type":"disabled"}"#);
         }
         return false;
     }
     let forced = matches!(talk.offer.choice, ToolChoice::Any | ToolChoice::One(_));
     match (capabilities.thinking, talk.wishes.reasons) {
         (Thinking::Adaptive, Some(summary)) => {
-            key(out, "thinking");
-            out.extend_from_slice(b"{\"type\":\"adaptive\",\"display\":");
-            write_string(out, if summary { "summarized" } else { "omitted" });
-            out.push(b'}');
+            let display = if summary { "summarized" } else { "omitted" };
+            put!(out, r#","thinking":{"type":"adaptive","display":""#, display, r#""}"#);
             true
         }
         (Thinking::Budget, Some(_)) if !forced && bound > BUDGET_MIN && !plan.lacks_reasoning() => {
             let word = talk.wishes.effort.map_or("medium", Effort::word);
             let word = if word == "minimal" { "low" } else { word };
             let budget = BUDGETS.iter().find(|(known, _)| *known == word).map_or(BUDGET_HIGH, |(_, budget)| *budget);
-            key(out, "thinking");
-            out.extend_from_slice(b"{\"type\":\"enabled\",\"budget_tokens\":");
             // At least half of the bound is left for the answer, unless the format's minimum prevents it.
-            write_count(out, budget.min(bound / 2).max(BUDGET_MIN));
-            out.push(b'}');
+            let budget = budget.min(bound / 2).max(BUDGET_MIN);
+            put!(out, r#","thinking":{"type":"enabled","budget_tokens":"#, Number(budget), "}");
             true
         }
         _ => false,
@@ -547,18 +508,17 @@ fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> 
     if (schema.is_none() && effort.is_none()) || ask.drops("output_config") {
         return disables;
     }
-    key(out, "output_config");
-    out.push(b'{');
+    put!(out, r#","output_config":{"#);
     if let Some(effort) = effort {
         member_string(out, "effort", if effort.word() == "minimal" { "low" } else { effort.word() });
     }
     if let Some(schema) = schema {
         key(out, "format");
-        out.extend_from_slice(b"{\"type\":\"json_schema\",\"schema\":");
+        put!(out, r#"{"type":"json_schema","schema":"#);
         write_closed(schema, out);
-        out.push(b'}');
+        put!(out, "}");
     }
-    out.push(b'}');
+    put!(out, "}");
     disables || effort.is_some()
 }
 
@@ -566,28 +526,24 @@ fn write_config(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> 
 fn write_parameters(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, thinks: bool, out: &mut Vec<u8>) {
     let sampling = ask.target.capabilities.sampling && !thinks;
     if let Some(temperature) = wishes.temperature.filter(|_| sampling) {
-        key(out, "temperature");
         let too_high = temperature.number().is_some_and(|number| number > 1.0);
-        out.extend_from_slice(if too_high { b"1" } else { temperature.bytes() });
+        put!(out, r#","temperature":"#, if too_high { b"1" } else { temperature.bytes() });
     }
     if let Some(top_p) = wishes.top_p.filter(|_| sampling) {
-        key(out, "top_p");
-        out.extend_from_slice(top_p.bytes());
+        put!(out, r#","top_p":"#, top_p);
     }
     let stops: Vec<&[u8]> = wishes.stops.iter().copied().filter(|stop| !is_blank(stop)).collect();
     if !stops.is_empty() && !ask.drops("stop_sequences") {
-        key(out, "stop_sequences");
-        out.push(b'[');
+        put!(out, r#","stop_sequences":["#);
         for stop in stops {
             item(out);
-            write_inside(out, stop);
+            put!(out, Inside(stop));
         }
-        out.push(b']');
+        put!(out, "]");
     }
     if let Some(user) = wishes.user.filter(|_| !ask.drops("metadata")) {
-        key(out, "metadata");
-        out.extend_from_slice(b"{\"user_id\":");
+        put!(out, r#","metadata":{"user_id":"#);
         write_user(user, USER_MAX, out);
-        out.push(b'}');
+        put!(out, "}");
     }
 }

@@ -8,7 +8,7 @@ use crate::dialect::answer::{Destination, ResponseIdentity, StreamFault};
 use crate::dialect::neutral::carrier;
 use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use crate::dialect::usage::ObservedUsage;
-use crate::wire::json::{Run, key, member_count, member_inside, runs, write_count, write_inside, write_string};
+use crate::wire::json::{Inside, Number, OrElse, Quoted, Run, put, runs};
 
 /// The current block.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -100,20 +100,12 @@ impl MessagesWriter {
         }
         self.started = true;
         let Destination { me, out, .. } = to;
-        out.extend_from_slice(b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":");
-        write_inside(out, me.id);
-        out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-        me.write_model(out);
-        out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null");
-        out.extend_from_slice(NO_DETAILS);
-        out.extend_from_slice(b",\"usage\":{\"input_tokens\":");
-        write_count(out, me.prompt.count().max(1));
-        out.extend_from_slice(
-            b",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":0\
-              ,\"output_tokens_details\":null",
-        );
-        out.extend_from_slice(NO_SERVICES);
-        out.extend_from_slice(b"}}\n\n");
+        put!(out, "event: message_start\ndata: ", r#"{"type":"message_start","message":{"id":"#, Inside(me.id));
+        put!(out, r#","type":"message","role":"assistant","model":"#, me.model());
+        put!(out, r#","content":[],"stop_reason":null,"stop_sequence":null"#, NO_DETAILS);
+        put!(out, r#","usage":{"input_tokens":"#, Number(me.prompt.count().max(1)));
+        put!(out, r#","cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":0"#);
+        put!(out, r#","output_tokens_details":null"#, NO_SERVICES, "}}\n\n");
     }
 
     /// Begins a block of text or reasoning, unless it is the current one.
@@ -124,25 +116,20 @@ impl MessagesWriter {
         }
         self.flush(to.out);
         self.open_block(to.out);
-        let block: &[u8] = if kind == OpenBlock::Think {
-            b"{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
-        } else {
-            b"{\"type\":\"text\",\"text\":\"\",\"citations\":[]}"
+        let block = match kind {
+            OpenBlock::Think => r#"{"type":"thinking","thinking":"","signature":""}"#,
+            _ => r#"{"type":"text","text":"","citations":[]}"#,
         };
-        to.out.extend_from_slice(block);
-        to.out.extend_from_slice(b"}\n\n");
+        put!(to.out, block, "}\n\n");
         self.open = kind;
     }
 
     fn text(&mut self, kind: OpenBlock, text: &[u8], to: &mut Destination<'_>) {
         self.begin(kind, to);
-        let thinks = kind == OpenBlock::Think;
-        self.delta(
-            if thinks { "thinking" } else { "text" },
-            if thinks { "thinking_delta" } else { "text_delta" },
-            text,
-            to.out,
-        );
+        match kind {
+            OpenBlock::Think => self.delta("thinking", "thinking_delta", text, to.out),
+            _ => self.delta("text", "text_delta", text, to.out),
+        }
     }
 
     /// Ends a piece of reasoning: stops its block, with the data that its target must get back as the signature.
@@ -179,10 +166,8 @@ impl MessagesWriter {
 
     fn open_tool(&mut self, slot: usize, id: &[u8], name: &[u8], out: &mut Vec<u8>) {
         self.open_block(out);
-        out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":");
-        write_inside(out, id);
-        member_inside(out, "name", name);
-        out.extend_from_slice(b",\"input\":{},\"caller\":{\"type\":\"direct\"}}}\n\n");
+        put!(out, r#"{"type":"tool_use","id":"#, Inside(id), r#","name":"#, Inside(name));
+        put!(out, r#","input":{},"caller":{"type":"direct"}}}"#, "\n\n");
         self.calls[slot] = CallProgress::Open;
         self.open = OpenBlock::Tool(slot);
     }
@@ -205,22 +190,16 @@ impl MessagesWriter {
     }
 
     fn open_block(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":");
-        write_count(out, self.next);
-        key(out, "content_block");
+        put!(out, "event: content_block_start\ndata: ", r#"{"type":"content_block_start","index":"#);
+        put!(out, Number(self.next), r#","content_block":"#);
         self.next += 1;
     }
 
     fn delta(&mut self, name: &str, kind: &str, text: &[u8], out: &mut Vec<u8>) {
-        out.extend_from_slice(b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":");
-        write_count(out, self.next - 1);
-        out.extend_from_slice(b",\"delta\":{\"type\":\"");
-        out.extend_from_slice(kind.as_bytes());
-        out.push(b'"');
-        key(out, name);
+        put!(out, "event: content_block_delta\ndata: ", r#"{"type":"content_block_delta","index":"#);
+        put!(out, Number(self.next - 1), r#","delta":{"type":""#, kind, r#"",""#, name, r#"":"#);
         self.text_at = out.len() + 1;
-        write_inside(out, text);
-        out.extend_from_slice(b"}}\n\n");
+        put!(out, Inside(text), "}}\n\n");
     }
 
     /// Stops the current block.
@@ -232,9 +211,8 @@ impl MessagesWriter {
             OpenBlock::Tool(slot) => self.calls[slot] = CallProgress::Closed,
             OpenBlock::Text => {}
         }
-        out.extend_from_slice(b"event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":");
-        write_count(out, self.next - 1);
-        out.extend_from_slice(b"}\n\n");
+        put!(out, "event: content_block_stop\ndata: ", r#"{"type":"content_block_stop","index":"#);
+        put!(out, Number(self.next - 1), "}\n\n");
         self.open = OpenBlock::None;
     }
 
@@ -265,18 +243,12 @@ impl MessagesWriter {
         self.start(to);
         self.flush(to.out);
         let Destination { observed, me, out, .. } = to;
-        out.extend_from_slice(b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":");
         let word = self.reason.to_messages(!self.calls.is_empty(), self.refused);
-        write_string(out, word);
-        key(out, "stop_sequence");
-        match self.sequence.as_deref().filter(|_| word == "stop_sequence") {
-            Some(sequence) => write_inside(out, sequence),
-            None => out.extend_from_slice(b"null"),
-        }
-        out.extend_from_slice(NO_DETAILS);
-        out.extend_from_slice(b"},\"usage\":");
+        let sequence = self.sequence.as_deref().filter(|_| word == "stop_sequence").map(Inside);
+        put!(out, "event: message_delta\ndata: ", r#"{"type":"message_delta","delta":{"stop_reason":"#, Quoted(word));
+        put!(out, r#","stop_sequence":"#, OrElse(sequence, "null"), NO_DETAILS, r#"},"usage":"#);
         write_usage(observed, me, out);
-        out.extend_from_slice(b"}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+        put!(out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }
 
@@ -291,30 +263,21 @@ pub(in crate::dialect) fn is_blank(raw: &[u8]) -> bool {
 /// crash without it.
 pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
-    out.push(b'{');
-    for (name, count) in [
-        ("input_tokens", reported.input.unwrap_or_else(|| me.prompt.count())),
-        ("cache_creation_input_tokens", reported.cache_write.unwrap_or(0)),
-        ("cache_read_input_tokens", reported.cache_read.unwrap_or(0)),
-        ("output_tokens", reported.output.unwrap_or(observed.relayed_tokens)),
-    ] {
-        member_count(out, name, count);
-    }
-    key(out, "output_tokens_details");
+    let input = reported.input.unwrap_or_else(|| me.prompt.count());
+    let output = reported.output.unwrap_or(observed.relayed_tokens);
+    let [read, written] = [reported.cache_read, reported.cache_write].map(|count| Number(count.unwrap_or(0)));
+    put!(out, r#"{"input_tokens":"#, Number(input), r#","cache_creation_input_tokens":"#, written);
+    put!(out, r#","cache_read_input_tokens":"#, read, r#","output_tokens":"#, Number(output));
+    put!(out, r#","output_tokens_details":"#);
     match reported.reasoning {
-        Some(reasoning) => {
-            out.extend_from_slice(b"{\"thinking_tokens\":");
-            write_count(out, reasoning.into());
-            out.push(b'}');
-        }
-        None => out.extend_from_slice(b"null"),
+        Some(reasoning) => put!(out, r#"{"thinking_tokens":"#, Number(reasoning.into()), "}"),
+        None => put!(out, "null"),
     }
-    out.extend_from_slice(NO_SERVICES);
+    put!(out, NO_SERVICES);
 }
 
 /// Members that Anthropic's published schema requires of each message, and of its usage up to its end, here without a
 /// value. Clients that are generated from the schema refuse a message without them. (A text has an empty list of
 /// citations and not `null`, which the schema also permits, since Vercel's AI SDK refuses `null`.)
-pub(in crate::dialect) const NO_DETAILS: &[u8] = b",\"stop_details\":null,\"container\":null";
-const NO_SERVICES: &[u8] =
-    b",\"cache_creation\":null,\"inference_geo\":null,\"server_tool_use\":null,\"service_tier\":null}";
+pub(in crate::dialect) const NO_DETAILS: &str = r#","stop_details":null,"container":null"#;
+const NO_SERVICES: &str = r#","cache_creation":null,"inference_geo":null,"server_tool_use":null,"service_tier":null}"#;

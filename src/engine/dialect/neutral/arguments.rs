@@ -3,7 +3,7 @@
 //! Owns the way from one to the other. Must never change a number or the order of members.
 
 use super::JsonText;
-use crate::wire::json::{Raw, ValueKind, check, compact, write_escaped, write_inside};
+use crate::wire::json::{Inside, Raw, ValueKind, check, compact, put, write_escaped};
 use std::borrow::Cow;
 
 /// Arguments of a call.
@@ -59,11 +59,7 @@ impl<'a> Arguments<'a> {
     pub(in crate::dialect) fn write_object(self, out: &mut Vec<u8>) {
         match self {
             Arguments::Value(value) if value.kind() == ValueKind::Object => compact(value.bytes(), out),
-            Arguments::Free(text) => {
-                out.extend_from_slice(b"{\"input\":");
-                write_inside(out, text);
-                out.push(b'}');
-            }
+            Arguments::Free(text) => put!(out, r#"{"input":"#, Inside(text), "}"),
             other => write_parsed(&other.text(), out),
         }
     }
@@ -76,13 +72,11 @@ fn write_parsed(arguments: &[u8], out: &mut Vec<u8>) {
     }
     let trimmed = text.trim();
     if holds_nothing(arguments) {
-        out.extend_from_slice(b"{}");
+        put!(out, "{}");
     } else if trimmed.starts_with('{') && check(trimmed.as_bytes()).is_ok() {
         compact(trimmed.as_bytes(), out);
     } else {
-        out.extend_from_slice(b"{\"_raw\":");
-        write_inside(out, arguments);
-        out.push(b'}');
+        put!(out, r#"{"_raw":"#, Inside(arguments), "}");
     }
 }
 

@@ -12,7 +12,7 @@ use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::neutral::naming::{TranslationState, made_id};
 use crate::dialect::responses::response::free_input;
 use crate::dialect::responses::stream_writer::ResponsesWriter;
-use crate::wire::json::{Raw, item, key, member_inside, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, item, key, member_inside, put, write_count, write_inside, write_string};
 
 /// Appends several strings as one.
 fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
@@ -38,7 +38,7 @@ pub(in crate::dialect) fn chat(answer: &NeutralAnswer<'_>, to: Destination<'_>) 
     out.extend_from_slice(b",\"object\":\"chat.completion\",\"created\":");
     write_count(out, me.created);
     out.extend_from_slice(b",\"model\":");
-    me.write_model(out);
+    put!(out, me.model());
     out.extend_from_slice(b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
     if answer.calls() && texts().all(<[u8]>::is_empty) {
         out.extend_from_slice(b"null");
@@ -121,7 +121,7 @@ pub(in crate::dialect) fn messages(answer: &NeutralAnswer<'_>, to: Destination<'
     out.extend_from_slice(b"{\"id\":");
     write_inside(out, me.id);
     out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    me.write_model(out);
+    put!(out, me.model());
     out.extend_from_slice(b",\"content\":[");
     let mut ids = Vec::new();
     let mut parts = answer.parts.iter().peekable();
@@ -158,7 +158,7 @@ pub(in crate::dialect) fn messages(answer: &NeutralAnswer<'_>, to: Destination<'
         Some(sequence) => write_inside(out, sequence),
         None => out.extend_from_slice(b"null"),
     }
-    out.extend_from_slice(NO_DETAILS);
+    put!(out, NO_DETAILS);
     key(out, "usage");
     write_messages_usage(observed, me, out);
     out.push(b'}');

@@ -7,7 +7,7 @@ use super::ask::refuse;
 use crate::base::base64;
 use crate::dialect::neutral::JsonText;
 use crate::dialect::neutral::conversation::{Block, Media};
-use crate::wire::json::{Raw, item, key, member_inside, unescape, write_escaped, write_inside};
+use crate::wire::json::{Inside, Raw, item, put, unescape, write_escaped};
 use std::borrow::Cow;
 use std::fmt::Display;
 
@@ -248,24 +248,21 @@ impl Media<'_> {
     /// Appends it as a messages block.
     pub(in crate::dialect) fn write_block(&self, out: &mut Vec<u8>) {
         item(out);
-        let open: &[u8] = match self {
-            Media::Pdf { .. } | Media::Document { .. } => b"{\"type\":\"document\",\"source\":{",
-            Media::Image { .. } | Media::Url { .. } => b"{\"type\":\"image\",\"source\":{",
+        let block = match self {
+            Media::Pdf { .. } | Media::Document { .. } => "document",
+            Media::Image { .. } | Media::Url { .. } => "image",
         };
-        out.extend_from_slice(open);
+        put!(out, r#"{"type":""#, block, r#"","source":{"type":"#);
         match self {
-            Media::Url { url, .. } | Media::Document { url, .. } => {
-                out.extend_from_slice(b"\"type\":\"url\"");
-                member_inside(out, "url", url);
-            }
+            Media::Url { url, .. } | Media::Document { url, .. } => put!(out, r#""url","url":"#, Inside(url)),
             Media::Image { kind, data, .. } => write_base64(kind, data, out),
             Media::Pdf { data, .. } => write_base64(PDF, data, out),
         }
-        out.push(b'}');
+        put!(out, "}");
         if let Media::Pdf { title: Some(title), .. } | Media::Document { title: Some(title), .. } = self {
-            member_inside(out, "title", title);
+            put!(out, r#","title":"#, Inside(title));
         }
-        out.push(b'}');
+        put!(out, "}");
     }
 
     /// Appends it as a chat part. The chat format has no documents by URL.
@@ -273,17 +270,19 @@ impl Media<'_> {
         item(out);
         match self {
             Media::Pdf { data, title } => {
-                out.extend_from_slice(b"{\"type\":\"file\",\"file\":{");
+                put!(out, r#"{"type":"file","file":{"#);
                 write_file(data, *title, out);
-                out.extend_from_slice(b"}}");
+                put!(out, "}}");
             }
             Media::Document { path, .. } => return refuse(path, DOCUMENTS),
             Media::Image { detail, .. } | Media::Url { detail, .. } => {
-                out.extend_from_slice(b"{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
+                put!(out, r#"{"type":"image_url","image_url":{"url":""#);
                 self.write_url(out);
-                out.push(b'"');
-                write_detail(*detail, out);
-                out.extend_from_slice(b"}}");
+                put!(out, "\"");
+                if let Some(detail) = detail {
+                    put!(out, r#","detail":"#, Inside(detail));
+                }
+                put!(out, "}}");
             }
         }
         Ok(())
@@ -294,53 +293,34 @@ impl Media<'_> {
         item(out);
         match self {
             Media::Pdf { data, title } => {
-                out.extend_from_slice(b"{\"type\":\"input_file\"");
+                put!(out, r#"{"type":"input_file","#);
                 write_file(data, *title, out);
             }
-            Media::Document { url, .. } => {
-                out.extend_from_slice(b"{\"type\":\"input_file\",\"file_url\":");
-                write_inside(out, url);
-            }
+            Media::Document { url, .. } => put!(out, r#"{"type":"input_file","file_url":"#, Inside(url)),
             Media::Image { detail, .. } | Media::Url { detail, .. } => {
-                out.extend_from_slice(b"{\"type\":\"input_image\",\"image_url\":\"");
+                put!(out, r#"{"type":"input_image","image_url":""#);
                 self.write_url(out);
-                out.push(b'"');
-                write_detail(Some(detail.unwrap_or(b"auto")), out);
+                put!(out, r#"","detail":"#, Inside(detail.unwrap_or(b"auto")));
             }
         }
-        out.push(b'}');
+        put!(out, "}");
     }
 
     /// Appends an image's URL: a `data:` URL if the request contains the image.
     fn write_url(&self, out: &mut Vec<u8>) {
         match self {
-            Media::Image { kind, data, .. } => {
-                for part in [&b"data:"[..], kind, b";base64,", data] {
-                    out.extend_from_slice(part);
-                }
-            }
-            Media::Url { url, .. } | Media::Document { url, .. } => out.extend_from_slice(url),
+            Media::Image { kind, data, .. } => put!(out, "data:", &kind[..], ";base64,", &data[..]),
+            Media::Url { url, .. } | Media::Document { url, .. } => put!(out, &url[..]),
             Media::Pdf { .. } => {}
         }
     }
 }
 
-fn write_detail(detail: Option<&[u8]>, out: &mut Vec<u8>) {
-    if let Some(detail) = detail {
-        member_inside(out, "detail", detail);
-    }
-}
-
 fn write_file(data: &[u8], title: Option<&[u8]>, out: &mut Vec<u8>) {
-    member_inside(out, "filename", title.unwrap_or(b"document.pdf"));
-    key(out, "file_data");
-    out.extend_from_slice(b"\"data:application/pdf;base64,");
-    out.extend_from_slice(data);
-    out.push(b'"');
+    put!(out, r#""filename":"#, Inside(title.unwrap_or(b"document.pdf")));
+    put!(out, r#","file_data":"data:application/pdf;base64,"#, data, "\"");
 }
 
 fn write_base64(kind: &[u8], data: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(b"\"type\":\"base64\"");
-    member_inside(out, "media_type", kind);
-    member_inside(out, "data", data);
+    put!(out, r#""base64","media_type":"#, Inside(kind), r#","data":"#, Inside(data));
 }

@@ -10,7 +10,9 @@ use crate::dialect::requests::ask::{SourceRequest, is_blank, refuse};
 use crate::dialect::requests::openai::{write_caller, write_choice, write_function, write_sampling};
 use crate::dialect::requests::schema::is_strict;
 use crate::wire::Shape;
-use crate::wire::json::{Raw, item, key, member_count, member_inside, member_string, write_inside};
+use crate::wire::json::{
+    Inside, Quoted, Raw, item, key, member_count, member_inside, member_string, put, write_inside,
+};
 
 /// Minimum bound on an answer in the responses format.
 pub const BOUND_MIN: u64 = 16;
@@ -26,11 +28,9 @@ pub(in crate::dialect) fn write(
     let leading = talk.turns.iter().take_while(leads).count();
     // The format requires an input.
     let leading = if leading < talk.turns.len() { leading } else { 0 };
-    out.push(b'{');
-    member_string(out, "model", ask.target.model);
+    put!(out, r#"{"model":"#, Quoted(ask.target.model));
     write_instructions(&talk.turns[..leading], out);
-    key(out, "input");
-    out.push(b'[');
+    put!(out, r#","input":["#);
     for turn in &talk.turns[leading..] {
         write_turn(turn, out);
     }
@@ -44,16 +44,15 @@ pub(in crate::dialect) fn write(
     }
     write_text(ask, &talk, out);
     if ask.fields.stream {
-        key(out, "stream");
-        out.extend_from_slice(b"true");
+        put!(out, r#","stream":true"#);
     }
     if !ask.drops("store") {
-        out.extend_from_slice(b",\"store\":false");
+        put!(out, r#","store":false"#);
     }
     if ask.target.capabilities.effort && !ask.drops("include") {
-        out.extend_from_slice(b",\"include\":[\"reasoning.encrypted_content\"]");
+        put!(out, r#","include":["reasoning.encrypted_content"]"#);
     }
-    out.push(b'}');
+    put!(out, "}");
     Ok(())
 }
 
@@ -74,9 +73,7 @@ fn write_instructions(turns: &[Turn<'_>], out: &mut Vec<u8>) {
 
 fn open_message(role: &str, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"message\"");
-    member_string(out, "role", role);
-    key(out, "content");
+    put!(out, r#"{"type":"message","role":""#, role, r#"","content":"#);
 }
 
 fn write_turn(turn: &Turn<'_>, out: &mut Vec<u8>) {
@@ -119,9 +116,7 @@ fn write_part(block: &Block<'_>, out: &mut Vec<u8>) {
     match block {
         Block::Text(text) => {
             item(out);
-            out.extend_from_slice(b"{\"type\":\"input_text\",\"text\":");
-            write_inside(out, text);
-            out.push(b'}');
+            put!(out, r#"{"type":"input_text","text":"#, Inside(text), "}");
         }
         Block::Media(media) => media.write_input(out),
         _ => {}
@@ -158,7 +153,7 @@ fn write_assistant(turn: &Turn<'_>, out: &mut Vec<u8>) {
 fn write_reasoning(carried: &[u8], out: &mut Vec<u8>) {
     for kept in Raw::new(carried).items().filter(|kept| kept.get("encrypted_content").is_some()) {
         item(out);
-        out.extend_from_slice(b"{\"type\":\"reasoning\",\"summary\":[]");
+        put!(out, r#"{"type":"reasoning","summary":[]"#);
         for name in ["id", "encrypted_content"] {
             if let Some(text) = kept.get(name).and_then(Raw::string) {
                 member_inside(out, name, text);
@@ -170,21 +165,18 @@ fn write_reasoning(carried: &[u8], out: &mut Vec<u8>) {
 
 fn write_call(call: &ToolCall<'_>, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"function_call\",\"call_id\":\"");
+    put!(out, r#"{"type":"function_call","call_id":""#);
     responses_id(call.id, out);
-    out.push(b'"');
-    member_inside(out, "name", &call.name);
-    out.extend_from_slice(b",\"arguments\":\"");
+    put!(out, r#"","name":"#, Inside(&call.name), r#","arguments":""#);
     call.arguments.write_text(out);
-    out.extend_from_slice(b"\"}");
+    put!(out, r#""}"#);
 }
 
 fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
     item(out);
-    out.extend_from_slice(b"{\"type\":\"function_call_output\",\"call_id\":\"");
+    put!(out, r#"{"type":"function_call_output","call_id":""#);
     responses_id(result.id, out);
-    out.push(b'"');
-    key(out, "output");
+    put!(out, r#"","output":"#);
     let failed = if result.failed { FAILED.as_bytes() } else { b"" };
     let only = match result.content.as_slice() {
         [] => Some(&b""[..]),
@@ -192,12 +184,7 @@ fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
         _ => None,
     };
     match only {
-        Some(text) => {
-            out.push(b'"');
-            out.extend_from_slice(failed);
-            out.extend_from_slice(text);
-            out.push(b'"');
-        }
+        Some(text) => put!(out, "\"", failed, text, "\""),
         None => {
             out.push(b'[');
             if result.failed {
@@ -214,20 +201,18 @@ fn write_offer(ask: &SourceRequest<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
     if offer.tools.is_empty() {
         return;
     }
-    key(out, "tools");
-    out.push(b'[');
+    put!(out, r#","tools":["#);
     for tool in &offer.tools {
         item(out);
-        out.extend_from_slice(b"{\"type\":\"function\",\"name\":");
+        put!(out, r#"{"type":"function","name":"#);
         write_function(tool, out);
         // The clients of OpenAI's formats know its rules.
         let fits = |schema| ask.from != Shape::Messages || is_strict(schema);
         let strict = tool.strict && matches!(tool.schema, Schema::Given(schema) if fits(schema));
         // If omitted, it would mean true.
-        key(out, "strict");
-        out.extend_from_slice(if strict { b"true}" } else { b"false}" });
+        put!(out, r#","strict":"#, if strict { "true}" } else { "false}" });
     }
-    out.push(b']');
+    put!(out, "]");
     write_choice(ask, offer, (b"{\"type\":\"function\",\"name\":", b"}"), out);
 }
 
@@ -247,8 +232,7 @@ fn write_wishes(ask: &SourceRequest<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>)
             member_string(out, "effort", effort.word());
         }
         if wishes.effort != Some(Effort::NONE) {
-            key(out, "summary");
-            out.extend_from_slice(b"\"auto\"");
+            member_string(out, "summary", "auto");
         }
         out.push(b'}');
     }
@@ -266,11 +250,11 @@ fn write_text(ask: &SourceRequest<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
     out.push(b'{');
     match talk.format {
         Format::Free => {}
-        Format::Object => out.extend_from_slice(b"\"format\":{\"type\":\"json_object\"}"),
+        Format::Object => put!(out, r#""format":{"type":"json_object"}"#),
         Format::Schema { .. } => {
-            out.extend_from_slice(b"\"format\":{\"type\":\"json_schema\"");
+            put!(out, r#""format":{"type":"json_schema""#);
             talk.format.write_schema(out);
-            out.push(b'}');
+            put!(out, "}");
         }
     }
     if let Some(verbosity) = verbosity {

@@ -7,8 +7,7 @@ use crate::dialect::neutral::delta::StopReason;
 use crate::dialect::neutral::naming::{Echo, TranslationState};
 use crate::dialect::usage::ObservedUsage;
 use crate::wire::json::{
-    self, Raw, ValueKind, eq_unescaped, item, key, member_string, write_count, write_escaped, write_inside,
-    write_string,
+    self, Inside, Number, OrElse, Quoted, Raw, ValueKind, eq_unescaped, item, key, put, write_escaped, write_inside,
 };
 
 /// State of an answer.
@@ -48,46 +47,26 @@ pub(in crate::dialect) fn write_response(
         (None, false, None) => ("completed", true),
     };
     let echo: Option<&Echo> = state.echo.as_deref();
-    out.extend_from_slice(b"{\"id\":");
-    write_inside(out, me.id);
-    out.extend_from_slice(b",\"object\":\"response\",\"created_at\":");
-    write_count(out, ending.created);
-    key(out, "completed_at");
-    if complete {
-        write_count(out, me.created)
-    } else {
-        out.extend_from_slice(b"null")
-    }
-    member_string(out, "status", status);
-    out.extend_from_slice(b",\"background\":false,\"error\":");
+    put!(out, r#"{"id":"#, Inside(me.id), r#","object":"response","created_at":"#, Number(ending.created));
+    let completed = complete.then_some(Number(me.created));
+    put!(out, r#","completed_at":"#, OrElse(completed, "null"), r#","status":"#, Quoted(status));
+    put!(out, r#","background":false,"error":"#);
     match ending.error {
         Some(words) => words.write_brief(out),
-        None => out.extend_from_slice(b"null"),
+        None => put!(out, "null"),
     }
-    key(out, "incomplete_details");
+    put!(out, r#","incomplete_details":"#);
     match lacks.filter(|_| status == "incomplete") {
-        Some(reason) => {
-            out.extend_from_slice(b"{\"reason\":");
-            write_string(out, reason);
-            out.push(b'}');
-        }
-        None => out.extend_from_slice(b"null"),
+        Some(reason) => put!(out, r#"{"reason":"#, Quoted(reason), "}"),
+        None => put!(out, "null"),
     }
-    out.push(b',');
-    out.extend_from_slice(echo.map_or(BEFORE, |echo| &echo.before));
-    key(out, "model");
-    me.write_model(out);
-    key(out, "output");
-    out.push(b'[');
-    out.extend_from_slice(items);
-    out.extend_from_slice(b"],");
-    out.extend_from_slice(echo.map_or(AFTER, |echo| &echo.after));
-    key(out, "usage");
+    let (before, after) = echo.map_or((BEFORE, AFTER), |echo| (&echo.before, &echo.after));
+    put!(out, ",", before, r#","model":"#, me.model(), r#","output":["#, items, "],", after, r#","usage":"#);
     match ending.usage {
         Some(observed) => write_usage(observed, me, out),
-        None => out.extend_from_slice(b"null"),
+        None => put!(out, "null"),
     }
-    out.push(b'}');
+    put!(out, "}");
 }
 
 /// Appends an upstream's own failed response, with Tollgate's id, model and error in place of the upstream's.
@@ -99,10 +78,10 @@ pub(in crate::dialect) fn write_failed(
 ) {
     let ours = |own: K, out: &mut Vec<u8>| {
         match own {
-            K::Id => write_inside(out, me.id),
-            K::Model => me.write_model(out),
-            K::Store => out.extend_from_slice(b"false"),
-            K::PreviousResponseId => out.extend_from_slice(b"null"),
+            K::Id => put!(out, Inside(me.id)),
+            K::Model => put!(out, me.model()),
+            K::Store => put!(out, "false"),
+            K::PreviousResponseId => put!(out, "null"),
             K::Error => words.write_brief(out),
             _ => return false,
         }
@@ -138,19 +117,12 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
     let reported = observed.reported;
     let input = reported.prompt().unwrap_or_else(|| me.prompt.count());
     let output = reported.output.unwrap_or(observed.relayed_tokens);
-    out.extend_from_slice(b"{\"input_tokens\":");
-    write_count(out, input);
-    out.extend_from_slice(b",\"input_tokens_details\":{\"cached_tokens\":");
-    write_count(out, reported.cache_read.unwrap_or(0));
-    out.extend_from_slice(b",\"cache_write_tokens\":");
-    write_count(out, reported.cache_write.unwrap_or(0));
-    out.extend_from_slice(b"},\"output_tokens\":");
-    write_count(out, output);
-    out.extend_from_slice(b",\"output_tokens_details\":{\"reasoning_tokens\":");
-    write_count(out, reported.reasoning.unwrap_or(0).into());
-    out.extend_from_slice(b"},\"total_tokens\":");
-    write_count(out, input.saturating_add(output));
-    out.push(b'}');
+    let [read, written] = [reported.cache_read, reported.cache_write].map(|count| Number(count.unwrap_or(0)));
+    let (reasoning, total) = (reported.reasoning.unwrap_or(0), input.saturating_add(output));
+    put!(out, r#"{"input_tokens":"#, Number(input), r#","input_tokens_details":{"cached_tokens":"#, read);
+    put!(out, r#","cache_write_tokens":"#, written, r#"},"output_tokens":"#, Number(output));
+    put!(out, r#","output_tokens_details":{"reasoning_tokens":"#, Number(reasoning.into()));
+    put!(out, r#"},"total_tokens":"#, Number(total), "}");
 }
 
 /// The free text in a custom tool's JSON arguments: the member `input`, otherwise the only text, otherwise all of them

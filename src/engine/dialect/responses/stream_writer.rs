@@ -14,9 +14,7 @@ use crate::dialect::neutral::delta::{Delta, StopReason};
 use crate::dialect::neutral::naming::Called;
 use crate::dialect::responses::response::{AnswerState, is_json, write_failed, write_response};
 use crate::dialect::usage::{ObservedUsage, Reported};
-use crate::wire::json::{
-    Raw, item, key, member_count, member_inside, member_string, write_count, write_inside, write_string,
-};
+use crate::wire::json::{Inside, Number, Raw, item, put};
 
 /// The current item.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -198,20 +196,17 @@ impl ResponsesWriter {
         if self.quiet {
             return;
         }
-        for part in ["event: ", name, "\ndata: {\"type\":\"", name, "\",\"sequence_number\":"] {
-            out.extend_from_slice(part.as_bytes());
-        }
-        write_count(out, self.sequence);
+        put!(out, "event: ", name, "\ndata: ", r#"{"type":""#, name, r#"","sequence_number":"#, Number(self.sequence));
         self.sequence += 1;
         members(out);
-        out.extend_from_slice(b"}\n\n");
+        put!(out, "}\n\n");
     }
 
     /// Writes an event that contains the response.
     fn response(&mut self, name: &str, write: impl FnOnce(&[u8], &mut Vec<u8>), out: &mut Vec<u8>) {
         let done = std::mem::take(&mut self.done);
         self.event(name, out, |out| {
-            key(out, "response");
+            put!(out, r#","response":"#);
             write(&done, out);
         });
         self.done = done;
@@ -230,12 +225,7 @@ impl ResponsesWriter {
 
     /// Writes the id of the current item.
     fn write_id(&self, start: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-        out.push(b'"');
-        out.extend_from_slice(start.as_bytes());
-        out.extend_from_slice(me.id.strip_prefix(b"req_").unwrap_or(me.id));
-        out.push(b'_');
-        write_count(out, self.index);
-        out.push(b'"');
+        put!(out, "\"", start, me.id.strip_prefix(b"req_").unwrap_or(me.id), "_", Number(self.index), "\"");
     }
 
     /// Begins an event about the current item, whose ids begin with `start`.
@@ -247,9 +237,7 @@ impl ResponsesWriter {
         self.write_id(start, to.me, &mut head);
         let index = self.index;
         self.event(name, to.out, |out| {
-            key(out, "item_id");
-            out.extend_from_slice(&head);
-            member_count(out, "output_index", index);
+            put!(out, r#","item_id":"#, &head[..], r#","output_index":"#, Number(index));
             members(out);
         });
     }
@@ -257,11 +245,11 @@ impl ResponsesWriter {
     /// Appends the beginning of the current item: id, type and, if the type has one, status.
     fn write_item(&self, start: &str, kind: &str, status: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         item(out);
-        out.extend_from_slice(b"{\"id\":");
+        put!(out, r#"{"id":"#);
         self.write_id(start, me, out);
-        member_string(out, "type", kind);
+        put!(out, r#","type":""#, kind, "\"");
         if kind != "reasoning" {
-            member_string(out, "status", status);
+            put!(out, r#","status":""#, status, "\"");
         }
     }
 
@@ -269,9 +257,7 @@ impl ResponsesWriter {
     fn added(&mut self, item: &[u8], out: &mut Vec<u8>) {
         let index = self.index;
         self.event("response.output_item.added", out, |out| {
-            member_count(out, "output_index", index);
-            key(out, "item");
-            out.extend_from_slice(item);
+            put!(out, r#","output_index":"#, Number(index), r#","item":"#, item);
         });
     }
 
@@ -279,9 +265,7 @@ impl ResponsesWriter {
     fn item_done(&mut self, written: &[u8], out: &mut Vec<u8>) {
         let index = self.index;
         self.event("response.output_item.done", out, |out| {
-            member_count(out, "output_index", index);
-            key(out, "item");
-            out.extend_from_slice(written);
+            put!(out, r#","output_index":"#, Number(index), r#","item":"#, written);
         });
         if !self.done.is_empty() {
             self.done.push(b',');
@@ -298,7 +282,7 @@ impl ResponsesWriter {
             self.flush(to)?;
             let mut item = Vec::with_capacity(128);
             self.write_item("msg_", "message", "in_progress", to.me, &mut item);
-            item.extend_from_slice(b",\"role\":\"assistant\",\"content\":[]}");
+            put!(&mut item, r#","role":"assistant","content":[]}"#);
             self.added(&item, to.out);
             (self.open, self.part, self.content_index) = (OpenItem::Message, OpenPart::None, 0);
         }
@@ -307,16 +291,13 @@ impl ResponsesWriter {
             self.part = part;
             let index = self.content_index;
             self.about("response.content_part.added", "msg_", to, |out| {
-                write_content_index(index, out);
-                key(out, "part");
+                put!(out, r#","content_index":"#, Number(index), r#","part":"#);
                 write_part(part, b"", out);
             });
         }
         let (index, name) = (self.content_index, part_event(part, true));
         self.about(name, "msg_", to, |out| {
-            write_content_index(index, out);
-            member_inside(out, "delta", text);
-            write_logprobs(part, out);
+            put!(out, r#","content_index":"#, Number(index), r#","delta":"#, Inside(text), logprobs(part));
         });
         self.text.extend_from_slice(text);
         Ok(())
@@ -329,13 +310,11 @@ impl ResponsesWriter {
         let (part, index) = (self.part, self.content_index);
         let text = std::mem::take(&mut self.text);
         self.about(part_event(part, false), "msg_", to, |out| {
-            write_content_index(index, out);
-            member_inside(out, part.member(), &text);
-            write_logprobs(part, out);
+            put!(out, r#","content_index":"#, Number(index), r#",""#, part.member(), r#"":"#);
+            put!(out, Inside(&text), logprobs(part));
         });
         self.about("response.content_part.done", "msg_", to, |out| {
-            write_content_index(index, out);
-            key(out, "part");
+            put!(out, r#","content_index":"#, Number(index), r#","part":"#);
             write_part(part, &text, out);
         });
         item(&mut self.parts);
@@ -354,12 +333,11 @@ impl ResponsesWriter {
         }
         if self.text.is_empty() {
             self.about("response.reasoning_summary_part.added", "rs_", to, |out| {
-                out.extend_from_slice(b",\"summary_index\":0,\"part\":{\"type\":\"summary_text\",\"text\":\"\"}");
+                put!(out, r#","summary_index":0,"part":{"type":"summary_text","text":""}"#);
             });
         }
         self.about("response.reasoning_summary_text.delta", "rs_", to, |out| {
-            out.extend_from_slice(b",\"summary_index\":0");
-            member_inside(out, "delta", text);
+            put!(out, r#","summary_index":0,"delta":"#, Inside(text));
         });
         self.text.extend_from_slice(text);
         Ok(())
@@ -373,7 +351,7 @@ impl ResponsesWriter {
         self.flush(to)?;
         let mut item = Vec::with_capacity(128);
         self.write_item("rs_", "reasoning", "", to.me, &mut item);
-        item.extend_from_slice(b",\"summary\":[]}");
+        put!(&mut item, r#","summary":[]}"#);
         self.added(&item, to.out);
         self.open = OpenItem::Think;
         Ok(())
@@ -394,27 +372,24 @@ impl ResponsesWriter {
         let text = std::mem::take(&mut self.text);
         let mut written = Vec::with_capacity(text.len() + 128);
         self.write_item("rs_", "reasoning", "", to.me, &mut written);
-        key(&mut written, "summary");
-        written.push(b'[');
+        put!(&mut written, r#","summary":["#);
         if !text.is_empty() {
             self.about("response.reasoning_summary_text.done", "rs_", to, |out| {
-                out.extend_from_slice(b",\"summary_index\":0");
-                member_inside(out, "text", &text);
+                put!(out, r#","summary_index":0,"text":"#, Inside(&text));
             });
             write_summary(&text, &mut written);
             self.about("response.reasoning_summary_part.done", "rs_", to, |out| {
-                out.extend_from_slice(b",\"summary_index\":0");
-                key(out, "part");
+                put!(out, r#","summary_index":0,"part":"#);
                 write_summary(&text, out);
             });
         }
-        written.push(b']');
+        put!(&mut written, "]");
         if let Some(block) = block {
-            written.extend_from_slice(b",\"encrypted_content\":\"");
+            put!(&mut written, r#","encrypted_content":""#);
             carrier::close(block, &to.state.mark, &mut written);
-            written.push(b'"');
+            put!(&mut written, "\"");
         }
-        written.push(b'}');
+        put!(&mut written, "}");
         self.item_done(&written, to.out);
     }
 
@@ -430,9 +405,7 @@ impl ResponsesWriter {
                 let mut written = Vec::with_capacity(parts.len() + 128);
                 let status = if cut { "incomplete" } else { "completed" };
                 self.write_item("msg_", "message", status, to.me, &mut written);
-                written.extend_from_slice(b",\"role\":\"assistant\",\"content\":[");
-                written.extend_from_slice(&parts);
-                written.extend_from_slice(b"]}");
+                put!(&mut written, r#","role":"assistant","content":["#, &parts[..], "]}");
                 self.item_done(&written, to.out);
             }
             OpenItem::Call(slot) => {
@@ -466,14 +439,8 @@ impl ResponsesWriter {
     }
 }
 
-fn write_content_index(index: u64, out: &mut Vec<u8>) {
-    member_count(out, "content_index", index);
-}
-
-fn write_logprobs(part: OpenPart, out: &mut Vec<u8>) {
-    if part == OpenPart::Text {
-        out.extend_from_slice(b",\"logprobs\":[]");
-    }
+fn logprobs(part: OpenPart) -> &'static str {
+    if part == OpenPart::Text { r#","logprobs":[]"# } else { "" }
 }
 
 fn part_event(part: OpenPart, delta: bool) -> &'static str {
@@ -486,17 +453,10 @@ fn part_event(part: OpenPart, delta: bool) -> &'static str {
 }
 
 fn write_part(part: OpenPart, text: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"type\":");
-    write_string(out, part.kind());
-    member_inside(out, part.member(), text);
-    if part == OpenPart::Text {
-        out.extend_from_slice(b",\"annotations\":[]");
-    }
-    out.push(b'}');
+    let annotations = if part == OpenPart::Text { r#","annotations":[]"# } else { "" };
+    put!(out, r#"{"type":""#, part.kind(), r#"",""#, part.member(), r#"":"#, Inside(text), annotations, "}");
 }
 
 fn write_summary(text: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"type\":\"summary_text\",\"text\":");
-    write_inside(out, text);
-    out.push(b'}');
+    put!(out, r#"{"type":"summary_text","text":"#, Inside(text), "}");
 }

@@ -16,7 +16,9 @@ use super::said::count_others;
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::responses::hidden::hide;
-use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, linear, write_count, write_escaped, write_inside};
+use crate::wire::json::{
+    self, Raw, Scanner, Stop, Token, Visitor, linear, put, write_count, write_escaped, write_inside,
+};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
 
 /// The only scan of an answer: reads its members, and those of `usage` as chat completions have it. Deeper values are
@@ -455,7 +457,7 @@ impl ReplyWriter<'_> {
     fn value(&mut self, edit: Edit) {
         match edit {
             Edit::Id => write_inside(self.out, self.me.id),
-            Edit::Model => self.me.write_model(self.out),
+            Edit::Model => put!(self.out, self.me.model()),
             Edit::Store => self.out.extend_from_slice(b"false"),
             Edit::Previous => self.out.extend_from_slice(b"null"),
             Edit::Object => self.out.extend_from_slice(b"\"chat.completion\""),

@@ -4,8 +4,89 @@
 //! Called by `dialect`.
 
 use super::scanned::scanned;
+use super::view::Raw;
 use crate::base::text::push_number;
 use lanes::skip::{are_plain, to_either, to_escaped};
+
+/// A piece of JSON that [`put`] appends: as a string or bytes, JSON as it is written.
+pub trait Put {
+    /// Appends the piece.
+    fn put(self, out: &mut Vec<u8>);
+}
+
+/// A count.
+#[derive(Copy, Clone, Debug)]
+pub struct Number(pub u64);
+/// A JSON string whose inside is already escaped.
+#[derive(Copy, Clone, Debug)]
+pub struct Inside<'a>(pub &'a [u8]);
+/// A text as a JSON string.
+#[derive(Copy, Clone, Debug)]
+pub struct Quoted<'a>(pub &'a str);
+/// A value if there is one, otherwise JSON as it is written.
+#[derive(Copy, Clone, Debug)]
+pub struct OrElse<T>(pub Option<T>, pub &'static str);
+
+impl Put for &str {
+    #[inline]
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_bytes());
+    }
+}
+
+impl Put for &[u8] {
+    #[inline]
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+}
+
+impl Put for Number {
+    #[inline]
+    fn put(self, out: &mut Vec<u8>) {
+        write_count(out, self.0);
+    }
+}
+
+impl Put for Inside<'_> {
+    #[inline]
+    fn put(self, out: &mut Vec<u8>) {
+        write_inside(out, self.0);
+    }
+}
+
+impl Put for Quoted<'_> {
+    #[inline]
+    fn put(self, out: &mut Vec<u8>) {
+        write_string(out, self.0);
+    }
+}
+
+impl Put for Raw<'_> {
+    #[inline]
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.bytes());
+    }
+}
+
+impl<T: Put> Put for OrElse<T> {
+    #[inline]
+    fn put(self, out: &mut Vec<u8>) {
+        match self.0 {
+            Some(value) => value.put(out),
+            None => self.1.put(out),
+        }
+    }
+}
+
+/// Appends pieces of JSON, each of a type that is [`Put`].
+macro_rules! put {
+    ($out:expr, $($piece:expr),+ $(,)?) => {{
+        let out: &mut Vec<u8> = $out;
+        $($crate::wire::json::Put::put($piece, out);)+
+    }};
+}
+pub(crate) use put;
 
 /// Appends the comma before a member or an item, if one is needed: a value never ends in an opening bracket.
 #[inline]

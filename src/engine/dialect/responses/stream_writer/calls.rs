@@ -6,7 +6,7 @@ use crate::dialect::neutral::delta::TOOL_HELD_MAX;
 use crate::dialect::neutral::naming::{ToolKind, made_id};
 use crate::dialect::responses::response::free_input;
 use crate::dialect::responses::stream_writer::{CallItem, CallStage, OpenItem, ResponsesWriter};
-use crate::wire::json::{self, Raw, ValueKind, member_inside};
+use crate::wire::json::{self, Raw, ValueKind, member_inside, put};
 
 impl ResponsesWriter {
     /// Begins a call; it waits while another one is open.
@@ -91,9 +91,8 @@ impl ResponsesWriter {
         self.write_item(start, kind, status, me, out);
         member_inside(out, "call_id", id);
         if called.kind == ToolKind::Search {
-            out.extend_from_slice(b",\"execution\":\"client\",\"arguments\":");
-            out.extend_from_slice(if inside.is_empty() { b"{}" } else { inside });
-            out.push(b'}');
+            let arguments = if inside.is_empty() { b"{}" } else { inside };
+            put!(out, r#","execution":"client","arguments":"#, arguments, "}");
             return;
         }
         member_inside(out, "name", &called.name);

@@ -5,7 +5,7 @@
 use super::super::super::answer::ResponseIdentity;
 use super::super::places::is_word;
 use crate::wire::Span;
-use crate::wire::json::{Raw, write_count, write_inside};
+use crate::wire::json::{Raw, put, write_count, write_inside};
 
 /// Maximum number of replaced values in one event; an event with more (a name repeated many times) is invalid.
 pub(super) const SPLICES_MAX: usize = 8;
@@ -49,7 +49,7 @@ impl Own {
     fn write(self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         match self {
             Own::Id => write_inside(out, me.id),
-            Own::Model => me.write_model(out),
+            Own::Model => put!(out, me.model()),
             Own::Object(name) => write_inside(out, name.as_bytes()),
             Own::Created(seconds) => write_count(out, seconds.into()),
             Own::Choices => out.extend_from_slice(b"[]"),
