@@ -258,11 +258,10 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) | Order::Spans(_, lines) => lines.clear(),
-                Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
-                Order::LetServe(_)
+                Order::Reload(_) | Order::HandOver(..) | Order::TakeBack | Order::Acknowledge(_) => {}
+                Order::LetServe
                 | Order::Capture(_)
                 | Order::Alerts(..)
-                | Order::Counted(_)
                 | Order::Asks(_)
                 | Order::LookUp(_)
                 | Order::Releases(_)

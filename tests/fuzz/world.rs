@@ -422,12 +422,11 @@ impl World {
                         self.gateway.notice(Notice::Captured(captured.key, captured.kept(), Ok(())), self.now)
                     }
                     Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
-                    Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
+                    Order::HandOver(..) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
                     Order::LookUp(ids) => self.lookups.extend(ids),
-                    Order::LetServe(_)
+                    Order::LetServe
                     | Order::Alerts(..)
-                    | Order::Counted(_)
                     | Order::Acknowledge(_)
                     | Order::Asks(_)
                     | Order::Renew(_)

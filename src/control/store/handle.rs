@@ -63,9 +63,6 @@ pub(super) enum LedgerTransfer {
     /// Commit all rows and release the ledger to another process; if that fails, keep it and return the reason. In both
     /// cases later rows wait.
     Release(Sender<Result<(), String>>),
-    /// Write rows that may be in the ledger already, if no other process has it, and release it again; otherwise return
-    /// the rows.
-    Offer(Vec<Row>, Sender<Result<(), Vec<Row>>>),
     /// Take the ledger back, with rows that may be in it already. Answered after the first attempt, successful or not.
     /// If the release was refused, that attempt has already been made.
     Retake(Vec<Row>, Sender<()>),
@@ -84,7 +81,7 @@ impl Tasks {
     /// Ends all tasks: waiting callers receive no answer; rows are left for [`LedgerHandle::finish`].
     fn end(&mut self) {
         self.ended = true;
-        if let Some(LedgerTransfer::Retake(mut rows, _) | LedgerTransfer::Offer(mut rows, _)) = self.turn.take() {
+        if let Some(LedgerTransfer::Retake(mut rows, _)) = self.turn.take() {
             self.rows.append(&mut rows);
         }
     }
@@ -136,15 +133,6 @@ impl StoreTurn {
         let (told, answer) = channel();
         self.give(LedgerTransfer::Release(told));
         answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
-    }
-
-    /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and releases it
-    /// again. Otherwise returns the rows.
-    pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
-        let (told, answer) = channel();
-        self.give(LedgerTransfer::Offer(rows, told));
-        // A thread that has died has reported it.
-        answer.recv().unwrap_or(Ok(()))
     }
 
     /// Takes the ledger back, with `rows` that precede all others and may be in it already. If that fails at first, the

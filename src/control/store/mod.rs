@@ -216,11 +216,6 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         match tasks.turn.take() {
             None => Ok(()),
             Some(LedgerTransfer::Retake(rows, told)) => self.retake(rows, &told, queue),
-            // The ledger is here.
-            Some(LedgerTransfer::Offer(rows, told)) => {
-                let _ = told.send(Err(rows));
-                Ok(())
-            }
             Some(LedgerTransfer::Release(told)) => {
                 let _ = told.send(self.db.release().map_err(|error| error.to_string()));
                 self.wait(Vec::new(), queue)
@@ -233,7 +228,6 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// written before a refused release, and that precede all these; empty if the ledger was released.
     fn wait(&mut self, mut refused: Vec<Row>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(limits::KEYS_LOOK), Tasks::default(), Vec::new());
-        let mut is_alone = false;
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
@@ -251,34 +245,15 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
                     return self.retake(refused, &told, queue);
                 }
                 Some(LedgerTransfer::Release(told)) => drop(told.send(Ok(()))),
-                Some(LedgerTransfer::Offer(rows, told)) => {
-                    let offered = self.offer(rows);
-                    is_alone = offered.is_ok();
-                    let _ = told.send(offered);
-                }
                 None if polled == Polled::Closed => {
                     // The process that has the ledger takes the last snapshot.
-                    if !is_alone || self.db.retake().is_err() {
-                        self.snapshots = None;
-                    }
+                    self.snapshots = None;
                     refused.append(&mut waiting);
                     return Err(refused);
                 }
                 None => {}
             }
         }
-    }
-
-    /// Writes rows while the ledger is away, if no other process has it; otherwise returns them.
-    fn offer(&mut self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
-        let written = self.db.retake().and_then(|()| self.db.append_missing(&rows));
-        // Nothing is synced while the ledger is away.
-        let written = written.and_then(|written| self.db.sync().map(|()| written));
-        // The ledger's next owner brings sums that lag behind up to date.
-        let _ = self.db.release();
-        let Ok(written) = written else { return Err(rows) };
-        self.wrote(written, &rows);
-        Ok(())
     }
 
     /// Takes the ledger back and appends those of `rows` that it does not have. Tries again until it succeeds or the

@@ -39,7 +39,7 @@ use crate::base::timers::Timers;
 use crate::dialect::AnswerTemplates;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::{Config, Durability, OnOutage, Origin, Reach, StoreUrl};
-use crate::policy::counters::{Counters, Stats};
+use crate::policy::counters::Stats;
 use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
@@ -401,24 +401,9 @@ impl Cx {
         self.commands.orders.push(Order::Renew(origin.clone()));
     }
 
-    /// Takes everything that has been counted since the last call, for a successor.
-    pub(crate) fn take_counters(&mut self) -> Counters {
-        Counters {
-            stats: std::mem::take(&mut self.report.stats),
-            targets: self.upstreams.breakers.take_counts(),
-            turned_away: std::mem::take(&mut self.connections.limits.turned_away),
-            cool_downs: self.upstreams.breakers.cool_downs(self.now),
-            lists: self.setup.config.lists(),
-        }
-    }
-
     /// Records that spans have not reached their collector, or that it accepts them again.
     pub(crate) fn spans_lost(&mut self, lost: u64, news: Option<Result<(), String>>) {
         self.report.stats.spans_dropped += lost;
-        if self.lifecycle.handover.is_final() && lost > 0 {
-            let counters = Box::new(self.take_counters());
-            self.commands.orders.push(Order::Counted(counters));
-        }
         let Some(news) = news else { return };
         self.log_event(|out| {
             out.extend_from_slice(b",\"event\":\"telemetry\",\"outcome\":");
@@ -438,23 +423,6 @@ impl Cx {
         let Some(minutes) = &mut self.report.recorder.minutes else { return };
         let passed = minutes.close(&self.report.stats, self.now);
         self.upstreams.breakers.close_minutes(passed, self.now.unix);
-    }
-
-    /// Adds the counts of another process.
-    pub(crate) fn add_counters(&mut self, counters: &Counters) {
-        self.report.stats.add(&counters.stats);
-        counters.targets.iter().for_each(|counts| self.upstreams.breakers.add(counts));
-        self.connections.limits.turned_away += counters.turned_away;
-        if !counters.targets.is_empty() {
-            self.report.alerts.inherits();
-        }
-        counters.cool_downs.iter().for_each(|one| self.upstreams.breakers.take_cool_down(one, self.now));
-        if !counters.lists.is_empty() {
-            let mut config = Config::clone(&self.setup.config);
-            if config.take_lists(&counters.lists) {
-                self.setup = Setup::new(Arc::new(config), self.setup.epoch);
-            }
-        }
     }
 }
 

@@ -29,7 +29,6 @@ use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal, S
 use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
 use crate::policy::config::Config;
-use crate::policy::counters::Counters;
 use crate::policy::meter::Hold;
 use crate::wire::json::write_string;
 use client::limits::ConnectionVerdict;
@@ -85,17 +84,6 @@ impl Gateway {
         cx.look_at_clock();
         cx.announce_alerts(None);
         Gateway { driver: Driver::with_room(room, cx), client_listeners: start.client_listeners }
-    }
-
-    /// Continues from the counters of a predecessor.
-    pub fn count_on(&mut self, counters: &Counters) {
-        let cx = &mut self.driver.cx;
-        cx.add_counters(counters);
-        // The counts of a predecessor do not belong to the current minute.
-        if let Some(minutes) = &mut cx.report.recorder.minutes {
-            minutes.rebase(&cx.report.stats);
-            cx.upstreams.breakers.rebase_minutes();
-        }
     }
 
     /// Continues with the pipelined requests of the connection that has waited longest for it. False if none waits.
@@ -360,7 +348,6 @@ impl Core for Gateway {
                 self.hand_over(upgrade::UpgradeEvent::Failed);
             }
             Notice::SuccessorGone => self.hand_over(upgrade::UpgradeEvent::Gone),
-            Notice::Counted(counters) => driver.cx.add_counters(&counters),
             Notice::Inherited(row) => inheritance::inherited(row, &mut driver.cx),
             Notice::PredecessorLeft => inheritance::predecessor_left(&mut driver.cx),
         }

@@ -1,46 +1,12 @@
-//! Counters of a process for its metrics: plain data that `gateway` counts and hands over to the next process. The
-//! arithmetic is in `gateway::report::metrics`.
+//! Counters of a process for its metrics: plain data that `gateway` counts. The arithmetic is in
+//! `gateway::report::metrics`.
 
 use super::plan::LimitKind;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// All counters of one process, as it hands them over to another.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
-    /// Counters of requests.
-    pub stats: Stats,
-    /// Counters of targets.
-    pub targets: Vec<TargetCounts>,
-    /// Number of connections refused by a bound.
-    pub turned_away: u64,
-    /// Cool-downs that have not ended.
-    pub cool_downs: Vec<CoolDown>,
-    /// Models that providers list.
-    pub lists: Vec<DiscoveredModel>,
-}
-
-/// A model that a provider lists: the provider, its name of the model, and the context size if the list has it.
-pub type DiscoveredModel = (Arc<str>, String, Option<u64>);
-
-/// A cool-down of a target or credential, or failures that can lead to one.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct CoolDown {
-    /// Name of the target, or of the credential, which has no `/`.
-    pub name: Arc<str>,
-    /// End in milliseconds since 1970.
-    pub until_ms: u64,
-    /// Number of times that it was doubled.
-    pub again: u32,
-    /// Its beginning, as `until_ms`.
-    pub since_ms: u64,
-    /// Callers whose requests the provider has refused to a credential since it last served one.
-    pub refused: Callers,
-}
-
 /// Callers that met a failure which a single caller may have provoked.
-#[derive(Debug, Copy, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Copy, Clone, Default, PartialEq, Eq)]
 pub struct Callers {
     /// Key and owner of the first caller.
     pub first: Option<(u64, u64)>,
@@ -54,7 +20,7 @@ pub struct Callers {
 pub const PHASES: usize = 6;
 
 /// All counters of one gateway, except those of its connections and targets.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stats {
     /// By endpoint, model and status.
     pub requests: Vec<RequestCount>,
@@ -83,7 +49,7 @@ pub struct Stats {
 }
 
 /// Answered requests of one kind.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RequestCount {
     /// Name of the endpoint in metrics.
     pub endpoint: Arc<str>,
@@ -98,7 +64,7 @@ pub struct RequestCount {
 }
 
 /// Sums over the requests for one model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelCounts {
     /// Id of the model.
     pub model: Arc<str>,
@@ -115,7 +81,7 @@ pub struct ModelCounts {
 }
 
 /// Results of the attempts at one target.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TargetCounts {
     /// Name of the target.
     pub label: Arc<str>,
@@ -128,7 +94,7 @@ pub struct TargetCounts {
 }
 
 /// End of an attempt at a target.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum AttemptEnd {
     /// By an answer with this status.
     Status(u16),
@@ -162,7 +128,7 @@ impl fmt::Display for AttemptEnd {
 }
 
 /// A cumulative histogram. Its owner knows the scale.
-#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub struct Histogram {
     /// Counts by bucket; empty before the first value.
     pub buckets: Vec<u64>,

@@ -7,6 +7,7 @@ use super::settings::reader::{Field, Reader, Section};
 use super::settings::units::quoted;
 use super::settings::{Settings, section};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Models of one provider's list.
@@ -26,6 +27,10 @@ section! {
         pub context: u64 = 128_000, ContextSize, Live;
     }
 }
+
+/// A model that a provider lists, as one process passes it to the next: the provider, its name of the model, and the
+/// context size if the list has it.
+pub type DiscoveredModel = (Arc<str>, String, Option<u64>);
 
 /// The beginning of an id.
 struct Prefix;

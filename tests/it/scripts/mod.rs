@@ -85,11 +85,9 @@
 //! - `inherits KEY TOKENS [DOLLARS PATH]`: a predecessor's usage record that was not announced. `predecessor-left`.
 //! - For a shared ledger, `checks 2`: number of checks without an answer. `check 1 admitted`, `check 1 refused [budget
 //!   N [reserved]]`: the ledger answers one. `released 1`: number of leases released without a usage record.
-//! - `cool-downs 1`: number of cool-downs that the successor has received.
 //!
 //! **Start state**, before the steps: `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS
-//! [PATH]]` (admitted five seconds ago), `start cool-down TARGET SECONDS` (a cool-down that a predecessor has passed
-//! on).
+//! [PATH]]` (admitted five seconds ago).
 //!
 //! Each case runs as written, with every byte sent separately in both directions, and in random pieces. Client bytes,
 //! provider bytes and usage records must be identical. `SCRIPT=words` runs only cases whose file or title contains the

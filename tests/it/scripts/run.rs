@@ -16,7 +16,6 @@ use tollgate::gateway::{Past, Start};
 use tollgate::policy::alert::AlertNews;
 use tollgate::policy::ask::Ruling;
 use tollgate::policy::config::{AlertForm, Origin, units};
-use tollgate::policy::counters::{CoolDown, Counters};
 use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
 use tollgate::policy::meter::{Amount, LimitReason};
@@ -80,8 +79,6 @@ impl Player<'_> {
         let start = start(&case.preamble.starts, &keys)?;
         let mut world = World::new(setting.high(), start, cut);
         world.unannounced = keys.unannounced.clone();
-        let cool_downs = case.preamble.starts.iter().filter_map(|line| cool_down(line)).collect();
-        world.gateway.count_on(&Counters { cool_downs, ..Counters::default() });
         let (bound, seen_rows) = (Bindings::new(), Vec::new());
         let mut player = Player { case, names, keys, setting, world, bound, seen_rows };
         for (index, step) in case.steps.iter().enumerate() {
@@ -328,10 +325,6 @@ impl Player<'_> {
                 world.settle()?;
                 world.served.then_some(()).ok_or("the successor has not been told to serve")?;
             }
-            ["cool-downs", count] if world.cool_downs.to_string() == **count => {}
-            ["cool-downs", count] => {
-                return Err(format!("{} cool-downs were reported instead of {count}", world.cool_downs));
-            }
             ["waits"] if !world.wants_clients() => {}
             ["waits"] => return Err("the gateway accepts connections".to_string()),
             ["accepts"] if world.wants_clients() => {}
@@ -494,13 +487,6 @@ impl Player<'_> {
     }
 }
 
-/// Parses `cool-down TARGET SECONDS`: a cool-down that a predecessor has passed on.
-fn cool_down(line: &[String]) -> Option<CoolDown> {
-    let [word, name, seconds] = line else { return None };
-    let seconds: u64 = seconds.parse().ok().filter(|_| word == "cool-down")?;
-    Some(CoolDown { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, ..CoolDown::default() })
-}
-
 /// Returns the start state of the gateway: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (admitted
 /// five seconds ago).
 fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
@@ -509,7 +495,6 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
         match &line.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["work-min", bytes] => start.work_min = bytes.parse().ok(),
             ["predecessor"] => start.running = Some(Vec::new()),
-            ["cool-down", ..] => {}
             ["row", name, tokens, more @ ..] => {
                 let key = keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?.id;
                 let (tokens, at) = (tokens.parse().map_err(|_| "tokens")?, begin().unix.0 - 5000);

@@ -117,8 +117,6 @@ pub struct World {
     pub renewals: usize,
     /// Requests for model lists without an answer: configuration epoch and provider.
     pub lists: Vec<(u32, usize)>,
-    /// Cool-downs that the successor has received.
-    pub cool_downs: usize,
     /// Number of leases released without a usage record.
     pub released: usize,
     /// True if a successor has been started and has not been taken back.
@@ -165,7 +163,6 @@ impl World {
             admin_requests: VecDeque::new(),
             renewals: 0,
             lists: Vec::new(),
-            cool_downs: 0,
             released: 0,
             successor: false,
             hold_successor: false,
@@ -445,7 +442,7 @@ impl World {
                 // Uses of requests that the ledger has admitted one by one. It makes no grants in a transcript.
                 Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..))) => {}
                 Order::Uses(uses) => return Err(format!("grants are used although a script has none: {uses:?}")),
-                Order::HandOver(running) => {
+                Order::HandOver(running, _) => {
                     if self.handed_over.replace(running.len()).is_some() {
                         return Err("the gateway handed over twice".to_string());
                     }
@@ -453,7 +450,7 @@ impl World {
                         self.gateway.notice(Notice::SuccessorTaken, self.now);
                     }
                 }
-                Order::LetServe(counters) => (self.served, self.cool_downs) = (true, counters.cool_downs.len()),
+                Order::LetServe => self.served = true,
                 Order::TakeBack => {
                     (self.handed_over, self.successor) = (None, false);
                     if !self.hold_successor {
@@ -463,7 +460,7 @@ impl World {
                 Order::Capture(captured) => {
                     self.gateway.notice(Notice::Captured(captured.key, captured.kept(), Ok(())), self.now)
                 }
-                Order::Acknowledge(_) | Order::Counted(_) | Order::Spans(..) => {}
+                Order::Acknowledge(_) | Order::Spans(..) => {}
                 Order::Alerts(_, alerts) => self.alerts.extend(alerts),
             }
         }

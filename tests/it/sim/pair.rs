@@ -46,7 +46,6 @@ pub struct Tally {
     pub begun: u64,
     pub served: u64,
     pub taken_back: u64,
-    pub offered: u64,
     pub spilled: u64,
     pub orphaned: u64,
     pub stopped: u64,
@@ -63,10 +62,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn outcomes(&mut self) -> [&mut u64; 10] {
-        let Tally { begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed, locked, .. } =
-            self;
-        [begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed, locked]
+    fn outcomes(&mut self) -> [&mut u64; 9] {
+        let Tally { begun, served, taken_back, spilled, orphaned, stopped, refused, crossed, locked, .. } = self;
+        [begun, served, taken_back, spilled, orphaned, stopped, refused, crossed, locked]
     }
 
     fn faults(&mut self) -> [(&'static str, &mut [u64; STAGES]); 4] {
@@ -610,12 +608,11 @@ impl World {
                 self.rows_given.extend(rows.iter().map(|row| (who, row.clone())));
                 self.process(who).into_iter().for_each(|own| own.queue.extend(rows.iter().cloned()));
             }
-            (Order::HandOver(running), Who::Old) => {
+            (Order::HandOver(running, _), Who::Old) => {
                 (self.given, self.away, self.running) = (true, true, running);
                 self.messages.push_back(Message::HandOver);
             }
-            (Order::LetServe(_), Who::Old) => self.messages.push_back(Message::LetServe),
-            (Order::Counted(_), Who::Old) => {}
+            (Order::LetServe, Who::Old) => self.messages.push_back(Message::LetServe),
             (Order::TakeBack, Who::Old) => {
                 self.tally.taken_back += 1;
                 self.away = false;
@@ -627,10 +624,10 @@ impl World {
         Ok(())
     }
 
-    /// The helper handles its next message, or writes records that a dead successor has left.
+    /// The helper handles its next message, or spills records that a dead successor has left.
     fn help(&mut self) -> Result<(), String> {
         let now = self.now;
-        let Some(message) = self.messages.pop_front() else { return self.offer() };
+        let Some(message) = self.messages.pop_front() else { return self.spill() };
         let Some(old) = &mut self.old else { return Ok(()) };
         match message {
             Message::HandOver => {
@@ -675,16 +672,16 @@ impl World {
         self.settle(Who::Old)
     }
 
-    /// Writes records of the old process that no successor accepts any more.
-    fn offer(&mut self) -> Result<(), String> {
+    /// Spills records of the old process that no successor accepts any more.
+    fn spill(&mut self) -> Result<(), String> {
         let Some(old) = &mut self.old else { return Ok(()) };
-        if !self.told_to_serve || !self.failed || self.unsafe_rows.is_empty() || self.disk.owner.is_some() {
+        if !self.told_to_serve || !self.failed || self.unsafe_rows.is_empty() {
             return Ok(());
         }
-        let rows = std::mem::take(&mut self.unsafe_rows);
-        self.tally.offered += 1;
+        let mut rows = std::mem::take(&mut self.unsafe_rows);
+        self.tally.spilled += rows.len() as u64;
         old.gateway.notice(Notice::Committed(rows.len() as u64), self.now);
-        self.disk.append_missing(rows);
+        self.disk.spilled.append(&mut rows);
         self.settle(Who::Old)
     }
 

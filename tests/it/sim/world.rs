@@ -553,8 +553,8 @@ impl World {
             let mut handed_over = None;
             for order in std::mem::take(self.gateway.orders()) {
                 match order {
-                    Order::HandOver(running) => handed_over = Some(running),
-                    Order::LetServe(_) => {
+                    Order::HandOver(running, _) => handed_over = Some(running),
+                    Order::LetServe => {
                         self.tally.handovers += 1;
                         (self.successor, self.has_served) = (Successor::Serves, true);
                     }
@@ -563,7 +563,7 @@ impl World {
                     Order::LookUp(ids) => self.lookups.extend(ids),
                     Order::Reload(_) => self.reloading = true,
                     Order::Spans(_, spans) => self.traces.take(&spans)?,
-                    Order::Alerts(..) | Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}
+                    Order::Alerts(..) | Order::Log(_) | Order::Renew(_) | Order::List(_) => {}
                     other => self.take_order(other)?,
                 }
             }

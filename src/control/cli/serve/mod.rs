@@ -23,6 +23,7 @@ use crate::store::api::Leftover;
 use crate::store::spill::Place;
 use ledger::Opened;
 pub(super) use listeners::ServeListeners;
+use log_lines::{rows_line, spilled, stopped, warning};
 use outbox::{DeskEnd, Helpers, LongWork, outbox};
 use reload::Reloader;
 use std::io::{self, IsTerminal};
@@ -40,6 +41,7 @@ pub(super) mod descriptors;
 mod exporter;
 mod ledger;
 mod listeners;
+mod log_lines;
 mod outbox;
 mod program;
 mod reload;
@@ -132,9 +134,8 @@ fn take_over(
         turn.listening.iter().try_for_each(|before| Listening::of(&plan.config).check(before))?;
         Service::prepare(plan, listeners, signals, turn, true)
     });
-    let mut service = prepared.inspect_err(|why| predecessor.fail(why))?;
-    let counters = predecessor.await_serve().map_err(cannot_take_over)?;
-    service.reactor.core().0.count_on(&counters);
+    let service = prepared.inspect_err(|why| predecessor.fail(why))?;
+    predecessor.await_serve().map_err(cannot_take_over)?;
     let safe = predecessor.follow(service.reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
     // The cell is empty: this is the only writer.
     let _ = service.helpers.safe.set(safe);
@@ -173,7 +174,11 @@ impl Service {
         turn: ReceivedLedger,
         inherits: bool,
     ) -> Result<Service, String> {
-        let (config, now) = (&plan.config, Clock::new().now());
+        let mut config = plan.config.clone();
+        if !turn.lists.is_empty() {
+            Arc::make_mut(&mut config).take_lists(&turn.lists);
+        }
+        let (config, now) = (&config, Clock::new().now());
         let mut ledger = Opened::open(config, &plan.spills)?;
         let listening = Listening::of(config);
         let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
@@ -210,7 +215,14 @@ impl Service {
         let _ = helpers.worker.set(long);
         let _ = helpers.place.set(plan.spills.clone());
         let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
-        let handover = HandoverSender::new(plan.program.clone(), door.is_some(), listening, reactor.mailbox());
+        let handover = HandoverSender::new(
+            plan.program.clone(),
+            door.is_some(),
+            listening,
+            plan.spills.clone(),
+            plan.log.lines(),
+            reactor.mailbox(),
+        );
         reactor.on_upgrade(handover.successor());
         let _ = helpers.handover.set(handover);
         let secrets = watch_secrets(config, reactor.mailbox())?;
@@ -237,23 +249,15 @@ fn watch_secrets(config: &Config, mailbox: Mailbox<ReactorMessage<Gateway>>) -> 
 /// exit code.
 fn keep_left(left: &Leftover, plan: &ServiceInputs) -> Result<(), String> {
     let rows = left.rows();
-    let say = |outcome: &str, member: &str, text: &str| {
-        let (time, text) = (window::iso(unix()), serde_json::Value::from(text));
-        let line = format!(
-            "{{\"time\":\"{time}\",\"event\":\"ledger\",\"outcome\":\"{outcome}\",\"rows\":{rows},\
-             \"{member}\":{text}}}\n"
-        );
-        plan.log.write(line.into_bytes());
-    };
     let kept = match rows {
         0 => Ok(()),
         _ => match plan.spills.write(left, unix(), std::process::id()) {
             Ok(path) => {
-                say("spilled", "file", &path.to_string_lossy());
+                plan.log.write(spilled(rows, &path));
                 Err(format!("usage records not in the ledger: {rows}; {} has them", path.display()))
             }
             Err(error) => {
-                say("lost", "error", &error.to_string());
+                plan.log.write(rows_line("lost", rows, "error", &error.to_string()));
                 Err(format!("usage records lost: {rows}: {error}"))
             }
         },
@@ -295,21 +299,6 @@ fn banner(config: &Config, listeners: &ServeListeners, keys: u64, now: Unix) -> 
         config.worst_case_bytes(keys),
     )
     .into_bytes()
-}
-
-/// The last log line: requests admitted but not settled, rows missing in the ledger and, if spans are exported, spans
-/// missing at the collector.
-fn stopped(unsettled: usize, rows: u64, spans: Option<u64>, now: Unix) -> Vec<u8> {
-    let time = window::iso(now);
-    let spans = spans.map_or(String::new(), |spans| format!(",\"spans_left\":{spans}"));
-    format!("{{\"time\":\"{time}\",\"event\":\"stopped\",\"unsettled\":{unsettled},\"rows_left\":{rows}{spans}}}\n")
-        .into_bytes()
-}
-
-/// A log line with a warning for the operator.
-fn warning(text: &str, now: Unix) -> Vec<u8> {
-    let text = serde_json::Value::from(text);
-    format!("{{\"time\":\"{}\",\"event\":\"warning\",\"message\":{text}}}\n", window::iso(now)).into_bytes()
 }
 
 /// Reduces a panic's message to its location: the message could contain a client's text.

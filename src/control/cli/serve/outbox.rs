@@ -18,6 +18,7 @@ use crate::io::secrets::SecretWatch;
 use crate::io::worker::Worker;
 use crate::policy::alert::AlertNews;
 use crate::policy::config::Config;
+use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use crate::store::LedgerHandle;
 use crate::store::api::Leftover;
@@ -169,17 +170,8 @@ impl Helpers {
             }
             Order::Renew(origin) => self.secrets.get().into_iter().for_each(|secrets| secrets.ask(origin.clone())),
             Order::List(asked) => self.reloader.get().into_iter().for_each(|reloader| reloader.list(&asked)),
-            Order::HandOver(running) => self.hand_over(running),
-            Order::LetServe(counters) => {
-                if let Some(handover) = self.handover.get() {
-                    handover.let_serve(counters);
-                }
-            }
-            Order::Counted(counters) => {
-                if let Some(handover) = self.handover.get() {
-                    handover.counted(counters);
-                }
-            }
+            Order::HandOver(running, lists) => self.hand_over(running, lists),
+            Order::LetServe => self.handover.get().into_iter().for_each(HandoverSender::let_serve),
             Order::TakeBack => {
                 self.store().away = false;
                 self.handover.get().into_iter().for_each(HandoverSender::take_back);
@@ -245,13 +237,13 @@ impl Helpers {
 
     /// Gives a ledger in a file to the successor, with the running requests. A shared ledger serves both processes, so
     /// each settles the requests that it has admitted.
-    fn hand_over(&self, running: Vec<Running>) {
+    fn hand_over(&self, running: Vec<Running>, lists: Vec<DiscoveredModel>) {
         let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
         let turn = store.ledger.as_ref().and_then(|ledger| ledger.turn());
         store.away = turn.is_some();
         let running = if store.away { running } else { Vec::new() };
-        handover.hand_over(turn, running);
+        handover.hand_over(turn, running, lists);
     }
 
     /// Ends the threads for rows and spans, in the order in which rows pass through them. Returns the rows that could

@@ -6,10 +6,10 @@
 //! | new | `ready` | configuration, certificates, listeners are right, the ledger can be read; names its [`VERSION`] |
 //! | old | `listening` | the listeners in its configuration |
 //! | old | `running` | for every request that it still serves |
+//! | old | `listed` | the models that providers list |
 //! | old | `go` | the ledger is released, with every row committed |
-//! | new | `taken` | it has the ledger, counters are read, threads run: nothing can fail any more |
+//! | new | `taken` | it has the ledger, threads run: nothing can fail any more |
 //! | new | `failed` | instead of any of its lines: it cannot continue, and why; it ends |
-//! | old | `counted` | the metrics so far; and again whenever one of its last requests has ended |
 //! | old | `serve` | its listeners are closed: the new one serves |
 //! | old | `row` | one of its requests has ended |
 //! | new | `safe` | number of further rows committed to the ledger |
@@ -18,15 +18,14 @@
 //!
 //! | dies | before `go` | before `serve` | after it |
 //! |---|---|---|---|
-//! | new | the old one continues | the old one takes the ledger back and continues | the old one writes its rows and
+//! | new | the old one continues | the old one takes the ledger back and continues | the old one spills its rows and
 //! ends |
 //! | old | the new one serves | the new one serves | the new one continues |
 //!
 //! A successor that does not serve is killed (SIGKILL) before anything is taken back, so that never two of them serve.
 //!
-//! **Rows.** The old process keeps every row until `safe`. If the successor ends before that, the old one writes the
-//! missing rows whenever no other process has the ledger open, and releases it each time, so that a gateway started in
-//! the meantime never finds it locked for long. Rows left at the end are spilled (`store::spill`).
+//! **Rows.** The old process keeps every row until `safe`. If the successor dies before that, the old one spills the
+//! missing rows ([`crate::store::spill`]), and the next start reads them: another process may have the ledger by then.
 
 mod receiver;
 mod sender;
@@ -35,7 +34,7 @@ pub(super) use receiver::{HandoverReceiver, ReceivedLedger};
 pub(super) use sender::HandoverSender;
 
 use crate::policy::config::Config;
-use crate::policy::counters::Counters;
+use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
@@ -51,10 +50,10 @@ enum HandoverMessage {
     Ready(u32),
     Listening(Listening),
     Running(Running),
+    Listed(Vec<DiscoveredModel>),
     Go,
     Taken,
     Failed(String),
-    Counted(Box<Counters>),
     Serve,
     Row(Row),
     Safe(u64),
@@ -129,9 +128,8 @@ mod tests {
     fn every_message_is_one_line_and_survives_a_round_trip() {
         let at: SocketAddr = ([127, 0, 0, 1], 80).into();
         let listening = Listening { clients: vec![at], admin: None, ledger: "sqlite:t.db".to_string() };
-        let counted = HandoverMessage::Counted(Box::default());
         let lines = [
-            counted,
+            HandoverMessage::Listed(vec![("p".into(), "m".to_string(), Some(8192))]),
             HandoverMessage::Ready(3),
             HandoverMessage::Listening(listening),
             HandoverMessage::Go,

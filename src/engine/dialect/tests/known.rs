@@ -83,7 +83,10 @@ const ROWS: [(&str, &[&str]); 45] = [
     ("thinking is lost between turns", &["example 29-replay-m"]),
     (
         "another target's ciphertext breaks a conversation",
-        &["responses: items_without_an_equivalent_are_omitted", "../neutral/carrier: carrier_opens_only_for_its_own_target"],
+        &[
+            "responses: items_without_an_equivalent_are_omitted",
+            "../neutral/carrier: carrier_opens_only_for_its_own_target",
+        ],
     ),
     (
         "a signature made by the gateway reaches a provider that signs",

@@ -164,14 +164,14 @@ impl Gateway {
                 let own = exchanges.iter().filter_map(|(_, one)| one.job.running(&cx.accounts.meter, &cx.access.keys));
                 // Those of a predecessor too, whose rows this process writes.
                 let running = own.chain(cx.lifecycle.inheritance.running()).collect();
-                cx.commands.orders.push(Order::HandOver(running));
+                let lists = cx.setup.config.lists();
+                cx.commands.orders.push(Order::HandOver(running, lists));
             }
             upgrade::UpgradeStep::LetServe => {
                 self.driver.cx.log_upgrade("handed over");
                 // All listeners: the successor answers health checks from now on.
                 self.driver.cx.commands.actions.push(Action::StopAccepting(usize::MAX));
-                let counters = Box::new(self.driver.cx.take_counters());
-                self.driver.cx.commands.orders.push(Order::LetServe(counters));
+                self.driver.cx.commands.orders.push(Order::LetServe);
                 for id in self.driver.cx.connections.desk.followers(u64::MAX) {
                     self.driver.admins().live(id, b"event: successor\ndata: {}\n\n");
                 }

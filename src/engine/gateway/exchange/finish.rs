@@ -18,7 +18,6 @@ use crate::base::time::Mono;
 use crate::dialect::{ObservedUsage, Overflow};
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::local;
-use crate::gateway::orders::Order;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::report::access_log::{self, ClientAttribution, Times};
 use crate::gateway::report::log_limit::LogCaller;
@@ -184,11 +183,6 @@ impl Exchange {
             job.no_verdict(cx);
         }
         std::mem::replace(state, State::Ended).release(job.request.found.key, cx);
-        if cx.lifecycle.handover.is_final() {
-            // From now on the successor reports the totals.
-            let counters = Box::new(cx.take_counters());
-            cx.commands.orders.push(Order::Counted(counters));
-        }
         let is_priced = job.request.model().is_some_and(|model| model.priced);
         is_priced.then(|| bill.map_or(0, |bill| bill.cost_nano))
     }

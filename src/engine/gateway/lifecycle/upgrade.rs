@@ -1,15 +1,14 @@
 //! Handing over to a successor, with a way back until the successor serves. At most one process admits requests at a
 //! time. If none does, a request gets 503, and a new connection waits in the kernel's queue.
 //!
-//! | state here | the successor | admits | owns ledger and counters | owns the listeners |
+//! | state here | the successor | admits | owns the ledger | owns the listeners |
 //! |---|---|---|---|---|
 //! | `None` | does not exist | old | old | old |
 //! | `Starting` | reads its configuration and certificates, checks the ledger, reports `ready` | old | old | old |
 //! | `Quieting` | waits | old, requests that have begun to arrive | old | old, which does not accept |
-//! | `Given` | takes ledger and counters, reports `taken` | none | in transfer | old, which does not accept at first |
+//! | `Given` | takes the ledger, reports `taken` | none | in transfer | old, which does not accept at first |
 //! | `Returning` | is being ended | none if the ledger was given, else old | in transfer back | old, which does not accept at first |
-//! | `Served` | serves | new | new | new |
-//! | `Outlived` | has died after it served | none | free; old, while it writes rows of its last streams | gone |
+//! | `Served` | serves, or has died since | new | new | new |
 //!
 //! The match in [`Handover::on`] defines all transitions and their effects ([`UpgradeStep`]). Tests compare this table
 //! and the one above with the code:
@@ -21,7 +20,7 @@
 //! | `Quieting` | Looked → Quieting: Nothing; Looked → Given: GiveAway; Failed, CalledOff → Returning: TakeBack |
 //! | `Given` | Impatient → Given: Nothing; Taken → Served: LetServe; Failed, CalledOff → Returning: TakeBack |
 //! | `Returning` | Impatient, Ready, Taken, Failed → Returning: Nothing; Gone → None: Resume |
-//! | `Served` | Failed → Outlived: Nothing |
+//! | `Served` | Failed → Served: Nothing |
 //!
 //! - USR2 starts a successor, unless rows are late or cannot be written: they must be written before the ledger is
 //!   given.
@@ -33,8 +32,8 @@
 //!   unless it is dead, the ledger returns, the listeners accept again, and the log gives the reason. `Gone` waits for
 //!   one attempt to write the ledger: if that fails the ledger's thread keeps trying, and a stop bounds that.
 //! - After it the successor is independent. The old process serves its running requests. Their rows are sent to the
-//!   successor and kept here until it reports that they are committed. If the successor dies, this process writes them
-//!   whenever no other process has the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
+//!   successor and kept here until it reports that they are committed. If the successor dies, they are spilled, and the
+//!   next start reads them; see `cli::serve::upgrade`. Counters and cool-downs stay here: the successor has none.
 //!
 //! If the old process dies, the successor does everything that remains, whatever its progress.
 
@@ -73,10 +72,8 @@ pub(crate) enum Handover {
         /// Time until which new clients wait, as in `Given`.
         wait_until: Mono,
     },
-    /// The successor serves.
+    /// The successor serves, or has died since.
     Served,
-    /// The successor has served, and died before this process has ended.
-    Outlived,
 }
 
 /// Event of a hand-over.
@@ -113,7 +110,7 @@ pub(crate) enum UpgradeStep {
     GiveAway,
     /// Close the listeners and let the successor serve.
     LetServe,
-    /// End the successor, and take back the ledger and the counters.
+    /// End the successor, and take back the ledger.
     TakeBack,
     /// Serve as before.
     Resume,
@@ -130,7 +127,7 @@ impl Handover {
 
     /// Transition of an event; `None` for an event that cannot occur in this state.
     fn step(self, event: UpgradeEvent, now: Mono) -> Option<(Handover, UpgradeStep)> {
-        use Handover::{Given, None, Outlived, Quieting, Returning, Served, Starting};
+        use Handover::{Given, None, Quieting, Returning, Served, Starting};
         Some(match (self, event) {
             (None, UpgradeEvent::Asked) => (Starting { until: now.after(SUCCESSOR_WAIT) }, UpgradeStep::Start),
             (Starting { .. }, UpgradeEvent::Ready) => {
@@ -156,7 +153,7 @@ impl Handover {
                 (Returning { given: true, wait_until }, UpgradeStep::TakeBack)
             }
             (Returning { .. }, UpgradeEvent::Gone) => (None, UpgradeStep::Resume),
-            (Served, UpgradeEvent::Failed) => (Outlived, UpgradeStep::Nothing),
+            (Served, UpgradeEvent::Failed) => (Served, UpgradeStep::Nothing),
             // Sent before it was killed, or caused by that.
             (Returning { .. }, UpgradeEvent::Ready | UpgradeEvent::Taken | UpgradeEvent::Failed) => {
                 (self, UpgradeStep::Nothing)
@@ -173,7 +170,7 @@ impl Handover {
             Handover::Starting { until } => Some(*until),
             Handover::Given { wait_until, until } => Some((*wait_until).min(*until)),
             Handover::Returning { wait_until, .. } => Some(*wait_until).filter(|wait_until| *wait_until != Mono::NEVER),
-            Handover::None | Handover::Served | Handover::Outlived => None,
+            Handover::None | Handover::Served => None,
         }
     }
 
@@ -206,19 +203,19 @@ impl Handover {
         match self {
             Handover::None | Handover::Starting { .. } => false,
             Handover::Given { wait_until, .. } | Handover::Returning { wait_until, .. } => *wait_until != Mono::NEVER,
-            Handover::Quieting { .. } | Handover::Served | Handover::Outlived => true,
+            Handover::Quieting { .. } | Handover::Served => true,
         }
     }
 
     /// True if nothing is admitted here.
     pub(crate) fn is_given(&self) -> bool {
-        use Handover::{Given, Outlived, Returning, Served};
-        matches!(self, Given { .. } | Returning { given: true, .. } | Served | Outlived)
+        use Handover::{Given, Returning, Served};
+        matches!(self, Given { .. } | Returning { given: true, .. } | Served)
     }
 
     /// True if the successor has served.
     pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Handover::Served | Handover::Outlived)
+        matches!(self, Handover::Served)
     }
 }
 
@@ -246,7 +243,7 @@ mod tests {
         format!("{value:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
     }
 
-    fn states() -> [Handover; 7] {
+    fn states() -> [Handover; 6] {
         let (until, look, wait_until) = (NOW.after(TAKE_WAIT), NOW, NOW.after(QUIET_WAIT));
         [
             Handover::None,
@@ -255,7 +252,6 @@ mod tests {
             Handover::Given { wait_until, until },
             Handover::Returning { given: true, wait_until },
             Handover::Served,
-            Handover::Outlived,
         ]
     }
 
@@ -368,8 +364,6 @@ mod tests {
     #[test]
     fn successor_that_served_and_died_gives_nothing_back() {
         let (served, _) = run(&[&TO_GIVEN[..], &[UpgradeEvent::Taken]].concat());
-        let (outlived, step) = served.on(UpgradeEvent::Failed, NOW);
-        assert_eq!((outlived, step), (Handover::Outlived, UpgradeStep::Nothing));
-        assert!(outlived.is_given() && outlived.is_final());
+        assert_eq!(served.on(UpgradeEvent::Failed, NOW), (Handover::Served, UpgradeStep::Nothing));
     }
 }

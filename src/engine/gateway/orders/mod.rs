@@ -9,8 +9,7 @@ use crate::base::time::Unix;
 use crate::policy::alert::AlertNews;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::config::{Config, Origin};
-use crate::policy::counters::Counters;
-use crate::policy::discover::Listed;
+use crate::policy::discover::{DiscoveredModel, Listed};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyNews, ShownKey};
 use crate::policy::row::{Row, Running};
 pub use desk::{ChangeAuthor, DeskAnswer, DeskAsk};
@@ -53,13 +52,11 @@ pub enum Order {
     Renew(Origin),
     /// Request a provider's models. Answered by [`Notice::Listed`].
     List(ListingAsked),
-    /// Give the ledger to the successor, with the requests still served here; later rows are kept for it. Answered by
-    /// [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
-    HandOver(Vec<Running>),
-    /// Let the successor serve and continue these counters, and pass rows on to it.
-    LetServe(Box<Counters>),
-    /// Pass on later counts to the successor.
-    Counted(Box<Counters>),
+    /// Give the ledger to the successor, with the requests still served here and the models that providers list; later
+    /// rows are kept for it. Answered by [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
+    HandOver(Vec<Running>, Vec<DiscoveredModel>),
+    /// Let the successor serve, and pass rows on to it.
+    LetServe,
     /// End the successor, and take back the ledger if it was given away; later rows are written to it. Answered by
     /// [`Notice::SuccessorGone`].
     TakeBack,
@@ -174,7 +171,7 @@ impl OrderSink {
     /// Removes a request from the running ones: its row has been added in the event-loop iteration that hands over.
     pub(crate) fn not_running(&mut self, request: &[u8; 16]) {
         for order in &mut self.orders {
-            if let Order::HandOver(running) = order {
+            if let Order::HandOver(running, _) = order {
                 running.retain(|one| one.request != *request);
             }
         }
@@ -288,12 +285,10 @@ pub enum Notice {
     SuccessorTaken,
     /// The successor is gone, or cannot continue; with the reason, for the log.
     SuccessorFailed(String),
-    /// The successor has ended, and the ledger and the counters are back.
+    /// The successor has ended, and the ledger is back.
     SuccessorGone,
     /// The predecessor has settled a request.
     Inherited(Row),
-    /// Counts of the predecessor since this process began to serve.
-    Counted(Box<Counters>),
     /// The predecessor has ended.
     PredecessorLeft,
 }

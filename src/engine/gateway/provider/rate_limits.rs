@@ -176,11 +176,6 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Cool-down of a previous process.
-    pub(crate) fn until(begun: Mono, until: Mono, again: u32) -> Rest {
-        Rest { until: Some(until), begun, again }
-    }
-
     /// End of the cool-down; `None` if there is none or it has ended.
     pub(crate) fn ends(&self, now: Mono) -> Option<Mono> {
         self.until.filter(|until| *until > now)

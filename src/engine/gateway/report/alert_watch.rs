@@ -11,8 +11,6 @@ pub(crate) struct AlertWatch {
     /// Targets in the order of their first check.
     pub(crate) targets: Vec<TargetWatch>,
     pub(crate) ledger: TroubleState,
-    /// The counts of targets include a predecessor's: counting begins with those of the next check.
-    pub(crate) inherited: bool,
     /// Reports of this check.
     pub(crate) news: Vec<AlertNews>,
 }
@@ -56,10 +54,5 @@ impl AlertWatch {
             self.targets.push(TargetWatch { label, attempts: [0; 2], trouble, look: 0 });
             self.targets.len() - 1
         })
-    }
-
-    /// The counts of targets so far are a predecessor's.
-    pub(crate) fn inherits(&mut self) {
-        self.inherited = true;
     }
 }

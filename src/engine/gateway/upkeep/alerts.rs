@@ -75,7 +75,6 @@ impl Cx {
         if self.setup.config.alerts.collector.is_some() {
             self.look_at_targets(&mut watch);
             self.look_at_ledger(&mut watch);
-            watch.inherited = false;
             let news = std::mem::take(&mut watch.news);
             if !news.is_empty() {
                 self.commands.orders.push(Order::Alerts(self.setup.config.clone(), news));
@@ -99,9 +98,6 @@ impl Cx {
                 let (attempts, in_a_row) = self.upstreams.breakers.tried(target);
                 let [answered, failed] = std::mem::replace(&mut known.attempts, attempts);
                 known.look = watch.looks;
-                if watch.inherited {
-                    continue;
-                }
                 if attempts[0] > answered && known.trouble.becomes(TroubleState::Fine) {
                     watch.news.push(self.trouble_over(AlertKind::Target, &target.label));
                 }

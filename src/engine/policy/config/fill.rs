@@ -6,8 +6,7 @@ use super::models::{DEFAULT_TOKENS, by_credential};
 use super::providers::Provider;
 use crate::base::hash::mix_bytes;
 use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, Model, PlacesByName, SHARE, Target, context_text};
-use crate::policy::counters::DiscoveredModel;
-use crate::policy::discover::{Discover, Listed};
+use crate::policy::discover::{Discover, DiscoveredModel, Listed};
 use crate::policy::limits::Timeouts;
 use crate::wire::ModelEndpoint;
 use std::sync::Arc;
@@ -50,19 +49,14 @@ impl Config {
         models
     }
 
-    /// Takes over the lists of the previous process, for providers without a list. Returns false if there are none.
-    pub fn take_lists(&mut self, lists: &[DiscoveredModel]) -> bool {
-        let mut taken = false;
+    /// Takes over the lists of the previous process, for providers without a list.
+    pub fn take_lists(&mut self, lists: &[DiscoveredModel]) {
         for provider in self.providers.iter_mut().filter(|one| one.discover.is_some() && one.listed.is_empty()) {
             let own = lists.iter().filter(|(name, ..)| *name == provider.name);
             provider.listed =
                 own.map(|(_, model, context)| Listed { model: model.clone(), context: *context }).collect();
-            taken |= !provider.listed.is_empty();
         }
-        if taken {
-            self.fill();
-        }
-        taken
+        self.fill();
     }
 
     /// Appends the models that providers list to the configured ones. It skips names that already mean a configured

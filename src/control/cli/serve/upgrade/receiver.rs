@@ -8,7 +8,7 @@ use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
-use crate::policy::counters::Counters;
+use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
@@ -24,6 +24,8 @@ pub(in crate::cli::serve) struct HandoverReceiver {
 pub(in crate::cli::serve) struct ReceivedLedger {
     /// Requests that the predecessor still serves.
     pub(in crate::cli::serve) running: Vec<Running>,
+    /// Models that providers list.
+    pub(in crate::cli::serve) lists: Vec<DiscoveredModel>,
     /// Listeners in the predecessor's configuration.
     pub(in crate::cli::serve) listening: Option<Listening>,
 }
@@ -55,24 +57,20 @@ impl HandoverReceiver {
             match self.next()? {
                 Some(HandoverMessage::Listening(listening)) => turn.listening = Some(listening),
                 Some(HandoverMessage::Running(one)) => turn.running.push(one),
+                Some(HandoverMessage::Listed(lists)) => turn.lists = lists,
                 Some(HandoverMessage::Go) | None => return Ok(turn),
                 Some(_) => return Err(another_version()),
             }
         }
     }
 
-    /// Reports that this process has the ledger, and waits for the message to serve. Returns the predecessor's
-    /// counters, unless it has died before.
-    pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<Counters> {
+    /// Reports that this process has the ledger, and waits for the message to serve.
+    pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<()> {
         // If the predecessor has died, the next read detects it.
         let _ = HandoverMessage::Taken.write(&self.channel);
-        let mut counters = Counters::default();
-        loop {
-            match self.next()? {
-                Some(HandoverMessage::Counted(counted)) => counters = *counted,
-                Some(HandoverMessage::Serve) | None => return Ok(counters),
-                Some(_) => return Err(another_version()),
-            }
+        match self.next()? {
+            Some(HandoverMessage::Serve) | None => Ok(()),
+            Some(_) => Err(another_version()),
         }
     }
 
@@ -88,13 +86,10 @@ impl HandoverReceiver {
         let HandoverReceiver { lines, channel } = self;
         let follow = move || {
             for line in lines.lines().map_while(Result::ok) {
-                let notice = match HandoverMessage::read(&line) {
-                    Some(HandoverMessage::Row(row)) => Notice::Inherited(row),
-                    Some(HandoverMessage::Counted(counters)) => Notice::Counted(counters),
-                    _ => continue,
-                };
-                // The predecessor counts its rows: none may be lost. Meanwhile it waits.
-                mailbox.send_patiently(ReactorMessage::Notice(notice));
+                if let Some(HandoverMessage::Row(row)) = HandoverMessage::read(&line) {
+                    // The predecessor counts its rows: none may be lost. Meanwhile it waits.
+                    mailbox.send_patiently(ReactorMessage::Notice(Notice::Inherited(row)));
+                }
             }
             mailbox.send_patiently(ReactorMessage::Notice(Notice::PredecessorLeft));
         };

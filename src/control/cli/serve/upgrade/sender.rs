@@ -5,17 +5,21 @@
 use super::{HandoverMessage, Listening, VERSION};
 use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT, SUCCESSOR_LINE_MAX};
 use crate::base::time::Mono;
+use crate::cli::serve::log_lines::spilled;
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
 use crate::io::channel::{Receiver, RecvTimeoutError, Sender, channel};
-use crate::io::clock::Clock;
+use crate::io::clock::{Clock, unix};
+use crate::io::log_writer::LogLines;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Successor};
 use crate::io::upgrade;
 use crate::io::worker::start_thread;
-use crate::policy::counters::Counters;
+use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use crate::store::StoreTurn;
+use crate::store::api::{Batch, Leftover};
+use crate::store::spill::Place;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -30,19 +34,17 @@ use std::time::Duration;
 /// Time for a successor that has closed its end to exit, so that its exit status can be reported.
 const PARTING: Duration = Duration::from_millis(500);
 
-/// Pause between two checks of the ledger: it must be free for rows that no successor accepts any more.
-const OFFER_REST: Duration = Duration::from_millis(500);
+/// Time in which rows that no successor accepts any more are gathered for one spill file.
+const SPILL_REST: Duration = Duration::from_millis(500);
 
 /// Command for the thread that hands over.
 pub(in crate::cli::serve) enum HandoverCommand {
-    /// Give the ledger away (none if it is shared), with the requests still served.
-    HandOver(Option<StoreTurn>, Vec<Running>),
+    /// Give the ledger away (none if it is shared), with the requests still served and the models that providers list.
+    HandOver(Option<StoreTurn>, Vec<Running>, Vec<DiscoveredModel>),
     /// Rows of requests that ended after that.
     Rows(Vec<Row>),
-    /// Let the successor serve; with the counters so far.
-    LetServe(Box<Counters>),
-    /// Later counters.
-    Counted(Box<Counters>),
+    /// Let the successor serve.
+    LetServe,
     /// The successor does not serve: end it, and take the ledger back.
     TakeBack,
     /// The event loop has ended: make sure that the last rows are committed.
@@ -70,20 +72,24 @@ pub(in crate::cli::serve) struct HandoverSender {
     program: Option<PathBuf>,
     admin: bool,
     listening: Listening,
+    spills: Place,
+    log: LogLines,
     mailbox: Mailbox<ReactorMessage<Gateway>>,
     present: Arc<Mutex<Option<Channel>>>,
 }
 
 impl HandoverSender {
     /// `program`: the program to start, `None` for the demo, whose ledger ends with it. `admin`: the last listener is
-    /// the admin one. `listening`: the listeners in the configuration.
+    /// the admin one. `listening`: the listeners in the configuration. `spills`: the place of spill files.
     pub(in crate::cli::serve) fn new(
         program: Option<PathBuf>,
         admin: bool,
         listening: Listening,
+        spills: Place,
+        log: LogLines,
         mailbox: Mailbox<ReactorMessage<Gateway>>,
     ) -> HandoverSender {
-        HandoverSender { program, admin, listening, mailbox, present: Arc::default() }
+        HandoverSender { program, admin, listening, spills, log, mailbox, present: Arc::default() }
     }
 
     /// Returns the function that the event loop calls to start a successor.
@@ -120,8 +126,13 @@ impl HandoverSender {
     }
 
     /// Gives the ledger away; see [`HandoverCommand::HandOver`].
-    pub(in crate::cli::serve) fn hand_over(&self, ledger: Option<StoreTurn>, running: Vec<Running>) {
-        self.give(HandoverCommand::HandOver(ledger, running));
+    pub(in crate::cli::serve) fn hand_over(
+        &self,
+        ledger: Option<StoreTurn>,
+        running: Vec<Running>,
+        lists: Vec<DiscoveredModel>,
+    ) {
+        self.give(HandoverCommand::HandOver(ledger, running, lists));
     }
 
     /// Passes rows on.
@@ -129,14 +140,9 @@ impl HandoverSender {
         self.give(HandoverCommand::Rows(rows));
     }
 
-    /// Lets the successor serve, with `counters` as the start of its own.
-    pub(in crate::cli::serve) fn let_serve(&self, counters: Box<Counters>) {
-        self.give(HandoverCommand::LetServe(counters));
-    }
-
-    /// Sends later counters to the successor.
-    pub(in crate::cli::serve) fn counted(&self, counters: Box<Counters>) {
-        self.give(HandoverCommand::Counted(counters));
+    /// Lets the successor serve.
+    pub(in crate::cli::serve) fn let_serve(&self) {
+        self.give(HandoverCommand::LetServe);
     }
 
     /// Ends the successor; see [`HandoverCommand::TakeBack`].
@@ -147,7 +153,8 @@ impl HandoverSender {
         }
     }
 
-    /// At the end: waits until the last row is committed by the successor, or returned to the ledger's thread.
+    /// At the end: waits until the last row is committed by the successor, spilled, or returned to the ledger's
+    /// thread.
     pub(in crate::cli::serve) fn finish(&self) {
         let present = self.lock().take();
         if let Some((give, thread)) = present {
@@ -227,7 +234,7 @@ impl HandoverSession {
         loop {
             let pauses = self.serves() && self.failed && !self.rows.is_empty();
             let message = match self.until {
-                None if pauses => messages.recv_timeout(OFFER_REST),
+                None if pauses => messages.recv_timeout(SPILL_REST),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => {
                     let micros = until.micros_since(self.clock.mono());
@@ -235,14 +242,13 @@ impl HandoverSession {
                 }
             };
             match message {
-                Ok(HandoverCommand::HandOver(ledger, running)) => self.hand_over(ledger, running),
+                Ok(HandoverCommand::HandOver(ledger, running, lists)) => self.hand_over(ledger, running, lists),
                 Ok(HandoverCommand::Rows(rows)) => self.pass_on(rows),
-                Ok(HandoverCommand::LetServe(counters)) => self.let_serve(counters),
-                Ok(HandoverCommand::Counted(counters)) => self.counted(counters),
+                Ok(HandoverCommand::LetServe) => self.let_serve(),
                 Ok(HandoverCommand::TakeBack) => return self.take_back(),
                 Ok(HandoverCommand::End) => self.until = Some(self.clock.mono().after(LAST_ROWS_WAIT)),
                 Ok(HandoverCommand::Heard(heard)) => self.hear(*heard),
-                Err(RecvTimeoutError::Timeout) if pauses => self.offer(),
+                Err(RecvTimeoutError::Timeout) if pauses => self.spill(),
                 Err(_) => return self.take_back(),
             }
             if self.until.is_some() && (!self.serves() || self.failed || self.rows.is_empty()) {
@@ -293,7 +299,7 @@ impl HandoverSession {
         }
     }
 
-    fn hand_over(&mut self, ledger: Option<StoreTurn>, running: Vec<Running>) {
+    fn hand_over(&mut self, ledger: Option<StoreTurn>, running: Vec<Running>, lists: Vec<DiscoveredModel>) {
         let released = ledger.as_ref().map_or(Ok(()), StoreTurn::release);
         self.ledger = ledger;
         if let Err(error) = released {
@@ -302,24 +308,18 @@ impl HandoverSession {
         self.stage = SuccessorStage::Given;
         let listening = HandoverMessage::Listening(self.sender.listening.clone());
         let running = running.into_iter().map(HandoverMessage::Running);
-        self.write([listening].into_iter().chain(running).chain([HandoverMessage::Go]));
+        let last = [HandoverMessage::Listed(lists), HandoverMessage::Go];
+        self.write([listening].into_iter().chain(running).chain(last));
     }
 
-    /// Sends counters to the successor, unless it has died.
-    fn counted(&mut self, counters: Box<Counters>) {
-        if !self.failed {
-            self.write([HandoverMessage::Counted(counters)]);
-        }
-    }
-
-    fn let_serve(&mut self, counters: Box<Counters>) {
+    fn let_serve(&mut self) {
         if let Some((child, _)) = self.successor.as_ref().filter(|_| !self.failed) {
             // By us, before we end: a manager ends the service with its main process, and the successor with it.
             upgrade::notify(&format!("MAINPID={}\n", child.id()));
         }
         self.stage = SuccessorStage::Serves;
         let rows: Vec<HandoverMessage> = self.rows.iter().cloned().map(HandoverMessage::Row).collect();
-        self.write([HandoverMessage::Counted(counters), HandoverMessage::Serve].into_iter().chain(rows));
+        self.write([HandoverMessage::Serve].into_iter().chain(rows));
     }
 
     /// Passes rows on to a serving successor. Until it serves they wait, because it may never do so.
@@ -330,11 +330,17 @@ impl HandoverSession {
         }
     }
 
-    /// Writes the rows of a dead successor, if that blocks no other process from starting.
-    fn offer(&mut self) {
-        let rows = std::mem::take(&mut self.rows).into();
-        if let Some(Err(rows)) = self.ledger.as_ref().map(|ledger| ledger.offer(rows)) {
-            self.rows = rows.into();
+    /// Spills the rows that a dead successor has not committed. If that fails, they return to the ledger's thread at the
+    /// end.
+    fn spill(&mut self) {
+        let batch = Batch { rows: std::mem::take(&mut self.rows).into(), ..Batch::default() };
+        let left = Leftover { batches: vec![batch], died: false };
+        match self.sender.spills.write(&left, unix(), std::process::id()) {
+            Ok(path) => {
+                self.sender.log.write(spilled(left.rows(), &path));
+                self.sender.tell(Notice::Committed(left.rows()));
+            }
+            Err(_) => self.rows = left.batches.into_iter().flat_map(|batch| batch.rows).collect(),
         }
     }
 
@@ -357,6 +363,9 @@ impl HandoverSession {
                 true => drop((channel.shutdown(Shutdown::Write), child.try_wait())),
                 false => drop((child.kill(), child.wait())),
             }
+        }
+        if self.serves() && self.failed && !self.rows.is_empty() {
+            self.spill();
         }
         // At the end nothing follows the last row.
         let is_done = self.until.is_some() && self.serves() && self.rows.is_empty();

@@ -532,7 +532,6 @@ impl Breakers {
 mod callers;
 mod cool_downs;
 mod flight;
-mod handover;
 mod history;
 mod status;
 mod table;

@@ -214,9 +214,4 @@ impl Breakers {
             }
         }
     }
-
-    /// Excludes the counts so far from the last minutes: they are a predecessor's.
-    pub(crate) fn rebase_minutes(&mut self) {
-        self.entries.iter_mut().for_each(|entry| entry.history.past = [entry.history.sums(&entry.counts); MINUTES]);
-    }
 }

@@ -58,6 +58,22 @@ impl Breakers {
         index
     }
 
+    /// Forgets the targets for which `is_there` is false and that have nothing in flight, and a server's breaker with
+    /// its last target.
+    pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.entries.retain(|entry| entry.busy > 0 || is_there(&entry.label));
+        let mut before: Vec<_> = std::mem::take(&mut self.breakers).into_iter().map(|one| (Some(one), 0)).collect();
+        for entry in &mut self.entries {
+            let (breaker, place) = &mut before[entry.breaker];
+            if let Some(breaker) = breaker.take() {
+                *place = self.breakers.len();
+                self.breakers.push(breaker);
+            }
+            entry.breaker = *place;
+        }
+        self.index_again();
+    }
+
     /// Rebuilds the tables after entries and breakers have changed their indices.
     pub(super) fn index_again(&mut self) {
         self.by_label.clear();

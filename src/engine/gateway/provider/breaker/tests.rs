@@ -2,7 +2,7 @@ use super::history::MINUTES;
 use super::table::name_hash;
 use super::*;
 use crate::base::hash::mix_bytes;
-use crate::base::time::{Now, Unix};
+use crate::base::time::Unix;
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::cause::Cause;
 use crate::policy::keys::LiveKeys::{One, OneOwner, SeveralOwners};
@@ -180,20 +180,16 @@ fn states(breakers: &Breakers) -> impl Iterator<Item = bool> {
 }
 
 #[test]
-fn ends_are_counted_within_a_bound_and_added_to_a_successors() {
+fn ends_are_counted_within_a_bound() {
     let (one, mut breakers) = (target("a", 1, 1), Breakers::default());
     breakers.served(&one, false, Mono(0));
     (500..600).for_each(|status| breakers.ended(&one, AttemptEnd::Status(status)));
     breakers.ended(&one, AttemptEnd::Status(500));
-    let counts = breakers.take_counts();
-    let sum = |counts: &TargetCounts| counts.ends().map(|(_, count)| count).sum::<u64>();
-    assert_eq!((counts[0].ends().count(), sum(&counts[0])), (ENDS_MAX + 2, 102));
-    breakers.served(&one, false, Mono(0));
-    breakers.add(&counts[0]);
     let (counts, _) = breakers.state(0, Mono(0)).unwrap();
-    assert_eq!((counts.served, sum(counts)), (2, 103));
+    let sum: u64 = counts.ends().map(|(_, count)| count).sum();
+    assert_eq!((counts.served, counts.ends().count(), sum), (1, ENDS_MAX + 2, 102));
     let words: Vec<String> = counts.ends().take(2).map(|(end, count)| format!("{end} {count}")).collect();
-    assert_eq!(words, ["200 2", "500 2"]);
+    assert_eq!(words, ["200 1", "500 2"]);
 }
 
 #[test]
@@ -289,38 +285,6 @@ fn target_with_insufficient_limits_is_skipped_if_another_is_free() {
 }
 
 #[test]
-fn cool_downs_are_passed_to_a_process_with_another_clock() {
-    let targets = [account("p#1/m", 0), account("p#2/m", 1), account("p#3/m", 2)];
-    let mut before = Breakers::default();
-    let now = Now { mono: Mono(5 * SECOND), unix: crate::base::time::Unix(1_800_000_000_000) };
-    before.rest(
-        &targets[0],
-        &RateLimitHeaders { wait: Some(Duration::from_secs(40)), ..NOTHING },
-        None,
-        false,
-        now.mono,
-    );
-    before.refused(&targets[1], None, false, now.mono);
-    before.heard(&targets[2], &[0; ALLOWANCES], Some(&spent(50)), now.mono);
-    let cool_downs = before.cool_downs(now);
-    assert_eq!(cool_downs.len(), 3);
-    let mut after = Breakers::default();
-    let later = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 10_000) };
-    cool_downs.iter().for_each(|rest| after.take_cool_down(rest, later));
-    let there = |breakers: &mut Breakers, at: usize| {
-        let index = breakers.index(&targets[at]);
-        breakers.there_from(index, &[1; ALLOWANCES], 0, later.mono)
-    };
-    assert_eq!(there(&mut after, 0), Some(Mono(30 * SECOND)));
-    assert_eq!(there(&mut after, 1), Some(Mono(50 * SECOND)));
-    assert_eq!(there(&mut after, 2), Some(Mono(40 * SECOND)));
-    let past = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 3_600_000) };
-    let mut late = Breakers::default();
-    cool_downs.iter().for_each(|rest| late.take_cool_down(rest, past));
-    assert_eq!(late.cool_downs(past), []);
-}
-
-#[test]
 fn keys_of_one_owner_cannot_open_a_breaker_for_others() {
     let (targets, now) = ([target("a", 1, 1), target("b", 2, 1)], Mono(0));
     let chosen = |callers: [(u64, u64); 2], live: LiveKeys| {
@@ -353,19 +317,6 @@ fn a_credential_cools_down_after_refusals_of_two_owners_without_success() {
     let mut alone = Breakers::default();
     assert_eq!(alone.refused(&target, Some(one), false, Mono(0)), None);
     assert_eq!(alone.refused(&target, None, false, Mono(0)), minute, "a wrong credential is nobody's request");
-}
-
-#[test]
-fn refusals_of_one_owner_are_passed_to_a_successor() {
-    let target = account("p#1/m", 0);
-    let now = Now { mono: Mono(0), unix: crate::base::time::Unix(1_800_000_000_000) };
-    let mut before = Breakers::default();
-    assert_eq!(before.refused(&target, Some(Caller::new(1, 7)), false, now.mono), None);
-    let mut after = Breakers::default();
-    before.cool_downs(now).iter().for_each(|rest| after.take_cool_down(rest, now));
-    assert!(after.is_free(&target, &ask(0, now.mono)));
-    assert_eq!(after.refused(&target, Some(Caller::new(2, 7)), false, now.mono), None);
-    assert!(after.refused(&target, Some(Caller::new(3, 8)), false, now.mono).is_some());
 }
 
 fn kept(number: u64) -> Choice {
@@ -592,10 +543,6 @@ fn target_without_an_answer_since_its_failures_stays_failing() {
     assert_eq!(state(&mut breakers, 5001), (TargetCondition::CoolingDown, Some(0)), "a pause is no success");
     breakers.close_minutes(MINUTES as u64, second(5001));
     assert_eq!(state(&mut breakers, 90_000), (TargetCondition::Failing, Some(0)), "nor are minutes without requests");
-    // The counts of a predecessor are no success of this process.
-    breakers.add(&TargetCounts { served: 7, ..TargetCounts::new("a/x".into()) });
-    breakers.rebase_minutes();
-    assert_eq!(state(&mut breakers, 90_000).0, TargetCondition::Failing);
     breakers.served(&target, false, Mono(90_001_000_000));
     assert_eq!(state(&mut breakers, 90_002).0, TargetCondition::Ok);
     // Among successes, few failures are not a state.
@@ -691,13 +638,6 @@ fn cool_down_has_its_beginning_and_its_own_cause() {
     // A longer one goes on from the beginning of the first.
     breakers.refused(&targets[0], None, true, Mono(0).after(second * 7));
     assert_eq!(rest(&mut breakers, &targets[0]).0, begun);
-    // A process with another clock has it, too.
-    let now = Now { mono: Mono(0).after(second * 9), unix: at(9) };
-    let mut after = Breakers::default();
-    let later = Now { mono: Mono(0).after(second * 1000), unix: at(10) };
-    breakers.cool_downs(now).iter().for_each(|rest| after.take_cool_down(rest, later));
-    let rest = after.standing(&targets[1], later.mono, later.unix).cool_down.unwrap();
-    assert_eq!((later.wall(rest.begun), rest.cause), (at(5), None));
 }
 
 #[test]

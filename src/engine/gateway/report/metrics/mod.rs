@@ -21,14 +21,6 @@ impl ModelCounts {
         let [first_event, request, rate] = [(); 3].map(|()| Histogram::default());
         ModelCounts { model, tokens: [0; 4], cost_nano: 0, first_event, request, rate }
     }
-
-    fn add(&mut self, other: &ModelCounts) {
-        self.tokens.iter_mut().zip(other.tokens).for_each(|(sum, more)| *sum += more);
-        self.cost_nano = self.cost_nano.saturating_add(other.cost_nano);
-        self.first_event.add(&other.first_event);
-        self.request.add(&other.request);
-        self.rate.add(&other.rate);
-    }
 }
 
 /// Usage and times of one admitted request.
@@ -180,26 +172,6 @@ impl Stats {
         &mut self.models[index]
     }
 
-    /// Adds the counts of another process.
-    pub(crate) fn add(&mut self, other: &Stats) {
-        for r in &other.requests {
-            self.count(&r.endpoint, r.model.as_ref(), r.status, r.count);
-        }
-        self.other += other.other;
-        for model in &other.models {
-            self.model(&model.model).add(model);
-        }
-        self.phases.iter_mut().zip(&other.phases).for_each(|(sum, more)| sum.add(more));
-        self.turns.add(&other.turns);
-        self.refused.iter_mut().zip(other.refused).for_each(|(sum, more)| *sum += more);
-        self.stale_retries += other.stale_retries;
-        self.panics += other.panics;
-        self.reloads += other.reloads;
-        self.spans_dropped += other.spans_dropped;
-        self.log_suppressed += other.log_suppressed;
-        self.admin_refused += other.admin_refused;
-    }
-
     /// Counts a request that a limit has refused.
     pub(crate) fn refused(&mut self, limit: LimitKind) {
         self.refused[limit as usize] += 1;
@@ -289,13 +261,6 @@ impl Histogram {
         }
         self.sum = self.sum.saturating_add(value);
     }
-
-    /// Adds the counts of another histogram on the same scale.
-    fn add(&mut self, other: &Histogram) {
-        self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
-        self.buckets.iter_mut().zip(&other.buckets).for_each(|(sum, more)| *sum += more);
-        self.sum = self.sum.saturating_add(other.sum);
-    }
 }
 
 #[cfg(test)]
@@ -303,18 +268,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_counted_in_their_buckets_and_sums_are_added() {
-        let (mut one, mut other) = (Histogram::default(), Histogram::default());
-        one.observe(&ANSWERS, 50_000);
-        one.observe(&ANSWERS, 50_001);
-        other.observe(&ANSWERS, 601_000_000);
-        one.add(&other);
-        other.add(&Histogram::default());
+    fn values_are_counted_in_their_buckets() {
+        let mut one = Histogram::default();
+        [50_000, 50_001, 601_000_000].into_iter().for_each(|value| one.observe(&ANSWERS, value));
         assert_eq!(
             (one.buckets[0], one.buckets[1], one.buckets[ANSWERS.bounds.len()], one.sum),
             (1, 1, 1, 601_100_001)
         );
-        assert_eq!(serde_json::from_str::<Histogram>(&serde_json::to_string(&one).unwrap()).unwrap(), one);
     }
 
     #[test]
@@ -333,12 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_predecessor_are_added() {
-        let (mut old, mut new) = (Stats::default(), Stats::default());
+    fn every_count_is_written() {
+        let mut stats = Stats::default();
         let model: Arc<str> = Arc::from("m");
         let usage = Usage { uncached_in: 1, out: 10, ..Usage::default() };
         let taken = Taken { usage, cost_nano: 7, micros: 60_000, events: Some((20_000, 100_000)) };
-        for stats in [&mut old, &mut new] {
+        for _ in 0..2 {
             stats.request("chat", Some(&model), 200);
             stats.taken(&model, &taken);
             stats.phase(Timed::Wait, 5);
@@ -346,11 +306,8 @@ mod tests {
             stats.refused(LimitKind::Concurrency);
             stats.stale_retries += 1;
         }
-        old.request("none", None, 404);
-        let copy: Stats = serde_json::from_str(&serde_json::to_string(&old).unwrap()).unwrap();
-        assert_eq!(copy, old);
-        new.add(&copy);
-        let text = exposition::text_of(&new, &Gauges::default());
+        stats.request("none", None, 404);
+        let text = exposition::text_of(&stats, &Gauges::default());
         for line in [
             "tollgate_requests_total{endpoint=\"chat\",model=\"m\",status=\"200\"} 2\n",
             "tollgate_requests_total{endpoint=\"none\",model=\"\",status=\"404\"} 1\n",

@@ -121,11 +121,6 @@ impl Minutes {
         self.due == Mono::NEVER
     }
 
-    /// Excludes all earlier counts from the current minute.
-    pub(crate) fn rebase(&mut self, stats: &Stats) {
-        self.base = Minute::total(stats);
-    }
-
     /// Ends the current minute if it is over. Returns the number of minutes that have passed since it began.
     #[cold]
     pub(crate) fn close(&mut self, stats: &Stats, now: Now) -> u64 {
@@ -210,14 +205,5 @@ mod tests {
         }
         let sum = minutes.of_hour(&stats, at(7).unix).next().unwrap();
         assert_eq!((sum.requests, sum.refused, sum.failed, sum.left, sum.errors()), (7, 3, 2, 1, 6));
-    }
-
-    #[test]
-    fn counts_of_a_predecessor_are_in_no_minute() {
-        let (mut stats, mut minutes) = (Stats::default(), Minutes::new(at(7)));
-        stats.request("chat", None, 200);
-        minutes.rebase(&stats);
-        stats.request("chat", None, 200);
-        assert_eq!(seen(&minutes, &stats, at(7)), [(7, 1, 0)]);
     }
 }
