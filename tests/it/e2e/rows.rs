@@ -78,7 +78,7 @@ fn request_that_is_not_recorded_is_found_in_the_ledger() {
     }
     let out = h.done(&["requests", "--id", &ids[1]]);
     assert!(out.lines().any(|line| line == format!("{:<18}{}", "id", ids[1])), "{out}");
-    assert!(out.contains("output 20; counted by: provider"), "{out}");
+    assert!(out.contains("output 20; counts: provider"), "{out}");
     assert_eq!(rows(&h, "?id=req_00000000000000000000000000000000").len(), 0);
     assert_eq!(h.command(&["requests", "--id", "00000000000000000000000000000000"]).code, 1);
 }

@@ -80,7 +80,7 @@ const fn long(row: Row, padding: usize) -> Row {
 }
 
 const UNREACHABLE: &str = "cannot be reached";
-const BROKEN: &str = "broke off";
+const BROKEN: &str = "ended the response early";
 const REFUSED: &str = "does not accept";
 const NOT_VALID: &str = "not valid";
 const FAILED: &str = "did not complete";
