@@ -330,8 +330,8 @@ impl HandoverSession {
         }
     }
 
-    /// Spills the rows that a dead successor has not committed. If that fails, they return to the ledger's thread at the
-    /// end.
+    /// Spills the rows that a dead successor has not committed. If that fails, they return to the ledger's thread at
+    /// the end.
     fn spill(&mut self) {
         let batch = Batch { rows: std::mem::take(&mut self.rows).into(), ..Batch::default() };
         let left = Leftover { batches: vec![batch], died: false };
