@@ -6,7 +6,7 @@ use super::output::Failure;
 use crate::io::reactor::{Authority, Security};
 use crate::io::{files, secrets};
 use crate::policy::config::{AuthoritySpec, Config, ConfigError, Source, StoreUrl};
-use crate::policy::settings::secret::Secret;
+use crate::policy::settings::secret::{Secret, fit as fit_secret};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ const PLACEHOLDER: &str = "-----BEGIN CERTIFICATE----- -----BEGIN PRIVATE KEY---
 pub enum Secrets {
     /// All must exist.
     Needed,
-    /// Missing secrets are skipped: an operator who issues keys need not have the providers' credentials.
+    /// Missing and malformed secrets are skipped: an operator who issues keys need not have the providers' credentials.
     Optional,
 }
 
@@ -108,8 +108,16 @@ pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
 /// Checks `text`, the content of the file at `path`.
 pub fn parse(path: &Path, text: &str, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     let stand_in = || (needed == Secrets::Optional).then(|| PLACEHOLDER.to_string());
-    let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
-    let read = |path: &str| files::read_text(Path::new(path)).or_else(|error| stand_in().ok_or(error));
+    // For commands that do not need it, a secret that no header can carry is as good as none. Certificates have several
+    // lines.
+    let is_fit =
+        |value: &String| needed == Secrets::Needed || fit_secret(value).is_ok() || value.contains("-----BEGIN ");
+    let env = |name: &str| std::env::var(name).ok().filter(is_fit).or_else(stand_in);
+    let read = |path: &str| match files::read_text(Path::new(path)) {
+        Ok(value) if is_fit(&value) => Ok(value),
+        Ok(value) => Ok(stand_in().unwrap_or(value)),
+        Err(error) => stand_in().ok_or(error),
+    };
     // Programs are not run for commands that do not need their output.
     let run = |program: &[String], hidden: &[String]| match stand_in() {
         Some(value) => Ok(value),

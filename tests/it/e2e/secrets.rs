@@ -45,6 +45,19 @@ fn credential_file_is_read_again_when_it_changes() {
 }
 
 #[test]
+fn empty_credential_stops_only_what_needs_it() {
+    let h = Harness::start(&Setup::default());
+    h.key();
+    let asks = |words: &[&str]| run(h.folder.path(), words, &[(CREDENTIAL.0, "")]);
+    for words in [&["usage"][..], &["status"], &["keys", "list"], &["requests"]] {
+        let done = asks(words);
+        assert_eq!(done.code, 0, "{words:?}: {}", done.err);
+    }
+    let done = asks(&["check"]);
+    assert!(done.code == 1 && done.err.contains("the environment variable `SIM_KEY` is empty"), "{}", done.err);
+}
+
+#[test]
 fn credential_program_runs_again_when_its_credential_is_rejected() {
     // The program prints another credential once a file called `ready` exists.
     let program = format!("test -e ready && echo {} || echo early", CREDENTIAL.1);

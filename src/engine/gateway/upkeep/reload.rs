@@ -83,11 +83,8 @@ pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut C
             }
         }
     }
-    let wrong = match value {
-        Ok(value) if fit_secret(value).is_some() => None,
-        Ok(_) => Some("the secret is empty, too long or has characters that a header cannot carry"),
-        Err(why) => Some(why),
-    };
+    let unfit = value.ok().and_then(|value| fit_secret(value).err()).map(|why| ["the secret ", why].concat());
+    let wrong = value.err().or(unfit.as_deref());
     if let (Ok(value), true) = (value, renewed && cx.lifecycle.reading != ConfigReading::No) {
         cx.lifecycle.told.retain(|(known, _)| known != origin);
         cx.lifecycle.told.push((origin.clone(), value.to_string()));

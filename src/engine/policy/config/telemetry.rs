@@ -138,9 +138,7 @@ impl Kind<Vec<CollectorHeader>> for Headers {
             }
             let is_literal = field.is_text() && !is_credential;
             let value = match field.text().filter(|_| is_literal) {
-                Some(text) if fit(text) == Some(text) => {
-                    Some(Secret::new(text.to_string(), Origin::Env(String::new())))
-                }
+                Some(text) if fit(text) == Ok(text) => Some(Secret::new(text.to_string(), Origin::Env(String::new()))),
                 Some(_) => {
                     reader.error(&field, "expected printable ASCII without spaces around it");
                     None

@@ -90,7 +90,7 @@ impl Secret {
     /// Replaces the value by a new one. Returns false if it is the same, or if no header can carry it.
     #[inline]
     pub fn renew(&mut self, value: &str) -> bool {
-        let Some(value) = fit(value).filter(|value| *value != self.value) else { return false };
+        let Some(value) = fit(value).ok().filter(|value| *value != self.value) else { return false };
         self.value = value.to_string();
         true
     }
@@ -110,12 +110,18 @@ impl fmt::Display for Secret {
     }
 }
 
-/// A secret without the blanks around it, if a header can carry it.
+/// A secret without the blanks around it, or the reason why no header can carry it.
 #[inline]
-pub fn fit(value: &str) -> Option<&str> {
+pub fn fit(value: &str) -> Result<&str, &'static str> {
     let value = value.trim();
-    let sent = value.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
-    (!value.is_empty() && value.len() <= SECRET_MAX && sent).then_some(value)
+    match value {
+        "" => Err("is empty"),
+        _ if value.len() > SECRET_MAX => Err("is longer than 16 KiB"),
+        _ if !value.bytes().all(|b| b.is_ascii_graphic() || b == b' ') => {
+            Err("has characters that a header cannot carry")
+        }
+        _ => Ok(value),
+    }
 }
 
 /// Environment variables that a configuration names as secrets, in order, each once. A program that prints one secret
@@ -263,11 +269,19 @@ impl Reader<'_> {
 
     #[inline]
     fn checked(&mut self, at: usize, path: String, (value, origin): (String, Origin)) -> Option<Secret> {
-        let Some(value) = fit(&value) else {
-            self.report(at, path, "the secret is empty, too long or has characters that a header cannot carry");
-            return None;
-        };
-        Some(Secret::new(value.to_string(), origin))
+        match fit(&value) {
+            Ok(value) => Some(Secret::new(value.to_string(), origin)),
+            Err(why) => {
+                let what = match &origin {
+                    Origin::Env(name) if is_variable(name) => format!("the environment variable `{name}`"),
+                    Origin::File(file) if is_path(file) => format!("`{file}`"),
+                    Origin::Command { .. } => "the output of the program".to_string(),
+                    _ => "the secret".to_string(),
+                };
+                self.report(at, path, format!("{what} {why}"));
+                None
+            }
+        }
     }
 }
 
