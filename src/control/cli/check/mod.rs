@@ -81,6 +81,7 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(ledger_remarks(config));
     warnings.extend(queue_remarks(config));
     warnings.extend(money_remarks(config));
+    warnings.extend(price_remarks(config));
     warnings
 }
 
@@ -127,6 +128,25 @@ fn queue_remarks(config: &Config) -> Vec<String> {
     let queues = config.catalog.models().iter().any(|model| model.queue.is_some());
     if let Some(plan) = config.plans.iter().find(|plan| plan.share != 1).filter(|_| !queues) {
         remarks.push(format!("plan `{}`: `share` has no effect, because no model has a `queue`", plan.name));
+    }
+    remarks
+}
+
+/// Targets that have other prices in another model, which uses them first. A request costs what its model costs,
+/// whichever target answers.
+fn price_remarks(config: &Config) -> Vec<String> {
+    let priced = || config.catalog.models().iter().filter(|model| model.has_token_prices);
+    let mut remarks = Vec::new();
+    for model in priced() {
+        for target in model.targets.iter().skip(1) {
+            let is_first = |other: &&Model| other.targets.first().is_some_and(|first| first.label == target.label);
+            if let Some(other) = priced().find(is_first).filter(|other| other.prices != model.prices) {
+                remarks.push(format!(
+                    "model `{}`: what `{}` answers is charged at this model's prices, and model `{}` has others for it",
+                    model.id, target.label, other.id
+                ));
+            }
+        }
     }
     remarks
 }
@@ -187,6 +207,24 @@ mod tests {
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
         queue_remarks(&Config::parse(&source).unwrap())
+    }
+
+    #[test]
+    fn target_that_another_model_prices_differently_is_named() {
+        let said = |price: &str| {
+            let text = format!(
+                "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n[[plans]]\nname = \"t\"\n\
+                 [[models]]\nid = \"a\"\ncontext = \"1K\"\ninput_price = 1\noutput_price = 2\n\
+                 targets = [{{ provider = \"p\", model = \"a\" }}, {{ provider = \"p\", model = \"b\" }}]\n\
+                 [[models]]\nid = \"b\"\ncontext = \"1K\"\n{price}targets = [{{ provider = \"p\", model = \"b\" }}]\n"
+            );
+            let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+            let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+            price_remarks(&Config::parse(&source).unwrap())
+        };
+        let one = said("input_price = 3\noutput_price = 4\n");
+        assert!(one.len() == 1 && one[0].contains("model `a`: what `p/b` answers is charged"), "{one:?}");
+        assert_eq!([said("input_price = 1\noutput_price = 2\n"), said("")], [[""; 0]; 2]);
     }
 
     #[test]
