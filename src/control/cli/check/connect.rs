@@ -418,7 +418,7 @@ fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[ListedModel], target
 }
 
 /// Number of characters to change, add or remove to turn one word into the other.
-pub(crate) fn distance(one: &str, other: &str) -> usize {
+fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut before: Vec<usize> = (0..=other.len()).collect();
     for (row, c) in one.chars().enumerate() {

@@ -6,7 +6,6 @@ mod report;
 mod sessions;
 
 use super::args::ConfigArg;
-use super::check::connect::distance;
 use super::keys::{NO_KEYS, budgets};
 use super::load::{self, Secrets};
 use super::output::{Failure, print, print_json, remark};
@@ -15,6 +14,7 @@ use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyRecord, label_from};
+use crate::policy::settings::reader::is_near;
 use crate::policy::window::{iso, parse_moment};
 use crate::store::api::{By, Names, Page, Query, StoreError, UsageLine};
 use crate::store::ledger::Ledger;
@@ -87,9 +87,9 @@ fn parse_by(text: &str) -> Result<Breakdown, String> {
         Some(parts) if parts.len() == 1 || (parts.len() == 2 && parts[0] != parts[1]) => Ok(Breakdown(parts)),
         _ => {
             let wrong = text.split(',').map(str::trim).find(|part| Part::parse(part).is_none()).unwrap_or_default();
-            let names = SUMS.iter().map(|(_, name)| *name).chain(["provider"]);
-            let near = names.map(|name| (distance(wrong, name), name)).min().filter(|(far, _)| *far <= 2);
-            let near = near.map_or(String::new(), |(_, name)| format!("; did you mean '{name}'?"));
+            let mut names = SUMS.iter().map(|(_, name)| *name).chain(["provider"]);
+            let near = names.find(|name| is_near(name, wrong));
+            let near = near.map_or(String::new(), |name| format!("; did you mean '{name}'?"));
             Err(format!(
                 "expected key, group, model, target, provider, day, endpoint, client, user, session, agent or \
                  label:NAME, or two different ones of them joined by a comma{near}"

@@ -268,7 +268,7 @@ impl Field<'_> {
 
 /// True if one inserted, missing, changed or swapped character turns one word into the other.
 #[inline]
-fn is_near(known: &str, written: &str) -> bool {
+pub fn is_near(known: &str, written: &str) -> bool {
     let (mut a, mut b): (&[u8], &[u8]) = (known.as_bytes(), written.as_bytes());
     while let (Some((x, rest_a)), Some((y, rest_b))) = (a.split_first(), b.split_first()) {
         if x != y {
