@@ -71,30 +71,48 @@
 //!
 //! Every change also needs the test that [`docs::testing`] names, usually a transcript in `tests/fixtures/`.
 //!
+//! Files are named from `src/engine` and `src/control`, or from the root of the repository. A change of one kind
+//! touches these files, and what raises or reads the new thing; `tests/tidy.rs` checks that they exist.
+//!
 //! | to add | change |
 //! |---|---|
-//! | a header sent to providers | `gateway::provider::request::Template` (the same for every request) or `gateway::provider::credential` (one of the client's); `cli::http::provider_client` for calls of the command line; its name in `RESERVED` of `policy::config::providers` if it must not be configurable; the heads `@up-…` in `tests/it/scripts/text.rs` |
-//! | a response header | in `gateway::client::response`, `ClientResponseHead` (its field and its line) and `EXPOSED`, the list for browsers; `Clients::write_head` in `gateway::drive::clients` sets the field, by a field of `WholeReply` if the value depends on the answer; `gateway/openapi.json`, [`docs::api`]. A stream sends its head before its first event, so its cost and usage are not known yet |
-//! | a limit of something that `meter::account` counts already | [`policy::plan`]: its setting, and its row in `limits!`, from which the limits of keys, shares of hosts, the request to a shared ledger, names and lists follow; its `ruling` there is a number that neither another limit nor a constant of `store::remote::code` has; `meter::limit`: its count and its message; a call of `reached` in `admit.lua`, without which a shared ledger does not enforce the limit; the models of that script, `Server::admit` in `tests/it/sim/ledger.rs` and `tests/it/sim/fleet/server.rs`; its option in `cli/keys/options.rs`; `LIMITS` in `gateway/admin/page.html`; `admin::status::groups`; `gateway/admin/openapi.json` (`BLESS=1 cargo test --test it docs::` writes the manual). |
-//! | a limit of running requests | the same, and `meter::Open`, `meter::account`, `meter::Lease`, [`policy::row`] (`Running`), `gateway::upkeep::inheritance`, `store::spill`, `append.lua` and `release.lua` |
-//! | a limit of something new | the same, and `meter::Amount`, `exchange::admit::cost` (what a request may use, and has used), [`policy::ask`] and `gateway::accounts::grants`, [`policy::row`] and [`policy::usage`], the sums in both kinds of ledger ([`store`], every script in `store::scripts`), `cli::serve::ledger` (counts after a restart), `gateway::exchange::local` and `gateway::client::response` (quota and headers) |
-//! | a metric | `gateway::report::metrics`, and its row in [`docs::reference::metrics`] |
-//! | a field of the log line | `gateway::report::access_log::AccessLogLine`, where `exchange::finish` makes one, and its row in [`docs::reference::log`]; what only the driver sees: a field of `exchange::request::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
-//! | an alert | `gateway::upkeep::alerts`, where it is raised; [`policy::alert`], its kind; `cli::alerts::body`, its words; how it is delivered and remembered: `cli::serve::alerts`, `cli::alerts`, `store::alerts`; the page "Get alerts by webhook" |
-//! | a cause for the operator | `exchange::fault`, [`policy::refusal`], and its row in [`docs::reference::causes`]; `e2e::causes` |
-//! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), its origin (`exchange::provider_error::status_fault` for statuses, `exchange::answer::reply` for bodies; [`dialect::errors`] reads a body); `exchange::attempt::failover` for another order of targets |
-//! | another spelling of an event or a member that `Delta` has already | the format's `stream_reader`; `dialect::tap::event` for a stream within one format, and [`dialect`]'s `keys::K` for the name of the member; `replies::read` for complete answers; `dialect::events` for a complete answer to a request for a stream; a file in `tests/fixtures/reports/` |
-//! | a new kind of event of a stream | `dialect::neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for complete answers in `dialect::replies`. The compiler names the matches except those with a `_` arm: `Delta::text`, `Sink::take` and `unwrap_json` in `dialect::convert`, `convert::deferred`, `replies::streamed`. A pair in `tests/fixtures/cross/`, counted in `src/engine/dialect/tests/examples.rs`, for the Responses format in `tests/responses.rs` beside it |
-//! | an API format | [`wire::Shape`] and its row in the table below it; its rows in `dialect::format`; a folder of [`dialect`] with what they name; a column in `dialect::request::members`; the matches that the compiler names, and the matches with a `_` arm and comparisons with a `Shape` or a `ModelEndpoint`, which it does not name (`dialect::errors`, `dialect/request/checks/parts.rs`, `simulator/ask.rs` and others: search for `Shape::`). The model and `stream` are members of the body, and the path is one constant for each format. If the path names them, `exchange::request` reads them, and `exchange::body::reading` and `exchange::admit::choose_model` use them; a provider's path is in `provider::request` |
-//! | a state of a request | `exchange::state`, its arms in `exchange::dispatch`, and its rows in `exchange::transitions` |
-//! | a request field that is validated | [`dialect::request`] |
-//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::`, and an example in `tests/it/docs/examples.rs` if the default is not one |
-//! | a form of a provider's list of models | `cli::discover` (reading), `policy::discover`; `gateway::provider::discovery` (times of requests), `upkeep::listing` and `policy::config::fill` (results) |
-//! | an error | [`policy::refusal`] (one constructor, or one variant of a type that becomes one), the code that raises it, and advice for the client in `tests/it/docs/errors.rs` (`BLESS=1 cargo test --test it docs::`) |
-//! | an endpoint | `exchange::request::Endpoint`, `gateway::exchange::local`, `gateway/openapi.json`, [`docs::api`] |
-//! | a pass-through endpoint | [`wire::Passthrough`] with its lists and its properties (`is_form`, `is_media` and so on), its entry in `dialect::passthrough`; its names in scopes and settings follow from `ALL`, and `facts::lists_of_endpoints_are_complete` in `tests/it/docs` finds the texts that name all; `exchange::attempt` if its answers are bytes, `exchange::admit::cost` for its units, `simulator::given` and `whole` in `simulator/passthrough.rs`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
-//! | a ledger column | [`policy::row`]: its field in `RareNames`, and its row in `COLUMNS`; `exchange::finish`, which sets the field; its row in [`docs::reference::ledger`] |
-//! | a file that is read or written | [`io::files`], the only module that opens and replaces files; its row in [`docs::reference::exit_codes`] |
+//! | a header sent to providers | `Template` in `gateway/provider/request.rs` or, for one of the client's, `gateway/provider/credential.rs`; `cli/http/provider_client.rs`; `RESERVED` in `policy/config/providers.rs` |
+//! | a response header | `ClientResponseHead` and `EXPOSED` in `gateway/client/response.rs`; `Clients::write_head` in `gateway/drive/clients.rs`; `gateway/openapi.json`, `src/docs/api.md` |
+//! | a limit of what is counted | its setting and its row in `limits!` in `policy/plan.rs`; `policy/meter/limit.rs`; `cli/keys/options.rs`; `store/scripts/admit.lua`; `gateway/admin/page.html` |
+//! | a limit of something new | the same; `policy/meter/account.rs`, `gateway/exchange/admit/cost.rs`, `policy/ask.rs`, `policy/row.rs`, `store/spill.rs`, all of `store/scripts` |
+//! | a metric | its field in `policy/counters.rs`, its lines in `gateway/report/metrics/exposition.rs`; `src/docs/reference/metrics.md` |
+//! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
+//! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alerts.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
+//! | a cause for the operator | its kind and its words in `gateway/exchange/fault.rs`; the client's error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/it/e2e/causes.rs` |
+//! | a way to fail over | its kind in `gateway/exchange/fault.rs`, its origin in `gateway/exchange/provider_error.rs` or `gateway/exchange/answer/reply.rs`; the order: `gateway/exchange/attempt/failover.rs` |
+//! | another spelling in a stream | `stream_reader` of the format, `dialect/tap/event.rs` within one format, `dialect/replies/read.rs` for complete answers; a file in `tests/fixtures/reports/` |
+//! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |
+//! | an API format | `Shape` in `wire/endpoint.rs`, its rows in `dialect/format.rs`, a folder of `dialect`; see `dialect/mod.rs` |
+//! | a state of a request | `gateway/exchange/state.rs`, its arms in `gateway/exchange/dispatch.rs`, its rows in `gateway/exchange/transitions.rs` |
+//! | a field that is validated | `dialect/request/members.rs`, `dialect/request/checks.rs` |
+//! | a setting | its row in the table of its section, such as `policy/config/server.rs`; its page by `BLESS=1 cargo test --test it docs::`, with an example in `tests/it/docs/examples.rs` if its default is none |
+//! | a form of a list of models | `cli/discover.rs` (reading), `policy/discover.rs`; `gateway/upkeep/listing.rs`, `policy/config/fill.rs` (results) |
+//! | an error | its constructor in `policy/refusal.rs`, the code that raises it; advice for the client in `tests/it/docs/errors.rs` (`BLESS=1` writes the page) |
+//! | an endpoint | `Endpoint` in `gateway/exchange/request.rs`, `gateway/exchange/admit/authorize.rs`, `gateway/drive/requests.rs`, `gateway/exchange/local.rs`; `gateway/openapi.json`, `src/docs/api.md` |
+//! | a pass-through endpoint | `Passthrough` in `wire/endpoint.rs`, `dialect/passthrough/mod.rs`, `gateway/exchange/admit/cost.rs`, `simulator/passthrough.rs`; `gateway/openapi.json`, `src/docs/api.md` |
+//! | a ledger column | its field in `RareNames` and its row in `COLUMNS` in `policy/row.rs`; `gateway/exchange/finish.rs`, which sets it; `src/docs/reference/ledger.md` |
+//! | a file that is read or written | `io/files.rs`, the only module that opens and replaces files; `src/docs/reference/exit-codes.md` |
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! |---|---|
+//! | hold | the reservation of one request in the meter of its process: tokens, money, a running request ([`policy::meter::Hold`]) |
+//! | held | the request runs; what it may use at most counts as used |
+//! | settled | the request has ended; its actual use counts |
+//! | refunded | the request has ended without use; nothing counts |
+//! | adopted | a hold of a predecessor, which the new process settles |
+//! | lease | a hold that a shared ledger knows, too: it counts for all hosts |
+//! | asked, ruled | a lease is requested from the shared ledger ([`policy::ask::Ask`]), which admits or refuses it |
+//! | released | a lease is given back without a usage record ([`policy::ask::Release`]) |
+//! | grant | an amount that a shared ledger gives to a host in advance; the host makes leases from it by itself |
+//! | slot | a target may serve one more request |
+//! | budget | an amount of money; memory has a capacity, and keys have shares of it |
 //!
 //! # Where the guarantees are implemented
 //!

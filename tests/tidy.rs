@@ -11,6 +11,8 @@ mod lexer;
 mod paths;
 #[path = "tidy/rules.rs"]
 mod rules;
+#[path = "tidy/shape.rs"]
+mod shape;
 #[path = "tidy/words.rs"]
 mod words;
 
@@ -75,6 +77,40 @@ fn every_source_follows_the_rules() {
 fn types_are_small_and_their_calls_have_no_cycle() {
     let wrong = calls::violations(&sources());
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn source_tree_has_a_readable_shape() {
+    let (root, files) = (Path::new(env!("CARGO_MANIFEST_DIR")), sources());
+    let mut wrong = shape::folder_circles(&files);
+    wrong.extend(shape::spread(&calls::methods(&files)));
+    wrong.extend(shape::large_folders(root));
+    wrong.extend(shape::map(root, &fs::read_to_string(root.join("src/lib.rs")).unwrap()));
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+#[test]
+fn circle_of_folders_and_untrue_map_are_found() {
+    let circle = below_src(&[
+        ("io/mod.rs", "mod a; mod b;"),
+        ("io/a/one.rs", "use crate::io::b::two::Two; pub struct One;"),
+        ("io/b/two.rs", "pub struct Two;"),
+        ("io/b/three.rs", "use crate::io::a::four::Four; pub struct Three;"),
+        ("io/a/four.rs", "pub struct Four;"),
+    ]);
+    assert_eq!(shape::circles(&circle)["io"], [["a", "b"].map(str::to_owned).into()]);
+    assert_eq!(shape::circles(&circle[..3]).len(), 0);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let row = |cells: &str| format!("//! | {cells} |\n");
+    let map = |row: &str| {
+        shape::map(root, &["//! # How to change\n", &"//! | a | `src/lib.rs` |\n".repeat(10), row].concat())
+    };
+    assert_eq!(map(&row("a | `gateway/mod.rs`, `store/mod.rs`")), [""; 0]);
+    for (cells, why) in [("a | `gateway/none.rs`", "no such file"), ("a | text", "names no file")] {
+        assert!(map(&row(cells))[0].starts_with(why), "{cells}");
+    }
+    assert!(map(&row(&"`src/lib.rs` ".repeat(20)))[0].starts_with("longer"));
+    assert!(shape::map(root, "")[0].contains("0 rows"));
 }
 
 #[test]

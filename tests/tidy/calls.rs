@@ -16,13 +16,20 @@ pub const STATE_TAKERS_MAX: usize = 4;
 
 /// Methods of a type, by the files that define them, and what each file calls.
 #[derive(Default)]
-struct Methods {
+pub struct Methods {
     defined: BTreeMap<String, usize>,
     called: BTreeMap<usize, BTreeSet<String>>,
 }
 
-/// Returns all types that have methods, with the number of these and of the files in the largest cycle of calls.
-pub fn types(files: &[(String, String)]) -> Vec<(String, usize, usize)> {
+impl Methods {
+    /// Returns the number of files with methods.
+    pub fn files(&self) -> usize {
+        self.called.len()
+    }
+}
+
+/// Returns the methods of all types that have some, by layer and type.
+pub fn methods(files: &[(String, String)]) -> BTreeMap<(String, String), Methods> {
     let tree = Tree::new(files);
     let mut all: BTreeMap<(String, String), Methods> = BTreeMap::new();
     for (at, module) in tree.modules.iter().enumerate() {
@@ -34,8 +41,7 @@ pub fn types(files: &[(String, String)]) -> Vec<(String, usize, usize)> {
             methods.called.entry(at).or_default().extend(called.into_iter().flatten());
         }
     }
-    let sizes = all.into_iter().map(|((_, name), methods)| (name, methods.defined.len(), cycle(&methods)));
-    sizes.collect()
+    all
 }
 
 /// Returns the names and bodies of all blocks with methods.
@@ -89,7 +95,8 @@ fn cycle(methods: &Methods) -> usize {
 /// Returns the types that exceed their limit.
 pub fn violations(files: &[(String, String)]) -> Vec<String> {
     let mut found = Vec::new();
-    for (name, methods, files) in types(files) {
+    for ((_, name), all) in methods(files) {
+        let (methods, files) = (all.defined.len(), cycle(&all));
         if methods > METHODS_MAX {
             found.push(format!("{name} has {methods} methods, at most {METHODS_MAX} are allowed"));
         }

@@ -30,7 +30,7 @@ pub fn cycles(files: &[(String, String)]) -> Vec<String> {
 }
 
 /// Returns the files of the same layer that a file depends on.
-fn needs(tree: &Tree, from: usize) -> BTreeSet<usize> {
+pub fn needs(tree: &Tree, from: usize) -> BTreeSet<usize> {
     let module = &tree.modules[from];
     let mut found = BTreeSet::new();
     let mut edge = |place| {

@@ -4,6 +4,25 @@
 //! `chat`, `messages` and `responses` know one format each, `format` lists them, and `neutral` has the forms between
 //! them. `requests`, `convert` and `replies` translate requests, streams and complete answers; `rewrite` and `tap` pass
 //! them on within one format.
+//!
+//! # To add an API format
+//!
+//! A row of [`crate::wire::Shape`] and of the table below it, rows in `format`, a folder with what they name, a column
+//! in `request::members`, and the matches that the compiler names. It does not name matches with a `_` arm and
+//! comparisons with a `Shape` or a `ModelEndpoint` (`errors`, `request::checks::parts`, `simulator::ask` and others:
+//! search for `Shape::`). The model and `stream` are members of the body, and the path is one constant for each format.
+//! If the path names them, `exchange::request` reads them, and `body::reading` and `admit::choose_model` in `exchange`
+//! use them; a provider's path is in `provider::request`.
+//!
+//! # To add a kind of event of a stream
+//!
+//! A variant of `neutral::delta::Delta`, a reader that produces it and a writer that consumes it (`stream_reader` and
+//! `stream_writer` of each format); `convert::deferred` if it must wait while a call is incomplete; the same for
+//! complete answers in `replies`. The compiler names the matches except those with a `_` arm: `Delta::text`,
+//! `Sink::take` and `unwrap_json` in `convert`, `convert::deferred`, `replies::streamed`. A pair in
+//! `tests/fixtures/cross/` is counted in `tests::examples`. Another spelling of an event that `Delta` has already needs
+//! the format's `stream_reader`, `tap::event` for a stream within one format, `keys::K` for the name of a member,
+//! `replies::read` for complete answers, and `events` for a complete answer to a request for a stream.
 
 mod answer;
 pub mod capabilities;
