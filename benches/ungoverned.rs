@@ -17,6 +17,7 @@ use tollgate::io::log_writer::LogWriter;
 use tollgate::io::reactor::{Authority, Reactor, ReactorMessage, ReactorSetup, Security};
 use tollgate::io::signals::Signals;
 use tollgate::policy::config::{AdminListen, Config, StoreUrl};
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::store::api::Names;
 use tollgate::store::sqlite::{Mode, Sqlite};
 
@@ -83,7 +84,9 @@ fn main() -> std::io::Result<()> {
         loop {
             std::thread::sleep(ACKNOWLEDGE);
             let count = rows.swap(0, Ordering::Relaxed);
-            if count > 0 && mailbox.send(ReactorMessage::Notice(Notice::Committed(count))).is_err() {
+            if count > 0
+                && mailbox.send(ReactorMessage::Notice(Notice::Ledger(LedgerNotice::Committed(count)))).is_err()
+            {
                 break;
             }
         }

@@ -11,6 +11,7 @@ use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::{Config, Source};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
+use tollgate::policy::notice::LedgerNotice;
 
 const CONFIG: &str = r#"
 default_model = "bench"
@@ -271,7 +272,7 @@ impl World {
         }
         if rows > 0 {
             self.rows += rows;
-            self.gateway.notice(Notice::Committed(rows), now);
+            self.gateway.notice(Notice::Ledger(LedgerNotice::Committed(rows)), now);
         }
     }
 

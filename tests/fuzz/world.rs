@@ -14,6 +14,7 @@ use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyNews, ShownKey};
+use tollgate::policy::notice::LedgerNotice;
 
 const CONNECTIONS_MAX: usize = 8;
 /// `max_buffered`, plus the maximum excess by a single read.
@@ -339,15 +340,15 @@ impl World {
             3 => {
                 let count = self.uncommitted.min(u64::from(what >> 3));
                 self.uncommitted -= count;
-                Notice::Committed(count)
+                Notice::Ledger(LedgerNotice::Committed(count))
             }
-            4 => Notice::StoreFailed(String::new()),
+            4 => Notice::Ledger(LedgerNotice::Failed(String::new())),
             5 if what >> 3 > 20 => {
                 let Some(id) = self.lookups.pop() else { return };
                 let answer = if what >> 3 > 26 { KeyAnswer::Absent } else { KeyAnswer::Unavailable };
-                Notice::LookedUp(vec![(id, answer)])
+                Notice::Ledger(LedgerNotice::LookedUp(vec![(id, answer)]))
             }
-            5 => Notice::StoreRecovered,
+            5 => Notice::Ledger(LedgerNotice::Recovered),
             6 if self.reloading => {
                 self.reloading = false;
                 let wrong = Reloaded::Refused(vec!["test.toml:1: wrong".to_string()]);
@@ -361,7 +362,9 @@ impl World {
                 (Some(Succeeding::Ends), _) => Notice::SuccessorGone,
                 _ => Notice::SuccessorFailed("it ended".to_string()),
             },
-            _ => Notice::Keys(KeyNews::all(FIXED.keys.records[usize::from(what >> 3 & 1)..].to_vec())),
+            _ => Notice::Ledger(LedgerNotice::Keys(KeyNews::all(
+                FIXED.keys.records[usize::from(what >> 3 & 1)..].to_vec(),
+            ))),
         };
         self.gateway.notice(notice, self.now);
     }

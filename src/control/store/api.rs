@@ -1,9 +1,7 @@
 //! Interface of a ledger, in a file or shared: reports, errors, and the methods that the store thread needs. Data and
 //! one trait; decides nothing.
 
-use super::moments::Moments;
 use super::who::Who;
-use super::written::Written;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -96,33 +94,6 @@ impl<'a> Names<'a> {
     pub fn takes(self, name: &str) -> bool {
         name.starts_with(self.prefix) && (!self.whole || name.len() == self.prefix.len())
     }
-}
-
-/// Methods that the store thread calls on a ledger.
-pub trait Store: Send + 'static {
-    /// Appends rows and adds them to every sum, all of it or none.
-    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError>;
-    /// Makes all commits durable against a power cut, if they are not yet.
-    fn sync(&mut self) -> Result<(), StoreError> {
-        Ok(())
-    }
-    /// Fails if the open file is no longer the one that a restart would open.
-    fn check(&self) -> Result<(), StoreError>;
-    /// Returns the records of these keys that exist and are readable, in any order.
-    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
-    /// Folds at most `max` rows admitted before `before` into the sums of their days. Returns their number.
-    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
-    /// Returns the ledger's knowledge about the clocks of its writers.
-    fn moments(&mut self) -> Result<Moments, StoreError>;
-    /// Stores [`Moments::held`] in the ledger.
-    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
-    /// Releases the ledger to another gateway, even if it returns an error: the ledger may be damaged then. Only
-    /// [`Store::retake`] may be called after it.
-    fn release(&mut self) -> Result<(), StoreError>;
-    /// Takes the ledger back. Does nothing if it was not released.
-    fn retake(&mut self) -> Result<(), StoreError>;
-    /// Appends the rows whose request ids are not in the ledger yet.
-    fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError>;
 }
 
 /// Rows that the ledger did not take before the process ended. Rows of a shared ledger were sent under a number, by

@@ -62,15 +62,9 @@ impl Follower {
         Follower { seen, ..Follower::default() }
     }
 
-    /// Version that is constant until anything changes in a file; see [`KeysSeen::version`].
-    pub(super) fn version(&self) -> i64 {
-        self.seen.version
-    }
-
-    /// Number of the last change that was read.
-    #[cfg(feature = "redis")]
-    pub(super) fn number(&self) -> i64 {
-        self.seen.last.as_ref().map_or(0, |(number, _)| *number)
+    /// Numbers that are constant until anything changes: the version of a file, and the last change that was read.
+    pub(super) fn number(&self) -> (i64, i64) {
+        (self.seen.version, self.seen.last.as_ref().map_or(0, |(number, _)| *number))
     }
 
     /// True if the next look must follow soon, because there is more to read.

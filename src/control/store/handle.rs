@@ -2,6 +2,7 @@
 //! thread with the work that waits for it.
 
 use super::api::{Batch, Leftover, StoreError};
+use super::watch::DIED;
 use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_COMMIT};
 use crate::io::batch_queue::BatchQueue;
 use crate::io::channel::{Sender, channel};
@@ -42,9 +43,6 @@ pub trait LedgerHandle: Send {
         releases.clear();
     }
 }
-
-/// Error text for a thread that ended by a bug.
-pub(super) const DIED: &str = "the thread of the ledger has died";
 
 /// Work that waits for the thread.
 #[derive(Default)]

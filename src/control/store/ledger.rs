@@ -6,9 +6,8 @@ use super::moments::Moments;
 use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
-#[cfg(feature = "redis")]
-use super::shared::SharedStore;
 use super::sqlite::Sqlite;
+use super::watch::WatchedLedger;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::attribution::HashKey;

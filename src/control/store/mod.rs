@@ -24,64 +24,34 @@ mod schedule;
 pub mod shared;
 pub mod spill;
 pub mod sqlite;
+pub mod watch;
 pub mod who;
 pub mod written;
 
 use crate::base::limits;
-use crate::base::time::{Mono, Unix};
+use crate::base::time::Mono;
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::io::channel::Sender;
 use crate::io::clock::{self, Clock};
-use crate::policy::keys::{KeyAnswer, KeyNews, ShownKey};
+use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
-use api::{Store, StoreError};
+use api::StoreError;
 use copy::Snapshots;
-use follow::{Follower, KeySource};
-use handle::{DIED, EndGuard, LedgerTransfer, StoreHandle, Tasks, refuse_release};
+use handle::{EndGuard, LedgerTransfer, StoreHandle, Tasks, refuse_release};
 pub use handle::{LedgerHandle, StoreTurn};
 use moments::FoldGuard;
 pub use schedule::Duties;
 use schedule::Schedule;
 use sqlite::Sqlite;
-use std::collections::HashSet;
 use std::io;
+use watch::{Store, Watch};
 use written::Written;
-
-/// Notice from the store thread.
-#[derive(Clone, PartialEq, Debug)]
-pub enum StoreNotice {
-    /// Changes of the keys, made by any process.
-    Keys(KeyNews),
-    /// Results of looking up keys.
-    LookedUp(Vec<(ShownKey, KeyAnswer)>),
-    /// The newest usage record that the ledger knows.
-    Newest {
-        /// Time of its admission.
-        at: Unix,
-        /// An operator has accepted the present time since the last notice.
-        accepted: bool,
-    },
-    /// More rows are committed, in the order in which they were handed over.
-    Committed {
-        /// Number of rows.
-        rows: u64,
-    },
-    /// Rows cannot be committed at present, or the thread has died: the reason. Sent once until
-    /// [`StoreNotice::Recovered`].
-    Failed(String),
-    /// A newer version has changed the ledger while it was away, so this one cannot read it any more: the reason.
-    Outgrown(String),
-    /// Committing works again.
-    Recovered,
-    /// Warning for the operator; nothing stops.
-    Warning(String),
-}
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(
-    db: impl Store + KeySource,
+    db: impl Store,
     duties: Duties,
-    tell: impl Fn(StoreNotice) + Send + 'static,
+    tell: impl Fn(LedgerNotice) + Send + 'static,
 ) -> io::Result<Box<dyn LedgerHandle>> {
     let queue = BatchQueue::new(Tasks::with_room());
     let theirs = queue.clone();
@@ -92,12 +62,8 @@ pub fn spawn(
         let (clock, schedule) = (Clock::new(), Schedule::new(&duties));
         let mut thread = StoreThread {
             db,
-            tell: &tell,
-            follower: Follower::new(duties.seen),
-            failed: false,
+            watch: Watch::new(duties.seen, FoldGuard::new(duties.retention, duties.moments), &tell),
             refused: false,
-            folding: FoldGuard::new(duties.retention, duties.moments),
-            warned: HashSet::new(),
             gathered: Vec::new(),
             schedule,
             snapshots: duties.snapshot.map(|plan| Snapshots::new(plan, clock.mono())),
@@ -109,22 +75,18 @@ pub fn spawn(
         // Closing writes to the file, and a snapshot must not be older.
         drop(thread);
         let warning = snapshots.and_then(|mut snapshots| snapshots.finish());
-        warning.into_iter().for_each(|text| tell(StoreNotice::Warning(text)));
+        warning.into_iter().for_each(|text| tell(LedgerNotice::Warning(text)));
         rest
     })?;
     Ok(Box::new(StoreHandle { queue, urgent, thread: Some(thread) }))
 }
 
-struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
+struct StoreThread<B: Store, F: Fn(LedgerNotice)> {
+    /// Dropped first: if the thread dies, nothing may delay the notice.
+    watch: Watch<F>,
     db: B,
-    tell: F,
-    follower: Follower,
-    failed: bool,
     /// A release of the ledger was refused because it failed.
     refused: bool,
-    folding: FoldGuard,
-    /// Warnings sent so far.
-    warned: HashSet<String>,
     /// Rows that wait for a commit to be due.
     gathered: Vec<Row>,
     schedule: Schedule,
@@ -132,16 +94,7 @@ struct StoreThread<B: Store + KeySource, F: Fn(StoreNotice)> {
     clock: Clock,
 }
 
-impl<B: Store + KeySource, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
-    /// Reports the death of the thread: admission must stop.
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            (self.tell)(StoreNotice::Failed(DIED.to_string()));
-        }
-    }
-}
-
-impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
+impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     /// Works until the end. Returns the rows that are left.
     fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
         let mut idle = IdlePolicy::new(self.schedule.tick());
@@ -151,7 +104,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         let mut next_fold = self.clock.mono();
         loop {
             let wait = match idle.is_idle() {
-                _ if self.follower.is_reading() => limits::KEYS_REST,
+                _ if self.watch.follower.is_reading() => limits::KEYS_REST,
                 true => limits::KEYS_LOOK_IDLE,
                 false => limits::KEYS_LOOK,
             };
@@ -163,7 +116,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
             if ends {
                 return Vec::new();
             }
-            if self.follower.is_reading() || self.clock.mono() >= next_look {
+            if self.watch.follower.is_reading() || self.clock.mono() >= next_look {
                 self.look();
                 next_look = self.clock.mono().after(limits::KEYS_LOOK);
             }
@@ -179,10 +132,10 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         if self.schedule.takes_sync(self.clock.mono())
             && let Err(error) = self.db.sync()
         {
-            self.warn(format!("{error}: usage records may be lost if the power fails"));
+            self.watch.warn(format!("{error}: usage records may be lost if the power fails"));
         }
         let warning = self.snapshots.as_mut().and_then(|snapshots| snapshots.take(self.clock.mono()));
-        warning.into_iter().for_each(|text| self.warn(text));
+        warning.into_iter().for_each(|text| self.watch.warn(text));
     }
 
     /// Does the tasks; rows wait until a commit is due, or the thread `ends`. An error contains the rows left at the
@@ -190,7 +143,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>, ends: bool) -> Result<(), Vec<Row>> {
         for shown in tasks.lookups.chunks(limits::IDS_PER_LOOKUP) {
             let found = self.db.check().and_then(|()| self.db.find_keys(&api::ids(shown)));
-            (self.tell)(StoreNotice::LookedUp(api::answers(shown, found)));
+            (self.watch.tell)(LedgerNotice::LookedUp(api::answers(shown, found)));
         }
         tasks.lookups.clear();
         match self.gathered.is_empty() {
@@ -232,7 +185,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
             if !tasks.lookups.is_empty() {
-                (self.tell)(StoreNotice::LookedUp(api::unavailable(&tasks.lookups)));
+                (self.watch.tell)(LedgerNotice::LookedUp(api::unavailable(&tasks.lookups)));
                 tasks.lookups.clear();
             }
             match tasks.turn.take() {
@@ -267,10 +220,10 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
                 Ok(written) => break written,
                 Err(error) => error,
             };
-            if matches!(error, StoreError::Foreign(..)) && !self.failed {
-                (self.tell)(StoreNotice::Outgrown(error.to_string()));
+            if matches!(error, StoreError::Foreign(..)) && !self.watch.failed {
+                (self.watch.tell)(LedgerNotice::Outgrown(error.to_string()));
             }
-            self.failed_with(&error);
+            self.watch.failed_with(&error);
             let _ = told.send(());
             if end.has_come(queue.is_closed()) {
                 return Err(rows);
@@ -280,7 +233,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
                 self.look_at_keys();
             }
         };
-        self.succeeded();
+        self.watch.succeeded();
         self.wrote(written, &rows);
         let _ = told.send(());
         Ok(())
@@ -290,7 +243,7 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// to be committed do not wait, or later if no rows are left to fold.
     fn fold(&mut self, now: Mono) -> Mono {
         // While the clock may be wrong, it is checked again with each look at the ledger.
-        let Some(before) = self.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
+        let Some(before) = self.watch.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
         match self.db.fold(before, limits::ROWS_PER_FOLD) {
             Ok(1..) => {
                 self.snapshots.iter_mut().for_each(Snapshots::changed);
@@ -311,13 +264,13 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
             let error = match self.db.append(group) {
                 Ok(written) => {
                     rest = later;
-                    self.succeeded();
+                    self.watch.succeeded();
                     self.wrote(written, group);
                     continue;
                 }
                 Err(error) => error,
             };
-            self.failed_with(&error);
+            self.watch.failed_with(&error);
             self.refused |= refuse_release(turn, &error);
             self.refused |= queue.put(false, |tasks| refuse_release(&mut tasks.turn, &error));
             // The refused caller takes the ledger back next, and must not wait for it: rows are tried again there.
@@ -333,24 +286,12 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Does everything that follows an append of `rows`.
     fn wrote(&mut self, written: Written, rows: &[Row]) {
         if !written.is_empty() {
-            self.folding.wrote(rows);
+            self.watch.folding.wrote(rows);
             self.schedule.committed(self.clock.mono());
             self.snapshots.iter_mut().for_each(Snapshots::changed);
         }
         if !rows.is_empty() {
-            (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 });
-        }
-    }
-
-    fn succeeded(&mut self) {
-        if std::mem::take(&mut self.failed) {
-            (self.tell)(StoreNotice::Recovered);
-        }
-    }
-
-    fn failed_with(&mut self, error: &StoreError) {
-        if !std::mem::replace(&mut self.failed, true) {
-            (self.tell)(StoreNotice::Failed(error.to_string()));
+            (self.watch.tell)(LedgerNotice::Committed(rows.len() as u64));
         }
     }
 
@@ -359,11 +300,11 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
     fn look(&mut self) {
         match self.db.check() {
             Ok(()) => {
-                self.succeeded();
+                self.watch.succeeded();
                 self.look_at_keys();
                 self.judge_clock();
             }
-            Err(error) => self.failed_with(&error),
+            Err(error) => self.watch.failed_with(&error),
         }
     }
 
@@ -373,45 +314,23 @@ impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
         if self.db.check().is_err() {
             return;
         }
-        let (tell, version) = (&self.tell, self.follower.version());
-        let looked = self.follower.look(&mut self.db, &mut |news| tell(StoreNotice::Keys(news)));
-        self.tell_odd();
-        // Committing may work although the keys cannot be read.
-        if let Err(error) = looked {
-            return self.warn(format!("{error}: changes of keys cannot be read"));
-        }
-        if self.follower.version() == version {
-            return;
-        }
-        self.snapshots.iter_mut().for_each(Snapshots::changed);
-        let Ok(moments) = self.db.moments() else { return };
-        if self.folding.learn(moments) {
-            (self.tell)(StoreNotice::Newest { at: moments.newest, accepted: true });
+        let looked = self.watch.look_at_keys(&mut self.db);
+        self.watch.tell_odd(&mut self.db);
+        match looked {
+            Ok(true) => {
+                self.snapshots.iter_mut().for_each(Snapshots::changed);
+                // Committing will meet an error, too.
+                let _ = self.watch.look_at_moments(&mut self.db);
+            }
+            Ok(false) => {}
+            // Committing may work although the keys cannot be read.
+            Err(error) => self.watch.warn(format!("{error}: changes of keys cannot be read")),
         }
     }
-}
 
-impl<B: Store + KeySource, F: Fn(StoreNotice)> StoreThread<B, F> {
-    /// Checks whether the clock is far ahead of the newest row.
     fn judge_clock(&mut self) {
-        let judged = self.folding.judge(clock::unix());
-        if let Some(held) = judged.remember {
-            // If it cannot be written, this process still knows it.
-            let _ = self.db.hold_fold(held);
-        }
-        judged.warning.into_iter().for_each(|text| (self.tell)(StoreNotice::Warning(text)));
-    }
-
-    /// Warns of the records that were skipped, including those read at the start.
-    fn tell_odd(&mut self) {
-        self.db.take_odd().into_iter().for_each(|text| self.warn(text));
-    }
-
-    /// Sends a warning once.
-    fn warn(&mut self, text: String) {
-        if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
-            (self.tell)(StoreNotice::Warning(text));
-        }
+        // If the result cannot be written, this process still knows it.
+        let _ = self.watch.judge_clock(&mut self.db, clock::unix());
     }
 }
 

@@ -11,24 +11,26 @@ mod handle;
 mod lents;
 mod seam;
 
+use super::End;
 use super::api::{Batch, StoreError, answers, ids, unavailable};
-use super::follow::{Follower, KeysSeen};
+use super::follow::KeysSeen;
 use super::moments::FoldGuard;
 use super::remote::epoch::OLDER;
 use super::remote::{Done, Holds, RemoteCommand, Speaker, accounts};
-use super::{DIED, End, StoreNotice};
+use super::watch::Watch;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use};
 use crate::policy::keys::{KeyId, ShownKey};
 use crate::policy::meter::Lease;
+use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
 use batches::{batches_of, count_alone};
 pub use handle::spawn;
 use lents::Lents;
 pub use seam::SharedStore;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Task for the thread.
@@ -48,19 +50,6 @@ pub enum Task {
     Called(String),
 }
 
-/// Notice from the thread, besides the notices of every store.
-#[derive(Clone, PartialEq, Debug)]
-pub enum SharedNotice {
-    /// Notice that any store sends.
-    Store(StoreNotice),
-    /// An answer.
-    Answered(Box<AskAnswer>),
-    /// Grants in this account must be given back.
-    CalledIn(String),
-    /// The ledger is a different one than before, adopted by the operator.
-    BegunAnew,
-}
-
 /// Times of the next periodic tasks.
 #[derive(Default)]
 struct Due {
@@ -71,13 +60,13 @@ struct Due {
 }
 
 /// Work of the thread. Does not pause and does not wait by itself.
-pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
+pub struct SharedThread<S: SharedStore, F: Fn(LedgerNotice)> {
+    /// Dropped first: if the thread dies, nothing may delay the notice.
+    watch: Watch<F>,
     remote: S,
-    tell: F,
     speaker: Speaker,
     /// Former names of this host that the ledger may still know, oldest first.
     formers: Vec<String>,
-    folding: FoldGuard,
     /// Rows that are not in the ledger yet, oldest first.
     batches: VecDeque<Batch>,
     /// Number given last.
@@ -102,31 +91,17 @@ pub struct SharedThread<S: SharedStore, F: Fn(SharedNotice)> {
     announced: bool,
     /// Epoch of the ledger.
     epoch: Option<String>,
-    failed: bool,
-    follower: Follower,
-    /// Warnings already sent about malformed entries.
-    warned: HashSet<String>,
     next: Due,
 }
 
-impl<S: SharedStore, F: Fn(SharedNotice)> Drop for SharedThread<S, F> {
-    /// Reports the death of the thread: admission must stop.
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            (self.tell)(SharedNotice::Store(StoreNotice::Failed(DIED.to_string())));
-        }
-    }
-}
-
-impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
+impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
     /// Creates the work of a host that is not announced yet; `tell` takes its notices. `seen`: see [`super::Duties`].
     pub fn new(remote: S, speaker: Speaker, folding: FoldGuard, seen: KeysSeen, tell: F) -> Self {
         SharedThread {
             remote,
-            tell,
+            watch: Watch::new(seen, folding, tell),
             speaker,
             formers: Vec::new(),
-            folding,
             batches: VecDeque::new(),
             numbered: 0,
             committed: None,
@@ -140,9 +115,6 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             room: limits::COMMANDS_PER_PIPELINE,
             announced: false,
             epoch: None,
-            failed: false,
-            follower: Follower::new(seen),
-            warned: HashSet::new(),
             next: Due::default(),
         }
     }
@@ -164,7 +136,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let asks = self.take(tasks);
         self.work(asks);
         match (self.waiting.is_empty(), self.went_on) {
-            (true, _) if self.follower.is_reading() => limits::KEYS_REST,
+            (true, _) if self.watch.follower.is_reading() => limits::KEYS_REST,
             (true, _) => limits::KEYS_LOOK,
             (false, true) => Duration::ZERO,
             (false, false) => limits::CALL_TICK,
@@ -187,7 +159,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
                     uses.push(Use::Took(number, key, lease));
                 }
                 Task::Use(one @ Use::Served(..)) => uses.push(one),
-                Task::Called(account) => (self.tell)(SharedNotice::CalledIn(account)),
+                Task::Called(account) => (self.watch.tell)(LedgerNotice::CalledIn(account)),
                 Task::Release(release) => self.releases.push(release),
                 Task::LookUp(ids) => self.lookups.extend(ids),
             }
@@ -217,15 +189,11 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             back.and_then(|()| self.exchange(&mut asks)).and_then(|()| self.look_up()).and_then(|()| self.look_after());
         let left = std::mem::take(&mut self.lookups);
         if !left.is_empty() {
-            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(unavailable(&left))));
+            (self.watch.tell)(LedgerNotice::LookedUp(unavailable(&left)));
         }
-        for text in self.remote.take_odd() {
-            if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
-                (self.tell)(SharedNotice::Store(StoreNotice::Warning(text)));
-            }
-        }
+        self.watch.tell_odd(&mut self.remote);
         match done {
-            Ok(true) => self.succeeded(),
+            Ok(true) => self.watch.succeeded(),
             // Paused between two attempts. Questions asked in the meantime have been answered.
             Ok(false) => {}
             Err(error) => self.failed_with(&error),
@@ -264,7 +232,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let epoch = self.remote.epoch().map(str::to_owned);
         let known = std::mem::replace(&mut self.epoch, epoch);
         if known.is_some() && known != self.epoch {
-            (self.tell)(SharedNotice::BegunAnew);
+            (self.watch.tell)(LedgerNotice::BegunAnew);
             // Admissions of the former ledger do not count in this one.
             self.holds.values_mut().for_each(|held| held.asked = 0);
             self.batches.iter_mut().for_each(|batch| batch.uses.retain(|one| !matches!(one, Use::Served(..))));
@@ -275,7 +243,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         if let Some((number, _)) = self.committed.filter(|(_, at)| is_recent(*at))
             && self.remote.last_batch(&self.speaker)? < number
         {
-            (self.tell)(SharedNotice::Store(StoreNotice::Warning(OLDER.to_string())));
+            (self.watch.tell)(LedgerNotice::Warning(OLDER.to_string()));
             self.committed = None;
         }
         self.next.renew = self.remote.watch().after(limits::LEASE / 3);
@@ -374,7 +342,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         for (batch, done) in batches.iter().zip(done) {
             committed += batch.rows.len() as u64;
             self.committed = batch.sent.as_ref().map(|(_, number)| (*number, asked));
-            self.folding.wrote(&batch.rows);
+            self.watch.folding.wrote(&batch.rows);
             for one in &batch.uses {
                 match one {
                     Use::Took(_, key, lease) => self.hold(key, lease, 0),
@@ -399,7 +367,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             }
         }
         if committed > 0 {
-            (self.tell)(SharedNotice::Store(StoreNotice::Committed { rows: committed }));
+            (self.watch.tell)(LedgerNotice::Committed(committed));
         }
         for done in done {
             match done {
@@ -439,7 +407,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             Ruling::Refused(..) | Ruling::Looked => {}
         }
         let grant = answer.grant.map(|grant| Grant { until, ..grant });
-        (self.tell)(SharedNotice::Answered(Box::new(AskAnswer { grant, ..answer.clone() })));
+        (self.watch.tell)(LedgerNotice::Answered(Box::new(AskAnswer { grant, ..answer.clone() })));
     }
 
     /// Releases the reservation of a lease. `unsent`: the ledger has admitted the request, which does not count.
@@ -457,7 +425,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
 
     fn answer_none(&self, asks: &[Ask]) {
         for ask in asks {
-            (self.tell)(SharedNotice::Answered(Box::new(AskAnswer::unavailable(ask.clone()))));
+            (self.watch.tell)(LedgerNotice::Answered(Box::new(AskAnswer::unavailable(ask.clone()))));
         }
     }
 
@@ -467,7 +435,7 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             let shown: Vec<ShownKey> = self.lookups.drain(..self.lookups.len().min(limits::IDS_PER_LOOKUP)).collect();
             let found = self.remote.find_keys(&ids(&shown));
             let failed = found.is_err();
-            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(answers(&shown, found))));
+            (self.watch.tell)(LedgerNotice::LookedUp(answers(&shown, found)));
             if failed {
                 break;
             }
@@ -491,11 +459,11 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
             self.look_at_clock(before)?;
             self.next.look = now.after(limits::KEYS_LOOK);
             self.look_at_keys()?;
-        } else if self.follower.is_reading() {
+        } else if self.watch.follower.is_reading() {
             self.look_at_keys()?;
         }
         if now >= self.next.fold
-            && let Some(before) = self.folding.before(self.remote.unix())
+            && let Some(before) = self.watch.folding.before(self.remote.unix())
         {
             let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
             let more = count >= limits::ROWS_PER_SHARED_FOLD as u64;
@@ -505,20 +473,10 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
     }
 
     fn look_at_keys(&mut self) -> Result<(), StoreError> {
-        let (tell, seen) = (&self.tell, self.follower.number());
-        self.follower.look(&mut self.remote, &mut |news| tell(SharedNotice::Store(StoreNotice::Keys(news))))?;
-        // An operator who accepts the clock counts as a change of the keys.
-        if self.follower.number() != seen { self.look_at_moments() } else { Ok(()) }
-    }
-
-    /// Reads the ledger's knowledge about the clocks of its writers.
-    fn look_at_moments(&mut self) -> Result<(), StoreError> {
-        let (moments, known) = (self.remote.moments()?, self.folding.moments.newest);
-        let accepted = self.folding.learn(moments);
-        if accepted || moments.newest > known {
-            (self.tell)(SharedNotice::Store(StoreNotice::Newest { at: moments.newest, accepted }));
+        match self.watch.look_at_keys(&mut self.remote)? {
+            true => self.watch.look_at_moments(&mut self.remote),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Checks whether the ledger's clock has jumped since `before`, and whether it permits folding.
@@ -526,30 +484,17 @@ impl<S: SharedStore, F: Fn(SharedNotice)> SharedThread<S, F> {
         let now = self.remote.unix();
         let jumped = now.0.abs_diff(before.0) > limits::CLOCK_BEHIND_MAX.as_millis() as u64;
         // Other hosts may have written since the last check.
-        if jumped || self.folding.gap(now) != self.folding.moments.held {
-            self.look_at_moments()?;
+        if jumped || self.watch.folding.gap(now) != self.watch.folding.moments.held {
+            self.watch.look_at_moments(&mut self.remote)?;
         }
-        let judged = self.folding.judge(now);
-        if let Some(held) = judged.remember {
-            self.remote.hold_fold(held)?;
-        }
-        judged.warning.into_iter().for_each(|text| (self.tell)(SharedNotice::Store(StoreNotice::Warning(text))));
-        Ok(())
-    }
-
-    fn succeeded(&mut self) {
-        if std::mem::take(&mut self.failed) {
-            (self.tell)(SharedNotice::Store(StoreNotice::Recovered));
-        }
+        self.watch.judge_clock(&mut self.remote, now)
     }
 
     fn failed_with(&mut self, error: &StoreError) {
         self.announced = false;
         let waiting = std::mem::take(&mut self.waiting);
         self.answer_none(&waiting);
-        if !std::mem::replace(&mut self.failed, true) {
-            (self.tell)(SharedNotice::Store(StoreNotice::Failed(error.to_string())));
-        }
+        self.watch.failed_with(error);
     }
 
     /// Ends the work: sends all batches, with attempts limited by `limits::LAST_COMMITS`, and ends the host's lease.

@@ -25,11 +25,12 @@ mod tally;
 mod value;
 
 use super::alerts::{AlertClaim, AlertReport};
-use super::api::{DaySum, Names, Recent, Store, StoreError};
+use super::api::{DaySum, Names, Recent, StoreError};
 use super::keyform;
 use super::lock::{self, FileLock};
 use super::moments::Moments;
 use super::note::{Answered, AuditLine, Change, Note};
+use super::watch::{Store, WatchedLedger};
 use super::written::Written;
 use crate::base::digest::hex;
 use crate::base::limits;
@@ -426,19 +427,7 @@ impl Drop for Sqlite {
     }
 }
 
-impl Store for Sqlite {
-    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
-        Sqlite::append(self, rows).map(|()| Written::of(rows.len()))
-    }
-
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.lock.as_ref().map_or(Ok(()), FileLock::sync_log)
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        Sqlite::check(self)
-    }
-
+impl WatchedLedger for Sqlite {
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         Sqlite::find_keys(self, ids)
     }
@@ -454,6 +443,20 @@ impl Store for Sqlite {
 
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         Sqlite::hold_fold(self, held)
+    }
+}
+
+impl Store for Sqlite {
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
+        Sqlite::append(self, rows).map(|()| Written::of(rows.len()))
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.lock.as_ref().map_or(Ok(()), FileLock::sync_log)
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        Sqlite::check(self)
     }
 
     fn release(&mut self) -> Result<(), StoreError> {

@@ -30,6 +30,7 @@ use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
 use crate::policy::config::Config;
 use crate::policy::meter::Hold;
+use crate::policy::notice::LedgerNotice;
 use crate::wire::json::write_string;
 use client::limits::ConnectionVerdict;
 use client::peer::mapped;
@@ -186,6 +187,44 @@ pub struct Vitals {
     pub walks: u64,
 }
 
+impl Gateway {
+    /// The thread of the ledger reports something.
+    fn ledger_notice(&mut self, notice: LedgerNotice, now: Now) {
+        let driver = self.at(now);
+        match notice {
+            LedgerNotice::Keys(news) => driver.cx.keys_news(news),
+            LedgerNotice::Committed(rows) => driver.committed(rows),
+            LedgerNotice::Answered(answer) => driver.ruled(&answer),
+            LedgerNotice::CalledIn(account) => driver.cx.called_in(&account),
+            LedgerNotice::BegunAnew => driver.cx.reset_counts(),
+            LedgerNotice::LookedUp(answers) => {
+                answers.into_iter().for_each(|(key, answer)| driver.looked_up(key, answer))
+            }
+            LedgerNotice::Newest { at, accepted } => {
+                driver.cx.accounts.clock.note_newest(at, accepted);
+                driver.cx.look_at_clock();
+            }
+            LedgerNotice::Failed(why) => {
+                driver.cx.log_event(|out| {
+                    out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
+                    write_string(out, &why);
+                });
+                driver.store_failed();
+            }
+            LedgerNotice::Outgrown(why) => {
+                driver.cx.log_upgrade(&format!("ending, since a newer version has changed the ledger: {why}"));
+                driver.cx.lifecycle.outgrown = true;
+                self.terminate();
+            }
+            LedgerNotice::Recovered => {
+                driver.cx.accounts.ledger.failed(false);
+                driver.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
+            }
+            LedgerNotice::Warning(text) => event_log::warn(&text, &mut driver.cx),
+        }
+    }
+}
+
 impl Core for Gateway {
     type Order = Order;
     type Notice = Notice;
@@ -299,32 +338,7 @@ impl Core for Gateway {
     fn notice(&mut self, notice: Notice, now: Now) {
         let driver = self.at(now);
         match notice {
-            Notice::Keys(news) => driver.cx.keys_news(news),
-            Notice::Committed(rows) => driver.committed(rows),
-            Notice::Answered(answer) => driver.ruled(&answer),
-            Notice::CalledIn(account) => driver.cx.called_in(&account),
-            Notice::BegunAnew => driver.cx.reset_counts(),
-            Notice::LookedUp(answers) => answers.into_iter().for_each(|(key, answer)| driver.looked_up(key, answer)),
-            Notice::Newest { at, accepted } => {
-                driver.cx.accounts.clock.note_newest(at, accepted);
-                driver.cx.look_at_clock();
-            }
-            Notice::StoreFailed(why) => {
-                driver.cx.log_event(|out| {
-                    out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
-                    write_string(out, &why);
-                });
-                driver.store_failed();
-            }
-            Notice::StoreOutgrown(why) => {
-                driver.cx.log_upgrade(&format!("ending, since a newer version has changed the ledger: {why}"));
-                driver.cx.lifecycle.outgrown = true;
-                self.terminate();
-            }
-            Notice::StoreRecovered => {
-                driver.cx.accounts.ledger.failed(false);
-                driver.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
-            }
+            Notice::Ledger(notice) => self.ledger_notice(notice, now),
             Notice::Spans(lost, news) => driver.cx.spans_lost(lost, news),
             Notice::Captured(key, bytes, done) => driver.cx.captured(&key, bytes, Some(done)),
             Notice::LookForTrouble => driver.cx.look_for_trouble(),

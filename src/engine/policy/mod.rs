@@ -15,6 +15,7 @@ pub mod limits;
 pub mod memory;
 pub mod meter;
 pub mod network;
+pub mod notice;
 pub mod plan;
 pub mod prices;
 pub mod refusal;

@@ -12,6 +12,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::io::clock::unix;
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Row;
 use tollgate::policy::window::{iso, parse_moment};
 use tollgate::store::sqlite::{Mode, Sqlite};
@@ -118,7 +119,7 @@ impl World {
 
     /// Reports that an operator has accepted the present time.
     fn accept(&mut self) {
-        self.gateway.notice(Notice::Newest { at: self.now.unix, accepted: true }, self.now);
+        self.gateway.notice(Notice::Ledger(LedgerNotice::Newest { at: self.now.unix, accepted: true }), self.now);
     }
 
     /// Sends `n` requests and returns the number of 200s. All others must be 429.

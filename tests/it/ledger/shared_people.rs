@@ -11,6 +11,7 @@ use tollgate::policy::row::{RareNames, Row};
 use tollgate::store::api::{By, PEOPLE_MAX, Query, REST};
 use tollgate::store::remote::{Remote, RemoteCommand, RemoteServer, Speaker};
 use tollgate::store::shared::SharedStore;
+use tollgate::store::watch::WatchedLedger;
 
 #[test]
 fn hosts_that_share_a_ledger_hash_users_alike() {

@@ -19,6 +19,7 @@ use tollgate::policy::config::{AlertForm, Origin, units};
 use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
 use tollgate::policy::meter::{Amount, LimitReason};
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::plan::LimitKind;
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
@@ -244,8 +245,8 @@ impl Player<'_> {
                 world.hold_rows = false;
                 return world.settle();
             }
-            ["store-fails"] => return world.notice(Notice::StoreFailed("no room".to_string())),
-            ["store-recovers"] => return world.notice(Notice::StoreRecovered),
+            ["store-fails"] => return world.notice(Notice::Ledger(LedgerNotice::Failed("no room".to_string()))),
+            ["store-recovers"] => return world.notice(Notice::Ledger(LedgerNotice::Recovered)),
             ["hold-lookups"] => world.hold_lookups = true,
             ["lookups", count] if world.lookups.len().to_string() == **count => {}
             ["lookups", count] => return Err(format!("{} keys are looked up instead of {count}", world.lookups.len())),
@@ -255,7 +256,7 @@ impl Player<'_> {
             }
             ["lookup-fails"] => {
                 let id = world.lookups.pop().ok_or("no key lookup is pending")?;
-                return world.notice(Notice::LookedUp(vec![(id, KeyAnswer::Unavailable)]));
+                return world.notice(Notice::Ledger(LedgerNotice::LookedUp(vec![(id, KeyAnswer::Unavailable)])));
             }
             ["renewals", count] if world.renewals.to_string() == **count => {}
             ["renewals", count] => return Err(format!("{} secrets are renewed instead of {count}", world.renewals)),
@@ -299,7 +300,7 @@ impl Player<'_> {
             return Err(format!("there is no key {name}"));
         }
         self.keys.records.iter_mut().filter(|record| record.name == *name).for_each(change);
-        self.world.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())))
+        self.world.notice(Notice::Ledger(LedgerNotice::Keys(KeyNews::all(self.keys.records.clone()))))
     }
 
     /// Runs a step of a predecessor, a successor or a shared ledger.

@@ -16,6 +16,7 @@ use tollgate::policy::ask::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyRecord, ShownKey};
 use tollgate::policy::meter::SharedCounts;
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Row;
 
 /// Text that represents the end of a chunked answer.
@@ -275,7 +276,13 @@ impl World {
             number.checked_sub(1).filter(|at| *at < self.checks.len()).ok_or("not that many admissions are pending")?;
         let ask = self.checks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Answered(AskAnswer { ask, ruling, counts, groups: Vec::new(), grant: None }))
+        self.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(AskAnswer {
+            ask,
+            ruling,
+            counts,
+            groups: Vec::new(),
+            grant: None,
+        }))))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {
@@ -468,12 +475,12 @@ impl World {
             for key in std::mem::take(&mut self.lookups) {
                 let found = self.unannounced.iter().find(|record| record.id == key.id).cloned();
                 let answer = found.map_or(KeyAnswer::Absent, |record| KeyAnswer::Known(Box::new(record)));
-                self.gateway.notice(Notice::LookedUp(vec![(key, answer)]), self.now);
+                self.gateway.notice(Notice::Ledger(LedgerNotice::LookedUp(vec![(key, answer)])), self.now);
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {
             let rows = std::mem::take(&mut self.uncommitted);
-            self.gateway.notice(Notice::Committed(rows), self.now);
+            self.gateway.notice(Notice::Ledger(LedgerNotice::Committed(rows)), self.now);
         }
         Ok(())
     }

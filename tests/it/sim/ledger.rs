@@ -11,6 +11,7 @@ use tollgate::gateway::orders::{Notice, Order};
 use tollgate::policy::ask::{Ask, AskAnswer, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitReason, SharedCounts};
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::plan::LimitKind;
 use tollgate::policy::row::Row;
 
@@ -29,7 +30,7 @@ pub enum LedgerKind {
 pub const HOSTS: u64 = 2;
 
 fn failed() -> Notice {
-    Notice::StoreFailed("it is broken".to_string())
+    Notice::Ledger(LedgerNotice::Failed("it is broken".to_string()))
 }
 
 /// Key and lease of a request.
@@ -160,7 +161,7 @@ impl Ledger {
 
     fn commit(&mut self, count: u64, gateway: &mut Gateway, now: Now) {
         self.uncommitted -= count;
-        gateway.notice(Notice::Committed(count), now);
+        gateway.notice(Notice::Ledger(LedgerNotice::Committed(count)), now);
     }
 
     /// Makes a file fail or recover. Returns true if it has just failed.
@@ -169,7 +170,7 @@ impl Ledger {
             return false;
         }
         self.failed = !self.failed;
-        gateway.notice(if self.failed { failed() } else { Notice::StoreRecovered }, now);
+        gateway.notice(if self.failed { failed() } else { Notice::Ledger(LedgerNotice::Recovered) }, now);
         self.failed
     }
 
@@ -239,7 +240,7 @@ impl Ledger {
     fn answer_none(&mut self, asks: Vec<Ask>, gateway: &mut Gateway, now: Now) {
         for ask in asks {
             self.story.unavailable += 1;
-            gateway.notice(Notice::Answered(AskAnswer::unavailable(ask)), now);
+            gateway.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(AskAnswer::unavailable(ask)))), now);
         }
     }
 
@@ -293,7 +294,7 @@ impl Ledger {
         }
         answers.into_iter().for_each(|answer| self.hear(answer, gateway, now));
         if std::mem::take(&mut self.failed) {
-            gateway.notice(Notice::StoreRecovered, now);
+            gateway.notice(Notice::Ledger(LedgerNotice::Recovered), now);
         }
     }
 
@@ -314,7 +315,7 @@ impl Ledger {
             Ruling::Unavailable => self.story.unavailable += 1,
             Ruling::Looked | Ruling::Called => {}
         }
-        gateway.notice(Notice::Answered(answer), now);
+        gateway.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(answer))), now);
     }
 
     /// Returns the cost of the usage records of a group, even if it has moved.

@@ -16,6 +16,7 @@ use tollgate::base::seam::{Action, Conn, Core, Reply, Signal};
 use tollgate::base::time::Now;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Past, Start};
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::{Row, Running};
 
 /// Number of requests that the tight plan ever admits.
@@ -505,8 +506,8 @@ impl World {
                 if let Some(own) = self.process(who).filter(|_| !locked) {
                     own.fails = !own.fails;
                     let fails = own.fails;
-                    let broken = Notice::StoreFailed("full".to_string());
-                    own.gateway.notice(if fails { broken } else { Notice::StoreRecovered }, now);
+                    let broken = Notice::Ledger(LedgerNotice::Failed("full".to_string()));
+                    own.gateway.notice(if fails { broken } else { Notice::Ledger(LedgerNotice::Recovered) }, now);
                     if fails {
                         self.strike(|tally| &mut tally.failing_ledgers);
                     }
@@ -545,7 +546,7 @@ impl World {
         own.returns = false;
         let rows = std::mem::take(&mut own.queue);
         if !rows.is_empty() {
-            own.gateway.notice(Notice::Committed(rows.len() as u64), now);
+            own.gateway.notice(Notice::Ledger(LedgerNotice::Committed(rows.len() as u64)), now);
             self.disk.rows.extend(rows);
         }
     }
@@ -633,14 +634,14 @@ impl World {
             Message::HandOver => {
                 old.waits = true;
                 if self.locks && !std::mem::replace(&mut old.fails, true) {
-                    old.gateway.notice(Notice::StoreFailed("locked".to_string()), now);
+                    old.gateway.notice(Notice::Ledger(LedgerNotice::Failed("locked".to_string())), now);
                 }
                 if old.fails {
                     self.messages.push_front(Message::Died);
                     return Ok(());
                 }
                 let rows = std::mem::take(&mut old.queue);
-                old.gateway.notice(Notice::Committed(rows.len() as u64), now);
+                old.gateway.notice(Notice::Ledger(LedgerNotice::Committed(rows.len() as u64)), now);
                 self.disk.rows.extend(rows);
                 (self.disk.owner, self.released, self.go) = (None, true, true);
             }
@@ -660,7 +661,7 @@ impl World {
             Message::Ready | Message::Taken => {}
             Message::Safe(rows) => {
                 self.unsafe_rows.drain(..rows as usize);
-                old.gateway.notice(Notice::Committed(rows), now);
+                old.gateway.notice(Notice::Ledger(LedgerNotice::Committed(rows)), now);
             }
             Message::Died => {
                 if !std::mem::replace(&mut self.failed, true) {
@@ -680,7 +681,7 @@ impl World {
         }
         let mut rows = std::mem::take(&mut self.unsafe_rows);
         self.tally.spilled += rows.len() as u64;
-        old.gateway.notice(Notice::Committed(rows.len() as u64), self.now);
+        old.gateway.notice(Notice::Ledger(LedgerNotice::Committed(rows.len() as u64)), self.now);
         self.disk.spilled.append(&mut rows);
         self.settle(Who::Old)
     }
@@ -849,7 +850,7 @@ impl World {
                 let locked = self.is_locked() && who == Who::Old;
                 if let Some(own) = self.process(who) {
                     if !locked && std::mem::take(&mut own.fails) {
-                        own.gateway.notice(Notice::StoreRecovered, now);
+                        own.gateway.notice(Notice::Ledger(LedgerNotice::Recovered), now);
                     }
                     (0..8).for_each(|which| own.say(which, true, now));
                     (0..8).for_each(|which| own.provide(which, now));

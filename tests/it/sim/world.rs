@@ -22,6 +22,7 @@ use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyNews, KeyRecord, ShownKey, issue};
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Running;
 use tollgate::wire::{Passthrough, Shape};
 
@@ -381,7 +382,7 @@ impl World {
         }
         if let Some(id) = self.lookups.pop() {
             let answer = if self.steps.is_multiple_of(4) { KeyAnswer::Unavailable } else { KeyAnswer::Absent };
-            self.gateway.notice(Notice::LookedUp(vec![(id, answer)]), self.now);
+            self.gateway.notice(Notice::Ledger(LedgerNotice::LookedUp(vec![(id, answer)])), self.now);
         }
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
@@ -444,7 +445,8 @@ impl World {
                     }
                     record.revoked = if record.revoked.is_some() { None } else { Some(Unix(now.0)) };
                 }
-                self.gateway.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())), self.now);
+                self.gateway
+                    .notice(Notice::Ledger(LedgerNotice::Keys(KeyNews::all(self.keys.records.clone()))), self.now);
             }
             2 => self.gateway.reply(Reply::Signal(Signal::Reload), self.now),
             3 | 4 if self.reloading => self.reload(),
@@ -761,7 +763,7 @@ impl World {
         for client in std::mem::take(&mut self.clients) {
             self.gateway.closed(client.pipe.conn, Ending::Broken, self.now);
         }
-        self.gateway.notice(Notice::Keys(KeyNews::all(self.keys.records.clone())), self.now);
+        self.gateway.notice(Notice::Ledger(LedgerNotice::Keys(KeyNews::all(self.keys.records.clone()))), self.now);
         self.ledger.recover(&mut self.gateway, self.now);
         self.gateway.actions().retain(|action| {
             !matches!(action, Action::Close { conn, .. }

@@ -16,6 +16,7 @@ use crate::io::reactor::ReactorMessage;
 use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
 use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::{Amount, DAYS_KEPT};
+use crate::policy::notice::LedgerNotice;
 use crate::policy::window;
 use crate::store::api::StoreError;
 use crate::store::copy::SnapshotPlan;
@@ -25,10 +26,10 @@ use crate::store::moments::Moments;
 #[cfg(feature = "redis")]
 use crate::store::remote::{Bounds, Remote};
 #[cfg(feature = "redis")]
-use crate::store::shared::{self, SharedNotice};
+use crate::store::shared;
 use crate::store::spill::Place;
 use crate::store::sqlite::Sqlite;
-use crate::store::{self, Duties, LedgerHandle, StoreNotice, lock};
+use crate::store::{self, Duties, LedgerHandle, lock};
 use std::sync::Arc;
 
 /// An open ledger.
@@ -190,31 +191,16 @@ impl Opened {
             seen,
             moments,
         };
-        // A failed delivery means that the event loop has ended.
-        #[cfg(feature = "redis")]
-        let answers = mailbox.clone();
-        let say = move |notice| drop(mailbox.send(ReactorMessage::Notice(notice)));
         let tell = move |notice| match notice {
-            StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
-            StoreNotice::LookedUp(answers) => say(Notice::LookedUp(answers)),
-            StoreNotice::Newest { at, accepted } => say(Notice::Newest { at, accepted }),
-            StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
-            StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
-            StoreNotice::Outgrown(why) => say(Notice::StoreOutgrown(why)),
-            StoreNotice::Recovered => say(Notice::StoreRecovered),
-            StoreNotice::Warning(text) => warn(text),
+            // The operator gets it even after the event loop has ended.
+            LedgerNotice::Warning(text) => warn(text),
+            // A failed delivery means that the event loop has ended.
+            notice => drop(mailbox.send(ReactorMessage::Notice(Notice::Ledger(notice)))),
         };
         let kept = match self.ledger {
             Ledger::Sqlite(db) => store::spawn(*db, duties, tell),
             #[cfg(feature = "redis")]
             Ledger::Remote(remote) => {
-                let answered = move |notice| drop(answers.send(ReactorMessage::Notice(notice)));
-                let tell = move |notice| match notice {
-                    SharedNotice::Store(notice) => tell(notice),
-                    SharedNotice::Answered(answer) => answered(Notice::Answered(*answer)),
-                    SharedNotice::CalledIn(account) => answered(Notice::CalledIn(account)),
-                    SharedNotice::BegunAnew => answered(Notice::BegunAnew),
-                };
                 let remote = Remote { server: remote.server.within(Bounds::SERVING) };
                 shared::spawn(remote, duties, tell)
             }

@@ -18,8 +18,32 @@ use crate::store::api::StoreError;
 use crate::store::keyform::record_from;
 use crate::store::moments::Moments;
 use crate::store::shared::SharedStore;
+use crate::store::watch::WatchedLedger;
 use redis::{Cmd, ConnectionLike, Pipeline, Value};
 use std::io;
+
+impl WatchedLedger for Remote {
+    /// Returns the records of these keys that exist.
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(self.server.named("keys"));
+        ids.iter().for_each(|id| _ = cmd.arg(id.as_str()));
+        let found = self.server.read(&cmd)?;
+        Ok(list(&found).iter().filter_map(text).filter_map(record_from).collect())
+    }
+
+    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
+        Remote::fold(self, before, max)
+    }
+
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        Remote::moments(self)
+    }
+
+    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
+        Remote::hold_fold(self, held)
+    }
+}
 
 impl SharedStore for Remote {
     fn is_connected(&self) -> bool {
@@ -112,31 +136,10 @@ impl SharedStore for Remote {
         Ok(done)
     }
 
-    /// Returns the records of these keys that exist.
-    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
-        let mut cmd = redis::cmd("HMGET");
-        cmd.arg(self.server.named("keys"));
-        ids.iter().for_each(|id| _ = cmd.arg(id.as_str()));
-        let found = self.server.read(&cmd)?;
-        Ok(list(&found).iter().filter_map(text).filter_map(record_from).collect())
-    }
-
     fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError> {
         let name = self.server.named("seq:") + &speaker.writer;
         let found = self.server.read_text(redis::cmd("GET").arg(name))?;
         Ok(found.and_then(|text| text.parse().ok()).unwrap_or(0))
-    }
-
-    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
-        Remote::fold(self, before, max)
-    }
-
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        Remote::moments(self)
-    }
-
-    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
-        Remote::hold_fold(self, held)
     }
 
     fn follow_clock(&mut self) -> Result<(), StoreError> {

@@ -3,12 +3,13 @@
 use super::super::moments::FoldGuard;
 use super::super::remote::{Remote, Speaker};
 use super::super::{Duties, LedgerHandle, api::Batch, api::Leftover};
-use super::{SharedNotice, SharedThread, Task, batches_of};
+use super::{SharedThread, Task, batches_of};
 use crate::io::batch_queue::BatchQueue;
 use crate::io::entropy::fresh_name;
 use crate::io::worker::start_thread;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::keys::ShownKey;
+use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
 use std::io;
 use std::thread::JoinHandle;
@@ -80,7 +81,7 @@ impl Drop for SharedHandle {
 pub fn spawn(
     remote: Remote,
     duties: Duties,
-    tell: impl Fn(SharedNotice) + Send + 'static,
+    tell: impl Fn(LedgerNotice) + Send + 'static,
 ) -> io::Result<Box<dyn LedgerHandle>> {
     let queue = BatchQueue::<Vec<Task>>::default();
     let theirs = queue.clone();

@@ -2,17 +2,15 @@
 //! slow, fails and recovers as they choose.
 
 use super::super::api::StoreError;
-use super::super::follow::KeySource;
-use super::super::moments::Moments;
 use super::super::remote::{Done, Holds, RemoteCommand, Speaker};
+use super::super::watch::WatchedLedger;
 use crate::base::time::{Mono, Unix};
-use crate::policy::keys::{KeyId, KeyRecord};
 use std::io;
 
 /// Shared ledger, as its thread uses it. Each call may fail, and the effect of a failed call is unknown. It connects by
 /// itself if necessary. See the methods of `Remote`.
 #[allow(missing_docs, reason = "each is the method of `Remote` that it is called after")]
-pub trait SharedStore: KeySource {
+pub trait SharedStore: WatchedLedger {
     fn is_connected(&self) -> bool;
     fn epoch(&self) -> Option<&str>;
     fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError>;
@@ -20,10 +18,6 @@ pub trait SharedStore: KeySource {
     fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError>;
     fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError>;
     fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError>;
-    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError>;
-    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
-    fn moments(&mut self) -> Result<Moments, StoreError>;
-    fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
     fn follow_clock(&mut self) -> Result<(), StoreError>;
     /// The monotonic clock that grants end by.
     fn watch(&self) -> Mono;

@@ -2,9 +2,10 @@
 //! and retaking by an owner, and rows that may already be in the file. Called by the store thread and at the start of a
 //! gateway.
 
-use super::super::api::{Batch, Store, StoreError};
+use super::super::api::{Batch, StoreError};
 use super::super::lock::check_seen;
 use super::super::spill::Importer;
+use super::super::watch::Store;
 use super::super::written::Written;
 use super::tables::{APPLICATION, OTHER, SCHEMA, marks, problem};
 use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};

@@ -1,15 +1,16 @@
 //! Store settings for flash storage: commit interval, syncs, page sizes, copies.
 
 use super::super::copy::{self, SnapshotPlan};
+use super::super::watch::WatchedLedger;
 use super::super::{log_files, sqlite};
 use super::*;
 
 /// Starts the thread of a ledger with these duties, and skips its first notice.
-fn with_duties(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
+fn with_duties(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
     let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     let handle = spawn(db, duties, move |notice| drop(tell.send(notice))).unwrap();
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     (handle, told)
 }
 
@@ -28,17 +29,17 @@ fn records_wait_for_the_commit_interval_except_at_the_end() {
     let every = Duration::from_secs(2);
     let (handle, told) = with_duties(&place, Duties { commit_every: every, ..Duties::default() });
     handle.write(rows_of(0..1));
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 }, "the first commit must not wait");
+    assert_eq!(next(&told), LedgerNotice::Committed(1), "the first commit must not wait");
     let began = Instant::now();
     for number in 1..6 {
         handle.write(rows_of(number..number + 1));
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 5 });
+    assert_eq!(next(&told), LedgerNotice::Committed(5));
     assert!(began.elapsed() > every / 2, "{:?}", began.elapsed());
     handle.write(rows_of(6..8));
     assert_eq!(handle.finish(), Leftover::default());
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 2 });
+    assert_eq!(next(&told), LedgerNotice::Committed(2));
     assert_eq!(place.shared().count_rows().unwrap(), 8);
 }
 
@@ -48,7 +49,7 @@ fn collected_records_are_committed_before_a_hand_over() {
     let duties = Duties { commit_every: Duration::from_secs(60), ..Duties::default() };
     let (handle, told) = with_duties(&place, duties);
     handle.write(rows_of(0..1));
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    assert_eq!(next(&told), LedgerNotice::Committed(1));
     handle.write(rows_of(1..4));
     assert_eq!(handle.turn().unwrap().release(), Ok(()));
     assert_eq!(place.owner().count_rows().unwrap(), 4);
@@ -130,7 +131,7 @@ fn thread_syncs_once_after_commits_and_not_without_them() {
     let db = Syncing { db: place.owner(), syncs: syncs.clone() };
     let duties = Duties { sync_every: Some(Duration::from_millis(300)), ..Duties::default() };
     let handle = spawn(db, duties, move |notice| drop(tell.send(notice))).unwrap();
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     handle.write(rows_of(0..3));
     until("the sync", || syncs.load(Ordering::SeqCst) > 0);
     std::thread::sleep(Duration::from_millis(700));
@@ -285,7 +286,7 @@ fn cut_ledger_does_not_replace_its_last_snapshot() {
     let plan = SnapshotPlan { from: place.file(), to: to.clone(), every: Duration::from_secs(3600) };
     let (handle, told) = with_duties(&place, Duties { snapshot: Some(plan), ..Duties::default() });
     handle.write(rows_of(0..1));
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    assert_eq!(next(&told), LedgerNotice::Committed(1));
     std::fs::File::options().write(true).open(place.file()).unwrap().set_len(4096).unwrap();
     assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(std::fs::read(&to).unwrap(), before);
@@ -315,7 +316,7 @@ fn no_draft_of_a_snapshot_is_left_after_a_hand_over() {
 }
 
 /// Like [`with_duties`], with keys in the ledger.
-fn with_duties_and_keys(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
+fn with_duties_and_keys(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
     let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     let seen = db.keys_seen().unwrap();
@@ -341,17 +342,7 @@ impl KeySource for Syncing {
     }
 }
 
-impl Store for Syncing {
-    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
-        Store::append(&mut self.db, rows)
-    }
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        Store::sync(&mut self.db)
-    }
-    fn check(&self) -> Result<(), StoreError> {
-        self.db.check()
-    }
+impl WatchedLedger for Syncing {
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.find_keys(ids)
     }
@@ -363,6 +354,19 @@ impl Store for Syncing {
     }
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         self.db.hold_fold(held)
+    }
+}
+
+impl Store for Syncing {
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
+        Store::append(&mut self.db, rows)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        Store::sync(&mut self.db)
+    }
+    fn check(&self) -> Result<(), StoreError> {
+        self.db.check()
     }
     fn release(&mut self) -> Result<(), StoreError> {
         self.db.release()

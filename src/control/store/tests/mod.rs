@@ -5,6 +5,7 @@ use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
 use super::moments::Moments;
 use super::note::{AuditLine, Note, edited};
 use super::sqlite::{Mode, Sqlite};
+use super::watch::WatchedLedger;
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::agent::Client;
@@ -282,19 +283,19 @@ fn nothing_is_committed_to_a_moved_file() {
     let place = Place::new("moved");
     let aside = place.0.join("aside.db");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     for replaced in [false, true] {
         std::fs::rename(place.file(), &aside).unwrap();
         if replaced {
             std::fs::write(place.file(), "another file").unwrap();
         }
-        let StoreNotice::Failed(why) = next(&told) else { panic!("expected a failure") };
+        let LedgerNotice::Failed(why) = next(&told) else { panic!("expected a failure") };
         assert!(why.contains("ledger.db: the ledger's file was moved, deleted or replaced"), "{why}");
         handle.write(vec![row(A, 1, "m", 1)]);
         assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "the failure must be reported once");
         std::fs::rename(&aside, place.file()).unwrap();
-        assert_eq!(next(&told), StoreNotice::Recovered);
-        assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+        assert_eq!(next(&told), LedgerNotice::Recovered);
+        assert_eq!(next(&told), LedgerNotice::Committed(1));
     }
     drop(handle);
     assert_eq!(place.shared().count_rows().unwrap(), 2);
@@ -357,7 +358,7 @@ fn foreign_and_newer_databases_are_not_changed() {
     assert!(matches!(Sqlite::open(&place.file(), Mode::Shared), Err(StoreError::Foreign(_, _))));
 }
 
-fn started(place: &Place) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
+fn started(place: &Place) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
     let handle =
         spawn(open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap(), Duties::default(), move |notice| {
@@ -366,7 +367,7 @@ fn started(place: &Place) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
     (handle.unwrap(), told)
 }
 
-fn next(told: &Receiver<StoreNotice>) -> StoreNotice {
+fn next(told: &Receiver<LedgerNotice>) -> LedgerNotice {
     told.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
@@ -374,16 +375,16 @@ fn next(told: &Receiver<StoreNotice>) -> StoreNotice {
 fn thread_commits_all_records_at_the_latest_at_its_end() {
     let place = Place::new("thread");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     let batch = handle.write(vec![row(A, 1, "m", 1), row(A, 2, "m", 1)]);
     assert!(batch.is_empty());
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 2 });
+    assert_eq!(next(&told), LedgerNotice::Committed(2));
     handle.write((0..10_000).map(|n| row(A, n, "m", 1)).collect());
     assert_eq!(handle.finish(), Leftover::default());
     let committed: u64 = told
         .iter()
         .map(|notice| match notice {
-            StoreNotice::Committed { rows } => rows,
+            LedgerNotice::Committed(rows) => rows,
             other => panic!("{other:?}"),
         })
         .sum();
@@ -395,7 +396,7 @@ fn thread_commits_all_records_at_the_latest_at_its_end() {
 fn key_changes_of_other_processes_are_reported_within_a_second() {
     let place = Place::new("poll");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     let (mut cli, mut times) = (place.shared(), Vec::new());
     for change in 0..6 {
         let (number, began) = (change / 2, Instant::now());
@@ -407,14 +408,14 @@ fn key_changes_of_other_processes_are_reported_within_a_second() {
             revoke(&mut cli, id, 5);
             expected.revoked = Some(Unix(5));
         }
-        assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![expected], vec![])));
+        assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::Changed(vec![expected], vec![])));
         times.push(began.elapsed());
     }
     // A busy machine delays some of the looks, while a thread that looks too rarely would be late most of the time.
     times.sort();
     assert!(times[times.len() / 2] < limits::KEYS_LOOK_IDLE + limits::KEYS_LOOK, "{times:?}");
     handle.write(vec![row(A, 1, "m", 1)]);
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    assert_eq!(next(&told), LedgerNotice::Committed(1));
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err());
 }
 
@@ -433,11 +434,11 @@ fn unreadable_key_records_are_skipped_and_named() {
     assert_eq!((db.find_keys(&[key(A)]).unwrap(), db.keys_named(&record(A, 1).name).unwrap()), (vec![], vec![]));
     // Each unreadable record found at the start is named once; one that is damaged later is named, too.
     let (handle, told) = started(&place);
-    let mut notices: Vec<StoreNotice> = (0..4).map(|_| next(&told)).collect();
+    let mut notices: Vec<LedgerNotice> = (0..4).map(|_| next(&told)).collect();
     let mut warned = Vec::new();
-    let mut warnings = |notices: &mut Vec<StoreNotice>| {
+    let mut warnings = |notices: &mut Vec<LedgerNotice>| {
         notices.retain(|notice| match notice {
-            StoreNotice::Warning(text) => {
+            LedgerNotice::Warning(text) => {
                 warned.push(text.clone());
                 false
             }
@@ -447,17 +448,21 @@ fn unreadable_key_records_are_skipped_and_named() {
     };
     let text = warnings(&mut notices);
     assert!([A, "no id", "\u{fffd}"].iter().all(|id| text.contains(&format!("key {id:?} is passed over"))), "{text}");
-    assert_eq!(notices, [StoreNotice::Keys(KeyNews::all(vec![record(ids[3], 1)]))]);
+    assert_eq!(notices, [LedgerNotice::Keys(KeyNews::all(vec![record(ids[3], 1)]))]);
     revoke(&mut db, ids[3], 5);
     let revoked = KeyRecord { revoked: Some(Unix(5)), ..record(ids[3], 1) };
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![revoked], vec![])), "no record may be named again");
+    assert_eq!(
+        next(&told),
+        LedgerNotice::Keys(KeyNews::Changed(vec![revoked], vec![])),
+        "no record may be named again"
+    );
     damage(&format!("UPDATE keys SET digest = x'' WHERE id = '{}'", ids[3]));
     let mut notices = vec![next(&told), next(&told)];
     let text = warnings(&mut notices);
     assert!(text.lines().count() == 4 && text.contains(&format!("key {:?} is passed over", ids[3])), "{text}");
     assert_eq!(
         notices,
-        [StoreNotice::Keys(KeyNews::Changed(vec![], vec![key(ids[3])]))],
+        [LedgerNotice::Keys(KeyNews::Changed(vec![], vec![key(ids[3])]))],
         "a damaged key must be removed"
     );
     drop(handle);
@@ -467,16 +472,16 @@ fn unreadable_key_records_are_skipped_and_named() {
 fn uncommitted_records_are_kept_until_they_can_be_written() {
     let place = Place::new("failing");
     let (handle, told) = started(&place);
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     let other = rusqlite::Connection::open(place.file()).unwrap();
     other.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
     handle.write(vec![row(A, 1, "m", 1)]);
-    let StoreNotice::Failed(why) = next(&told) else { panic!("expected a failure") };
+    let LedgerNotice::Failed(why) = next(&told) else { panic!("expected a failure") };
     assert!(why.contains("ledger.db") && why.contains("no such table"), "{why}");
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "the failure must be reported once");
     other.execute_batch("ALTER TABLE hidden RENAME TO groups").unwrap();
-    assert_eq!(next(&told), StoreNotice::Recovered);
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    assert_eq!(next(&told), LedgerNotice::Recovered);
+    assert_eq!(next(&told), LedgerNotice::Committed(1));
     drop(handle);
     assert_eq!(place.shared().count_rows().unwrap(), 1);
     assert_eq!(place.shared().day_sums(Unix(0)).unwrap().len(), 1);
@@ -755,14 +760,7 @@ impl KeySource for Slow {
     }
 }
 
-impl Store for Slow {
-    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
-        self.fail()?;
-        Store::append(&mut self.db, rows)
-    }
-    fn check(&self) -> Result<(), StoreError> {
-        self.db.check()
-    }
+impl WatchedLedger for Slow {
     fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.find_keys(ids)
     }
@@ -774,6 +772,16 @@ impl Store for Slow {
     }
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         self.db.hold_fold(held)
+    }
+}
+
+impl Store for Slow {
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
+        self.fail()?;
+        Store::append(&mut self.db, rows)
+    }
+    fn check(&self) -> Result<(), StoreError> {
+        self.db.check()
     }
     fn release(&mut self) -> Result<(), StoreError> {
         self.db.release()
@@ -794,12 +802,12 @@ fn a_slow_commit_does_not_delay_a_caller_that_hands_over_rows() {
     let store = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
     let duties = Duties { urgent: true, ..Duties::default() };
     let handle = spawn(store, duties, move |notice| drop(tell.send(notice))).unwrap();
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::all(vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     for n in 0..100 {
         handle.write(vec![row(A, n, "m", 1)]);
     }
     assert!(told.try_recv().is_err(), "all rows must be handed over before the first commit ends");
-    assert!(matches!((next(&told), next(&told)), (StoreNotice::Failed(_), StoreNotice::Recovered)));
+    assert!(matches!((next(&told), next(&told)), (LedgerNotice::Failed(_), LedgerNotice::Recovered)));
     assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(place.shared().count_rows().unwrap(), 100);
 }
@@ -813,14 +821,14 @@ fn only_key_changes_since_the_start_are_reported() {
     place.shared().insert_key(&record(B, 6)).unwrap();
     let (tell, told) = channel();
     let handle = spawn(db, Duties { seen, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
-    assert_eq!(next(&told), StoreNotice::Keys(KeyNews::Changed(vec![record(B, 6)], vec![])));
+    assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::Changed(vec![record(B, 6)], vec![])));
     drop(handle);
     let db = place.owner();
     let seen = db.keys_seen().unwrap();
     let (tell, told) = channel();
     let handle = spawn(db, Duties { seen, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
     handle.write(vec![row(A, 5, "m", 1)]);
-    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    assert_eq!(next(&told), LedgerNotice::Committed(1));
     drop(handle);
     assert_eq!(told.iter().count(), 0);
 }
@@ -963,7 +971,7 @@ fn thread_releases_its_ledger_and_keeps_records_until_it_returns() {
     assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(ids(&mut place.owner()), [0, 1, 2, 3, 4, 5]);
     let committed: u64 =
-        told.iter().map(|notice| if let StoreNotice::Committed { rows } = notice { rows } else { 0 }).sum();
+        told.iter().map(|notice| if let LedgerNotice::Committed(rows) = notice { rows } else { 0 }).sum();
     assert_eq!(committed, 2 + 4);
 }
 
@@ -976,7 +984,7 @@ fn records_not_written_before_the_end_are_returned() {
     turn.release().unwrap();
     let other = place.owner();
     turn.retake(rows_of(2..4));
-    let failed = told.iter().find(|notice| matches!(notice, StoreNotice::Failed(_)));
+    let failed = told.iter().find(|notice| matches!(notice, LedgerNotice::Failed(_)));
     assert!(failed.is_some_and(|notice| format!("{notice:?}").contains("another gateway")));
     handle.write(rows_of(4..5));
     let left = handle.finish();
@@ -1067,7 +1075,7 @@ fn wait_for_a_dead_thread_ends_and_returns_its_records() {
     let place = Place::new("dead");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 0 };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |notice| {
-        assert!(!matches!(notice, StoreNotice::Committed { .. }), "the thread must die instead");
+        assert!(!matches!(notice, LedgerNotice::Committed(..)), "the thread must die instead");
     })
     .unwrap();
     handle.write(rows_of(0..1));
@@ -1082,16 +1090,16 @@ fn wait_for_a_dead_thread_ends_and_returns_its_records() {
 }
 
 /// Starts the thread of a ledger that keeps rows for 32 days. Returns it and its notices.
-fn folding(place: &Place, moments: Moments) -> (Box<dyn LedgerHandle>, Receiver<StoreNotice>) {
+fn folding(place: &Place, moments: Moments) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
     let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), moments, ..Duties::default() };
     (spawn(place.owner(), duties, move |notice| drop(tell.send(notice))).unwrap(), told)
 }
 
 /// Waits until the thread warns that nothing is folded.
-fn warned(told: &Receiver<StoreNotice>) {
+fn warned(told: &Receiver<LedgerNotice>) {
     let warning =
-        |notice: &StoreNotice| matches!(notice, StoreNotice::Warning(text) if text.contains("fold --confirm"));
+        |notice: &LedgerNotice| matches!(notice, LedgerNotice::Warning(text) if text.contains("fold --confirm"));
     while !warning(&next(told)) {}
 }
 
@@ -1170,7 +1178,7 @@ fn thread_reports_that_the_present_time_is_accepted() {
     place.owner().append(&[row(A, 900 * DAY, "m", 1)]).unwrap();
     let (_handle, told) = folding(&place, place.shared().moments().unwrap());
     place.shared().accept_clock(Unix(20 * DAY), &AuditLine::default()).unwrap();
-    let accepted = StoreNotice::Newest { at: Unix(20 * DAY), accepted: true };
+    let accepted = LedgerNotice::Newest { at: Unix(20 * DAY), accepted: true };
     while next(&told) != accepted {}
 }
 

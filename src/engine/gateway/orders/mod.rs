@@ -5,12 +5,12 @@ pub(crate) mod offload;
 pub(crate) mod paging;
 
 pub use super::report::captures::{Captured, CapturedMessage};
-use crate::base::time::Unix;
 use crate::policy::alert::AlertNews;
-use crate::policy::ask::{Ask, AskAnswer, Release, Use};
+use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::discover::{DiscoveredModel, Listed};
-use crate::policy::keys::{KeyAnswer, KeyId, KeyNews, ShownKey};
+use crate::policy::keys::{KeyId, ShownKey};
+use crate::policy::notice::LedgerNotice;
 use crate::policy::row::{Row, Running};
 pub use desk::{ChangeAuthor, DeskAnswer, DeskAsk};
 pub use offload::{FinishedJob, Work};
@@ -31,14 +31,14 @@ pub enum Order {
     /// News for alerts, which are delivered as the present configuration says, or only that configuration. The thread
     /// that delivers them sends [`Notice::LookForTrouble`] every second.
     Alerts(Arc<Config>, Vec<AlertNews>),
-    /// Questions for the shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over are
-    /// written first.
+    /// Questions for the shared ledger; each is answered by a [`LedgerNotice::Answered`]. Rows of the same hand-over
+    /// are written first.
     Asks(Vec<Ask>),
     /// Leases of the shared ledger that are returned without a row.
     Releases(Vec<Release>),
     /// Uses of grants of the shared ledger. Rows of the same hand-over are written after them.
     Uses(Vec<Use>),
-    /// Look up keys in the ledger immediately; answered by one or more [`Notice::LookedUp`].
+    /// Look up keys in the ledger immediately; answered by one or more [`LedgerNotice::LookedUp`].
     LookUp(Vec<ShownKey>),
     /// A job that takes too long for the event loop: to be [run](Work::run) elsewhere and answered by
     /// [`Notice::Worked`].
@@ -235,33 +235,8 @@ pub enum Reloaded {
 /// Notification from a helper thread.
 #[derive(Debug)]
 pub enum Notice {
-    /// Changes of the keys in the ledger.
-    Keys(KeyNews),
-    /// Number of further rows committed.
-    Committed(u64),
-    /// The shared ledger has answered.
-    Answered(AskAnswer),
-    /// The ledger revokes this host's grants in an account, which another host needs: the key with this id, or, after
-    /// an `@`, the group with this name.
-    CalledIn(String),
-    /// An operator has reset the shared ledger: its counts start at zero.
-    BegunAnew,
-    /// Answers of the ledger about looked-up keys.
-    LookedUp(Vec<(ShownKey, KeyAnswer)>),
-    /// Newest usage record known to the ledger.
-    Newest {
-        /// Time of its admission.
-        at: Unix,
-        /// An operator has accepted the current time: earlier records no longer count.
-        accepted: bool,
-    },
-    /// The ledger cannot be written, with the reason; admission stops.
-    StoreFailed(String),
-    /// A successor of a newer version has changed the ledger and died; with the reason why the ledger cannot be read
-    /// any more.
-    StoreOutgrown(String),
-    /// The ledger can be written again.
-    StoreRecovered,
+    /// The thread of the ledger reports something.
+    Ledger(LedgerNotice),
     /// Number of lost spans. If the state has changed: the reason why the collector does not accept them, or that it
     /// does again.
     Spans(u64, Option<Result<(), String>>),

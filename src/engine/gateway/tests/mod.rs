@@ -5,6 +5,7 @@ use super::*;
 use crate::base::time::Unix;
 use crate::policy::config::Source;
 use crate::policy::keys::{Issued, KeyId, KeyNews, KeyRecord, Scope, issue};
+use crate::policy::notice::LedgerNotice;
 
 mod shares;
 
@@ -68,7 +69,10 @@ fn memory_of_keys_issued_later_is_announced() {
     let mut learn = |from: u32, to: u32| {
         let issued = issue("tg_", |out| out.fill(9));
         let of = |number| KeyRecord { id: KeyId::parse(&format!("{number:012x}")).unwrap(), ..record(&issued) };
-        gateway.notice(Notice::Keys(KeyNews::Changed((from..to).map(of).collect(), Vec::new())), now());
+        gateway.notice(
+            Notice::Ledger(LedgerNotice::Keys(KeyNews::Changed((from..to).map(of).collect(), Vec::new()))),
+            now(),
+        );
         let most = gateway.driver.cx.setup.config.worst_case_bytes(gateway.driver.cx.access.keys.bytes());
         let lines = logged(&mut gateway);
         let lines: Vec<String> = lines.lines().filter(|line| !line.contains("\"key\"")).map(str::to_owned).collect();

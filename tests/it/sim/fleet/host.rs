@@ -14,11 +14,11 @@ use tollgate::gateway::orders::{Notice, Order};
 use tollgate::policy::ask::Use;
 use tollgate::policy::keys::KeyRecord;
 use tollgate::policy::meter::Lease;
-use tollgate::store::StoreNotice;
+use tollgate::policy::notice::LedgerNotice;
 use tollgate::store::follow::KeysSeen;
 use tollgate::store::moments::FoldGuard;
 use tollgate::store::remote::Speaker;
-use tollgate::store::shared::{SharedNotice, SharedThread, Task};
+use tollgate::store::shared::{SharedThread, Task};
 
 /// Time for which a thread collects records before it sends them, as in `io::batch_queue`, in microseconds.
 const TICK: u64 = 25_000;
@@ -60,13 +60,13 @@ type Windows = BTreeMap<(u64, u64), i64>;
 
 pub struct Host {
     pub process: Process,
-    thread: SharedThread<Store, Box<dyn Fn(SharedNotice)>>,
+    thread: SharedThread<Store, Box<dyn Fn(LedgerNotice)>>,
     pub line: Rc<Line>,
     ledger: Rc<RefCell<Ledger>>,
     pub writer: String,
-    told: Rc<RefCell<Vec<SharedNotice>>>,
+    told: Rc<RefCell<Vec<LedgerNotice>>>,
     tasks: Vec<Task>,
-    notices: VecDeque<(u64, SharedNotice)>,
+    notices: VecDeque<(u64, LedgerNotice)>,
     flight: Option<Flight>,
     /// Time when the next round is due, and time before which none may start.
     next: u64,
@@ -92,22 +92,6 @@ fn window(lease: &Lease) -> (u64, u64) {
     (start.0, end.0)
 }
 
-fn notice(told: SharedNotice) -> Option<Notice> {
-    Some(match told {
-        SharedNotice::Answered(answer) => Notice::Answered(*answer),
-        SharedNotice::CalledIn(account) => Notice::CalledIn(account),
-        SharedNotice::BegunAnew => Notice::BegunAnew,
-        SharedNotice::Store(StoreNotice::Keys(keys)) => Notice::Keys(keys),
-        SharedNotice::Store(StoreNotice::LookedUp(answers)) => Notice::LookedUp(answers),
-        SharedNotice::Store(StoreNotice::Newest { at, accepted }) => Notice::Newest { at, accepted },
-        SharedNotice::Store(StoreNotice::Committed { rows }) => Notice::Committed(rows),
-        SharedNotice::Store(StoreNotice::Failed(why)) => Notice::StoreFailed(why),
-        SharedNotice::Store(StoreNotice::Outgrown(why)) => Notice::StoreOutgrown(why),
-        SharedNotice::Store(StoreNotice::Recovered) => Notice::StoreRecovered,
-        SharedNotice::Store(StoreNotice::Warning(_)) => return None,
-    })
-}
-
 impl Host {
     /// Starts a host. `make` creates its gateway.
     pub fn new(
@@ -122,7 +106,7 @@ impl Host {
         let speaker = Speaker { host: names(), writer: names() };
         let (writer, told) = (speaker.writer.clone(), Rc::new(RefCell::new(Vec::new())));
         let heard = told.clone();
-        let tell: Box<dyn Fn(SharedNotice)> = Box::new(move |one| heard.borrow_mut().push(one));
+        let tell: Box<dyn Fn(LedgerNotice)> = Box::new(move |one| heard.borrow_mut().push(one));
         // A host reads the keys before it serves, and thereby the ledger's clock.
         line.followed.set(ledger.borrow().server.now.saturating_sub(line.mono(at).0 / 1000).max(1));
         let epoch = ledger.borrow().epoch.clone();
@@ -174,10 +158,8 @@ impl Host {
         while self.notices.front().is_some_and(|(due, _)| *due <= at) {
             let now = self.now(at);
             let Some((_, told)) = self.notices.pop_front() else { break };
-            self.failures += u64::from(matches!(told, SharedNotice::Store(StoreNotice::Failed(_))));
-            if let Some(notice) = notice(told) {
-                self.process.gateway.notice(notice, now);
-            }
+            self.failures += u64::from(matches!(told, LedgerNotice::Failed(_)));
+            self.process.gateway.notice(Notice::Ledger(told), now);
         }
         let now = self.now(at);
         act(&mut self.process, now);

@@ -14,6 +14,7 @@ use tollgate::store::follow::{KeyChanges, KeySource, KeysSeen};
 use tollgate::store::moments::Moments;
 use tollgate::store::remote::{Done, Holds, RemoteCommand, Speaker};
 use tollgate::store::shared::SharedStore;
+use tollgate::store::watch::WatchedLedger;
 
 /// Fate of a round.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -160,6 +161,25 @@ impl KeySource for Store {
     }
 }
 
+impl WatchedLedger for Store {
+    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
+        let found = self.keys.iter().filter(|key| ids.contains(&key.id)).cloned().collect();
+        self.call(|_| found)
+    }
+
+    fn fold(&mut self, _: Unix, _: usize) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    fn moments(&mut self) -> Result<Moments, StoreError> {
+        self.call(|_| Moments::default())
+    }
+
+    fn hold_fold(&mut self, _: Option<Unix>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
 impl SharedStore for Store {
     fn is_connected(&self) -> bool {
         self.connected
@@ -232,23 +252,6 @@ impl SharedStore for Store {
 
     fn last_batch(&mut self, speaker: &Speaker) -> Result<u64, StoreError> {
         self.call(|ledger| ledger.server.last_batch(&speaker.writer))
-    }
-
-    fn find_keys(&mut self, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
-        let found = self.keys.iter().filter(|key| ids.contains(&key.id)).cloned().collect();
-        self.call(|_| found)
-    }
-
-    fn fold(&mut self, _: Unix, _: usize) -> Result<u64, StoreError> {
-        Ok(0)
-    }
-
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        self.call(|_| Moments::default())
-    }
-
-    fn hold_fold(&mut self, _: Option<Unix>) -> Result<(), StoreError> {
-        Ok(())
     }
 
     fn follow_clock(&mut self) -> Result<(), StoreError> {

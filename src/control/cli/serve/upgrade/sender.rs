@@ -16,6 +16,7 @@ use crate::io::reactor::{ReactorMessage, Successor};
 use crate::io::upgrade;
 use crate::io::worker::start_thread;
 use crate::policy::discover::DiscoveredModel;
+use crate::policy::notice::LedgerNotice;
 use crate::policy::row::{Row, Running};
 use crate::store::StoreTurn;
 use crate::store::api::{Batch, Leftover};
@@ -272,7 +273,7 @@ impl HandoverSession {
             Heard::Line(HandoverMessage::Safe(rows)) if self.serves() => {
                 let safe = self.rows.len().min(usize::try_from(rows).unwrap_or(usize::MAX));
                 self.rows.drain(..safe);
-                self.sender.tell(Notice::Committed(safe as u64));
+                self.sender.tell(Notice::Ledger(LedgerNotice::Committed(safe as u64)));
             }
             Heard::Line(_) | Heard::Nonsense => self.fail("the successor speaks another version of handing over"),
             Heard::End if self.serves() => self.fail("the successor has died"),
