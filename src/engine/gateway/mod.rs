@@ -220,7 +220,7 @@ impl Gateway {
                 driver.cx.accounts.ledger.failed(false);
                 driver.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
-            LedgerNotice::Warning(text) => event_log::warn(&text, &mut driver.cx),
+            LedgerNotice::Warning(text) => upkeep::event_log::warn(&text, &mut driver.cx),
         }
     }
 }

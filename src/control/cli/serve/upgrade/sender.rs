@@ -339,7 +339,7 @@ impl HandoverSession {
         match self.sender.spills.write(&left, unix(), std::process::id()) {
             Ok(path) => {
                 self.sender.log.write(spilled(left.rows(), &path));
-                self.sender.tell(Notice::Committed(left.rows()));
+                self.sender.tell(Notice::Ledger(LedgerNotice::Committed(left.rows())));
             }
             Err(_) => self.rows = left.batches.into_iter().flat_map(|batch| batch.rows).collect(),
         }
