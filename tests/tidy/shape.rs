@@ -13,7 +13,7 @@ use std::path::Path;
 const CIRCLES: [(&str, usize); 2] = [("dialect", 15), ("store", 2)];
 /// Maximum number of files with methods of a type, and the types that exceed it.
 const FILES_MAX: usize = 6;
-const SPREAD: [(&str, usize); 5] = [("RequestJob", 16), ("Request", 11), ("Remote", 9), ("Answering", 7), ("Cx", 7)];
+const SPREAD: [(&str, usize); 5] = [("RequestJob", 16), ("Request", 11), ("Remote", 10), ("Answering", 7), ("Cx", 7)];
 /// Maximum number of entries of a folder, and of the folder of the gateway.
 const ENTRIES_MAX: usize = 25;
 const GATEWAY_ENTRIES_MAX: usize = 20;

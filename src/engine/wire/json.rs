@@ -10,7 +10,7 @@ mod view;
 mod write;
 
 pub use run::string_end;
-pub use scanned::{LinearGuard, ScanCount, linear};
+pub use scanned::{LinearGuard, ScanCount, linear, linear_apart};
 pub use unescape::{Run, Runs, eq_unescaped, has_escape, runs, unescape};
 pub use view::{Items, Members, Raw, ValueKind, Word};
 pub(crate) use write::put;

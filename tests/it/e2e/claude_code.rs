@@ -265,10 +265,10 @@ fn error_texts_that_claude_code_recovers_from_are_kept() {
 /// All keys share these limits of the provider account.
 #[test]
 fn limits_of_the_provider_account_reach_no_client() {
-    let setting = Setting::start("");
     let lines = "anthropic-ratelimit-requests-remaining: 5\r\nanthropic-ratelimit-unified-status: allowed\r\n\
                  anthropic-organization-id: kept\r\nrequest-id: kept\r\n";
     for status in [200, 400, 429, 529] {
+        let setting = Setting::start("");
         setting.recorders[0].answer_with(status);
         setting.recorders[0].say("too much", lines);
         let body = with(message("hi"), "model", "of-messages").to_string();

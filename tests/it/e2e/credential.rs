@@ -354,7 +354,8 @@ fn canaries_in_credentials_reach_no_provider_but_their_own() {
                 assert!(!received.contains("canary") && !received.contains(&key), "route {number}: {received}");
             }
         }
-        assert!(sent > 0, "route {number} was not taken: {}", answer.text());
+        // A provider that has asked for a pause gets at most one request a second.
+        assert!(sent > 0 || answer.status() == 503, "route {number} was not taken: {}", answer.text());
         failed_over += usize::from(several > 0);
     }
     assert!(failed_over >= 20, "{failed_over} requests were sent to several providers");

@@ -17,7 +17,7 @@
 //! a few words may be further off. Estimates for scripts other than Latin and Chinese are higher.
 
 use crate::wire::Span;
-use crate::wire::json::{Run, has_escape, runs};
+use crate::wire::json::{Run, has_escape, linear_apart, runs};
 
 /// Tokens counted for one image. Providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
@@ -407,7 +407,8 @@ impl PromptTokens<'_> {
     pub fn count(self) -> u64 {
         match self {
             PromptTokens::Counted(tokens) => tokens,
-            PromptTokens::Later(texts, body) => texts.tokens(body),
+            // The body of a request, counted while its answer is read.
+            PromptTokens::Later(texts, body) => linear_apart(body.len(), || texts.tokens(body)),
         }
     }
 }

@@ -175,7 +175,9 @@ impl Fault {
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
-            FaultKind::NoSlot | FaultKind::CoolingDown | FaultKind::KeySlots | FaultKind::Queue(_) => AttemptEnd::Abandoned,
+            FaultKind::NoSlot | FaultKind::CoolingDown | FaultKind::KeySlots | FaultKind::Queue(_) => {
+                AttemptEnd::Abandoned
+            }
             FaultKind::KeyEnded | FaultKind::KeyBuffers => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }

@@ -74,6 +74,19 @@ pub fn linear(length: usize) -> LinearGuard {
     LinearGuard(count)
 }
 
+/// Reads another input of `length` bytes while one is read: what it scans counts for that other input alone.
+#[inline(always)]
+pub fn linear_apart<T>(length: usize, read: impl FnOnce() -> T) -> T {
+    #[cfg(debug_assertions)]
+    let before = SCANNED.get();
+    let guard = linear(length);
+    let result = read();
+    drop(guard);
+    #[cfg(debug_assertions)]
+    SCANNED.set(before);
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +104,15 @@ mod tests {
     #[should_panic(expected = "bytes were scanned for an input of")]
     fn scanning_an_input_again_for_each_of_its_members_exceeds_the_bound() {
         read(|members| members);
+    }
+
+    #[test]
+    fn another_input_counts_apart() {
+        let text = vec![b'a'; SCANS_FLOOR + 1];
+        let _linear = linear(0);
+        for _ in 0..3 {
+            linear_apart(text.len(), || scanned(text.len()));
+        }
     }
 
     #[test]

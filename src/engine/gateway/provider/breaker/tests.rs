@@ -107,7 +107,8 @@ fn failures_without_a_byte_sent_need_no_second_owner() {
     let chosen = |failures: &[u32]| {
         let mut breakers = Breakers::default();
         for unsent in failures {
-            let failure = FailedAttempt { caller: Caller::new(1, 1), live: SeveralOwners, unsent: *unsent, trial: false };
+            let failure =
+                FailedAttempt { caller: Caller::new(1, 1), live: SeveralOwners, unsent: *unsent, trial: false };
             breakers.failed(&targets[0], failure, &targets[0].limits, now);
         }
         breakers.choose(&targets, &ask(0, Mono(1)))
