@@ -194,6 +194,9 @@ pub mod reference {
     #[doc = include_str!("reference/admin-api.md")]
     pub mod admin_api {}
 
+    #[doc = include_str!("reference/health.md")]
+    pub mod health {}
+
     #[doc = include_str!("reference/causes.md")]
     pub mod causes {}
 

@@ -6,6 +6,7 @@ use super::output::{Align, Failure, Table, clean, fitted, grouped, money, percen
 use super::requests::read;
 use crate::base::text::plural;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 /// Pages of targets that are read.
 const PAGES_MAX: usize = 1000;
@@ -51,31 +52,44 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         after = format!("&after={}", page["next"].as_str().map_or(page["next"].to_string(), str::to_string));
     }
     if args.json {
-        let [health, reasons, refused, captures] =
-            ["health", "reasons", "refused", "captures"].map(|name| &status[name]);
+        let [health, problems, refused, captures] =
+            ["health", "problems", "refused", "captures"].map(|name| &status[name]);
         return print_json(&json!({
-            "health": health, "reasons": reasons, "refused": refused, "captures": captures, "targets": targets
+            "health": health, "problems": problems, "refused": refused, "captures": captures, "targets": targets
         }));
     }
     let budgets = get("budgets?limit=1000").map_err(|why| remark(&format!("Budgets are not known: {}", why.text())));
     let budgets = budgets.unwrap_or_default();
     let now = status["time"].as_str().unwrap_or_default();
-    let mut lines: Vec<String> = list(&status["reasons"])
-        .iter()
-        .filter_map(Value::as_str)
-        .map(|reason| explained(reason, &targets, now))
-        .collect();
-    let callers = [&budgets["data"], &status["refused"], &status["captures"]].map(list);
-    let notices = notices(&lines, &targets, callers, now);
-    lines.extend(notices);
+    let mut lines: Vec<String> = list(&status["problems"]).iter().flat_map(|one| problem(one, now)).collect();
+    lines.extend(notices([&budgets["data"], &status["refused"], &status["captures"]].map(list), now));
     let lines: Vec<String> = lines.iter().map(|line| item(line)).collect();
     print(&format!("{}\n{}", clean(status["health"].as_str().unwrap_or("unknown")), lines.concat()))?;
+    let targets = merged(targets);
     print(&table(&targets, now, args.wide))?;
     let unknown = targets.iter().filter(|one| has_unknown_times(one)).count();
     if unknown > 0 {
         remark(&fitted(unmeasured(unknown)));
     }
     Ok(())
+}
+
+/// One row for each target, with all of its models.
+fn merged(rows: Vec<Value>) -> Vec<Value> {
+    let mut targets: Vec<Value> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for row in rows {
+        match places.get(&text(&row["target"])) {
+            Some(at) => {
+                targets[*at]["model"] = format!("{}, {}", text(&targets[*at]["model"]), text(&row["model"])).into()
+            }
+            None => {
+                places.insert(text(&row["target"]), targets.len());
+                targets.push(row);
+            }
+        }
+    }
+    targets
 }
 
 /// A line of the list, wrapped deeper than it begins.
@@ -113,18 +127,26 @@ fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }
 
-/// Reason of the gateway's state. The reason of a target gets the target's cause and time.
-fn explained(reason: &str, targets: &[Value], now: &str) -> String {
-    let is_of = |one: &&Value| reason == format!("target {}: {}", text(&one["target"]), word(one));
-    targets.iter().find(is_of).map_or_else(|| reason.to_string(), |one| line_of(one, now))
+/// A problem as the gateway words it, with its times, and its next step on a line of its own.
+fn problem(one: &Value, now: &str) -> Vec<String> {
+    let mut subject = [text(&one["what"]), text(&one["name"])].join(" ").trim_end().to_string();
+    for (before, member) in [(", since ", "since"), (", until ", "until")] {
+        if let Some(at) = one[member].as_str() {
+            subject += &[before, &short(at, now)].concat();
+        }
+    }
+    let notice = if one["health"] == "healthy" { "notice: " } else { "" };
+    let next = one["next"].as_str().filter(|next| !next.is_empty());
+    let next = next.map(|next| format!("  {next} Manual: {}", text(&one["manual"])));
+    [format!("{notice}{subject}: {}", text(&one["text"]))].into_iter().chain(next).collect()
 }
 
-fn line_of(one: &Value, now: &str) -> String {
-    format!("target {}: {}", text(&one["target"]), explanation(one, now))
-}
-
+/// State of a target in words.
 fn word(one: &Value) -> String {
-    text(&one["state"]).replace('_', " ")
+    match one["state"].as_str() {
+        Some("still_tried") => "only target, still tried".to_string(),
+        _ => text(&one["state"]).replace('_', " "),
+    }
 }
 
 /// Attempts of the last five minutes: those that failed, and all.
@@ -140,73 +162,26 @@ fn is_untried(one: &Value) -> bool {
     fails && tried(one)[1] == 0 && one["unanswered"].is_null() && one["last_failure"]["time"].is_string()
 }
 
-/// State of a target with its beginning, cause or times.
-fn explanation(one: &Value, now: &str) -> String {
-    let (word, since, failure) = (word(one), began(one, now), &one["last_failure"]);
-    let cause = one["resting"]["why"].as_str().or(failure["cause"].as_str()).unwrap_or("no answer");
-    let mut said = match one["state"].as_str().unwrap_or_default() {
-        "slow" => {
-            let [median, usual] = ["median", "usual"].map(|name| millis(count(&one["first_byte_us"][name])));
-            format!("{word} since {since}: median {median}, usually {usual}")
-        }
-        "cooling_down" => {
-            let until = one["resting"]["until"].as_str().map_or("-".to_string(), |at| short(at, now));
-            format!("{word} since {since}, until {until}: {cause}")
-        }
-        "hung" if one["unanswered"].is_object() => {
-            let attempts = count(&one["unanswered"]["attempts"]);
-            format!("{word} since {since}: {} attempt{} without an answer", grouped(attempts), plural(attempts))
-        }
-        "failing" | "partly_failing" | "hung" => format!("{word} since {since}: {cause}"),
-        _ => word,
-    };
-    let [failed, all] = tried(one);
-    if is_untried(one) {
-        said += &format!(", not tried since {}", short(&text(&failure["time"]), now));
-    } else if one["state"] == "partly_failing" {
-        said += &format!(", {} of {} failed in 5 min", grouped(failed), grouped(all));
-    }
-    if one["one_caller"] == true {
-        said += ", all failures are of one key or group";
-    }
-    said
-}
-
-/// Microseconds in the unit that suits them.
-fn millis(micros: u64) -> String {
-    match micros {
-        0..1_000 => "<1 ms".to_string(),
-        1_000..10_000_000 => format!("{} ms", (micros + 500) / 1_000),
-        _ => format!("{}.{} s", (micros + 50_000) / 1_000_000, (micros + 50_000) / 100_000 % 10),
-    }
-}
-
-/// Returns the notices: targets in trouble, budgets, refused callers and captured keys that are no reason of the
-/// gateway's state. `reasons`: lines that are printed already.
-fn notices(
-    reasons: &[String],
-    targets: &[Value],
-    [budgets, refused, captures]: [&[Value]; 3],
-    now: &str,
-) -> Vec<String> {
-    let is_troubled = |one: &&Value| {
-        ["failing", "partly_failing", "hung", "cooling_down", "slow"].iter().any(|state| one["state"] == *state)
+/// Returns the notices: budgets, refused callers and captured keys.
+fn notices([budgets, refused, captures]: [&[Value]; 3], now: &str) -> Vec<String> {
+    let share_of = |one: &Value| {
+        let [refused, requests] = ["refused", "requests"].map(|name| grouped(count(&one[name])));
+        format!("{refused} of {requests} requests refused in 5 min since {}", short(&text(&one["since"]), now))
     };
     let mut all: Vec<String> = Vec::new();
-    for line in targets.iter().filter(is_troubled).map(|one| line_of(one, now)) {
-        // A target of several models has a line for each.
-        if !reasons.contains(&line) && all.last() != Some(&line) {
-            all.push(line);
-        }
+    // A key that is refused since its budget is spent has one notice.
+    let mut joined: Vec<&Value> = Vec::new();
+    for budget in budgets {
+        let Some(notice) = budget_notice(budget) else { continue };
+        let is_same = |one: &&Value| budget["key"].is_string() && budget["key"] == one["id"] && one["status"] == 429;
+        let own = refused.iter().find(is_same).filter(|_| is_spent(budget));
+        joined.extend(own);
+        all.push(own.map_or(notice.clone(), |one| format!("{notice}; {}", share_of(one))));
     }
-    all.extend(budgets.iter().filter_map(budget_notice));
-    all.extend(refused.iter().map(|one| {
-        let [refused, requests] = ["refused", "requests"].map(|name| grouped(count(&one[name])));
-        let name = name_of(one);
-        let (since, status) = (short(&text(&one["since"]), now), count(&one["status"]));
-        let what = text(&one["what"]);
-        format!("{what} {name}: {refused} of {requests} requests refused in 5 min since {since}, last with {status}")
-    }));
+    for one in refused.iter().filter(|one| !joined.contains(one)) {
+        let (what, name, status) = (text(&one["what"]), name_of(one), count(&one["status"]));
+        all.push(format!("{what} {name}: {}, last with {status}", share_of(one)));
+    }
     all.extend(captures.iter().map(|one| {
         let until = short(&text(&one["until"]), now);
         format!("key {}: its requests and responses are captured until {until}", name_of(one))
@@ -218,6 +193,10 @@ fn notices(
         lines.push(format!("and {more} more notice{}", plural(more as u64)));
     }
     lines
+}
+
+fn is_spent(budget: &Value) -> bool {
+    budget["used"].as_f64() >= budget["limit"].as_f64()
 }
 
 /// A budget or quota that is spent, nearly spent, or spent today at the present pace.
@@ -261,7 +240,7 @@ fn table(targets: &[Value], now: &str, wide: bool) -> String {
     let [left, right] = [Align::Left, Align::Right];
     let mut table = Table::new(&[
         ("TARGET", Align::Name),
-        ("MODEL", Align::Name),
+        ("MODELS", Align::Name),
         ("STATE", left),
         ("SINCE", left),
         ("ANSWERED", right),
@@ -270,7 +249,7 @@ fn table(targets: &[Value], now: &str, wide: bool) -> String {
         ("LAST FAILURE", left),
         ("CAUSE", left),
     ])
-    .fit(wide, &["IN FLIGHT", "LAST FAILURE", "CAUSE", "MODEL"]);
+    .fit(wide, &["IN FLIGHT", "LAST FAILURE", "CAUSE", "MODELS"]);
     for one in targets {
         let [failed, _] = tried(one);
         let state = match (word(one), is_untried(one)) {
@@ -325,54 +304,29 @@ mod tests {
     }
 
     #[test]
-    fn reason_of_a_target_has_its_cause_and_time() {
-        let none = json!({ "answered": 0, "failed": 0, "unanswered": 0 });
-        let some = json!({ "answered": 7, "failed": 3, "unanswered": 2 });
-        let times = json!({ "median": 883_400, "p95": 1_000_000, "usual": 1_200 });
-        let cool_down = json!({ "until": "2026-11-27T13:00:30Z", "why": "status 429" });
-        for (word, more, said) in [
-            ("failing", json!({}), "failing since 12:41:12Z: connect: refused"),
-            (
-                "slow",
-                json!({ "since": "2026-11-27T12:41:00Z", "first_byte_us": times }),
-                "slow since 12:41Z: median 883 ms, usually 1 ms",
-            ),
-            (
-                "cooling_down",
-                json!({ "resting": cool_down }),
-                "cooling down since 12:41:12Z, until 13:00:30Z: status 429",
-            ),
-            (
-                "hung",
-                json!({ "unanswered": { "attempts": 2, "since": "2026-11-27T12:41:12Z" } }),
-                "hung since 12:41:12Z: 2 attempts without an answer",
-            ),
-            (
-                "partly_failing",
-                json!({ "minutes_5": some, "one_caller": true }),
-                "partly failing since 12:41:12Z: connect: refused, 5 of 12 failed in 5 min, \
-                 all failures are of one key or group",
-            ),
-            (
-                "failing",
-                json!({ "minutes_5": none }),
-                "failing since 12:41:12Z: connect: refused, not tried since 12:41:20Z",
-            ),
-        ] {
-            let targets = [target(word, more)];
-            let reason = format!("target simB/sim-large: {}", word.replace('_', " "));
-            assert_eq!(explained(&reason, &targets, NOW), format!("target simB/sim-large: {said}"));
+    fn problem_has_its_times_and_next_step() {
+        let mut one = json!({ "what": "target", "name": "a/m", "state": "cooling_down", "text": "cooling down: status 429",
+            "since": "2026-11-27T12:41:12Z", "until": "2026-11-28T13:00:30Z", "health": "degraded",
+            "next": "Raise the limit.", "manual": "how-to/alerts.md" });
+        let first = "target a/m, since 12:41:12Z, until 2026-11-28T13:00:30Z: cooling down: status 429";
+        assert_eq!(problem(&one, NOW), [first, "  Raise the limit. Manual: how-to/alerts.md"]);
+        for (name, value) in [("what", "clock"), ("name", ""), ("next", ""), ("health", "healthy")] {
+            one[name] = value.into();
         }
-        assert_eq!(explained("requests are refused: clock", &[], NOW), "requests are refused: clock");
-        assert_eq!([999, 1_500, 9_999_499, 12_340_000].map(millis), ["<1 ms", "2 ms", "9999 ms", "12.3 s"]);
+        (one["since"], one["until"]) = (Value::Null, Value::Null);
+        assert_eq!(problem(&one, NOW), ["notice: clock: cooling down: status 429"]);
     }
 
     #[test]
-    fn notices_are_not_reasons_and_name_what_is_spent_or_refused() {
-        let none = json!({ "answered": 0, "failed": 0, "unanswered": 0 });
-        let targets =
-            [target("failing", json!({})), target("failing", json!({ "minutes_5": none })), target("ok", json!({}))];
-        let reasons = [line_of(&targets[0], NOW)];
+    fn target_of_two_models_has_one_row() {
+        let rows = ["good", "fallback"].map(|model| target("ok", json!({ "model": model })));
+        let merged = merged([rows.to_vec(), vec![target("ok", json!({ "target": "b/m" }))]].concat());
+        let models: Vec<String> = merged.iter().map(|one| text(&one["model"])).collect();
+        assert_eq!(models, ["good, fallback", "m"]);
+    }
+
+    #[test]
+    fn notices_name_what_is_spent_or_refused() {
         let budget = |name: &str, unit: &str, [used, limit]: [f64; 2], forecast: &str| {
             json!({ "what": "group", "name": name, "unit": unit, "used": used, "limit": limit, "forecast": forecast,
                     "renews": "2026-12-01T00:00:00Z" })
@@ -390,9 +344,8 @@ mod tests {
         let refused = json!({ "what": "key", "id": "AAAAAAAAAAAA", "name": "ci", "requests": 12, "refused": 10,
             "status": 429, "since": "2026-11-27T12:59:00Z" });
         assert_eq!(
-            notices(&reasons, &targets, [&budgets, &[refused], &captures], NOW),
+            notices([&budgets, std::slice::from_ref(&refused), &captures], NOW),
             [
-                "notice: target simB/sim-large: failing since 12:41:12Z: connect: refused, not tried since 12:41:20Z",
                 "notice: group a: budget spent since 26 Nov: $0.2000 of $0.2000, renews 2026-12-01",
                 "notice: group b: 80 % of the budget used: $0.1600 of $0.2000, renews 2026-12-01",
                 "notice: group c: 25 % of the budget used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
@@ -402,8 +355,16 @@ mod tests {
             ]
         );
         let many = vec![budgets[0].clone(); NOTICES_MAX + 1];
-        let lines = notices(&[], &[], [&many, &[], &[]], NOW);
+        let lines = notices([&many, &[], &[]], NOW);
         assert_eq!((lines.len(), lines[NOTICES_MAX].as_str()), (NOTICES_MAX + 1, "and 1 more notice"));
+        let mut spent = budgets[4].clone();
+        spent["key"] = "AAAAAAAAAAAA".into();
+        assert_eq!(
+            notices([&[spent], &[refused], &[]], NOW),
+            [
+                "notice: key bot: tokens spent: 13 of 1, renews 2026-12-01; 10 of 12 requests refused in 5 min since 12:59:00Z"
+            ],
+        );
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::base::limits::{ROOM_MAX, SEND_QUEUE_MAX};
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal, Stray};
 use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
+use crate::policy::cause::Advice;
 use crate::policy::config::Config;
 use crate::policy::meter::Hold;
 use crate::policy::notice::LedgerNotice;
@@ -208,8 +209,9 @@ impl Gateway {
                 driver.cx.log_event(|out| {
                     out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
                     write_string(out, &why);
+                    Advice::LEDGER.write(out);
                 });
-                driver.store_failed();
+                driver.store_failed(why);
             }
             LedgerNotice::Outgrown(why) => {
                 driver.cx.log_upgrade(&format!("ending, since a newer version has changed the ledger: {why}"));
@@ -217,7 +219,7 @@ impl Gateway {
                 self.terminate();
             }
             LedgerNotice::Recovered => {
-                driver.cx.accounts.ledger.failed(false);
+                driver.cx.accounts.ledger.recovered();
                 driver.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             LedgerNotice::Warning(text) => upkeep::event_log::warn(&text, &mut driver.cx),

@@ -1,6 +1,7 @@
 //! An event that people receive by webhook. Data only: `gateway` raises it, a helper thread words and delivers it.
 
 use super::attribution::HashKey;
+use super::cause::Advice;
 use crate::base::words::words;
 
 words! {
@@ -38,6 +39,23 @@ pub struct BudgetUse {
     pub period: [u64; 2],
 }
 
+/// What is wrong, in the words that the status also has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlertProblem {
+    /// The problem in one sentence.
+    pub text: String,
+    /// Its cause.
+    pub cause: String,
+    /// Requests of clients that failed because of it in five minutes.
+    pub failed: u64,
+    /// Models that use the target.
+    pub models: Vec<String>,
+    /// What to do.
+    pub advice: Advice,
+    /// Time from which it is over, in milliseconds.
+    pub ended: Option<u64>,
+}
+
 /// An alert.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Alert {
@@ -57,6 +75,8 @@ pub struct Alert {
     pub at: u64,
     /// Use of the budget.
     pub budget: Option<BudgetUse>,
+    /// What is wrong with the target or the ledger, if this process knows it.
+    pub problem: Option<AlertProblem>,
 }
 
 impl Alert {
@@ -66,13 +86,27 @@ impl Alert {
         self.id = format!("alert_{}", key.alert(event.as_bytes()));
         self
     }
+
+    /// The event that ends an alert with this id: the trouble of `subject` began at `since` and was over at `ended`.
+    pub fn resolved(id: String, subject: &str, since: u64, ended: u64) -> Option<Alert> {
+        let (what, name) = subject.split_once('/')?;
+        let what = AlertKind::ALL.into_iter().find(|kind| kind.as_str() == what)?;
+        let text = match what {
+            AlertKind::Target => "resolved: it answers again",
+            _ => "resolved: it is written again",
+        };
+        let (text, cause, models, advice) = (text.to_string(), String::new(), Vec::new(), Advice::NONE);
+        let problem = AlertProblem { text, cause, failed: 0, models, advice, ended: Some(ended) };
+        let (name, subject) = (name.to_string(), subject.to_string());
+        Some(Alert { id, what, name, subject, since, at: ended, budget: None, problem: Some(problem) })
+    }
 }
 
 /// Report of the core about an alert.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AlertNews {
     /// There is an alert, unless it was raised before.
-    Raised(Alert),
+    Raised(Box<Alert>),
     /// The trouble of this subject is over since this moment: its next one raises an alert again.
     Over(String, u64),
 }

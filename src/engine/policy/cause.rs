@@ -2,6 +2,7 @@
 //! Must never contain text from a client or a provider.
 
 use crate::base::text::push_number;
+use crate::wire::json::member_string;
 
 /// A kind, the detail, and the progress until then: `connect: refused`, `reset after 3 events`, `status 401`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -13,6 +14,69 @@ pub struct Cause {
 }
 
 const ACCOUNT: &str = "account";
+
+/// What an operator does about a problem.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Advice {
+    /// The next step, a sentence.
+    pub next: &'static str,
+    /// The entry of the manual, as a path in `src/docs`.
+    pub manual: &'static str,
+}
+
+impl Advice {
+    const fn new(next: &'static str, manual: &'static str) -> Advice {
+        Advice { next, manual }
+    }
+
+    /// Appends the members `next` and `manual` to a JSON object.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        for (name, value) in [("next", self.next), ("manual", self.manual)] {
+            member_string(out, name, value);
+        }
+    }
+
+    /// Nothing is to be done.
+    pub const NONE: Advice = Advice::new("", "reference/health.md");
+    /// A target does not answer in time.
+    pub const HANGS: Advice =
+        Advice::new("Look whether the provider hangs: its load and its log.", "reference/health.md#states-of-a-target");
+    /// A target answers later than usual.
+    pub const SLOW: Advice =
+        Advice::new("Look at the provider's load, or add a target.", "reference/health.md#slow-targets");
+    /// Only requests of one caller fail.
+    pub const ONE_CALLER: Advice = Advice::new(
+        "Look at the requests of this key: they may be the cause. `tollgate requests --reasons` counts them.",
+        "reference/health.md#states-of-a-target",
+    );
+    /// No target of a model answers.
+    pub const MODEL_DOWN: Advice = Advice::new("Repair one of its targets, or add another one.", "how-to/failover.md");
+    /// Many requests fail.
+    pub const REASONS: Advice =
+        Advice::new("See the reasons: `tollgate requests --reasons`.", "how-to/alerts.md#tollgateservererrors");
+    /// The ledger takes no usage records.
+    pub const LEDGER: Advice = Advice::new(
+        "Free space on its disk, or restore access to it.",
+        "how-to/troubleshooting.md#503-the-usage-ledger-is-not-available",
+    );
+    /// The clock is behind.
+    pub const CLOCK: Advice =
+        Advice::new("Set the clock. `tollgate ledger clock` shows both times.", "how-to/clock.md");
+    const CREDENTIAL: Advice = Advice::new(
+        "Check the credential and the account in the provider's console.",
+        "how-to/alerts.md#tollgatecredentialrefused",
+    );
+    const CAPACITY: Advice = Advice::new(
+        "Raise the limit at the provider, or add a target or a credential.",
+        "how-to/alerts.md#tollgatetargetcoolingdown",
+    );
+    const CONNECTION: Advice = Advice::new(
+        "Run `tollgate check --connect`; check the provider's host and the network.",
+        "reference/causes.md#failures-of-providers",
+    );
+    const PROVIDER: Advice =
+        Advice::new("See the provider's console and log.", "reference/causes.md#failures-of-providers");
+}
 
 impl Cause {
     /// `kind: what`, or only `kind` if `what` is empty.
@@ -48,6 +112,18 @@ impl Cause {
     /// True if a provider has refused the credential, whatever the request.
     pub fn is_of_credential(&self) -> bool {
         matches!(self.status, Some(401..=403)) || self.kind == ACCOUNT
+    }
+
+    /// What an operator does about a target that fails so.
+    pub fn advice(&self) -> Advice {
+        match (self.kind, self.status) {
+            _ if self.is_of_credential() => Advice::CREDENTIAL,
+            (_, Some(429 | 503 | 529)) => Advice::CAPACITY,
+            ("timeout" | "no answer", _) if self.what != "connect" => Advice::HANGS,
+            ("not HTTP", _) => Advice::CONNECTION,
+            _ if self.is_of_connection() => Advice::CONNECTION,
+            _ => Advice::PROVIDER,
+        }
     }
 
     /// Number that is equal for equal causes, whatever came before.

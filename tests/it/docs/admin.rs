@@ -64,6 +64,7 @@ fn every_admin_api_answer_matches_its_document() {
     for (template, method) in [
         ("status", "GET"),
         ("targets", "GET"),
+        ("reasons", "GET"),
         ("groups", "GET"),
         ("requests", "GET"),
         ("requests/live", "GET"),
@@ -91,12 +92,15 @@ fn every_admin_api_answer_matches_its_document() {
         check(&all.doc, &template, &method.to_ascii_lowercase(), &answer);
         all.seen.insert((template, method.to_ascii_lowercase(), 403));
     }
-    for path in ["status", "targets", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "audit"] {
+    for path in
+        ["status", "targets", "reasons", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "audit"]
+    {
         all.see(200, "GET", (path, path), &token, "");
     }
     for path in ["targets", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "audit"] {
         all.see(400, "GET", (path, &format!("{path}?limit=none")), &token, "");
     }
+    all.see(200, "GET", ("targets", "targets?minutes=60"), &token, "");
     all.see(200, "GET", ("usage", "usage?by=key,model&since=2020-01-01"), &token, "");
     let full = r#"{"name":"n","group":"labs","labels":{"team":"a"},"models":["small"],"endpoints":["chat"],"expires":"30d",
         "limits":{"budget":2.5,"tokens":null}}"#;

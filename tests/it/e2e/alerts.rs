@@ -321,6 +321,32 @@ fn failing_target_alerts_after_a_minute_unless_that_was_delivered() {
     assert_eq!(collector.asked().len(), 2, "the same trouble must not alert twice");
 }
 
+/// An earlier process has reported two troubles, of which only the first alert was delivered.
+#[test]
+fn end_of_delivered_trouble_is_sent_until_the_webhook_accepts_it() {
+    let collector = Collector::that(Arc::new(|number, _| match number {
+        0 => answer("503 Service Unavailable", "", ""),
+        _ => answer("200 OK", "", ""),
+    }));
+    let h = Harness::start(&setup(&webhook(&collector)));
+    let key = h.key();
+    let sql = "INSERT INTO alerts VALUES ('target/sim-chat/up-small', 'alert_small', 5000, 1, ?1),
+        ('target/sim-messages/up-large', 'alert_large', 5000, 0, ?1)";
+    ledger_of(&h).execute(sql, [tollgate::io::clock::unix().0 as i64]).unwrap();
+    for model in ["large", "small"] {
+        assert_eq!(h.chat(&key, &with(chat("x\n#sim tokens=1"), "model", model)).status(), 200);
+    }
+    let known = || ledger_of(&h).query_row("SELECT COUNT(*) FROM alerts", [], |row| row.get(0));
+    wait_at_most(Duration::from_secs(30), "the end of both", || (known() == Ok(0)).then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    let [refused, sent] = &alerts(&collector, 2)[..] else { panic!("{:?}", collector.asked()) };
+    assert_eq!(refused, sent);
+    assert_eq!((&sent["event"], &sent["id"]), (&"resolved".into(), &"alert_small".into()));
+    assert_eq!((&sent["what"], &sent["name"]), (&"target".into(), &"sim-chat/up-small".into()));
+    assert_eq!((&sent["since"], &sent["problem"]["cause"]), (&"1970-01-01T00:00:05Z".into(), &"".into()), "{sent}");
+    assert!(sent["at"].as_str() > Some("2020") && sent["problem"]["text"] == "resolved: it answers again", "{sent}");
+}
+
 #[test]
 fn hundred_concurrent_alerts_survive_a_kill() {
     let failing = Collector::that(Arc::new(|_, _| answer("503 Service Unavailable", "", "")));

@@ -2,10 +2,10 @@
 
 use crate::base::text::push_cost;
 use crate::base::time::Unix;
-use crate::policy::alert::{Alert, AlertKind, BudgetUse};
+use crate::policy::alert::{Alert, AlertKind, AlertProblem, BudgetUse};
 use crate::policy::config::AlertForm;
 use crate::policy::window::iso;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Body of the request.
 pub fn body(alert: &Alert, form: AlertForm) -> String {
@@ -31,13 +31,26 @@ fn generic(alert: &Alert) -> String {
         None => ["null"; 4].map(str::to_string).into(),
     };
     let budget = format!("\"threshold\":{threshold},\"used\":{used},\"limit\":{limit},\"period\":{period}");
-    let at = iso(Unix(alert.at));
-    format!("{{\"id\":\"{id}\",\"what\":\"{what}\",\"name\":{name},{budget},\"at\":\"{at}\"}}")
+    let ended = alert.problem.as_ref().and_then(|problem| problem.ended);
+    let event = Value::from(if ended.is_some() { "resolved" } else { "raised" });
+    let problem = alert.problem.as_ref().map(|AlertProblem { text, cause, failed, models, advice, .. }| {
+        let (next, manual) = (advice.next, advice.manual);
+        json!({ "text": text, "cause": cause, "failed": failed, "models": models, "next": next, "manual": manual })
+    });
+    let [since, at] = [alert.since, alert.at].map(|at| Value::from(iso(Unix(at))));
+    let end = format!("\"since\":{since},\"at\":{at},\"problem\":{}}}", problem.unwrap_or_default());
+    format!("{{\"id\":\"{id}\",\"event\":{event},\"what\":\"{what}\",\"name\":{name},{budget},{end}")
 }
 
 /// The alert as a sentence, with its id.
 fn words(alert: &Alert) -> String {
     let (name, since) = (&alert.name, iso(Unix(alert.since)));
+    if let Some(AlertProblem { text, advice, ended, .. }) = &alert.problem {
+        let until = ended.map_or(String::new(), |ended| format!(" until {}", iso(Unix(ended))));
+        let next = if advice.next.is_empty() { String::new() } else { format!(". {}", advice.next) };
+        let what = if alert.what == AlertKind::Target { "target " } else { "" };
+        return format!("Tollgate: {what}{name}, since {since}{until}: {text}{next} ({})", alert.id);
+    }
     let text = match (alert.what, &alert.budget) {
         (AlertKind::Budget, Some(BudgetUse { threshold, used, limit, period: [_, renews] })) => {
             let (used, limit, until) = (to_cents(*used), to_cents(*limit), iso(Unix(*renews)));
@@ -65,6 +78,7 @@ fn to_cents(nano: u64) -> String {
 mod tests {
     use super::*;
     use crate::policy::attribution::HashKey;
+    use crate::policy::cause::Advice;
 
     fn alert() -> Alert {
         let period = [1_793_491_200_000, 1_796_083_200_000];
@@ -76,6 +90,7 @@ mod tests {
             since: period[0],
             at: 1_795_165_210_000,
             budget: Some(BudgetUse { threshold: 80, used: 40_123_000_000, limit: 50_000_000_000, period }),
+            problem: None,
         };
         alert.identified(&HashKey([7; 32]))
     }
@@ -94,13 +109,34 @@ mod tests {
     fn generic_body_has_all_members() {
         let body: serde_json::Value = serde_json::from_str(&body(&alert(), AlertForm::Generic)).unwrap();
         let want = serde_json::json!({
-            "id": alert().id, "what": "budget", "name": "group eng \"x\"", "threshold": 80, "used": 40.123,
+            "id": alert().id, "event": "raised", "what": "budget", "name": "group eng \"x\"", "threshold": 80, "used": 40.123,
             "limit": 50.0, "period": "2026-11-01T00:00:00Z/2026-12-01T00:00:00Z", "at": "2026-11-20T09:00:10Z",
+            "since": "2026-11-01T00:00:00Z", "problem": null,
         });
         assert_eq!(body, want);
         let target = Alert { what: AlertKind::Target, budget: None, ..alert() };
         let body: serde_json::Value = serde_json::from_str(&super::body(&target, AlertForm::Generic)).unwrap();
         assert!(body["threshold"].is_null() && body["period"].is_null() && body["what"] == "target", "{body}");
+    }
+
+    #[test]
+    fn problem_has_its_effect_and_its_end() {
+        let advice = Advice::LEDGER;
+        let (text, cause, models) =
+            ("failing: status 500".to_string(), "status 500".to_string(), vec!["m".to_string()]);
+        let problem = Some(AlertProblem { text, cause, failed: 87, models, advice, ended: None });
+        let raised = Alert { what: AlertKind::Target, name: "a/m".to_string(), budget: None, problem, ..alert() };
+        let of = |alert: &Alert, form| serde_json::from_str::<Value>(&body(alert, form)).unwrap();
+        let generic = of(&raised, AlertForm::Generic);
+        assert_eq!((&generic["event"], &generic["problem"]["failed"]), (&"raised".into(), &87.into()), "{generic}");
+        let slack = of(&raised, AlertForm::Slack)["text"].to_string();
+        assert!(slack.contains("target a/m, since 2026-11-01T00:00:00Z: failing: status 500. Free space"), "{slack}");
+        let resolved = Alert::resolved(raised.id.clone(), "target/a/m", raised.since, raised.at).unwrap();
+        assert_eq!((&resolved.id, &*resolved.name), (&raised.id, "a/m"));
+        assert_eq!(of(&resolved, AlertForm::Generic)["event"], "resolved");
+        let slack = of(&resolved, AlertForm::Slack)["text"].to_string();
+        assert!(slack.contains("until 2026-11-20T09:00:10Z: resolved: it answers again ("), "{slack}");
+        assert_eq!(Alert::resolved(String::new(), "nothing/a", 0, 0), None);
     }
 
     #[test]

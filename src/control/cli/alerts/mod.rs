@@ -52,7 +52,7 @@ pub fn run(command: &AlertsCommand) -> Result<(), Failure> {
     let security = load::security(&config, None).map_err(Failure::failed)?;
     let (name, now) = ("the webhook".to_string(), unix().0);
     let (what, subject) = (AlertKind::Test, "test".to_string());
-    let alert = Alert { id: String::new(), what, name, subject, since: now, at: now, budget: None };
+    let alert = Alert { id: String::new(), what, name, subject, since: now, at: now, budget: None, problem: None };
     let alert = alert.identified(&HashKey::default());
     let status = post(&config, &security, &alert).map_err(|why| Failure::failed(format!("not delivered: {why}")))?;
     print(&format!("delivered: status {status}, {}\n", alert.id))
@@ -64,8 +64,8 @@ pub(super) enum Delivery {
     Sent(Option<String>),
     /// Nothing is to be sent, and the ledger knows that.
     Done,
-    /// Another process is delivering it.
-    Others,
+    /// Another process is delivering it, or the ledger cannot be read or written.
+    Later,
     /// Why it was not accepted.
     Failed(String),
 }
@@ -76,8 +76,8 @@ pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert
     let mut alert = alert.clone();
     let mut claim = match Claim::take(config, place, &alert.subject) {
         Ok(Some(claim)) => Ok(claim),
-        Ok(None) => return Delivery::Others,
-        Err(why) if is_sent => return Delivery::Failed(why),
+        Ok(None) => return Delivery::Later,
+        Err(_) if is_sent => return Delivery::Later,
         // The alert may be about the ledger: an alert twice is better than none.
         Err(why) => Err(why),
     };
@@ -96,20 +96,33 @@ pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert
     let noted = claim.and_then(|mut claim| claim.note(Some(&reported(&alert, true))));
     match noted {
         Ok(()) if is_sent => Delivery::Done,
-        Err(why) if is_sent => Delivery::Failed(why),
+        Err(_) if is_sent => Delivery::Later,
         noted => Delivery::Sent(noted.err()),
     }
 }
 
-/// Notes in the ledger that the trouble of this subject is over.
-pub(super) fn end(config: &Config, place: &Place, subject: &str) -> Delivery {
-    match Claim::take(config, place, subject) {
-        Ok(None) => Delivery::Others,
-        Ok(Some(mut claim)) if claim.last.is_some() => {
-            claim.note(None).map_or_else(Delivery::Failed, |()| Delivery::Done)
-        }
-        Ok(Some(_)) => Delivery::Done,
-        Err(why) => Delivery::Failed(why),
+/// Sends the end of the trouble of this subject if its beginning was sent, and notes in the ledger that it is over.
+/// `is_sent`: only the note is missing.
+pub(super) fn end(
+    config: &Config,
+    security: &Security,
+    place: &Place,
+    subject: &str,
+    at: u64,
+    is_sent: bool,
+) -> Delivery {
+    let Ok(Some(mut claim)) = Claim::take(config, place, subject) else { return Delivery::Later };
+    let Some(last) = claim.last.take() else { return Delivery::Done };
+    let resolved = if last.is_done && !is_sent { Alert::resolved(last.id, subject, last.since, at) } else { None };
+    if let Some(alert) = &resolved
+        && let Err(why) = post(config, security, alert)
+    {
+        return Delivery::Failed(why);
+    }
+    match claim.note(None) {
+        Ok(()) => Delivery::Done,
+        Err(why) if resolved.is_some() => Delivery::Sent(Some(why)),
+        Err(_) => Delivery::Later,
     }
 }
 

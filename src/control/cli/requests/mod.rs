@@ -2,6 +2,7 @@
 //! end from then on.
 
 mod names;
+mod reasons;
 
 use super::args::ConfigArg;
 use super::http::admin_client::{AskArg, Listener};
@@ -51,6 +52,9 @@ pub struct RequestsArgs {
     /// Keep running and print requests as they finish
     #[arg(long)]
     pub live: bool,
+    /// Count the failures of the last day by reason, target and key
+    #[arg(long, conflicts_with_all = ["live", "failed", "key", "id", "model", "status", "session"])]
+    pub reasons: bool,
     /// Only requests with a status of 400 or more, or with a failed attempt
     #[arg(long)]
     pub failed: bool,
@@ -168,6 +172,10 @@ impl RequestsArgs {
 /// Prints the requests, the newest last; with `--live`, continues with those that end.
 pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let listener = Listener::with_token(&args.admin, &args.config)?;
+    if args.reasons {
+        let body = read(&listener, "/admin/v1/reasons", &args.admin, &args.config)?;
+        return reasons::run(&body, args.json, args.wide);
+    }
     let ask = |id: &str| name_of(&listener, id);
     let names = &mut KeyNames::new(&ask);
     let table = &mut RequestTable::new(args);
@@ -599,6 +607,7 @@ mod tests {
             config: ConfigArg::default(),
             admin: AskArg { at: AdminArg { admin: None }, send_token: false },
             live: false,
+            reasons: false,
             failed,
             key: key.map(String::from),
             id: None,

@@ -51,7 +51,7 @@ pub(super) struct AlertNeeds {
 /// An alert, or the end of trouble, that waits for an attempt or its result.
 struct Pending {
     news: AlertNews,
-    /// True if the alert was delivered or given up, which the ledger does not know yet.
+    /// True if it was delivered or given up, which the ledger does not know yet.
     is_sent: bool,
     /// Failed attempts.
     tries: u32,
@@ -177,7 +177,7 @@ impl Courier {
         self.pending.iter().filter(|pending| pending.alert().is_some() == of_alerts).count() >= ALERTS_MAX
     }
 
-    fn raised(&mut self, mut alert: Alert) {
+    fn raised(&mut self, mut alert: Box<Alert>) {
         let last = self.last(&alert.subject).and_then(Pending::alert);
         if last.is_some_and(|last| last.what.lasts() || last.since >= alert.since) {
             return;
@@ -229,7 +229,7 @@ impl Courier {
         let attempt = move || {
             let delivery = match &news {
                 AlertNews::Raised(alert) => deliver(&config, &security, &place, alert, is_sent),
-                AlertNews::Over(subject, _) => end(&config, &place, subject),
+                AlertNews::Over(subject, at) => end(&config, &security, &place, subject, *at, is_sent),
             };
             // The thread may have ended meanwhile.
             let _ = result.send(delivery);
@@ -272,19 +272,23 @@ impl Courier {
                 }
                 self.pending.remove(at);
             }
-            Delivery::Others => pending.next = again,
+            Delivery::Later => pending.next = again,
             Delivery::Failed(why) => self.failed(at, &why),
         }
     }
 
-    /// An attempt has failed: another follows, until an hour has passed. The ledger is tried until it can be written.
+    /// An attempt has failed: another follows, until an hour has passed.
     fn failed(&mut self, at: usize, why: &str) {
         let (now, pending) = (self.clock.mono(), &mut self.pending[at]);
-        let Some(alert) = pending.alert().filter(|_| !pending.is_sent) else {
+        if pending.is_sent {
             pending.next = now.after(ALERT_RETRY);
             return;
+        }
+        let due = match &pending.news {
+            AlertNews::Raised(alert) => alert.at,
+            AlertNews::Over(_, at) => *at,
         };
-        let age = Duration::from_millis(unix().0.saturating_sub(alert.at));
+        let age = Duration::from_millis(unix().0.saturating_sub(due));
         let Some(wait) = pause(pending.tries, age) else {
             pending.is_sent = true;
             return self.say_of(at, "dropped", Some(why));

@@ -63,7 +63,7 @@ fn note_dropped(ask: &SourceRequest<'_>, talk: &Talk<'_>, state: &mut Translatio
         (if ask.from == Shape::Messages { "stop_sequences" } else { "stop" }, stops > stops_max),
         ("temperature", lost(Name::Temperature, "temperature", wishes.temperature)),
         ("top_p", lost(Name::TopP, "top_p", wishes.top_p)),
-        ("tools", talk.offer.hosted),
+        ("tools (hosted)", talk.offer.hosted),
         (if of_chat { "verbosity" } else { "text" }, wishes.verbosity.is_some() && !verbosity_goes),
         ("prompt_cache_key", lacks_key && ask.get(Name::PromptCacheKey, "prompt_cache_key").is_some()),
     ];

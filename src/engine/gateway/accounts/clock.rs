@@ -16,6 +16,8 @@ pub(crate) struct ClockGuard {
     earliest: Unix,
     /// True if the clock was behind at the last check.
     behind: bool,
+    /// The check that found it behind first.
+    pub(crate) behind_since: Mono,
     /// Time of the next check; `NEVER` while the clock is right.
     pub(crate) due: Mono,
 }
@@ -23,7 +25,8 @@ pub(crate) struct ClockGuard {
 impl ClockGuard {
     /// Returns a guard for a clock that has not been checked.
     pub(crate) fn new(newest: Unix, built: Unix) -> ClockGuard {
-        let mut guard = ClockGuard { newest, built, earliest: Unix(0), behind: false, due: Mono::NEVER };
+        let mut guard =
+            ClockGuard { newest, built, earliest: Unix(0), behind: false, behind_since: Mono(0), due: Mono::NEVER };
         guard.bound();
         guard
     }
@@ -59,6 +62,9 @@ impl ClockGuard {
     pub(crate) fn look(&mut self, now: Now) -> bool {
         let behind = now.unix < self.earliest;
         self.due = if behind { now.mono.after(CLOCK_LOOK) } else { Mono::NEVER };
+        if behind && !self.behind {
+            self.behind_since = now.mono;
+        }
         std::mem::replace(&mut self.behind, behind) != behind
     }
 

@@ -2,7 +2,7 @@
 //! accepted at all. The ledger itself is owned by the store thread.
 
 use crate::base::limits::COMMIT_TICK;
-use crate::base::time::Mono;
+use crate::base::time::{Mono, Unix};
 use crate::gateway::ids::ExchangeId;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub(crate) struct PendingRows {
     waiting: VecDeque<(u64, Mono)>,
     /// Exchanges whose answer's end waits for the row with this number, in the order of these numbers.
     pub(crate) held: VecDeque<(u64, ExchangeId)>,
-    failed: bool,
+    /// Reason why the store cannot write, and the time of its report.
+    failed: Option<(String, Unix)>,
 }
 
 impl PendingRows {
@@ -75,20 +76,32 @@ impl PendingRows {
         }
     }
 
-    /// The store reports that it cannot write, or that it can again.
-    pub(crate) fn failed(&mut self, failed: bool) {
-        self.failed = failed;
+    /// The store reports that it cannot write, with the reason.
+    pub(crate) fn failed(&mut self, why: String, now: Unix) {
+        let since = self.failed.take().map_or(now, |(_, since)| since);
+        self.failed = Some((why, since));
+    }
+
+    /// The store can write again.
+    pub(crate) fn recovered(&mut self) {
+        self.failed = None;
     }
 
     /// True if the store has reported that it cannot write.
+    #[inline]
     pub(crate) fn is_failed(&self) -> bool {
-        self.failed
+        self.failed.is_some()
+    }
+
+    /// The reason why the store cannot write, and since when.
+    pub(crate) fn failure(&self) -> Option<&(String, Unix)> {
+        self.failed.as_ref()
     }
 
     /// True if another request may be admitted: no request is admitted unless its usage can be recorded.
     #[inline]
     pub(crate) fn takes_rows(&self, now: Mono, max_lag: Duration) -> bool {
-        !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)
+        self.failed.is_none() && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)
     }
 
     /// Microseconds by which the commit of the oldest uncommitted row is late.
@@ -132,7 +145,7 @@ mod tests {
         ledger.committed(1);
         assert!(ledger.takes_rows(Mono(1000), lag));
         assert_eq!(ledger.uncommitted(), 0);
-        ledger.failed(true);
+        ledger.failed("full".to_string(), Unix(1));
         assert!(!ledger.takes_rows(Mono(1000), lag));
     }
 

@@ -40,9 +40,10 @@ const KEYS: &str = "limit after-key";
 /// Methods of read-only routes.
 const LOOK: &str = "GET, HEAD";
 /// Routes of the admin API: path, with `*` for a name; permitted methods; and query parameters.
-static ROUTES: [(&str, &str, &str); 13] = [
+static ROUTES: [(&str, &str, &str); 14] = [
     ("status", LOOK, ""),
-    ("targets", LOOK, LIST),
+    ("targets", LOOK, "limit after minutes"),
+    ("reasons", LOOK, ""),
     ("groups", LOOK, LIST),
     ("requests", LOOK, "limit after id session"),
     ("requests/live", LOOK, ""),
@@ -246,6 +247,7 @@ fn api(
             status::status(view, &origins, cx, out);
         }
         "targets" => status::targets(part, view, cx, out),
+        "reasons" => status::reasons(cx, out),
         "groups" => status::groups(part, cx, out),
         "requests" => {
             if let Some(begun) = status::requests(&part, cx, out) {

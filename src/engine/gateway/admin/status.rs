@@ -5,16 +5,15 @@ use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::paging::{ListPart, end};
-use crate::gateway::provider::breaker::{TargetCondition, TargetStatus, TargetTrouble};
+use crate::gateway::provider::breaker::{HOUR, TargetStatus};
 use crate::gateway::report::metrics::{Gauges, Scrape, Sources};
 use crate::gateway::report::recorder::first_bytes::FirstByteTimes;
 use crate::gateway::report::recorder::minutes::Minute;
 use crate::gateway::report::recorder::{RecordedRow, Recorder, is_beginning};
 use crate::gateway::upkeep::budget_news::groups_read;
+use crate::gateway::upkeep::trouble::{JudgedTarget, Problem, by_target, health, judge};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
-use crate::policy::counters::Callers;
-use crate::policy::keys::LiveKeys;
 use crate::policy::meter::GroupStatus;
 use crate::policy::window;
 use crate::wire::json::{item, key, member_count, member_string, write_string};
@@ -30,20 +29,8 @@ pub(crate) struct View<'a> {
     pub(crate) unanswered: &'a dyn Fn() -> Vec<(u64, Mono)>,
 }
 
-/// Microseconds after which an attempt without an answer may hang, if its target has not answered any for so long.
-const HUNG: u64 = 30_000_000;
-/// Maximum number of reported reasons why the gateway is not healthy.
-const REASONS_MAX: usize = 20;
 /// Maximum number of reported captures.
 const CAPTURES_MAX: usize = 20;
-/// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded. A
-/// gateway without a failure for `RECOVERED_MS` has recovered.
-const FAILED_PERCENT: u64 = 5;
-const REQUESTS_MIN: u64 = 20;
-const RECOVERED_MS: u64 = 30_000;
-/// Lag of the ledger in microseconds from which the gateway is degraded.
-const LATE: u64 = 1_000_000;
-
 /// Appends more of the metrics, until there are more than `room` bytes. True if they are complete.
 pub(crate) fn scrape(cx: &mut Cx, scrape: &mut Scrape, room: usize, out: &mut Vec<u8>) -> bool {
     let Scrape { gauges, position } = scrape;
@@ -156,12 +143,12 @@ pub(crate) fn status(view: &View<'_>, origins: &str, cx: &mut Cx, out: &mut Vec<
     cx.report.recorder.start(now.unix);
     recorded_since(&cx.report.recorder, out);
     cx.close_minute();
-    let (word, reasons) = health(view, cx);
-    text(out, "health", word);
-    open(out, "reasons", b'[');
-    for reason in &reasons {
+    let (health, problems) = health(view.unready, (view.unanswered)(), cx);
+    text(out, "health", health.as_str());
+    open(out, "problems", b'[');
+    for one in &problems {
         item(out);
-        write_string(out, reason);
+        problem(one, out);
     }
     out.push(b']');
     let times = cx.report.recorder.first_bytes(None, now.unix);
@@ -174,6 +161,36 @@ pub(crate) fn status(view: &View<'_>, origins: &str, cx: &mut Cx, out: &mut Vec<
         minute(&sum, out);
     }
     out.extend_from_slice(b"]}");
+}
+
+/// Appends a problem as an object.
+#[inline(never)]
+pub(crate) fn problem(one: &Problem, out: &mut Vec<u8>) {
+    out.push(b'{');
+    text(out, "what", one.what);
+    text(out, "name", &one.name);
+    text(out, "state", one.state);
+    text(out, "cause", &one.cause);
+    optional(out, "since", one.since, |since, out| moment(out, "since", since));
+    optional(out, "until", one.until, |until, out| moment(out, "until", Unix(until.0.next_multiple_of(1000))));
+    count(out, "failed", one.failed);
+    open(out, "models", b'[');
+    for model in &one.models {
+        item(out);
+        write_string(out, model);
+    }
+    out.push(b']');
+    text(out, "text", &one.text());
+    one.advice.write(out);
+    text(out, "health", one.health.as_str());
+    out.push(b'}');
+}
+
+/// `GET /admin/v1/reasons`: failures by reason, target and key.
+pub(crate) fn reasons(cx: &mut Cx, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"data\":[");
+    cx.report.recorder.write_reasons(out);
+    out.extend_from_slice(b"],\"next\":null}");
 }
 
 /// Appends the keys and models most of whose requests are refused.
@@ -209,47 +226,6 @@ fn captures(cx: &Cx, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-/// State of the gateway in one word, and the reasons if it is not healthy.
-fn health(view: &View<'_>, cx: &mut Cx) -> (&'static str, Vec<String>) {
-    let (setup, now) = (cx.setup.clone(), cx.now);
-    if cx.accounts.ledger.is_failed() {
-        return ("down", vec!["the ledger cannot be written".to_string()]);
-    }
-    if let Some(why) = view.unready {
-        return ("down", vec![format!("requests are refused: {why}")]);
-    }
-    let (mut sums, mut reasons) = ([0; 2], Vec::new());
-    for sum in cx.report.recorder.minutes.iter().flat_map(|minutes| minutes.of_hour(&cx.report.stats, now.unix)) {
-        if sum.minute + 5 > now.unix.0 / 60_000 {
-            sums = [sums[0] + sum.requests, sums[1] + sum.failed];
-        }
-    }
-    let ([requests, failed], lag) = (sums, cx.accounts.ledger.lag(now.mono));
-    let errors_last = cx.report.recorder.last_error().is_some_and(|last| now.unix.0 < last.0 + RECOVERED_MS);
-    if requests >= REQUESTS_MIN && failed * 100 >= requests * FAILED_PERCENT && errors_last {
-        reasons.push(format!("{failed} of {requests} requests failed (5xx) in 5 min"));
-    }
-    if lag > LATE {
-        reasons.push(format!("the ledger is late by {} ms", lag / 1000));
-    }
-    let (unanswered, live) = (by_target(view), cx.access.keys.live(now.unix));
-    for target in setup.config.catalog.models().iter().flat_map(|model| &model.targets) {
-        let state = state(target, &unanswered, live, cx);
-        // A target that nobody uses does no harm, and one that still answers works for others.
-        let is_used = state.standing.recent != [0; 3] || state.unanswered.is_some();
-        let counts = match state.word {
-            "cooling_down" | "slow" => true,
-            "failing" | "hung" | "partly_failing" => is_used && !(state.one_caller && state.standing.answers),
-            _ => false,
-        };
-        let reason = format!("target {}: {}", target.label, state.word.replace('_', " "));
-        if counts && reasons.len() < REASONS_MAX && !reasons.contains(&reason) {
-            reasons.push(reason);
-        }
-    }
-    (if reasons.is_empty() { "healthy" } else { "degraded" }, reasons)
-}
-
 /// Appends the times from which all requests, and all failures, are kept.
 fn recorded_since(recorder: &Recorder, out: &mut Vec<u8>) {
     let [failures, all] = recorder.since();
@@ -270,72 +246,10 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// State of a target, which the list of targets shows and the health of the gateway follows from.
-struct JudgedTarget {
-    word: &'static str,
-    since: Option<Unix>,
-    standing: TargetStatus,
-    times: Option<FirstByteTimes>,
-    /// Its state follows from failures of one key or group alone, and others could use it.
-    one_caller: bool,
-    /// Attempts in flight without an answer: the number, and the beginning of the oldest.
-    unanswered: Option<(u64, Unix)>,
-}
-
-/// Attempts without an answer so far, in the order of targets and beginnings.
-fn by_target(view: &View<'_>) -> Vec<(u64, Mono)> {
-    let mut unanswered = (view.unanswered)();
-    unanswered.sort_unstable();
-    unanswered
-}
-
-#[inline(never)]
-fn state(target: &Target, unanswered: &[(u64, Mono)], live: LiveKeys, cx: &mut Cx) -> JudgedTarget {
-    let now = cx.now;
-    let standing = cx.upstreams.breakers.standing(target, now.mono, now.unix);
-    let times = cx.report.recorder.first_bytes(Some(target.seed), now.unix);
-    let from = unanswered.partition_point(|(number, _)| *number < target.seed);
-    let own = unanswered[from..].iter().take_while(|(number, _)| *number == target.seed);
-    let oldest = own.clone().next().map(|(_, begun)| now.mono.micros_since(*begun));
-    let oldest_at = oldest.map(|micros| Unix(now.unix.0.saturating_sub(micros / 1000)));
-    let most = times.map_or(HUNG, |times| HUNG.max(3 * u64::from(times.p95)));
-    let is_quiet = now.unix.0.saturating_sub(standing.quiet_since.0) > HUNG / 1000;
-    let hangs = is_quiet && oldest.is_some_and(|micros| micros > most);
-    let (began, slow) = (standing.trouble.map(|trouble| trouble.since), times.and_then(|times| times.slow_since));
-    let callers = standing.trouble.map_or(Callers::default(), |trouble| trouble.callers);
-    let is_one = match live {
-        LiveKeys::One => false,
-        LiveKeys::OneOwner => !callers.several_keys,
-        LiveKeys::SeveralOwners => !callers.several_owners,
-    };
-    use TargetCondition::{CoolingDown, Failing, Hung, PartlyFailing};
-    let one_caller = is_one && callers.first.is_some() && matches!(standing.condition, Failing | Hung | PartlyFailing);
-    let (word, since) = match standing.condition {
-        CoolingDown => {
-            (CoolingDown.as_str(), standing.cool_down.map(|rest| cool_down_since(&standing, now.wall(rest.begun))))
-        }
-        state @ (Failing | Hung) => (state.as_str(), began),
-        _ if hangs => (Hung.as_str(), oldest_at),
-        state @ PartlyFailing => (state.as_str(), began),
-        _ if slow.is_some() => ("slow", slow),
-        _ if oldest.is_some() && standing.recent[..2] == [0; 2] => ("waiting", None),
-        state => (state.as_str(), None),
-    };
-    let unanswered = oldest_at.map(|at| (own.count() as u64, at));
-    JudgedTarget { word, since, standing, times, one_caller: one_caller && !hangs, unanswered }
-}
-
-/// Beginning of a cool-down that began at this time, or of the failures that led to it.
-fn cool_down_since(standing: &TargetStatus, begun: Unix) -> Unix {
-    // Both clocks are rounded.
-    let leads = |trouble: &TargetTrouble| trouble.last.0 + 1000 >= begun.0;
-    standing.trouble.filter(leads).map_or(begun, |trouble| trouble.since.min(begun))
-}
-
 /// `GET /admin/v1/targets`: the targets of all models.
 pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
-    let (unanswered, live) = (by_target(view), cx.access.keys.live(now.unix));
+    let (unanswered, with_minutes) = (by_target((view.unanswered)()), part.wanted("minutes").is_some());
     // All requests are recorded from the first read on.
     cx.report.recorder.start(now.unix);
     cx.close_minute();
@@ -345,7 +259,7 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
             if !part.takes(out.len()) {
                 continue;
             }
-            let state = state(target, &unanswered, live, cx);
+            let state = judge(target, &unanswered, cx);
             let standing = &state.standing;
             item(out);
             out.push(b'{');
@@ -369,10 +283,37 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
             count(out, "failures", standing.failures);
             count(out, "failures_in_a_row", standing.in_a_row.into());
             first_bytes(state.times, out);
+            if with_minutes {
+                minutes(target, cx, out);
+            }
             out.push(b'}');
         }
     }
     part.end(out);
+}
+
+/// Appends the minutes of the last hour, the current one first: answered and failed attempts, and the median time to
+/// the first byte in microseconds, or null.
+#[inline(never)]
+fn minutes(target: &Target, cx: &mut Cx, out: &mut Vec<u8>) {
+    let medians = cx.report.recorder.medians(target.seed, cx.now.unix);
+    let mut sums = cx.upstreams.breakers.sums(target).into_iter().flat_map(|(minutes, ..)| minutes);
+    open(out, "minutes", b'[');
+    for at in 0..HOUR {
+        let [answered, failed, unanswered, _] = sums.next().unwrap_or_default();
+        item(out);
+        out.push(b'[');
+        push_number(out, answered.into());
+        out.push(b',');
+        push_number(out, u64::from(failed) + u64::from(unanswered));
+        out.push(b',');
+        match medians.get(at).copied().flatten() {
+            Some(median) => push_number(out, median.into()),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.push(b']');
+    }
+    out.push(b']');
 }
 
 #[inline(never)]

@@ -123,8 +123,8 @@ impl Driver {
     }
 
     /// Handles a failure to write the ledger: admission stops, and waiting answers cannot complete.
-    pub(crate) fn store_failed(&mut self) {
-        self.cx.accounts.ledger.failed(true);
+    pub(crate) fn store_failed(&mut self, why: String) {
+        self.cx.accounts.ledger.failed(why, self.cx.now.unix);
         self.cx.forget_grants();
         for (_, id) in std::mem::take(&mut self.cx.accounts.ledger.held) {
             self.tell(id, ExchangeEvent::NotCommitted);

@@ -23,6 +23,7 @@ use crate::policy::meter::Whose;
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::wire::head::RequestHead;
 use crate::wire::percent;
+use std::sync::Arc;
 
 /// Replacement for a word that looks like a key.
 const STARS: &[u8] = b"***";
@@ -89,23 +90,31 @@ impl RequestNotes {
         self.0.as_ref().is_some_and(|diagnosis| outcome.status >= 400 || diagnosis.has_failures())
     }
 
+    /// The targets at which attempts have failed, each once.
+    pub(super) fn failed_targets(&self) -> Vec<Arc<str>> {
+        let mut targets: Vec<Arc<str>> = Vec::new();
+        for failed in self.0.iter().flat_map(|diagnosis| &diagnosis.failed) {
+            if !targets.contains(&failed.target) {
+                targets.push(failed.target.clone());
+            }
+        }
+        targets
+    }
+
     /// The key of the request, even if the key is no longer valid.
     #[inline]
     pub(super) fn presented(&self, request: &Request) -> Option<KeyIx> {
         request.found.key.or_else(|| self.0.as_ref()?.key)
     }
 
-    /// The failed request for the recorder. Requests of one kind have one reason and one
-    /// session: key, status, limit, field, model.
+    /// The failed request for the recorder. Requests with one reason have equal numbers: of key, status, limit, field,
+    /// model, target. Requests of one kind also have one session.
     #[inline]
-    pub(super) fn failure(&self, request: &Request, outcome: &Outcome) -> FailedRequest {
+    fn failure(&self, request: &Request, target: u64, outcome: &Outcome) -> FailedRequest {
         let key = self.presented(request).map_or(u32::MAX, |key| key.0);
         let mut kind = mix(key.into(), outcome.status.into());
         if request.asked.is_some() {
             kind = mix(kind, request.model().map_or(0, |model| model.id.as_ptr().addr() as u64));
-        }
-        if let Some(session) = request.extras.as_ref().and_then(|extras| extras.session.as_ref()) {
-            kind = mix_bytes(kind, session.as_bytes());
         }
         if let Some(diagnosis) = &self.0 {
             let limit = diagnosis.limit.map_or(0, |limit| limit as u64 + 1);
@@ -121,7 +130,10 @@ impl RequestNotes {
                 kind = mix_bytes(kind, group.as_bytes());
             }
         }
-        FailedRequest { status: outcome.status, key, kind }
+        let (status, reason) = (outcome.status, mix(kind, target));
+        let session = request.extras.as_ref().and_then(|extras| extras.session.as_ref());
+        let kind = session.map_or(reason, |session| mix_bytes(reason, session.as_bytes()));
+        FailedRequest { status, key, reason, kind }
     }
 
     /// Notes what the operator needs to know about a refused head. `ended`: the key that it presented, if that is no
@@ -167,6 +179,12 @@ impl RequestNotes {
         }
         diagnosis.cause = refusal.cause().or_else(|| syntax_error(&refusal.message));
     }
+}
+
+/// The failed request for the recorder.
+pub(super) fn failed_request(job: &RequestJob, outcome: &Outcome) -> FailedRequest {
+    let target = job.target().filter(|_| job.attempt.attempts > 0).map_or(0, |target| target.seed);
+    job.notes.failure(&job.request, target, outcome)
 }
 
 impl RequestJob {

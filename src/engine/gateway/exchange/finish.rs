@@ -7,6 +7,7 @@
 
 use super::admit::cost::Bill;
 use super::attempt::verdict::abandon;
+use super::diagnosis::failed_request;
 use super::event::{CLIENT_LEFT, DriverCall, Effect, Forward, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
@@ -55,6 +56,7 @@ impl State {
             }
             _ => EventWriter::Alone,
         };
+        let targets = job.notes.failed_targets();
         job.notes.note_end(&job.request, &fault, last);
         let usage = job.partial_usage(observed, None);
         let limits = job.target().map_or(&job.request.setup.config.upstream, |target| &target.limits);
@@ -62,6 +64,9 @@ impl State {
             Some(overflow) => too_long(job, overflow, fault.message.as_deref()),
             None => fault.refusal(limits),
         };
+        if refusal.status >= 500 {
+            targets.iter().for_each(|target| call.cx.upstreams.breakers.lost(target));
+        }
         let error = Some(refusal.kind);
         let outcome = Outcome { status: refusal.status, error, usage };
         // Releases of Codex before 0.167 compact only after a failed stream (openai/codex `responses_retry.rs`).
@@ -310,7 +315,7 @@ impl RequestJob {
         let is_logged = is_wanted && (!is_free || cx.takes_free_line(caller));
         let has_failed = self.notes.has_failed(outcome);
         let keep = match has_failed || cx.report.recorder.records_all() {
-            true => cx.report.recorder.keeps(has_failed.then(|| self.notes.failure(request, outcome)), cx.now.unix),
+            true => cx.report.recorder.keeps(has_failed.then(|| failed_request(self, outcome)), cx.now.unix),
             false => None,
         };
         if !is_logged && keep.is_none() {

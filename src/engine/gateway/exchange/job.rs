@@ -245,9 +245,10 @@ impl Attempt {
         if choice.uploader.is_some() && breakers.choose(targets, &of_others).is_some() {
             return FaultKind::KeySlots.into();
         }
-        if !targets.iter().any(|target| breakers.waits_for_trial(target, now)) {
+        let Some(paused) = targets.iter().find(|target| breakers.waits_for_trial(target, now)) else {
             return FaultKind::NoSlot.into();
-        }
+        };
+        breakers.lost(&paused.label);
         let again = breakers.there_again(targets, 0, &choice.needs, owner, now);
         let seconds = again.map_or(1, |again| again.micros_since(now).div_ceil(1_000_000).max(1));
         Fault { retry_after: Some(seconds), ..FaultKind::CoolingDown.into() }

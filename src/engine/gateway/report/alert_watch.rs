@@ -1,5 +1,6 @@
 //! State of targets and the ledger at the last check, so that each problem is reported once, and its end, too.
 
+use crate::base::time::Unix;
 use crate::policy::alert::AlertNews;
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub(crate) struct TargetWatch {
 pub(crate) enum TroubleState {
     #[default]
     Unreported,
+    /// It has failed since then, and its alert is not due yet.
+    Begun(Unix),
     Trouble,
     Fine,
 }

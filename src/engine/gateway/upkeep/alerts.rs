@@ -4,11 +4,12 @@
 //!
 //! An alert may be raised again after a restart or a reload: the ledger remembers those that were delivered.
 
+use super::trouble::{ledger_alert, target_alert};
 use crate::base::limits::ALERT_TARGET_FAILS;
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
 use crate::gateway::report::alert_watch::{AlertWatch, TroubleState};
-use crate::policy::alert::{Alert, AlertKind, AlertNews, BudgetUse};
+use crate::policy::alert::{Alert, AlertKind, AlertNews, AlertProblem, BudgetUse};
 use crate::policy::config::Alerts;
 use crate::policy::meter::{BudgetNews, BudgetOf};
 use crate::policy::window::DAY_MS;
@@ -64,8 +65,9 @@ impl Cx {
             since: begins.0,
             at: self.now.unix.0,
             budget: Some(budget),
+            problem: None,
         };
-        Some(AlertNews::Raised(alert.identified(&self.report.hash_key)))
+        Some(AlertNews::Raised(Box::new(alert.identified(&self.report.hash_key))))
     }
 
     /// Checks the targets and the ledger.
@@ -95,15 +97,25 @@ impl Cx {
                     continue;
                 }
                 next = place + 1;
-                let (attempts, in_a_row) = self.upstreams.breakers.tried(target);
+                let sums = self.upstreams.breakers.sums(target);
+                let (attempts, in_a_row) = sums.map_or(([0; 2], 0), |(_, attempts, in_a_row)| (attempts, in_a_row));
                 let [answered, failed] = std::mem::replace(&mut known.attempts, attempts);
                 known.look = watch.looks;
                 if attempts[0] > answered && known.trouble.becomes(TroubleState::Fine) {
                     watch.news.push(self.trouble_over(AlertKind::Target, &target.label));
                 }
                 let fails = in_a_row > 0 || (attempts[0] == answered && attempts[1] > failed);
-                if fails && known.trouble.becomes(TroubleState::Trouble) {
-                    let alert = self.trouble(AlertKind::Target, &target.label, 0, ALERT_TARGET_FAILS);
+                if fails && !matches!(known.trouble, TroubleState::Begun(_) | TroubleState::Trouble) {
+                    known.trouble = TroubleState::Begun(self.now.unix);
+                }
+                // It is raised when it is due: then its words are those of the present.
+                if let TroubleState::Begun(since) = known.trouble
+                    && self.now.unix.0 >= since.0 + ALERT_TARGET_FAILS.as_millis() as u64
+                {
+                    known.trouble = TroubleState::Trouble;
+                    let ago = self.now.unix.0 - since.0;
+                    let problem = target_alert(target, self);
+                    let alert = self.trouble(AlertKind::Target, &target.label, ago, ALERT_TARGET_FAILS, problem);
                     watch.news.push(alert);
                 }
             }
@@ -112,13 +124,14 @@ impl Cx {
         watch.targets.retain(|target| target.look == looks);
     }
 
-    fn look_at_ledger(&self, watch: &mut AlertWatch) {
+    fn look_at_ledger(&mut self, watch: &mut AlertWatch) {
         let most = self.setup.config.store.max_commit_lag;
         let lag = self.accounts.ledger.lag(self.now.mono);
         let (name, is_late) = ("the ledger", u128::from(lag) > most.as_micros());
         if is_late || self.accounts.ledger.is_failed() {
             if watch.ledger.becomes(TroubleState::Trouble) {
-                watch.news.push(self.trouble(AlertKind::Ledger, name, lag / 1000, most));
+                let problem = ledger_alert(self);
+                watch.news.push(self.trouble(AlertKind::Ledger, name, lag / 1000, most, problem));
             }
         } else if (watch.ledger == TroubleState::Trouble || self.accounts.ledger.committed > 0)
             && watch.ledger.becomes(TroubleState::Fine)
@@ -128,12 +141,19 @@ impl Cx {
     }
 
     /// The alert for a problem that began `ago` milliseconds before, if it has lasted for `long`.
-    fn trouble(&self, what: AlertKind, name: &str, ago: u64, long: Duration) -> AlertNews {
+    fn trouble(
+        &self,
+        what: AlertKind,
+        name: &str,
+        ago: u64,
+        long: Duration,
+        problem: Option<AlertProblem>,
+    ) -> AlertNews {
         let (name, subject) = (name.to_string(), format!("{}/{name}", what.as_str()));
         let since = self.now.unix.0.saturating_sub(ago);
         let at = since.saturating_add(long.as_millis() as u64);
-        let alert = Alert { id: String::new(), what, name, subject, since, at, budget: None };
-        AlertNews::Raised(alert.identified(&self.report.hash_key))
+        let alert = Alert { id: String::new(), what, name, subject, since, at, budget: None, problem };
+        AlertNews::Raised(Box::new(alert.identified(&self.report.hash_key)))
     }
 
     fn trouble_over(&self, what: AlertKind, name: &str) -> AlertNews {

@@ -33,24 +33,31 @@ impl Cx {
         });
     }
 
-    /// Writes a line about a target or a credential of a provider: it is cooling down (with cause and duration), or
-    /// (`None`) has recovered.
-    pub(crate) fn log_target(&mut self, label: &str, cool_down: Option<(Cause, Duration)>) {
+    /// Writes a line about a target or a credential of a provider: it fails or cools down (with cause, and duration of
+    /// the cool-down), or (`None`) has recovered.
+    pub(crate) fn log_target(&mut self, label: &str, trouble: Option<(Cause, Option<Duration>)>) {
         let now = self.now.unix;
         self.log_event(|out| {
             out.extend_from_slice(b",\"event\":\"target\",\"outcome\":\"");
-            out.extend_from_slice(if cool_down.is_some() { b"resting" } else { b"recovered" });
+            out.extend_from_slice(match trouble {
+                Some((_, Some(_))) => b"resting".as_slice(),
+                Some((_, None)) => b"failing",
+                None => b"recovered",
+            });
             out.extend_from_slice(b"\",\"target\":");
             write_string(out, label);
-            if let Some((cause, cooldown)) = cool_down {
-                out.extend_from_slice(b",\"cause\":\"");
-                cause.write(out);
-                out.extend_from_slice(b"\",\"until\":\"");
+            let Some((cause, cooldown)) = trouble else { return };
+            out.extend_from_slice(b",\"cause\":\"");
+            cause.write(out);
+            out.push(b'"');
+            if let Some(cooldown) = cooldown {
+                out.extend_from_slice(b",\"until\":\"");
                 // Only whole seconds are logged, rounded up: at the logged time the cool-down is over.
                 let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
                 window::write_iso(Unix(until.next_multiple_of(1000)), out);
                 out.push(b'"');
             }
+            cause.advice().write(out);
         });
     }
 

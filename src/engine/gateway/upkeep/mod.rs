@@ -1,6 +1,6 @@
-//! Work of the gateway outside of requests: changed keys, thresholds of budgets, alerts, grants of a shared ledger,
-//! lists of models, a reload, the requests of a predecessor. Each file acts on the shared data in `cx` when `Gateway`
-//! or the driver calls it.
+//! Work of the gateway outside of requests: changed keys, thresholds of budgets, alerts, problems, grants of a shared
+//! ledger, lists of models, a reload, the requests of a predecessor. Each file acts on the shared data in `cx` when
+//! `Gateway` or the driver calls it.
 
 pub(crate) mod alerts;
 pub(crate) mod budget_news;
@@ -11,3 +11,4 @@ pub(crate) mod inheritance;
 pub(crate) mod key_news;
 pub(crate) mod listing;
 pub(crate) mod reload;
+pub(crate) mod trouble;

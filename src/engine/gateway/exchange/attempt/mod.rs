@@ -28,7 +28,7 @@ impl Attempting {
     /// full by now is skipped if another one is free.
     pub(super) fn first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
         let targets = job.request.targets();
-        let pauses = call.cx.upstreams.breakers.has_stated_cool_down(call.cx.now.mono);
+        let pauses = call.cx.upstreams.breakers.stated_until > call.cx.now.mono;
         let target = job.target().filter(|target| targets.len() > 1 || target.slots > 0 || pauses);
         let has_changed = target.is_some_and(|target| {
             let choice = job.attempt.choice(&job.request, &draft, job.request.owner(call.cx), call.cx.now.mono);

@@ -7,7 +7,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::exchange::fault::{CoolDownFor, Fault, FaultKind, refuses_credential, wants_rest};
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
-use crate::gateway::provider::breaker::{Begun, Breakers, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
+use crate::gateway::provider::breaker::{Begins, Begun, Breakers, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
@@ -135,8 +135,14 @@ impl RequestJob {
                 _ => fault.cause().is_of_connection().into(),
             };
             let failure = FailedAttempt { caller, live, unsent, trial };
-            if cx.upstreams.breakers.failed(target, failure, &target.limits, now) {
-                cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
+            let place = || place_of(&target.label);
+            match cx.upstreams.breakers.failed(target, failure, &target.limits, now) {
+                Some(Begins::CoolDown) => {
+                    let cool_down = Some(target.limits.breaker_cooldown);
+                    cx.log_target(&place(), Some((fault.cause(), cool_down)));
+                }
+                Some(Begins::Failing) => cx.log_target(&place(), Some((fault.cause(), None))),
+                None => {}
             }
         } else if fault.asks_for_rest() {
             if trial {
@@ -170,7 +176,7 @@ fn cool_down(
     if let Some(target) = job.target()
         && let Some(wait) = cx.upstreams.breakers.rest(target, said, caller, rested, cx.now.mono)
     {
-        cx.log_target(&target.label, Some((cause, wait)));
+        cx.log_target(&target.label, Some((cause, Some(wait))));
     }
 }
 
@@ -182,7 +188,7 @@ fn credential_refused(job: &RequestJob, caller: Option<Caller>, rested: bool, ca
     }
     let Some((_, target, provider)) = job.route() else { return };
     let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, cx.now.mono) else { return };
-    cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
+    cx.log_target(&provider.place_of(target.credential), Some((cause, Some(wait))));
     if caller.is_none()
         && let Some(credential) = provider.credentials.get(target.credential)
     {
@@ -206,7 +212,7 @@ impl Request {
     }
 
     pub(crate) fn owner_of(&self, breakers: &Breakers, keys: &Keys, now: Mono) -> u64 {
-        if breakers.cools_for_one(now) { self.caller(keys).owner } else { 0 }
+        if breakers.own_until > now { self.caller(keys).owner } else { 0 }
     }
 }
 

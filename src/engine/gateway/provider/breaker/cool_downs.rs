@@ -11,19 +11,22 @@ use std::time::Duration;
 /// A target without an alternative is tried so often during a cool-down that its provider has asked for.
 pub(super) const TRIAL_EVERY: Duration = Duration::from_secs(1);
 
-impl Breakers {
-    /// True while a credential cools down for one owner.
-    pub(crate) fn cools_for_one(&self, now: Mono) -> bool {
-        self.own_until > now
+impl TargetState {
+    /// See [`Breakers::waits_for_trial`].
+    #[cold]
+    fn was_just_tried(&self, now: Mono) -> bool {
+        self.rest.is_stated() && self.rest.ends(now).is_some() && self.next_trial > now
     }
+}
 
+impl Breakers {
     /// End of the cool-downs of a credential for the requests of an owner.
     #[inline]
     pub(super) fn cools_until(&self, index: usize, owner: u64, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
         let ends = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
         let own = &entry.own_rest;
-        if self.cools_for_one(now) && own.owner == owner { ends.max(own.rest.ends(now)) } else { ends }
+        if self.own_until > now && own.owner == owner { ends.max(own.rest.ends(now)) } else { ends }
     }
 
     /// Begins a cool-down because the provider has no capacity for this credential and model. Returns its length if it
@@ -60,21 +63,10 @@ impl Breakers {
         until.filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
     }
 
-    /// True if some target has a cool-down that its provider has asked for.
-    pub(crate) fn has_stated_cool_down(&self, now: Mono) -> bool {
-        self.stated_until > now
-    }
-
     /// True for a target whose provider has asked for a cool-down, and that was tried less than a second ago.
     #[inline]
     pub(crate) fn waits_for_trial(&mut self, target: &Target, now: Mono) -> bool {
-        self.stated_until > now && self.was_just_tried(target, now)
-    }
-
-    #[cold]
-    fn was_just_tried(&mut self, target: &Target, now: Mono) -> bool {
-        let entry = self.entry(target);
-        entry.rest.is_stated() && entry.rest.ends(now).is_some() && entry.next_trial > now
+        self.stated_until > now && self.entry(target).was_just_tried(now)
     }
 
     /// Begins a cool-down for all models because the provider refuses the credential. Returns its length if it is new.

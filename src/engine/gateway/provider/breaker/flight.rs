@@ -1,7 +1,7 @@
 //! Attempts in flight: counts each from its beginning to its one end, at its target and in its provider's rate limits.
 
 use super::cool_downs::TRIAL_EVERY;
-use super::{Among, Begun, Breakers, Choice, members};
+use super::{Among, Begun, Breakers, Choice, earned, members};
 use crate::base::time::Mono;
 use crate::gateway::provider::rate_limits::{Needs, RateLimitHeaders};
 use crate::policy::catalog::Target;
@@ -68,8 +68,8 @@ impl Breakers {
         let mut round = 0;
         for index in members(equals) {
             round += targets[index].share as i64;
-            let earned = self.earned(&targets[index]);
-            self.entry(&targets[index]).credit = earned;
+            let entry = self.entry(&targets[index]);
+            entry.credit = earned(entry, &targets[index]);
         }
         if equals & (1 << chosen) != 0 {
             self.entry(&targets[chosen]).credit -= round;

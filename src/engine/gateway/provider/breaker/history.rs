@@ -7,6 +7,12 @@ use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 
 /// Number of minutes whose counts are reported together, the current one included.
 pub(super) const MINUTES: usize = 5;
+/// Number of consecutive failures from which a target counts as failing.
+pub(super) const IN_A_ROW: u32 = 3;
+/// Number of minutes whose counts are kept, the current one included.
+pub(crate) const HOUR: usize = 60;
+/// Attempts of a target: answered, failed, and unanswered; then requests of clients that failed after one.
+pub(crate) type AttemptSums = [u32; 4];
 /// Milliseconds without a failure after which a target is no longer failing, if its last attempts succeeded.
 pub(super) const QUIET_MS: u64 = 30_000;
 
@@ -47,10 +53,12 @@ impl CauseCounts {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct TargetHistory {
-    /// Answered, failed and unanswered attempts at the beginning of the current minute, and of those before it.
-    pub(super) past: [[u64; 3]; MINUTES],
+    /// Sums at the beginning of the current minute, and of those before it; empty before the first minute.
+    pub(super) past: Vec<AttemptSums>,
     /// Attempts whose clients left after they had waited for an answer.
     pub(super) unanswered: u64,
+    /// Requests of clients that failed after an attempt.
+    pub(super) lost: u32,
     pub(super) trouble: Option<TargetTrouble>,
     /// Causes of the failures of the last minutes, or the most frequent one of the last failures before them.
     pub(super) causes: Vec<CauseCounts>,
@@ -59,10 +67,24 @@ pub(super) struct TargetHistory {
 }
 
 impl TargetHistory {
-    /// Answered, failed and unanswered attempts until now.
-    pub(super) fn sums(&self, counts: &TargetCounts) -> [u64; 3] {
+    /// Sums until now. Only their differences matter.
+    pub(super) fn sums(&self, counts: &TargetCounts) -> AttemptSums {
         let [answered, failed] = attempts(counts);
-        [answered, failed, self.unanswered]
+        [answered as u32, failed as u32, self.unanswered as u32, self.lost]
+    }
+
+    /// Sums of the last so many minutes.
+    pub(super) fn recent(&self, counts: &TargetCounts, minutes: usize) -> AttemptSums {
+        let past = self.past.get(minutes - 1).copied().unwrap_or_default();
+        since(self.sums(counts), past)
+    }
+
+    /// Sums of each minute, the current one first.
+    pub(super) fn by_minute(&self, counts: &TargetCounts) -> impl Iterator<Item = AttemptSums> {
+        let mut end = self.sums(counts);
+        let first = (self.past.len() < HOUR).then(AttemptSums::default);
+        let begins = self.past.iter().copied().chain(first);
+        begins.map(move |begin| since(std::mem::replace(&mut end, begin), begin))
     }
 
     /// Counts a failure. If there are too many causes, the least frequent one is forgotten.
@@ -95,8 +117,9 @@ impl TargetHistory {
 
     /// Begins another minute.
     pub(super) fn close_minute(&mut self, counts: &TargetCounts) {
-        self.past.rotate_right(1);
-        self.past[0] = self.sums(counts);
+        let sums = self.sums(counts);
+        self.past.truncate(HOUR - 1);
+        self.past.insert(0, sums);
         let most = self.cause();
         for one in &mut self.causes {
             one.minutes.rotate_right(1);
@@ -114,6 +137,10 @@ impl TargetHistory {
         }
         self.seen.1
     }
+}
+
+fn since(sums: AttemptSums, before: AttemptSums) -> AttemptSums {
+    [0, 1, 2, 3].map(|at| sums[at].saturating_sub(before[at]))
 }
 
 /// Answered and failed attempts. A refusal of the request itself is an answer.

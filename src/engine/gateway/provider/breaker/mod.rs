@@ -17,7 +17,7 @@ use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::keys::{KeyIx, LiveKeys};
 use crate::policy::limits::UpstreamLimits;
-use history::TargetHistory;
+use history::{IN_A_ROW, TargetHistory};
 use std::sync::Arc;
 
 /// A credential together with an upstream model.
@@ -64,6 +64,8 @@ struct Breaker {
     opened: Mono,
     /// The only request that probes a target after its cool-down is in flight.
     trial: bool,
+    /// The log says that it is failing.
+    told: bool,
     /// Attempts in flight.
     busy: u32,
     /// Those of them that are forms which are still arriving: the key of each.
@@ -101,6 +103,7 @@ impl Breaker {
             open_until: None,
             opened: Mono::default(),
             trial: false,
+            told: false,
             busy: 0,
             uploads: Vec::new(),
         }
@@ -151,6 +154,11 @@ impl TargetCounts {
     }
 }
 
+/// Credit of a target after earning its weight.
+fn earned(state: &TargetState, target: &Target) -> i64 {
+    state.credit + target.share as i64
+}
+
 /// Indices of the set bits.
 #[inline]
 fn members(bits: u64) -> impl Iterator<Item = usize> {
@@ -173,6 +181,14 @@ pub(crate) fn place_of(label: &str) -> String {
     let account = account_of(label);
     let provider = account.split('#').next().unwrap_or(account);
     format!("{provider}{}", &label[account.len()..])
+}
+
+/// What a failure begins.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Begins {
+    CoolDown,
+    /// The state `failing`, without a cool-down.
+    Failing,
 }
 
 /// A failed attempt.
@@ -248,9 +264,9 @@ pub(crate) struct Breakers {
     /// A slot or a target may have become free since the last [`Breakers::take_eased`].
     eased: bool,
     /// End of the last cool-down for one owner.
-    own_until: Mono,
+    pub(crate) own_until: Mono,
     /// End of the last cool-down of a target that its provider has asked for.
-    stated_until: Mono,
+    pub(crate) stated_until: Mono,
 }
 
 impl Breakers {
@@ -291,9 +307,9 @@ impl Breakers {
 
     fn choose_among(&mut self, targets: &[Target], equals: u64, among: Among) -> Option<usize> {
         match among {
-            Among::Turns => {
-                members(equals).max_by_key(|index| (self.earned(&targets[*index]), std::cmp::Reverse(*index)))
-            }
+            Among::Turns => members(equals).max_by_key(|index| {
+                (earned(self.entry(&targets[*index]), &targets[*index]), std::cmp::Reverse(*index))
+            }),
             Among::Kept(number) => {
                 let share = targets[equals.trailing_zeros() as usize].share;
                 if members(equals).all(|index| targets[index].share == share) {
@@ -329,11 +345,6 @@ impl Breakers {
             }
         }
         equals
-    }
-
-    /// Credit of a target after earning its weight.
-    fn earned(&mut self, target: &Target) -> i64 {
-        self.entry(target).credit + target.share as i64
     }
 
     /// True if a target may be sent this request: it is not cooling down, no other attempt probes it, it has a free
@@ -434,7 +445,8 @@ impl Breakers {
         last.map(|(index, _)| index)
     }
 
-    /// Notes that the target has sent a complete answer, possibly a client error. True if it was cooling down.
+    /// Notes that the target has sent a complete answer, possibly a client error. True if it was cooling down or
+    /// failing.
     pub(crate) fn succeeded(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
         let index = self.index(target);
         self.succeeded_at(index, rested, now)
@@ -444,21 +456,23 @@ impl Breakers {
         let rested = self.rest_ended(index, rested, now);
         self.eased = true;
         let breaker = &mut self.breakers[self.entries[index].breaker];
+        let mut recovers = rested;
         if breaker.failures > 0 {
+            recovers |= std::mem::take(&mut breaker.told);
             (breaker.failures, breaker.unsent, breaker.callers) = (0, 0, Callers::default());
         }
         breaker.trial = false;
-        breaker.open_until.take().is_some() || rested
+        breaker.open_until.take().is_some() || recovers
     }
 
-    /// Notes that the target has failed by its own fault. True if that begins its cool-down.
+    /// Notes that the target has failed by its own fault. Returns what that begins.
     pub(crate) fn failed(
         &mut self,
         target: &Target,
         failure: FailedAttempt,
         limits: &UpstreamLimits,
         now: Mono,
-    ) -> bool {
+    ) -> Option<Begins> {
         let FailedAttempt { caller, live, unsent, trial } = failure;
         self.entry(target).counts.failures += 1;
         let breaker = self.breaker(target);
@@ -478,7 +492,12 @@ impl Breakers {
             breaker.open_until = Some(now.after(limits.breaker_cooldown));
             breaker.opened = if rested { breaker.opened } else { now };
         }
-        opens && !rested
+        if rested {
+            return None;
+        }
+        let fails = !opens && !breaker.told && breaker.failures >= IN_A_ROW;
+        breaker.told |= fails;
+        if opens { Some(Begins::CoolDown) } else { fails.then_some(Begins::Failing) }
     }
 
     /// Notes that the half-open probe ended without a result, since the client disconnected: the next request may
@@ -539,9 +558,9 @@ mod waiting;
 
 pub(crate) use callers::Caller;
 pub(crate) use flight::Flight;
-pub(crate) use history::TargetTrouble;
+pub(crate) use history::{HOUR, TargetTrouble};
 pub(crate) use status::{TargetCondition, TargetStatus, UNANSWERED};
-pub(crate) use waiting::{Seek, Stage};
+pub(crate) use waiting::{LEAST, Seek, Stage};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Snapshot of a target's status for the admin API, derived from its state and history.
 
-use super::history::{MINUTES, QUIET_MS, TargetTrouble, attempts};
+use super::history::{AttemptSums, IN_A_ROW, MINUTES, QUIET_MS, TargetTrouble, attempts};
+use super::table::name_hash;
 use super::{Breaker, Breakers, Caller, TargetState, account_of, place_of};
 use crate::base::time::{Mono, Unix};
 use crate::base::words::words;
@@ -8,10 +9,9 @@ use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED, Rest};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::policy::counters::Callers;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of consecutive failures from which a target counts as failing.
-const IN_A_ROW: u32 = 3;
 /// Number of attempts from which the share of failures counts, and of failures from which a smaller share counts.
 const ATTEMPTS_MIN: u64 = 5;
 /// Share of failures, in percent, from which a target partly fails.
@@ -31,6 +31,7 @@ words! {
         PartlyFailing = "partly_failing",
         Hung = "hung",
         CoolingDown = "cooling_down",
+        StillTried = "still_tried",
         NoTraffic = "no_traffic",
     }
 }
@@ -55,6 +56,10 @@ pub(crate) struct TargetStatus {
     pub(crate) quiet_since: Unix,
     /// Answered, failed and unanswered attempts of the last minutes.
     pub(crate) recent: [u64; 3],
+    /// Requests of clients that failed after an attempt in these minutes.
+    pub(crate) lost: u64,
+    /// True if nothing was answered since several failures.
+    pub(crate) is_down: bool,
     /// Cause of most of the target's failures, and the time of the last one. See [`TargetHistory::cause`].
     pub(crate) failure: Option<(Unix, Cause)>,
     /// True if an attempt was answered since the first of the last failures.
@@ -112,8 +117,8 @@ impl TargetState {
         ];
         let cool_down = all.into_iter().flatten().max_by_key(|one| one.until);
         let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
-        let (total, past, trouble) = (history.sums(&entry.counts), history.past[MINUTES - 1], history.trouble);
-        let recent = [0, 1, 2].map(|at| total[at].saturating_sub(past[at]));
+        let (total, trouble) = (attempts(&entry.counts), history.trouble);
+        let [recent @ .., lost] = history.recent(&entry.counts, MINUTES).map(u64::from);
         let (ended, bad, in_a_row) = (recent[0] + recent[1], recent[1] + recent[2], breaker.failures);
         let attempts = recent[0] + bad;
         let is_recent = trouble.is_some_and(|trouble| unix.0.saturating_sub(trouble.last.0) < QUIET_MS);
@@ -143,6 +148,8 @@ impl TargetState {
         // Attempts without an answer are what a hung target fails with.
         let failure = failure.filter(|_| condition != TargetCondition::Hung);
         TargetStatus {
+            lost,
+            is_down: is_hung || unanswered.is_some_and(|trouble| trouble.in_a_row[0] >= IN_A_ROW),
             condition,
             trouble,
             failure: failure.or_else(|| trouble.map(|trouble| (trouble.last, NO_ANSWER))),
@@ -160,11 +167,12 @@ impl TargetState {
 }
 
 impl Breakers {
-    /// Answered and failed attempts at `target`, and failures since its last success.
-    pub(crate) fn tried(&self, target: &Target) -> ([u64; 2], u32) {
-        let Some(index) = self.known(&target.label, target.seed) else { return ([0; 2], 0) };
-        let entry = &self.entries[index];
-        (attempts(&entry.counts), self.breakers[entry.breaker].failures)
+    /// Sums of each of the last minutes, the current one first; answered and failed attempts of all time; and the
+    /// failures since the last success.
+    pub(crate) fn sums(&self, target: &Target) -> Option<(impl Iterator<Item = AttemptSums>, [u64; 2], u32)> {
+        let entry = &self.entries[self.known(&target.label, target.seed)?];
+        let (counts, failures) = (&entry.counts, self.breakers[entry.breaker].failures);
+        Some((entry.history.by_minute(counts), attempts(counts), failures))
     }
 
     /// An attempt has failed by the fault of the target, or its provider has refused it.
@@ -210,8 +218,16 @@ impl Breakers {
         for _ in 0..passed.min(MINUTES as u64) {
             for entry in &mut self.entries {
                 entry.history.close_minute(&entry.counts);
-                entry.history.look(entry.history.past[0][0], now);
+                entry.history.look(attempts(&entry.counts)[0], now);
             }
+        }
+    }
+
+    /// A request of a client has failed after an attempt at the target with this label.
+    #[cold]
+    pub(crate) fn lost(&mut self, label: &Arc<str>) {
+        if let Some(index) = self.known(label, name_hash(label)) {
+            self.entries[index].history.lost += 1;
         }
     }
 }

@@ -118,7 +118,7 @@ fn failures_without_a_byte_sent_need_no_second_owner() {
     assert_eq!(chosen(&[u32::MAX]), Some(1), "one connection that timed out");
     let none = UpstreamLimits { breaker_failures: 0, ..limits() };
     let failure = FailedAttempt { caller: Caller::new(1, 1), live: One, unsent: u32::MAX, trial: false };
-    assert!(!Breakers::default().failed(&targets[0], failure, &none, now), "turned off");
+    assert_eq!(Breakers::default().failed(&targets[0], failure, &none, now), None, "turned off");
 }
 
 #[test]
@@ -722,7 +722,7 @@ fn reading_the_status_of_unused_targets_adds_no_state() {
     fail(&mut breakers, &former, &[1, 2], SeveralOwners, Mono(0));
     let read = |breakers: &mut Breakers, at: usize| {
         let status = breakers.standing(&targets[at], Mono(1), Unix(1_000_000));
-        (status.condition, status.in_a_row, breakers.tried(&targets[at]).0)
+        (status.condition, status.in_a_row, breakers.sums(&targets[at]).map_or([0; 2], |(_, attempts, _)| attempts))
     };
     let (cooling, idle) = (TargetCondition::CoolingDown, TargetCondition::NoTraffic);
     assert_eq!(read(&mut breakers, 0), (cooling, 2, [0; 2]), "another configuration's label");

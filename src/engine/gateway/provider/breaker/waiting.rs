@@ -30,7 +30,7 @@ pub(crate) enum Stage {
 }
 
 /// Minimum needs of any request.
-const LEAST: Needs = [1, 0, 0, 0];
+pub(crate) const LEAST: Needs = [1, 0, 0, 0];
 
 impl Breakers {
     /// Attempts in flight, at all targets.

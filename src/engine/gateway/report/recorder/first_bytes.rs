@@ -129,6 +129,30 @@ impl FirstBytes {
     }
 }
 
+impl FirstBytes {
+    /// Medians by minute of the last hour, the current one first: of streams or of complete responses, whichever had
+    /// more in that minute.
+    pub(super) fn medians(&mut self, target: u64, now: Unix) -> Vec<Option<u32>> {
+        let minute = minute_of(now);
+        let mut all = vec![(0, None); USUAL as usize];
+        for one in self.0.iter_mut().filter(|one| one.target == target) {
+            one.settle(minute);
+            for (ago, found) in all.iter_mut().enumerate() {
+                let at = minute.saturating_sub(ago as u32);
+                let counts = one.sum(|of| of == at);
+                let past = one.past[(at % USUAL) as usize];
+                let own = match quantile(&counts, 50) {
+                    Some(median) => (counts.iter().sum(), Some(median)),
+                    None if past.minute == at && past.count > 0 => (past.count, Some(past.median)),
+                    None => continue,
+                };
+                *found = own.max(*found);
+            }
+        }
+        all.into_iter().map(|(_, median)| median).collect()
+    }
+}
+
 impl RecentMinute {
     const EMPTY: RecentMinute = RecentMinute { minute: 0, counts: [0; BUCKETS] };
 }

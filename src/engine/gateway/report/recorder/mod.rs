@@ -4,9 +4,11 @@
 //! readers.
 
 use crate::base::time::{Mono, Now, Unix};
+use crate::wire::json::Raw;
 use first_bytes::{FirstByte, FirstByteTimes, FirstBytes};
 use lists::{CountedLines, ERRORS, LineRing, NO_COST, RecordedLine};
 use minutes::Minutes;
+use reasons::Reasons;
 use refused::{RefusedCaller, RefusedCallers};
 use std::cmp::Reverse;
 
@@ -14,6 +16,7 @@ pub(crate) mod first_bytes;
 mod lists;
 pub(crate) mod minutes;
 mod reason;
+mod reasons;
 mod refused;
 
 pub(crate) use lists::{RecordedRow, is_beginning};
@@ -39,11 +42,13 @@ pub(crate) struct Passed {
     pub(crate) status: u16,
 }
 
-/// A failed request: its status, the number of its key, and a number that requests with the same reason share.
+/// A failed request: its status, the number of its key, a number that requests with the same reason share, and one that
+/// those of one session share.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct FailedRequest {
     pub(crate) status: u16,
     pub(crate) key: u32,
+    pub(crate) reason: u64,
     pub(crate) kind: u64,
 }
 
@@ -54,6 +59,8 @@ pub(crate) struct Keep {
     failure: Option<FailureList>,
     key: u32,
     repeats: u64,
+    /// Number of the reason, unless the table of reasons has counted the request.
+    reason: Option<u64>,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -103,6 +110,7 @@ pub(crate) struct Recorder {
     pub(crate) minutes: Option<Box<Minutes>>,
     all: Option<Box<AllRequests>>,
     failures: Option<Box<Failures>>,
+    reasons: Reasons,
     /// Number of the next request.
     next: u64,
     since: u32,
@@ -114,7 +122,15 @@ impl Recorder {
     /// Recorder for a gateway whose admin listener can be `read`.
     pub(crate) fn new(read: bool, now: Now) -> Recorder {
         let minutes = read.then(|| Box::new(Minutes::new(now)));
-        Recorder { minutes, all: None, failures: None, next: 1, since: now.unix.secs() as u32, last_error: None }
+        Recorder {
+            minutes,
+            all: None,
+            failures: None,
+            reasons: Reasons::default(),
+            next: 1,
+            since: now.unix.secs() as u32,
+            last_error: None,
+        }
     }
 
     /// Returns the end of the current minute.
@@ -155,19 +171,22 @@ impl Recorder {
 
     /// Returns the lists that keep the line of a request; `None` if no list does.
     pub(crate) fn keeps(&mut self, failed: Option<FailedRequest>, now: Unix) -> Option<Keep> {
-        let (mut repeats, mut failure) = (None, None);
-        if let Some(FailedRequest { status, kind, .. }) = failed.filter(|_| self.minutes.is_some()) {
+        let (mut repeats, mut failure, mut uncounted) = (None, None, None);
+        if let Some(FailedRequest { status, reason, kind, .. }) = failed.filter(|_| self.minutes.is_some()) {
             let failures = self.failures.get_or_insert_with(|| Box::new(Failures::new(self.since)));
             let (counted, list) = match status {
                 CLIENT_LEFT => (Some(&mut failures.left), FailureList::Left(kind)),
                 400..500 => (Some(&mut failures.refusals), FailureList::Refusals(kind)),
                 _ => (None, FailureList::Errors),
             };
+            let is_counted = (400..500).contains(&status) && self.reasons.count(reason, now);
+            uncounted = (!is_counted).then_some(reason);
             repeats = counted.and_then(|counted| counted.repeats(kind, now.secs()));
             failure = repeats.is_none().then_some(list);
         }
         let (all, key) = (self.all.is_some(), failed.map_or(0, |failed| failed.key));
-        (all || failure.is_some()).then_some(Keep { all, failure, key, repeats: repeats.unwrap_or(0) })
+        let repeats = repeats.unwrap_or(0);
+        (all || failure.is_some()).then_some(Keep { all, failure, key, repeats, reason: uncounted })
     }
 
     /// Records a request that has ended: `line` is its log line.
@@ -175,6 +194,9 @@ impl Recorder {
     pub(crate) fn push(&mut self, keep: Keep, line: &[u8], passed: &Passed, now: Unix) {
         // Without its line feed.
         let line = line.split_last().map_or(line, |(_, line)| line);
+        if let Some(reason) = keep.reason {
+            self.reasons.add(reason, Raw::new(line), now);
+        }
         let (is_error, second) = (keep.failure == Some(FailureList::Errors), now.secs() as u32);
         let place = RecordedLine {
             number: self.next,
@@ -252,9 +274,24 @@ impl Recorder {
         self.all.as_ref().map_or(Vec::new(), |all| all.refused.list(now))
     }
 
+    /// Appends the rows of the table of reasons.
+    pub(crate) fn write_reasons(&self, out: &mut Vec<u8>) {
+        self.reasons.write(out);
+    }
+
+    /// Names of the keys whose requests have failed at a target since this time.
+    pub(crate) fn callers_at(&self, target: &str, since: Unix) -> Vec<String> {
+        self.reasons.callers_at(target, since)
+    }
+
     /// Time of the last request that failed, or had a failed attempt.
     pub(crate) fn last_error(&self) -> Option<Unix> {
         self.last_error.map(|second| Unix(u64::from(second) * 1000))
+    }
+
+    /// Median time to the first byte by minute of the last hour, the current one first.
+    pub(crate) fn medians(&mut self, target: u64, now: Unix) -> Vec<Option<u32>> {
+        self.all.as_mut().map_or(Vec::new(), |all| all.firsts.medians(target, now))
     }
 
     /// Returns the times to the first byte of a target, or of all, if there are any in the last five minutes.

@@ -25,12 +25,12 @@ fn kept(recorder: &Recorder) -> Vec<u64> {
 }
 
 fn failed(status: u16, kind: u64) -> Option<FailedRequest> {
-    Some(FailedRequest { status, key: 0, kind })
+    Some(FailedRequest { status, key: 0, reason: kind, kind })
 }
 
 /// A failed request of this key, each of another kind.
 fn failed_of(key: u32, status: u16, number: u64) -> Option<FailedRequest> {
-    Some(FailedRequest { status, key, kind: number })
+    Some(FailedRequest { status, key, reason: number, kind: number })
 }
 
 fn errors_of(recorder: &Recorder, text: &str) -> usize {

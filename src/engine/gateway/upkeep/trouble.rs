@@ -1,0 +1,395 @@
+//! Problems that an operator should know of: what has the problem, its cause and its beginning, the requests of clients
+//! that failed, and the next step. The admin API, the command line, the dashboard, alerts and the log take their words
+//! from here.
+
+use crate::base::time::{Mono, Unix};
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::breaker::{
+    Among, Choice, LEAST, Seek, Stage, TargetCondition, TargetStatus, TargetTrouble,
+};
+use crate::gateway::report::recorder::first_bytes::FirstByteTimes;
+use crate::policy::alert::AlertProblem;
+use crate::policy::catalog::Target;
+use crate::policy::cause::{Advice, Cause};
+use crate::policy::counters::Callers;
+use crate::policy::keys::LiveKeys;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Microseconds after which an attempt without an answer may hang, if its target has not answered any for so long.
+const HUNG: u64 = 30_000_000;
+/// Maximum number of reported problems.
+const PROBLEMS_MAX: usize = 100;
+/// Maximum number of models that a problem names.
+const MODELS_MAX: usize = 20;
+/// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded. A
+/// gateway without a failure for `RECOVERED_MS` has recovered.
+const FAILED_PERCENT: u64 = 5;
+const REQUESTS_MIN: u64 = 20;
+const RECOVERED_MS: u64 = 30_000;
+/// Lag of the ledger in microseconds from which the gateway is degraded.
+const LATE: u64 = 1_000_000;
+
+/// State of the gateway in one word.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Health {
+    Healthy,
+    Degraded,
+    Down,
+}
+
+impl Health {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Health::Healthy => "healthy",
+            Health::Degraded => "degraded",
+            Health::Down => "down",
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) what: &'static str,
+    /// Name of the target or model; empty for the gateway's own problems.
+    pub(crate) name: String,
+    /// The state in one word, as in the list of targets.
+    pub(crate) state: &'static str,
+    pub(crate) cause: String,
+    pub(crate) since: Option<Unix>,
+    /// End of a cool-down.
+    pub(crate) until: Option<Unix>,
+    /// Requests of clients that failed because of it in five minutes, or whose clients left without an answer.
+    pub(crate) failed: u64,
+    /// Models that use the target.
+    pub(crate) models: Vec<Arc<str>>,
+    pub(crate) advice: Advice,
+    /// What it does to the state of the gateway.
+    pub(crate) health: Health,
+}
+
+impl Problem {
+    /// The problem in one sentence, without its subject and its times.
+    pub(crate) fn text(&self) -> String {
+        let mut text = [&state_words(self.state), ": ", &*self.cause].concat();
+        // Writing to a String cannot fail.
+        let _ = match (self.what, self.failed) {
+            ("target" | "model", 0) => write!(text, "; no request of a client failed in 5 min"),
+            ("target" | "model", 1) => write!(text, "; 1 request of a client failed in 5 min"),
+            ("target" | "model", failed) => write!(text, "; {failed} requests of clients failed in 5 min"),
+            _ => Ok(()),
+        };
+        if self.what == "target" && !self.models.is_empty() {
+            let s = if self.models.len() == 1 { "" } else { "s" };
+            let _ = write!(text, " (model{s} {})", self.models.join(", "));
+        }
+        text
+    }
+
+    /// A problem of the gateway itself.
+    fn own(what: &'static str, state: &'static str, cause: String, since: Option<Unix>, advice: Advice) -> Problem {
+        let (name, until, failed, models, health) = (String::new(), None, 0, Vec::new(), Health::Down);
+        Problem { what, name, state, cause, since, until, failed, models, advice, health }
+    }
+}
+
+/// A state in words.
+fn state_words(state: &str) -> String {
+    if state == TargetCondition::StillTried.as_str() {
+        return "only target, still tried".to_string();
+    }
+    state.replace('_', " ")
+}
+
+/// State of a target, which the list of targets shows and the health of the gateway follows from.
+pub(crate) struct JudgedTarget {
+    pub(crate) word: &'static str,
+    pub(crate) since: Option<Unix>,
+    pub(crate) standing: TargetStatus,
+    pub(crate) times: Option<FirstByteTimes>,
+    /// Its state follows from failures of one key or group alone, and others could use it.
+    pub(crate) one_caller: bool,
+    /// Attempts in flight without an answer: the number, and the beginning of the oldest.
+    pub(crate) unanswered: Option<(u64, Unix)>,
+}
+
+/// Attempts without an answer so far, in the order of targets and beginnings.
+pub(crate) fn by_target(mut unanswered: Vec<(u64, Mono)>) -> Vec<(u64, Mono)> {
+    unanswered.sort_unstable();
+    unanswered
+}
+
+/// Judges a target. `unanswered`: see [`by_target`].
+#[inline(never)]
+pub(crate) fn judge(target: &Target, unanswered: &[(u64, Mono)], cx: &mut Cx) -> JudgedTarget {
+    let (now, live) = (cx.now, cx.access.keys.live(cx.now.unix));
+    let standing = cx.upstreams.breakers.standing(target, now.mono, now.unix);
+    let times = cx.report.recorder.first_bytes(Some(target.seed), now.unix);
+    let from = unanswered.partition_point(|(number, _)| *number < target.seed);
+    let own = unanswered[from..].iter().take_while(|(number, _)| *number == target.seed);
+    let oldest = own.clone().next().map(|(_, begun)| now.mono.micros_since(*begun));
+    let oldest_at = oldest.map(|micros| Unix(now.unix.0.saturating_sub(micros / 1000)));
+    let most = times.map_or(HUNG, |times| HUNG.max(3 * u64::from(times.p95)));
+    let is_quiet = now.unix.0.saturating_sub(standing.quiet_since.0) > HUNG / 1000;
+    let hangs = is_quiet && oldest.is_some_and(|micros| micros > most);
+    let (began, slow) = (standing.trouble.map(|trouble| trouble.since), times.and_then(|times| times.slow_since));
+    let callers = standing.trouble.map_or(Callers::default(), |trouble| trouble.callers);
+    let is_one = match live {
+        LiveKeys::One => false,
+        LiveKeys::OneOwner => !callers.several_keys,
+        LiveKeys::SeveralOwners => !callers.several_owners,
+    };
+    use TargetCondition::{CoolingDown, Failing, Hung, PartlyFailing, StillTried};
+    let one_caller = is_one && callers.first.is_some() && matches!(standing.condition, Failing | Hung | PartlyFailing);
+    let (word, since) = match standing.condition {
+        CoolingDown => {
+            let since = standing.cool_down.map(|rest| cool_down_since(&standing, now.wall(rest.begun)));
+            (if is_still_tried(target, cx) { StillTried } else { CoolingDown }.as_str(), since)
+        }
+        state @ (Failing | Hung) => (state.as_str(), began),
+        _ if hangs => (Hung.as_str(), oldest_at),
+        state @ PartlyFailing => (state.as_str(), began),
+        _ if slow.is_some() => ("slow", slow),
+        _ if oldest.is_some() && standing.recent[..2] == [0; 2] => ("waiting", None),
+        state => (state.as_str(), None),
+    };
+    let unanswered = oldest_at.map(|at| (own.count() as u64, at));
+    JudgedTarget { word, since, standing, times, one_caller: one_caller && !hangs, unanswered }
+}
+
+/// True if some model's requests still go to the target although it cools down, since the model has no better one.
+fn is_still_tried(target: &Target, cx: &mut Cx) -> bool {
+    let (setup, now, breakers) = (cx.setup.clone(), cx.now.mono, &mut cx.upstreams.breakers);
+    // Pauses between trials do not matter here.
+    let stated = std::mem::take(&mut breakers.stated_until);
+    let least = Choice { tried: 0, needs: LEAST, owner: 0, among: Among::Turns, uploader: None, now };
+    let is_tried = setup.config.catalog.models().iter().any(|model| {
+        let (targets, at) = (&model.targets, model.targets.iter().position(|one| one.seed == target.seed));
+        at.is_some()
+            && at
+                == match model.queue {
+                    // A request waits for a cool-down that ends soon.
+                    Some(queue) => match breakers.seek(targets, &least, Stage::New, now.after(queue.wait)) {
+                        Seek::Found(found) => Some(found),
+                        Seek::Wait | Seek::None => None,
+                    },
+                    None if targets.len() == 1 => at,
+                    None => breakers.choose(targets, &least),
+                }
+    });
+    breakers.stated_until = stated;
+    is_tried
+}
+
+/// Beginning of a cool-down that began at this time, or of the failures that led to it.
+fn cool_down_since(standing: &TargetStatus, begun: Unix) -> Unix {
+    // Both clocks are rounded.
+    let leads = |trouble: &TargetTrouble| trouble.last.0 + 1000 >= begun.0;
+    standing.trouble.filter(leads).map_or(begun, |trouble| trouble.since.min(begun))
+}
+
+/// The words of a cause.
+fn words(cause: &Cause) -> String {
+    let mut text = Vec::new();
+    cause.write(&mut text);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Microseconds in the unit that suits them.
+fn millis(micros: u32) -> String {
+    match micros {
+        0..1_000 => "<1 ms".to_string(),
+        1_000..10_000_000 => format!("{} ms", (micros + 500) / 1_000),
+        _ => format!("{}.{} s", micros / 1_000_000, micros / 100_000 % 10),
+    }
+}
+
+/// The problem of a target in this state; `None` if it has none. `callers`: names of keys whose requests failed there.
+pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String], cx: &Cx) -> Option<Problem> {
+    let standing = &state.standing;
+    let [answered, failed, unanswered] = standing.recent;
+    let (bad, all) = (failed + unanswered, answered + failed + unanswered);
+    let is_used = all > 0 || state.unanswered.is_some();
+    let known = standing.cool_down.and_then(|rest| rest.cause).or(standing.failure.map(|(_, cause)| cause));
+    let mut cause = known.as_ref().map_or_else(|| "no answer".to_string(), words);
+    let mut advice = known.map_or(Advice::HANGS, |cause| cause.advice());
+    let counts = match state.word {
+        "slow" => {
+            let times = state.times?;
+            advice = Advice::SLOW;
+            cause = format!("median {}, usually {}", millis(times.median), millis(times.usual.unwrap_or_default()));
+            true
+        }
+        "cooling_down" | "still_tried" => {
+            if known.is_none() {
+                cause = standing.cool_down?.why.to_string();
+            }
+            true
+        }
+        "failing" | "hung" | "partly_failing" => is_used && !(state.one_caller && standing.answers),
+        _ => return None,
+    };
+    let _ = match (state.word, state.unanswered) {
+        ("slow", _) => Ok(()),
+        ("hung", Some((attempts, _))) => write!(cause, ", {attempts} in flight without an answer"),
+        _ if all == 0 => match standing.failure {
+            Some(_) => write!(cause, ", not tried for 5 min"),
+            None => Ok(()),
+        },
+        _ => write!(cause, ", {bad} of {all} attempts failed in 5 min"),
+    };
+    if state.one_caller {
+        advice = Advice::ONE_CALLER;
+        let _ = match callers {
+            [] => write!(cause, ", all failures are of one key or group"),
+            [one] => write!(cause, ", all failures are of key {one}"),
+            some => write!(cause, ", all failures are of one group (keys {})", some.join(", ")),
+        };
+    }
+    Some(Problem {
+        what: "target",
+        name: target.label.to_string(),
+        state: state.word,
+        cause,
+        since: state.since,
+        until: standing.cool_down.map(|rest| Unix(cx.now.unix.0 + rest.until.micros_since(cx.now.mono).div_ceil(1000))),
+        failed: standing.lost + unanswered,
+        models: models_of(target, cx),
+        advice,
+        health: if counts { Health::Degraded } else { Health::Healthy },
+    })
+}
+
+fn models_of(target: &Target, cx: &Cx) -> Vec<Arc<str>> {
+    let models = cx.setup.config.catalog.models().iter();
+    let users = models.filter(|model| model.targets.iter().any(|one| one.seed == target.seed));
+    users.map(|model| model.id.clone()).take(MODELS_MAX).collect()
+}
+
+/// State of the gateway, and its problems: those with the most failed requests of clients first.
+pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &mut Cx) -> (Health, Vec<Problem>) {
+    let mut problems = Vec::new();
+    own_problems(unready, cx, &mut problems);
+    let (setup, unanswered) = (cx.setup.clone(), by_target(unanswered));
+    let (mut seen, mut down) = (BTreeSet::new(), BTreeSet::new());
+    for target in setup.config.catalog.models().iter().flat_map(|model| &model.targets) {
+        if !seen.insert(target.seed) {
+            continue;
+        }
+        let state = judge(target, &unanswered, cx);
+        let is_of_trouble = matches!(state.word, "failing" | "hung" | "cooling_down" | "still_tried");
+        if is_of_trouble && state.standing.is_down {
+            down.insert(target.seed);
+        }
+        let since = state.standing.trouble.map_or(Unix(0), |trouble| trouble.since);
+        let callers = if state.one_caller { cx.report.recorder.callers_at(&target.label, since) } else { Vec::new() };
+        problems.extend(of_target(target, &state, &callers, cx));
+    }
+    let mut in_use = 0;
+    let mut dead = Vec::new();
+    for model in setup.config.catalog.models().iter().filter(|model| !model.targets.is_empty()) {
+        let sums = model.targets.iter().map(|target| cx.upstreams.breakers.standing(target, cx.now.mono, cx.now.unix));
+        let lost =
+            sums.filter(|one| one.recent != [0; 3]).map(|one| one.lost + one.recent[2]).reduce(|sum, lost| sum + lost);
+        in_use += u64::from(lost.is_some());
+        if let Some(lost) = lost.filter(|_| model.targets.iter().all(|target| down.contains(&target.seed))) {
+            let first = problems.iter().filter(|one| model.targets.iter().any(|target| *target.label == *one.name));
+            let since = first.filter_map(|one| one.since).min();
+            let cause = "none of its targets answers".to_string();
+            let own = Problem::own("model", "down", cause, since, Advice::MODEL_DOWN);
+            dead.push(Problem { name: model.id.to_string(), failed: lost, ..own });
+        }
+    }
+    let is_all = !dead.is_empty() && dead.len() as u64 == in_use;
+    dead.iter_mut().for_each(|one| one.health = if is_all { Health::Down } else { Health::Degraded });
+    problems.extend(dead);
+    let health = problems.iter().map(|one| one.health).max().unwrap_or(Health::Healthy);
+    problems.sort_by(|a, b| {
+        (b.health == Health::Down, b.failed, b.health).cmp(&(a.health == Health::Down, a.failed, a.health))
+    });
+    problems.truncate(PROBLEMS_MAX);
+    (health, problems)
+}
+
+/// Problems that are not those of a target.
+fn own_problems(unready: Option<&str>, cx: &mut Cx, problems: &mut Vec<Problem>) {
+    let (now, lag) = (cx.now, cx.accounts.ledger.lag(cx.now.mono));
+    if let Some((why, since)) = cx.accounts.ledger.failure() {
+        let cause = format!("requests are refused, since the ledger cannot be written: {why}");
+        problems.push(Problem::own("ledger", "failing", cause, Some(*since), Advice::LEDGER));
+    } else if lag > LATE {
+        let (cause, since) =
+            (format!("usage records wait for {} ms", lag / 1000), now.unix.0.saturating_sub(lag / 1000));
+        let late = Problem::own("ledger", "late", cause, Some(Unix(since)), Advice::LEDGER);
+        let health = if unready == Some("ledger") { Health::Down } else { Health::Degraded };
+        problems.push(Problem { health, ..late });
+    }
+    if unready == Some("clock") {
+        let cause = "requests are refused, since the clock is behind the newest usage record or the build date";
+        let since = now.wall(cx.accounts.clock.behind_since);
+        problems.push(Problem::own("clock", "behind", cause.to_string(), Some(since), Advice::CLOCK));
+    }
+    if unready == Some("stopping") {
+        let cause = "requests are refused, since the gateway is stopping".to_string();
+        problems.push(Problem::own("gateway", "stopping", cause, None, Advice::NONE));
+    }
+    let Some(minutes) = &cx.report.recorder.minutes else { return };
+    let recent = minutes.of_hour(&cx.report.stats, now.unix).filter(|sum| sum.minute + 5 > now.unix.0 / 60_000);
+    let [requests, failed] = recent.fold([0; 2], |sums, sum| [sums[0] + sum.requests, sums[1] + sum.failed]);
+    let errors_last = cx.report.recorder.last_error().is_some_and(|last| now.unix.0 < last.0 + RECOVERED_MS);
+    if requests >= REQUESTS_MIN && failed * 100 >= requests * FAILED_PERCENT && errors_last {
+        let cause = format!("{failed} of {requests} requests failed (5xx) in 5 min");
+        let since = minutes.failing_since(&cx.report.stats, now.unix);
+        let own = Problem::own("gateway", "failing", cause, since, Advice::REASONS);
+        problems.push(Problem { failed, health: Health::Degraded, ..own });
+    }
+}
+
+impl From<Problem> for AlertProblem {
+    fn from(problem: Problem) -> AlertProblem {
+        let models = problem.models.iter().map(ToString::to_string).collect();
+        let text = problem.text();
+        let Problem { cause, failed, advice, .. } = problem;
+        AlertProblem { text, cause, failed, models, advice, ended: None }
+    }
+}
+
+/// What an alert about a failing target says.
+pub(crate) fn target_alert(target: &Target, cx: &mut Cx) -> Option<AlertProblem> {
+    let mut state = judge(target, &[], cx);
+    if matches!(state.word, "ok" | "no_traffic" | "waiting" | "slow") {
+        state.word = TargetCondition::Failing.as_str();
+    }
+    let since = state.standing.trouble.map_or(Unix(0), |trouble| trouble.since);
+    let callers = if state.one_caller { cx.report.recorder.callers_at(&target.label, since) } else { Vec::new() };
+    of_target(target, &state, &callers, cx).map(AlertProblem::from)
+}
+
+/// What an alert about the ledger says.
+pub(crate) fn ledger_alert(cx: &mut Cx) -> Option<AlertProblem> {
+    let mut problems = Vec::new();
+    own_problems(None, cx, &mut problems);
+    problems.into_iter().find(|one| one.what == "ledger").map(AlertProblem::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problem_is_one_sentence_with_its_effect_on_clients() {
+        let own = Problem::own("target", "still_tried", "status 429".to_string(), None, Advice::NONE);
+        let models = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
+        assert_eq!(own.text(), "only target, still tried: status 429; no request of a client failed in 5 min");
+        let hurts = Problem { failed: 87, models: models(&["limited"]), ..own };
+        let effect = "87 requests of clients failed in 5 min (model limited)";
+        assert_eq!(hurts.text(), format!("only target, still tried: status 429; {effect}"));
+        let two = Problem { state: "partly_failing", failed: 1, models: models(&["a", "b"]), ..hurts };
+        assert!(two.text().ends_with("1 request of a client failed in 5 min (models a, b)"), "{}", two.text());
+        let clock = Problem::own("clock", "behind", "why".to_string(), None, Advice::CLOCK);
+        assert_eq!(clock.text(), "behind: why");
+        assert_eq!([999, 1_500, 9_999_499, 12_340_000].map(millis), ["<1 ms", "2 ms", "9999 ms", "12.3 s"]);
+    }
+}
