@@ -8,7 +8,7 @@ use super::view::Raw;
 use crate::base::text::push_number;
 use lanes::skip::{are_plain, to_either, to_escaped};
 
-/// A piece of JSON that [`put`] appends: as a string or bytes, JSON as it is written.
+/// A piece of JSON that `put!` appends: as a string or bytes, JSON as it is written.
 pub trait Put {
     /// Appends the piece.
     fn put(self, out: &mut Vec<u8>);
