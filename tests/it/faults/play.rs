@@ -79,7 +79,7 @@ fn half_of(asked: &Asked) -> String {
 fn play(wire: &mut Wire, asked: &Asked) -> bool {
     let script = asked.script.as_str();
     if let Some(status) = script.strip_prefix("status_") {
-        let fields = format!("{JSON}\r\nretry-after: 7");
+        let fields = format!("{JSON}\r\nretry-after: 1");
         let message = error(asked.shape, "the model up is not to be had; key sk-secret123456");
         wire.send(sized(&format!("{status} Whatever"), &fields, &message));
         return true;

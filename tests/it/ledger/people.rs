@@ -209,7 +209,7 @@ fn usage_groups_by_all_recorded_columns_and_rejects_others() {
     ] {
         let said = h.command(&[&["usage"], misused].concat());
         assert_eq!(said.code, 2, "{misused:?}: {}", said.err);
-        assert!(!misused.contains(&"user,key") || said.err.contains("group only by day"), "{}", said.err);
+        assert!(!misused.contains(&"user,key") || said.err.contains("combine only with day"), "{}", said.err);
     }
     assert_eq!(only(&["--key", &other]), 1, "the whole key");
     let unknown = h.command(&["usage", "--key", "nobody"]);

@@ -15,6 +15,10 @@ use crate::policy::meter::{BudgetNews, BudgetOf};
 use crate::policy::window::DAY_MS;
 use std::time::Duration;
 
+/// The sums of all budgets are queried from a shared ledger at every so many looks, which are seconds: the host whose
+/// requests have used a budget may end before it has delivered the alert.
+const LOOKS_PER_SUM: u64 = 60;
+
 impl Cx {
     /// Has the helper thread follow the present configuration, which starts it if there are alerts. `had`: `[alerts]`
     /// before.
@@ -75,6 +79,9 @@ impl Cx {
     pub(crate) fn look_for_trouble(&mut self) {
         let mut watch = std::mem::take(&mut self.report.alerts);
         if self.setup.config.alerts.collector.is_some() {
+            if self.is_shared() && watch.looks.is_multiple_of(LOOKS_PER_SUM) {
+                self.access.lookups.sums.add_all(self.now.mono);
+            }
             self.look_at_targets(&mut watch);
             self.look_at_ledger(&mut watch);
             let news = std::mem::take(&mut watch.news);
