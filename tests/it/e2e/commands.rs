@@ -227,8 +227,13 @@ fn status_names_the_cause_of_a_failing_target_and_what_is_spent() {
     let gone = with(chat("x"), "model", "gone");
     (0..6).for_each(|_| assert_ne!(h.chat(&key, &gone).status(), 200));
     let said = h.done(&["status"]);
-    let line = said.lines().find(|line| line.contains("target nobody/up-gone: ")).unwrap_or_else(|| panic!("{said}"));
-    assert!(line.contains("failing since ") && line.contains("Z: connect: refused"), "{said}");
+    let at = said.find("target nobody/up-gone, since ").unwrap_or_else(|| panic!("{said}"));
+    let lines: Vec<&str> = said[at..].lines().take(2).collect();
+    assert!(lines[0].contains("failing: connect: refused"), "{said}");
+    assert!(
+        lines[0].contains("6 requests of clients failed") && lines[1].contains("tollgate check --connect"),
+        "{said}"
+    );
 }
 
 /// The file could name files that only root can read, and the address to which a command sends their content. As
