@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The sums of all budgets are queried from a shared ledger at every so many looks, which are seconds: the host whose
 /// requests have used a budget may end before it has delivered the alert.
-const LOOKS_PER_SUM: u64 = 60;
+const LOOKS_PER_SUM: u64 = 20;
 
 impl Cx {
     /// Has the helper thread follow the present configuration, which starts it if there are alerts. `had`: `[alerts]`
