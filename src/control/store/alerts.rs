@@ -1,4 +1,4 @@
-//! What a ledger remembers of alerts, so that each is delivered once: the last report about each subject, and the
+//! The memory of alerts in a ledger, so that each is delivered once: the last report about each subject, and the
 //! process that is delivering one.
 
 /// Last report about a subject.

@@ -1,4 +1,4 @@
-//! What a shared ledger remembers of alerts: see [`crate::store::alerts`]. `alert:<subject>` is the last report about a
+//! The memory of alerts in a shared ledger: see [`crate::store::alerts`]. `alert:<subject>` is the last report about a
 //! subject, `alert:<subject>:claim` the name of the process that is delivering one.
 
 use super::Remote;

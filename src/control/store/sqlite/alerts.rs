@@ -1,4 +1,4 @@
-//! What the file remembers of alerts: see [`crate::store::alerts`].
+//! The memory of alerts in the file: see [`crate::store::alerts`].
 
 use super::super::alerts::{AlertClaim, AlertReport};
 use super::value::{Fallible, int, uint};

@@ -1,4 +1,4 @@
-//! What the file remembers of alerts.
+//! The memory of alerts in the file.
 
 use super::*;
 use crate::base::limits::{ALERT_CLAIM, ALERT_KEPT};

@@ -31,7 +31,7 @@ const PARTS: u64 = 64;
 /// Represents the control characters without a class of their own. It costs as much as a punctuation mark.
 const CONTROL: char = '\u{7f}';
 
-/// What the cost of a byte depends on: its class, or the class of the byte before it.
+/// The class of a byte, or of the byte before it, on which a byte's cost depends.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 enum CostClass {
