@@ -183,7 +183,7 @@ pub(crate) fn place_of(label: &str) -> String {
     format!("{provider}{}", &label[account.len()..])
 }
 
-/// The cool-down that a failure begins.
+/// The state that a failure begins.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
     CoolDown,
