@@ -1,7 +1,6 @@
 //! The only printer of the command line: tables, JSON, failures. Standard output gets only the requested output;
 //! remarks and errors go to standard error.
 
-use crate::base::limits::{CELL_CHARS_MAX, LAST_CELL_CHARS_MAX};
 use crate::base::text::plural;
 use crate::io::machine::terminal_width;
 use crate::policy::config::ConfigError;
@@ -12,6 +11,11 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::process::ExitCode;
+
+/// Characters of one value in a table that a command prints; `--json` prints all of them.
+const CELL_CHARS_MAX: usize = 120;
+/// Characters of a value in the last column of such a table, which shifts no other column.
+const LAST_CELL_CHARS_MAX: usize = 4096;
 
 /// Exit code of a command that failed.
 pub const FAILED: u8 = 1;

@@ -14,6 +14,9 @@ use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::row::Row;
 
+/// Usage records that are searched for what the sums do not have, the newest first.
+const RECENT_ROWS_MAX: usize = 100_000;
+
 /// An open ledger.
 pub enum Ledger {
     /// In a file.
@@ -99,7 +102,7 @@ impl Ledger {
     }
 
     /// Claims a subject of alerts for one attempt to deliver one. The claim ends with [`Ledger::release_alert`], or
-    /// after [`limits::ALERT_CLAIM`]. `holder` is a name that no other attempt has.
+    /// after [`bounds::ALERT_CLAIM`]. `holder` is a name that no other attempt has.
     pub fn claim_alert(&mut self, subject: &str, holder: &str, now: Unix) -> Result<AlertClaim, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.claim_alert(subject, holder, now),
@@ -177,9 +180,9 @@ impl Ledger {
         each!(self, db => db.export(take))
     }
 
-    /// Passes the newest rows to `take`, newest first, until it returns false: at most [`limits::RECENT_ROWS_MAX`].
+    /// Passes the newest rows to `take`, newest first, until it returns false: at most [`RECENT_ROWS_MAX`].
     pub fn recent_rows(&mut self, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
-        let mut left = limits::RECENT_ROWS_MAX;
+        let mut left = RECENT_ROWS_MAX;
         let mut take = |row: Row| {
             left -= 1;
             take(row) && left > 0

@@ -6,6 +6,7 @@
 
 pub mod alerts;
 pub mod api;
+pub mod bounds;
 pub mod copy;
 #[cfg(feature = "redis")]
 pub mod counters;
@@ -46,6 +47,9 @@ use sqlite::Sqlite;
 use std::io;
 use watch::{Store, Watch};
 use written::Written;
+
+/// Rows folded into the sums of their days in one step. Committing waits that long.
+const ROWS_PER_FOLD: usize = 2000;
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(
@@ -100,13 +104,13 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
         let mut idle = IdlePolicy::new(self.schedule.tick());
         let mut tasks = Tasks::with_room();
         self.look();
-        let mut next_look = self.clock.mono().after(limits::KEYS_LOOK);
+        let mut next_look = self.clock.mono().after(bounds::KEYS_LOOK);
         let mut next_fold = self.clock.mono();
         loop {
             let wait = match idle.is_idle() {
-                _ if self.watch.follower.is_reading() => limits::KEYS_REST,
-                true => limits::KEYS_LOOK_IDLE,
-                false => limits::KEYS_LOOK,
+                _ if self.watch.follower.is_reading() => bounds::KEYS_REST,
+                true => bounds::KEYS_LOOK_IDLE,
+                false => bounds::KEYS_LOOK,
             };
             let wait = self.schedule.wait(wait, !self.gathered.is_empty(), self.clock.mono());
             let ends = queue.poll(&mut tasks, &mut idle, wait, Tasks::is_empty) == Polled::Closed;
@@ -118,7 +122,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             }
             if self.watch.follower.is_reading() || self.clock.mono() >= next_look {
                 self.look();
-                next_look = self.clock.mono().after(limits::KEYS_LOOK);
+                next_look = self.clock.mono().after(bounds::KEYS_LOOK);
             }
             if self.clock.mono() >= next_fold {
                 next_fold = self.fold(self.clock.mono());
@@ -180,9 +184,9 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     /// back. New rows wait, so that they follow the rows that return with it. `refused` are rows that could not be
     /// written before a refused release, and that precede all these; empty if the ledger was released.
     fn wait(&mut self, mut refused: Vec<Row>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
-        let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(limits::KEYS_LOOK), Tasks::default(), Vec::new());
+        let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(bounds::KEYS_LOOK), Tasks::default(), Vec::new());
         loop {
-            let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
+            let polled = queue.poll(&mut tasks, &mut idle, bounds::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
             if !tasks.lookups.is_empty() {
                 (self.watch.tell)(LedgerNotice::LookedUp(api::unavailable(&tasks.lookups)));
@@ -228,7 +232,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             if end.has_come(queue.is_closed()) {
                 return Err(rows);
             }
-            std::thread::sleep(limits::COMMIT_RETRY);
+            std::thread::sleep(bounds::COMMIT_RETRY);
             if is_ours {
                 self.look_at_keys();
             }
@@ -243,14 +247,14 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     /// to be committed do not wait, or later if no rows are left to fold.
     fn fold(&mut self, now: Mono) -> Mono {
         // While the clock may be wrong, it is checked again with each look at the ledger.
-        let Some(before) = self.watch.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
-        match self.db.fold(before, limits::ROWS_PER_FOLD) {
+        let Some(before) = self.watch.folding.before(clock::unix()) else { return now.after(bounds::KEYS_LOOK) };
+        match self.db.fold(before, ROWS_PER_FOLD) {
             Ok(1..) => {
                 self.snapshots.iter_mut().for_each(Snapshots::changed);
-                now.after(limits::FOLD_PAUSE)
+                now.after(bounds::FOLD_PAUSE)
             }
             // After a failure the next attempt may be as late as after success, since no state depends on it.
-            Ok(_) | Err(_) => now.after(limits::FOLD_REST),
+            Ok(_) | Err(_) => now.after(bounds::FOLD_REST),
         }
     }
 
@@ -259,7 +263,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     fn commit_all(&mut self, rows: &[Row], turn: &mut Option<LedgerTransfer>, queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
-            let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
+            let (group, later) = rest.split_at(rest.len().min(bounds::ROWS_PER_COMMIT));
             self.judge_clock();
             let error = match self.db.append(group) {
                 Ok(written) => {
@@ -277,7 +281,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             if self.refused || end.has_come(queue.is_closed()) {
                 break;
             }
-            std::thread::sleep(limits::COMMIT_RETRY);
+            std::thread::sleep(bounds::COMMIT_RETRY);
             self.look_at_keys();
         }
         rest.len()
@@ -345,7 +349,7 @@ impl End {
     /// Counts a failure. True if it was the last attempt. `closed`: no more tasks will come.
     fn has_come(&mut self, closed: bool) -> bool {
         let now = self.clock.mono();
-        closed && now >= *self.until.get_or_insert(now.after(limits::LAST_COMMITS))
+        closed && now >= *self.until.get_or_insert(now.after(bounds::LAST_COMMITS))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Knowledge of a ledger about the clocks of its writers, and the decision whether the present clock may fold old
 //! rows. Reads neither a ledger nor a clock.
 
-use crate::base::limits::FOLD_GAP;
 use crate::base::time::Unix;
 use crate::policy::row::Row;
 use crate::policy::window;
 use std::time::Duration;
+
+/// Time past the retention from which the age of the newest usage record stops folding: the clock may be wrong.
+const FOLD_GAP: Duration = Duration::from_secs(365 * 86_400);
 
 /// Knowledge of a ledger about the clocks of its writers.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]

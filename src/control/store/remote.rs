@@ -40,7 +40,6 @@ mod values;
 use super::api::{DayKey, DaySums, Lines, PeopleSums, Query, Renaming, StoreError, UsageLine};
 use super::counters::{add_day, add_who};
 use crate::base::digest::{hex, unhex};
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::entropy::random;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
@@ -54,6 +53,10 @@ pub use server::RemoteServer;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that the counts of a window are kept in a shared ledger after its end, for requests still running.
+const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 
 /// Version of the format described above.
 const FORMAT: &str = "1";
@@ -192,7 +195,7 @@ fn window_part((start, end): (Unix, Unix)) -> String {
 /// Time for which the counts of a window are kept after a write, in milliseconds: until hardly any request admitted in
 /// it is still running.
 fn kept((start, end): (Unix, Unix)) -> u64 {
-    end.0.saturating_sub(start.0).saturating_add(limits::WINDOW_KEPT.as_millis() as u64)
+    end.0.saturating_sub(start.0).saturating_add(WINDOW_KEPT.as_millis() as u64)
 }
 
 /// True if a script has met an entry of the wrong type.

@@ -41,6 +41,7 @@ use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use crate::store::bounds;
 use groups::Packer;
 use pace::Pace;
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params};
@@ -48,6 +49,9 @@ use std::cell::RefCell;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+/// SQLite's cache in KiB while a gateway reads its ledger at the start.
+const LEDGER_START_KIB: i64 = 32;
 pub(super) use tables::{APPLICATION, COPY};
 use tally::Tally;
 use value::{Fallible, int, key_id, uint};
@@ -115,7 +119,7 @@ impl Sqlite {
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
         // Has no effect on a file that has tables.
         connection.pragma_update(None, "page_size", page_size).map_err(failed)?;
-        let cache = if mode == Mode::Owner { limits::LEDGER_START_KIB } else { limits::LEDGER_CACHE_KIB };
+        let cache = if mode == Mode::Owner { LEDGER_START_KIB } else { bounds::LEDGER_CACHE_KIB };
         connection.pragma_update(None, "cache_size", -cache).map_err(failed)?;
         let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
         match tables::bring_up(&mut connection, &fresh).map_err(failed)? {
@@ -138,7 +142,7 @@ impl Sqlite {
     /// Frees the memory that reading at the start has used, and lets the cache of pages grow from now on. Reading all
     /// keys needs no cache, and what it fills stays in a gateway's heap.
     pub fn rest(&self) -> Result<(), StoreError> {
-        let sql = format!("PRAGMA shrink_memory; PRAGMA cache_size = -{}", limits::LEDGER_CACHE_KIB);
+        let sql = format!("PRAGMA shrink_memory; PRAGMA cache_size = -{}", bounds::LEDGER_CACHE_KIB);
         self.connection.execute_batch(&sql).map_err(|error| self.tell(error))
     }
 
@@ -522,7 +526,7 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
     )
 }
 
-/// Ids of keys whose records cannot be read, at most [`limits::ODD_ENTRIES_MAX`].
+/// Ids of keys whose records cannot be read, at most [`bounds::ODD_ENTRIES_MAX`].
 type Odd = RefCell<Vec<String>>;
 
 /// Returns the records that `sql` finds, except unreadable ones, up to the one after those with `bytes` bytes of text.
@@ -555,7 +559,7 @@ fn read_keys(
 /// Remembers the id of a skipped record.
 fn note_odd(odd: &Odd, id: &[u8]) {
     let mut odd = odd.borrow_mut();
-    if odd.len() < limits::ODD_ENTRIES_MAX {
+    if odd.len() < bounds::ODD_ENTRIES_MAX {
         odd.push(String::from_utf8_lossy(id).into_owned());
     }
 }

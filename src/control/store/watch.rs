@@ -5,11 +5,11 @@ use super::api::StoreError;
 use super::follow::{Follower, KeySource, KeysSeen};
 use super::moments::{FoldGuard, Moments};
 use super::written::Written;
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
+use crate::store::bounds;
 use std::collections::HashSet;
 
 /// Ledger that a thread watches.
@@ -87,7 +87,7 @@ impl<F: Fn(LedgerNotice)> Watch<F> {
 
     /// Sends a warning once.
     pub(super) fn warn(&mut self, text: String) {
-        if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
+        if self.warned.len() < bounds::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
             (self.tell)(LedgerNotice::Warning(text));
         }
     }

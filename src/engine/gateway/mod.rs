@@ -24,7 +24,8 @@ pub mod redactor;
 mod report;
 mod upkeep;
 
-use crate::base::limits::{ROOM_MAX, SEND_QUEUE_MAX};
+use crate::base::limits::ROOM_MAX;
+use crate::base::limits::SEND_SLICE;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal, Stray};
 use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
@@ -48,6 +49,9 @@ use queue::Look;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use upkeep::{inheritance, listing, reload};
+
+/// Bytes that wait to be sent to one provider, besides the head of the request: a slice, and what is inserted into it.
+const SEND_QUEUE_MAX: usize = 2 * SEND_SLICE;
 
 /// The gateway. See the module's documentation.
 #[derive(Debug)]

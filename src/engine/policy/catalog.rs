@@ -7,7 +7,6 @@ use super::prices::{ModelPrices, UnitPrices, WrittenPrices};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
-use crate::base::limits::QUEUED_MAX;
 use crate::base::time::Unix;
 use crate::base::words::words;
 use crate::wire::ModelEndpoint;
@@ -17,6 +16,9 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Requests that may wait for slots of one model, whatever is configured.
+const QUEUED_MAX: u64 = 10_000;
 
 /// Tokens a context, a reservation or an answer may have; far above any model.
 pub const TOKENS_MAX: u64 = 1 << 40;

@@ -1,6 +1,5 @@
 //! Options of a key, for `keys issue` and `keys set`.
 
-use crate::base::limits::CAPTURE_TIME_MAX;
 use crate::base::time::Unix;
 use crate::cli::ledger::present;
 use crate::cli::output::Failure;
@@ -13,6 +12,9 @@ use crate::wire::Passthrough;
 use clap::{Arg, Args};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Longest time for which the traffic of a key is captured.
+const CAPTURE_TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 /// Maximum characters of a key's name.
 const NAME_MAX: usize = 128;

@@ -3,7 +3,7 @@
 //! that; the loop learns of each line what has become of it.
 
 use super::capture_line;
-use crate::base::limits::{CAPTURE_DISK_SPARED, CAPTURE_FILE_MAX, LOG_PARTING};
+use crate::base::limits::LOG_PARTING;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Captured, Notice};
 use crate::io::channel::{Receiver, Sender, channel};
@@ -17,6 +17,11 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+/// Bytes of a file of captured requests before another one is begun.
+const CAPTURE_FILE_MAX: u64 = 64 << 20;
+/// Bytes of the ledger's disk that captures leave free, and at most an eighth of the disk.
+const CAPTURE_DISK_SPARED: u64 = 256 << 20;
 
 /// The event loop's side.
 pub(super) struct CaptureWriter {

@@ -6,7 +6,6 @@ use super::capture::CaptureWriter;
 use super::exporter::Exporter;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
-use crate::base::limits::WORK_THREADS;
 use crate::cli::admin_jobs;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Captured, DeskAsk, Notice, Order, Work};
@@ -26,6 +25,9 @@ use crate::store::spill::Place;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Threads for bodies and events that are too large for the loop. Each key uses one at a time, so one key cannot delay the others.
+const WORK_THREADS: usize = 2;
 
 /// Senders for the threads. They need the event loop's mailbox, so they are set after it exists.
 #[derive(Default)]

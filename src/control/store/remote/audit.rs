@@ -9,7 +9,6 @@ use super::code::{FOLD, SNAPSHOT};
 use super::moments::rows_of;
 use super::values::{integer, list, text};
 use super::{Remote, is_wrong_type};
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::meter::Amount;
 use crate::policy::plan::PATH_SEPARATOR;
@@ -17,6 +16,9 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{ConnectionLike, Value};
 use std::collections::BTreeMap;
+
+/// Entries read from a shared ledger at a time, each with the rows of one script.
+const ENTRIES_PER_READ: usize = 32;
 
 /// Maximum number of comparisons, which start again if rows were folded meanwhile.
 const TRIES: usize = 10;
@@ -119,7 +121,7 @@ impl Remote {
         let mut from = first.to_string();
         loop {
             let mut cmd = redis::cmd(range);
-            cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ);
+            cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(ENTRIES_PER_READ);
             let page: Value = self.server.query(&cmd)?;
             for entry in list(&page) {
                 let [id, fields] = list(entry) else { return Err(self.server.nonsense()) };

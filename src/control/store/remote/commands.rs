@@ -5,7 +5,6 @@ use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LOOKED, RELEAS
 use super::values::{integer, list, text};
 use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker};
 use super::{accounts, grant_name, is_wrong_type, kept, window_part};
-use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
 use crate::io::entropy::fresh_name;
@@ -15,6 +14,7 @@ use crate::policy::meter::{Amount, LimitReason, SharedCounts};
 use crate::policy::plan::LimitKind;
 use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
+use crate::store::bounds;
 use crate::store::keyform::record_from;
 use crate::store::moments::Moments;
 use crate::store::shared::SharedStore;
@@ -60,7 +60,7 @@ impl SharedStore for Remote {
         self.server.connect()?;
         self.server.spare(speaker)?;
         let mut cmd = self.server.script(ANNOUNCE, &[self.server.named("wins")]);
-        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
+        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(old).arg(bounds::LEASE.as_millis() as u64);
         for ((account, window, period), Holding { reserved, running, asked }) in holds {
             cmd.arg(account.to_string()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
             cmd.arg(reserved.tokens).arg(*running).arg(reserved.nano).arg(*asked);
@@ -73,7 +73,7 @@ impl SharedStore for Remote {
     /// Renews the host's lease. False if it has ended.
     fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
         let name = self.server.named("host:") + &speaker.host;
-        let length = limits::LEASE.as_millis() as u64;
+        let length = bounds::LEASE.as_millis() as u64;
         self.server.query(redis::cmd("PEXPIRE").arg(&name).arg(length))
     }
 
@@ -89,7 +89,7 @@ impl SharedStore for Remote {
     fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         self.server.connect()?;
         let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
-        let late = clock::unix().0.saturating_add(limits::ASK_FRESH.as_millis() as u64);
+        let late = clock::unix().0.saturating_add(bounds::ASK_FRESH.as_millis() as u64);
         for command in commands {
             pipe.add_command(match command {
                 RemoteCommand::Ask(ask) => self.ask_command(speaker, ask, late),
@@ -111,7 +111,7 @@ impl SharedStore for Remote {
         let bytes = pipe.get_packed_pipeline();
         let asked = self.server.clock.mono();
         let mut answers = self.server.run_once(|connection| connection.req_packed_commands(&bytes, 0, sent))?;
-        if self.server.clock.mono().micros_since(asked) >= limits::ASK_FRESH.as_micros() as u64 {
+        if self.server.clock.mono().micros_since(asked) >= bounds::ASK_FRESH.as_micros() as u64 {
             self.server.spared.stalled(self.server.clock.mono());
         }
         let have = answers.split_off(answers.len().min(count)).pop();
@@ -194,7 +194,7 @@ impl Remote {
         let Wish { part, number, requests, amount, waits, known, by: _, epoch: _ } = ask.wish;
         self.server.spared.asked(number);
         let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
-        cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
+        cmd.arg(grant).arg(bounds::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
         cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(self.server.named(CALLS)).arg(u8::from(known));
         cmd.arg(late);
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);

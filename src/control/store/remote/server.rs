@@ -6,9 +6,9 @@ use super::link::{Bounds, RemoteLink};
 use super::nodes::Nodes;
 use super::spared::Spared;
 use super::values::integer;
-use crate::base::limits;
 use crate::io::clock::Clock;
 use crate::store::api::StoreError;
+use crate::store::bounds;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult, Value};
 use std::error::Error;
 use std::fmt;
@@ -150,7 +150,7 @@ impl RemoteServer {
     }
 
     pub(super) fn pass_over(&mut self, entry: impl fmt::Display, why: impl fmt::Display) {
-        if self.odd.len() < limits::ODD_ENTRIES_MAX {
+        if self.odd.len() < bounds::ODD_ENTRIES_MAX {
             self.odd.push(format!("{}: {entry} is passed over: {why}", self.name));
         }
     }

@@ -3,8 +3,14 @@
 //! for each slice that begins before its end, and this adds to the 99th percentile of latency. So the pauses between
 //! slices are longer than a request takes. The transaction stays open meanwhile, some milliseconds at most.
 
-use crate::base::limits::{COMMIT_PAUSES, ROWS_PER_SLICE, SLICE_REST};
+use crate::store::bounds::ROWS_PER_SLICE;
 use std::time::Duration;
+
+/// Longest pause between two steps of packing rows or updating sums: as long as a request takes while a busy loop has thirty others.
+const SLICE_REST: Duration = Duration::from_micros(500);
+/// Such pauses together while the rows of a commit are packed. A kill loses these rows, and other processes wait for
+/// the end of the commit.
+const COMMIT_PAUSES: Duration = Duration::from_millis(4);
 
 /// Microseconds of the longest pause, and of all pauses together.
 const REST: u64 = SLICE_REST.as_micros() as u64;
@@ -51,7 +57,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_COMMIT};
+    use crate::store::bounds::{ROWS_ENOUGH, ROWS_PER_COMMIT};
     use std::time::Instant;
 
     #[test]

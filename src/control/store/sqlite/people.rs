@@ -6,9 +6,9 @@ use super::super::who::Who;
 use super::groups;
 use super::pace::Pace;
 use super::value::{Fallible, int, sums, uint};
-use crate::base::limits::ROWS_PER_COMMIT;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use crate::store::bounds::ROWS_PER_COMMIT;
 use rusqlite::{Connection, params};
 
 /// Table of these sums. Requests without a name are the difference to the sums of the day.

@@ -8,9 +8,9 @@ use super::super::who::Who;
 use super::Sqlite;
 use super::people::LARGEST;
 use super::value::{Fallible, int, sums, uint};
-use crate::base::limits::REPORT_LINES_MAX;
 use crate::base::time::Unix;
 use crate::policy::window::DAY_MS;
+use crate::store::bounds::REPORT_LINES_MAX;
 use rusqlite::{params, params_from_iter};
 use std::sync::Arc;
 

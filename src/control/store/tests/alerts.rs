@@ -1,8 +1,8 @@
 //! The memory of alerts in the file.
 
 use super::*;
-use crate::base::limits::{ALERT_CLAIM, ALERT_KEPT};
 use crate::store::alerts::{AlertClaim, AlertReport};
+use crate::store::bounds::{ALERT_CLAIM, ALERT_KEPT};
 
 #[test]
 fn one_process_at_a_time_claims_a_subject() {

@@ -1,7 +1,7 @@
 //! Work of one commit, as the kernel counts it for this thread.
 
 use super::*;
-use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_SLICE};
+use crate::store::bounds::{ROWS_ENOUGH, ROWS_PER_SLICE};
 
 /// Returns a number about this thread.
 fn number(file: &str, name: &str) -> u64 {

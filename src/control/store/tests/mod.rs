@@ -13,6 +13,7 @@ use crate::policy::keys::{KeyId, KeyNews, KeyRecord, Scope};
 use crate::policy::row::{RareNames, RowNames};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
+use crate::store::bounds;
 use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -413,7 +414,7 @@ fn key_changes_of_other_processes_are_reported_within_a_second() {
     }
     // A busy machine delays some of the looks, while a thread that looks too rarely would be late most of the time.
     times.sort();
-    assert!(times[times.len() / 2] < limits::KEYS_LOOK_IDLE + limits::KEYS_LOOK, "{times:?}");
+    assert!(times[times.len() / 2] < bounds::KEYS_LOOK_IDLE + bounds::KEYS_LOOK, "{times:?}");
     handle.write(vec![row(A, 1, "m", 1)]);
     assert_eq!(next(&told), LedgerNotice::Committed(1));
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err());
@@ -906,7 +907,7 @@ fn sizes_of_transactions(place: &Place) -> Vec<usize> {
 fn many_returned_records_are_appended_in_commits_of_the_usual_size() {
     let place = Place::new("many-missing");
     let mut db = place.owner();
-    let many = 3 * limits::ROWS_PER_COMMIT + 1;
+    let many = 3 * bounds::ROWS_PER_COMMIT + 1;
     let rows: Vec<Row> =
         (0..many as u128).map(|id| Row { request: id.to_be_bytes(), ..row(A, 5, "small", 1) }).collect();
     db.append(&rows[..7]).unwrap();
@@ -1117,7 +1118,7 @@ fn retention_folds_nothing_after_a_gap_until_it_is_confirmed() {
     drop(handle);
     let (handle, told) = folding(&place, place.shared().moments().unwrap());
     warned(&told);
-    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
+    std::thread::sleep(2 * bounds::KEYS_LOOK_IDLE);
     assert_eq!(place.shared().count_rows().unwrap(), 3);
     let line = AuditLine { what: "fold".to_string(), ..AuditLine::default() };
     place.shared().confirm_fold(newest, &line).unwrap();
@@ -1302,7 +1303,7 @@ fn all_keys_are_read_in_pieces_if_changes_are_unknown() {
             KeyNews::Piece { records, begins, ends } => (records.len(), *begins, *ends),
         })
         .collect();
-    let piece = crate::base::limits::KEYS_PER_PIECE;
+    let piece = bounds::KEYS_PER_PIECE;
     assert_eq!(sizes, [(piece, true, false), (1, false, false), (piece, false, false), (600 - 2 * piece, false, true)]);
     // More changes than fit in one report.
     ids.iter().take(300).for_each(|id| revoke(&mut cli, id, 7));

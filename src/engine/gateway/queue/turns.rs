@@ -7,11 +7,14 @@
 //! get tokens in proportion to their shares, whether they send many small requests or few large ones. A debt is kept
 //! while other requests wait, and forgiven when none do.
 
-use crate::base::limits::DEBTORS_MAX;
 use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::keys::KeyIx;
 use std::collections::VecDeque;
+
+/// Idle keys of one queue whose use beyond their share is remembered. Beyond it the key with the smallest debt is
+/// forgotten.
+const DEBTORS_MAX: usize = 1024;
 
 /// Parts of a round, so that small debts of large shares count, too.
 const PARTS: u64 = 1024;

@@ -3,7 +3,6 @@
 //! `gateway::lifecycle::upgrade` decides on the order; the only timeouts here are those of the last rows.
 
 use super::{HandoverMessage, Listening, VERSION};
-use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT, SUCCESSOR_LINE_MAX};
 use crate::base::time::Mono;
 use crate::cli::serve::log_lines::spilled;
 use crate::gateway::Gateway;
@@ -31,6 +30,13 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Bytes of a line from a successor: a word, a number or the reason for a failure.
+const SUCCESSOR_LINE_MAX: u64 = 64 * 1024;
+/// Time that a process that has handed over waits at its end for the successor to confirm its last rows.
+const LAST_ROWS_WAIT: Duration = Duration::from_secs(10);
+/// Timeout of a stalled write to the other process of a hand-over.
+const HANDOVER_STALL: Duration = Duration::from_secs(5);
 
 /// Time for a successor that has closed its end to exit, so that its exit status can be reported.
 const PARTING: Duration = Duration::from_millis(500);

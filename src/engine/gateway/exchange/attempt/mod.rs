@@ -12,13 +12,16 @@ use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::state::{AttemptStage, Attempting, NextStep, Outgoing, State};
-use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
+use crate::base::limits::SEND_SLICE;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
 use crate::wire::ModelEndpoint;
+
+/// Bytes of a request written to an upstream at a time if buffers are short.
+const SEND_SLICE_MIN: usize = 1024;
 
 /// The part of the free bytes that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
