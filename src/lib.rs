@@ -82,7 +82,7 @@
 //! | a limit of something new | the same; `policy/meter/account.rs`, `gateway/exchange/admit/cost.rs`, `policy/ask.rs`, `policy/row.rs`, `store/spill.rs`, all of `store/scripts` |
 //! | a metric | its field in `policy/counters.rs`, its lines in `gateway/report/metrics/exposition.rs`; `src/docs/reference/metrics.md` |
 //! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
-//! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alerts.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
+//! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
 //! | a problem in the status | `gateway/upkeep/trouble.rs` (what and why), `policy/cause.rs` (next step); `src/docs/reference/health.md` |
 //! | a cause for the operator | its kind and its words in `gateway/exchange/fault.rs`; the client's error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/it/e2e/causes.rs` |
 //! | a way to fail over | its kind in `gateway/exchange/fault.rs`, its origin in `gateway/exchange/provider_error.rs` or `gateway/exchange/answer/reply.rs`; the order: `gateway/exchange/attempt/failover.rs` |

@@ -292,7 +292,7 @@ impl Query {
         if self.page.is_some() && lines.0.len() > bounds::REPORT_LINES_MAX {
             return Err(StoreError::TooManyLines);
         }
-        let mut lines: Vec<UsageLine> = lines.0.into_iter().map(UsageLine::of).collect();
+        let mut lines: Vec<UsageLine> = lines.0.into_iter().map(UsageLine::from_sums).collect();
         if !self.by.contains(&By::Day) {
             lines.sort_by_key(|line| Reverse((line.cost_nano, line.out)));
         }
@@ -365,7 +365,7 @@ impl UsageLine {
     }
 
     /// Line with these names and amounts.
-    pub fn of(((name, second), (sums, last)): ((String, Option<String>), (Sums, Option<Unix>))) -> UsageLine {
+    pub fn from_sums(((name, second), (sums, last)): ((String, Option<String>), (Sums, Option<Unix>))) -> UsageLine {
         let [requests, uncached_in, cache_read, cache_write, out, cost_nano] = sums;
         UsageLine { name, second, requests, uncached_in, cache_read, cache_write, out, cost_nano, last }
     }
@@ -418,7 +418,7 @@ pub struct DayKey {
 
 impl DayKey {
     /// Returns the key of the sum that a row counts in.
-    pub fn of(row: &Row) -> DayKey {
+    pub fn from_row(row: &Row) -> DayKey {
         DayKey {
             day: row.admitted.0 / DAY_MS,
             key: row.key.to_string(),

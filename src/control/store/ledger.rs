@@ -1,13 +1,13 @@
 //! Ledger of either kind, for commands: the SQLite file or the shared store, behind one interface.
 
-use super::alerts::{AlertClaim, AlertReport};
+use super::alert_claims::{AlertClaim, AlertReport};
 use super::api::{Names, Query, Renaming, StoreError, Taker, UsageLine, Verdict};
-use super::moments::Moments;
 use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
 use super::watch::WatchedLedger;
+use super::writer_clocks::WriterClocks;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::attribution::HashKey;
@@ -126,8 +126,8 @@ impl Ledger {
     }
 
     /// Returns the ledger's knowledge about the clocks of its writers.
-    pub fn moments(&mut self) -> Result<Moments, StoreError> {
-        each!(self, db => db.moments())
+    pub fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        each!(self, db => db.writer_clocks())
     }
 
     /// Accepts the present time, with a line of the audit.

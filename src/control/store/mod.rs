@@ -4,19 +4,16 @@
 //! accesses the ledger itself. No row is ever dropped while the thread lives: rows that cannot be committed are kept
 //! and tried again, and the core stops admitting meanwhile.
 
-pub mod alerts;
+pub mod alert_claims;
 pub mod api;
 pub mod bounds;
 pub mod copy;
-#[cfg(feature = "redis")]
-pub mod counters;
 pub mod follow;
 mod handle;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
 mod log_files;
-pub mod moments;
 pub mod note;
 #[cfg(feature = "redis")]
 pub mod remote;
@@ -27,6 +24,7 @@ pub mod spill;
 pub mod sqlite;
 pub mod watch;
 pub mod who;
+pub mod writer_clocks;
 pub mod written;
 
 use crate::base::limits;
@@ -40,12 +38,12 @@ use api::StoreError;
 use copy::Snapshots;
 use handle::{EndGuard, LedgerTransfer, StoreHandle, Tasks, refuse_release};
 pub use handle::{LedgerHandle, StoreTurn};
-use moments::FoldGuard;
 pub use schedule::Duties;
 use schedule::Schedule;
 use sqlite::Sqlite;
 use std::io;
 use watch::{Store, Watch};
+use writer_clocks::FoldGuard;
 use written::Written;
 
 /// Rows folded into the sums of their days in one step. Committing waits that long.
@@ -66,7 +64,7 @@ pub fn spawn(
         let (clock, schedule) = (Clock::new(), Schedule::new(&duties));
         let mut thread = StoreThread {
             db,
-            watch: Watch::new(duties.seen, FoldGuard::new(duties.retention, duties.moments), &tell),
+            watch: Watch::new(duties.seen, FoldGuard::new(duties.retention, duties.clocks), &tell),
             refused: false,
             gathered: Vec::new(),
             schedule,
@@ -324,7 +322,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             Ok(true) => {
                 self.snapshots.iter_mut().for_each(Snapshots::changed);
                 // Committing will meet an error, too.
-                let _ = self.watch.look_at_moments(&mut self.db);
+                let _ = self.watch.look_at_writer_clocks(&mut self.db);
             }
             Ok(false) => {}
             // Committing may work although the keys cannot be read.

@@ -16,29 +16,29 @@
 //! `q:<host>` admitted and not confirmed, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
 //! `r:<host>:<period>` tokens reserved), `due:<account>` (the same for nano-dollars). A grant reserves like a host,
 //! under its own name, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `clock` is the
-//! knowledge about the clocks of the writers, see `moments.rs`. `start:<host>` is the last start of a host, by the name
-//! in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away,
-//! see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alerts.rs`.
+//! knowledge about the clocks of the writers, see `writer_clocks.rs`. `start:<host>` is the last start of a host, by the
+//! name in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away,
+//! see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alert_claims.rs`.
 
-mod alerts;
+mod alert_claims;
 mod audit;
 mod calls;
 mod changes;
 mod code;
 mod commands;
 mod commit;
+mod day_counters;
 pub(super) mod epoch;
 mod link;
-mod moments;
 mod nodes;
 mod notes;
 mod replicas;
 mod server;
 mod spared;
 mod values;
+mod writer_clocks;
 
 use super::api::{DayKey, DaySums, Lines, PeopleSums, Query, Renaming, StoreError, UsageLine};
-use super::counters::{add_day, add_who};
 use crate::base::digest::{hex, unhex};
 use crate::base::time::Unix;
 use crate::io::entropy::random;
@@ -47,6 +47,7 @@ use crate::policy::attribution::HashKey;
 use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, GroupLease, Lease};
 use crate::policy::row::Row;
+use day_counters::{add_day, add_who};
 pub use link::Bounds;
 use redis::ServerError;
 pub use server::RemoteServer;

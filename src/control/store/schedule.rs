@@ -3,7 +3,7 @@
 
 use super::copy::SnapshotPlan;
 use super::follow::KeysSeen;
-use super::moments::Moments;
+use super::writer_clocks::WriterClocks;
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::store::bounds;
@@ -29,7 +29,7 @@ pub struct Duties {
     /// Position in the changes of the keys when the loop received all keys; by default it has none.
     pub seen: KeysSeen,
     /// Knowledge of the loop about the clocks that wrote the ledger.
-    pub moments: Moments,
+    pub clocks: WriterClocks,
 }
 
 /// Times of the next commit and the next sync.

@@ -44,7 +44,7 @@ pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
 
 /// Location of the files of one ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct SpillFolder {
     folder: PathBuf,
     /// Prefix of the names of its files, so that several ledgers can share a folder.
     stem: String,
@@ -84,7 +84,7 @@ struct SentRow {
 type LentBy = (Arc<str>, [u64; 2], [u64; 2]);
 
 impl SpillLine {
-    fn of(row: &Row, batch: &Batch) -> SpillLine {
+    fn from_row(row: &Row, batch: &Batch) -> SpillLine {
         let pair = |(from, to): (Unix, Unix)| [from.0, to.0];
         let lease = row.lease.as_deref().filter(|_| batch.sent.is_some());
         let lent = lease.filter(|lease| lease.reserved.nano > 0 || !lease.groups.is_empty()).map(|lease| {
@@ -149,7 +149,7 @@ pub struct Mark {
 }
 
 #[cfg(feature = "redis")]
-impl Place {
+impl SpillFolder {
     fn mark_path(&self) -> PathBuf {
         self.folder.join(format!("{}.mark", self.stem))
     }
@@ -190,10 +190,10 @@ impl Place {
     }
 }
 
-impl Place {
+impl SpillFolder {
     /// Location in `folder`, with names that begin with `stem`.
-    pub fn new(folder: PathBuf, stem: String) -> Place {
-        Place { folder, stem }
+    pub fn new(folder: PathBuf, stem: String) -> SpillFolder {
+        SpillFolder { folder, stem }
     }
 
     /// Checks that a file could be written there.
@@ -289,7 +289,7 @@ fn write_lines(file: &File, left: &Leftover) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     for batch in &left.batches {
         for row in &batch.rows {
-            out.write_all(&serde_json::to_vec(&SpillLine::of(row, batch))?)?;
+            out.write_all(&serde_json::to_vec(&SpillLine::from_row(row, batch))?)?;
             out.write_all(b"\n")?;
         }
     }
@@ -400,7 +400,7 @@ mod tests {
         /// Reads the files, which must not block. Returns the number of rows, and the warnings.
         fn read(&self) -> (usize, Vec<String>) {
             let (tell, told) = channel();
-            let place = Place::new(self.0.clone(), "t.db".to_string());
+            let place = SpillFolder::new(self.0.clone(), "t.db".to_string());
             std::thread::spawn(move || {
                 let mut taken = Taking::default();
                 let notes = place.read(&mut taken).unwrap();
@@ -445,7 +445,7 @@ mod tests {
     fn file_is_removed_only_when_its_records_survive_a_power_cut() {
         let folder = Folder::new("order");
         std::fs::write(folder.spill(1), format!("{ROW}\n{ROW}\n")).unwrap();
-        let place = Place::new(folder.0.clone(), "t.db".to_string());
+        let place = SpillFolder::new(folder.0.clone(), "t.db".to_string());
         let mut ledger = Taking { watched: folder.spill(1), fails: true, ..Taking::default() };
         assert!(place.read(&mut ledger).is_err() && folder.spill(1).exists(), "{:?}", ledger.calls);
         ledger.fails = false;

@@ -9,13 +9,12 @@
 //! power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk when it
 //! returns.
 
-mod alerts;
+mod alert_claims;
 mod audit;
 mod changes;
 mod compact;
 mod groups;
 mod handover;
-mod moments;
 mod notes;
 mod pace;
 mod people;
@@ -23,14 +22,15 @@ mod report;
 mod tables;
 mod tally;
 mod value;
+mod writer_clocks;
 
-use super::alerts::{AlertClaim, AlertReport};
+use super::alert_claims::{AlertClaim, AlertReport};
 use super::api::{DaySum, Names, Recent, StoreError};
 use super::keyform;
 use super::lock::{self, FileLock};
-use super::moments::Moments;
 use super::note::{Answered, AuditLine, Change, Note};
 use super::watch::{Store, WatchedLedger};
+use super::writer_clocks::WriterClocks;
 use super::written::Written;
 use crate::base::digest::hex;
 use crate::base::limits;
@@ -212,40 +212,40 @@ impl Sqlite {
     /// See [`crate::store::ledger::Ledger::claim_alert`].
     pub fn claim_alert(&mut self, subject: &str, holder: &str, now: Unix) -> Result<AlertClaim, StoreError> {
         let mut claim = AlertClaim::Others;
-        self.change(&mut |transaction| alerts::claim(transaction, subject, holder, now).map(|got| claim = got))?;
+        self.change(&mut |transaction| alert_claims::claim(transaction, subject, holder, now).map(|got| claim = got))?;
         Ok(claim)
     }
 
     /// See [`crate::store::ledger::Ledger::note_alert`].
     pub fn note_alert(&mut self, subject: &str, reported: Option<&AlertReport>, now: Unix) -> Result<(), StoreError> {
-        self.change(&mut |transaction| alerts::note(transaction, subject, reported, now))?;
+        self.change(&mut |transaction| alert_claims::note(transaction, subject, reported, now))?;
         self.check_seen()
     }
 
     /// See [`crate::store::ledger::Ledger::release_alert`].
     pub fn release_alert(&mut self, subject: &str, holder: &str) -> Result<(), StoreError> {
-        self.change(&mut |transaction| alerts::release(transaction, subject, holder))
+        self.change(&mut |transaction| alert_claims::release(transaction, subject, holder))
     }
 
-    /// See [`Moments`].
-    pub fn moments(&self) -> Result<Moments, StoreError> {
-        let read = || moments::read(&*self.connection.unchecked_transaction()?);
+    /// See [`WriterClocks`].
+    pub fn writer_clocks(&self) -> Result<WriterClocks, StoreError> {
+        let read = || writer_clocks::read(&*self.connection.unchecked_transaction()?);
         read().map_err(|error| self.tell(error))
     }
 
-    /// Stores [`Moments::held`] in the ledger.
+    /// Stores [`WriterClocks::held`] in the ledger.
     pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
-        self.change(&mut |transaction| moments::hold_fold(transaction, held))
+        self.change(&mut |transaction| writer_clocks::hold_fold(transaction, held))
     }
 
     /// Accepts the present time, with a line of the audit: existing rows do not count as newer.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        self.change(&mut |transaction| moments::accept_clock(transaction, now, line))
+        self.change(&mut |transaction| writer_clocks::accept_clock(transaction, now, line))
     }
 
     /// Continues folding after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        self.change(&mut |transaction| moments::confirm_fold(transaction, newest, line))
+        self.change(&mut |transaction| writer_clocks::confirm_fold(transaction, newest, line))
     }
 
     /// Changes something within one transaction. A copy that is changed is a ledger of its own.
@@ -346,7 +346,7 @@ impl Sqlite {
     /// Appends rows in one transaction. The sums of their days follow at once, or when there are enough rows.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         self.check()?;
-        let mut pace = Pace::of(rows.len());
+        let mut pace = Pace::for_pieces(rows.len());
         let mut write = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             for group in rows.chunks(groups::ROWS_PER_GROUP) {
@@ -441,8 +441,8 @@ impl WatchedLedger for Sqlite {
         Sqlite::fold(self, before, max)
     }
 
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        Sqlite::moments(self)
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        Sqlite::writer_clocks(self)
     }
 
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
@@ -452,7 +452,7 @@ impl WatchedLedger for Sqlite {
 
 impl Store for Sqlite {
     fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
-        Sqlite::append(self, rows).map(|()| Written::of(rows.len()))
+        Sqlite::append(self, rows).map(|()| Written::from_rows(rows.len()))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {

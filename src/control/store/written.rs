@@ -10,7 +10,7 @@ pub struct Written {
 
 impl Written {
     /// Appended rows: this number.
-    pub(super) fn of(rows: usize) -> Written {
+    pub(super) fn from_rows(rows: usize) -> Written {
         Written { rows: rows as u64 }
     }
 

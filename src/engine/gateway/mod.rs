@@ -34,9 +34,9 @@ use crate::policy::config::Config;
 use crate::policy::meter::Hold;
 use crate::policy::notice::LedgerNotice;
 use crate::wire::json::write_string;
-use client::limits::ConnectionVerdict;
+use client::connection_limits::ConnectionVerdict;
 use client::peer::mapped;
-use client::places::PeerKey;
+use client::seats::PeerKey;
 use cx::{Cx, Setup};
 use drive::{Driver, earliest};
 use exchange::{Exchange, ExchangeEvent};
@@ -236,7 +236,7 @@ impl Core for Gateway {
     type Notice = Notice;
 
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
-        let (admin, host) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
+        let (admin, host) = (listener >= self.client_listeners, PeerKey::from_ip(peer.ip()));
         let driver = self.at(now);
         let server = &driver.cx.setup.config.server;
         let is_full = !admin && driver.cx.connections.limits.is_full(host, server);

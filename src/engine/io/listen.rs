@@ -59,7 +59,7 @@ pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
 pub fn reach(listener: &TcpListener) -> io::Result<(Reach, String)> {
     let address = SockRef::from(listener).local_addr()?;
     if let Some(address) = address.as_socket() {
-        return Ok((Reach::of(address), address.to_string()));
+        return Ok((Reach::from_address(address), address.to_string()));
     }
     let nameless = || io::Error::new(ErrorKind::PermissionDenied, "a socket without a file is open to everybody");
     let path = address.as_pathname().ok_or_else(nameless)?;

@@ -32,7 +32,6 @@ use crate::base::limits;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Tunnel};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
-use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 use queues::{RunQueue, Shakes, touch};
 use std::collections::VecDeque;
@@ -46,6 +45,7 @@ pub use super::tls::{Authority, Security};
 
 mod accept;
 mod dial;
+mod events;
 mod queues;
 
 /// Bytes of storage that the event loop keeps for its next actions, and for their answers. Storage that a burst has
@@ -305,35 +305,6 @@ impl<C: Core + 'static> Reactor<C> {
         self.due = self.core.next_deadline().unwrap_or(Mono::NEVER);
         let due = self.due.min(accept_due).min(parting);
         (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
-    }
-
-    fn mark(&mut self, event: &Event) {
-        let token = event.token();
-        if token.0 & SPECIAL == 0 {
-            return self.mark_link(event);
-        }
-        match token {
-            WAKER => self.mail = true,
-            Token(number) if number >= FIRST_LISTENER => self.listeners.mark(number - FIRST_LISTENER),
-            token => {
-                let which = SIGNALS.iter().position(|known| *known == token).unwrap_or_default();
-                if let Some(signal) = self.signals.as_mut().and_then(|signals| signals.read(which)) {
-                    self.replies.push(Reply::Signal(signal));
-                }
-            }
-        }
-    }
-
-    fn mark_link(&mut self, event: &Event) {
-        let Some((id, link)) = self.links.named_mut(event.token()) else { return };
-        link.mark(event);
-        if link.has(Flags::BLOCKED) && link.has(Flags::WRITE) {
-            link.clear(Flags::BLOCKED);
-            touch(&mut self.touched, link);
-        }
-        if link.has(Flags::READ.and(Flags::DIALING).and(Flags::SHAKING).and(Flags::PARTING)) {
-            self.run_queue.line_up(id, link);
-        }
     }
 
     fn enqueue(&mut self, id: Id<Link>) {

@@ -2,11 +2,11 @@
 //! changes after that.
 
 use super::keys::is_unseen;
-use super::limits::{Timeouts, UpstreamLimits};
 use super::prices::{ModelPrices, UnitPrices, WrittenPrices};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
+use super::upstream_limits::{Timeouts, UpstreamLimits};
 use crate::base::time::Unix;
 use crate::base::words::words;
 use crate::wire::ModelEndpoint;
@@ -67,14 +67,14 @@ impl Kind<u64> for ContextSize {
 
 /// Positions in a list of the configuration, by name. The names are bytes, since those of a request would have to be
 /// checked again to become text.
-pub(super) type PlacesByName = HashMap<Arc<[u8]>, usize, ahash::RandomState>;
+pub(super) type IndexByName = HashMap<Arc<[u8]>, usize, ahash::RandomState>;
 
 /// All models in the order of the configuration.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     models: Vec<Model>,
-    by_id: PlacesByName,
-    by_alias: PlacesByName,
+    by_id: IndexByName,
+    by_alias: IndexByName,
     /// Prefixes of the aliases that end in `*`, the longest first.
     by_start: Vec<(Arc<str>, usize)>,
     default: Option<usize>,

@@ -181,7 +181,7 @@ fn decision_about_the_clock_that_is_sent_twice_is_noted_once() {
     );
     remote.hold_fold(Some(Unix(7))).unwrap();
     remote.confirm_fold(Unix(6), &line(3)).unwrap();
-    let moments = remote.moments().unwrap();
+    let moments = remote.writer_clocks().unwrap();
     assert_eq!((moments.accepted, moments.confirmed, moments.held), (Some(Unix(5)), Some(Unix(6)), None));
     // Another ledger gets no part of a decision.
     server.say(&[b"FLUSHALL"]);

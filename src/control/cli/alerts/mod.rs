@@ -13,9 +13,9 @@ use crate::io::reactor::Security;
 use crate::policy::alert::{Alert, AlertKind};
 use crate::policy::attribution::HashKey;
 use crate::policy::config::Config;
-use crate::store::alerts::{AlertClaim, AlertReport};
+use crate::store::alert_claims::{AlertClaim, AlertReport};
 use crate::store::ledger::Ledger;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use clap::{Args, Subcommand};
 
 /// `tollgate alerts`.
@@ -72,7 +72,13 @@ pub(super) enum Delivery {
 
 /// Attempts to deliver an alert, unless that was done, and notes in the ledger that it is done. `is_sent`: only the
 /// note is missing.
-pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert: &Alert, is_sent: bool) -> Delivery {
+pub(super) fn deliver(
+    config: &Config,
+    security: &Security,
+    place: &SpillFolder,
+    alert: &Alert,
+    is_sent: bool,
+) -> Delivery {
     let mut alert = alert.clone();
     let mut claim = match Claim::take(config, place, &alert.subject) {
         Ok(Some(claim)) => Ok(claim),
@@ -106,7 +112,7 @@ pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert
 pub(super) fn end(
     config: &Config,
     security: &Security,
-    place: &Place,
+    place: &SpillFolder,
     subject: &str,
     at: u64,
     is_sent: bool,
@@ -142,7 +148,7 @@ struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     /// Claims a subject; `None` if another process has claimed it.
-    fn take(config: &Config, place: &Place, subject: &'a str) -> Result<Option<Claim<'a>>, String> {
+    fn take(config: &Config, place: &SpillFolder, subject: &'a str) -> Result<Option<Claim<'a>>, String> {
         let holder = fresh_name().map_err(|error| error.to_string())?;
         let mut ledger = super::store::beside(config, place).map_err(|failure| failure.text())?;
         match ledger.claim_alert(subject, &holder, unix()).map_err(|error| error.to_string())? {

@@ -112,7 +112,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
         let (word, said) = found.text();
         let millis = clock.mono().micros_since(began) / 1000;
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.place_of(place), clean(said));
+        let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.credential_name(place), clean(said));
     }
     if let (Some(_), false) = (&provider.discover, bad) {
         let (word, said) = match discover::ask(provider, security, config.server.bounds.list_bytes) {

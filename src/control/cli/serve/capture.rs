@@ -11,7 +11,7 @@ use crate::io::files;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::{start_thread, unless_panicked};
-use crate::store::spill::{Place, disk_space};
+use crate::store::spill::{SpillFolder, disk_space};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -33,7 +33,7 @@ pub(super) struct CaptureWriter {
 
 impl CaptureWriter {
     /// Starts the thread, which writes beside the ledger of `place`.
-    pub(super) fn start(place: Place, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<CaptureWriter> {
+    pub(super) fn start(place: SpillFolder, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<CaptureWriter> {
         let ((lines, taken), (alive, ended)) = (channel::<Box<Captured>>(), channel());
         let serve = move || {
             let mut text = Vec::new();

@@ -1,8 +1,8 @@
 //! Passes the event loop's commands to their threads: copies under short locks, without a system call in the steady
 //! state. Decides nothing.
 
-use super::alerts::{AlertNeeds, AlertSender};
 use super::capture::CaptureWriter;
+use super::courier::{AlertNeeds, AlertSender};
 use super::exporter::Exporter;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
@@ -21,12 +21,13 @@ use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use crate::store::LedgerHandle;
 use crate::store::api::Leftover;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Threads for bodies and events that are too large for the loop. Each key uses one at a time, so one key cannot delay the others.
+/// Threads for bodies and events that are too large for the loop. Each key uses one at a time, so one key cannot delay
+/// the others.
 const WORK_THREADS: usize = 2;
 
 /// Senders for the threads. They need the event loop's mailbox, so they are set after it exists.
@@ -45,7 +46,7 @@ pub(super) struct Helpers {
     /// Writes captured requests; created with the first of them.
     pub(super) captures: OnceLock<Option<CaptureWriter>>,
     /// Location of the files next to the ledger.
-    pub(super) place: OnceLock<Place>,
+    pub(super) place: OnceLock<SpillFolder>,
     /// Answers requests to the admin listener; started by the first of them.
     pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,

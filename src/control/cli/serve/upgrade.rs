@@ -83,7 +83,7 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    pub(super) fn of(config: &Config) -> Listening {
+    pub(super) fn from_config(config: &Config) -> Listening {
         Listening {
             clients: config.server.listen.clone(),
             admin: config.server.admin_listen.as_ref().map(ToString::to_string),

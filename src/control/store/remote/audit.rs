@@ -4,10 +4,10 @@
 use super::super::api::{
     DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
 };
-use super::super::counters::{add_day, add_who};
 use super::code::{FOLD, SNAPSHOT};
-use super::moments::rows_of;
+use super::day_counters::{add_day, add_who};
 use super::values::{integer, list, text};
+use super::writer_clocks::rows_of;
 use super::{Remote, is_wrong_type};
 use crate::base::time::Unix;
 use crate::policy::meter::Amount;
@@ -88,7 +88,7 @@ impl Remote {
                     let own = counted.rows.entry(account).or_default();
                     own.push((row.admitted.0, sums[1..5].iter().sum()));
                 }
-                counted.add(DayKey::of(&row), &sums);
+                counted.add(DayKey::from_row(&row), &sums);
                 true
             })?;
         }

@@ -16,9 +16,9 @@ use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
 use crate::store::bounds;
 use crate::store::keyform::record_from;
-use crate::store::moments::Moments;
 use crate::store::shared::SharedStore;
 use crate::store::watch::WatchedLedger;
+use crate::store::writer_clocks::WriterClocks;
 use redis::{Cmd, ConnectionLike, Pipeline, Value};
 use std::io;
 
@@ -36,8 +36,8 @@ impl WatchedLedger for Remote {
         Remote::fold(self, before, max)
     }
 
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        Remote::moments(self)
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        Remote::writer_clocks(self)
     }
 
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {

@@ -2,6 +2,7 @@
 //! many rows count in it.
 
 use super::code::APPEND;
+use super::day_counters::counter_name;
 use super::{Remote, Speaker, grant_name, kept, window_part};
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
@@ -10,7 +11,6 @@ use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::{Sums, sums_of};
-use crate::store::counters::place_text;
 use crate::store::who::Who;
 use redis::Cmd;
 
@@ -172,7 +172,7 @@ impl<'a> Totals<'a> {
             adds.extend(some.map(|(number, sum)| (hash.clone(), format!("{number}{what}"), *sum)));
         };
         for place in &self.places {
-            sums(&mut adds, format!("day:{}", place.day), &place_text(place.row), &place.sums);
+            sums(&mut adds, format!("day:{}", place.day), &counter_name(place.row), &place.sums);
         }
         for one in &self.people {
             sums(&mut adds, format!("who:{}", one.day), &format!("{}{}", one.kind, one.name), &one.sums);

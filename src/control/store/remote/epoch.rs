@@ -12,7 +12,7 @@ use crate::io::clock;
 use crate::io::entropy::fresh_name;
 use crate::store::api::StoreError;
 use crate::store::bounds;
-use crate::store::spill::{Mark, Place};
+use crate::store::spill::{Mark, SpillFolder};
 use redis::{Cmd, ConnectionLike, RedisResult, Value};
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ impl RemoteServer {
 
     /// Checks that the ledger has the last start of this host, and stores the present one, there and in the mark.
     /// Returns warnings: it lacks the last one, or the mark cannot be written.
-    pub fn compare(&mut self, place: &Place, now: Unix) -> Result<Vec<String>, StoreError> {
+    pub fn compare(&mut self, place: &SpillFolder, now: Unix) -> Result<Vec<String>, StoreError> {
         let fresh = || fresh_name().map_err(|error| StoreError::Shared(self.name.clone(), error.to_string()));
         let (epoch, start) = (self.epoch.clone().unwrap_or_default(), fresh()?);
         let lock = place.lock_mark();

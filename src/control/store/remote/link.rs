@@ -16,8 +16,8 @@ use std::time::Duration;
 const SHARED_REPLY: usize = 1 << 30;
 /// Longest answer of a shared ledger to a gateway that serves.
 const SHARED_REPLY_SERVING: usize = 64 << 20;
-/// Times of connecting and of answering for a command, and until a gateway serves. No request waits meanwhile, and a busy host may need
-/// more than a second.
+/// Times of connecting and of answering for a command, and until a gateway serves. No request waits meanwhile, and a
+/// busy host may need more than a second.
 const SHARED_COMMAND: Duration = Duration::from_secs(5);
 
 /// Maximum bytes per read.

@@ -105,7 +105,7 @@ impl Nodes {
         if !self.is_cluster() || error.code() != Some("MOVED") {
             return false;
         }
-        let named = error.redirect_node().map(|(place, _)| place_of(place));
+        let named = error.redirect_node().map(|(place, _)| host_port(place));
         let named = named.and_then(|(host, port)| self.meant(&host, port));
         let follows = named.is_some();
         self.at = named.or(self.at.take());
@@ -139,7 +139,7 @@ impl Nodes {
 }
 
 /// Parses host and port. A host with colons has brackets, except possibly if there is no port.
-fn place_of(text: &str) -> HostPort {
+fn host_port(text: &str) -> HostPort {
     let name = |host: &str| host.trim_matches(['[', ']']).to_string();
     match text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
         Some((host, port)) => (name(host), port.parse().unwrap_or(0)),
@@ -152,7 +152,7 @@ fn of_cluster(url: &str) -> Option<(String, Vec<HostPort>)> {
     let (scheme, rest) = url.split_once("+cluster://")?;
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-    let places: Vec<HostPort> = hosts.split(',').map(place_of).collect();
+    let places: Vec<HostPort> = hosts.split(',').map(host_port).collect();
     let first = hosts.split(',').next().unwrap_or_default();
     Some((format!("{scheme}://{user}{first}{tail}"), places))
 }

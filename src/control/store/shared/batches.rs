@@ -48,7 +48,7 @@ impl Importer for Remote {
         // Its reservations have ended with its lease.
         let speaker = Speaker { host: "gone".to_string(), writer };
         self.send(&speaker, &[RemoteCommand::Rows(number, &batch.rows, &[])])?;
-        Ok(Written::of(batch.rows.len()))
+        Ok(Written::from_rows(batch.rows.len()))
     }
 
     /// A server answers when it has what its own settings demand.

@@ -14,10 +14,10 @@ mod seam;
 use super::End;
 use super::api::{Batch, StoreError, answers, ids, unavailable};
 use super::follow::KeysSeen;
-use super::moments::FoldGuard;
 use super::remote::epoch::OLDER;
 use super::remote::{Done, Holds, RemoteCommand, Speaker, accounts};
 use super::watch::Watch;
+use super::writer_clocks::FoldGuard;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
@@ -490,7 +490,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
 
     fn look_at_keys(&mut self) -> Result<(), StoreError> {
         match self.watch.look_at_keys(&mut self.remote)? {
-            true => self.watch.look_at_moments(&mut self.remote),
+            true => self.watch.look_at_writer_clocks(&mut self.remote),
             false => Ok(()),
         }
     }
@@ -500,8 +500,8 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         let now = self.remote.unix();
         let jumped = now.0.abs_diff(before.0) > limits::CLOCK_BEHIND_MAX.as_millis() as u64;
         // Other hosts may have written since the last check.
-        if jumped || self.watch.folding.gap(now) != self.watch.folding.moments.held {
-            self.watch.look_at_moments(&mut self.remote)?;
+        if jumped || self.watch.folding.gap(now) != self.watch.folding.clocks.held {
+            self.watch.look_at_writer_clocks(&mut self.remote)?;
         }
         self.watch.judge_clock(&mut self.remote, now)
     }

@@ -107,7 +107,7 @@ impl Sqlite {
         for rows in missing.chunks(bounds::ROWS_PER_COMMIT) {
             self.append(rows)?;
         }
-        Ok(Written::of(missing.len()))
+        Ok(Written::from_rows(missing.len()))
     }
 }
 

@@ -69,7 +69,7 @@ impl Sqlite {
         let mut found = self.connection.prepare(&sql)?;
         let lines = found.query_map(params_from_iter(values), |row| {
             let second = if query.by.len() > 1 { Some(row.get(1)?) } else { None };
-            Ok(UsageLine::of(((row.get(0)?, second), (sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS))))))
+            Ok(UsageLine::from_sums(((row.get(0)?, second), (sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS))))))
         })?;
         let Some(renaming) = renaming else { return lines.collect::<Fallible<_>>().map(Ok) };
         let mut merged = Lines::default();

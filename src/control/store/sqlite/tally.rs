@@ -154,7 +154,7 @@ impl Tally {
              ON CONFLICT DO UPDATE SET {}",
             sums("{} = {} + excluded.{}")
         ))?;
-        let mut pace = Pace::of(ROWS_PER_COMMIT);
+        let mut pace = Pace::for_pieces(ROWS_PER_COMMIT);
         let each = self.sums.into_iter().flat_map(|(of, named)| named.into_iter().map(move |one| (of, one)));
         for ((day, key), NamedSums { model, target, group, endpoint, client, sums }) in each {
             pace.step();

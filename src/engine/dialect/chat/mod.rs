@@ -19,7 +19,7 @@ use super::keys::K;
 use super::neutral::delta::finishes;
 use super::reasons::{REASONS_MAX, first, reason};
 use super::request::{Name, PresentMembers};
-use super::tap::places::Edit;
+use super::tap::seen::Edit;
 use super::tap::{StreamFormat, is_said};
 use super::usage::Reported;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped};

@@ -19,7 +19,7 @@ use super::neutral::delta::{finish_word, lists_nothing};
 use super::reasons::{last, only, reason};
 use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
-use super::tap::places::Edit;
+use super::tap::seen::Edit;
 use super::usage::Reported;
 use crate::wire::json::{Raw, eq_unescaped};
 

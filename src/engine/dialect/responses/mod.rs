@@ -25,7 +25,7 @@ use super::keys::K;
 use super::reasons::{last, only, reason};
 use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
-use super::tap::places::Edit;
+use super::tap::seen::Edit;
 use super::usage::Reported;
 use crate::wire::json::Raw;
 

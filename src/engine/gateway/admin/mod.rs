@@ -234,7 +234,7 @@ fn api(
             return Err(Refusal::of_status(403, text));
         }
     };
-    let mut part = ListPart::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
+    let mut part = ListPart::parse(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
     let bounds = &cx.setup.config.server.bounds;
     (part.limit, part.bytes) = (part.limit.min(bounds.list), bounds.page_bytes());
     if ["targets", "groups"].contains(route) {

@@ -67,7 +67,7 @@ pub(crate) struct RequestMeta {
 
 impl RequestMeta {
     /// Extracts the properties of a request's head.
-    pub(crate) fn of(head: &RequestHead) -> RequestMeta {
+    pub(crate) fn from_head(head: &RequestHead) -> RequestMeta {
         let short = match head.framing {
             Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
                 NonZeroU32::new(length as u32)

@@ -6,8 +6,8 @@ use crate::base::seam::{DialError, Ending};
 use crate::dialect::{Overflow, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
-use crate::policy::limits::UpstreamLimits;
 use crate::policy::refusal::{CredentialError, QueueRefusal, Refusal, UpstreamRefusal};
+use crate::policy::upstream_limits::UpstreamLimits;
 
 /// The ways in which an attempt at a target fails.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,11 +3,11 @@
 use super::base_url::parse_base;
 use super::providers::Provider;
 use crate::base::words::words;
-use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::kinds::{Kind, OneOf, Or, Pem, Shown};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units::quoted;
 use crate::policy::settings::{Settings, section};
+use crate::policy::upstream_limits::UpstreamLimits;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -19,7 +19,7 @@ use crate::policy::notice::LedgerNotice;
 use crate::policy::row::{Row, Running};
 use crate::store::StoreTurn;
 use crate::store::api::{Batch, Leftover};
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -79,7 +79,7 @@ pub(in crate::cli::serve) struct HandoverSender {
     program: Option<PathBuf>,
     admin: bool,
     listening: Listening,
-    spills: Place,
+    spills: SpillFolder,
     log: LogLines,
     mailbox: Mailbox<ReactorMessage<Gateway>>,
     present: Arc<Mutex<Option<Channel>>>,
@@ -92,7 +92,7 @@ impl HandoverSender {
         program: Option<PathBuf>,
         admin: bool,
         listening: Listening,
-        spills: Place,
+        spills: SpillFolder,
         log: LogLines,
         mailbox: Mailbox<ReactorMessage<Gateway>>,
     ) -> HandoverSender {

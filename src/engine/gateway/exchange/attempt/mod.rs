@@ -68,7 +68,7 @@ impl Attempting {
         if !job.notes.is_empty() {
             job.notes.note_begun(&job.attempt);
         }
-        job.attempt.take_place(&job.request, &draft, cx);
+        job.attempt.take_slot(&job.request, &draft, cx);
         // A form that is still arriving has a slot from now on.
         job.start_timeout(cx.now.mono);
         match job.connect(None, cx) {

@@ -2,7 +2,7 @@
 
 use super::history::{AttemptSums, IN_A_ROW, MINUTES, QUIET_MS, TargetTrouble, attempts};
 use super::table::name_hash;
-use super::{Breaker, Breakers, Caller, TargetState, account_of, place_of};
+use super::{Breaker, Breakers, Caller, TargetState, account_of, without_credential};
 use crate::base::time::{Mono, Unix};
 use crate::base::words::words;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED, Rest};
@@ -85,7 +85,7 @@ impl Breakers {
             return entry.status(&self.breakers[entry.breaker], &self.accounts[entry.account].rest, now, unix);
         }
         // Other credentials or models may have shown that its server or its credential fails.
-        let place = place_of(&target.label);
+        let place = without_credential(&target.label);
         let breaker = self.breaker_at(&place).map(|index| &self.breakers[index]);
         let credential = self.account_at(account_of(&target.label)).map(|index| &self.accounts[index].rest);
         let mut unused = TargetState::new(target.label.clone(), 0, 0);

@@ -17,7 +17,7 @@ use crate::io::worker::start_thread;
 use crate::policy::alert::{Alert, AlertKind, AlertNews};
 use crate::policy::config::{Config, StoreUrl};
 use crate::policy::window;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,7 +56,7 @@ struct NewAlerts {
 
 /// Resources of the alert thread that belong to the gateway.
 pub(super) struct AlertNeeds {
-    pub(super) place: Place,
+    pub(super) place: SpillFolder,
     pub(super) security: Arc<Mutex<Security>>,
     pub(super) mailbox: Mailbox<ReactorMessage<Gateway>>,
     pub(super) log: LogLines,

@@ -1,6 +1,6 @@
 //! The memory of alerts in the file: see [`crate::store::alerts`].
 
-use super::super::alerts::{AlertClaim, AlertReport};
+use super::super::alert_claims::{AlertClaim, AlertReport};
 use super::value::{Fallible, int, uint};
 use crate::base::time::Unix;
 use crate::store::bounds::{ALERT_CLAIM, ALERT_KEPT};

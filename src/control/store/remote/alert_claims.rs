@@ -3,7 +3,7 @@
 
 use super::Remote;
 use crate::base::digest::{hex, sha256};
-use crate::store::alerts::{AlertClaim, AlertReport};
+use crate::store::alert_claims::{AlertClaim, AlertReport};
 use crate::store::api::StoreError;
 use crate::store::bounds::{ALERT_CLAIM, ALERT_KEPT};
 
