@@ -16,9 +16,9 @@
 //! `q:<host>` admitted and not confirmed, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
 //! `r:<host>:<period>` tokens reserved), `due:<account>` (the same for nano-dollars). A grant reserves like a host,
 //! under its own name, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `clock` is the
-//! knowledge about the clocks of the writers, see `writer_clocks.rs`. `start:<host>` is the last start of a host, by the
-//! name in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger was away,
-//! see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alert_claims.rs`.
+//! knowledge about the clocks of the writers, see `writer_clocks.rs`. `start:<host>` is the last start of a host, by
+//! the name in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger
+//! was away, see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alert_claims.rs`.
 
 mod alert_claims;
 mod audit;
