@@ -1,5 +1,6 @@
 //! The two clocks as plain values. Only `io::clock` reads the system's clocks.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Monotonic time in microseconds since an arbitrary start. Used for deadlines and durations.
@@ -31,7 +32,7 @@ impl Mono {
 }
 
 /// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Used for windows, periods and timestamps.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Unix(pub u64);
 
 impl Unix {

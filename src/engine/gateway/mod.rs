@@ -69,6 +69,7 @@ impl Gateway {
         if start.admin.is_some() && cx.setup.config.server.record_requests {
             cx.report.recorder.start(now.unix);
         }
+        cx.report.recorder.inherit(start.recorded, now.unix);
         cx.accounts.grants.watch = start.watch;
         for Past { key, group, at, used } in &start.days {
             let path = cx.accounts.meter.path(group);

@@ -449,7 +449,7 @@ impl World {
                 // Uses of requests that the ledger has admitted one by one. It makes no grants in a transcript.
                 Order::Uses(uses) if uses.iter().all(|one| matches!(one, Use::Served(..))) => {}
                 Order::Uses(uses) => return Err(format!("grants are used although a script has none: {uses:?}")),
-                Order::HandOver(running, _) => {
+                Order::HandOver(running, ..) => {
                     if self.handed_over.replace(running.len()).is_some() {
                         return Err("the gateway handed over twice".to_string());
                     }

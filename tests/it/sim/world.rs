@@ -555,7 +555,7 @@ impl World {
             let mut handed_over = None;
             for order in std::mem::take(self.gateway.orders()) {
                 match order {
-                    Order::HandOver(running, _) => handed_over = Some(running),
+                    Order::HandOver(running, ..) => handed_over = Some(running),
                     Order::LetServe => {
                         self.tally.handovers += 1;
                         (self.successor, self.has_served) = (Successor::Serves, true);

@@ -157,18 +157,12 @@ impl Opened {
         Ok(Start {
             seed,
             hash_key: db.hash_key().map_err(failed)?,
-            client_listeners: 0,
-            admin: None,
-            descriptors: None,
             keys,
             days: days.into_iter().map(|sum| past(sum.key, sum.group, sum.day, sum.tokens, sum.cost_nano)).collect(),
             newest: self.clocks.newest,
             built: build::date(),
-            running: None,
-            work_min: None,
-            process: None,
-            watch: None,
             recent: recent.into_iter().map(|row| past(row.key, row.group, row.admitted, row.tokens, 0)).collect(),
+            ..Start::default()
         })
     }
 

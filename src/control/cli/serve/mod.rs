@@ -197,6 +197,7 @@ impl Service {
         warnings.extend(descriptors::warning(config, plan.descriptors));
         warnings.extend(config.memory_warning(start.keys.bytes(), machine::memory()));
         start.running = inherits.then_some(turn.running);
+        start.recorded = turn.recorded;
         start.process = Some(process::vitals);
         let banner = banner(config, &listeners, start.keys.bytes(), now.unix);
         let gateway = Gateway::new(config.clone(), start, now);

@@ -8,7 +8,7 @@ use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::cli::admin_jobs;
 use crate::gateway::Gateway;
-use crate::gateway::orders::{Captured, DeskAsk, Notice, Order, Work};
+use crate::gateway::orders::{Captured, DeskAsk, Notice, Order, RecorderSnapshot, Work};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
@@ -173,7 +173,7 @@ impl Helpers {
             }
             Order::Renew(origin) => self.secrets.get().into_iter().for_each(|secrets| secrets.ask(origin.clone())),
             Order::List(asked) => self.reloader.get().into_iter().for_each(|reloader| reloader.list(&asked)),
-            Order::HandOver(running, lists) => self.hand_over(running, lists),
+            Order::HandOver(running, lists, recorded) => self.hand_over(running, lists, recorded),
             Order::LetServe => self.handover.get().into_iter().for_each(HandoverSender::let_serve),
             Order::TakeBack => {
                 self.store().away = false;
@@ -240,13 +240,13 @@ impl Helpers {
 
     /// Gives a ledger in a file to the successor, with the running requests. A shared ledger serves both processes, so
     /// each settles the requests that it has admitted.
-    fn hand_over(&self, running: Vec<Running>, lists: Vec<DiscoveredModel>) {
+    fn hand_over(&self, running: Vec<Running>, lists: Vec<DiscoveredModel>, recorded: Box<RecorderSnapshot>) {
         let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
         let turn = store.ledger.as_ref().and_then(|ledger| ledger.turn());
         store.away = turn.is_some();
         let running = if store.away { running } else { Vec::new() };
-        handover.hand_over(turn, running, lists);
+        handover.hand_over(turn, running, lists, recorded);
     }
 
     /// Ends the threads for rows and spans, in the order in which rows pass through them. Returns the rows that could

@@ -2,6 +2,7 @@
 
 use crate::base::seam::ProcessVitals;
 use crate::base::time::{Mono, Unix};
+use crate::gateway::report::recorder::RecorderSnapshot;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::Reach;
 use crate::policy::keys::{KeyId, Keys};
@@ -35,6 +36,8 @@ pub struct Start {
     pub built: Unix,
     /// Requests that a predecessor still serves; `None` if there is no predecessor.
     pub running: Option<Vec<Running>>,
+    /// What the recorder of that predecessor has summed up.
+    pub recorded: RecorderSnapshot,
     /// Reads the system's data about this process whenever metrics are read; must not block. `None`: no such metrics.
     pub process: Option<fn() -> ProcessVitals>,
     /// A monotonic clock, read at each admission by a grant of the shared ledger: the time of the current call is too

@@ -3,7 +3,7 @@
 
 use super::{HandoverMessage, Listening, VERSION};
 use crate::gateway::Gateway;
-use crate::gateway::orders::Notice;
+use crate::gateway::orders::{Notice, RecorderSnapshot};
 use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
@@ -26,6 +26,8 @@ pub(in crate::cli::serve) struct ReceivedLedger {
     pub(in crate::cli::serve) running: Vec<Running>,
     /// Models that providers list.
     pub(in crate::cli::serve) lists: Vec<DiscoveredModel>,
+    /// What the predecessor's recorder has summed up.
+    pub(in crate::cli::serve) recorded: RecorderSnapshot,
     /// Listeners in the predecessor's configuration.
     pub(in crate::cli::serve) listening: Option<Listening>,
 }
@@ -58,6 +60,7 @@ impl HandoverReceiver {
                 Some(HandoverMessage::Listening(listening)) => turn.listening = Some(listening),
                 Some(HandoverMessage::Running(one)) => turn.running.push(one),
                 Some(HandoverMessage::Listed(lists)) => turn.lists = lists,
+                Some(HandoverMessage::Recorded(recorded)) => turn.recorded = *recorded,
                 Some(HandoverMessage::Go) | None => return Ok(turn),
                 Some(_) => return Err(another_version()),
             }

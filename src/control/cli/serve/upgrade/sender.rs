@@ -6,7 +6,7 @@ use super::{HandoverMessage, Listening, VERSION};
 use crate::base::time::Mono;
 use crate::cli::serve::log_lines::spilled;
 use crate::gateway::Gateway;
-use crate::gateway::orders::Notice;
+use crate::gateway::orders::{Notice, RecorderSnapshot};
 use crate::io::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::io::clock::{Clock, unix};
 use crate::io::log_writer::LogLines;
@@ -46,8 +46,9 @@ const SPILL_REST: Duration = Duration::from_millis(500);
 
 /// Command for the thread that hands over.
 pub(in crate::cli::serve) enum HandoverCommand {
-    /// Give the ledger away (none if it is shared), with the requests still served and the models that providers list.
-    HandOver(Option<StoreTurn>, Vec<Running>, Vec<DiscoveredModel>),
+    /// Give the ledger away (none if it is shared), with the requests still served, the models that providers list, and
+    /// what the recorder has summed up.
+    HandOver(Option<StoreTurn>, Vec<Running>, Vec<DiscoveredModel>, Box<RecorderSnapshot>),
     /// Rows of requests that ended after that.
     Rows(Vec<Row>),
     /// Let the successor serve.
@@ -138,8 +139,9 @@ impl HandoverSender {
         ledger: Option<StoreTurn>,
         running: Vec<Running>,
         lists: Vec<DiscoveredModel>,
+        recorded: Box<RecorderSnapshot>,
     ) {
-        self.give(HandoverCommand::HandOver(ledger, running, lists));
+        self.give(HandoverCommand::HandOver(ledger, running, lists, recorded));
     }
 
     /// Passes rows on.
@@ -249,7 +251,10 @@ impl HandoverSession {
                 }
             };
             match message {
-                Ok(HandoverCommand::HandOver(ledger, running, lists)) => self.hand_over(ledger, running, lists),
+                Ok(HandoverCommand::HandOver(ledger, running, lists, recorded)) => {
+                    let last = [HandoverMessage::Listed(lists), HandoverMessage::Recorded(recorded)];
+                    self.hand_over(ledger, running, last);
+                }
                 Ok(HandoverCommand::Rows(rows)) => self.pass_on(rows),
                 Ok(HandoverCommand::LetServe) => self.let_serve(),
                 Ok(HandoverCommand::TakeBack) => return self.take_back(),
@@ -306,7 +311,7 @@ impl HandoverSession {
         }
     }
 
-    fn hand_over(&mut self, ledger: Option<StoreTurn>, running: Vec<Running>, lists: Vec<DiscoveredModel>) {
+    fn hand_over(&mut self, ledger: Option<StoreTurn>, running: Vec<Running>, last: [HandoverMessage; 2]) {
         let released = ledger.as_ref().map_or(Ok(()), StoreTurn::release);
         self.ledger = ledger;
         if let Err(error) = released {
@@ -315,8 +320,7 @@ impl HandoverSession {
         self.stage = SuccessorStage::Given;
         let listening = HandoverMessage::Listening(self.sender.listening.clone());
         let running = running.into_iter().map(HandoverMessage::Running);
-        let last = [HandoverMessage::Listed(lists), HandoverMessage::Go];
-        self.write([listening].into_iter().chain(running).chain(last));
+        self.write([listening].into_iter().chain(running).chain(last).chain([HandoverMessage::Go]));
     }
 
     fn let_serve(&mut self) {

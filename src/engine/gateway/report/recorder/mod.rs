@@ -10,6 +10,7 @@ use lists::{CountedLines, ERRORS, LineRing, NO_COST, RecordedLine};
 use minutes::Minutes;
 use reasons::Reasons;
 use refused::{RefusedCaller, RefusedCallers};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
 pub(crate) mod first_bytes;
@@ -103,6 +104,13 @@ impl Failures {
     }
 }
 
+/// What a successor continues with: the table of reasons, and the times to the first byte, if they are recorded.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RecorderSnapshot {
+    reasons: Reasons,
+    firsts: Option<FirstBytes>,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Recorder {
@@ -153,6 +161,21 @@ impl Recorder {
             refused: RefusedCallers::default(),
         };
         self.all.get_or_insert_with(|| Box::new(fresh()));
+    }
+
+    /// Returns what a successor continues with.
+    pub(crate) fn snapshot(&self) -> RecorderSnapshot {
+        RecorderSnapshot { reasons: self.reasons.clone(), firsts: self.all.as_ref().map(|all| all.firsts.clone()) }
+    }
+
+    /// Continues where a predecessor has ended.
+    pub(crate) fn inherit(&mut self, before: RecorderSnapshot, now: Unix) {
+        let (Some(_), RecorderSnapshot { reasons, firsts }) = (&self.minutes, before) else { return };
+        self.reasons = reasons.inherited();
+        if let Some(firsts) = firsts {
+            self.start(now);
+            self.all.iter_mut().for_each(|all| all.firsts = firsts.clone());
+        }
     }
 
     /// True if all requests are recorded.

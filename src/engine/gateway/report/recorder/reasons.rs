@@ -6,6 +6,7 @@ use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
 use crate::policy::window;
 use crate::wire::json::{Raw, item, key, member_count, member_string};
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
 /// Maximum number of rows. A further one replaces the oldest row of the key with the most rows.
@@ -18,14 +19,14 @@ const REASON_BYTES_MAX: usize = 160;
 const CALLERS_MAX: usize = 5;
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reasons {
-    /// Numbers of the rows, in their order.
+    /// Numbers of the rows, in their order; 0 for a predecessor's row without a failure in this process.
     kinds: Vec<u64>,
     rows: Vec<ReasonRow>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct ReasonRow {
     reason: String,
     status: u64,
@@ -77,7 +78,14 @@ impl Reasons {
     }
 
     fn put(&mut self, cell: &Cell<'_>, status: u64, line: Raw<'_>, now: Unix) {
-        let known = self.kinds.iter().position(|known| *known == cell.kind);
+        let id = text(line, "key");
+        let is_same = |row: &ReasonRow| {
+            (&*row.reason, &*row.target, &row.key[0]) == (cell.reason, cell.target, &id)
+                && (row.failed == 0) == cell.is_answered
+        };
+        let kinds = || self.kinds.iter();
+        let known = kinds().position(|known| *known == cell.kind);
+        let known = known.or_else(|| kinds().zip(&self.rows).position(|(kind, row)| *kind == 0 && is_same(row)));
         let at = known.unwrap_or_else(|| {
             if self.rows.len() >= ROWS_MAX {
                 self.drop_one(now);
@@ -98,10 +106,17 @@ impl Reasons {
             });
             self.rows.len() - 1
         });
+        self.kinds[at] = cell.kind;
         let row = &mut self.rows[at];
         row.failed += u64::from(!cell.is_answered);
         row.answered += u64::from(cell.is_answered);
         (row.last, row.id) = (now, text(line, "id"));
+    }
+
+    /// Continues with the rows of a predecessor, whose numbers have no meaning here.
+    pub(super) fn inherited(mut self) -> Reasons {
+        self.kinds.fill(0);
+        self
     }
 
     /// Drops the oldest row that has had no failure for a day, or else the oldest row of the key with the most rows.
