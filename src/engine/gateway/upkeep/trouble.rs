@@ -13,6 +13,7 @@ use crate::policy::catalog::Target;
 use crate::policy::cause::{Advice, Cause};
 use crate::policy::counters::Callers;
 use crate::policy::keys::LiveKeys;
+use crate::policy::window;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -197,6 +198,11 @@ fn words(cause: &Cause) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
+/// The time since which no attempt has failed, if one has been answered then.
+fn none_since(standing: &TargetStatus) -> String {
+    standing.none_since.map_or(String::new(), |last| format!(", none since {}", &window::iso(last)[11..]))
+}
+
 /// Microseconds in the unit that suits them.
 fn millis(micros: u32) -> String {
     match micros {
@@ -238,7 +244,7 @@ pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String
             Some(_) => write!(cause, ", not tried for 5 min"),
             None => Ok(()),
         },
-        _ => write!(cause, ", {bad} of {all} attempts failed in 5 min"),
+        _ => write!(cause, ", {bad} of {all} attempts failed in 5 min{}", none_since(standing)),
     };
     if state.one_caller {
         advice = Advice::ONE_CALLER;
