@@ -24,7 +24,7 @@ pub struct StatusArgs {
     /// Gateway options.
     #[command(flatten)]
     pub admin: AskArg,
-    /// Print every column, even if the terminal is too narrow
+    /// Print every column and name whole, however narrow the terminal
     #[arg(long)]
     pub wide: bool,
     /// Print the result as JSON

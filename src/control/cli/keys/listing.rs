@@ -38,7 +38,7 @@ pub struct ListArgs {
     /// List the keys whose name begins with PREFIX, or without `*` is PREFIX
     #[arg(long, value_name = "PREFIX*")]
     pub name: Option<String>,
-    /// Print every column, even if the terminal is too narrow
+    /// Print every column and name whole, however narrow the terminal
     #[arg(long)]
     pub wide: bool,
     /// Print JSON instead of a table
