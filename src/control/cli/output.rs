@@ -457,7 +457,10 @@ mod tests {
         let text = table.text();
         assert!(text.lines().all(|line| columns(line) <= 40) && text.contains("12345.0001"), "{text}");
         assert!(text.contains("a long cause of…  12345"), "{text}");
-        assert_eq!([columns("漢a"), columns(&cut("漢漢漢", 4, Align::Left)), columns(&cut("漢漢漢", 5, Align::Left))], [3, 3, 5]);
+        assert_eq!(
+            [columns("漢a"), columns(&cut("漢漢漢", 4, Align::Left)), columns(&cut("漢漢漢", 5, Align::Left))],
+            [3, 3, 5]
+        );
         assert_eq!(padded("漢", 4, Align::Right), "  漢  ");
     }
 

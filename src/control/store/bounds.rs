@@ -83,7 +83,7 @@ pub const GRANT_AHEAD: Duration = Duration::from_millis(500);
 pub const GRANT_REST: Duration = Duration::from_millis(50);
 const _: () = {
     assert!(SHARED_CONNECT.as_millis() + SHARED_ANSWER.as_millis() < ASK_TIMEOUT.as_millis());
-    // What a host has admitted by a grant is reported before the grant is given to others.
+    // Admissions by a grant are reported before the grant is given to others.
     assert!(ASK_FRESH.as_millis() + KEYS_LOOK.as_millis() + COMMIT_TICK.as_millis() < GRANT_MARGIN.as_millis());
     assert!(GRANT_MARGIN.as_millis() < GRANT.as_millis() && GRANT.as_millis() < LEASE.as_millis());
     assert!(GRANT_AHEAD.as_millis() < GRANT.as_millis() - GRANT_MARGIN.as_millis());

@@ -1,4 +1,4 @@
-//! What the threads of both kinds of ledger do alike: they follow the keys and the clocks, and tell the event loop
+//! The common part of the threads of both kinds of ledger: they follow the keys and the clocks, and tell the event loop
 //! whether the ledger works.
 
 use super::api::StoreError;

@@ -1,4 +1,4 @@
-//! What an append to a ledger returns, so that the compiler finds an append whose consequences are forgotten.
+//! The result of an append to a ledger, so that the compiler finds an append whose consequences are forgotten.
 
 /// Rows that a ledger has just appended. One function takes it and does everything that follows an append: in the store
 /// thread `wrote`, at the start [`super::spill::Importer::keep`].

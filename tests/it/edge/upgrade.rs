@@ -126,7 +126,10 @@ fn reasons_of_failures_are_handed_over() {
     fail();
     let after = reasons();
     assert_eq!((after.len(), &after[0]["failed"]), (1, &2.into()), "{after:?}");
-    assert_eq!(["first", "reason", "target", "key"].map(|name| &after[0][name]), ["first", "reason", "target", "key"].map(|name| &before[0][name]));
+    assert_eq!(
+        ["first", "reason", "target", "key"].map(|name| &after[0][name]),
+        ["first", "reason", "target", "key"].map(|name| &before[0][name])
+    );
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn starting_gateway_refuses_a_ledger_emptied_in_the_meantime() {
     assert_eq!(status(&all[1], &fresh), 200);
 }
 
-/// What a power cut, another user, or another user's mischief may leave in the place of the epoch file.
+/// Contents of the epoch file after a power cut, another user, or another user's mischief.
 #[test]
 fn unreadable_epoch_file_is_no_missing_one() {
     let Some(server) = Server::start() else { return };

@@ -36,7 +36,7 @@ pub struct Start {
     pub built: Unix,
     /// Requests that a predecessor still serves; `None` if there is no predecessor.
     pub running: Option<Vec<Running>>,
-    /// What the recorder of that predecessor has summed up.
+    /// Sums of that predecessor's recorder.
     pub recorded: RecorderSnapshot,
     /// Reads the system's data about this process whenever metrics are read; must not block. `None`: no such metrics.
     pub process: Option<fn() -> ProcessVitals>,

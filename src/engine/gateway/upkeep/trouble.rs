@@ -67,7 +67,7 @@ pub(crate) struct Problem {
     /// Models that use the target.
     pub(crate) models: Vec<Arc<str>>,
     pub(crate) advice: Advice,
-    /// What it does to the state of the gateway.
+    /// Its effect on the state of the gateway.
     pub(crate) health: Health,
 }
 
@@ -362,7 +362,7 @@ impl From<Problem> for AlertProblem {
     }
 }
 
-/// What an alert about a failing target says.
+/// Content of an alert about a failing target.
 pub(crate) fn target_alert(target: &Target, cx: &mut Cx) -> Option<AlertProblem> {
     let mut state = judge(target, &[], cx);
     if matches!(state.word, "ok" | "no_traffic" | "waiting" | "slow") {
@@ -373,7 +373,7 @@ pub(crate) fn target_alert(target: &Target, cx: &mut Cx) -> Option<AlertProblem>
     of_target(target, &state, &callers, cx).map(AlertProblem::from)
 }
 
-/// What an alert about the ledger says.
+/// Content of an alert about the ledger.
 pub(crate) fn ledger_alert(cx: &mut Cx) -> Option<AlertProblem> {
     let mut problems = Vec::new();
     own_problems(None, cx, &mut problems);

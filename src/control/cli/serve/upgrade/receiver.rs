@@ -26,7 +26,7 @@ pub(in crate::cli::serve) struct ReceivedLedger {
     pub(in crate::cli::serve) running: Vec<Running>,
     /// Models that providers list.
     pub(in crate::cli::serve) lists: Vec<DiscoveredModel>,
-    /// What the predecessor's recorder has summed up.
+    /// Sums of the predecessor's recorder.
     pub(in crate::cli::serve) recorded: RecorderSnapshot,
     /// Listeners in the predecessor's configuration.
     pub(in crate::cli::serve) listening: Option<Listening>,

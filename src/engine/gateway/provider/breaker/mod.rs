@@ -197,7 +197,7 @@ pub(crate) struct FailedAttempt {
     pub(crate) caller: Caller,
     /// Keys that could have called.
     pub(crate) live: LiveKeys,
-    /// What it adds to the failures in which no byte of the request was sent, so that no caller can be the cause.
+    /// Its share of the failures in which no byte of the request was sent, so that no caller can be the cause.
     pub(crate) unsent: u32,
     /// True for the attempt that probed a target after its cool-down.
     pub(crate) trial: bool,

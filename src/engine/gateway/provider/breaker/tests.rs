@@ -704,7 +704,11 @@ fn target_that_answers_again_is_not_failing_whatever_its_last_minutes_were() {
     assert_eq!(attempt(&mut breakers, 38, false), TargetCondition::PartlyFailing, "37 of 39");
     assert_eq!(attempt(&mut breakers, 39, true), TargetCondition::Failing, "it has failed again");
     (40..44).for_each(|at| assert_eq!(attempt(&mut breakers, at, false), TargetCondition::PartlyFailing));
-    assert_eq!(attempt(&mut breakers, 69, false), TargetCondition::Ok, "five answers, and 30 seconds without a failure");
+    assert_eq!(
+        attempt(&mut breakers, 69, false),
+        TargetCondition::Ok,
+        "five answers, and 30 seconds without a failure"
+    );
 }
 
 #[test]

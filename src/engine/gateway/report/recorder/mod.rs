@@ -104,7 +104,7 @@ impl Failures {
     }
 }
 
-/// What a successor continues with: the table of reasons, and the times to the first byte, if they are recorded.
+/// The knowledge that a successor takes over: the table of reasons, and the times to the first byte, if they are recorded.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct RecorderSnapshot {
     reasons: Reasons,

@@ -42,7 +42,7 @@ struct ReasonRow {
     id: String,
 }
 
-/// What distinguishes a row.
+/// Members that distinguish a row.
 struct Cell<'a> {
     reason: &'a str,
     target: &'a str,
