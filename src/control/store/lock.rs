@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time to retry the lock on a ledger's file: a command may briefly check who has it.
+/// Time for which a failed lock on a ledger's file is tried again: a command that checks the lock may hold it briefly.
 const LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Time that a command waits for a starting gateway to lock all files of the ledger.
 const SEEN_WAIT: Duration = Duration::from_millis(500);
@@ -99,7 +99,7 @@ impl LockedFile {
         LockedFile { path, id, length: Cell::new(0) }
     }
 
-    /// Fails unless the path still leads to the file, and if the file is shorter than before.
+    /// Fails if the path no longer leads to the file, or if the file is shorter than before.
     fn check(&self) -> Result<(), StoreError> {
         let found = match std::fs::metadata(&self.path) {
             Ok(found) if id_of(&found) == self.id => found,
@@ -108,7 +108,7 @@ impl LockedFile {
             }
             _ => return Err(StoreError::Moved(self.path.clone())),
         };
-        // SQLite makes the ledger's file and the index only longer. It may empty the log.
+        // SQLite never shortens the ledger's file and the index, but it may empty the log.
         if found.len() < self.length.get() && !log_files::is_log(&self.path) {
             return Err(StoreError::Cut(self.path.clone()));
         }
@@ -118,7 +118,7 @@ impl LockedFile {
 }
 
 impl FileLock {
-    /// Locks the file that `path` leads to. Creates an empty file, private to its owner, if a link leads to none.
+    /// Locks the file that `path` leads to. If a link leads to no file, creates an empty one, private to its owner.
     pub fn take(path: &Path) -> Result<FileLock, StoreError> {
         let id = open(&mut opened(), path, true)?;
         let mut lock = FileLock { files: vec![LockedFile::new(path.to_path_buf(), id)], held: false };
@@ -169,7 +169,7 @@ impl FileLock {
         self.held
     }
 
-    /// Fails unless the paths still lead to the locked files, and if one of these was cut. Unlocks a cut ledger until
+    /// Fails if a path no longer leads to its locked file, or if one of these files was cut. Unlocks a cut ledger until
     /// it is restored: commands then find only the log locked, and fail.
     pub fn check(&self) -> Result<(), StoreError> {
         let checked = self.files.iter().try_for_each(LockedFile::check);
@@ -284,7 +284,7 @@ pub fn check_absent(path: &Path) -> Result<(), StoreError> {
     if is_missed { Err(StoreError::Moved(path.to_path_buf())) } else { Ok(()) }
 }
 
-/// Checks once. The flag is true if the error may soon pass.
+/// Checks once. The flag of an error is true if a later check may succeed.
 fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
     let surely = |error| (error, false);
     let failed = |error| (StoreError::File(path.to_path_buf(), error), false);

@@ -1,6 +1,6 @@
 //! Owns the store thread: commits rows in groups, and informs the event loop of the outcome and of the keys.
 //!
-//! Called by the loop's outbox ([`LedgerHandle::write`]). fsync has tails of a hundred milliseconds, so the loop never
+//! Called by the loop's outbox ([`LedgerHandle::write`]). fsync can take a hundred milliseconds, so the loop never
 //! accesses the ledger itself. No row is ever dropped while the thread lives: rows that cannot be committed are kept
 //! and tried again, and the core stops admitting meanwhile.
 
@@ -46,7 +46,7 @@ use watch::{Store, Watch};
 use writer_clocks::FoldGuard;
 use written::Written;
 
-/// Rows folded into the sums of their days in one step. Committing waits that long.
+/// Maximum number of rows folded into the sums of their days in one step; commits wait meanwhile.
 const ROWS_PER_FOLD: usize = 2000;
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
@@ -74,7 +74,7 @@ pub fn spawn(
         let rest = thread.serve(&theirs);
         // A ledger that was cut must not replace its last copy.
         let snapshots = thread.snapshots.take().filter(|_| thread.db.check().is_ok());
-        // Closing writes to the file, and a snapshot must not be older.
+        // Closing the ledger writes to its file, and the snapshot must not be older than the file.
         drop(thread);
         let warning = snapshots.and_then(|mut snapshots| snapshots.finish());
         warning.into_iter().for_each(|text| tell(LedgerNotice::Warning(text)));
@@ -178,9 +178,10 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Waits while another process has the ledger, or was to have it: the ledger is not accessed until it is taken
-    /// back. New rows wait, so that they follow the rows that return with it. `refused` are rows that could not be
-    /// written before a refused release, and that precede all these; empty if the ledger was released.
+    /// Waits while another process has the ledger, or was about to get it: the ledger is not accessed until it is taken
+    /// back. New rows wait, so that they are written after the rows that come back with the ledger. `refused` are rows
+    /// that could not be written before a refused release, and that precede all others; empty if the ledger was
+    /// released.
     fn wait(&mut self, mut refused: Vec<Row>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(bounds::KEYS_LOOK), Tasks::default(), Vec::new());
         loop {
@@ -275,7 +276,8 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             self.watch.failed_with(&error);
             self.refused |= refuse_release(turn, &error);
             self.refused |= queue.put(false, |tasks| refuse_release(&mut tasks.turn, &error));
-            // The refused caller takes the ledger back next, and must not wait for it: rows are tried again there.
+            // The caller whose release is refused takes the ledger back next and must not wait: rows are tried again
+            // then.
             if self.refused || end.has_come(queue.is_closed()) {
                 break;
             }
@@ -336,7 +338,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     }
 }
 
-/// Limit of repeated attempts: unlimited, until the process is to end.
+/// Limit on repeated attempts: none until the process is to end, and a short time after that.
 #[derive(Default)]
 struct End {
     clock: Clock,

@@ -183,8 +183,8 @@ pub struct Model {
     pub timeouts: Timeouts,
     /// Endpoints that the model serves: `"chat"` (chat, messages and responses), `"embeddings"`, `"rerank"`,
     /// `"completions"`, `"speech"`, `"images"` (with edits), `"moderations"`, `"transcriptions"`, `"translations"`. All
-    /// but the first need targets of the shape `"chat"`, and only targets with the same model name as the first serve
-    /// them.
+    /// except `"chat"` need targets of the shape `"chat"`, and only targets with the same model name as the first
+    /// target serve them.
     pub serves: Vec<ModelEndpoint>,
     /// Providers that serve the model. Value: a list of 1 to 32 tables with the keys below.
     pub targets: Vec<Target>,
@@ -211,7 +211,7 @@ pub struct Model {
     pub default_max_tokens: u64,
     /// Upper bound of the completion tokens that each response reserves at admission.
     pub reserve_tokens: u64,
-    /// Request fields that Tollgate removes before it forwards a request, and does not add to it. `model`, `messages`,
+    /// Request fields that Tollgate removes from a request, and does not add to a request. `model`, `messages`,
     /// `input`, `stream`, `prompt`, `query` and `documents` cannot be removed. Value: a list of names.
     pub drop_params: Vec<String>,
     /// Request fields that replace the client's fields. Use their names in the API format of the model's providers.

@@ -104,7 +104,7 @@ pub enum AttemptEnd {
     Tls,
     /// Too late.
     Timeout,
-    /// The answer began, but did not end properly.
+    /// The connection closed early, or the answer was not valid.
     Broken,
     /// The client left, or Tollgate stops.
     Abandoned,

@@ -35,7 +35,7 @@ pub struct KeyOptions {
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
     /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images,
-    /// moderations, transcriptions, translations, models, quota, or all; any other one also grants models and quota
+    /// moderations, transcriptions, translations, models, quota, or all; the others also grant models and quota
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// Expiry: a duration (30d), a date (2027-01-31), or never
@@ -68,7 +68,7 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
         "endpoints" => {
             "Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images, \
              moderations, transcriptions, translations, models, quota, or all; the others \
-             include models and quota [default: all]"
+             also grant models and quota [default: all]"
         }
         "expires" => "Expiry: a duration (30d), a date (2027-01-31), or never [default: never]",
         "requests" => "Requests per window for this key; 0: no limit [default: the plan's limit]",

@@ -268,7 +268,7 @@ impl Helpers {
 /// Returns the function that the event loop calls once in every iteration with commands.
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        // Rows before admissions, of which there is one command: finished requests free quota for new ones.
+        // Rows go before admissions (at most one command), because finished requests free quota for new ones.
         if let Some(at) = orders.iter().position(|order| matches!(order, Order::Asks(_))) {
             orders[at..].rotate_left(1);
         }

@@ -1,5 +1,5 @@
 //! Knowledge of a shared ledger about the clocks of its writers: see [`WriterClocks`]. It is stored in the hash
-//! `clock`, with the last entry of `rows` from before the present time was accepted.
+//! `clock`, with the last entry of `rows` at the time when the operator accepted the clock.
 
 use super::values::{list, text};
 use super::{Remote, code::DECIDE};
@@ -27,7 +27,7 @@ pub(super) fn rows_of(fields: &[Value]) -> Option<Vec<Row>> {
 }
 
 impl Remote {
-    /// Returns the [`WriterClocks`]. After all rows were folded, the newest record is the day of the last sums.
+    /// Returns the [`WriterClocks`]. If all rows have been folded, the newest record is the day of the last sums.
     pub fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(self.server.named("clock")).arg(&["accepted", "held", "confirmed", "accepted_upto"]);
@@ -65,7 +65,7 @@ impl Remote {
         self.server.read(&cmd).map(drop)
     }
 
-    /// Accepts the present time, with a line of the audit: existing records do not count as newer.
+    /// Accepts the present time, and writes a line of the audit: existing records no longer count as newer.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
         let mut cmd = redis::cmd("XREVRANGE");
         cmd.arg(self.server.named("rows")).arg("+").arg("-").arg("COUNT").arg(1);

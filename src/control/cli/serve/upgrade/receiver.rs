@@ -1,5 +1,5 @@
-//! The new process's side: reports its progress, waits for the ledger, and takes the rows of the predecessor's last
-//! streams.
+//! The new process's side of an upgrade: reports progress, waits for the ledger, and takes the rows of the
+//! predecessor's last streams.
 
 use super::{HandoverMessage, Listening, VERSION};
 use crate::gateway::Gateway;
@@ -77,20 +77,20 @@ impl HandoverReceiver {
         }
     }
 
-    /// Reports why it cannot continue.
+    /// Reports to the predecessor why this process cannot continue.
     pub(in crate::cli::serve) fn fail(&self, why: &str) {
         // A predecessor that has died needs no report.
         let _ = HandoverMessage::Failed(why.to_string()).write(&self.channel);
     }
 
-    /// Takes the predecessor's rows from now on, on a thread; returns the sender to report that they are committed.
+    /// Starts a thread that takes the predecessor's rows; returns the sender for the number of committed rows.
     pub(in crate::cli::serve) fn follow(self, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<Sender<u64>> {
         let (tell, safe) = channel::<u64>();
         let HandoverReceiver { lines, channel } = self;
         let follow = move || {
             for line in lines.lines().map_while(Result::ok) {
                 if let Some(HandoverMessage::Row(row)) = HandoverMessage::read(&line) {
-                    // The predecessor counts its rows: none may be lost. Meanwhile it waits.
+                    // The predecessor counts its rows, so none may be lost. The predecessor waits meanwhile.
                     mailbox.send_patiently(ReactorMessage::Notice(Notice::Inherited(row)));
                 }
             }
