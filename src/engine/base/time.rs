@@ -1,6 +1,5 @@
 //! The two clocks as plain values. Only `io::clock` reads the system's clocks.
 
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Monotonic time in microseconds since an arbitrary start. Used for deadlines and durations.
@@ -32,7 +31,7 @@ impl Mono {
 }
 
 /// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Used for windows, periods and timestamps.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Unix(pub u64);
 
 impl Unix {

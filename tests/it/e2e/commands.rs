@@ -235,6 +235,11 @@ fn status_names_the_cause_of_a_failing_target_and_what_is_spent() {
     let at = said.find("target nobody/up-gone, since ").unwrap_or_else(|| panic!("{said}"));
     let lines: Vec<&str> = said[at..].lines().take(2).collect();
     assert!(lines[0].contains("failing: connect: refused"), "{said}");
+    (0..5).for_each(|_| assert_eq!(h.chat(&key, &chat("x\n#sim status=500")).status(), 500));
+    assert_eq!(h.chat(&key, &chat("one\n#sim tokens=5")).status(), 200);
+    let repaired = h.done(&["status"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = "partly failing: status 500, 5 of 7 attempts failed in 5 min, none since ";
+    assert!(repaired.contains(words), "{repaired}");
     assert!(
         lines[0].contains("6 requests of clients failed") && lines[1].contains("tollgate check --connect"),
         "{said}"

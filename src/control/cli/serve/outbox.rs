@@ -8,7 +8,7 @@ use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::cli::admin_jobs;
 use crate::gateway::Gateway;
-use crate::gateway::orders::{Captured, DeskAsk, Notice, Order, RecorderSnapshot, Work};
+use crate::gateway::orders::{Captured, DeskAsk, Notice, Order, Work};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
@@ -17,6 +17,7 @@ use crate::io::secrets::SecretWatch;
 use crate::io::worker::Worker;
 use crate::policy::alert::AlertNews;
 use crate::policy::config::Config;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use crate::store::LedgerHandle;
@@ -240,7 +241,7 @@ impl Helpers {
 
     /// Gives a ledger in a file to the successor, with the running requests. A shared ledger serves both processes, so
     /// each settles the requests that it has admitted.
-    fn hand_over(&self, running: Vec<Running>, lists: Vec<DiscoveredModel>, recorded: Box<RecorderSnapshot>) {
+    fn hand_over(&self, running: Vec<Running>, lists: Vec<DiscoveredModel>, recorded: Box<RecorderSums>) {
         let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
         let turn = store.ledger.as_ref().and_then(|ledger| ledger.turn());

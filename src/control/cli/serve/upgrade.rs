@@ -34,8 +34,8 @@ mod sender;
 pub(super) use receiver::{HandoverReceiver, ReceivedLedger};
 pub(super) use sender::HandoverSender;
 
-use crate::gateway::orders::RecorderSnapshot;
 use crate::policy::config::Config;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ enum HandoverMessage {
     Listening(Listening),
     Running(Running),
     Listed(Vec<DiscoveredModel>),
-    Recorded(Box<RecorderSnapshot>),
+    Recorded(Box<RecorderSums>),
     Go,
     Taken,
     Failed(String),

@@ -2,9 +2,9 @@
 
 use crate::base::seam::ProcessVitals;
 use crate::base::time::{Mono, Unix};
-use crate::gateway::report::recorder::RecorderSnapshot;
 use crate::policy::attribution::HashKey;
 use crate::policy::config::Reach;
+use crate::policy::counters::RecorderSums;
 use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::Amount;
 use crate::policy::row::Running;
@@ -37,7 +37,7 @@ pub struct Start {
     /// Requests that a predecessor still serves; `None` if there is no predecessor.
     pub running: Option<Vec<Running>>,
     /// Sums of that predecessor's recorder.
-    pub recorded: RecorderSnapshot,
+    pub recorded: RecorderSums,
     /// Reads the system's data about this process whenever metrics are read; must not block. `None`: no such metrics.
     pub process: Option<fn() -> ProcessVitals>,
     /// A monotonic clock, read at each admission by a grant of the shared ledger: the time of the current call is too

@@ -5,10 +5,10 @@ pub(crate) mod offload;
 pub(crate) mod paging;
 
 pub use super::report::captures::{Captured, CapturedMessage};
-pub use super::report::recorder::RecorderSnapshot;
 use crate::policy::alert::AlertNews;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::{DiscoveredModel, Listed};
 use crate::policy::keys::{KeyId, ShownKey};
 use crate::policy::notice::LedgerNotice;
@@ -54,8 +54,9 @@ pub enum Order {
     /// Request a provider's models. Answered by [`Notice::Listed`].
     List(ListingAsked),
     /// Give the ledger to the successor, with the requests still served here, the models that providers list, and what
-    /// the recorder has summed up; later rows are kept for it. Answered by [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
-    HandOver(Vec<Running>, Vec<DiscoveredModel>, Box<RecorderSnapshot>),
+    /// the recorder has summed up; later rows are kept for it. Answered by [`Notice::SuccessorTaken`] or
+    /// [`Notice::SuccessorFailed`].
+    HandOver(Vec<Running>, Vec<DiscoveredModel>, Box<RecorderSums>),
     /// Let the successor serve, and pass rows on to it.
     LetServe,
     /// End the successor, and take back the ledger if it was given away; later rows are written to it. Answered by

@@ -3,11 +3,12 @@
 
 use super::{HandoverMessage, Listening, VERSION};
 use crate::gateway::Gateway;
-use crate::gateway::orders::{Notice, RecorderSnapshot};
+use crate::gateway::orders::Notice;
 use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -27,7 +28,7 @@ pub(in crate::cli::serve) struct ReceivedLedger {
     /// Models that providers list.
     pub(in crate::cli::serve) lists: Vec<DiscoveredModel>,
     /// Sums of the predecessor's recorder.
-    pub(in crate::cli::serve) recorded: RecorderSnapshot,
+    pub(in crate::cli::serve) recorded: RecorderSums,
     /// Listeners in the predecessor's configuration.
     pub(in crate::cli::serve) listening: Option<Listening>,
 }

@@ -6,7 +6,7 @@ use super::{HandoverMessage, Listening, VERSION};
 use crate::base::time::Mono;
 use crate::cli::serve::log_lines::spilled;
 use crate::gateway::Gateway;
-use crate::gateway::orders::{Notice, RecorderSnapshot};
+use crate::gateway::orders::Notice;
 use crate::io::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use crate::io::clock::{Clock, unix};
 use crate::io::log_writer::LogLines;
@@ -14,6 +14,7 @@ use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Successor};
 use crate::io::upgrade;
 use crate::io::worker::start_thread;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::notice::LedgerNotice;
 use crate::policy::row::{Row, Running};
@@ -48,7 +49,7 @@ const SPILL_REST: Duration = Duration::from_millis(500);
 pub(in crate::cli::serve) enum HandoverCommand {
     /// Give the ledger away (none if it is shared), with the requests still served, the models that providers list, and
     /// what the recorder has summed up.
-    HandOver(Option<StoreTurn>, Vec<Running>, Vec<DiscoveredModel>, Box<RecorderSnapshot>),
+    HandOver(Option<StoreTurn>, Vec<Running>, Vec<DiscoveredModel>, Box<RecorderSums>),
     /// Rows of requests that ended after that.
     Rows(Vec<Row>),
     /// Let the successor serve.
@@ -139,7 +140,7 @@ impl HandoverSender {
         ledger: Option<StoreTurn>,
         running: Vec<Running>,
         lists: Vec<DiscoveredModel>,
-        recorded: Box<RecorderSnapshot>,
+        recorded: Box<RecorderSums>,
     ) {
         self.give(HandoverCommand::HandOver(ledger, running, lists, recorded));
     }

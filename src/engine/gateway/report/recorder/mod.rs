@@ -4,13 +4,13 @@
 //! readers.
 
 use crate::base::time::{Mono, Now, Unix};
+use crate::policy::counters::RecorderSums;
 use crate::wire::json::Raw;
 use first_bytes::{FirstByte, FirstByteTimes, FirstBytes};
 use lists::{CountedLines, ERRORS, LineRing, NO_COST, RecordedLine};
 use minutes::Minutes;
 use reasons::Reasons;
 use refused::{RefusedCaller, RefusedCallers};
-use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
 pub(crate) mod first_bytes;
@@ -104,13 +104,6 @@ impl Failures {
     }
 }
 
-/// The knowledge that a successor takes over: the table of reasons, and the times to the first byte, if they are recorded.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct RecorderSnapshot {
-    reasons: Reasons,
-    firsts: Option<FirstBytes>,
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Recorder {
@@ -164,17 +157,20 @@ impl Recorder {
     }
 
     /// Returns what a successor continues with.
-    pub(crate) fn snapshot(&self) -> RecorderSnapshot {
-        RecorderSnapshot { reasons: self.reasons.clone(), firsts: self.all.as_ref().map(|all| all.firsts.clone()) }
+    pub(crate) fn recorded(&self) -> RecorderSums {
+        let first_bytes = self.all.as_ref().map(|all| all.firsts.0.clone());
+        RecorderSums { reasons: self.reasons.rows.clone(), first_bytes }
     }
 
     /// Continues where a predecessor has ended.
-    pub(crate) fn inherit(&mut self, before: RecorderSnapshot, now: Unix) {
-        let (Some(_), RecorderSnapshot { reasons, firsts }) = (&self.minutes, before) else { return };
-        self.reasons = reasons.inherited();
-        if let Some(firsts) = firsts {
+    pub(crate) fn inherit(&mut self, before: RecorderSums, now: Unix) {
+        if self.minutes.is_none() {
+            return;
+        }
+        self.reasons = Reasons::inherited(before.reasons);
+        if let Some(first_bytes) = before.first_bytes {
             self.start(now);
-            self.all.iter_mut().for_each(|all| all.firsts = firsts.clone());
+            self.all.iter_mut().for_each(|all| all.firsts.0.clone_from(&first_bytes));
         }
     }
 

@@ -4,9 +4,9 @@
 use super::reason::reason;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
+use crate::policy::counters::ReasonRow;
 use crate::policy::window;
 use crate::wire::json::{Raw, item, key, member_count, member_string};
-use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
 /// Maximum number of rows. A further one replaces the oldest row of the key with the most rows.
@@ -19,27 +19,11 @@ const REASON_BYTES_MAX: usize = 160;
 const CALLERS_MAX: usize = 5;
 
 /// See the module's documentation.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct Reasons {
     /// Numbers of the rows, in their order; 0 for a predecessor's row without a failure in this process.
     kinds: Vec<u64>,
-    rows: Vec<ReasonRow>,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct ReasonRow {
-    reason: String,
-    status: u64,
-    target: String,
-    model: String,
-    /// Id and name of the key.
-    key: [String; 2],
-    /// Requests that failed, and requests that another attempt answered.
-    failed: u64,
-    answered: u64,
-    first: Unix,
-    last: Unix,
-    id: String,
+    pub(super) rows: Vec<ReasonRow>,
 }
 
 /// Members that distinguish a row.
@@ -114,9 +98,8 @@ impl Reasons {
     }
 
     /// Continues with the rows of a predecessor, whose numbers have no meaning here.
-    pub(super) fn inherited(mut self) -> Reasons {
-        self.kinds.fill(0);
-        self
+    pub(super) fn inherited(rows: Vec<ReasonRow>) -> Reasons {
+        Reasons { kinds: vec![0; rows.len()], rows }
     }
 
     /// Drops the oldest row that has had no failure for a day, or else the oldest row of the key with the most rows.

@@ -243,10 +243,10 @@ fn successor_continues_with_the_reasons_and_the_usual_times() {
         }
     }
     assert!(ends(&mut before, &[line, &b"\n"[..]].concat(), failed(500, 1), 3600));
-    let text = serde_json::to_string(&before.snapshot()).unwrap();
+    let text = serde_json::to_string(&before.recorded()).unwrap();
     let mut after = Recorder::new(true, now(3700));
     after.inherit(serde_json::from_str(&text).unwrap(), now(3700).unix);
-    assert!(after.snapshot().firsts == before.snapshot().firsts && after.rows().is_empty(), "no single requests");
+    assert!(after.recorded() == before.recorded() && after.rows().is_empty(), "no single requests");
     // The numbers of kinds are others in another process.
     ends(&mut after, &[line, &b"\n"[..]].concat(), failed(500, 9), 3700);
     let mut out = Vec::new();
@@ -260,8 +260,8 @@ fn successor_continues_with_the_reasons_and_the_usual_times() {
     }
     assert_eq!(after.first_bytes(Some(7), now(3900).unix).unwrap().slow_since, Some(now(3900).unix));
     let mut unread = Recorder::new(false, now(3700));
-    unread.inherit(before.snapshot(), now(3700).unix);
-    assert!(unread.snapshot() == RecorderSnapshot::default(), "nobody can read it");
+    unread.inherit(before.recorded(), now(3700).unix);
+    assert!(unread.recorded() == RecorderSums::default(), "nobody can read it");
 }
 
 #[test]
