@@ -40,9 +40,9 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
 
 #[inline]
 fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &IndexByName) -> Option<String> {
-    let name = reader.word(field, NAME_MAX)?;
+    let name = reader.string(field)?;
     if !is_group_name(&name) {
-        reader.wrong(field, "expected visible characters, no `/`, and not `none`");
+        reader.wrong(field, format!("expected 1 to {NAME_MAX} visible characters, no `/`, and not `none`"));
     } else if places.contains_key(name.as_bytes()) {
         reader.error(field, format!("a second group is named `{name}`: names must be unique"));
     }

@@ -1021,6 +1021,13 @@ fn plans_are_checked_and_read() {
         one_error(&with(&format!("[[plans]]\nname = \"a\"\n{line}")), 3, field, words);
     }
     one_error(&with("[[plans]]\ntokens = 1"), 1, "plans[0].name", "missing");
+    let found =
+        format!("expected 1 to 64 visible characters, no `/`, and not `none`, found \"{}\" … (66", "g".repeat(64));
+    for (name, words) in
+        [("a/b", "visible characters, no `/`"), ("none", "not `none`, found"), (&"g".repeat(66), &found)]
+    {
+        one_error(&with(&format!("[[groups]]\nname = \"{name}\"")), 2, "groups[0].name", words);
+    }
     one_error(&with("[[plans]]\nname = \"a\"\n[[plans]]\nname = \"a\""), 4, "plans[1].name", "a second plan");
     let text = "[[plans]]\nname = \"a\"\ntokens = 5\nperiod = \"week\"\nrequests = 6\nwindow = \"1h\"\n\
                 tokens_per_window = 7\nconcurrency = 8\n[[plans]]\nname = \"b\"\ntokens = 9007199254740991";
