@@ -356,6 +356,7 @@ fn end_of_delivered_trouble_is_sent_until_the_webhook_accepts_it() {
     }
     let known = || ledger_of(&h).query_row("SELECT COUNT(*) FROM alerts", [], |row| row.get(0));
     wait_at_most(Duration::from_secs(30), "the end of both", || (known() == Ok(0)).then_some(()));
+    wait_for("the log line", || (logged(&h, "resolved") == ["alert_small"]).then_some(()));
     std::thread::sleep(Duration::from_secs(2));
     let [refused, sent] = &alerts(&collector, 2)[..] else { panic!("{:?}", collector.asked()) };
     assert_eq!(refused, sent);

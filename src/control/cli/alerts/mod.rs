@@ -60,8 +60,8 @@ pub fn run(command: &AlertsCommand) -> Result<(), Failure> {
 
 /// Result of an attempt.
 pub(super) enum Delivery {
-    /// The webhook has accepted it. The reason why the ledger does not know that, if so.
-    Sent(Option<String>),
+    /// The webhook has accepted this. The reason why the ledger does not know that, if so.
+    Sent(Box<Alert>, Option<String>),
     /// Nothing is to be sent, and the ledger knows that.
     Done,
     /// Another process is delivering it, or the ledger cannot be read or written.
@@ -103,7 +103,7 @@ pub(super) fn deliver(
     match noted {
         Ok(()) if is_sent => Delivery::Done,
         Err(_) if is_sent => Delivery::Later,
-        noted => Delivery::Sent(noted.err()),
+        noted => Delivery::Sent(Box::new(alert), noted.err()),
     }
 }
 
@@ -125,10 +125,10 @@ pub(super) fn end(
     {
         return Delivery::Failed(why);
     }
-    match claim.note(None) {
-        Ok(()) => Delivery::Done,
-        Err(why) if resolved.is_some() => Delivery::Sent(Some(why)),
-        Err(_) => Delivery::Later,
+    match (resolved, claim.note(None)) {
+        (Some(alert), noted) => Delivery::Sent(Box::new(alert), noted.err()),
+        (None, Ok(())) => Delivery::Done,
+        (None, Err(_)) => Delivery::Later,
     }
 }
 

@@ -271,10 +271,11 @@ impl Courier {
     fn ended(&mut self, at: usize, delivery: Delivery) {
         let (again, pending) = (self.clock.mono().after(ALERT_RETRY), &mut self.pending[at]);
         match delivery {
-            Delivery::Sent(unnoted) => {
+            Delivery::Sent(alert, unnoted) => {
                 pending.is_sent = true;
                 pending.next = again;
-                self.say_of(at, "sent", unnoted.as_deref());
+                let outcome = if pending.alert().is_some() { "sent" } else { "resolved" };
+                self.say(&alert, outcome, unnoted.as_deref());
                 if unnoted.is_none() {
                     self.pending.remove(at);
                 }
