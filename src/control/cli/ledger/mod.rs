@@ -3,6 +3,7 @@
 
 mod clock;
 mod file;
+mod outcomes;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
@@ -20,6 +21,7 @@ use clap::{Args, Subcommand};
 pub use clock::ConfirmArgs;
 pub(super) use clock::present;
 pub use file::{BackupArgs, CompactArgs};
+pub(super) use outcomes::outcomes;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{ErrorKind, Write};
