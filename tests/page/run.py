@@ -200,6 +200,10 @@ def dashboard_and_status_have_the_same_words(page, driver):
         assert re.search(r"\n +4 +0 +status 500: server_error +sim/m ", gate.run("requests", "--reasons", "--wide").stdout)
         page.go("targets")
         page.until(lambda: "Attempts: sim/m" in page.text("#targetcharts"))
+        page.js("const span = document.querySelector('#targetspan'); span.value = '30'; span.onchange()")
+        page.until(lambda: all(f"{name}: sim/m" in page.text("#targetcharts") for name in ["Requests", "Failed", "Duration p50"]))
+        share = page.js("return document.querySelectorAll('[data-chart=\"Failed: sim/m\"] rect.bad').length")
+        assert share == 1, share
         assert page.violations() == [], page.violations()
     finally:
         gate.end()
@@ -414,6 +418,34 @@ def long_names_are_cut_and_no_view_is_wider_than_the_window(_, driver):
                 page.until(lambda where=place: any("WWW…WWW" in row[0] + row[2] for row in page.cells(where)))
                 assert page.js("return document.documentElement.scrollWidth <= innerWidth"), (view, width)
                 assert page.js(f"return !!document.querySelector('#v-{view} a[title=\"{name}\"]')"), (view, width)
+    finally:
+        page.size(1440, 900)
+        gate.end()
+
+
+def long_names_fit_in_the_narrowest_window(_, driver):
+    provider, model, key = "p" * 44 + "east", "m" * 76 + "mini", "W" * 64
+    gate = Incident(f'[[providers]]\nname = "{provider}"\nshape = "chat"\nbase_url = "http://127.0.0.1:9/v1"\n'
+                    f'[[models]]\nid = "{model}"\ntargets = [{{ provider = "{provider}", model = "{model}" }}]\n')
+    try:
+        long = gate.issue(key)
+        for _ in range(5):
+            gate.send("x", long, model)
+        page = Page(gate, driver)
+        for width in [320, 1280]:
+            page.size(width, 844)
+            page.open("overview", signed=True)
+            for view in VIEWS:
+                page.go(view)
+                time.sleep(0.7)
+                assert page.js("return document.documentElement.scrollWidth <= innerWidth"), (view, width)
+                assert page.violations() == [], (view, width, page.violations())
+            page.go("targets")
+            row = page.until(lambda: next((row for row in page.cells("#targetlist") if "…" in row[0]), None))
+            assert row[0].endswith("mini") and row[2].startswith("only target, still tried: connect: refused"), row
+            state = page.js("return document.querySelector('#targetlist td:nth-child(3)').offsetWidth")
+            assert state > 130, (state, width)
+        assert f"{provider}/{model} " in gate.run("status", "--wide").stdout
     finally:
         page.size(1440, 900)
         gate.end()
@@ -1056,6 +1088,7 @@ CASES = [
     nothing_is_said_to_be_right_before_everything_is_loaded,
     focus_and_a_long_press_outlast_a_refresh,
     long_names_are_cut_and_no_view_is_wider_than_the_window,
+    long_names_fit_in_the_narrowest_window,
     first_look_shows_everything_that_failed_before,
     every_reason_names_its_limit_field_name_or_cause,
     stopped_provider_is_shown_with_cause_and_start_until_it_is_back,
