@@ -84,7 +84,7 @@
 //! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
 //! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
 //! | a problem in the status | `gateway/upkeep/trouble.rs` (what and why), `policy/cause.rs` (next step); `src/docs/reference/health.md` |
-//! | a cause for the operator | its kind and its words in `gateway/exchange/fault.rs`; the client's error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/it/e2e/causes.rs` |
+//! | a cause for the operator | its kind and its words in `gateway/exchange/fault.rs`; the client's error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/fixtures/chat/faults.txt` |
 //! | a way to fail over | its kind in `gateway/exchange/fault.rs`, its origin in `gateway/exchange/provider_error.rs` or `gateway/exchange/answer/reply.rs`; the order: `gateway/exchange/attempt/failover.rs` |
 //! | another spelling in a stream | `stream_reader` of the format, `dialect/tap/event.rs` within one format, `dialect/replies/read.rs` for complete answers; a file in `tests/fixtures/reports/` |
 //! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |

@@ -3,9 +3,9 @@
 
 use crate::support::answers::{Answers, Piece};
 use crate::support::setting::{SECRETS, begin, later};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
 use tollgate::base::time::Now;
@@ -488,7 +488,11 @@ impl World {
     fn take_log(&mut self, lines: Vec<u8>) -> Result<(), String> {
         let text = String::from_utf8(lines).map_err(|_| "a log that is not UTF-8")?;
         for line in text.lines() {
-            serde_json::from_str::<serde_json::Value>(line).map_err(|error| format!("log: {error} in {line}"))?;
+            let log = serde_json::from_str::<serde_json::Value>(line);
+            let log = log.map_err(|error| format!("log: {error} in {line}"))?;
+            if log["cause"].as_str().is_some_and(|cause| !is_documented(cause)) {
+                return Err(format!("the cause is missing in the reference of causes: {line}"));
+            }
             if SECRETS.iter().any(|secret| line.contains(secret)) || line.contains("tg_live_") {
                 return Err(format!("a secret is in the log: {line}"));
             }
@@ -560,4 +564,20 @@ fn shown(piece: Piece) -> Vec<u8> {
         Piece::End(true) => END_OF_CHUNKS.to_vec(),
         Piece::End(false) => Vec::new(),
     }
+}
+
+/// Returns true if the manual has this cause, apart from its numbers and from what had arrived. The manual has only
+/// examples of descriptions of bad HTTP.
+fn is_documented(cause: &str) -> bool {
+    static CAUSES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        let text = include_str!("../../../src/docs/reference/causes.md");
+        text.split('`').skip(1).step_by(2).map(kind_of).collect()
+    });
+    let is_open = ["http: ", "not HTTP: ", "connect: proxy: "].iter().any(|start| cause.starts_with(start));
+    is_open || CAUSES.contains(&kind_of(cause))
+}
+
+fn kind_of(cause: &str) -> String {
+    let kind = cause.split(" after ").next().unwrap_or_default();
+    kind.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect()
 }

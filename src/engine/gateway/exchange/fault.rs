@@ -292,6 +292,30 @@ mod tests {
     }
 
     #[test]
+    fn failures_have_the_documented_labels_in_the_metrics() {
+        let label = |kind| Fault::from(kind).end().to_string();
+        let [name, connect, tls] = [
+            FaultKind::Name("no such name"),
+            FaultKind::Dial(DialError::Connect("refused")),
+            FaultKind::Dial(DialError::Tls("UnknownIssuer")),
+        ];
+        assert_eq!([name, connect, tls].map(label), ["connect", "connect", "tls"]);
+        assert_eq!([401, 529].map(|status| label(FaultKind::Status(status))), ["401", "529"]);
+        let timeouts = [FaultKind::ConnectTimeout, FaultKind::FirstByteTimeout, FaultKind::RequestTimeout];
+        assert_eq!(timeouts.map(label), ["timeout"; 3]);
+        let broken = [
+            FaultKind::Closed(Ending::Fin),
+            FaultKind::Incomplete(Ending::Broken),
+            FaultKind::BadHead("malformed"),
+            FaultKind::BadBody("not JSON"),
+            FaultKind::TooLarge("max_event", 1),
+            FaultKind::InStream(500),
+        ];
+        assert_eq!(broken.map(label), ["broken"; 6]);
+        assert_eq!(label(FaultKind::Draining), "abandoned");
+    }
+
+    #[test]
     fn only_failures_that_another_target_may_avoid_are_retried() {
         let next = |kind| Fault::from(kind).may_try_next();
         assert!(next(FaultKind::Status(529)) && next(FaultKind::Status(401)) && next(FaultKind::FirstByteTimeout));
