@@ -6,6 +6,7 @@ use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
+#[cfg(feature = "redis")]
 use super::watch::WatchedLedger;
 use super::writer_clocks::WriterClocks;
 use crate::base::limits;

@@ -34,6 +34,7 @@ const SPILLS_NAMED_MAX: u64 = 100;
 /// Milliseconds since 1970 of the last moment that a ledger can store: the end of the year 9999.
 const MOMENT_MAX: u64 = 253_402_300_799_999;
 /// Time that a starting gateway waits for another one that compares the ledger with the same mark.
+#[cfg(feature = "redis")]
 const MARK_WAIT: Duration = Duration::from_secs(10);
 
 /// Free bytes and all bytes of the disk of a file.
