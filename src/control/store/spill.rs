@@ -23,7 +23,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of one line of a spill file, which is one row: its names take a few kilobytes.
 const SPILL_LINE_MAX: usize = 256 * 1024;
@@ -35,7 +34,7 @@ const SPILLS_NAMED_MAX: u64 = 100;
 const MOMENT_MAX: u64 = 253_402_300_799_999;
 /// Time that a starting gateway waits for another one that compares the ledger with the same mark.
 #[cfg(feature = "redis")]
-const MARK_WAIT: Duration = Duration::from_secs(10);
+const MARK_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Free bytes and all bytes of the disk of a file.
 pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
