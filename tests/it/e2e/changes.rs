@@ -138,10 +138,18 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
     let more = "[[plans]]\nname = \"p\"\nrequests = 7\n".to_string();
     let h = Harness::start(&Setup { server: WRITE, more, ..Setup::default() });
     let ask = |method: &str, path: &str, body: &str| Client::connect(h.admin).ask(&asked(method, path, body));
-    let body = r#"{"name":"ci","plan":"p","models":["small"],"endpoints":["chat"],"limits":{"tokens":5}}"#;
+    let body = r#"{"name":"ci","plan":"p","models":["small"],"endpoints":["chat"],"limits":["tokens=5/period"]}"#;
     let path = format!("keys/{}", ask("POST", "keys", body).json()["id"].as_str().unwrap());
     let before = ask("GET", &path, "").json();
-    assert_eq!((&before["limits"]["own"], &before["limits"]["requests"]), (&json!(["tokens"]), &json!(7)));
+    // Texts of the limits, those of the key with a star.
+    let texts = |key: &Value| {
+        let text = |limit: &Value| {
+            let star = if limit["from"] == "key" { "*" } else { "" };
+            limit["text"].as_str().unwrap().to_owned() + star
+        };
+        key["limits"].as_array().unwrap().iter().map(text).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(&before), ["requests=7/1m", "tokens=5/period*"]);
     let edit = |change: Value| {
         let answer = ask("PATCH", &path, &change.to_string());
         assert_eq!(answer.status(), 200, "{change}: {}", answer.text());
@@ -150,17 +158,25 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
     let shown = ["name", "plan", "group", "labels", "endpoints", "models", "expires", "limits"];
     let same: Map<String, Value> = shown.map(|name| (name.to_owned(), before[name].clone())).into_iter().collect();
     assert_eq!(edit(same.into())["limits"], before["limits"], "the limits of the plan must not become the key's own");
-    assert_eq!(edit(json!({"limits": {"tokens": 5, "own": []}}))["limits"]["own"], json!([]));
+    assert_eq!(texts(&edit(json!({"limits": ["tokens/month=plan"]}))), ["requests=7/1m"]);
     for all in [json!(null), json!(["*"]), json!(["all"])] {
         edit(json!({"models": ["small"], "endpoints": ["chat"]}));
         let open = edit(json!({"models": all, "endpoints": all}));
         assert_eq!((&open["models"], open["endpoints"].as_array().map(Vec::len)), (&json!(["*"]), Some(13)), "{all}");
     }
+    edit(json!({"limits": [{"budget": 5.0, "per": "5h"}, "requests=9/1m", {"running": 4}]}));
+    let own = edit(json!({"limits": [{"tokens": "2M", "per": "day", "models": ["sm*"]}]}));
+    let all = ["budget=5/5h*", "requests=9/1m*", "running=4*", "tokens=2000000/day:sm**"];
+    assert_eq!(texts(&own), all, "limits that are not named stay");
+    assert_eq!(texts(&edit(json!({"limits": own["limits"]}))), all, "as they are shown");
+    let rest = edit(json!({"limits": ["budget/5h=plan", "requests/1m=plan", "running=none"]}));
+    assert_eq!(texts(&rest), ["requests=7/1m", "tokens=2000000/day:sm**", "running=none*"]);
+    let list = "limits: expected a list of limits such as \"budget=5/5h\" or {\"budget\":5,\"per\":\"5h\"}";
     for (wrong, message) in [
-        (r#"{"limits":{"own":["tokens"]}}"#, "limits.own: expected names of limits in `limits`"),
-        (r#"{"limits":{"own":"tokens","tokens":5}}"#, "limits.own: expected names of limits in `limits`"),
-        (r#"{"limits":{"own":["own"]}}"#, "limits.own: expected names of limits in `limits`"),
-        (r#"{"limits":null}"#, "limits: expected an object"),
+        (r#"{"limits":null}"#, list),
+        (r#"{"limits":{"tokens":5}}"#, list),
+        (r#"{"limits":[5]}"#, "limits: expected an object"),
+        (r#"{"limits":[{"per":"5h"}]}"#, list),
         (r#"{"labels":null}"#, "labels: expected an object"),
         (r#"{"plan":null}"#, "plan: expected a string"),
     ] {

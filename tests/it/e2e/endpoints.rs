@@ -102,7 +102,7 @@ fn the_quota_has_its_fields_and_follows_usage() {
     let h = Harness::usual();
     let key = h.key();
     let quota = h.get("/v1/quota", &key).json();
-    assert_eq!(members(&quota), ["object", "period", "plan", "rate_limit", "tokens"]);
+    assert_eq!(members(&quota), ["limits", "object", "period", "plan", "rate_limit", "tokens"]);
     assert_eq!((&quota["object"], &quota["plan"]), (&json!("quota"), &json!("open")));
     let [start, renews] = ["start", "renews"].map(|name| quota["period"][name].as_str().unwrap());
     for date in [start, renews] {
