@@ -94,7 +94,10 @@ pub(super) fn tell(
     thresholds: &Thresholds,
     news: &mut Vec<BudgetNews>,
 ) {
-    tell_of(account, was.map(|used| status(&account.limits, used)), of, thresholds, news);
+    if let Some(budget) = account.limits.budget() {
+        let was = was.map(|used| BudgetStatus { used, total: budget.total });
+        tell_of(account, was, of, thresholds, news);
+    }
 }
 
 /// Like [`tell`], since another state, of another total.
