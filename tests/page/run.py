@@ -224,7 +224,7 @@ def more_than_a_hundred_requests_are_listed_on_demand(page, _):
     page.until(lambda: len(page.cells("#requestlist")) == 100)
     page.at("#morerows").click()
     page.until(lambda: len(page.cells("#requestlist")) > 129)
-    key = page.js("return [1, 5].map(cost_used => stateOfKey({name: 'k', status: 'live', cost_used, tokens_used: 0, limits: {budget: 5, tokens: 0}, renews: now.time}).outerHTML)")
+    key = page.js("return [1, 5].map(cost_used => stateOfKey({name: 'k', status: 'live', cost_used, tokens_used: 0, limits: [{setting: 'budget', total: 5}, {setting: 'tokens', total: 0}], renews: now.time}).outerHTML)")
     assert key == ['<span class="good">live</span>', '<span class="warn">live, spent</span>'], key
     # A status is a class or one status; 499 is no refusal.
     shown = page.js("""return ['499', '4xx', '2xx'].map(status => { params.set('status', status); return [200, 404, 499, 502].filter(status => fits({status})) })""")
