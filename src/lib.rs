@@ -83,12 +83,12 @@
 //! | a setting for one limit | its row and its `Shorthand` in `policy/plan/mod.rs`; its option in `cli/keys/options.rs`; `gateway/admin/page.html` |
 //! | a metric | its field in `policy/counters.rs`, its lines in `gateway/report/metrics/exposition.rs`; `src/docs/reference/metrics.md` |
 //! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
-//! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alerts.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
+//! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
 //! | a problem in the status | `gateway/upkeep/trouble.rs` (what and why), `policy/cause.rs` (next step); `src/docs/reference/health.md` |
-//! | a cause for the operator | its kind and its words in `gateway/exchange/fault.rs`; the client's error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/it/e2e/causes.rs` |
+//! | a cause for the operator | its kind and its words in `gateway/exchange/fault.rs`; the client's error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/fixtures/chat/faults.txt` |
 //! | a way to fail over | its kind in `gateway/exchange/fault.rs`, its origin in `gateway/exchange/provider_error.rs` or `gateway/exchange/answer/reply.rs`; the order: `gateway/exchange/attempt/failover.rs` |
-//! | another spelling in a stream | `stream_reader` of the format, `dialect/tap/event.rs` within one format, `dialect/replies/read.rs` for complete answers; a file in `tests/fixtures/reports/` |
-//! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |
+//! | another spelling in a stream | `stream_reader` of the format, also for complete answers; `dialect/tap/event.rs` within one format; a file in `tests/fixtures/reports/` |
+//! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; `dialect/replies/collected.rs`; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |
 //! | an API format | `Shape` in `wire/endpoint.rs`, its rows in `dialect/format.rs`, a folder of `dialect`; see `dialect/mod.rs` |
 //! | a state of a request | `gateway/exchange/state.rs`, its arms in `gateway/exchange/dispatch.rs`, its rows in `gateway/exchange/transitions.rs` |
 //! | a field that is validated | `dialect/request/members.rs`, `dialect/request/checks.rs` |

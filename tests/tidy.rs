@@ -531,7 +531,7 @@ fn state_machine_that_names_another_is_found() {
         "use crate::gateway::Exchange;",
         "use super::super::provider::connection::Connection;",
     ] {
-        let violations = found("gateway/client/limits.rs", text);
+        let violations = found("gateway/client/connection_limits.rs", text);
         assert!(!violations.is_empty() && violations[0].contains("client must not know"), "{text}: {violations:?}");
     }
     assert!(
@@ -543,7 +543,7 @@ fn state_machine_that_names_another_is_found() {
         "use super::super::cx::Cx;",
         "use super::super::provider::dns::Names;",
     ] {
-        assert_eq!(found("gateway/client/limits.rs", text), [""; 0]);
+        assert_eq!(found("gateway/client/connection_limits.rs", text), [""; 0]);
     }
     assert_eq!(found("gateway/drive/mod.rs", "use super::{client, exchange::Exchange, provider};"), [""; 0]);
 }

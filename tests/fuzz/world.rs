@@ -4,23 +4,23 @@
 //! usage record is settled once, and at the end nothing is held.
 
 use super::support::answers::{Answers, Piece};
-use super::support::setting::{KeyRing, Setting, begin, later};
+use super::support::setting::{KeyRing, Setting, begin};
 use super::support::vitals::{nothing_is_held, vitals_hold};
+use super::support::world::{Driver, Machine, Pipe};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
-use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Side, Signal};
-use tollgate::base::time::{Mono, Now};
-use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
+use tollgate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side, Signal};
+use tollgate::base::time::Mono;
+use tollgate::gateway::orders::{Notice, Order, Reloaded};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
-use tollgate::policy::keys::{KeyAnswer, KeyNews, ShownKey};
+use tollgate::policy::keys::{KeyAnswer, KeyNews};
 use tollgate::policy::notice::LedgerNotice;
 
 const CONNECTIONS_MAX: usize = 8;
 /// `max_buffered`, plus the maximum excess by a single read.
 const BUDGET: usize = (1 << 20) + (128 << 10);
-/// Maximum number of rounds until the gateway must be idle; more mean an endless loop.
-const ROUNDS_MAX: usize = 10_000;
 
 struct Fixed {
     configs: [Arc<Config>; 2],
@@ -129,19 +129,9 @@ fn answers() -> Vec<Vec<u8>> {
 
 /// The remote end of a connection.
 struct Peer {
-    conn: Conn,
-    /// Bytes in flight to the gateway.
-    outbox: Vec<u8>,
-    /// Set if it has ended its side.
-    ended: Option<Ending>,
+    pipe: Pipe,
     /// Parser of the answers that a client receives.
     answers: Answers,
-}
-
-impl Peer {
-    fn new(conn: Conn) -> Peer {
-        Peer { conn, outbox: Vec::new(), ended: None, answers: Answers::default() }
-    }
 }
 
 /// The bytes of an input, consumed one after the other; zeros after its end.
@@ -163,20 +153,15 @@ impl Program<'_> {
 }
 
 struct World {
-    gateway: Gateway,
-    now: Now,
+    machine: Machine,
     clients: Vec<Peer>,
     providers: Vec<Peer>,
     dialing: Vec<Conn>,
-    asked: Vec<(Arc<str>, u16)>,
-    works: Vec<Work>,
-    lookups: Vec<ShownKey>,
     uncommitted: u64,
     settled: BTreeSet<String>,
     reloading: bool,
     /// Stage of a successor: it starts, it gets the ledger, the ledger is taken back.
     succeeding: Option<Succeeding>,
-    exit: bool,
 }
 
 /// Next event of a successor.
@@ -195,27 +180,80 @@ pub fn run(data: &[u8]) {
     let keys = FIXED.keys.records.clone();
     let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.into(), work_min, ..Start::default() };
     let mut world = World {
-        gateway: Gateway::new(FIXED.configs[0].clone(), start, now),
-        now,
+        machine: Machine::new(Gateway::new(FIXED.configs[0].clone(), start, now), now),
         clients: Vec::new(),
         providers: Vec::new(),
         dialing: Vec::new(),
-        asked: Vec::new(),
-        works: Vec::new(),
-        lookups: Vec::new(),
         uncommitted: 0,
         settled: BTreeSet::new(),
         reloading: false,
         succeeding: None,
-        exit: false,
     };
     let mut program = Program(rest);
-    while !program.0.is_empty() && !world.exit {
+    while !program.0.is_empty() && !world.machine.exit {
         world.step(&mut program);
-        world.settle();
-        vitals_hold(&world.gateway.vitals(), BUDGET).unwrap();
+        world.settle().unwrap();
+        vitals_hold(&world.machine.gateway.vitals(), BUDGET).unwrap();
     }
     world.end();
+}
+
+impl Driver for World {
+    fn parts(&mut self) -> (&mut Machine, impl Iterator<Item = &mut Pipe>) {
+        let peers = self.clients.iter_mut().chain(&mut self.providers);
+        (&mut self.machine, peers.map(|peer| &mut peer.pipe))
+    }
+
+    fn take_orders(&mut self, orders: Vec<Order>) -> Result<(), String> {
+        for order in orders {
+            match order {
+                Order::Rows(rows) => {
+                    self.uncommitted += rows.len() as u64;
+                    for row in rows {
+                        assert!(self.settled.insert(format!("{:?}", row.request)), "settled twice: {row:?}");
+                    }
+                }
+                Order::Work(work) => self.machine.works.push(*work),
+                Order::Reload(_) => self.reloading = true,
+                Order::Desk(ask) => self.machine.notice(Notice::Desk(ask.answer(200, Ok(b"{}".to_vec())))),
+                Order::Capture(captured) => {
+                    self.machine.notice(Notice::Captured(captured.key, captured.kept(), Ok(())))
+                }
+                Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
+                Order::HandOver(..) => self.succeeding = Some(Succeeding::Takes),
+                Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
+                Order::LookUp(ids) => self.machine.lookups.extend(ids),
+                Order::LetServe
+                | Order::Alerts(..)
+                | Order::Acknowledge(_)
+                | Order::Asks(_)
+                | Order::Renew(_)
+                | Order::List(_)
+                | Order::Releases(_)
+                | Order::Uses(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn dial(&mut self, conn: Conn, _addr: SocketAddr) {
+        self.dialing.push(conn);
+    }
+
+    fn start_successor(&mut self) -> Result<(), String> {
+        self.succeeding = Some(Succeeding::Starts);
+        Ok(())
+    }
+
+    fn close(&mut self, conn: Conn, _shut: Shut) -> Result<(), String> {
+        let count = |world: &World| world.clients.len() + world.providers.len() + world.dialing.len();
+        let before = count(self);
+        self.clients.retain(|peer| peer.pipe.conn != conn);
+        self.providers.retain(|peer| peer.pipe.conn != conn);
+        self.dialing.retain(|dialed| *dialed != conn);
+        assert_eq!(count(self) + 1, before, "the gateway closed a connection that was not open: {conn:?}");
+        Ok(())
+    }
 }
 
 impl World {
@@ -230,13 +268,13 @@ impl World {
             6 => self.send(Side::Upstream, which, program.byte()),
             7 => self.take(Side::Client, which, program.byte()),
             8 => self.take(Side::Upstream, which, program.byte()),
-            9 => self.close(Side::Client, which, program.byte()),
-            10 => self.close(Side::Upstream, which, program.byte()),
+            9 => self.end_of(Side::Client, which, program.byte()),
+            10 => self.end_of(Side::Upstream, which, program.byte()),
             11 => self.dialed(program.byte()),
             12 => {
                 let byte = program.byte();
                 // From a microsecond to an hour.
-                self.advance(u64::from(byte & 15) << (byte >> 4 << 1));
+                self.advance(u64::from(byte & 15) << (byte >> 4 << 1)).unwrap();
             }
             13 => self.thread(program.byte()),
             14 => self.signal(which),
@@ -244,21 +282,23 @@ impl World {
         }
     }
 
-    fn peers(&mut self, side: Side) -> &mut Vec<Peer> {
-        if side == Side::Client { &mut self.clients } else { &mut self.providers }
+    /// Returns the peer, if there is one, and the machine.
+    fn peer(&mut self, side: Side, which: usize) -> Option<(&mut Peer, &mut Machine)> {
+        let peers = if side == Side::Client { &mut self.clients } else { &mut self.providers };
+        let count = peers.len().max(1);
+        Some((peers.get_mut(which % count)?, &mut self.machine))
     }
 
-    fn peer(&mut self, side: Side, which: usize) -> Option<&mut Peer> {
-        let peers = self.peers(side);
-        let count = peers.len().max(1);
-        peers.get_mut(which % count)
+    fn open(&self, conn: Conn) -> Peer {
+        Peer { pipe: Pipe::new(conn, self.machine.now), answers: Answers::default() }
     }
 
     fn connect(&mut self) {
         if self.clients.len() < CONNECTIONS_MAX {
             let peer = "192.0.2.7:999".parse().unwrap();
-            let conn = self.gateway.accepted(0, peer, self.now);
-            self.clients.extend(conn.map(Peer::new));
+            let conn = self.machine.gateway.accepted(0, peer, self.machine.now);
+            let client = conn.map(|conn| self.open(conn));
+            self.clients.extend(client);
         }
     }
 
@@ -267,74 +307,67 @@ impl World {
         let list = &FIXED.says[usize::from(side == Side::Upstream)];
         let number = usize::from(program.byte());
         let bytes = list.get(number).cloned().unwrap_or_else(|| program.bytes());
-        if let Some(peer) = self.peer(side, which).filter(|peer| peer.ended.is_none() && peer.outbox.len() < 1 << 16) {
-            peer.outbox.extend(bytes);
+        let peer = self.peer(side, which).map(|(peer, _)| &mut peer.pipe);
+        if let Some(pipe) = peer.filter(|pipe| pipe.ending.is_none() && pipe.wire.len() < 1 << 16) {
+            pipe.wire.extend(bytes);
         }
         self.send(side, which, program.byte());
     }
 
-    /// Delivers this number of bytes of the outbox, or all.
+    /// Delivers this number of the bytes in flight, or all.
     fn send(&mut self, side: Side, which: usize, count: u8) {
-        let Some(peer) = self.peer(side, which).filter(|peer| peer.ended.is_none()) else { return };
-        let conn = peer.conn;
-        let most = if count > 127 { usize::MAX } else { usize::from(count) };
-        let count = peer.outbox.len().min(most);
-        if count > 0 && self.gateway.wants_read(conn) {
-            let Some(peer) = self.peer(side, which) else { return };
-            let bytes: Vec<u8> = peer.outbox.drain(..count).collect();
-            self.gateway.bytes(conn, &bytes, self.now);
+        let Some((peer, machine)) = self.peer(side, which).filter(|(peer, _)| peer.pipe.ending.is_none()) else {
+            return;
+        };
+        if count > 0 {
+            peer.pipe.deliver(&mut machine.gateway, most(count), machine.now);
         }
     }
 
     /// Takes this number of bytes that the gateway has for a peer, or all.
     fn take(&mut self, side: Side, which: usize, count: u8) {
-        let Some(peer) = self.peer(side, which).filter(|peer| peer.ended != Some(Ending::Broken)) else { return };
-        let conn = peer.conn;
-        let most = if count > 127 { usize::MAX } else { usize::from(count) };
-        let unsent = self.gateway.unsent(conn);
-        let bytes = unsent[..unsent.len().min(most)].to_vec();
-        if bytes.is_empty() {
-            return;
-        }
-        self.gateway.wrote(conn, bytes.len(), self.now);
-        if let (Side::Client, Some(peer)) = (side, self.peer(side, which)) {
+        let Some((peer, machine)) = self.peer(side, which) else { return };
+        let bytes = peer.pipe.take(&mut machine.gateway, most(count), machine.now);
+        if side == Side::Client {
             let mut pieces: Vec<Piece> = Vec::new();
             let read = peer.answers.feed(&bytes, &mut pieces);
             read.unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&bytes)));
         }
     }
 
-    fn close(&mut self, side: Side, which: usize, how: u8) {
-        let how = if how & 1 == 0 { Ending::Fin } else { Ending::Broken };
-        let Some(peer) = self.peer(side, which).filter(|peer| peer.ended.is_none()) else { return };
-        peer.ended = Some(how);
-        let conn = peer.conn;
-        self.gateway.closed(conn, how, self.now);
+    fn end_of(&mut self, side: Side, which: usize, how: u8) {
+        let Some((peer, machine)) = self.peer(side, which).filter(|(peer, _)| peer.pipe.ending.is_none()) else {
+            return;
+        };
+        peer.pipe.wire.clear();
+        peer.pipe.ending = Some(if how & 1 == 0 { Ending::Fin } else { Ending::Broken });
+        peer.pipe.deliver(&mut machine.gateway, 0, machine.now);
     }
 
     fn dialed(&mut self, how: u8) {
         let Some(conn) = self.dialing.pop() else {
-            let Some((host, port)) = self.asked.pop() else { return };
+            let Some((host, port)) = self.machine.asked.pop() else { return };
             let addrs = if how & 3 == 3 { Err("no such name") } else { Ok(vec![([10, 0, 0, 2], port).into()]) };
-            return self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
+            return self.machine.reply(Reply::Named { host, port, addrs });
         };
         let reply = match how & 7 {
             5 => Reply::DialFailed(conn, DialError::Connect("refused")),
             6 => Reply::DialFailed(conn, DialError::Tls("UnknownIssuer")),
             7 => Reply::DialFailed(conn, DialError::Local("no descriptor or port left")),
             _ => {
-                self.providers.push(Peer::new(conn));
+                let provider = self.open(conn);
+                self.providers.push(provider);
                 Reply::Dialed(conn)
             }
         };
-        self.gateway.reply(reply, self.now);
+        self.machine.reply(reply);
     }
 
     /// Reports a result of a helper thread.
     fn thread(&mut self, what: u8) {
         let notice = match what & 7 {
             0..=2 => {
-                let Some(work) = self.works.pop() else { return };
+                let Some(work) = self.machine.works.pop() else { return };
                 Notice::Worked(work.run())
             }
             3 => {
@@ -344,7 +377,7 @@ impl World {
             }
             4 => Notice::Ledger(LedgerNotice::Failed(String::new())),
             5 if what >> 3 > 20 => {
-                let Some(id) = self.lookups.pop() else { return };
+                let Some(id) = self.machine.lookups.pop() else { return };
                 let answer = if what >> 3 > 26 { KeyAnswer::Absent } else { KeyAnswer::Unavailable };
                 Notice::Ledger(LedgerNotice::LookedUp(vec![(id, answer)]))
             }
@@ -366,122 +399,47 @@ impl World {
                 FIXED.keys.records[usize::from(what >> 3 & 1)..].to_vec(),
             ))),
         };
-        self.gateway.notice(notice, self.now);
+        self.machine.notice(notice);
     }
 
     fn signal(&mut self, which: usize) {
         let signal = [Signal::Reload, Signal::Upgrade, Signal::Reload, Signal::Terminate][which & 3];
-        self.gateway.reply(Reply::Signal(signal), self.now);
+        self.machine.reply(Reply::Signal(signal));
     }
 
     /// Reports events of connections that no longer exist.
     fn stale(&mut self, which: usize, what: u8) {
         let side = if what & 1 == 0 { Side::Client } else { Side::Upstream };
-        let Some(conn) = self.peer(side, which).map(|peer| peer.conn) else { return };
+        let Some(conn) = self.peer(side, which).map(|(peer, _)| peer.pipe.conn) else { return };
         let stale = Conn { generation: conn.generation + 1, ..conn };
         match what >> 1 & 3 {
-            0 => self.gateway.bytes(stale, b"GET / HTTP/1.1\r\n\r\n", self.now),
-            1 => self.gateway.closed(stale, Ending::Fin, self.now),
-            2 => assert!(self.gateway.unsent(stale).is_empty() && !self.gateway.wants_read(stale)),
-            _ => self.gateway.turned(u64::from(what)),
-        }
-    }
-
-    fn advance(&mut self, micros: u64) {
-        let target = later(self.now, micros);
-        while let Some(due) = self.gateway.next_deadline().filter(|due| *due <= target.mono) {
-            self.now = later(self.now, due.0.saturating_sub(self.now.mono.0));
-            let mut rounds = 0;
-            // The effects of one deadline may be due immediately, as in the next iteration of a real event loop.
-            while self.gateway.next_deadline().is_some_and(|due| due <= self.now.mono) {
-                self.gateway.expire(self.now);
-                self.settle();
-                rounds += 1;
-                assert!(rounds < ROUNDS_MAX, "a deadline in the past stays due, so the event loop would spin");
-            }
-        }
-        self.now = target;
-    }
-
-    /// Performs the actions of the gateway.
-    fn settle(&mut self) {
-        for _ in 0..ROUNDS_MAX {
-            self.gateway.dirty().clear();
-            for order in std::mem::take(self.gateway.orders()) {
-                match order {
-                    Order::Rows(rows) => {
-                        self.uncommitted += rows.len() as u64;
-                        for row in rows {
-                            assert!(self.settled.insert(format!("{:?}", row.request)), "settled twice: {row:?}");
-                        }
-                    }
-                    Order::Work(work) => self.works.push(*work),
-                    Order::Reload(_) => self.reloading = true,
-                    Order::Desk(ask) => {
-                        let answer = ask.answer(200, Ok(b"{}".to_vec()));
-                        self.gateway.notice(Notice::Desk(answer), self.now);
-                    }
-                    Order::Capture(captured) => {
-                        self.gateway.notice(Notice::Captured(captured.key, captured.kept(), Ok(())), self.now)
-                    }
-                    Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
-                    Order::HandOver(..) => self.succeeding = Some(Succeeding::Takes),
-                    Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
-                    Order::LookUp(ids) => self.lookups.extend(ids),
-                    Order::LetServe
-                    | Order::Alerts(..)
-                    | Order::Acknowledge(_)
-                    | Order::Asks(_)
-                    | Order::Renew(_)
-                    | Order::List(_)
-                    | Order::Releases(_)
-                    | Order::Uses(_) => {}
-                }
-            }
-            let actions = std::mem::take(self.gateway.actions());
-            if actions.is_empty() {
-                return;
-            }
-            actions.into_iter().for_each(|action| self.perform(action));
-        }
-        panic!("the actions do not end");
-    }
-
-    fn perform(&mut self, action: Action) {
-        match action {
-            Action::Dial { conn, .. } => self.dialing.push(conn),
-            Action::Resolve { host, port } => self.asked.push((host, port)),
-            Action::StartSuccessor => self.succeeding = Some(Succeeding::Starts),
-            Action::Hear(conn) => self.gateway.heard(conn, self.now),
-            Action::StopAccepting(_) | Action::Finish(_) => {}
-            Action::Exit => self.exit = true,
-            Action::Close { conn, .. } => {
-                let before = self.clients.len() + self.providers.len() + self.dialing.len();
-                self.clients.retain(|peer| peer.conn != conn);
-                self.providers.retain(|peer| peer.conn != conn);
-                self.dialing.retain(|dialed| *dialed != conn);
-                let after = self.clients.len() + self.providers.len() + self.dialing.len();
-                assert_eq!(after + 1, before, "the gateway closed a connection that was not open: {conn:?}");
-            }
+            0 => self.machine.gateway.bytes(stale, b"GET / HTTP/1.1\r\n\r\n", self.machine.now),
+            1 => self.machine.gateway.closed(stale, Ending::Fin, self.machine.now),
+            2 => assert!(self.machine.gateway.unsent(stale).is_empty() && !self.machine.gateway.wants_read(stale)),
+            _ => self.machine.gateway.turned(u64::from(what)),
         }
     }
 
     /// Disconnects all peers and lets every deadline pass.
     fn end(&mut self) {
-        for which in 0..self.clients.len() {
-            if self.clients[which].ended != Some(Ending::Broken) {
-                self.gateway.closed(self.clients[which].conn, Ending::Broken, self.now);
-            }
+        for Peer { pipe, .. } in &mut self.clients {
+            (pipe.ending, pipe.told) = (Some(Ending::Broken), pipe.ending == Some(Ending::Broken));
+            pipe.deliver(&mut self.machine.gateway, 0, self.machine.now);
         }
-        self.settle();
-        while let Some(work) = self.works.pop() {
-            self.gateway.notice(Notice::Worked(work.run()), self.now);
-            self.settle();
+        self.settle().unwrap();
+        while let Some(work) = self.machine.works.pop() {
+            self.machine.work(work);
+            self.settle().unwrap();
         }
-        self.advance(3_600_000_000);
+        self.advance(3_600_000_000).unwrap();
         // After a hand-over, the gateway waits for its last requests without a deadline.
-        let due = self.gateway.next_deadline().filter(|due| *due < Mono::NEVER);
+        let due = self.machine.gateway.next_deadline().filter(|due| *due < Mono::NEVER);
         assert_eq!(due, None, "a deadline is left after all clients have left");
-        nothing_is_held(&self.gateway.vitals()).unwrap();
+        nothing_is_held(&self.machine.gateway.vitals()).unwrap();
     }
+}
+
+/// Number of bytes that a byte of a program means: itself, or all.
+fn most(count: u8) -> usize {
+    if count > 127 { usize::MAX } else { usize::from(count) }
 }

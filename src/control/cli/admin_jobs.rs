@@ -60,6 +60,7 @@ fn answer_text(ask: &DeskAsk, issued: &mut Option<Box<KeyRecord>>) -> Result<Str
             let (mut lines, more) = usage::reported(&args, high, ask.part.bounds()).map_err(failed)?;
             part(ask, &mut lines, more)
         }
+        ("GET", ["outcomes"]) => page(ask, ledger::outcomes(high, now).map_err(failed)?),
         ("GET", ["requests"]) => {
             let found = match ask.part.wanted("id") {
                 Some(id) => ledger::found_request(high, id).map_err(failed)?,

@@ -2,7 +2,7 @@
 //! and `check`. Never called on the event loop.
 
 use super::http::provider_client::{Asker, encoded, list_path, read};
-use crate::base::limits::{LIST_PAGES_MAX, TOLD_BYTES_MAX};
+use crate::base::limits::TOLD_BYTES_MAX;
 use crate::gateway::orders::{List, NoList};
 use crate::io::tls::Security;
 use crate::policy::catalog::TOKENS_MAX;
@@ -12,6 +12,9 @@ use crate::policy::memory::SHORT_LIST_BYTES;
 use crate::wire::json;
 use crate::wire::json::{Raw, ValueKind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Pages of one provider's list of models.
+const LIST_PAGES_MAX: usize = 16;
 
 /// Members with the context size of a listed model: vLLM; OpenRouter and Together; Groq, and gateways such as Tollgate;
 /// Mistral; Anthropic. llama.cpp has it in `meta`.

@@ -78,8 +78,8 @@ fn choose(
     usual.ok_or_else(|| {
         let places = USUAL.join(" nor ");
         Failure::failed(format!(
-            "no configuration: no --config, no ${VARIABLE}, no ${INLINE}, neither {places} exists; `tollgate init` \
-             writes a first one, and `tollgate demo` needs none"
+            "no configuration: no --config, no ${VARIABLE}, no ${INLINE}, neither {places} exists; run this in the \
+             folder of the file, or name the file (`tollgate init` writes a first one, `tollgate demo` needs none)"
         ))
     })
 }

@@ -1,7 +1,6 @@
 //! The only printer of the command line: tables, JSON, failures. Standard output gets only the requested output;
 //! remarks and errors go to standard error.
 
-use crate::base::limits::{CELL_CHARS_MAX, LAST_CELL_CHARS_MAX};
 use crate::base::text::plural;
 use crate::io::machine::terminal_width;
 use crate::policy::config::ConfigError;
@@ -12,6 +11,11 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::process::ExitCode;
+
+/// Characters of one value in a table that a command prints; `--json` prints all of them.
+const CELL_CHARS_MAX: usize = 120;
+/// Characters of a value in the last column of such a table, which shifts no other column.
+const LAST_CELL_CHARS_MAX: usize = 4096;
 
 /// Exit code of a command that failed.
 pub const FAILED: u8 = 1;
@@ -161,19 +165,26 @@ fn columns_of(character: char) -> usize {
     }
 }
 
-/// `text` without control characters, cut to at most `most` columns; the last one of a cut text is an ellipsis.
-pub fn cut(text: &str, most: usize) -> String {
+/// `text` without control characters, in at most `most` columns. A name is cut in its middle, since both ends tell it
+/// from others, and any other text at its end; an ellipsis marks the place.
+fn cut(text: &str, most: usize, align: Align) -> String {
     if columns(text) <= most {
         return clean(text);
     }
-    let mut left = most.saturating_sub(1);
-    let fits = |character: &char| {
-        let rest = left.checked_sub(columns_of(*character));
-        left = rest.unwrap_or(0);
-        rest.is_some()
+    let room = most.saturating_sub(1);
+    let tail = if align == Align::Name { room / 2 } else { 0 };
+    let (begin, end) = (fitting(text.chars(), room - tail), fitting(text.chars().rev(), tail));
+    [&clean(&text[..begin]), "…", &clean(&text[text.len() - end..])].concat()
+}
+
+/// Bytes of the first characters that fit in so many columns.
+fn fitting(mut characters: impl Iterator<Item = char>, most: usize) -> usize {
+    let mut left = most;
+    let fits = |character: char| {
+        left = left.checked_sub(columns_of(character))?;
+        Some(character.len_utf8())
     };
-    let kept: String = text.chars().take_while(fits).collect();
-    clean(&kept) + "…"
+    characters.by_ref().map_while(fits).sum()
 }
 
 /// A value in a column of this width, and the space after it.
@@ -247,6 +258,8 @@ pub struct Table<'a> {
     widths: Vec<usize>,
     /// Maximum width of a line, and columns that may be omitted for it, in this order.
     fits: Option<(usize, &'static [&'static str])>,
+    /// True if names are printed whole, however long they are.
+    wide: bool,
     /// True if the last row has the sums of the others.
     has_total: bool,
 }
@@ -254,7 +267,7 @@ pub struct Table<'a> {
 impl<'a> Table<'a> {
     /// A table with these columns and no rows.
     pub fn new(heads: &[(&'a str, Align)]) -> Table<'a> {
-        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new(), fits: None, has_total: false }
+        Table { heads: heads.to_vec(), rows: Vec::new(), widths: Vec::new(), fits: None, wide: false, has_total: false }
     }
 
     /// Makes lines fit the terminal. Columns are omitted until a line with short names fits: first those without a
@@ -263,7 +276,7 @@ impl<'a> Table<'a> {
     pub fn fit(self, wide: bool, spare: &'static [&'static str]) -> Table<'a> {
         match terminal_width().filter(|_| !wide) {
             Some(width) => self.within(width, spare),
-            None => self,
+            None => Table { wide, ..self },
         }
     }
 
@@ -309,11 +322,14 @@ impl<'a> Table<'a> {
     }
 
     /// Adds a row with one value per column. Control characters are shown as `?`, so that a stored name cannot
-    /// manipulate the terminal. A long value is cut, since it would widen the column in every row.
+    /// manipulate the terminal. A long value is cut unless the table is wide, since it would widen the column in every
+    /// row.
     pub fn row(&mut self, values: Vec<String>) {
         let last = self.heads.len().saturating_sub(1);
-        let most = |column| if column == last { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
-        self.rows.push(values.iter().enumerate().map(|(column, value)| cut(value, most(column))).collect());
+        let most = |column| if column == last || self.wide { LAST_CELL_CHARS_MAX } else { CELL_CHARS_MAX };
+        let kept = |(column, value): (usize, &String)| cut(value, most(column), self.heads[column].1);
+        let row = values.iter().enumerate().map(kept).collect();
+        self.rows.push(row);
     }
 
     /// Adds the last row, with the sums of the others: `counts` are the values of its last columns. Its label is in the
@@ -361,7 +377,7 @@ impl<'a> Table<'a> {
                 if *width == 0 {
                     continue;
                 }
-                let value = if *align == Align::Right { value.clone() } else { cut(value, *width) };
+                let value = if *align == Align::Right { value.clone() } else { cut(value, *width, *align) };
                 line += &padded(&value, *width, *align);
             }
             text.push_str(line.trim_end());
@@ -441,7 +457,10 @@ mod tests {
         let text = table.text();
         assert!(text.lines().all(|line| columns(line) <= 40) && text.contains("12345.0001"), "{text}");
         assert!(text.contains("a long cause of…  12345"), "{text}");
-        assert_eq!([columns("漢a"), columns(&cut("漢漢漢", 4)), columns(&cut("漢漢漢", 5))], [3, 3, 5]);
+        assert_eq!(
+            [columns("漢a"), columns(&cut("漢漢漢", 4, Align::Left)), columns(&cut("漢漢漢", 5, Align::Left))],
+            [3, 3, 5]
+        );
         assert_eq!(padded("漢", 4, Align::Right), "  漢  ");
     }
 
@@ -455,12 +474,24 @@ mod tests {
         long.row(row("ann", "revoked"));
         let text = long.text();
         assert!(text.lines().all(|line| columns(line) <= 40), "{text}");
-        assert!(text.starts_with("NAME ") && text.contains("STATUS") && text.contains("nn…  revoked"), "{text}");
+        assert!(text.starts_with("NAME ") && text.contains("STATUS") && text.contains("nn…n"), "{text}");
         let mut one = table();
         one.fits = Some((48, &["ID"]));
         one.row(row(&"n".repeat(117), "live"));
         let text = one.text();
         assert!(text.starts_with("ID ") && text.lines().all(|line| columns(line) == 48), "cut to the room: {text}");
+    }
+
+    #[test]
+    fn both_ends_of_a_long_name_are_seen_and_a_wide_table_cuts_none() {
+        let name = format!("{}/{}-east", "p".repeat(48), "m".repeat(80));
+        let row = || vec![name.clone(), "a cause that is long".to_string()];
+        let mut narrow = Table::new(&[("TARGET", Align::Name), ("CAUSE", Align::Left)]).within(24, &[]);
+        narrow.row(row());
+        assert_eq!(narrow.text(), "TARGET      CAUSE\nppppp…east  a cause tha…\n");
+        let mut wide = Table::new(&[("TARGET", Align::Name), ("CAUSE", Align::Left)]).fit(true, &[]);
+        wide.row(row());
+        assert!(wide.text().contains(&format!("\n{name}  a cause that is long\n")));
     }
 
     #[test]

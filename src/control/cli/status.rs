@@ -12,7 +12,7 @@ use std::collections::HashMap;
 const PAGES_MAX: usize = 1000;
 /// Maximum number of notices that are printed.
 const NOTICES_MAX: usize = 20;
-/// Used share of a budget, in percent, from which it is a notice.
+/// Used share of a budget, in percent, from which a notice is printed.
 const USED_PERCENT: f64 = 80.0;
 
 /// `tollgate status`.
@@ -24,7 +24,7 @@ pub struct StatusArgs {
     /// Gateway options.
     #[command(flatten)]
     pub admin: AskArg,
-    /// Print every column, even if the terminal is too narrow
+    /// Print every column and name whole, however narrow the terminal
     #[arg(long)]
     pub wide: bool,
     /// Print the result as JSON
@@ -92,12 +92,12 @@ fn merged(rows: Vec<Value>) -> Vec<Value> {
     targets
 }
 
-/// A line of the list, wrapped deeper than it begins.
+/// An item of the list, whose further lines are indented more than its first.
 fn item(line: &str) -> String {
     fitted(format!("    {}\n", clean(line))).replacen("    ", "  ", 1)
 }
 
-/// True for a target with answers that cannot be compared with earlier ones: it may be slow.
+/// True for a target with answers, but without earlier ones to compare them with: it may be slow.
 fn has_unknown_times(one: &Value) -> bool {
     one["minutes_5"]["answered"] != 0 && one["first_byte_us"]["usual"].is_null()
 }
@@ -169,7 +169,7 @@ fn notices([budgets, refused, captures]: [&[Value]; 3], now: &str) -> Vec<String
         format!("{refused} of {requests} requests refused in 5 min since {}", short(&text(&one["since"]), now))
     };
     let mut all: Vec<String> = Vec::new();
-    // A key that is refused since its budget is spent has one notice.
+    // A key that is refused because its budget is spent gets one notice instead of two.
     let mut joined: Vec<&Value> = Vec::new();
     for budget in budgets {
         let Some(notice) = budget_notice(budget) else { continue };
@@ -224,7 +224,7 @@ fn budget_notice(one: &Value) -> Option<String> {
     Some(format!("{of} {name}: {state}: {} of {}, renews {renews}{pace}", form(used), form(limit)))
 }
 
-/// Beginning of a target's state. Slow minutes are known, not seconds.
+/// Beginning of a target's state. That of a slow target is known only to the minute.
 fn began(one: &Value, now: &str) -> String {
     let since = short(&text(&one["since"]), now);
     if one["state"] == "slow" { since.replace(":00Z", "Z") } else { since }

@@ -11,7 +11,7 @@ use crate::store::ledger::Ledger;
 use crate::store::lock;
 #[cfg(feature = "redis")]
 use crate::store::remote::{Bounds, Remote, RemoteServer};
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use crate::store::sqlite::{Mode, Sqlite};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -139,7 +139,7 @@ pub fn adopt(high: &Config) -> Result<String, Failure> {
 }
 
 /// Spill files for rows that the ledger does not accept at the end. `path` is the configuration's file.
-pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
+pub(super) fn spill_folder(config: &Config, path: Option<&Path>) -> SpillFolder {
     let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let (beside, stem) = match &config.store.url {
         StoreUrl::Sqlite(file) => {
@@ -154,11 +154,11 @@ pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
     };
     let folder = config.store.spill.clone().unwrap_or(beside);
     // A relative name without a folder is in the working directory.
-    Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
+    SpillFolder::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
 }
 
 /// Opens the existing ledger beside the gateway of this process, whose requests must not wait for it long.
-pub(super) fn beside(config: &Config, _place: &Place) -> Result<Ledger, Failure> {
+pub(super) fn beside(config: &Config, _place: &SpillFolder) -> Result<Ledger, Failure> {
     match &config.store.url {
         #[cfg(feature = "redis")]
         StoreUrl::Redis(_) => {
@@ -172,12 +172,12 @@ pub(super) fn beside(config: &Config, _place: &Place) -> Result<Ledger, Failure>
 /// Connects to a shared ledger, if it is the one that this host used last.
 #[cfg(feature = "redis")]
 pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
-    known_server(high, &spill_place(high, None), Bounds::COMMAND).map(|server| Remote { server })
+    known_server(high, &spill_folder(high, None), Bounds::COMMAND).map(|server| Remote { server })
 }
 
 /// Like [`remote`], only the server, with the location of its mark and the bounds of the connection.
 #[cfg(feature = "redis")]
-pub(super) fn known_server(high: &Config, place: &Place, bounds: Bounds) -> Result<RemoteServer, StoreError> {
+pub(super) fn known_server(high: &Config, place: &SpillFolder, bounds: Bounds) -> Result<RemoteServer, StoreError> {
     let mut server = unconnected(high)?.within(bounds);
     if let Some(mark) = place.mark()? {
         server = server.expecting(mark.epoch);

@@ -2,12 +2,12 @@
 //! one trait; decides nothing.
 
 use super::who::Who;
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::ask::Use;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord, ShownKey};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
+use crate::store::bounds;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub enum StoreError {
     Foreign(PathBuf, &'static str),
     /// Error of SQLite.
     Sqlite(PathBuf, rusqlite::Error),
-    /// A report has more than [`limits::REPORT_LINES_MAX`] lines to merge for a page.
+    /// A report has more than [`bounds::REPORT_LINES_MAX`] lines to merge for a page.
     TooManyLines,
     /// The shared store, named without its password, and the error there.
     Shared(String, String),
@@ -61,7 +61,7 @@ impl fmt::Display for StoreError {
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
             StoreError::TooManyLines => {
-                let most = limits::REPORT_LINES_MAX;
+                let most = bounds::REPORT_LINES_MAX;
                 write!(f, "the report has more than {most} lines: restrict it, or use `tollgate usage`")
             }
             StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
@@ -230,7 +230,7 @@ pub struct Query {
     pub page: Option<Page>,
 }
 
-/// Part of the lines of a report. Its memory is bounded, see [`limits::REPORT_LINES_MAX`].
+/// Part of the lines of a report. Its memory is bounded, see [`bounds::REPORT_LINES_MAX`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Page {
     /// Number of lines before it.
@@ -278,10 +278,10 @@ impl Query {
     /// Sorts the lines, and returns those of the page: by name if days are among the properties; otherwise by cost,
     /// then tokens, the largest first.
     pub fn sorted(&self, lines: Lines) -> Result<Vec<UsageLine>, StoreError> {
-        if self.page.is_some() && lines.0.len() > limits::REPORT_LINES_MAX {
+        if self.page.is_some() && lines.0.len() > bounds::REPORT_LINES_MAX {
             return Err(StoreError::TooManyLines);
         }
-        let mut lines: Vec<UsageLine> = lines.0.into_iter().map(UsageLine::of).collect();
+        let mut lines: Vec<UsageLine> = lines.0.into_iter().map(UsageLine::from_sums).collect();
         if !self.by.contains(&By::Day) {
             lines.sort_by_key(|line| Reverse((line.cost_nano, line.out)));
         }
@@ -294,7 +294,7 @@ impl Query {
 
     /// Adds amounts to a line, unless there are too many lines for [`Query::sorted`].
     pub fn add(&self, lines: &mut Lines, (name, second): (String, Option<String>), sums: &Sums, last: Option<Unix>) {
-        if self.page.is_none() || lines.0.len() <= limits::REPORT_LINES_MAX {
+        if self.page.is_none() || lines.0.len() <= bounds::REPORT_LINES_MAX {
             let (own, day) = lines.0.entry((name, second)).or_default();
             own.iter_mut().zip(sums).for_each(|(own, more)| *own += more);
             *day = (*day).max(last);
@@ -354,7 +354,7 @@ impl UsageLine {
     }
 
     /// Line with these names and amounts.
-    pub fn of(((name, second), (sums, last)): ((String, Option<String>), (Sums, Option<Unix>))) -> UsageLine {
+    pub fn from_sums(((name, second), (sums, last)): ((String, Option<String>), (Sums, Option<Unix>))) -> UsageLine {
         let [requests, uncached_in, cache_read, cache_write, out, cost_nano] = sums;
         UsageLine { name, second, requests, uncached_in, cache_read, cache_write, out, cost_nano, last }
     }
@@ -407,7 +407,7 @@ pub struct DayKey {
 
 impl DayKey {
     /// Returns the key of the sum that a row counts in.
-    pub fn of(row: &Row) -> DayKey {
+    pub fn from_row(row: &Row) -> DayKey {
         DayKey {
             day: row.admitted.0 / DAY_MS,
             key: row.key.to_string(),

@@ -10,6 +10,7 @@ use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::unix;
 use crate::io::files::{self, DRAFT_END, FileDraft, folder_of};
+use crate::store::bounds;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -137,7 +138,7 @@ fn remove_drafts(to: &Path) {
         let digits = name.strip_suffix(DRAFT_END.as_bytes())?;
         Some(digits.len() == DRAFT_DIGITS && digits.iter().all(|digit| b"0123456789abcdef".contains(digit)))
     };
-    let newest = unix().0.saturating_sub(limits::DRAFT_OLD.as_millis() as u64) / 1000;
+    let newest = unix().0.saturating_sub(bounds::DRAFT_OLD.as_millis() as u64) / 1000;
     let is_old = |found: &Metadata| found.is_file() && u64::try_from(found.mtime()).is_ok_and(|at| at <= newest);
     for entry in std::fs::read_dir(folder_of(to)).into_iter().flatten().flatten() {
         if is_draft(entry.file_name()) == Some(true) && entry.metadata().is_ok_and(|found| is_old(&found)) {
@@ -154,7 +155,7 @@ fn write(from: &Path, draft: &Path, stop: &OnceLock<InterruptHandle>) -> Result<
         let connection = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         let _ = stop.set(connection.get_interrupt_handle());
         connection.busy_timeout(limits::STORE_BUSY)?;
-        connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB)?;
+        connection.pragma_update(None, "cache_size", -bounds::LEDGER_CACHE_KIB)?;
         // A path need not be UTF-8.
         let path = ToSqlOutput::Borrowed(ValueRef::Text(draft.as_os_str().as_bytes()));
         connection.execute("VACUUM INTO ?1", [path]).map(drop)
@@ -201,7 +202,7 @@ impl Drop for Snapshots {
         let Some(thread) = self.running.take() else { return };
         while !thread.is_finished() {
             self.stop.get().into_iter().for_each(InterruptHandle::interrupt);
-            std::thread::sleep(limits::LOCK_LOOK);
+            std::thread::sleep(bounds::LOCK_LOOK);
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use super::api::{Batch, Leftover, StoreError};
 use super::watch::DIED;
-use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_COMMIT};
 use crate::io::batch_queue::BatchQueue;
 use crate::io::channel::{Sender, channel};
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::keys::ShownKey;
 use crate::policy::row::Row;
+use crate::store::bounds::{ROWS_ENOUGH, ROWS_PER_COMMIT};
 use std::thread::JoinHandle;
 
 /// Handle of a ledger's thread. Dropping it writes all that remains and waits for the thread.

@@ -1,18 +1,22 @@
 //! Ledger of either kind, for commands: the SQLite file or the shared store, behind one interface.
 
-use super::alerts::{AlertClaim, AlertReport};
+use super::alert_claims::{AlertClaim, AlertReport};
 use super::api::{Names, Query, Renaming, StoreError, Taker, UsageLine, Verdict};
-use super::moments::Moments;
 use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
+#[cfg(feature = "redis")]
 use super::watch::WatchedLedger;
+use super::writer_clocks::WriterClocks;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::row::Row;
+
+/// Usage records that are searched for what the sums do not have, the newest first.
+const RECENT_ROWS_MAX: usize = 100_000;
 
 /// An open ledger.
 pub enum Ledger {
@@ -99,7 +103,7 @@ impl Ledger {
     }
 
     /// Claims a subject of alerts for one attempt to deliver one. The claim ends with [`Ledger::release_alert`], or
-    /// after [`limits::ALERT_CLAIM`]. `holder` is a name that no other attempt has.
+    /// after [`bounds::ALERT_CLAIM`]. `holder` is a name that no other attempt has.
     pub fn claim_alert(&mut self, subject: &str, holder: &str, now: Unix) -> Result<AlertClaim, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.claim_alert(subject, holder, now),
@@ -123,8 +127,8 @@ impl Ledger {
     }
 
     /// Returns the ledger's knowledge about the clocks of its writers.
-    pub fn moments(&mut self) -> Result<Moments, StoreError> {
-        each!(self, db => db.moments())
+    pub fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        each!(self, db => db.writer_clocks())
     }
 
     /// Accepts the present time, with a line of the audit.
@@ -177,9 +181,9 @@ impl Ledger {
         each!(self, db => db.export(take))
     }
 
-    /// Passes the newest rows to `take`, newest first, until it returns false: at most [`limits::RECENT_ROWS_MAX`].
+    /// Passes the newest rows to `take`, newest first, until it returns false: at most [`RECENT_ROWS_MAX`].
     pub fn recent_rows(&mut self, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
-        let mut left = limits::RECENT_ROWS_MAX;
+        let mut left = RECENT_ROWS_MAX;
         let mut take = |row: Row| {
             left -= 1;
             take(row) && left > 0

@@ -6,9 +6,9 @@
 
 use super::api::StoreError;
 use super::log_files;
-use crate::base::limits;
 use crate::io::clock::Clock;
 use crate::io::files;
+use crate::store::bounds;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -18,6 +18,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Time for which a failed lock on a ledger's file is tried again: a command that checks the lock may hold it briefly.
+const LOCK_WAIT: Duration = Duration::from_millis(100);
+/// Time that a command waits for a starting gateway to lock all files of the ledger.
+const SEEN_WAIT: Duration = Duration::from_millis(500);
+/// Ledger files that a process keeps open for their locks, including replaced ones.
+const LOCKED_FILES_MAX: usize = 1024;
 
 /// Device and inode: identity of a file, whatever its name.
 pub(super) type FileId = (u64, u64);
@@ -62,7 +69,7 @@ fn open(opened: &mut Vec<OpenedFile>, path: &Path, makes: bool) -> Result<FileId
     if let Some(id) = known.filter(|id| opened.iter().any(|opened| opened.id == *id)) {
         return Ok(id);
     }
-    if opened.len() >= limits::LOCKED_FILES_MAX {
+    if opened.len() >= LOCKED_FILES_MAX {
         return Err(failed(io::Error::other("too many files in its place one after the other: restart the gateway")));
     }
     let file = files::open_named(path, makes).map_err(failed)?;
@@ -92,7 +99,7 @@ impl LockedFile {
         LockedFile { path, id, length: Cell::new(0) }
     }
 
-    /// Fails unless the path still leads to the file, and if the file is shorter than before.
+    /// Fails if the path no longer leads to the file, or if the file is shorter than before.
     fn check(&self) -> Result<(), StoreError> {
         let found = match std::fs::metadata(&self.path) {
             Ok(found) if id_of(&found) == self.id => found,
@@ -101,7 +108,7 @@ impl LockedFile {
             }
             _ => return Err(StoreError::Moved(self.path.clone())),
         };
-        // SQLite makes the ledger's file and the index only longer. It may empty the log.
+        // SQLite never shortens the ledger's file and the index, but it may empty the log.
         if found.len() < self.length.get() && !log_files::is_log(&self.path) {
             return Err(StoreError::Cut(self.path.clone()));
         }
@@ -111,7 +118,7 @@ impl LockedFile {
 }
 
 impl FileLock {
-    /// Locks the file that `path` leads to. Creates an empty file, private to its owner, if a link leads to none.
+    /// Locks the file that `path` leads to. If a link leads to no file, creates an empty one, private to its owner.
     pub fn take(path: &Path) -> Result<FileLock, StoreError> {
         let id = open(&mut opened(), path, true)?;
         let mut lock = FileLock { files: vec![LockedFile::new(path.to_path_buf(), id)], held: false };
@@ -162,7 +169,7 @@ impl FileLock {
         self.held
     }
 
-    /// Fails unless the paths still lead to the locked files, and if one of these was cut. Unlocks a cut ledger until
+    /// Fails if a path no longer leads to its locked file, or if one of these files was cut. Unlocks a cut ledger until
     /// it is restored: commands then find only the log locked, and fail.
     pub fn check(&self) -> Result<(), StoreError> {
         let checked = self.files.iter().try_for_each(LockedFile::check);
@@ -208,7 +215,7 @@ fn lock(opened: &mut [OpenedFile], id: FileId, path: &Path) -> Result<(), StoreE
         return Err(StoreError::Locked(path.to_path_buf()));
     }
     // A command may be checking the lock.
-    match lock_within(&place.file, limits::LOCK_WAIT) {
+    match lock_within(&place.file, LOCK_WAIT) {
         Ok(()) => place.locked = true,
         Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_path_buf())),
         Err(TryLockError::Error(error)) => return Err(StoreError::File(path.to_path_buf(), error)),
@@ -222,7 +229,7 @@ pub(super) fn lock_within(file: &File, most: Duration) -> Result<(), TryLockErro
     let until = clock.mono().after(most);
     loop {
         match file.try_lock() {
-            Err(TryLockError::WouldBlock) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
+            Err(TryLockError::WouldBlock) if clock.mono() < until => std::thread::sleep(bounds::LOCK_LOOK),
             locked => return locked,
         }
     }
@@ -253,11 +260,11 @@ fn is_locked(opened: &[OpenedFile], id: FileId) -> io::Result<bool> {
 /// that the path leads to must be the gateway's, and complete. Otherwise no gateway sees the written data.
 pub fn check_seen(path: &Path) -> Result<(), StoreError> {
     let clock = Clock::new();
-    let until = clock.mono().after(limits::SEEN_WAIT);
+    let until = clock.mono().after(SEEN_WAIT);
     loop {
         match look_seen(path) {
             // A gateway that starts locks one file after the other.
-            Err((_, true)) if clock.mono() < until => std::thread::sleep(limits::LOCK_LOOK),
+            Err((_, true)) if clock.mono() < until => std::thread::sleep(bounds::LOCK_LOOK),
             looked => return looked.map_err(|(error, _)| error),
         }
     }
@@ -277,7 +284,7 @@ pub fn check_absent(path: &Path) -> Result<(), StoreError> {
     if is_missed { Err(StoreError::Moved(path.to_path_buf())) } else { Ok(()) }
 }
 
-/// Checks once. The flag is true if the error may soon pass.
+/// Checks once. The flag of an error is true if a later check may succeed.
 fn look_seen(path: &Path) -> Result<(), (StoreError, bool)> {
     let surely = |error| (error, false);
     let failed = |error| (StoreError::File(path.to_path_buf(), error), false);

@@ -1,21 +1,19 @@
 //! Owns the store thread: commits rows in groups, and informs the event loop of the outcome and of the keys.
 //!
-//! Called by the loop's outbox ([`LedgerHandle::write`]). fsync has tails of a hundred milliseconds, so the loop never
+//! Called by the loop's outbox ([`LedgerHandle::write`]). fsync can take a hundred milliseconds, so the loop never
 //! accesses the ledger itself. No row is ever dropped while the thread lives: rows that cannot be committed are kept
 //! and tried again, and the core stops admitting meanwhile.
 
-pub mod alerts;
+pub mod alert_claims;
 pub mod api;
+pub mod bounds;
 pub mod copy;
-#[cfg(feature = "redis")]
-pub mod counters;
 pub mod follow;
 mod handle;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
 mod log_files;
-pub mod moments;
 pub mod note;
 #[cfg(feature = "redis")]
 pub mod remote;
@@ -26,6 +24,7 @@ pub mod spill;
 pub mod sqlite;
 pub mod watch;
 pub mod who;
+pub mod writer_clocks;
 pub mod written;
 
 use crate::base::limits;
@@ -39,13 +38,16 @@ use api::StoreError;
 use copy::Snapshots;
 use handle::{EndGuard, LedgerTransfer, StoreHandle, Tasks, refuse_release};
 pub use handle::{LedgerHandle, StoreTurn};
-use moments::FoldGuard;
 pub use schedule::Duties;
 use schedule::Schedule;
 use sqlite::Sqlite;
 use std::io;
 use watch::{Store, Watch};
+use writer_clocks::FoldGuard;
 use written::Written;
+
+/// Maximum number of rows folded into the sums of their days in one step; commits wait meanwhile.
+const ROWS_PER_FOLD: usize = 2000;
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(
@@ -62,7 +64,7 @@ pub fn spawn(
         let (clock, schedule) = (Clock::new(), Schedule::new(&duties));
         let mut thread = StoreThread {
             db,
-            watch: Watch::new(duties.seen, FoldGuard::new(duties.retention, duties.moments), &tell),
+            watch: Watch::new(duties.seen, FoldGuard::new(duties.retention, duties.clocks), &tell),
             refused: false,
             gathered: Vec::new(),
             schedule,
@@ -72,7 +74,7 @@ pub fn spawn(
         let rest = thread.serve(&theirs);
         // A ledger that was cut must not replace its last copy.
         let snapshots = thread.snapshots.take().filter(|_| thread.db.check().is_ok());
-        // Closing writes to the file, and a snapshot must not be older.
+        // Closing the ledger writes to its file, and the snapshot must not be older than the file.
         drop(thread);
         let warning = snapshots.and_then(|mut snapshots| snapshots.finish());
         warning.into_iter().for_each(|text| tell(LedgerNotice::Warning(text)));
@@ -100,13 +102,13 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
         let mut idle = IdlePolicy::new(self.schedule.tick());
         let mut tasks = Tasks::with_room();
         self.look();
-        let mut next_look = self.clock.mono().after(limits::KEYS_LOOK);
+        let mut next_look = self.clock.mono().after(bounds::KEYS_LOOK);
         let mut next_fold = self.clock.mono();
         loop {
             let wait = match idle.is_idle() {
-                _ if self.watch.follower.is_reading() => limits::KEYS_REST,
-                true => limits::KEYS_LOOK_IDLE,
-                false => limits::KEYS_LOOK,
+                _ if self.watch.follower.is_reading() => bounds::KEYS_REST,
+                true => bounds::KEYS_LOOK_IDLE,
+                false => bounds::KEYS_LOOK,
             };
             let wait = self.schedule.wait(wait, !self.gathered.is_empty(), self.clock.mono());
             let ends = queue.poll(&mut tasks, &mut idle, wait, Tasks::is_empty) == Polled::Closed;
@@ -118,7 +120,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             }
             if self.watch.follower.is_reading() || self.clock.mono() >= next_look {
                 self.look();
-                next_look = self.clock.mono().after(limits::KEYS_LOOK);
+                next_look = self.clock.mono().after(bounds::KEYS_LOOK);
             }
             if self.clock.mono() >= next_fold {
                 next_fold = self.fold(self.clock.mono());
@@ -176,13 +178,14 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Waits while another process has the ledger, or was to have it: the ledger is not accessed until it is taken
-    /// back. New rows wait, so that they follow the rows that return with it. `refused` are rows that could not be
-    /// written before a refused release, and that precede all these; empty if the ledger was released.
+    /// Waits while another process has the ledger, or was about to get it: the ledger is not accessed until it is taken
+    /// back. New rows wait, so that they are written after the rows that come back with the ledger. `refused` are rows
+    /// that could not be written before a refused release, and that precede all others; empty if the ledger was
+    /// released.
     fn wait(&mut self, mut refused: Vec<Row>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
-        let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(limits::KEYS_LOOK), Tasks::default(), Vec::new());
+        let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(bounds::KEYS_LOOK), Tasks::default(), Vec::new());
         loop {
-            let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
+            let polled = queue.poll(&mut tasks, &mut idle, bounds::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
             if !tasks.lookups.is_empty() {
                 (self.watch.tell)(LedgerNotice::LookedUp(api::unavailable(&tasks.lookups)));
@@ -228,7 +231,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             if end.has_come(queue.is_closed()) {
                 return Err(rows);
             }
-            std::thread::sleep(limits::COMMIT_RETRY);
+            std::thread::sleep(bounds::COMMIT_RETRY);
             if is_ours {
                 self.look_at_keys();
             }
@@ -243,14 +246,14 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     /// to be committed do not wait, or later if no rows are left to fold.
     fn fold(&mut self, now: Mono) -> Mono {
         // While the clock may be wrong, it is checked again with each look at the ledger.
-        let Some(before) = self.watch.folding.before(clock::unix()) else { return now.after(limits::KEYS_LOOK) };
-        match self.db.fold(before, limits::ROWS_PER_FOLD) {
+        let Some(before) = self.watch.folding.before(clock::unix()) else { return now.after(bounds::KEYS_LOOK) };
+        match self.db.fold(before, ROWS_PER_FOLD) {
             Ok(1..) => {
                 self.snapshots.iter_mut().for_each(Snapshots::changed);
-                now.after(limits::FOLD_PAUSE)
+                now.after(bounds::FOLD_PAUSE)
             }
             // After a failure the next attempt may be as late as after success, since no state depends on it.
-            Ok(_) | Err(_) => now.after(limits::FOLD_REST),
+            Ok(_) | Err(_) => now.after(bounds::FOLD_REST),
         }
     }
 
@@ -259,7 +262,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     fn commit_all(&mut self, rows: &[Row], turn: &mut Option<LedgerTransfer>, queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
-            let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
+            let (group, later) = rest.split_at(rest.len().min(bounds::ROWS_PER_COMMIT));
             self.judge_clock();
             let error = match self.db.append(group) {
                 Ok(written) => {
@@ -273,11 +276,12 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             self.watch.failed_with(&error);
             self.refused |= refuse_release(turn, &error);
             self.refused |= queue.put(false, |tasks| refuse_release(&mut tasks.turn, &error));
-            // The refused caller takes the ledger back next, and must not wait for it: rows are tried again there.
+            // The caller whose release is refused takes the ledger back next and must not wait: rows are tried again
+            // then.
             if self.refused || end.has_come(queue.is_closed()) {
                 break;
             }
-            std::thread::sleep(limits::COMMIT_RETRY);
+            std::thread::sleep(bounds::COMMIT_RETRY);
             self.look_at_keys();
         }
         rest.len()
@@ -320,7 +324,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             Ok(true) => {
                 self.snapshots.iter_mut().for_each(Snapshots::changed);
                 // Committing will meet an error, too.
-                let _ = self.watch.look_at_moments(&mut self.db);
+                let _ = self.watch.look_at_writer_clocks(&mut self.db);
             }
             Ok(false) => {}
             // Committing may work although the keys cannot be read.
@@ -334,7 +338,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
     }
 }
 
-/// Limit of repeated attempts: unlimited, until the process is to end.
+/// Limit on repeated attempts: none until the process is to end, and a short time after that.
 #[derive(Default)]
 struct End {
     clock: Clock,
@@ -345,7 +349,7 @@ impl End {
     /// Counts a failure. True if it was the last attempt. `closed`: no more tasks will come.
     fn has_come(&mut self, closed: bool) -> bool {
         let now = self.clock.mono();
-        closed && now >= *self.until.get_or_insert(now.after(limits::LAST_COMMITS))
+        closed && now >= *self.until.get_or_insert(now.after(bounds::LAST_COMMITS))
     }
 }
 

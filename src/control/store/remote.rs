@@ -9,38 +9,38 @@
 //! Names begin with `tollgate:`, in a cluster with `{tollgate}:`. `epoch` (identifies the ledger) and `epoch:<epoch>`,
 //! `format`, `keys` (id to record), `keys:version` (counts their changes), `keys:audit` (a line for each change, the
 //! newest first), `keys:created` (ids by creation), `keys:once:<name>` (answers), `secret:attribution` (key that users
-//! are hashed with), `rows` (a stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums by
-//! user and session), `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of
+//! are hashed with), `rows` (a stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums
+//! by user and session), `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of
 //! accounts). The account of a key is named by its id, that of a group by `@` and its name: `use:<account>` (tokens by
 //! day), `cost:<account>` (nano-dollars by day), `live:<account>` (`4:<host>` running). A window or period of one is
 //! `win:<account>/<span>:<start>:<end>`: `1` requests, `2` tokens, `3` nano-dollars, the latter two only if the sums
 //! by day do not have them; `1:<host>` admitted and not confirmed, `2:<host>` and `3:<host>` reserved. A grant
 //! reserves like a host, under its own name, and in a window `1:<grant>` requests; it is called in on the channel
-//! `calls`. `clock` is the knowledge about the clocks of the writers, see `moments.rs`. `start:<host>` is the last
-//! start of a host, by the name in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o`
-//! exist after the ledger was away, see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alerts.rs`.
+//! `calls`. `clock` is the knowledge about the clocks of the writers, see `writer_clocks.rs`. `start:<host>` is the
+//! last start of a host, by the name in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former
+//! host>o` exist after the ledger was away, see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see
+//! `alert_claims.rs`.
 
-mod alerts;
+mod alert_claims;
 mod audit;
 mod calls;
 mod changes;
 mod code;
 mod commands;
 mod commit;
+mod day_counters;
 pub(super) mod epoch;
 mod link;
-mod moments;
 mod nodes;
 mod notes;
 mod replicas;
 mod server;
 mod spared;
 mod values;
+mod writer_clocks;
 
 use super::api::{DayKey, DaySums, Lines, PeopleSums, Query, Renaming, StoreError, UsageLine};
-use super::counters::{add_day, add_who};
 use crate::base::digest::{hex, unhex};
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::entropy::random;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
@@ -51,11 +51,16 @@ use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::plan::caps::LimitSpan;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use day_counters::{add_day, add_who};
 pub use link::Bounds;
 use redis::ServerError;
 pub use server::RemoteServer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that the counts of a window are kept in a shared ledger after its end, for requests still running.
+const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 
 /// Version of the format described above.
 const FORMAT: &str = "1";
@@ -159,7 +164,7 @@ impl LeasePlace {
     /// still running.
     fn kept(&self) -> u64 {
         let (start, end) = self.bounds;
-        end.0.saturating_sub(start.0).saturating_add(limits::WINDOW_KEPT.as_millis() as u64)
+        end.0.saturating_sub(start.0).saturating_add(WINDOW_KEPT.as_millis() as u64)
     }
 }
 

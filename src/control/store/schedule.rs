@@ -3,10 +3,14 @@
 
 use super::copy::SnapshotPlan;
 use super::follow::KeysSeen;
-use super::moments::Moments;
+use super::writer_clocks::WriterClocks;
 use crate::base::limits;
 use crate::base::time::Mono;
+use crate::store::bounds;
 use std::time::Duration;
+
+/// Pause of the busy store thread when commits are seconds apart, since rows then only move from one queue to another.
+const GATHER_TICK: Duration = Duration::from_millis(100);
 
 /// Duties of the thread besides committing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -25,7 +29,7 @@ pub struct Duties {
     /// Position in the changes of the keys when the loop received all keys; by default it has none.
     pub seen: KeysSeen,
     /// Knowledge of the loop about the clocks that wrote the ledger.
-    pub moments: Moments,
+    pub clocks: WriterClocks,
 }
 
 /// Times of the next commit and the next sync.
@@ -48,12 +52,12 @@ impl Schedule {
 
     /// Interval at which the busy thread takes rows out of its queue.
     pub(super) fn tick(&self) -> Duration {
-        self.commit_every.map_or(limits::COMMIT_TICK, |every| every.min(limits::GATHER_TICK))
+        self.commit_every.map_or(limits::COMMIT_TICK, |every| every.min(GATHER_TICK))
     }
 
     /// True if `rows` gathered rows must be committed.
     pub(super) fn is_due(&self, rows: usize, now: Mono) -> bool {
-        self.commit_every.is_none() || rows >= limits::ROWS_PER_COMMIT || now >= self.next_commit
+        self.commit_every.is_none() || rows >= bounds::ROWS_PER_COMMIT || now >= self.next_commit
     }
 
     /// Records a commit.
@@ -97,7 +101,7 @@ mod tests {
         schedule.committed(start);
         let before = Mono(start.0 + 9_999_999);
         assert!(
-            !schedule.is_due(limits::ROWS_PER_COMMIT - 1, before) && schedule.is_due(limits::ROWS_PER_COMMIT, before)
+            !schedule.is_due(bounds::ROWS_PER_COMMIT - 1, before) && schedule.is_due(bounds::ROWS_PER_COMMIT, before)
         );
         assert_eq!(schedule.wait(SECOND, true, before), Duration::from_micros(1));
         assert_eq!(schedule.wait(SECOND, false, before), SECOND);

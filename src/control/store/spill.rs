@@ -17,11 +17,25 @@ use crate::io::files::{self, FileDraft};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, Lease, LeasePart, PathIx};
 use crate::policy::row::Row;
+use crate::store::bounds;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of one line of a spill file, which is one row: its names take a few kilobytes.
+const SPILL_LINE_MAX: usize = 256 * 1024;
+/// Bytes of one spill file: 2 KiB for each row that may wait for a ledger that cannot be reached.
+const SPILL_BYTES_MAX: u64 = 1 << 30;
+/// Files with the names of spill files that are skipped and logged one by one.
+const SPILLS_NAMED_MAX: u64 = 100;
+/// Milliseconds since 1970 of the last moment that a ledger can store: the end of the year 9999.
+const MOMENT_MAX: u64 = 253_402_300_799_999;
+/// Time that a starting gateway waits for another one that compares the ledger with the same mark.
+#[cfg(feature = "redis")]
+const MARK_WAIT: Duration = Duration::from_secs(10);
 
 /// Free bytes and all bytes of the disk of a file.
 pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
@@ -31,7 +45,7 @@ pub fn disk_space(file: &File) -> io::Result<[u64; 2]> {
 
 /// Location of the files of one ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct SpillFolder {
     folder: PathBuf,
     /// Prefix of the names of its files, so that several ledgers can share a folder.
     stem: String,
@@ -68,7 +82,7 @@ struct SentRow {
 type SpilledPart = (Arc<str>, [u64; 2]);
 
 impl SpillLine {
-    fn of(row: &Row, batch: &Batch) -> SpillLine {
+    fn from_row(row: &Row, batch: &Batch) -> SpillLine {
         let part = |LeasePart { account, bounds: (from, to) }: &LeasePart| (account.clone(), [from.0, to.0]);
         let lease = row.lease.as_deref().filter(|_| batch.sent.is_some());
         let lease = lease.map(|Lease { reserved: Amount { tokens, nano }, shared, parts, .. }| {
@@ -86,7 +100,7 @@ impl SpillLine {
     /// True if a ledger can store the row. No gateway writes other rows, and a single one would make a whole ledger
     /// unreadable.
     fn is_possible(&self) -> bool {
-        let is_moment = |at: &u64| *at <= limits::MOMENT_MAX;
+        let is_moment = |at: &u64| *at <= MOMENT_MAX;
         let are_moments = |moments: &[u64; 2]| moments.iter().all(is_moment);
         let (row, sent) = (&self.row, &self.sent);
         let is_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -124,7 +138,7 @@ pub struct Mark {
 }
 
 #[cfg(feature = "redis")]
-impl Place {
+impl SpillFolder {
     fn mark_path(&self) -> PathBuf {
         self.folder.join(format!("{}.mark", self.stem))
     }
@@ -133,7 +147,7 @@ impl Place {
     /// emptied ledger would be taken for a new one.
     pub fn mark(&self) -> Result<Option<Mark>, StoreError> {
         let path = self.mark_path();
-        let read = |file| Ok(serde_json::from_slice(&files::head_of(&file, limits::SPILL_LINE_MAX as u64)?)?);
+        let read = |file| Ok(serde_json::from_slice(&files::head_of(&file, SPILL_LINE_MAX as u64)?)?);
         match files::open_own(&path).and_then(read) {
             Ok(mark) => Ok(Some(mark)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -161,14 +175,14 @@ impl Place {
     /// impossible, or another process has the lock for too long.
     pub fn lock_mark(&self) -> Option<File> {
         let folder = files::open_folder_of(&self.mark_path()).ok()?;
-        lock_within(&folder, limits::MARK_WAIT).ok().map(|()| folder)
+        lock_within(&folder, MARK_WAIT).ok().map(|()| folder)
     }
 }
 
-impl Place {
+impl SpillFolder {
     /// Location in `folder`, with names that begin with `stem`.
-    pub fn new(folder: PathBuf, stem: String) -> Place {
-        Place { folder, stem }
+    pub fn new(folder: PathBuf, stem: String) -> SpillFolder {
+        SpillFolder { folder, stem }
     }
 
     /// Checks that a file could be written there.
@@ -211,7 +225,7 @@ impl Place {
                 Ok(file) => file,
                 Err(why) => {
                     passed_over += 1;
-                    if passed_over <= limits::SPILLS_NAMED_MAX {
+                    if passed_over <= SPILLS_NAMED_MAX {
                         notes.push(format!("{name}: passed over: {why}"));
                     }
                     continue;
@@ -238,7 +252,7 @@ impl Place {
                 Err(error) => notes.push(format!("{name}: usage records taken from it: {rows}; it stays: {error}")),
             }
         }
-        if passed_over > limits::SPILLS_NAMED_MAX {
+        if passed_over > SPILLS_NAMED_MAX {
             notes.push(format!("{}: {passed_over} files were passed over", self.folder.display()));
         }
         Ok(notes)
@@ -264,7 +278,7 @@ fn write_lines(file: &File, left: &Leftover) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     for batch in &left.batches {
         for row in &batch.rows {
-            out.write_all(&serde_json::to_vec(&SpillLine::of(row, batch))?)?;
+            out.write_all(&serde_json::to_vec(&SpillLine::from_row(row, batch))?)?;
             out.write_all(b"\n")?;
         }
     }
@@ -274,7 +288,7 @@ fn write_lines(file: &File, left: &Leftover) -> io::Result<()> {
 /// Opens a file that a gateway of this user can have written.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let file = files::open_own(path)?;
-    match file.metadata()?.len() > limits::SPILL_BYTES_MAX {
+    match file.metadata()?.len() > SPILL_BYTES_MAX {
         true => Err(io::Error::other("it is larger than a spill file can be")),
         false => Ok(file),
     }
@@ -285,7 +299,7 @@ fn read_lines(file: File, ledger: &mut dyn Importer) -> Result<(Written, u64, u6
     let (mut batch, mut written, mut taken, mut strange) = (Batch::default(), Written::default(), 0, 0);
     // The file may grow while it is read.
     let mut lines =
-        SpillLines { file: BufReader::new(file.take(limits::SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
+        SpillLines { file: BufReader::new(file.take(SPILL_BYTES_MAX)), line: Vec::new(), has_failed: false };
     while let Some(line) = lines.next() {
         let line = line.and_then(SpillLine::read);
         let Some(line) = line.filter(SpillLine::is_possible) else {
@@ -293,7 +307,7 @@ fn read_lines(file: File, ledger: &mut dyn Importer) -> Result<(Written, u64, u6
             continue;
         };
         let (sent, row) = line.into_row();
-        let full = sent.is_none() && batch.rows.len() >= limits::ROWS_PER_COMMIT;
+        let full = sent.is_none() && batch.rows.len() >= bounds::ROWS_PER_COMMIT;
         if !batch.rows.is_empty() && (full || sent != batch.sent) {
             written = written.and(ledger.import(&batch)?);
             batch.rows.clear();
@@ -308,7 +322,7 @@ fn read_lines(file: File, ledger: &mut dyn Importer) -> Result<(Written, u64, u6
     Ok((written, taken, strange))
 }
 
-/// Lines of a file, none of them longer than [`limits::SPILL_LINE_MAX`] in memory.
+/// Lines of a file, none of them longer than [`SPILL_LINE_MAX`] in memory.
 struct SpillLines<R> {
     file: R,
     line: Vec<u8>,
@@ -324,12 +338,12 @@ impl<R: BufRead> SpillLines<R> {
             return None;
         }
         self.line.clear();
-        let most = limits::SPILL_LINE_MAX as u64 + 1;
+        let most = SPILL_LINE_MAX as u64 + 1;
         match self.file.by_ref().take(most).read_until(b'\n', &mut self.line) {
             Ok(0) => None,
             Ok(_) => {
                 let is_whole = self.line.pop_if(|last| *last == b'\n').is_some();
-                if !is_whole && self.line.len() > limits::SPILL_LINE_MAX {
+                if !is_whole && self.line.len() > SPILL_LINE_MAX {
                     self.has_failed = self.file.skip_until(b'\n').is_err();
                     return Some(None);
                 }
@@ -375,7 +389,7 @@ mod tests {
         /// Reads the files, which must not block. Returns the number of rows, and the warnings.
         fn read(&self) -> (usize, Vec<String>) {
             let (tell, told) = channel();
-            let place = Place::new(self.0.clone(), "t.db".to_string());
+            let place = SpillFolder::new(self.0.clone(), "t.db".to_string());
             std::thread::spawn(move || {
                 let mut taken = Taking::default();
                 let notes = place.read(&mut taken).unwrap();
@@ -404,7 +418,7 @@ mod tests {
         }
         std::fs::create_dir(spill(7)).unwrap();
         let _socket = UnixListener::bind(spill(8)).unwrap();
-        File::create(spill(9)).unwrap().set_len(limits::SPILL_BYTES_MAX + 1).unwrap();
+        File::create(spill(9)).unwrap().set_len(SPILL_BYTES_MAX + 1).unwrap();
         std::fs::write(spill(10), format!("{ROW}\n")).unwrap();
         let (rows, notes) = folder.read();
         assert_eq!(rows, 1, "only those of the last file: {notes:?}");
@@ -420,7 +434,7 @@ mod tests {
     fn file_is_removed_only_when_its_records_survive_a_power_cut() {
         let folder = Folder::new("order");
         std::fs::write(folder.spill(1), format!("{ROW}\n{ROW}\n")).unwrap();
-        let place = Place::new(folder.0.clone(), "t.db".to_string());
+        let place = SpillFolder::new(folder.0.clone(), "t.db".to_string());
         let mut ledger = Taking { watched: folder.spill(1), fails: true, ..Taking::default() };
         assert!(place.read(&mut ledger).is_err() && folder.spill(1).exists(), "{:?}", ledger.calls);
         ledger.fails = false;
@@ -447,8 +461,8 @@ mod tests {
         .map(|(from, to)| ROW.replace(from, to))
         .collect();
         assert!(lines.iter().all(|line| line != ROW && SpillLine::read(line.as_bytes()).is_some()));
-        lines.push(" ".repeat(2 * limits::SPILL_LINE_MAX) + ROW);
-        lines.push("\u{0}".repeat(limits::SPILL_LINE_MAX));
+        lines.push(" ".repeat(2 * SPILL_LINE_MAX) + ROW);
+        lines.push("\u{0}".repeat(SPILL_LINE_MAX));
         let odd = lines.len();
         lines.insert(3, ROW.to_string());
         lines.push(ROW.to_string());

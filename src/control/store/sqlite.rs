@@ -9,13 +9,12 @@
 //! power; the file stays consistent. With `FULL` (before-reply, and every command) each commit is on disk when it
 //! returns.
 
-mod alerts;
+mod alert_claims;
 mod audit;
 mod changes;
 mod compact;
 mod groups;
 mod handover;
-mod moments;
 mod notes;
 mod pace;
 mod people;
@@ -23,14 +22,15 @@ mod report;
 mod tables;
 mod tally;
 mod value;
+mod writer_clocks;
 
-use super::alerts::{AlertClaim, AlertReport};
+use super::alert_claims::{AlertClaim, AlertReport};
 use super::api::{Names, PastUse, StoreError};
 use super::keyform;
 use super::lock::{self, FileLock};
-use super::moments::Moments;
 use super::note::{Answered, AuditLine, Change, Note};
 use super::watch::{Store, WatchedLedger};
+use super::writer_clocks::WriterClocks;
 use super::written::Written;
 use crate::base::digest::hex;
 use crate::base::limits;
@@ -41,6 +41,7 @@ use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use crate::store::bounds;
 use groups::Packer;
 use pace::Pace;
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params};
@@ -48,6 +49,9 @@ use std::cell::RefCell;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+
+/// SQLite's cache in KiB while a gateway reads its ledger at the start.
+const LEDGER_START_KIB: i64 = 32;
 pub(super) use tables::{APPLICATION, COPY};
 use tally::Tally;
 use value::{Fallible, int, key_id, uint};
@@ -115,7 +119,7 @@ impl Sqlite {
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
         // Has no effect on a file that has tables.
         connection.pragma_update(None, "page_size", page_size).map_err(failed)?;
-        let cache = if mode == Mode::Owner { limits::LEDGER_START_KIB } else { limits::LEDGER_CACHE_KIB };
+        let cache = if mode == Mode::Owner { LEDGER_START_KIB } else { bounds::LEDGER_CACHE_KIB };
         connection.pragma_update(None, "cache_size", -cache).map_err(failed)?;
         let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
         match tables::bring_up(&mut connection, &fresh).map_err(failed)? {
@@ -138,7 +142,7 @@ impl Sqlite {
     /// Frees the memory that reading at the start has used, and lets the cache of pages grow from now on. Reading all
     /// keys needs no cache, and what it fills stays in a gateway's heap.
     pub fn rest(&self) -> Result<(), StoreError> {
-        let sql = format!("PRAGMA shrink_memory; PRAGMA cache_size = -{}", limits::LEDGER_CACHE_KIB);
+        let sql = format!("PRAGMA shrink_memory; PRAGMA cache_size = -{}", bounds::LEDGER_CACHE_KIB);
         self.connection.execute_batch(&sql).map_err(|error| self.tell(error))
     }
 
@@ -208,40 +212,40 @@ impl Sqlite {
     /// See [`crate::store::ledger::Ledger::claim_alert`].
     pub fn claim_alert(&mut self, subject: &str, holder: &str, now: Unix) -> Result<AlertClaim, StoreError> {
         let mut claim = AlertClaim::Others;
-        self.change(&mut |transaction| alerts::claim(transaction, subject, holder, now).map(|got| claim = got))?;
+        self.change(&mut |transaction| alert_claims::claim(transaction, subject, holder, now).map(|got| claim = got))?;
         Ok(claim)
     }
 
     /// See [`crate::store::ledger::Ledger::note_alert`].
     pub fn note_alert(&mut self, subject: &str, reported: Option<&AlertReport>, now: Unix) -> Result<(), StoreError> {
-        self.change(&mut |transaction| alerts::note(transaction, subject, reported, now))?;
+        self.change(&mut |transaction| alert_claims::note(transaction, subject, reported, now))?;
         self.check_seen()
     }
 
     /// See [`crate::store::ledger::Ledger::release_alert`].
     pub fn release_alert(&mut self, subject: &str, holder: &str) -> Result<(), StoreError> {
-        self.change(&mut |transaction| alerts::release(transaction, subject, holder))
+        self.change(&mut |transaction| alert_claims::release(transaction, subject, holder))
     }
 
-    /// See [`Moments`].
-    pub fn moments(&self) -> Result<Moments, StoreError> {
-        let read = || moments::read(&*self.connection.unchecked_transaction()?);
+    /// See [`WriterClocks`].
+    pub fn writer_clocks(&self) -> Result<WriterClocks, StoreError> {
+        let read = || writer_clocks::read(&*self.connection.unchecked_transaction()?);
         read().map_err(|error| self.tell(error))
     }
 
-    /// Stores [`Moments::held`] in the ledger.
+    /// Stores [`WriterClocks::held`] in the ledger.
     pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
-        self.change(&mut |transaction| moments::hold_fold(transaction, held))
+        self.change(&mut |transaction| writer_clocks::hold_fold(transaction, held))
     }
 
     /// Accepts the present time, with a line of the audit: existing rows do not count as newer.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        self.change(&mut |transaction| moments::accept_clock(transaction, now, line))
+        self.change(&mut |transaction| writer_clocks::accept_clock(transaction, now, line))
     }
 
     /// Continues folding after this usage record, with a line of the audit.
     pub fn confirm_fold(&mut self, newest: Unix, line: &AuditLine) -> Result<(), StoreError> {
-        self.change(&mut |transaction| moments::confirm_fold(transaction, newest, line))
+        self.change(&mut |transaction| writer_clocks::confirm_fold(transaction, newest, line))
     }
 
     /// Changes something within one transaction. A copy that is changed is a ledger of its own.
@@ -342,7 +346,7 @@ impl Sqlite {
     /// Appends rows in one transaction. The sums of their days follow at once, or when there are enough rows.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         self.check()?;
-        let mut pace = Pace::of(rows.len());
+        let mut pace = Pace::for_pieces(rows.len());
         let mut write = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             for group in rows.chunks(groups::ROWS_PER_GROUP) {
@@ -439,8 +443,8 @@ impl WatchedLedger for Sqlite {
         Sqlite::fold(self, before, max)
     }
 
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        Sqlite::moments(self)
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        Sqlite::writer_clocks(self)
     }
 
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
@@ -450,7 +454,7 @@ impl WatchedLedger for Sqlite {
 
 impl Store for Sqlite {
     fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
-        Sqlite::append(self, rows).map(|()| Written::of(rows.len()))
+        Sqlite::append(self, rows).map(|()| Written::from_rows(rows.len()))
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
@@ -524,7 +528,7 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
     )
 }
 
-/// Ids of keys whose records cannot be read, at most [`limits::ODD_ENTRIES_MAX`].
+/// Ids of keys whose records cannot be read, at most [`bounds::ODD_ENTRIES_MAX`].
 type Odd = RefCell<Vec<String>>;
 
 /// Returns the records that `sql` finds, except unreadable ones, up to the one after those with `bytes` bytes of text.
@@ -557,7 +561,7 @@ fn read_keys(
 /// Remembers the id of a skipped record.
 fn note_odd(odd: &Odd, id: &[u8]) {
     let mut odd = odd.borrow_mut();
-    if odd.len() < limits::ODD_ENTRIES_MAX {
+    if odd.len() < bounds::ODD_ENTRIES_MAX {
         odd.push(String::from_utf8_lossy(id).into_owned());
     }
 }

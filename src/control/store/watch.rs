@@ -1,15 +1,15 @@
-//! What the threads of both kinds of ledger do alike: they follow the keys and the clocks, and tell the event loop
+//! The common part of the threads of both kinds of ledger: they follow the keys and the clocks, and tell the event loop
 //! whether the ledger works.
 
 use super::api::StoreError;
 use super::follow::{Follower, KeySource, KeysSeen};
-use super::moments::{FoldGuard, Moments};
+use super::writer_clocks::{FoldGuard, WriterClocks};
 use super::written::Written;
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
+use crate::store::bounds;
 use std::collections::HashSet;
 
 /// Ledger that a thread watches.
@@ -19,8 +19,8 @@ pub trait WatchedLedger: KeySource {
     /// Folds at most `max` rows admitted before `before` into the sums of their days. Returns their number.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
     /// Returns the ledger's knowledge about the clocks of its writers.
-    fn moments(&mut self) -> Result<Moments, StoreError>;
-    /// Stores [`Moments::held`] in the ledger.
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError>;
+    /// Stores [`WriterClocks::held`] in the ledger.
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError>;
 }
 
@@ -87,7 +87,7 @@ impl<F: Fn(LedgerNotice)> Watch<F> {
 
     /// Sends a warning once.
     pub(super) fn warn(&mut self, text: String) {
-        if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
+        if self.warned.len() < bounds::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
             (self.tell)(LedgerNotice::Warning(text));
         }
     }
@@ -105,11 +105,11 @@ impl<F: Fn(LedgerNotice)> Watch<F> {
     }
 
     /// Reads the ledger's knowledge about the clocks of its writers.
-    pub(super) fn look_at_moments(&mut self, db: &mut impl WatchedLedger) -> Result<(), StoreError> {
-        let (moments, known) = (db.moments()?, self.folding.moments.newest);
-        let accepted = self.folding.learn(moments);
-        if accepted || moments.newest > known {
-            (self.tell)(LedgerNotice::Newest { at: moments.newest, accepted });
+    pub(super) fn look_at_writer_clocks(&mut self, db: &mut impl WatchedLedger) -> Result<(), StoreError> {
+        let (clocks, known) = (db.writer_clocks()?, self.folding.clocks.newest);
+        let accepted = self.folding.learn(clocks);
+        if accepted || clocks.newest > known {
+            (self.tell)(LedgerNotice::Newest { at: clocks.newest, accepted });
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What an append to a ledger returns, so that the compiler finds an append whose consequences are forgotten.
+//! The result of an append to a ledger, so that the compiler finds an append whose consequences are forgotten.
 
 /// Rows that a ledger has just appended. One function takes it and does everything that follows an append: in the store
 /// thread `wrote`, at the start [`super::spill::Importer::keep`].
@@ -10,7 +10,7 @@ pub struct Written {
 
 impl Written {
     /// Appended rows: this number.
-    pub(super) fn of(rows: usize) -> Written {
+    pub(super) fn from_rows(rows: usize) -> Written {
         Written { rows: rows as u64 }
     }
 

@@ -9,7 +9,7 @@ use super::time::Mono;
 pub struct Owner(u32);
 
 impl Owner {
-    fn of(conn: Conn) -> Owner {
+    fn from_conn(conn: Conn) -> Owner {
         Owner(conn.slot << 1 | conn.side as u32)
     }
 
@@ -78,7 +78,7 @@ impl Timers {
 
     fn set(&mut self, conn: Conn, at: Mono) {
         self.sequence = self.sequence.wrapping_add(1);
-        let entry = TimerEntry { at, sequence: self.sequence, owner: Owner::of(conn) };
+        let entry = TimerEntry { at, sequence: self.sequence, owner: Owner::from_conn(conn) };
         let place = self.place(conn).unwrap_or(self.heap.len());
         match self.heap.get_mut(place) {
             Some(other) => *other = entry,
@@ -106,7 +106,7 @@ impl Timers {
     /// Removes the entry of `conn`.
     pub fn forget(&mut self, conn: Conn) {
         let Some(place) = self.place(conn) else { return };
-        self.note(Owner::of(conn), NONE);
+        self.note(Owner::from_conn(conn), NONE);
         let Some(last) = self.heap.pop() else { return };
         if place < self.heap.len() {
             self.heap[place] = last;

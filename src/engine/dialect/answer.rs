@@ -93,6 +93,15 @@ impl From<ErrorText> for Broken {
     }
 }
 
+impl From<StreamFault> for Broken {
+    fn from(fault: StreamFault) -> Broken {
+        match fault {
+            StreamFault::Error(text) => Broken::Error(text),
+            _ => Broken::NotJson,
+        }
+    }
+}
+
 impl From<ErrorText> for StreamFault {
     fn from(text: ErrorText) -> StreamFault {
         StreamFault::Error(text)

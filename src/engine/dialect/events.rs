@@ -3,8 +3,8 @@
 //! Owns the order of the events. Must never interpret members beyond that order: the reader of the stream does. Called
 //! by `stream`.
 
-use super::convert::is_answer;
 use super::format::with_format;
+use super::responses::stream_reader::is_answer;
 use crate::dialect::neutral::arguments::Arguments;
 use crate::wire::ModelEndpoint;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped, item, key, member_count, member_inside, write_inside};

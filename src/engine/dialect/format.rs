@@ -14,6 +14,7 @@ use super::responses::stream_reader::ResponsesReader;
 use super::responses::stream_writer::ResponsesWriter;
 use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, behind};
 use crate::wire::Shape;
+use crate::wire::json::Raw;
 
 /// Evaluates an expression in which `$format` is the module of a shape's format.
 macro_rules! with_format {
@@ -68,6 +69,15 @@ impl StreamReader {
             StreamReader::Chat(reader) => reader.event(frame, sink),
             StreamReader::Messages(reader) => reader.event(frame, sink),
             StreamReader::Responses(reader) => reader.event(frame, sink),
+        }
+    }
+
+    /// Reads a complete answer, which is valid JSON, as the deltas of a stream.
+    pub(super) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        match self {
+            StreamReader::Chat(reader) => reader.whole(body, sink),
+            StreamReader::Messages(reader) => reader.whole(body, sink),
+            StreamReader::Responses(reader) => reader.whole(body, sink),
         }
     }
 

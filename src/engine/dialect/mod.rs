@@ -22,7 +22,7 @@
 //! `Sink::take` and `unwrap_json` in `convert`, `convert::deferred`, `replies::streamed`. A pair in
 //! `tests/fixtures/cross/` is counted in `tests::examples`. Another spelling of an event that `Delta` has already needs
 //! the format's `stream_reader`, `tap::event` for a stream within one format, `keys::K` for the name of a member,
-//! `replies::read` for complete answers, and `events` for a complete answer to a request for a stream.
+//! also for complete answers, and `events` for a complete answer to a request for a stream.
 
 mod answer;
 pub mod capabilities;

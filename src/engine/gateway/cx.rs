@@ -8,7 +8,7 @@ use super::accounts::grants::Grants;
 use super::accounts::ledger::PendingRows;
 use super::accounts::lookups::Lookups;
 use super::accounts::plans::KeyPlans;
-use super::client::limits::ConnectionLimits;
+use super::client::connection_limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
 use super::lifecycle::Lifecycle;
@@ -161,7 +161,7 @@ fn renewed_credentials(before: &Config, after: &Config) -> Vec<String> {
             let same =
                 known.credentials.get(place).is_some_and(|known| known.secret.expose() == credential.secret.expose());
             if !same {
-                renewed.push(provider.place_of(place));
+                renewed.push(provider.credential_name(place));
             }
         }
     }
@@ -178,7 +178,7 @@ struct Seeds {
 }
 
 impl Seeds {
-    fn of(seed: &[u8; 32]) -> Seeds {
+    fn from_seed(seed: &[u8; 32]) -> Seeds {
         let of = |label: &[u8]| sha256(&[seed, label].concat());
         let number = |label| of(label).first_chunk().copied().map_or(0, u64::from_le_bytes);
         Seeds { keys: number(b"keys"), addresses: number(b"addresses"), ids: of(b"ids") }
@@ -188,7 +188,7 @@ impl Seeds {
 impl Cx {
     /// A context with all counters at zero.
     pub(crate) fn new(setup: Arc<Setup>, start: &mut Start, now: Now) -> Cx {
-        let seeds = Seeds::of(&start.seed);
+        let seeds = Seeds::from_seed(&start.seed);
         let mut keys = std::mem::take(&mut start.keys);
         keys.seed(seeds.keys);
         let (mut plans, config) = (KeyPlans::default(), &setup.config);
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn generator_of_ids_shows_no_other_seed() {
         let seed = [7; 32];
-        let seeds = Seeds::of(&seed);
+        let seeds = Seeds::from_seed(&seed);
         assert_ne!(seeds.keys, seeds.addresses);
         for shown in [seed, seeds.ids] {
             let mut ids = Rng::new(shown);

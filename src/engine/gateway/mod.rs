@@ -24,7 +24,8 @@ pub mod redactor;
 mod report;
 mod upkeep;
 
-use crate::base::limits::{ROOM_MAX, SEND_QUEUE_MAX};
+use crate::base::limits::ROOM_MAX;
+use crate::base::limits::SEND_SLICE;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal, Stray};
 use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
@@ -33,9 +34,9 @@ use crate::policy::config::Config;
 use crate::policy::meter::{Hold, Restored};
 use crate::policy::notice::LedgerNotice;
 use crate::wire::json::write_string;
-use client::limits::ConnectionVerdict;
+use client::connection_limits::ConnectionVerdict;
 use client::peer::mapped;
-use client::places::PeerKey;
+use client::seats::PeerKey;
 use cx::{Cx, Setup};
 use drive::{Driver, earliest};
 use exchange::{Exchange, ExchangeEvent};
@@ -48,6 +49,9 @@ use queue::Look;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use upkeep::{inheritance, listing, reload};
+
+/// Bytes that wait to be sent to one provider, besides the head of the request: a slice, and what is inserted into it.
+const SEND_QUEUE_MAX: usize = 2 * SEND_SLICE;
 
 /// The gateway. See the module's documentation.
 #[derive(Debug)]
@@ -65,6 +69,7 @@ impl Gateway {
         if start.admin.is_some() && cx.setup.config.server.record_requests {
             cx.report.recorder.start(now.unix);
         }
+        cx.report.recorder.inherit(start.recorded, now.unix);
         cx.accounts.grants.watch = start.watch;
         let (days, recent) =
             (start.days.iter().map(|past| (true, past)), start.recent.iter().map(|past| (false, past)));
@@ -229,7 +234,7 @@ impl Core for Gateway {
     type Notice = Notice;
 
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
-        let (admin, host) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
+        let (admin, host) = (listener >= self.client_listeners, PeerKey::from_ip(peer.ip()));
         let driver = self.at(now);
         let server = &driver.cx.setup.config.server;
         let is_full = !admin && driver.cx.connections.limits.is_full(host, server);

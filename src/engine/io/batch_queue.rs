@@ -1,17 +1,20 @@
 //! Owns the queue from the event loop to one helper thread, which the loop can fill without a system call.
 //!
 //! A condition variable would cost the loop a futex call per hand-over. So a busy thread is never woken: it polls its
-//! queue every few milliseconds by itself. Only when the queue has been empty for `limits::QUEUE_BUSY_TICKS` polls
+//! queue every few milliseconds by itself. Only when the queue has been empty for `QUEUE_BUSY_TICKS` polls
 //! does the thread wait to be woken. The first item put into the queue then wakes it, at the cost of one call. The
 //! thread polls afterwards only if its last items came as recently: at one item a second, a hundred polls for each
 //! would keep a small machine awake. Under high load, the thread is also woken when enough items wait, so that the
 //! queue needs little memory.
 
 use super::clock::Clock;
-use crate::base::limits;
 use crate::base::time::Mono;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Polls of an empty queue before its thread waits to be woken, and ticks since its last items within which further
+/// ones must come for it to poll.
+const QUEUE_BUSY_TICKS: u32 = 8;
 
 struct BatchState<T> {
     items: T,
@@ -54,7 +57,7 @@ pub struct IdlePolicy {
 impl IdlePolicy {
     /// Creates the policy of a thread that polls every `tick` while busy.
     pub fn new(tick: Duration) -> IdlePolicy {
-        IdlePolicy { tick, polls_left: limits::QUEUE_BUSY_TICKS, busy_until: Mono(0), clock: Clock::new() }
+        IdlePolicy { tick, polls_left: QUEUE_BUSY_TICKS, busy_until: Mono(0), clock: Clock::new() }
     }
 
     /// True if the thread waits to be woken.
@@ -65,9 +68,9 @@ impl IdlePolicy {
     /// Counts a poll that found items. The thread polls from now on if items are frequent.
     fn found(&mut self, now: Mono) {
         if now < self.busy_until {
-            self.polls_left = limits::QUEUE_BUSY_TICKS;
+            self.polls_left = QUEUE_BUSY_TICKS;
         }
-        self.busy_until = now.after(self.tick * limits::QUEUE_BUSY_TICKS);
+        self.busy_until = now.after(self.tick * QUEUE_BUSY_TICKS);
     }
 
     /// Counts a poll that found nothing.
@@ -254,7 +257,7 @@ mod tests {
             let mut idle = IdlePolicy::new(Duration::from_millis(10));
             polls(&mut idle, (0..200).map(|n| n * 20));
             let after = polls(&mut idle, (0..100).map(|n| 5000 + n * gap));
-            assert!(after <= 100 + limits::QUEUE_BUSY_TICKS && idle.is_idle(), "every {gap} ms: {after}");
+            assert!(after <= 100 + QUEUE_BUSY_TICKS && idle.is_idle(), "every {gap} ms: {after}");
         }
         assert!(
             polls(&mut IdlePolicy::new(Duration::from_millis(10)), (4..60).map(|n| n * 1000)) < 70,

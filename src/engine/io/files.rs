@@ -8,7 +8,6 @@
 //! Called by the ledgers, by the command line, and by the code that loads certificates.
 
 use super::entropy::random;
-use crate::base::limits;
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -17,12 +16,15 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// Bytes of one configuration file: the configuration itself, a secret, certificates.
+const SETTINGS_FILE_MAX: usize = 4 << 20;
+
 /// Mode of a file that only its owner may read.
 const PRIVATE: u32 = 0o600;
 
-/// Reads a regular file of at most `limits::SETTINGS_FILE_MAX` bytes. Any other file is an error.
+/// Reads a regular file of at most `SETTINGS_FILE_MAX` bytes. Any other file is an error.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_at_most(path, limits::SETTINGS_FILE_MAX)
+    read_at_most(path, SETTINGS_FILE_MAX)
 }
 
 /// Reads a regular file of at most `max` bytes.
@@ -298,9 +300,9 @@ mod tests {
         for odd in [&*pipe, &*folder, Path::new("/dev/zero")] {
             assert_eq!(why(odd), "not a regular file");
         }
-        grown.set_len(limits::SETTINGS_FILE_MAX as u64).unwrap();
-        assert_eq!(read(&large).unwrap().len(), limits::SETTINGS_FILE_MAX);
-        grown.set_len(limits::SETTINGS_FILE_MAX as u64 + 1).unwrap();
+        grown.set_len(SETTINGS_FILE_MAX as u64).unwrap();
+        assert_eq!(read(&large).unwrap().len(), SETTINGS_FILE_MAX);
+        grown.set_len(SETTINGS_FILE_MAX as u64 + 1).unwrap();
         assert_eq!(why(&large), "larger than 4 MiB");
         assert_eq!((read(&small).unwrap(), read(&link).unwrap()), (b"a = 1\n".to_vec(), b"a = 1\n".to_vec()));
         assert!(!read(Path::new("/proc/self/status")).unwrap().is_empty());

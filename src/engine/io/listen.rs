@@ -14,11 +14,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
+
+/// Pause of the listeners after an error such as EMFILE, which would repeat at once and make the loop spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Length of the kernel's queue of connections not yet accepted.
+const BACKLOG: i32 = 1024;
 
 /// Peer address of connections to a Unix socket, which have none.
 pub const UNIX_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Opens a listening socket on `addr` with a backlog of `limits::BACKLOG`. With `reuse_port` several processes may
+/// Opens a listening socket on `addr` with a backlog of `BACKLOG`. With `reuse_port` several processes may
 /// listen on the same address and the kernel spreads the connections.
 pub fn bind(addr: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
@@ -28,7 +34,7 @@ pub fn bind(addr: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
-    socket.listen(limits::BACKLOG)?;
+    socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
@@ -44,7 +50,7 @@ pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
     socket.bind(&SockAddr::unix(path)?)?;
     // Sets the mode before any client can connect.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    socket.listen(limits::BACKLOG)?;
+    socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
@@ -53,7 +59,7 @@ pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
 pub fn reach(listener: &TcpListener) -> io::Result<(Reach, String)> {
     let address = SockRef::from(listener).local_addr()?;
     if let Some(address) = address.as_socket() {
-        return Ok((Reach::of(address), address.to_string()));
+        return Ok((Reach::from_address(address), address.to_string()));
     }
     let nameless = || io::Error::new(ErrorKind::PermissionDenied, "a socket without a file is open to everybody");
     let path = address.as_pathname().ok_or_else(nameless)?;
@@ -162,7 +168,7 @@ impl Listeners {
     }
 
     /// Accepts the next connection of listener `number`. An error of one connection skips it. Any other error (above
-    /// all EMFILE) pauses all sockets for `limits::ACCEPT_PAUSE`, because it would occur again at once.
+    /// all EMFILE) pauses all sockets for `ACCEPT_PAUSE`, because it would occur again at once.
     pub fn accept(&mut self, number: usize, now: Mono) -> Arrival {
         let Some(Some(door)) = self.doors.get_mut(number) else { return Arrival::Nobody };
         if !door.ready || now < self.rest_until {
@@ -179,7 +185,7 @@ impl Listeners {
                     }
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
                     _ => {
-                        self.rest_until = now.after(limits::ACCEPT_PAUSE);
+                        self.rest_until = now.after(ACCEPT_PAUSE);
                         return Arrival::Nobody;
                     }
                 },

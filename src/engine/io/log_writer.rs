@@ -13,6 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Bytes of log lines for which the queue of the log thread has room from the start. The system provides memory only as
+/// it fills, and growing would leave the former storage behind.
+const LOG_ROOM: usize = 256 * 1024;
+/// Bytes of waiting log lines at which the busy log thread is woken before its pause ends.
+const LOG_ENOUGH: usize = 48 * 1024;
+/// Pause of the busy log thread between two polls of its queue, so that the loop seldom has to wake it.
+const LOG_TICK: Duration = Duration::from_millis(10);
+
 /// Writing end for the event loop. Dropping it waits until the thread has written the remaining lines, but only for a
 /// limited time.
 pub struct LogWriter {
@@ -32,7 +40,7 @@ pub struct LogLines {
 impl LogWriter {
     /// Starts the thread that writes to `sink`. At most `most` bytes wait for it.
     pub fn start(sink: Box<dyn Write + Send>, most: usize) -> io::Result<LogWriter> {
-        let queue = BatchQueue::new(Vec::with_capacity(limits::LOG_ROOM));
+        let queue = BatchQueue::new(Vec::with_capacity(LOG_ROOM));
         let lines = LogLines { queue, most, dropped: Arc::default() };
         let (theirs, (alive, ended)) = (lines.clone(), channel());
         let thread = std::thread::Builder::new().name("log".into()).stack_size(256 * 1024);
@@ -59,7 +67,7 @@ impl LogLines {
     /// busy this is a copy under a lock, without a system call.
     pub fn write(&self, mut batch: Vec<u8>) -> Vec<u8> {
         if !batch.is_empty() {
-            let enough = |waiting: &Vec<u8>| waiting.len() >= limits::LOG_ENOUGH;
+            let enough = |waiting: &Vec<u8>| waiting.len() >= LOG_ENOUGH;
             let fits = self.queue.put_until(enough, |waiting| {
                 let fits = waiting.len() + batch.len() <= self.most;
                 if fits {
@@ -73,7 +81,7 @@ impl LogLines {
             }
         }
         batch.clear();
-        batch.shrink_to(limits::LOG_ENOUGH);
+        batch.shrink_to(LOG_ENOUGH);
         batch
     }
 }
@@ -87,8 +95,8 @@ impl Drop for LogWriter {
 }
 
 fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Write + Send>) {
-    let mut idle = IdlePolicy::new(limits::LOG_TICK);
-    let mut lines = Vec::with_capacity(limits::LOG_ROOM);
+    let mut idle = IdlePolicy::new(LOG_TICK);
+    let mut lines = Vec::with_capacity(LOG_ROOM);
     loop {
         let polled = queue.poll(&mut lines, &mut idle, Duration::from_secs(3600), Vec::is_empty);
         let (mut unwritten, is_cut) = write_all(&mut *sink, &lines);
@@ -104,8 +112,8 @@ fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Wri
             return;
         }
         lines.clear();
-        if lines.capacity() > limits::LOG_ROOM {
-            lines = Vec::with_capacity(limits::LOG_ROOM);
+        if lines.capacity() > LOG_ROOM {
+            lines = Vec::with_capacity(LOG_ROOM);
         }
     }
 }
@@ -118,7 +126,7 @@ fn write_all(sink: &mut dyn Write, lines: &[u8]) -> (u64, bool) {
         match sink.write(rest) {
             Ok(written) if written > 0 => rest = &rest[written..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(limits::LOG_TICK),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOG_TICK),
             // A failure to write the log could only be reported in the log.
             _ => break,
         }

@@ -1,4 +1,4 @@
-//! The memory that this process may use: that of its cgroup (version 1 or 2), or of the machine; and the resource that
+//! The memory that this process may use (of its cgroup, version 1 or 2, or of the machine), and the resource that
 //! is exhausted when the system refuses something. Reads files of the kernel.
 
 use rustix::io::Errno;
@@ -38,8 +38,8 @@ fn places(line: &str) -> Option<(&'static str, PathBuf, &'static str)> {
     }
 }
 
-/// Returns the smallest limit of a group and its ancestors. In a container the path may be that of the host; then the
-/// limit is found at the root.
+/// Returns the smallest limit of a group and its ancestors. In a container the path may be one of the host, which is
+/// missing here; then the limit is found at the root.
 fn least(base: &Path, group: &Path, file: &str) -> Option<u64> {
     let limit = |group: &Path| fs::read_to_string(base.join(group).join(file)).ok()?.trim().parse::<u64>().ok();
     group.ancestors().filter_map(limit).min()

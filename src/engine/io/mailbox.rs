@@ -3,9 +3,14 @@
 //! Called by every helper thread ([`Mailbox`]) and by the reactor ([`Inbox`]). The loop looks inside only after the
 //! waker has raised its event, so an empty box costs it nothing.
 
-use crate::base::limits;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Pause of a thread that waits for room in the mailbox of the event loop.
+const MAILBOX_REST: Duration = Duration::from_millis(10);
+/// Messages in the loop's mailbox. Each sender has few outstanding, so a full box means that the loop is dead.
+const MAILBOX_MAX: usize = 64 * 1024;
 
 type MailboxState<T> = Arc<(Mutex<Vec<T>>, mio::Waker)>;
 
@@ -20,12 +25,12 @@ impl<T> Clone for Mailbox<T> {
 
 impl<T> Mailbox<T> {
     /// Puts `message` into the box and wakes the loop if the box was empty. Returns the message if
-    /// `limits::MAILBOX_MAX` messages wait already.
+    /// `MAILBOX_MAX` messages wait already.
     pub fn send(&self, message: T) -> Result<(), T> {
         let (messages, waker) = &*self.0;
         let was_empty = {
             let mut waiting = messages.lock().unwrap_or_else(PoisonError::into_inner);
-            if waiting.len() >= limits::MAILBOX_MAX {
+            if waiting.len() >= MAILBOX_MAX {
                 return Err(message);
             }
             waiting.push(message);
@@ -43,7 +48,7 @@ impl<T> Mailbox<T> {
     pub fn send_patiently(&self, mut message: T) {
         while let Err(back) = self.send(message) {
             message = back;
-            std::thread::sleep(limits::MAILBOX_REST);
+            std::thread::sleep(MAILBOX_REST);
         }
     }
 }
@@ -93,7 +98,7 @@ mod tests {
         let poll = mio::Poll::new().unwrap();
         let inbox = inbox(poll.registry(), mio::Token(7)).unwrap();
         let mailbox = inbox.mailbox();
-        assert!((0..limits::MAILBOX_MAX).all(|n| mailbox.send(n).is_ok()));
+        assert!((0..MAILBOX_MAX).all(|n| mailbox.send(n).is_ok()));
         assert_eq!(mailbox.send(1), Err(1));
         let patient = inbox.mailbox();
         let sender = std::thread::spawn(move || patient.send_patiently(7));

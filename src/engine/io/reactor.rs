@@ -32,7 +32,6 @@ use crate::base::limits;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Tunnel};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
-use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 use queues::{RunQueue, Shakes, touch};
 use std::collections::VecDeque;
@@ -46,7 +45,21 @@ pub use super::tls::{Authority, Security};
 
 mod accept;
 mod dial;
+mod events;
 mod queues;
+
+/// Bytes of storage that the event loop keeps for its next actions, and for their answers. Storage that a burst has
+/// made larger is deallocated.
+const LIST_KEPT: usize = 4 * 1024;
+/// Deadlines handled in one event-loop iteration.
+const EXPIRED_PER_TURN: usize = 1024;
+/// Connections that are read before the resulting output is written. Writing at once would cost a tenth more time,
+/// because reading and writing would evict each other from the processor's cache.
+const RUNS_PER_FLUSH: usize = 64;
+/// Bytes of providers' events, with [`EVENT_WORK`] for each read, after which an iteration reads the clock again.
+const UNCLOCKED_MAX: usize = 4 * 1024;
+/// Work of a read besides its bytes, as a number of bytes.
+const EVENT_WORK: usize = 256;
 
 /// Initial data of a reactor.
 #[derive(Default)]
@@ -235,7 +248,7 @@ impl<C: Core + 'static> Reactor<C> {
             let Some(id) = self.run_queue.next(count) else { break };
             self.run_link(id, true);
             // Writes before more is read: the storage is reused.
-            if count % limits::RUNS_PER_FLUSH == 0 {
+            if count % RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
                 if self.core.has_orders() {
                     self.hand_over();
@@ -243,7 +256,7 @@ impl<C: Core + 'static> Reactor<C> {
             }
             // Reading the clock costs as much as a short event, so it is skipped after little work, and if no other
             // connection waits.
-            if self.unclocked >= limits::UNCLOCKED_MAX && self.run_queue.waiting() > 0 {
+            if self.unclocked >= UNCLOCKED_MAX && self.run_queue.waiting() > 0 {
                 if self.clock.mono() >= enough {
                     break;
                 }
@@ -256,7 +269,7 @@ impl<C: Core + 'static> Reactor<C> {
         // its deadline although its data is there.
         self.tell_replies();
         // Deadlines set since the last check are later than that check.
-        let due = if self.due <= self.now.mono { limits::EXPIRED_PER_TURN } else { 0 };
+        let due = if self.due <= self.now.mono { EXPIRED_PER_TURN } else { 0 };
         for _ in 0..due {
             let now = self.now;
             if !verb(&mut self.core, None, now, |core| core.expire(now)) || self.clock.mono() >= enough {
@@ -292,35 +305,6 @@ impl<C: Core + 'static> Reactor<C> {
         self.due = self.core.next_deadline().unwrap_or(Mono::NEVER);
         let due = self.due.min(accept_due).min(parting);
         (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
-    }
-
-    fn mark(&mut self, event: &Event) {
-        let token = event.token();
-        if token.0 & SPECIAL == 0 {
-            return self.mark_link(event);
-        }
-        match token {
-            WAKER => self.mail = true,
-            Token(number) if number >= FIRST_LISTENER => self.listeners.mark(number - FIRST_LISTENER),
-            token => {
-                let which = SIGNALS.iter().position(|known| *known == token).unwrap_or_default();
-                if let Some(signal) = self.signals.as_mut().and_then(|signals| signals.read(which)) {
-                    self.replies.push(Reply::Signal(signal));
-                }
-            }
-        }
-    }
-
-    fn mark_link(&mut self, event: &Event) {
-        let Some((id, link)) = self.links.named_mut(event.token()) else { return };
-        link.mark(event);
-        if link.has(Flags::BLOCKED) && link.has(Flags::WRITE) {
-            link.clear(Flags::BLOCKED);
-            touch(&mut self.touched, link);
-        }
-        if link.has(Flags::READ.and(Flags::DIALING).and(Flags::SHAKING).and(Flags::PARTING)) {
-            self.run_queue.line_up(id, link);
-        }
     }
 
     fn enqueue(&mut self, id: Id<Link>) {
@@ -385,7 +369,7 @@ impl<C: Core + 'static> Reactor<C> {
             link.clear(Flags::QUEUED);
         }
         if link.has_more_to_do() {
-            self.unclocked = limits::UNCLOCKED_MAX;
+            self.unclocked = UNCLOCKED_MAX;
             return self.advance(id);
         }
         while link.may_read() {
@@ -401,8 +385,8 @@ impl<C: Core + 'static> Reactor<C> {
                     room = room.saturating_sub(cost);
                     // A client's few bytes may be a request that takes long; an event takes as long as it has bytes.
                     self.unclocked += match conn.side {
-                        Side::Upstream => cost + limits::EVENT_WORK,
-                        Side::Client => limits::UNCLOCKED_MAX,
+                        Side::Upstream => cost + EVENT_WORK,
+                        Side::Client => UNCLOCKED_MAX,
                     };
                     if cost < limits::BULK {
                         link.clear(Flags::BULK);
@@ -510,12 +494,12 @@ impl<C: Core + 'static> Reactor<C> {
             };
             verb(&mut self.core, conn, now, |core| core.reply(reply, now));
             // Many connections that are dialed at once would otherwise take the storage of all their requests at once.
-            if (index + 1) % limits::RUNS_PER_FLUSH == 0 {
+            if (index + 1) % RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
             }
         }
         debug_assert!(self.replies.is_empty());
-        if replies.capacity() * size_of::<Reply>() <= limits::LIST_KEPT {
+        if replies.capacity() * size_of::<Reply>() <= LIST_KEPT {
             self.replies = replies;
         }
     }
@@ -590,7 +574,7 @@ impl<C: Core + 'static> Reactor<C> {
                 Action::Exit => self.leaving = true,
             }
         }
-        if actions.capacity() * size_of::<Action>() <= limits::LIST_KEPT {
+        if actions.capacity() * size_of::<Action>() <= LIST_KEPT {
             self.actions = actions;
         }
     }

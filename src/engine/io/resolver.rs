@@ -15,6 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Look-ups of names that helper threads and commands no longer wait for, and that go on all the same.
+const RESOLVING_MAX: usize = 32;
+/// Look-ups that wait for a resolver thread. Further ones fail.
+const LOOKUPS_MAX: usize = 1024;
+
 /// Answer to one look-up: host and port as asked, and the addresses, or the reason that there are none.
 pub type Lookup = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
 
@@ -54,7 +59,7 @@ impl Resolver {
     /// Requests a look-up of `host`. Returns false if too many look-ups wait already, or if no thread can be started.
     pub fn ask(&self, host: Arc<str>, port: u16) -> bool {
         let mut waiting = self.0.waiting();
-        if waiting.questions.len() >= limits::LOOKUPS_MAX {
+        if waiting.questions.len() >= LOOKUPS_MAX {
             return false;
         }
         waiting.questions.push_back((host, port));
@@ -75,7 +80,7 @@ impl Resolver {
 }
 
 /// Resolves `host`, at most for `wait`, for threads that may block. The name servers may need longer: the look-up then
-/// continues on a thread of its own, of which there are at most `limits::RESOLVING_MAX`.
+/// continues on a thread of its own, of which there are at most `RESOLVING_MAX`.
 pub fn resolve_within(host: &str, port: u16, wait: Duration) -> io::Result<Vec<SocketAddr>> {
     resolve_by(look_up, host, port, wait)
 }
@@ -85,7 +90,7 @@ fn resolve_by(find: Find, host: &str, port: u16, wait: Duration) -> io::Result<V
     if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    if RUNNING.fetch_add(1, Ordering::Relaxed) >= limits::RESOLVING_MAX {
+    if RUNNING.fetch_add(1, Ordering::Relaxed) >= RESOLVING_MAX {
         RUNNING.fetch_sub(1, Ordering::Relaxed);
         return Err(io::Error::new(ErrorKind::TimedOut, "earlier look-ups of names have no answer yet"));
     }

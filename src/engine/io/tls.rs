@@ -21,6 +21,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Bytes encrypted on a TLS connection before earlier ones have been sent: one record.
+const TLS_UNSENT_MAX: usize = 16 * 1024;
+/// Bytes read at a time during a TLS handshake. They may include a client's first request, which then waits.
+const TLS_SHAKE_SLICE: usize = 4096;
+
 /// TLS peer: the name that it must prove, and the CAs trusted for that.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Authority {
@@ -205,7 +210,7 @@ pub struct Session {
 impl Session {
     /// `fresh`: a client's session, which has received nothing yet.
     fn new(mut tls: Connection, fresh: bool) -> Session {
-        tls.set_buffer_limit(Some(limits::TLS_UNSENT_MAX));
+        tls.set_buffer_limit(Some(TLS_UNSENT_MAX));
         Session { tls, over: None, early: Vec::new(), fresh, why: "" }
     }
 
@@ -227,7 +232,7 @@ impl Session {
             if room == 0 {
                 return Shake::More;
             }
-            let len = cipher.len().min(room).min(limits::TLS_SHAKE_SLICE);
+            let len = cipher.len().min(room).min(TLS_SHAKE_SLICE);
             match receive(socket, &mut cipher[..len]) {
                 Ok(Some(0)) => return Shake::Failed(CUT),
                 Err(_) => return Shake::Failed(RESET),

@@ -39,7 +39,7 @@ pub struct BudgetUse {
     pub period: [u64; 2],
 }
 
-/// What is wrong, in the words that the status also has.
+/// Description of the trouble, in the words of the status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AlertProblem {
     /// The problem in one sentence.
@@ -50,7 +50,7 @@ pub struct AlertProblem {
     pub failed: u64,
     /// Models that use the target.
     pub models: Vec<String>,
-    /// What to do.
+    /// Next step of the operator.
     pub advice: Advice,
     /// Time from which it is over, in milliseconds.
     pub ended: Option<u64>,
@@ -75,7 +75,7 @@ pub struct Alert {
     pub at: u64,
     /// Use of the budget.
     pub budget: Option<BudgetUse>,
-    /// What is wrong with the target or the ledger, if this process knows it.
+    /// The trouble of the target or the ledger, if this process knows it.
     pub problem: Option<AlertProblem>,
 }
 

@@ -2,12 +2,11 @@
 //! changes after that.
 
 use super::keys::is_unseen;
-use super::limits::{Timeouts, UpstreamLimits};
 use super::prices::{ModelPrices, UnitPrices, WrittenPrices};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
-use crate::base::limits::QUEUED_MAX;
+use super::upstream_limits::{Timeouts, UpstreamLimits};
 use crate::base::time::Unix;
 use crate::base::words::words;
 use crate::wire::ModelEndpoint;
@@ -17,6 +16,9 @@ use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Requests that may wait for slots of one model, whatever is configured.
+const QUEUED_MAX: u64 = 10_000;
 
 /// Tokens a context, a reservation or an answer may have; far above any model.
 pub const TOKENS_MAX: u64 = 1 << 40;
@@ -65,14 +67,14 @@ impl Kind<u64> for ContextSize {
 
 /// Positions in a list of the configuration, by name. The names are bytes, since those of a request would have to be
 /// checked again to become text.
-pub(super) type PlacesByName = HashMap<Arc<[u8]>, usize, ahash::RandomState>;
+pub(super) type IndexByName = HashMap<Arc<[u8]>, usize, ahash::RandomState>;
 
 /// All models in the order of the configuration.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     models: Vec<Model>,
-    by_id: PlacesByName,
-    by_alias: PlacesByName,
+    by_id: IndexByName,
+    by_alias: IndexByName,
     /// Prefixes of the aliases that end in `*`, the longest first.
     by_start: Vec<(Arc<str>, usize)>,
     default: Option<usize>,
@@ -181,8 +183,8 @@ pub struct Model {
     pub timeouts: Timeouts,
     /// Endpoints that the model serves: `"chat"` (chat, messages and responses), `"embeddings"`, `"rerank"`,
     /// `"completions"`, `"speech"`, `"images"` (with edits), `"moderations"`, `"transcriptions"`, `"translations"`. All
-    /// but the first need targets of the shape `"chat"`, and only targets with the same model name as the first serve
-    /// them.
+    /// except `"chat"` need targets of the shape `"chat"`, and only targets with the same model name as the first
+    /// target serve them.
     pub serves: Vec<ModelEndpoint>,
     /// Providers that serve the model. Value: a list of 1 to 32 tables with the keys below.
     pub targets: Vec<Target>,
@@ -209,7 +211,7 @@ pub struct Model {
     pub default_max_tokens: u64,
     /// Upper bound of the completion tokens that each response reserves at admission.
     pub reserve_tokens: u64,
-    /// Request fields that Tollgate removes before it forwards a request, and does not add to it. `model`, `messages`,
+    /// Request fields that Tollgate removes from a request, and does not add to a request. `model`, `messages`,
     /// `input`, `stream`, `prompt`, `query` and `documents` cannot be removed. Value: a list of names.
     pub drop_params: Vec<String>,
     /// Request fields that replace the client's fields. Use their names in the API format of the model's providers.

@@ -15,7 +15,7 @@ pub struct Cause {
 
 const ACCOUNT: &str = "account";
 
-/// What an operator does about a problem.
+/// The operator's next step about a problem.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Advice {
     /// The next step, a sentence.
@@ -114,7 +114,7 @@ impl Cause {
         matches!(self.status, Some(401..=403)) || self.kind == ACCOUNT
     }
 
-    /// What an operator does about a target that fails so.
+    /// The operator's next step about a target that fails so.
     pub fn advice(&self) -> Advice {
         match (self.kind, self.status) {
             _ if self.is_of_credential() => Advice::CREDENTIAL,

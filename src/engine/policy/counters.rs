@@ -2,6 +2,9 @@
 //! `gateway::report::metrics`.
 
 use super::plan::Shorthand;
+use super::row::millis;
+use crate::base::time::Unix;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -104,7 +107,7 @@ pub enum AttemptEnd {
     Tls,
     /// Too late.
     Timeout,
-    /// The answer began, but did not end properly.
+    /// The connection closed early, or the answer was not valid.
     Broken,
     /// The client left, or Tollgate stops.
     Abandoned,
@@ -134,4 +137,77 @@ pub struct Histogram {
     pub buckets: Vec<u64>,
     /// Sum of all values.
     pub sum: u64,
+}
+
+/// What a recorder has summed up, as one process hands it over to another.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RecorderSums {
+    /// Table of reasons.
+    pub reasons: Vec<ReasonRow>,
+    /// Times to the first byte, if they are recorded.
+    pub first_bytes: Option<Vec<TargetTimes>>,
+}
+
+/// Failed requests and attempts with one reason.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ReasonRow {
+    /// The reason in words.
+    pub reason: String,
+    /// Status of the response.
+    pub status: u64,
+    /// Label of the target; empty if there was none.
+    pub target: String,
+    /// Requested model.
+    pub model: String,
+    /// Id and name of the key.
+    pub key: [String; 2],
+    /// Requests that failed.
+    pub failed: u64,
+    /// Requests that another attempt answered.
+    pub answered: u64,
+    /// Time of the first failure.
+    #[serde(with = "millis")]
+    pub first: Unix,
+    /// Time of the last failure.
+    #[serde(with = "millis")]
+    pub last: Unix,
+    /// Id of the last request.
+    pub id: String,
+}
+
+/// Times of the streams, or of the complete responses, of one target.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TargetTimes {
+    /// Number of the target.
+    pub target: u64,
+    /// False for complete responses.
+    pub streams: bool,
+    /// The last minutes.
+    pub recent: Vec<RecentMinute>,
+    /// The hour before them.
+    pub past: Vec<PastMinute>,
+    /// Minute of the last time.
+    pub last: u32,
+    /// First minute in which it was slow, if it still is.
+    pub slow_since: Option<u32>,
+}
+
+/// Times of a minute by class; no class before the first time.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RecentMinute {
+    /// Minutes since 1970.
+    pub minute: u32,
+    /// Number of times in each class.
+    pub counts: Vec<u16>,
+}
+
+/// Median of a minute, and the number of its times.
+#[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PastMinute {
+    /// Minutes since 1970.
+    pub minute: u32,
+    /// In microseconds.
+    pub median: u32,
+    /// Number of times.
+    pub count: u32,
 }

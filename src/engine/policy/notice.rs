@@ -1,4 +1,4 @@
-//! What the thread of a ledger tells the event loop.
+//! Messages from the thread of a ledger to the event loop.
 
 use super::ask::AskAnswer;
 use super::keys::{KeyAnswer, KeyNews, ShownKey};

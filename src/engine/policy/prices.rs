@@ -34,16 +34,17 @@ pub struct Prices {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct UnitPrices {
     /// US dollars per request to a relayed endpoint, such as `speech` or `rerank`. It is charged in addition to tokens
-    /// and images, once for each complete answer, for each answer of events, text or bytes that has begun, and for each
-    /// request that was sent and whose client has left.
+    /// and images: for each request that got a complete answer, or the beginning of an answer of events, text or bytes,
+    /// and for each request that was sent and whose client has left.
     #[doc(alias = "price_per_request")]
     pub request: Option<u64>,
     /// US dollars per image that a provider has returned. A request reserves the price of `n` images.
     #[doc(alias = "price_per_image")]
     pub image: Option<u64>,
-    /// US dollars per minute of audio that a transcription or a translation has read, by the length that the provider
-    /// reports, otherwise by the bytes of the form at 2 kB a second, which a request also reserves. The length is not
-    /// known before, so a budget also requires `price_per_request`: without it, keys with a budget get 403.
+    /// US dollars per minute of audio that a transcription or a translation has read. The length is the one that the
+    /// provider reports. Otherwise it is estimated from the bytes of the form at 2 kB a second; a request reserves this
+    /// estimate. The length is not known before the request, so a budget also requires `price_per_request`: without it,
+    /// keys with a budget get 403.
     #[doc(alias = "price_per_minute")]
     pub minute: Option<u64>,
 }

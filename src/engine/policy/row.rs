@@ -434,15 +434,15 @@ fn cut_cost<S: Serializer>(cost_nano: &u64, to: S) -> Result<S::Ok, S::Error> {
 }
 
 /// Moments as milliseconds.
-mod millis {
+pub(super) mod millis {
     use crate::base::time::Unix;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(at: &Unix, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::policy) fn serialize<S: Serializer>(at: &Unix, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(at.0)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Unix, D::Error> {
+    pub(in crate::policy) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Unix, D::Error> {
         u64::deserialize(from).map(Unix)
     }
 }

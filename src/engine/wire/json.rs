@@ -20,11 +20,13 @@ pub use write::{
 };
 
 use super::Span;
-use crate::base::limits::JSON_DEPTH_MAX;
 use lanes::skip::{to_special, to_special_wide};
 use scanned::scanned;
 use std::fmt;
 use unescape::hex4;
+
+/// Nesting depth of JSON. Deeper JSON is answered with 400.
+const JSON_DEPTH_MAX: usize = 128;
 
 /// Kind of token that the scanner found.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

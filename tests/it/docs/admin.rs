@@ -78,6 +78,7 @@ fn every_admin_api_answer_matches_its_document() {
         ("models", "GET"),
         ("budgets", "GET"),
         ("usage", "GET"),
+        ("outcomes", "GET"),
         ("audit", "GET"),
     ] {
         let path = template.replace("{id}", id);
@@ -92,12 +93,13 @@ fn every_admin_api_answer_matches_its_document() {
         check(&all.doc, &template, &method.to_ascii_lowercase(), &answer);
         all.seen.insert((template, method.to_ascii_lowercase(), 403));
     }
-    for path in
-        ["status", "targets", "reasons", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "audit"]
-    {
+    for path in [
+        "status", "targets", "reasons", "groups", "requests", "keys", "plans", "models", "budgets", "usage",
+        "outcomes", "audit",
+    ] {
         all.see(200, "GET", (path, path), &token, "");
     }
-    for path in ["targets", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "audit"] {
+    for path in ["targets", "groups", "requests", "keys", "plans", "models", "budgets", "usage", "outcomes", "audit"] {
         all.see(400, "GET", (path, &format!("{path}?limit=none")), &token, "");
     }
     all.see(200, "GET", ("targets", "targets?minutes=60"), &token, "");

@@ -55,7 +55,7 @@ const SOURCES: [&str; 10] = [
     include_str!("../../../src/engine/policy/config/server.rs"),
     include_str!("../../../src/engine/policy/config/store.rs"),
     include_str!("../../../src/engine/policy/config/telemetry.rs"),
-    include_str!("../../../src/engine/policy/limits.rs"),
+    include_str!("../../../src/engine/policy/upstream_limits.rs"),
     include_str!("../../../src/engine/policy/catalog.rs"),
     include_str!("../../../src/engine/policy/prices.rs"),
     include_str!("../../../src/engine/policy/plan/mod.rs"),

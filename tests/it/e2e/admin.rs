@@ -94,6 +94,10 @@ fn admin_api_returns_what_the_commands_print() {
         let report = told(&h, &format!("usage?by={}", by.replace(',', "%2C")));
         assert_eq!(report["data"], printed(&h, &["usage", "--by", by, "--json"]), "{by}");
     }
+    let outcomes = told(&h, "outcomes");
+    let one = &outcomes["data"][0];
+    assert_eq!((&one["requests"], &one["failed"]), (&3.into(), &0.into()), "{outcomes}");
+    assert!(one["median_ms"].is_u64() && one["target"] == "sim-chat/up-small", "{outcomes}");
     let plans = told(&h, "plans");
     assert!(plans["data"].as_array().is_some_and(|plans| plans.iter().all(|plan| plan["name"].is_string())), "{plans}");
     for (path, status) in [

@@ -2,7 +2,7 @@
 //! that only read.
 
 use super::client::{Client, get, post, request};
-use super::harness::{CREDENTIAL, Harness, Setup, bearer};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
 use super::process::{wait_at_most, wait_for};
 use serde_json::{Map, Value, json};
 use std::io::Read;
@@ -183,4 +183,33 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
         let answer = ask("PATCH", &path, wrong);
         assert_eq!((answer.status(), answer.json()["error"]["message"].as_str()), (400, Some(message)), "{wrong}");
     }
+}
+
+#[test]
+fn several_limits_of_a_key_hold_over_a_restart() {
+    let more = "[[plans]]\nname = \"several\"\nlimits = [\"requests=9/1h\", \"budget=0.5/5h\"]\n".to_string();
+    let mut h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key_with(&["--plan", "several", "--limit", "requests=3/day", "--limit", "tokens=10M/month:sm*"]);
+    let shown = h.done(&["keys", "show", &key[8..20]]);
+    assert!(
+        shown.contains("requests=9/1h, budget=0.50/5h, requests=3/day (own), tokens=10000000/month:sm* (own)"),
+        "{shown}"
+    );
+    for _ in 0..2 {
+        assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    }
+    let limits = |h: &Harness| {
+        let quota = h.get("/v1/quota", &key).json();
+        quota["limits"].as_array().unwrap().iter().map(|limit| limit["used"].clone()).collect::<Vec<_>>()
+    };
+    let before = limits(&h);
+    assert_eq!((&before[0], &before[2]), (&json!(2), &json!(2)));
+    assert_eq!(h.ledger(2).requests, 2);
+    h.gateway.stop("KILL");
+    h.start_again();
+    assert_eq!(limits(&h), before, "as before the kill");
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    let refused = h.chat(&key, &chat("x"));
+    assert_eq!(refused.status(), 429);
+    assert!(refused.text().contains("of 3 requests per day is reached"), "{}", refused.text());
 }

@@ -101,14 +101,6 @@ impl Client {
         self.socket.write_all(bytes).unwrap();
     }
 
-    /// Sends one byte at a time, each in a segment of its own unless the kernel combines them.
-    pub fn drip(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.send(&[*byte]);
-            std::thread::sleep(Duration::from_micros(50));
-        }
-    }
-
     /// Sends a request and returns its answer.
     pub fn ask(&mut self, request: &[u8]) -> Answer {
         self.send(request);

@@ -6,6 +6,7 @@ use super::process::{Folder, run, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 #[test]
 fn check_passes_a_good_configuration_and_prints_it_without_secrets() {
@@ -141,7 +142,11 @@ fn keys_of_a_file_are_listed_in_pages() {
 
 /// Checks the listing of keys with any kind of ledger, by issuing some more.
 pub fn keys_are_listed_in_pages(h: &Harness) {
-    let issued = |name: &str| h.done(&["keys", "issue", "--name", name])[8..20].to_string();
+    let issued = |name: &str| {
+        // With a shared ledger, a command knows the time only to some milliseconds.
+        std::thread::sleep(Duration::from_millis(200));
+        h.done(&["keys", "issue", "--name", name])[8..20].to_string()
+    };
     let ids: Vec<String> = ["team one", "team two", "other", "team three"].iter().map(|name| issued(name)).collect();
     let listed = |more: &[&str]| -> Vec<Value> {
         let text = h.done(&[&["keys", "list", "--json"], more].concat());
@@ -230,6 +235,11 @@ fn status_names_the_cause_of_a_failing_target_and_what_is_spent() {
     let at = said.find("target nobody/up-gone, since ").unwrap_or_else(|| panic!("{said}"));
     let lines: Vec<&str> = said[at..].lines().take(2).collect();
     assert!(lines[0].contains("failing: connect: refused"), "{said}");
+    (0..5).for_each(|_| assert_eq!(h.chat(&key, &chat("x\n#sim status=500")).status(), 500));
+    assert_eq!(h.chat(&key, &chat("one\n#sim tokens=5")).status(), 200);
+    let repaired = h.done(&["status"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = "partly failing: status 500, 5 of 7 attempts failed in 5 min, none since ";
+    assert!(repaired.contains(words), "{repaired}");
     assert!(
         lines[0].contains("6 requests of clients failed") && lines[1].contains("tollgate check --connect"),
         "{said}"

@@ -121,13 +121,19 @@ fn memory_of_large_bodies_is_released() {
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut client = h.client();
-                for _ in 0..5 {
+                for _ in 0..4 {
                     let answer = client.ask(&request);
                     assert_eq!(answer.status(), 200, "{}", answer.text());
                 }
             });
         }
     });
-    // The allocator itself may keep some of the hundred megabytes that were allocated.
-    wait_for("the memory to be released", || (h.gateway.resident() < 48 << 20).then_some(()));
+    // The allocator itself may keep what was in use at once, but not the eighty megabytes of all bodies.
+    let mut seen = Vec::new();
+    let is_released = (0..60).any(|_| {
+        seen.push(h.gateway.resident() >> 20);
+        std::thread::sleep(Duration::from_secs(1));
+        seen[seen.len() - 1] < 64
+    });
+    assert!(is_released, "resident: {seen:?} MiB");
 }

@@ -106,7 +106,7 @@ fn successor_that_dies_at_any_step_changes_nothing() {
     let once = linked.rig.issue("--plan once");
     linked.gate.until("the key is known", |gate| gate.ask(&get(&once, "/v1/models")).starts_with("HTTP/1.1 200"));
     assert!(linked.ask(&once).starts_with("HTTP/1.1 200"));
-    let ready = "say '{\"ready\":4}'";
+    let ready = "say '{\"ready\":5}'";
     let mut served = 1;
     for (script, why) in [
         ("exit 7".to_string(), "was not ready (exit status: 7)"),
@@ -143,7 +143,7 @@ fn successor_that_dies_at_any_step_changes_nothing() {
 #[test]
 fn silent_successor_is_cancelled_and_records_are_kept() {
     let linked = Linked::new("back-stalls");
-    linked.replace_by_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
+    linked.replace_by_script("say '{\"ready\":5}'; until_hears '\"go\"'; exec sleep 600");
     let mut stream = linked.stream(40);
     linked.gate.signal("-USR2");
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
@@ -167,7 +167,7 @@ fn silent_successor_is_cancelled_and_records_are_kept() {
 #[test]
 fn stop_before_the_successor_serves_ends_both() {
     let mut linked = Linked::new("back-term");
-    linked.replace_by_script("echo $$ >pid; say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
+    linked.replace_by_script("echo $$ >pid; say '{\"ready\":5}'; until_hears '\"go\"'; exec sleep 600");
     let script = std::fs::read_to_string(linked.rig.path("script")).unwrap();
     let pid = linked.rig.path("pid");
     std::fs::write(linked.rig.path("script"), script.replace(">pid", &format!(">{}", pid.display()))).unwrap();
@@ -218,7 +218,7 @@ fn process_ends_if_a_dead_successor_has_upgraded_its_ledger() {
     let mut linked = Linked::new("back-outgrown");
     let (here, gone) = (linked.rig.path("here"), linked.rig.path("gone"));
     linked.replace_by_script(&format!(
-        "say '{{\"ready\":4}}'; until_hears '\"go\"'; touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
+        "say '{{\"ready\":5}}'; until_hears '\"go\"'; touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
         here.display(),
         gone.display()
     ));
@@ -313,7 +313,7 @@ const NOT_GIVEN: &str = "failed: the ledger cannot be given away: ";
 /// TERM ends the process even if the ledger can be neither handed over nor written to afterwards.
 fn ends_without_the_ledger(name: &str, stop: impl FnOnce(&Linked)) {
     let mut linked = Linked::new(name);
-    linked.replace_by_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
+    linked.replace_by_script("say '{\"ready\":5}'; until_hears '\"go\"'; exec sleep 600");
     let other = block_ledger_unnoticed(&linked);
     linked.gate.signal("-USR2");
     stop(&linked);

@@ -103,6 +103,36 @@ fn counters_of_the_new_process_begin_at_zero() {
 }
 
 #[test]
+fn reasons_of_failures_are_handed_over() {
+    let rig = rig("upgrade-reasons", "");
+    let gate = rig.start();
+    let admin = gate.admin.to_string();
+    let reasons = || -> Vec<serde_json::Value> {
+        let mut command = rig.command(&["requests", "--reasons", "--json", "--send-token", "--admin", &admin]);
+        let output = command.output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    let fail = || {
+        let closing = chat(&rig.key, "small", false, "#sim status=503");
+        let said = gate.ask(&closing.replacen("host: h", "connection: close\r\nhost: h", 1));
+        assert!(said.starts_with("HTTP/1.1 5"), "{said}");
+    };
+    fail();
+    let before = reasons();
+    assert_eq!((before.len(), &before[0]["failed"]), (1, &1.into()), "{before:?}");
+    upgrade(&gate);
+    gate.until("the old process has ended", |gate| gate.log().contains("predecessor left"));
+    assert_eq!(reasons(), before);
+    fail();
+    let after = reasons();
+    assert_eq!((after.len(), &after[0]["failed"]), (1, &2.into()), "{after:?}");
+    assert_eq!(
+        ["first", "reason", "target", "key"].map(|name| &after[0][name]),
+        ["first", "reason", "target", "key"].map(|name| &before[0][name])
+    );
+}
+
+#[test]
 fn upgrade_disturbs_neither_streams_nor_new_connections() {
     let rig = rig("upgrade-streams", "");
     let gate = rig.start();

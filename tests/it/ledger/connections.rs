@@ -7,7 +7,7 @@ use super::races::PLANS;
 use super::shared::{Server, agree, key_of, url_gateway};
 use std::path::Path;
 use std::time::Duration;
-use tollgate::base::limits;
+use tollgate::store::bounds;
 
 #[test]
 fn missing_append_only_file_is_warned_of_and_passwords_are_never_shown() {
@@ -48,7 +48,7 @@ fn a_command_waits_for_a_busy_server_longer_than_a_request_does() {
     let h = server.gateway("");
     let key = key_of(std::slice::from_ref(&h), &[]);
     // Longer than a running gateway waits for a connection plus an answer.
-    let stopped = limits::SHARED_CONNECT.max(limits::SHARED_ANSWER) + Duration::from_millis(500);
+    let stopped = bounds::SHARED_CONNECT.max(bounds::SHARED_ANSWER) + Duration::from_millis(500);
     server.signal("STOP");
     std::thread::scope(|scope| {
         let listed = scope.spawn(|| h.command(&["keys", "list"]));

@@ -7,7 +7,7 @@ use super::shared::{Server, agree, key_of, sums, used};
 use std::time::Duration;
 use tollgate::io::clock::unix;
 use tollgate::store::remote::RemoteServer;
-use tollgate::store::spill::Place;
+use tollgate::store::spill::SpillFolder;
 
 fn status(h: &Harness, key: &str) -> u16 {
     h.chat(key, &chat("x\n#sim tokens=1")).status()
@@ -87,7 +87,7 @@ fn starting_gateway_refuses_a_ledger_emptied_in_the_meantime() {
     assert_eq!(status(&all[1], &fresh), 200);
 }
 
-/// What a power cut, another user, or another user's mischief may leave in the place of the epoch file.
+/// Contents of the epoch file after a power cut, another user, or another user's mischief.
 #[test]
 fn unreadable_epoch_file_is_no_missing_one() {
     let Some(server) = Server::start() else { return };
@@ -131,7 +131,7 @@ fn processes_of_one_host_that_start_together_find_no_older_copy() {
     let start = || {
         let mut remote = RemoteServer::new(&server.url(), None, "the server".to_owned()).unwrap();
         remote.connect().unwrap();
-        remote.compare(&Place::new(folder.path().to_path_buf(), "tollgate-1".to_owned()), unix()).unwrap()
+        remote.compare(&SpillFolder::new(folder.path().to_path_buf(), "tollgate-1".to_owned()), unix()).unwrap()
     };
     assert_eq!(start(), [""; 0]);
     for round in 0..20 {

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tollgate::base::limits;
+use tollgate::store::bounds;
 
 fn path(h: &Harness, name: &str) -> PathBuf {
     h.folder.path().join(name)
@@ -203,7 +203,7 @@ fn truncated_file_stops_admission_and_commands() {
     let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
     db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
     drop(db);
-    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
+    std::thread::sleep(2 * bounds::KEYS_LOOK_IDLE);
     let whole = std::fs::read(path(&h, "tollgate.db")).unwrap();
     let commands = || {
         for command in [&["keys", "list"][..], &["usage"], &["ledger", "verify"], &["keys", "revoke", &key[8..20]]] {
@@ -294,7 +294,7 @@ fn truncated_index_stops_admission_but_no_process() {
     let db = rusqlite::Connection::open(path(&h, "tollgate.db")).unwrap();
     db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     drop(db);
-    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
+    std::thread::sleep(2 * bounds::KEYS_LOOK_IDLE);
     assert_eq!(h.chat(&key, &body).status(), 200, "SQLite itself may truncate the write-ahead log");
     h.ledger(1);
     assert_eq!(failures(&h), Vec::<String>::new());
@@ -328,7 +328,7 @@ fn foreign_checkpoints_and_a_new_mtime_are_not_errors() {
         let file = fs::File::options().write(true).open(path(&h, "tollgate.db")).unwrap();
         file.set_modified(std::time::SystemTime::now()).unwrap();
     }
-    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
+    std::thread::sleep(2 * bounds::KEYS_LOOK_IDLE);
     assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
     assert_eq!(failures(&h), Vec::<String>::new());
     assert_eq!(h.ledger(60).requests, 60);
@@ -534,7 +534,7 @@ fn failed_backup_leaves_no_file_and_old_drafts_are_removed() {
     kept.iter().for_each(|path| fs::write(path, "x").unwrap());
     for draft in drafts() {
         let file = fs::File::options().write(true).open(draft).unwrap();
-        file.set_modified(std::time::SystemTime::now() - limits::DRAFT_OLD).unwrap();
+        file.set_modified(std::time::SystemTime::now() - bounds::DRAFT_OLD).unwrap();
     }
     h.done(&["ledger", "backup", "copy.db"]);
     kept.sort();

@@ -8,11 +8,11 @@ use super::shared::{Server, agree, key_of, part};
 use super::shared_people::row;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tollgate::base::limits;
 use tollgate::base::time::Unix;
 use tollgate::policy::ask::Use;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::row::{RareNames, Row};
+use tollgate::store::bounds;
 use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
 use tollgate::store::shared::SharedStore;
 
@@ -59,7 +59,7 @@ fn the_most_expensive_commit_counts_every_record() {
     let mut remote = Remote { server: RemoteServer::new(&server.url(), None, "r".to_owned()).unwrap() };
     let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
     remote.announce(&speaker, "", &Holds::new()).unwrap();
-    let rows = unlike(limits::KEYS_PER_SCRIPT);
+    let rows = unlike(bounds::KEYS_PER_SCRIPT);
     let uses: Vec<Use> = rows.iter().map(|row| Use::Served(row.key, *row.lease.clone().unwrap())).collect();
     for (number, size) in [(1, 1), (2, 16), (3, rows.len())] {
         server.say(&[b"CONFIG", b"RESETSTAT"]);

@@ -6,7 +6,7 @@ use super::harness::{Harness, chat, chat_request, streamed};
 use super::process::wait_for;
 use super::shared::{Server, key_of, sums, url_gateway};
 use std::time::Duration;
-use tollgate::base::limits;
+use tollgate::store::bounds;
 
 fn id_of(key: &str) -> &str {
     &key[8..20]
@@ -247,7 +247,7 @@ fn gateway_paused_while_it_polls_the_ledger_continues() {
     // The gateway waits for its clock, the version of the keys or its lease, depending on when it is stopped.
     for millis in [0, 30, 60] {
         server.signal("STOP");
-        std::thread::sleep(limits::KEYS_LOOK + Duration::from_millis(millis));
+        std::thread::sleep(bounds::KEYS_LOOK + Duration::from_millis(millis));
         for _ in 0..2 {
             h.gateway.signal("STOP");
             std::thread::sleep(Duration::from_millis(20));

@@ -7,8 +7,8 @@ use super::shared::{Server, part};
 use super::spared::Host;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tollgate::base::limits;
 use tollgate::policy::ask::AskedLimits;
+use tollgate::store::bounds;
 
 /// Questions that are asked at a time.
 const COUNT: usize = 32;
@@ -29,7 +29,7 @@ fn slow_down(server: &Server) -> Host {
         let fields = names.iter().flat_map(|name| [name.as_bytes(), b"1"]);
         server.say(&[b"HSET".as_slice(), b"tollgate:live:@eng"].into_iter().chain(fields).collect::<Vec<_>>());
         let least = (0..5).filter_map(|_| host.timed()).min();
-        if least > Some(limits::ASK_FRESH * 5 / 4 / COUNT as u32) {
+        if least > Some(bounds::ASK_FRESH * 5 / 4 / COUNT as u32) {
             return host;
         }
     }

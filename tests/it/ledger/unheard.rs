@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
-use tollgate::base::limits;
+use tollgate::store::bounds;
 
 /// Limit of each plan, and the part that is used before the ledger fails.
 const LIMIT: usize = 60;
@@ -78,7 +78,7 @@ fn ask(to: &[SocketAddr], each: usize, key: &str) -> [usize; 3] {
 /// `again` requests may be admitted beyond the limit: those that a host admitted by grants while it alone was cut off.
 fn use_up(all: &[Harness], key: &str, admitted: usize, again: usize) {
     let (mut count, mut turn, back) = (admitted, 0, Instant::now());
-    wait_at_most(limits::LEASE + Duration::from_secs(2), "the rest of the limit", || {
+    wait_at_most(bounds::LEASE + Duration::from_secs(2), "the rest of the limit", || {
         for _ in 0..30 {
             turn += 1;
             count += ask(&at(&all[turn % all.len()..][..1]), 1, key)[0];

@@ -6,6 +6,7 @@ use super::text::{Names, Token, bytes, tokens};
 use super::world::{Cut, DialPlan, END_OF_CHUNKS, World};
 use crate::support::answers::{nano, request_id};
 use crate::support::setting::{KeyRing, Setting, begin};
+use crate::support::world::Driver;
 use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Ending, Shut, Signal};
@@ -92,7 +93,7 @@ impl Player<'_> {
 
     fn step(&mut self, index: usize, step: &Step) -> Result<(), String> {
         match &step.act {
-            Act::Wait(micros) => self.world.wait(*micros),
+            Act::Wait(micros) => self.world.advance(*micros),
             Act::Words(words) => self.words(&words.iter().map(String::as_str).collect::<Vec<_>>()),
             Act::Block { direction, label, framed, lines } => {
                 let label = self.label(*direction, label);
@@ -480,7 +481,7 @@ impl Player<'_> {
                 self.world.finish(&label, Ending::Fin)?;
             }
         }
-        self.world.wait(3_600_000_000)?;
+        self.world.advance(3_600_000_000)?;
         let vitals = self.world.gateway.vitals();
         let nothing = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
         if nothing != [0; 6] || vitals.timers != 0 || vitals.flying != 0 {

@@ -4,7 +4,7 @@
 
 use super::rig::Rig;
 
-/// What an error of a provider says.
+/// Text of a provider's error.
 #[derive(Copy, Clone, PartialEq, Debug)]
 enum Words {
     Plain,

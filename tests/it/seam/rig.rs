@@ -3,6 +3,7 @@
 
 use crate::scripts::world::{Cut, World};
 use crate::support::setting::{KeyRing, Setting};
+use crate::support::world::Driver;
 use tollgate::base::seam::Core;
 use tollgate::gateway::Start;
 use tollgate::policy::config::{Config, Reach};
@@ -81,7 +82,7 @@ impl Rig {
 
     /// Advances the clock.
     pub fn wait(&mut self, millis: u64) {
-        self.world.wait(millis * 1000).unwrap();
+        self.world.advance(millis * 1000).unwrap();
         self.holds();
     }
 

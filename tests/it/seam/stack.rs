@@ -2,6 +2,7 @@
 //! since a stack overflow aborts the process.
 
 use super::rig::{Rig, request};
+use crate::support::world::Driver;
 use std::process::Command;
 
 /// Environment variable that names the case to run.

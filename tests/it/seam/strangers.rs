@@ -92,10 +92,10 @@ fn pending_bytes_are_read_before_a_connection_is_closed() {
     (0..20).for_each(|number| connect(&mut rig, &format!("s{number:02}"), 1));
     let ask = models(&rig, "k0");
     // The request is in the socket buffer when the next connection arrives.
-    rig.world.end("s00").unwrap().waiting.extend(ask.as_bytes());
+    rig.world.end("s00").unwrap().wire.extend(ask.as_bytes());
     connect(&mut rig, "new", 1);
     assert_eq!((rig.status("s00"), is_open(&rig, "s00")), (200, true));
-    rig.world.end("s01").unwrap().waiting.extend(ROOT.as_bytes());
+    rig.world.end("s01").unwrap().wire.extend(ROOT.as_bytes());
     connect(&mut rig, "newer", 1);
     assert_eq!((rig.status("s01"), is_open(&rig, "s01")), (200, false));
     assert!(!is_open(&rig, "s02"), "a second one is closed, since the first was kept");
@@ -117,7 +117,7 @@ fn burst_of_connections_with_keys_stays_within_the_bound() {
         for number in 0..300 {
             let label = format!("c{number:03}");
             match rig.world.connect_from(&label, admin, "198.51.100.1:999") {
-                Ok(()) => rig.world.end(&label).unwrap().waiting.extend(begun.as_bytes()),
+                Ok(()) => rig.world.end(&label).unwrap().wire.extend(begun.as_bytes()),
                 Err(_) => refused += 1,
             }
             let clients = rig.world.gateway.vitals().clients;

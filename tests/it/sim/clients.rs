@@ -3,10 +3,10 @@
 use super::check::{Reading, is_hostile};
 use super::greedy;
 use super::media::{self, Media};
-use super::net::Pipe;
 use super::providers::Book;
 use super::tally::Faults;
 use super::wider::Wider;
+use crate::support::world::Pipe;
 use std::collections::VecDeque;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::Ending;

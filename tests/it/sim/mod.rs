@@ -20,7 +20,6 @@ pub mod fleet;
 mod greedy;
 mod ledger;
 mod media;
-mod net;
 mod odd;
 mod pair;
 mod providers;

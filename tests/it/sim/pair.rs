@@ -620,7 +620,7 @@ impl World {
                 self.rows_given.extend(rows.iter().map(|row| (who, row.clone())));
                 self.process(who).into_iter().for_each(|own| own.queue.extend(rows.iter().cloned()));
             }
-            (Order::HandOver(running, _), Who::Old) => {
+            (Order::HandOver(running, ..), Who::Old) => {
                 (self.given, self.away, self.running) = (true, true, running);
                 self.messages.push_back(Message::HandOver);
             }

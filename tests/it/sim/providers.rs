@@ -4,10 +4,10 @@
 use super::clients::mangle;
 use super::greedy::{self, Bill};
 use super::media::{self, Media};
-use super::net::Pipe;
 use super::odd;
 use super::tally::Faults;
 use super::wider::Wider;
+use crate::support::world::Pipe;
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Core, Ending};
@@ -302,7 +302,7 @@ impl Provider {
                     // The answer had already started.
                     served.hostile = true;
                 }
-                self.pipe.wire.extend_from_slice(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
+                self.pipe.wire.extend(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
                 self.pipe.ending = Some(Ending::Fin);
             } else if rng.below(1500) == 0 {
                 book.faults.note("provider closes or resets an idle connection");

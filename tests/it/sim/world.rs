@@ -5,31 +5,30 @@ use super::clients::{Client, Supply};
 use super::greedy::{self, GREEDY};
 use super::ledger::{HOSTS, Ledger, LedgerKind};
 use super::media::Media;
-use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{PLACES, SECOND, Tally, UP, set_groups, set_targets, setting};
 use super::traces::Traces;
 use super::wider::{Fate, Upgrade, Wider};
 use crate::support::answers::{request_id, request_name};
-use crate::support::setting::{KeyRing, begin, later};
+use crate::support::setting::{KeyRing, begin};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
+use crate::support::world::{Driver, Machine, Pipe};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tollgate::base::rng::Rng;
-use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
-use tollgate::base::time::{Mono, Now, Unix};
-use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
+use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Side, Signal};
+use tollgate::base::time::{Mono, Unix};
+use tollgate::gateway::orders::{Notice, Order, Reloaded};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
-use tollgate::policy::keys::{KeyAnswer, KeyNews, KeyRecord, ShownKey, issue};
+use tollgate::policy::keys::{KeyAnswer, KeyNews, KeyRecord, issue};
 use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Running;
 use tollgate::wire::{Passthrough, Shape};
 
 /// Maximum number of client connections.
 const CLIENTS_MAX: usize = 12;
-/// Maximum number of rounds until the gateway must be idle; more mean an endless loop.
-const ROUNDS_MAX: usize = 100_000;
 /// Seconds within which everything must have ended, well beyond every timeout for a provider.
 const TIMEOUT: u64 = 300;
 /// The configured `write_stall`, in microseconds.
@@ -38,20 +37,14 @@ const WRITE_STALL: u64 = 30_000_000;
 const TIGHT: u64 = 4;
 
 struct World {
-    gateway: Gateway,
+    machine: Machine,
     rng: Rng,
-    now: Now,
     clients: Vec<Client>,
     /// Connections that never send a key.
     strangers: Vec<Pipe>,
     providers: Vec<Provider>,
     /// Dials that are not answered yet.
     dialing: Vec<(Conn, Shape)>,
-    asked: Vec<(Arc<str>, u16)>,
-    /// Work of the helper threads.
-    works: Vec<Work>,
-    /// Keys that the ledger must look up.
-    lookups: Vec<ShownKey>,
     keys: KeyRing,
     key_texts: Vec<String>,
     next_marker: u64,
@@ -62,8 +55,6 @@ struct World {
     before_reply: bool,
     /// True if a helper thread is reading the configuration again.
     reloading: bool,
-    exit: bool,
-    draining: bool,
     /// True if clients start nothing new.
     winding_up: bool,
     /// The present configuration.
@@ -105,6 +96,80 @@ pub fn run(seed: u64, steps: u64, ledger_kind: LedgerKind, wider: Wider) -> Resu
     Ok(world.tally)
 }
 
+impl Driver for World {
+    fn parts(&mut self) -> (&mut Machine, impl Iterator<Item = &mut Pipe>) {
+        let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
+        let providers = self.providers.iter_mut().map(|provider| &mut provider.pipe);
+        (&mut self.machine, clients.chain(providers).chain(&mut self.strangers))
+    }
+
+    fn take_orders(&mut self, orders: Vec<Order>) -> Result<(), String> {
+        // Orders of the iteration that hands over belong to the time before.
+        let mut handed_over = None;
+        for order in orders {
+            match order {
+                Order::HandOver(running, ..) => handed_over = Some(running),
+                Order::LetServe => {
+                    self.tally.handovers += 1;
+                    (self.successor, self.has_served) = (Successor::Serves, true);
+                }
+                Order::TakeBack => self.take_back()?,
+                Order::Work(work) => self.machine.works.push(*work),
+                Order::LookUp(ids) => self.machine.lookups.extend(ids),
+                Order::Reload(_) => self.reloading = true,
+                Order::Spans(_, spans) => self.traces.take(&spans)?,
+                Order::Alerts(..) | Order::Log(_) | Order::Renew(_) | Order::List(_) => {}
+                other => self.take_order(other)?,
+            }
+        }
+        handed_over.map_or(Ok(()), |running| self.hand_over(running))
+    }
+
+    fn dial(&mut self, conn: Conn, addr: SocketAddr) {
+        let format = match addr.ip().to_string().as_str() {
+            "10.0.0.2" => Shape::Messages,
+            "10.0.0.4" => Shape::Responses,
+            _ => Shape::Chat,
+        };
+        self.dialing.push((conn, format));
+    }
+
+    fn start_successor(&mut self) -> Result<(), String> {
+        self.successor = Successor::Starts;
+        let expects = self.wider.upgrade.is_some();
+        if expects { Ok(()) } else { Err("a successor was started without an upgrade".to_string()) }
+    }
+
+    fn close(&mut self, conn: Conn, shut: Shut) -> Result<(), String> {
+        if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
+            return self.client_closed(index, shut);
+        }
+        if let Some(index) = self.strangers.iter().position(|stranger| stranger.conn == conn) {
+            self.strangers.swap_remove(index);
+            self.tally.strangers_closed += 1;
+        } else if let Some(index) = self.providers.iter().position(|provider| provider.pipe.conn == conn) {
+            self.providers.swap_remove(index);
+        } else {
+            let dial = self.dialing.iter().position(|(dialed, _)| *dialed == conn);
+            self.dialing.swap_remove(dial.ok_or("the gateway closed a connection that was not open")?);
+        }
+        Ok(())
+    }
+}
+
+/// Delivers up to `most` bytes. Data and FIN that arrive together are a single event in a real event loop.
+fn deliver(pipe: &mut Pipe, machine: &mut Machine, most: usize) {
+    let moved = pipe.deliver(&mut machine.gateway, most, machine.now);
+    if moved && most > 8 && pipe.wire.is_empty() {
+        pipe.deliver(&mut machine.gateway, most, machine.now);
+    }
+}
+
+/// Takes up to `most` bytes that the gateway has for this connection.
+fn take(pipe: &mut Pipe, machine: &mut Machine, most: usize) -> Vec<u8> {
+    pipe.take(&mut machine.gateway, most, machine.now)
+}
+
 impl World {
     fn new(seed: u64, ledger_kind: LedgerKind, wider: Wider) -> World {
         let mut keys = KeyRing::default();
@@ -130,17 +195,13 @@ impl World {
         let before_reply = seed.is_multiple_of(3) && ledger_kind != LedgerKind::Local;
         let config = Arc::new(setting(before_reply, ledger_kind, wider).high());
         World {
-            gateway: Gateway::new(config.clone(), start, now),
+            machine: Machine::new(Gateway::new(config.clone(), start, now), now),
             config,
             rng: Rng::from_u64(seed),
-            now,
             clients: Vec::new(),
             strangers: Vec::new(),
             providers: Vec::new(),
             dialing: Vec::new(),
-            asked: Vec::new(),
-            works: Vec::new(),
-            lookups: Vec::new(),
             keys,
             key_texts,
             next_marker: 0,
@@ -149,8 +210,6 @@ impl World {
             ledger: Ledger::new(ledger_kind),
             before_reply,
             reloading: false,
-            exit: false,
-            draining: false,
             winding_up: false,
             wider,
             steps: 0,
@@ -168,7 +227,7 @@ impl World {
             self.upgrade()?;
         }
         if self.ledger.kind != LedgerKind::File && self.rng.below(3) > 0 {
-            self.ledger.act(&mut self.rng, &mut self.gateway, self.now);
+            self.ledger.act(&mut self.rng, &mut self.machine.gateway, self.machine.now);
             self.settle()?;
         }
         if self.wider.strangers && self.rng.below(2) == 0 {
@@ -183,16 +242,16 @@ impl World {
         }
         self.settle()?;
         self.places_hold()?;
-        vitals_hold(&self.gateway.vitals(), self.wider.budget() << 20)
+        vitals_hold(&self.machine.gateway.vitals(), self.wider.budget() << 20)
     }
 
     /// Checks that no target has more requests in flight than slots, and that no request waits while a slot is free.
     fn places_hold(&mut self) -> Result<(), String> {
-        let vitals = self.gateway.vitals();
+        let vitals = self.machine.gateway.vitals();
         if self.wider.places && vitals.flying_most > PLACES {
             return Err(format!("{} requests in flight at a target with {PLACES} slots", vitals.flying_most));
         }
-        match self.gateway.overlooked(self.now) {
+        match self.machine.gateway.overlooked(self.machine.now) {
             0 => Ok(()),
             overlooked => {
                 Err(format!("{overlooked} of {} requests wait although there are slots for them", vitals.queued))
@@ -204,8 +263,8 @@ impl World {
     fn upgrade(&mut self) -> Result<(), String> {
         let Some(Upgrade { at, ready, takes, fate }) = self.wider.upgrade else { return Ok(()) };
         let notice = match self.successor {
-            Successor::None if self.steps == at && !self.draining => {
-                self.gateway.reply(Reply::Signal(Signal::Upgrade), self.now);
+            Successor::None if self.steps == at && !self.machine.draining => {
+                self.machine.reply(Reply::Signal(Signal::Upgrade));
                 None
             }
             Successor::Starts if self.steps >= ready => match fate {
@@ -226,7 +285,7 @@ impl World {
         };
         if let Some((notice, next)) = notice {
             self.successor = next;
-            self.gateway.notice(notice, self.now);
+            self.machine.notice(notice);
         }
         self.settle()
     }
@@ -287,37 +346,17 @@ impl World {
         self.advance(micros)
     }
 
-    fn advance(&mut self, micros: u64) -> Result<(), String> {
-        let target = later(self.now, micros);
-        while let Some(due) = self.gateway.next_deadline().filter(|due| *due <= target.mono) {
-            self.now = later(self.now, due.0.saturating_sub(self.now.mono.0));
-            for round in 0.. {
-                let fired = self.gateway.expire(self.now);
-                self.settle()?;
-                let due = self.gateway.next_deadline().is_some_and(|due| due <= self.now.mono);
-                if !fired && !due {
-                    break;
-                }
-                if round > ROUNDS_MAX || (!fired && round > 1000) {
-                    return Err("a deadline that has passed stays due: the loop would spin".to_string());
-                }
-            }
-        }
-        self.now = target;
-        Ok(())
-    }
-
     fn connect(&mut self) -> Result<(), String> {
-        let waits = !self.gateway.wants_clients(0) && self.wider.upgrade.is_some();
-        if self.winding_up || self.draining || waits || self.clients.len() >= CLIENTS_MAX {
+        let waits = !self.machine.gateway.wants_clients(0) && self.wider.upgrade.is_some();
+        if self.winding_up || self.machine.draining || waits || self.clients.len() >= CLIENTS_MAX {
             return Ok(());
         }
         // With connections that show no key, each client has its own address, so that no client is ever closed to make
         // room.
         let own = if self.wider.strangers { (self.steps % 200) as u8 } else { 7 };
         let peer = ([192, 0, 2, own], 999).into();
-        let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
-        let pipe = Pipe::new(conn, self.now);
+        let conn = self.machine.gateway.accepted(0, peer, self.machine.now).ok_or("not accepted")?;
+        let pipe = Pipe::new(conn, self.machine.now);
         let mut supply = Supply {
             keys: &self.key_texts,
             next_marker: &mut self.next_marker,
@@ -331,14 +370,15 @@ impl World {
 
     /// A connection without a key is opened, waits, sends slowly or fast, reads or ends.
     fn move_stranger(&mut self) -> Result<(), String> {
-        let waits = !self.gateway.wants_clients(0) && self.wider.upgrade.is_some();
-        if self.rng.below(3) == 0 && !self.winding_up && !self.draining && !waits {
+        let waits = !self.machine.gateway.wants_clients(0) && self.wider.upgrade.is_some();
+        if self.rng.below(3) == 0 && !self.winding_up && !self.machine.draining && !waits {
             let address = [198, 51, 100, self.rng.below(2) as u8];
             let conn = self
+                .machine
                 .gateway
-                .accepted(0, (address, 999).into(), self.now)
+                .accepted(0, (address, 999).into(), self.machine.now)
                 .ok_or("a connection without a key was not accepted")?;
-            self.strangers.push(Pipe::new(conn, self.now));
+            self.strangers.push(Pipe::new(conn, self.machine.now));
             self.tally.strangers += 1;
             return self.settle();
         }
@@ -348,47 +388,37 @@ impl World {
         let index = self.rng.below(self.strangers.len() as u64) as usize;
         let stranger = &mut self.strangers[index];
         match self.rng.below(12) {
-            0 => stranger.wire.extend_from_slice(b"GET / HTTP/1.1\r\nhost: g\r\n\r\n"),
+            0 => stranger.wire.extend(b"GET / HTTP/1.1\r\nhost: g\r\n\r\n"),
             1 => {
                 let key = issue("tg_", |out| out.fill(9)).text;
                 let ask = format!("GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n");
-                stranger.wire.extend_from_slice(ask.as_bytes());
+                stranger.wire.extend(ask.as_bytes());
             }
-            2 => stranger.wire.extend_from_slice(&b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n\r\n".repeat(20)),
-            3 => stranger.wire.extend_from_slice(b"GET / HT"),
+            2 => stranger.wire.extend(&b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\n\r\n".repeat(20)),
+            3 => stranger.wire.extend(b"GET / HT"),
             4 if self.rng.below(4) == 0 => stranger.ending = Some(Ending::Broken),
-            5..=7 => drop(stranger.take(&mut self.gateway, 1 + self.rng.below(4000) as usize, self.now)),
-            _ => drop(stranger.deliver(&mut self.gateway, 1 + self.rng.below(40) as usize, self.now)),
+            5..=7 => drop(take(stranger, &mut self.machine, 1 + self.rng.below(4000) as usize)),
+            _ => deliver(stranger, &mut self.machine, 1 + self.rng.below(40) as usize),
         }
         self.settle()
     }
 
-    /// Delivers the bytes that have arrived on a connection, as a real event loop would read them now.
-    fn hear(&mut self, conn: Conn) {
-        let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
-        let mut pipes = clients.chain(&mut self.strangers);
-        if let Some(pipe) = pipes.find(|pipe| pipe.conn == conn) {
-            pipe.deliver(&mut self.gateway, 65_536, self.now);
-        }
-        self.gateway.heard(conn, self.now);
-    }
-
     /// Handles dials, DNS lookups, the store, and the keys.
     fn outside(&mut self) -> Result<(), String> {
-        if !self.works.is_empty() && self.rng.below(4) > 0 {
-            let work = self.works.swap_remove(self.rng.below(self.works.len() as u64) as usize);
-            self.gateway.notice(Notice::Worked(work.run()), self.now);
+        if !self.machine.works.is_empty() && self.rng.below(4) > 0 {
+            let work = self.machine.works.swap_remove(self.rng.below(self.machine.works.len() as u64) as usize);
+            self.machine.work(work);
             return Ok(());
         }
-        if let Some(id) = self.lookups.pop() {
+        if let Some(id) = self.machine.lookups.pop() {
             let answer = if self.steps.is_multiple_of(4) { KeyAnswer::Unavailable } else { KeyAnswer::Absent };
-            self.gateway.notice(Notice::Ledger(LedgerNotice::LookedUp(vec![(id, answer)])), self.now);
+            self.machine.looked_up(id, answer);
         }
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
             5 => self.answer_name(),
             6 if self.ledger.kind == LedgerKind::File => {
-                self.ledger.commit_some(&mut self.rng, &mut self.gateway, self.now);
+                self.ledger.commit_some(&mut self.rng, &mut self.machine.gateway, self.machine.now);
             }
             _ => self.news(),
         }
@@ -408,36 +438,36 @@ impl World {
             kind @ (0 | 1) => {
                 let error = if kind == 0 { DialError::Connect("refused") } else { DialError::Tls("UnknownIssuer") };
                 self.book.faults.note(if kind == 0 { "connection refused" } else { "TLS to a provider fails" });
-                self.gateway.reply(Reply::DialFailed(conn, error), self.now);
+                self.machine.reply(Reply::DialFailed(conn, error));
             }
             _ => {
-                self.providers.push(Provider::new(Pipe::new(conn, self.now), format, self.wider));
-                self.gateway.reply(Reply::Dialed(conn), self.now);
+                self.providers.push(Provider::new(Pipe::new(conn, self.machine.now), format, self.wider));
+                self.machine.reply(Reply::Dialed(conn));
             }
         }
     }
 
     fn answer_name(&mut self) {
-        if let Some((host, port)) = self.asked.pop() {
+        if let Some((host, port)) = self.machine.asked.pop() {
             let addr = std::net::SocketAddr::from(([10, 0, 0, 2], port));
             let addrs =
                 if self.rng.below(4) == 0 || self.wider.nameless { Err("no such name") } else { Ok(vec![addr]) };
             if addrs.is_err() {
                 self.book.faults.note("unknown name");
             }
-            self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
+            self.machine.reply(Reply::Named { host, port, addrs });
         }
     }
 
     fn news(&mut self) {
         match self.rng.below(12) {
             0 => {
-                if self.ledger.toggle(&mut self.gateway, self.now) {
+                if self.ledger.toggle(&mut self.machine.gateway, self.machine.now) {
                     self.book.faults.note("ledger fails");
                 }
             }
             1 => {
-                let now = self.now.unix;
+                let now = self.machine.now.unix;
                 let fickle = self.keys.records.iter_mut().find(|record| record.name == "fickle");
                 if let Some(record) = fickle {
                     if record.revoked.is_none() {
@@ -445,12 +475,11 @@ impl World {
                     }
                     record.revoked = if record.revoked.is_some() { None } else { Some(Unix(now.0)) };
                 }
-                self.gateway
-                    .notice(Notice::Ledger(LedgerNotice::Keys(KeyNews::all(self.keys.records.clone()))), self.now);
+                self.machine.notice(Notice::Ledger(LedgerNotice::Keys(KeyNews::all(self.keys.records.clone()))));
             }
-            2 => self.gateway.reply(Reply::Signal(Signal::Reload), self.now),
+            2 => self.machine.reply(Reply::Signal(Signal::Reload)),
             3 | 4 if self.reloading => self.reload(),
-            _ => self.ledger.recover(&mut self.gateway, self.now),
+            _ => self.ledger.recover(&mut self.machine.gateway, self.machine.now),
         }
     }
 
@@ -476,7 +505,7 @@ impl World {
         };
         self.reloading = false;
         self.tally.reloads += 1;
-        self.gateway.notice(Notice::Reloaded(news), self.now);
+        self.machine.notice(Notice::Reloaded(news));
     }
 
     fn move_client(&mut self) -> Result<(), String> {
@@ -496,10 +525,10 @@ impl World {
             client.act(&mut self.rng, &mut supply);
         }
         let most = if client.temper.drips { 5 } else { 65_536 };
-        client.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+        deliver(&mut client.pipe, &mut self.machine, 1 + self.rng.below(most) as usize);
         if self.rng.below(client.temper.slowness) == 0 {
             let most = if self.rng.below(3) == 0 { 10 } else { 100_000 };
-            let bytes = client.pipe.take(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+            let bytes = take(&mut client.pipe, &mut self.machine, 1 + self.rng.below(most) as usize);
             client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
             let seen = self.seen.get(client.reading.id()).filter(|seen| seen.whole && seen.ended);
             if self.before_reply && !bytes.is_empty() && seen.is_some() {
@@ -524,113 +553,20 @@ impl World {
         let index = self.rng.below(self.providers.len() as u64) as usize;
         let provider = &mut self.providers[index];
         let most = if self.rng.below(4) == 0 { 16 } else { 200_000 };
-        let bytes = provider.pipe.take(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+        let bytes = take(&mut provider.pipe, &mut self.machine, 1 + self.rng.below(most) as usize);
         let before = provider.requests;
         provider.read(&bytes, &mut self.rng, &mut self.book)?;
         self.tally.reused += u64::from(provider.requests > before && before > 0);
         provider.write(&mut self.rng, &mut self.book);
         let most = if self.rng.below(4) == 0 { 3 } else { 65_536 };
-        provider.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+        deliver(&mut provider.pipe, &mut self.machine, 1 + self.rng.below(most) as usize);
         let conn = provider.pipe.conn;
         self.settle()?;
         let provider = self.providers.iter().find(|provider| provider.pipe.conn == conn);
-        match provider.is_some_and(|provider| provider.is_starved(&self.gateway)) {
+        match provider.is_some_and(|provider| provider.is_starved(&self.machine.gateway)) {
             true => Err("a request is not written to its end, since its answer came early".to_string()),
             false => Ok(()),
         }
-    }
-
-    /// Performs the actions of the gateway.
-    fn settle(&mut self) -> Result<(), String> {
-        for _ in 0..ROUNDS_MAX {
-            for conn in std::mem::take(self.gateway.dirty()) {
-                let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
-                let providers = self.providers.iter_mut().map(|provider| &mut provider.pipe);
-                let mut pipes = clients.chain(providers).chain(&mut self.strangers);
-                if let Some(pipe) = pipes.find(|pipe| pipe.conn == conn) {
-                    pipe.stopped_at = None;
-                }
-            }
-            // Orders of the iteration that hands over belong to the time before.
-            let mut handed_over = None;
-            for order in std::mem::take(self.gateway.orders()) {
-                match order {
-                    Order::HandOver(running, _) => handed_over = Some(running),
-                    Order::LetServe => {
-                        self.tally.handovers += 1;
-                        (self.successor, self.has_served) = (Successor::Serves, true);
-                    }
-                    Order::TakeBack => self.take_back()?,
-                    Order::Work(work) => self.works.push(*work),
-                    Order::LookUp(ids) => self.lookups.extend(ids),
-                    Order::Reload(_) => self.reloading = true,
-                    Order::Spans(_, spans) => self.traces.take(&spans)?,
-                    Order::Alerts(..) | Order::Log(_) | Order::Renew(_) | Order::List(_) => {}
-                    other => self.take_order(other)?,
-                }
-            }
-            if let Some(running) = handed_over {
-                self.hand_over(running)?;
-            }
-            let actions = std::mem::take(self.gateway.actions());
-            if actions.is_empty() && self.gateway.dirty().is_empty() {
-                return self.loses_no_wakeup();
-            }
-            for action in actions {
-                self.perform(action)?;
-            }
-        }
-        Err("the actions do not end".to_string())
-    }
-
-    /// Checks that every connection is read that the gateway wants to read.
-    fn loses_no_wakeup(&self) -> Result<(), String> {
-        let clients = self.clients.iter().map(|client| &client.pipe);
-        let mut pipes = clients.chain(self.providers.iter().map(|provider| &provider.pipe)).chain(&self.strangers);
-        match pipes.find(|pipe| pipe.is_lost(&self.gateway)) {
-            Some(pipe) => Err(format!("a wake-up of {:?} was lost", pipe.conn)),
-            None => Ok(()),
-        }
-    }
-
-    fn perform(&mut self, action: Action) -> Result<(), String> {
-        match action {
-            Action::Dial { conn, addr, .. } => {
-                let format = match addr.ip().to_string().as_str() {
-                    "10.0.0.2" => Shape::Messages,
-                    "10.0.0.4" => Shape::Responses,
-                    _ => Shape::Chat,
-                };
-                self.dialing.push((conn, format));
-            }
-            Action::Resolve { host, port } => self.asked.push((host, port)),
-            Action::StopAccepting(_) => self.draining = true,
-            Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = Successor::Starts,
-            Action::StartSuccessor => return Err("a successor was started without an upgrade".to_string()),
-            Action::Exit => self.exit = true,
-            Action::Hear(conn) => self.hear(conn),
-            Action::Finish(conn) => {
-                let client = self.clients.iter_mut().find(|client| client.pipe.conn == conn);
-                if client.is_some_and(|client| std::mem::replace(&mut client.pipe.finished, true)) {
-                    return Err("the gateway finished a connection twice".to_string());
-                }
-            }
-            Action::Close { conn, shut } => {
-                if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
-                    return self.client_closed(index, shut);
-                }
-                if let Some(index) = self.strangers.iter().position(|stranger| stranger.conn == conn) {
-                    self.strangers.swap_remove(index);
-                    self.tally.strangers_closed += 1;
-                } else if let Some(index) = self.providers.iter().position(|provider| provider.pipe.conn == conn) {
-                    self.providers.swap_remove(index);
-                } else {
-                    let dial = self.dialing.iter().position(|(dialed, _)| *dialed == conn);
-                    self.dialing.swap_remove(dial.ok_or("the gateway closed a connection that was not open")?);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Checks that the gateway had a reason to close a client's connection.
@@ -638,7 +574,7 @@ impl World {
         let mut client = self.clients.swap_remove(index);
         client.pipe.closed = Some(shut);
         let left = client.pipe.ending.is_some();
-        let stalled = self.now.mono.0.saturating_sub(client.pipe.read_at) >= WRITE_STALL;
+        let stalled = self.machine.now.mono.0.saturating_sub(client.pipe.read_at) >= WRITE_STALL;
         // A form that is broken after its answer has begun ends that answer; an answer of bytes cannot contain the error
         // of its provider.
         if left || client.breaks_form || client.awaiting.iter().any(|ask| ask.may_be_cut(&self.book)) {
@@ -649,7 +585,11 @@ impl World {
             return if stalled {
                 Ok(())
             } else {
-                Err(format!("a client was disconnected at {} without a reason: {}", self.now.mono.0, client.brief()))
+                Err(format!(
+                    "a client was disconnected at {} without a reason: {}",
+                    self.machine.now.mono.0,
+                    client.brief()
+                ))
             };
         }
         if client.reading.runs_to_end() {
@@ -661,7 +601,7 @@ impl World {
         }
         let all_sent = client.outbox.is_empty() && client.pipe.wire.is_empty();
         let unanswered = client.awaiting.iter().any(|ask| ask.held_body.is_none());
-        if all_sent && unanswered && !client.reading.last && !self.draining {
+        if all_sent && unanswered && !client.reading.last && !self.machine.draining {
             return Err(format!("closed without an answer: {}", client.brief()));
         }
         Ok(())
@@ -673,7 +613,7 @@ impl World {
         let drain = self.rng.below(2) == 0;
         if drain {
             self.tally.drains += 1;
-            self.gateway.reply(Reply::Signal(Signal::Terminate), self.now);
+            self.machine.reply(Reply::Signal(Signal::Terminate));
             self.settle()?;
         }
         for _ in 0..steps / 2 {
@@ -683,14 +623,14 @@ impl World {
         if drain {
             // drain_timeout, then write_stall for clients that do not read.
             self.advance(30_000_000 + WRITE_STALL + 5_000_000)?;
-            if !self.exit || !self.clients.is_empty() {
-                return Err(format!("drained, but connections are left: {:?}", self.gateway.vitals()));
+            if !self.machine.exit || !self.clients.is_empty() {
+                return Err(format!("drained, but connections are left: {:?}", self.machine.gateway.vitals()));
             }
-        } else if self.draining {
+        } else if self.machine.draining {
             self.let_clients_finish()?;
             self.settle()?;
-            if self.handed_over.is_none() || !self.exit || !self.clients.is_empty() {
-                let vitals = self.gateway.vitals();
+            if self.handed_over.is_none() || !self.machine.exit || !self.clients.is_empty() {
+                let vitals = self.machine.gateway.vitals();
                 return Err(format!("connections are left (handed over: {}): {vitals:?}", self.handed_over.is_some()));
             }
         } else {
@@ -698,23 +638,23 @@ impl World {
             self.ask_quota()?;
             for client in &mut self.clients {
                 client.pipe.ending = Some(Ending::Broken);
-                client.pipe.deliver(&mut self.gateway, 1, self.now);
+                deliver(&mut client.pipe, &mut self.machine, 1);
             }
             self.settle()?;
         }
         self.finish_works()?;
         // The rest reaches its deadline.
         self.advance(3_600_000_000)?;
-        if self.gateway.next_deadline().is_some_and(|due| due != Mono::NEVER) {
+        if self.machine.gateway.next_deadline().is_some_and(|due| due != Mono::NEVER) {
             return Err("a deadline is left after all clients have left".to_string());
         }
-        nothing_is_held(&self.gateway.vitals())
+        nothing_is_held(&self.machine.gateway.vitals())
     }
 
     /// Runs all work of the helper threads and returns the results.
     fn finish_works(&mut self) -> Result<(), String> {
-        while let Some(work) = self.works.pop() {
-            self.gateway.notice(Notice::Worked(work.run()), self.now);
+        while let Some(work) = self.machine.works.pop() {
+            self.machine.work(work);
             self.settle()?;
         }
         Ok(())
@@ -726,26 +666,26 @@ impl World {
             while !self.dialing.is_empty() {
                 self.answer_dial();
             }
-            while !self.asked.is_empty() {
+            while !self.machine.asked.is_empty() {
                 self.answer_name();
             }
             self.finish_works()?;
             for _ in 0..self.clients.len() {
                 let mut client = self.clients.remove(0);
-                client.pipe.wire.append(&mut client.outbox);
-                client.pipe.deliver(&mut self.gateway, 65_536, self.now);
-                let bytes = client.pipe.take(&mut self.gateway, usize::MAX, self.now);
+                client.pipe.wire.extend(client.outbox.drain(..));
+                deliver(&mut client.pipe, &mut self.machine, 65_536);
+                let bytes = take(&mut client.pipe, &mut self.machine, usize::MAX);
                 client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
                 self.clients.push(client);
                 self.settle()?;
-                self.ledger.catch_up(&mut self.gateway, self.now);
+                self.ledger.catch_up(&mut self.machine.gateway, self.machine.now);
             }
             for index in (0..self.providers.len()).rev() {
                 let Some(provider) = self.providers.get_mut(index) else { continue };
-                let bytes = provider.pipe.take(&mut self.gateway, usize::MAX, self.now);
+                let bytes = take(&mut provider.pipe, &mut self.machine, usize::MAX);
                 provider.read(&bytes, &mut self.rng, &mut self.book)?;
                 provider.write(&mut self.rng, &mut self.book);
-                provider.pipe.deliver(&mut self.gateway, 65_536, self.now);
+                deliver(&mut provider.pipe, &mut self.machine, 65_536);
                 self.settle()?;
             }
             self.advance(1_000_000)?;
@@ -761,16 +701,16 @@ impl World {
     /// Checks that the quota of each key is the sum of its usage records while no request runs.
     fn ask_quota(&mut self) -> Result<(), String> {
         for client in std::mem::take(&mut self.clients) {
-            self.gateway.closed(client.pipe.conn, Ending::Broken, self.now);
+            self.machine.gateway.closed(client.pipe.conn, Ending::Broken, self.machine.now);
         }
-        self.gateway.notice(Notice::Ledger(LedgerNotice::Keys(KeyNews::all(self.keys.records.clone()))), self.now);
-        self.ledger.recover(&mut self.gateway, self.now);
-        self.gateway.actions().retain(|action| {
+        self.machine.notice(Notice::Ledger(LedgerNotice::Keys(KeyNews::all(self.keys.records.clone()))));
+        self.ledger.recover(&mut self.machine.gateway, self.machine.now);
+        self.machine.gateway.actions().retain(|action| {
             !matches!(action, Action::Close { conn, .. }
-            if conn.side == tollgate::base::seam::Side::Client)
+            if conn.side == Side::Client)
         });
         self.settle()?;
-        self.ledger.catch_up(&mut self.gateway, self.now);
+        self.ledger.catch_up(&mut self.machine.gateway, self.machine.now);
         if self.ledger.is_dead() {
             return Ok(());
         }
@@ -820,14 +760,17 @@ impl World {
 
     fn ask(&mut self, request: &str) -> Result<String, String> {
         let peer = "192.0.2.8:999".parse().map_err(|_| "address")?;
-        let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
-        let mut pipe = Pipe::new(conn, self.now);
-        self.gateway.bytes(conn, request.as_bytes(), self.now);
+        let conn = self.machine.gateway.accepted(0, peer, self.machine.now).ok_or("not accepted")?;
+        let mut pipe = Pipe::new(conn, self.machine.now);
+        self.machine.gateway.bytes(conn, request.as_bytes(), self.machine.now);
         self.settle()?;
-        self.ledger.catch_up(&mut self.gateway, self.now);
-        let answer = pipe.take(&mut self.gateway, usize::MAX, self.now);
-        self.gateway.closed(conn, Ending::Broken, self.now);
-        self.gateway.actions().retain(|action| !matches!(action, Action::Close { conn: gone, .. } if *gone == conn));
+        self.ledger.catch_up(&mut self.machine.gateway, self.machine.now);
+        let answer = take(&mut pipe, &mut self.machine, usize::MAX);
+        self.machine.gateway.closed(conn, Ending::Broken, self.machine.now);
+        self.machine
+            .gateway
+            .actions()
+            .retain(|action| !matches!(action, Action::Close { conn: gone, .. } if *gone == conn));
         self.settle()?;
         String::from_utf8(answer).map_err(|_| "an answer that is not UTF-8".to_string())
     }
@@ -887,9 +830,9 @@ impl World {
         if let Some((window, count)) = per_window.iter().find(|((alone, _), count)| **count > allowed(*alone)) {
             return Err(format!("{count} requests were admitted in window {window:?}, more than are allowed"));
         }
-        self.ledger.catch_up(&mut self.gateway, self.now);
+        self.ledger.catch_up(&mut self.machine.gateway, self.machine.now);
         self.settle()?;
-        self.ledger.catch_up(&mut self.gateway, self.now);
+        self.ledger.catch_up(&mut self.machine.gateway, self.machine.now);
         self.ledger.at_rest()?;
         self.traces.agree(&self.ledger.rows, request_id)?;
         self.tally.spans += self.traces.attempts;

@@ -13,9 +13,9 @@ use crate::io::reactor::Security;
 use crate::policy::alert::{Alert, AlertKind};
 use crate::policy::attribution::HashKey;
 use crate::policy::config::Config;
-use crate::store::alerts::{AlertClaim, AlertReport};
+use crate::store::alert_claims::{AlertClaim, AlertReport};
 use crate::store::ledger::Ledger;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use clap::{Args, Subcommand};
 
 /// `tollgate alerts`.
@@ -60,8 +60,8 @@ pub fn run(command: &AlertsCommand) -> Result<(), Failure> {
 
 /// Result of an attempt.
 pub(super) enum Delivery {
-    /// The webhook has accepted it. The reason why the ledger does not know that, if so.
-    Sent(Option<String>),
+    /// The webhook has accepted this. The reason why the ledger does not know that, if so.
+    Sent(Box<Alert>, Option<String>),
     /// Nothing is to be sent, and the ledger knows that.
     Done,
     /// Another process is delivering it, or the ledger cannot be read or written.
@@ -72,7 +72,13 @@ pub(super) enum Delivery {
 
 /// Attempts to deliver an alert, unless that was done, and notes in the ledger that it is done. `is_sent`: only the
 /// note is missing.
-pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert: &Alert, is_sent: bool) -> Delivery {
+pub(super) fn deliver(
+    config: &Config,
+    security: &Security,
+    place: &SpillFolder,
+    alert: &Alert,
+    is_sent: bool,
+) -> Delivery {
     let mut alert = alert.clone();
     let mut claim = match Claim::take(config, place, &alert.subject) {
         Ok(Some(claim)) => Ok(claim),
@@ -97,7 +103,7 @@ pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert
     match noted {
         Ok(()) if is_sent => Delivery::Done,
         Err(_) if is_sent => Delivery::Later,
-        noted => Delivery::Sent(noted.err()),
+        noted => Delivery::Sent(Box::new(alert), noted.err()),
     }
 }
 
@@ -106,7 +112,7 @@ pub(super) fn deliver(config: &Config, security: &Security, place: &Place, alert
 pub(super) fn end(
     config: &Config,
     security: &Security,
-    place: &Place,
+    place: &SpillFolder,
     subject: &str,
     at: u64,
     is_sent: bool,
@@ -119,10 +125,10 @@ pub(super) fn end(
     {
         return Delivery::Failed(why);
     }
-    match claim.note(None) {
-        Ok(()) => Delivery::Done,
-        Err(why) if resolved.is_some() => Delivery::Sent(Some(why)),
-        Err(_) => Delivery::Later,
+    match (resolved, claim.note(None)) {
+        (Some(alert), noted) => Delivery::Sent(Box::new(alert), noted.err()),
+        (None, Ok(())) => Delivery::Done,
+        (None, Err(_)) => Delivery::Later,
     }
 }
 
@@ -142,7 +148,7 @@ struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     /// Claims a subject; `None` if another process has claimed it.
-    fn take(config: &Config, place: &Place, subject: &'a str) -> Result<Option<Claim<'a>>, String> {
+    fn take(config: &Config, place: &SpillFolder, subject: &'a str) -> Result<Option<Claim<'a>>, String> {
         let holder = fresh_name().map_err(|error| error.to_string())?;
         let mut ledger = super::store::beside(config, place).map_err(|failure| failure.text())?;
         match ledger.claim_alert(subject, &holder, unix()).map_err(|error| error.to_string())? {

@@ -112,7 +112,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
         let (word, said) = found.text();
         let millis = clock.mono().micros_since(began) / 1000;
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.place_of(place), clean(said));
+        let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.credential_name(place), clean(said));
     }
     if let (Some(_), false) = (&provider.discover, bad) {
         let (word, said) = match discover::ask(provider, security, config.server.bounds.list_bytes) {
@@ -142,7 +142,7 @@ fn targets(config: &Config, provider: usize) -> impl Iterator<Item = (&Model, &T
     all.filter(move |(_, target)| target.provider == provider && target.credential == 0)
 }
 
-/// The lines about the models of a provider that does not answer: those that fail, and those with other providers.
+/// The lines about the models of a provider that does not answer: models without another provider, and models with one.
 fn without(config: &Config, provider: usize) -> String {
     let is_own = |target: &Target| target.provider == provider;
     let models = config.catalog.models().iter().filter(|model| model.targets.iter().any(is_own));

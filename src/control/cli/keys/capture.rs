@@ -41,7 +41,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&KeyLine::new(record, &high, &Used::default(), now));
     }
-    let file = store::spill_place(&high, Some(&path)).capture(&id);
+    let file = store::spill_folder(&high, Some(&path)).capture(&id);
     remark(&match until {
         Some(until) => format!(
             "requests and responses of key {id} for {name} are written to {} until {}; they contain prompts",

@@ -35,10 +35,10 @@ pub struct ListArgs {
     /// List the keys that were issued after this one
     #[arg(long, value_name = "ID", value_parser = parse_after)]
     pub after: Option<KeyId>,
-    /// List the keys whose name begins with PREFIX, or without `*` is PREFIX
+    /// List keys whose name begins with PREFIX; without `*`, those named PREFIX
     #[arg(long, value_name = "PREFIX*")]
     pub name: Option<String>,
-    /// Print every column, even if the terminal is too narrow
+    /// Print every column and name whole, however narrow the terminal
     #[arg(long)]
     pub wide: bool,
     /// Print JSON instead of a table

@@ -1,6 +1,5 @@
 //! Options of a key, for `keys issue` and `keys set`.
 
-use crate::base::limits::CAPTURE_TIME_MAX;
 use crate::base::time::Unix;
 use crate::cli::ledger::present;
 use crate::cli::output::Failure;
@@ -14,6 +13,9 @@ use crate::wire::Passthrough;
 use clap::{Arg, Args};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Longest time for which the traffic of a key is captured.
+const CAPTURE_TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 /// Maximum characters of a key's name.
 const NAME_MAX: usize = 128;
@@ -34,7 +36,7 @@ pub struct KeyOptions {
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
     /// Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images,
-    /// moderations, transcriptions, translations, models, quota, or all; any other one also grants models and quota
+    /// moderations, transcriptions, translations, models, quota, or all; the others also grant models and quota
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// Expiry: a duration (30d), a date (2027-01-31), or never
@@ -70,7 +72,7 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
         "endpoints" => {
             "Endpoints the key may use: chat, messages, responses, embeddings, rerank, completions, speech, images, \
              moderations, transcriptions, translations, models, quota, or all; the others \
-             include models and quota [default: all]"
+             also grant models and quota [default: all]"
         }
         "expires" => "Expiry: a duration (30d), a date (2027-01-31), or never [default: never]",
         "limits" => "Limit such as budget=5/5h; repeatable",

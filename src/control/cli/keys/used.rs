@@ -1,6 +1,5 @@
 //! Usage of keys from the ledger, for lists of keys and for their budgets.
 
-use crate::base::limits::LAST_USE_ROWS_MAX;
 use crate::base::time::Unix;
 use crate::cli::output::Failure;
 use crate::policy::config::Config;
@@ -9,6 +8,9 @@ use crate::policy::window::{Period, date, iso};
 use crate::store::api::{By, Query};
 use crate::store::ledger::Ledger;
 use std::collections::BTreeMap;
+
+/// The newest usage records that are searched for the last use of each key in a list of keys.
+const LAST_USE_ROWS_MAX: usize = 10_000;
 
 /// Usage of keys according to the ledger.
 #[derive(Default)]

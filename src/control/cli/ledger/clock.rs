@@ -11,8 +11,8 @@ use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::window::iso;
 use crate::store::ledger::Ledger;
-use crate::store::moments::Moments;
 use crate::store::note::AuditLine;
+use crate::store::writer_clocks::WriterClocks;
 use clap::Args;
 
 /// `tollgate ledger clock` and `tollgate ledger fold`.
@@ -27,10 +27,10 @@ pub struct ConfirmArgs {
 }
 
 /// Returns the ledger, its known times, the current time by its clock, and the configuration.
-fn look(args: &ConfirmArgs) -> Result<(Ledger, Moments, Unix, Config), Failure> {
+fn look(args: &ConfirmArgs) -> Result<(Ledger, WriterClocks, Unix, Config), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let mut ledger = store::existing(&high)?;
-    let moments = ledger.moments().map_err(Failure::failed)?;
+    let moments = ledger.writer_clocks().map_err(Failure::failed)?;
     // A shared ledger has been asked for its time by now.
     Ok((ledger, moments, unix(), high))
 }
@@ -55,7 +55,8 @@ fn is_behind(now: Unix, date: Unix) -> bool {
 /// behind the newest usage record or the build date: dates computed from it would be wrong once the clock is set.
 pub(in crate::cli) fn present(high: &Config) -> Result<Unix, Failure> {
     let ledger = store::open_existing(high)?;
-    let moments = ledger.map_or(Ok(Moments::default()), |mut ledger| ledger.moments().map_err(Failure::failed))?;
+    let moments =
+        ledger.map_or(Ok(WriterClocks::default()), |mut ledger| ledger.writer_clocks().map_err(Failure::failed))?;
     let (now, newest) = (unix(), moments.newest.max(build::date()));
     match is_behind(now, newest) {
         false => Ok(now),

@@ -3,6 +3,7 @@
 
 mod clock;
 mod file;
+mod outcomes;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
@@ -20,6 +21,7 @@ use clap::{Args, Subcommand};
 pub use clock::ConfirmArgs;
 pub(super) use clock::present;
 pub use file::{BackupArgs, CompactArgs};
+pub(super) use outcomes::outcomes;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{ErrorKind, Write};
@@ -198,14 +200,14 @@ fn audit(args: &AuditArgs) -> Result<(), Failure> {
     print(&table.text())
 }
 
-/// The last lines of the audit, newest first, starting after the first `from`, up to the one after `bytes` bytes.
+/// Lines of the audit, newest first, without the first `from`: at most `most`, fewer if they exceed `bytes` bytes.
 pub(super) fn audited(high: &Config, from: u64, most: u64, bytes: usize) -> Result<Vec<AuditLine>, Failure> {
     store::existing(high)?.audit(from, most, bytes).map_err(Failure::failed)
 }
 
 /// Lines of the audit as JSON.
 pub(super) fn audit_json(lines: &[AuditLine]) -> String {
-    // Of a line: its time, the names and the punctuation. A text that grows leaves blocks of memory behind.
+    // Bytes of a line besides its texts. Enough are reserved now: a text that grows leaves blocks of memory behind.
     const LINE_BYTES: usize = 100;
     let mut out = Vec::with_capacity(lines.iter().map(|line| line.text_bytes() + LINE_BYTES).sum());
     out.push(b'[');
@@ -227,7 +229,7 @@ pub(super) fn audit_json(lines: &[AuditLine]) -> String {
     String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// The names of the changed members, that of a capture with its end; none for a new key.
+/// The names of the changed members; for a capture also its end. Empty for a new key.
 fn changed(line: &AuditLine, after: Raw<'_>) -> Vec<String> {
     let Some(before) = &line.before else { return Vec::new() };
     let before = Raw::new(before.as_bytes());
@@ -289,7 +291,7 @@ fn write_entry(entry: &Entry, out: &mut impl Write) -> std::io::Result<()> {
     out.write_all(&line)
 }
 
-/// The newest request whose id begins so, in the form of the log, if its usage record is one of the newest.
+/// The newest request whose id begins with `id`, in the form of the log, if its usage record is one of the newest.
 pub(super) fn found_request(high: &Config, id: &str) -> Result<Option<String>, Failure> {
     let Some(mut ledger) = store::open_existing(high)? else { return Ok(None) };
     let mut found = None;
@@ -304,7 +306,7 @@ pub(super) fn found_request(high: &Config, id: &str) -> Result<Option<String>, F
     Ok(Some(logged(&row, key.map_or(String::new(), |key| key.name))))
 }
 
-/// A request in the form of the log. Its usage record does not have all that the log has.
+/// A request in the form of the log, without the members that a usage record does not have.
 fn logged(row: &Row, name: String) -> String {
     let usage = &row.usage;
     let mut line = json!({

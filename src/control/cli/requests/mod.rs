@@ -73,7 +73,7 @@ pub struct RequestsArgs {
     /// Only requests of this session: the name the client sent, or the hash in a report
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
-    /// Print every column, even if the terminal is too narrow
+    /// Print every column and name whole, however narrow the terminal
     #[arg(long)]
     pub wide: bool,
     /// Requests to print, of the last 1000 at most

@@ -3,7 +3,7 @@
 //! that; the loop learns of each line what has become of it.
 
 use super::capture_line;
-use crate::base::limits::{CAPTURE_DISK_SPARED, CAPTURE_FILE_MAX, LOG_PARTING};
+use crate::base::limits::LOG_PARTING;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Captured, Notice};
 use crate::io::channel::{Receiver, Sender, channel};
@@ -11,12 +11,17 @@ use crate::io::files;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::{start_thread, unless_panicked};
-use crate::store::spill::{Place, disk_space};
+use crate::store::spill::{SpillFolder, disk_space};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+/// Bytes of a file of captured requests before another one is begun.
+const CAPTURE_FILE_MAX: u64 = 64 << 20;
+/// Bytes of the ledger's disk that captures leave free, and at most an eighth of the disk.
+const CAPTURE_DISK_SPARED: u64 = 256 << 20;
 
 /// The event loop's side.
 pub(super) struct CaptureWriter {
@@ -28,7 +33,7 @@ pub(super) struct CaptureWriter {
 
 impl CaptureWriter {
     /// Starts the thread, which writes beside the ledger of `place`.
-    pub(super) fn start(place: Place, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<CaptureWriter> {
+    pub(super) fn start(place: SpillFolder, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<CaptureWriter> {
         let ((lines, taken), (alive, ended)) = (channel::<Box<Captured>>(), channel());
         let serve = move || {
             let mut text = Vec::new();

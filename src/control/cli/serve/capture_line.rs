@@ -13,15 +13,15 @@ use crate::wire::percent;
 
 /// Characters that separate the parts of a request's first line.
 const MARKS: [char; 6] = [' ', '/', '?', '&', '#', ';'];
-/// Words before a credential.
+/// Authentication schemes, which precede a credential in a header.
 const SCHEMES: [&str; 10] =
     ["apikey", "aws4-hmac-sha256", "basic", "bearer", "digest", "dpop", "hawk", "negotiate", "ntlm", "token"];
 /// Words in the names of headers and parameters that carry a credential.
 const CREDENTIALS: [&str; 10] =
     ["auth", "bearer", "cookie", "credential", "key", "passphrase", "passw", "secret", "signature", "token"];
-/// Such words that are too short to be looked for within others.
+/// The same, but too short to be searched for within longer words.
 const SHORT_CREDENTIALS: [&str; 5] = ["jwt", "otp", "pw", "pwd", "sig"];
-/// Bytes from which a credential of a head is starred in bodies, too; and the number of such credentials.
+/// Minimum bytes of a credential of a head that is starred in bodies, too, and maximum number of such credentials.
 const SECRET_MIN: usize = 12;
 const SECRETS_MAX: usize = 32;
 
@@ -246,12 +246,12 @@ impl Stars<'_> {
     }
 }
 
-/// True for the first line of a message, the only one with a blank in front of any colon: names of headers have none.
+/// True for the first line of a message: only it has a blank before its first colon (header names have none).
 fn is_first(line: &str) -> bool {
     line.split(':').next().is_some_and(|name| name.contains(' '))
 }
 
-/// True if a header or a parameter with this name may carry a credential. Numbers of tokens do not.
+/// True if a header or a parameter with this name may carry a credential. Names of token counts do not.
 fn speaks_of_credential(name: &str) -> bool {
     let mut name = name.to_ascii_lowercase();
     if name.contains("ratelimit-") {

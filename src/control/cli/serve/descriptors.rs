@@ -1,7 +1,10 @@
 //! Number of connections for which the process has descriptors. Called at the start and by `check`.
 
-use crate::base::limits::{DESCRIPTORS_KEPT, DESCRIPTORS_MIN, RESERVE_CONNECTIONS, client_descriptors};
+use crate::base::limits::{DESCRIPTORS_KEPT, RESERVE_CONNECTIONS, client_descriptors};
 use crate::policy::config::Config;
+
+/// Descriptors without which no gateway starts: its ledger, event loop and threads need nearly as many.
+const DESCRIPTORS_MIN: u64 = 24;
 
 /// Descriptors of `limit` for connections of clients and to providers: all but those reserved for the gateway itself,
 /// so that connections cannot make its health endpoint unreachable.

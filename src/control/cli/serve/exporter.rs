@@ -20,6 +20,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// Spans per request to a collector.
+const SPANS_PER_BATCH: usize = 512;
+/// Pause of the busy thread that sends spans, so that spans accumulate.
+const SPANS_TICK: Duration = Duration::from_secs(1);
+/// Time that a collector may take to answer, including the connection.
+const SPANS_ANSWER: Duration = Duration::from_secs(5);
+/// Attempts to send a batch to a collector that cannot be reached or asks for a retry.
+const SPANS_TRIES: u32 = 3;
+/// Longest `Retry-After` of a collector that is honoured.
+const SPANS_AGAIN_MAX: Duration = Duration::from_secs(10);
+/// Time that shutdown waits for the last spans to be sent.
+const SPANS_PARTING: Duration = Duration::from_secs(2);
+
 /// Pause before a batch is sent again, doubled each time, if the collector sends no `Retry-After`.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Interval for checking whether the process is ending.
@@ -106,14 +119,14 @@ impl Exporter {
 
     /// Waits a limited time until the last spans are sent. Returns the number of lost spans.
     pub(super) fn finish(&self) -> u64 {
-        let _ = self.ended.recv_timeout(limits::SPANS_PARTING);
+        let _ = self.ended.recv_timeout(SPANS_PARTING);
         self.ends.dropped.load(Ordering::Relaxed) + self.ends.waiting.load(Ordering::Relaxed)
     }
 }
 
 impl Ends {
     fn serve(&self) {
-        let (mut idle, mut given) = (IdlePolicy::new(limits::SPANS_TICK), Vec::new());
+        let (mut idle, mut given) = (IdlePolicy::new(SPANS_TICK), Vec::new());
         let mut failing = false;
         loop {
             match self.queue.poll(&mut given, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
@@ -129,7 +142,7 @@ impl Ends {
         let mut spans = &given.spans[..];
         while !spans.is_empty() {
             let ends = spans.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
-            let end = ends.take(limits::SPANS_PER_BATCH).last().unwrap_or(spans.len());
+            let end = ends.take(SPANS_PER_BATCH).last().unwrap_or(spans.len());
             let (batch, rest) = spans.split_at(end);
             spans = rest;
             let sent = self.send(&given.config, batch);
@@ -160,7 +173,7 @@ impl Ends {
             let more = config.telemetry.headers.iter().map(|header| (&*header.name, header.value.expose()));
             let more: Vec<(&str, &str)> = more.collect();
             let request = request(collector, "POST", &collector.path, &more, &envelope(batch));
-            let answer = send(collector, &Asker::within(&security, limits::SPANS_ANSWER), &request);
+            let answer = send(collector, &Asker::within(&security, SPANS_ANSWER), &request);
             tries += 1;
             let (why, again) = match answer {
                 Ok(answer) if (200..300).contains(&answer.status) => return Ok(refused(&answer).min(count(batch))),
@@ -170,7 +183,7 @@ impl Ends {
                 }
                 Err(why) => (why.words().to_string(), None),
             };
-            let Some(wait) = again.filter(|_| tries < limits::SPANS_TRIES) else { return Err(why) };
+            let Some(wait) = again.filter(|_| tries < SPANS_TRIES) else { return Err(why) };
             let mut left = wait * (1 << (tries - 1));
             while !left.is_zero() {
                 if self.queue.is_closed() {
@@ -230,6 +243,6 @@ fn refused(answer: &HttpResponse) -> u64 {
 fn again_after(answer: &HttpResponse) -> Option<Duration> {
     let said =
         values(&answer.head, "retry-after").next().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-    let wait = said.map_or(AGAIN, Duration::from_secs).min(limits::SPANS_AGAIN_MAX);
+    let wait = said.map_or(AGAIN, Duration::from_secs).min(SPANS_AGAIN_MAX);
     matches!(answer.status, 429 | 502..=504).then_some(wait)
 }

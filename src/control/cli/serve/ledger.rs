@@ -22,13 +22,13 @@ use crate::store::api::{PastUse, StoreError};
 use crate::store::copy::SnapshotPlan;
 use crate::store::follow::{KeySource, KeysSeen};
 use crate::store::ledger::Ledger;
-use crate::store::moments::Moments;
 #[cfg(feature = "redis")]
 use crate::store::remote::{Bounds, Remote};
 #[cfg(feature = "redis")]
 use crate::store::shared;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use crate::store::sqlite::Sqlite;
+use crate::store::writer_clocks::WriterClocks;
 use crate::store::{self, Duties, LedgerHandle, lock};
 
 /// An open ledger.
@@ -37,7 +37,7 @@ pub(super) struct Opened {
     /// See [`Duties::seen`].
     seen: KeysSeen,
     /// The times that its writers' clocks have recorded.
-    moments: Moments,
+    clocks: WriterClocks,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
@@ -83,7 +83,7 @@ pub(super) fn look(config: &Config) -> Result<(), String> {
 
 impl Opened {
     /// Opens the configured ledger, and imports the rows that an earlier process has left in `spills`.
-    pub(super) fn open(config: &Config, spills: &Place) -> Result<Opened, String> {
+    pub(super) fn open(config: &Config, spills: &SpillFolder) -> Result<Opened, String> {
         let opened = match &config.store.url {
             StoreUrl::Sqlite(path) => {
                 let durable = config.store.durability == Durability::BeforeReply;
@@ -102,7 +102,7 @@ impl Opened {
                     Ok(Opened {
                         ledger: Ledger::Sqlite(Box::new(db)),
                         seen: KeysSeen::default(),
-                        moments: Moments::default(),
+                        clocks: WriterClocks::default(),
                         warnings,
                     })
                 })
@@ -118,7 +118,7 @@ impl Opened {
                 Ok(Opened {
                     ledger: Ledger::Remote(Box::new(remote)),
                     seen: KeysSeen::default(),
-                    moments: Moments::default(),
+                    clocks: WriterClocks::default(),
                     warnings,
                 })
             }),
@@ -135,8 +135,8 @@ impl Opened {
             Ledger::Remote(remote) => {
                 self.seen = remote.keys_seen().map_err(failed)?;
                 let (keys, hash_key) = (all_keys(&mut **remote)?, remote.hash_key().map_err(failed)?);
-                self.moments = remote.moments().map_err(failed)?;
-                let (newest, built) = (self.moments.newest, build::date());
+                self.clocks = remote.writer_clocks().map_err(failed)?;
+                let (newest, built) = (self.clocks.newest, build::date());
                 return Ok(Start { seed, hash_key, keys, newest, built, watch: Some(watch), ..Start::default() });
             }
         };
@@ -152,24 +152,18 @@ impl Opened {
         // Read first, so that the thread detects any later change.
         self.seen = db.keys_seen().map_err(failed)?;
         let keys = all_keys(db)?;
-        self.moments = db.moments().map_err(failed)?;
+        self.clocks = db.writer_clocks().map_err(failed)?;
         let recent = db.rows_since(window).map_err(failed)?;
         db.rest().map_err(failed)?;
         Ok(Start {
             seed,
             hash_key: db.hash_key().map_err(failed)?,
-            client_listeners: 0,
-            admin: None,
-            descriptors: None,
             keys,
             days: days.into_iter().map(past).collect(),
-            newest: self.moments.newest,
+            newest: self.clocks.newest,
             built: build::date(),
-            running: None,
-            work_min: None,
-            process: None,
-            watch: None,
             recent: recent.into_iter().map(past).collect(),
+            ..Start::default()
         })
     }
 
@@ -181,7 +175,7 @@ impl Opened {
         warn: impl Fn(String) + Send + 'static,
     ) -> Result<Box<dyn LedgerHandle>, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
-        let Opened { seen, moments, .. } = self;
+        let Opened { seen, clocks, .. } = self;
         let StoreConfig { commit_every, sync_every, retention, .. } = config.store;
         let duties = Duties {
             urgent,
@@ -190,7 +184,7 @@ impl Opened {
             snapshot: snapshots(config),
             retention,
             seen,
-            moments,
+            clocks,
         };
         let tell = move |notice| match notice {
             // The operator gets it even after the event loop has ended.

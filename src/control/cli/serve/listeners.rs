@@ -29,7 +29,7 @@ pub(super) struct AdminDoor {
 }
 
 impl AdminDoor {
-    fn of(listener: &TcpListener) -> Result<AdminDoor, String> {
+    fn from_listener(listener: &TcpListener) -> Result<AdminDoor, String> {
         let (reach, name) = listen::reach(listener).map_err(|error| format!("cannot use the admin socket: {error}"))?;
         Ok(AdminDoor { reach, name })
     }
@@ -89,7 +89,7 @@ impl ServeListeners {
         channel: Option<UnixStream>,
         config: &Config,
     ) -> Result<ServeListeners, String> {
-        let door = admin.as_ref().map(AdminDoor::of).transpose()?;
+        let door = admin.as_ref().map(AdminDoor::from_listener).transpose()?;
         door.as_ref().map_or(Ok(()), |door| door.check(config))?;
         Ok(ServeListeners { clients, admin, door, channel })
     }

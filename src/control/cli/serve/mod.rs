@@ -20,7 +20,7 @@ use crate::io::upgrade::Inherited;
 use crate::policy::config::Config;
 use crate::policy::window;
 use crate::store::api::Leftover;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use ledger::Opened;
 pub(super) use listeners::ServeListeners;
 use log_lines::{rows_line, spilled, stopped, warning};
@@ -34,9 +34,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use upgrade::{HandoverReceiver, HandoverSender, Listening, ReceivedLedger};
 
-mod alerts;
 mod capture;
 mod capture_line;
+mod courier;
 pub(super) mod descriptors;
 mod exporter;
 mod ledger;
@@ -92,7 +92,7 @@ pub(super) fn serve(
     let log = LogWriter::start(log, config.server.bounds.log)
         .map_err(|error| format!("cannot start the log thread: {}", explained(&error)))?;
     let predecessor = listeners.channel.take().map(HandoverReceiver::new).transpose().map_err(cannot_take_over)?;
-    let spills = store::spill_place(&config, path.as_deref());
+    let spills = store::spill_folder(&config, path.as_deref());
     let plan =
         ServiceInputs { config: Arc::new(config), path, program, descriptors, security, spills, log: Rc::new(log) };
     let service = match predecessor {
@@ -131,7 +131,7 @@ fn take_over(
 ) -> Result<Service, String> {
     let prepared = ledger::look(&plan.config).and_then(|()| {
         let turn = predecessor.await_turn().map_err(cannot_take_over)?;
-        turn.listening.iter().try_for_each(|before| Listening::of(&plan.config).check(before))?;
+        turn.listening.iter().try_for_each(|before| Listening::from_config(&plan.config).check(before))?;
         Service::prepare(plan, listeners, signals, turn, true)
     });
     let service = prepared.inspect_err(|why| predecessor.fail(why))?;
@@ -150,7 +150,7 @@ struct ServiceInputs {
     /// Maximum number of open descriptors.
     descriptors: u64,
     security: Security,
-    spills: Place,
+    spills: SpillFolder,
     log: Rc<LogWriter>,
 }
 
@@ -180,7 +180,7 @@ impl Service {
         }
         let (config, now) = (&config, Clock::new().now());
         let mut ledger = Opened::open(config, &plan.spills)?;
-        let listening = Listening::of(config);
+        let listening = Listening::from_config(config);
         let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
         warnings.append(&mut ledger.warnings);
         if let Err(error) = plan.spills.check() {
@@ -197,6 +197,7 @@ impl Service {
         warnings.extend(descriptors::warning(config, plan.descriptors));
         warnings.extend(config.memory_warning(start.keys.bytes(), machine::memory()));
         start.running = inherits.then_some(turn.running);
+        start.recorded = turn.recorded;
         start.process = Some(process::vitals);
         let banner = banner(config, &listeners, start.keys.bytes(), now.unix);
         let gateway = Gateway::new(config.clone(), start, now);

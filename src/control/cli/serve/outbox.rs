@@ -1,12 +1,11 @@
 //! Passes the event loop's commands to their threads: copies under short locks, without a system call in the steady
 //! state. Decides nothing.
 
-use super::alerts::{AlertNeeds, AlertSender};
 use super::capture::CaptureWriter;
+use super::courier::{AlertNeeds, AlertSender};
 use super::exporter::Exporter;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
-use crate::base::limits::WORK_THREADS;
 use crate::cli::admin_jobs;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Captured, DeskAsk, Notice, Order, Work};
@@ -18,14 +17,19 @@ use crate::io::secrets::SecretWatch;
 use crate::io::worker::Worker;
 use crate::policy::alert::AlertNews;
 use crate::policy::config::Config;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use crate::store::LedgerHandle;
 use crate::store::api::Leftover;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Threads for bodies and events that are too large for the loop. Each key uses one at a time, so one key cannot delay
+/// the others.
+const WORK_THREADS: usize = 2;
 
 /// Senders for the threads. They need the event loop's mailbox, so they are set after it exists.
 #[derive(Default)]
@@ -43,7 +47,7 @@ pub(super) struct Helpers {
     /// Writes captured requests; created with the first of them.
     pub(super) captures: OnceLock<Option<CaptureWriter>>,
     /// Location of the files next to the ledger.
-    pub(super) place: OnceLock<Place>,
+    pub(super) place: OnceLock<SpillFolder>,
     /// Answers requests to the admin listener; started by the first of them.
     pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
@@ -170,7 +174,7 @@ impl Helpers {
             }
             Order::Renew(origin) => self.secrets.get().into_iter().for_each(|secrets| secrets.ask(origin.clone())),
             Order::List(asked) => self.reloader.get().into_iter().for_each(|reloader| reloader.list(&asked)),
-            Order::HandOver(running, lists) => self.hand_over(running, lists),
+            Order::HandOver(running, lists, recorded) => self.hand_over(running, lists, recorded),
             Order::LetServe => self.handover.get().into_iter().for_each(HandoverSender::let_serve),
             Order::TakeBack => {
                 self.store().away = false;
@@ -237,13 +241,13 @@ impl Helpers {
 
     /// Gives a ledger in a file to the successor, with the running requests. A shared ledger serves both processes, so
     /// each settles the requests that it has admitted.
-    fn hand_over(&self, running: Vec<Running>, lists: Vec<DiscoveredModel>) {
+    fn hand_over(&self, running: Vec<Running>, lists: Vec<DiscoveredModel>, recorded: Box<RecorderSums>) {
         let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
         let turn = store.ledger.as_ref().and_then(|ledger| ledger.turn());
         store.away = turn.is_some();
         let running = if store.away { running } else { Vec::new() };
-        handover.hand_over(turn, running, lists);
+        handover.hand_over(turn, running, lists, recorded);
     }
 
     /// Ends the threads for rows and spans, in the order in which rows pass through them. Returns the rows that could
@@ -265,7 +269,7 @@ impl Helpers {
 /// Returns the function that the event loop calls once in every iteration with commands.
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        // Rows before admissions, of which there is one command: finished requests free quota for new ones.
+        // Rows go before admissions (at most one command), because finished requests free quota for new ones.
         if let Some(at) = orders.iter().position(|order| matches!(order, Order::Asks(_))) {
             orders[at..].rotate_left(1);
         }

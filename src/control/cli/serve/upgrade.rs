@@ -7,6 +7,7 @@
 //! | old | `listening` | the listeners in its configuration |
 //! | old | `running` | for every request that it still serves |
 //! | old | `listed` | the models that providers list |
+//! | old | `recorded` | failures by reason, and usual times to the first byte |
 //! | old | `go` | the ledger is released, with every row committed |
 //! | new | `taken` | it has the ledger, threads run: nothing can fail any more |
 //! | new | `failed` | instead of any of its lines: it cannot continue, and why; it ends |
@@ -34,6 +35,7 @@ pub(super) use receiver::{HandoverReceiver, ReceivedLedger};
 pub(super) use sender::HandoverSender;
 
 use crate::policy::config::Config;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::{Row, Running};
 use serde::{Deserialize, Serialize};
@@ -41,7 +43,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 
 /// Version of these lines. Processes with different versions do not hand over to each other: the old one stays.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// A message between the processes.
 #[derive(Serialize, Deserialize, PartialEq, Debug)]
@@ -51,6 +53,7 @@ enum HandoverMessage {
     Listening(Listening),
     Running(Running),
     Listed(Vec<DiscoveredModel>),
+    Recorded(Box<RecorderSums>),
     Go,
     Taken,
     Failed(String),
@@ -83,7 +86,7 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    pub(super) fn of(config: &Config) -> Listening {
+    pub(super) fn from_config(config: &Config) -> Listening {
         Listening {
             clients: config.server.listen.clone(),
             admin: config.server.admin_listen.as_ref().map(ToString::to_string),

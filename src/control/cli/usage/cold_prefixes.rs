@@ -63,7 +63,7 @@ pub(crate) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Resul
     let exported = ledger.export(&mut |entry| {
         if let Entry::Request(row) = entry
             && row.names.session.is_some()
-            && query.takes(&DayKey::of(&row))
+            && query.takes(&DayKey::from_row(&row))
         {
             let model = high.catalog.find(&row.model).and_then(|index| high.catalog.get(index));
             followed.row(&row, model.map(|model| &model.prices));

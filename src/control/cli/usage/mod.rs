@@ -70,7 +70,7 @@ pub struct UsageArgs {
     /// Day after the last one, YYYY-MM-DD (UTC) [default: none]
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     pub until: Option<Unix>,
-    /// Print every column, even if the terminal is too narrow
+    /// Print every column and name whole, however narrow the terminal
     #[arg(long)]
     pub wide: bool,
     /// Print JSON instead of a table

@@ -4,12 +4,11 @@
 use super::super::api::{
     DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
 };
-use super::super::counters::{add_day, add_who};
 use super::code::{FOLD, SNAPSHOT};
-use super::moments::rows_of;
+use super::day_counters::{add_day, add_who};
 use super::values::{integer, list, text};
+use super::writer_clocks::rows_of;
 use super::{Remote, is_wrong_type};
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::meter::Amount;
 use crate::policy::plan::PATH_SEPARATOR;
@@ -18,6 +17,9 @@ use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{ConnectionLike, Value};
 use std::collections::BTreeMap;
+
+/// Entries read from a shared ledger at a time, each with the rows of one script.
+const ENTRIES_PER_READ: usize = 32;
 
 /// Maximum number of comparisons, which start again if rows were folded meanwhile.
 const TRIES: usize = 10;
@@ -87,7 +89,7 @@ impl Remote {
                     let own = counted.rows.entry(account).or_default();
                     own.push((row.admitted.0, sums[1..5].iter().sum()));
                 }
-                counted.add(DayKey::of(&row), &sums);
+                counted.add(DayKey::from_row(&row), &sums);
                 true
             })?;
         }
@@ -120,7 +122,7 @@ impl Remote {
         let mut from = first.to_string();
         loop {
             let mut cmd = redis::cmd(range);
-            cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ);
+            cmd.arg(self.server.named("rows")).arg(&from).arg(last).arg("COUNT").arg(ENTRIES_PER_READ);
             let page: Value = self.server.query(&cmd)?;
             for entry in list(&page) {
                 let [id, fields] = list(entry) else { return Err(self.server.nonsense()) };

@@ -3,7 +3,7 @@
 use super::nodes::Nodes;
 use super::values::{list, text};
 use super::{CALLS, Remote};
-use crate::base::limits;
+use crate::store::bounds;
 use redis::{ConnectionLike, RedisResult};
 
 /// Subscriber to calls.
@@ -23,7 +23,7 @@ impl Calls {
             // An unreachable ledger makes no grants; its other connection reports the reason.
             let _ = self.listen_once(&is_over, &tell);
             self.0.go_on();
-            std::thread::sleep(limits::COMMIT_RETRY);
+            std::thread::sleep(bounds::COMMIT_RETRY);
         }
     }
 
@@ -35,7 +35,7 @@ impl Calls {
         }
         connection.req_command(redis::cmd("SUBSCRIBE").arg([self.0.prefix(), CALLS].concat()))?;
         while !is_over() {
-            match connection.answer(limits::KEYS_LOOK) {
+            match connection.answer(bounds::KEYS_LOOK) {
                 // "message", the channel, and the published text.
                 Ok(call) => {
                     let account = list(&call).get(2).and_then(text).and_then(|name| name.strip_prefix(&*live));

@@ -4,9 +4,9 @@
 use super::Remote;
 use super::code::{CHANGES, PAGE};
 use super::values::{integer, list, text};
-use crate::base::limits;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::store::api::{Names, StoreError};
+use crate::store::bounds;
 use crate::store::follow::{KeyChanges, KeySource, KeysSeen};
 use crate::store::keyform::record_from;
 use redis::Value;
@@ -103,7 +103,7 @@ impl KeySource for Remote {
             Some((number, digest)) => cmd.arg(number).arg(digest),
             None => cmd.arg("").arg(""),
         };
-        cmd.arg(limits::KEYS_PER_PIECE);
+        cmd.arg(bounds::KEYS_PER_PIECE);
         let answer: Value = self.server.query(&cmd)?;
         let [known, number, digest, pairs @ ..] = list(&answer) else { return Err(self.server.nonsense()) };
         let number = integer(number).and_then(|number| i64::try_from(number).ok());
@@ -113,7 +113,7 @@ impl KeySource for Remote {
         if known != 1 {
             return Ok(KeyChanges::Unknown);
         }
-        let more = before.is_some_and(|(before, _)| number - before == limits::KEYS_PER_PIECE as i64);
+        let more = before.is_some_and(|(before, _)| number - before == bounds::KEYS_PER_PIECE as i64);
         if pairs.is_empty() {
             return Ok(KeyChanges::None);
         }
@@ -124,7 +124,7 @@ impl KeySource for Remote {
     fn key_piece(&mut self, cursor: &mut String) -> Result<Vec<KeyRecord>, StoreError> {
         let from = if cursor.is_empty() { "0" } else { &**cursor };
         let mut cmd = redis::cmd("HSCAN");
-        cmd.arg(self.server.named("keys")).arg(from).arg("COUNT").arg(limits::KEYS_PER_PIECE);
+        cmd.arg(self.server.named("keys")).arg(from).arg("COUNT").arg(bounds::KEYS_PER_PIECE);
         let before = self.server.connection_number();
         let answer = self.server.read(&cmd)?;
         // A position means nothing at another server, which may answer after a failover.

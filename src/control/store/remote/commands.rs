@@ -4,7 +4,6 @@
 use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LOOKED, REFUSED, RELEASE};
 use super::values::{integer, list, text};
 use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker, grant_name, is_wrong_type, places};
-use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
 use crate::io::entropy::fresh_name;
@@ -14,10 +13,11 @@ use crate::policy::meter::{Amount, LimitReason, SharedCounts};
 use crate::policy::plan::caps::Resource;
 use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
+use crate::store::bounds;
 use crate::store::keyform::record_from;
-use crate::store::moments::Moments;
 use crate::store::shared::SharedStore;
 use crate::store::watch::WatchedLedger;
+use crate::store::writer_clocks::WriterClocks;
 use redis::{Cmd, ConnectionLike, Pipeline, Value};
 use serde::Serialize;
 use std::io;
@@ -36,8 +36,8 @@ impl WatchedLedger for Remote {
         Remote::fold(self, before, max)
     }
 
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        Remote::moments(self)
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        Remote::writer_clocks(self)
     }
 
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
@@ -60,7 +60,7 @@ impl SharedStore for Remote {
         self.server.connect()?;
         self.server.spare(speaker)?;
         let mut cmd = self.server.script(ANNOUNCE, &[self.server.named("wins")]);
-        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
+        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(old).arg(bounds::LEASE.as_millis() as u64);
         let mut all: Vec<(String, String, u64, u64)> = Vec::new();
         let field = |resource: usize| format!("{resource}:{}", speaker.host);
         for (place, Holding { reserved, running, asked }) in holds {
@@ -78,7 +78,7 @@ impl SharedStore for Remote {
     /// Renews the host's lease. False if it has ended.
     fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
         let name = self.server.named("host:") + &speaker.host;
-        let length = limits::LEASE.as_millis() as u64;
+        let length = bounds::LEASE.as_millis() as u64;
         self.server.query(redis::cmd("PEXPIRE").arg(&name).arg(length))
     }
 
@@ -94,7 +94,7 @@ impl SharedStore for Remote {
     fn send(&mut self, speaker: &Speaker, commands: &[RemoteCommand<'_>]) -> Result<Vec<Done>, StoreError> {
         self.server.connect()?;
         let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
-        let late = clock::unix().0.saturating_add(limits::ASK_FRESH.as_millis() as u64);
+        let late = clock::unix().0.saturating_add(bounds::ASK_FRESH.as_millis() as u64);
         for command in commands {
             pipe.add_command(match command {
                 RemoteCommand::Ask(ask) => self.ask_command(speaker, ask, late),
@@ -116,7 +116,7 @@ impl SharedStore for Remote {
         let bytes = pipe.get_packed_pipeline();
         let asked = self.server.clock.mono();
         let mut answers = self.server.run_once(|connection| connection.req_packed_commands(&bytes, 0, sent))?;
-        if self.server.clock.mono().micros_since(asked) >= limits::ASK_FRESH.as_micros() as u64 {
+        if self.server.clock.mono().micros_since(asked) >= bounds::ASK_FRESH.as_micros() as u64 {
             self.server.spared.stalled(self.server.clock.mono());
         }
         let have = answers.split_off(answers.len().min(count)).pop();
@@ -222,7 +222,7 @@ impl Remote {
             reserved: [1, ask.lease.reserved.tokens, ask.lease.reserved.nano],
             admits: ask.admits,
             grant: if part > 0 { grant_name(&speaker.writer, number) } else { String::new() },
-            grant_lasts: limits::GRANT.as_millis() as u64,
+            grant_lasts: bounds::GRANT.as_millis() as u64,
             grant_parts: part.max(1),
             wanted: [requests.max(1), amount.tokens, amount.nano],
             calls: waits,

@@ -3,6 +3,7 @@
 
 use super::code::APPEND;
 use super::commands::{RUNNING, json};
+use super::day_counters::counter_name;
 use super::{LeasePlace, Remote, Speaker, grant_name};
 use crate::policy::ask::Use;
 use crate::policy::keys::KeyId;
@@ -11,7 +12,6 @@ use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::{Sums, sums_of};
-use crate::store::counters::place_text;
 use crate::store::who::Who;
 use redis::Cmd;
 use serde::Serialize;
@@ -211,7 +211,7 @@ impl<'a> Totals<'a> {
             adds.extend(some.map(|(number, sum)| (hash.clone(), format!("{number}{what}"), *sum)));
         };
         for place in &self.places {
-            sums(&mut adds, format!("day:{}", place.day), &place_text(place.row), &place.sums);
+            sums(&mut adds, format!("day:{}", place.day), &counter_name(place.row), &place.sums);
         }
         for one in &self.people {
             sums(&mut adds, format!("who:{}", one.day), &format!("{}{}", one.kind, one.name), &one.sums);

@@ -7,13 +7,19 @@ use super::link::RemoteLink;
 use super::server::RemoteServer;
 use super::values::{list, text};
 use super::{FORMAT, Speaker};
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock;
 use crate::io::entropy::fresh_name;
 use crate::store::api::StoreError;
-use crate::store::spill::{Mark, Place};
+use crate::store::bounds;
+use crate::store::spill::{Mark, SpillFolder};
 use redis::{Cmd, ConnectionLike, RedisResult, Value};
+use std::time::Duration;
+
+/// Time that a shared ledger keeps the last start of a host. A host does not expect it for the last day of that.
+const START_KEPT: Duration = Duration::from_secs(31 * 86_400);
+/// Time that running hosts may adopt a shared ledger that was restarted deliberately.
+const ADOPTED_KEPT: Duration = Duration::from_secs(3600);
 
 /// Error text for a ledger that is not the one known before.
 const REPLACED: &str =
@@ -126,7 +132,7 @@ impl RemoteServer {
 
     fn keep_for_a_lease(&mut self, name: &str, number: u64) -> Result<(), StoreError> {
         let name = self.named("host:") + name;
-        self.query(redis::cmd("SET").arg(name).arg(number).arg("PX").arg(limits::LEASE.as_millis() as u64))
+        self.query(redis::cmd("SET").arg(name).arg(number).arg("PX").arg(bounds::LEASE.as_millis() as u64))
     }
 
     pub(super) fn ask_clock(&mut self) -> Result<(), StoreError> {
@@ -138,7 +144,7 @@ impl RemoteServer {
 
     fn begin(&self, connection: &mut RemoteLink, adopts: bool) -> RedisResult<String> {
         let name = fresh_name()?;
-        let kept = if adopts { limits::ADOPTED_KEPT.as_secs() } else { 0 };
+        let kept = if adopts { ADOPTED_KEPT.as_secs() } else { 0 };
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(code::begin()).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
         let told = connection.req_command(cmd.arg(name).arg(FORMAT).arg(kept))?;
@@ -164,7 +170,7 @@ impl RemoteServer {
 
     /// Checks that the ledger has the last start of this host, and stores the present one, there and in the mark.
     /// Returns warnings: it lacks the last one, or the mark cannot be written.
-    pub fn compare(&mut self, place: &Place, now: Unix) -> Result<Vec<String>, StoreError> {
+    pub fn compare(&mut self, place: &SpillFolder, now: Unix) -> Result<Vec<String>, StoreError> {
         let fresh = || fresh_name().map_err(|error| StoreError::Shared(self.name.clone(), error.to_string()));
         let (epoch, start) = (self.epoch.clone().unwrap_or_default(), fresh()?);
         let lock = place.lock_mark();
@@ -172,7 +178,7 @@ impl RemoteServer {
         let own = before.as_ref().map_or_else(fresh, |mark| Ok(mark.place.clone()))?;
         let name = self.named("start:") + &own;
         let known = self.read_text(redis::cmd("GET").arg(&name))?;
-        let kept = limits::START_KEPT.as_secs();
+        let kept = START_KEPT.as_secs();
         self.read(redis::cmd("SET").arg(&name).arg(&start).arg("EX").arg(kept))?;
         let written = place.set_mark(&Mark { epoch, place: own, start, at: now.0 });
         drop(lock);

@@ -3,14 +3,22 @@
 //! A server that is broken, or not Redis, may send anything: an endless line, an answer of any length or depth, or a
 //! byte at long intervals. An answer is scanned as it arrives ([`ReplyScanner`]), and parsed once it is complete.
 
-use crate::base::limits;
 use crate::io::clock::watch;
 use crate::io::resolver::resolve_within;
 use crate::io::tls::blocking::{Blocking, Bounded, Trust};
+use crate::store::bounds;
 use redis::{ConnectionLike, RedisConnectionInfo, RedisResult, Value};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
+
+/// Longest answer of a shared ledger to a command, such as a report.
+const SHARED_REPLY: usize = 1 << 30;
+/// Longest answer of a shared ledger to a gateway that serves.
+const SHARED_REPLY_SERVING: usize = 64 << 20;
+/// Times of connecting and of answering for a command, and until a gateway serves. No request waits meanwhile, and a
+/// busy host may need more than a second.
+const SHARED_COMMAND: Duration = Duration::from_secs(5);
 
 /// Maximum bytes per read.
 const PIECE: usize = 64 << 10;
@@ -33,13 +41,12 @@ pub struct Bounds {
 
 impl Bounds {
     /// For commands, which may print reports.
-    pub const COMMAND: Bounds =
-        Bounds { most: limits::SHARED_REPLY, connect: limits::SHARED_COMMAND, answer: limits::SHARED_COMMAND };
+    pub const COMMAND: Bounds = Bounds { most: SHARED_REPLY, connect: SHARED_COMMAND, answer: SHARED_COMMAND };
     /// Until a gateway serves.
-    pub const START: Bounds = Bounds { most: limits::SHARED_REPLY_SERVING, ..Bounds::COMMAND };
+    pub const START: Bounds = Bounds { most: SHARED_REPLY_SERVING, ..Bounds::COMMAND };
     /// While requests may wait for the answer.
     pub const SERVING: Bounds =
-        Bounds { connect: limits::SHARED_CONNECT, answer: limits::SHARED_ANSWER, ..Bounds::START };
+        Bounds { connect: bounds::SHARED_CONNECT, answer: bounds::SHARED_ANSWER, ..Bounds::START };
 }
 
 /// Scanner of one answer.

@@ -11,10 +11,12 @@
 
 use super::link::{Bounds, RemoteLink};
 use super::values::{list, text};
-use crate::base::limits;
 use crate::io::tls::blocking::Trust;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, Value};
 use std::path::Path;
+
+/// Nodes of a cluster that are remembered, and tried one after another until one has the ledger.
+const SHARED_NODES_MAX: usize = 64;
 
 /// Prefixes of all names: on one server, and in a cluster.
 const PREFIXES: [&str; 2] = ["tollgate:", "{tollgate}:"];
@@ -81,7 +83,7 @@ impl Nodes {
             let Some(place) = self.meant(text(host).unwrap_or_default(), u16::try_from(*port).unwrap_or(0)) else {
                 continue;
             };
-            if places.len() < limits::SHARED_NODES_MAX && !places.contains(&place) {
+            if places.len() < SHARED_NODES_MAX && !places.contains(&place) {
                 places.push(place);
             }
         }
@@ -103,7 +105,7 @@ impl Nodes {
         if !self.is_cluster() || error.code() != Some("MOVED") {
             return false;
         }
-        let named = error.redirect_node().map(|(place, _)| place_of(place));
+        let named = error.redirect_node().map(|(place, _)| host_port(place));
         let named = named.and_then(|(host, port)| self.meant(&host, port));
         let follows = named.is_some();
         self.at = named.or(self.at.take());
@@ -115,7 +117,7 @@ impl Nodes {
         let Some(here) = self.at.clone() else { return false };
         tried.push(here.clone());
         let is_new = |place: &HostPort| !tried.contains(place);
-        if tried.len() >= limits::SHARED_NODES_MAX {
+        if tried.len() >= SHARED_NODES_MAX {
             return false;
         }
         if self.follow(error) && self.at.as_ref().is_some_and(is_new) {
@@ -137,7 +139,7 @@ impl Nodes {
 }
 
 /// Parses host and port. A host with colons has brackets, except possibly if there is no port.
-fn place_of(text: &str) -> HostPort {
+fn host_port(text: &str) -> HostPort {
     let name = |host: &str| host.trim_matches(['[', ']']).to_string();
     match text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
         Some((host, port)) => (name(host), port.parse().unwrap_or(0)),
@@ -150,7 +152,7 @@ fn of_cluster(url: &str) -> Option<(String, Vec<HostPort>)> {
     let (scheme, rest) = url.split_once("+cluster://")?;
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-    let places: Vec<HostPort> = hosts.split(',').map(place_of).collect();
+    let places: Vec<HostPort> = hosts.split(',').map(host_port).collect();
     let first = hosts.split(',').next().unwrap_or_default();
     Some((format!("{scheme}://{user}{first}{tail}"), places))
 }
@@ -208,7 +210,7 @@ mod tests {
     fn endless_redirections_are_given_up() {
         let (mut nodes, mut tried) = (nodes("redis+cluster://a:1"), Vec::new());
         let hops = (1..).take_while(|n| nodes.turn(&moved(&format!("n{n}:1")), &mut tried)).count();
-        assert_eq!(hops + 1, limits::SHARED_NODES_MAX);
+        assert_eq!(hops + 1, SHARED_NODES_MAX);
     }
 
     #[test]
@@ -235,7 +237,7 @@ mod tests {
         assert_eq!(told(&nodes).len(), 5, "an answer without nodes must not remove known nodes");
         let many = (0..200).map(|n| node(name(&format!("n{n}")), 1)).collect();
         nodes.learn(&Value::Array(vec![range(many)]));
-        assert_eq!(nodes.places.len(), limits::SHARED_NODES_MAX);
+        assert_eq!(nodes.places.len(), SHARED_NODES_MAX);
         assert!(nodes.follow(&moved(":9")) && at(&nodes) == "a 9");
         assert!(nodes.follow(&moved("::1:7")) && at(&nodes) == "::1 7");
         assert!(!nodes.follow(&refused()) && at(&nodes) == "::1 7");

@@ -3,12 +3,14 @@
 use super::values::{list, text};
 use super::{Remote, code::EDIT};
 use crate::base::digest::{hex, unhex};
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::store::api::StoreError;
 use crate::store::keyform::{record_from, record_text};
 use crate::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note};
+
+/// Attempts at a change in a shared ledger when other writers interfere.
+const EDIT_TRIES: usize = 20;
 
 /// Separator of the parts of a line, which no part contains.
 const BETWEEN: char = '\u{1f}';
@@ -89,7 +91,7 @@ impl Remote {
     /// Lets `change` edit the record of a key; again if another process has changed it meanwhile. See
     /// `Ledger::edit_key`.
     pub fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
-        for _ in 0..limits::EDIT_TRIES {
+        for _ in 0..EDIT_TRIES {
             let found = self.server.read_text(redis::cmd("HGET").arg(self.server.named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };
             let Some(mut key) = record_from(&old) else {

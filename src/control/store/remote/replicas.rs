@@ -2,9 +2,12 @@
 
 use super::server::RemoteServer;
 use super::values::integer;
-use crate::base::limits;
 use crate::store::api::StoreError;
 use redis::{Cmd, ConnectionLike, Value};
+use std::time::Duration;
+
+/// Time to wait for replicas of a shared ledger to have a write, if such a wait is configured.
+const SHARED_REPLICAS: Duration = Duration::from_secs(1);
 
 impl RemoteServer {
     /// Requires that this number of replicas has each admission, grant, write and edit before it counts. If they do not
@@ -17,7 +20,7 @@ impl RemoteServer {
     /// Returns the command that waits for all earlier writes of this connection.
     pub(super) fn wait(&self) -> Option<Cmd> {
         let mut cmd = redis::cmd("WAIT");
-        cmd.arg(self.replicas).arg(limits::SHARED_REPLICAS.as_millis() as u64);
+        cmd.arg(self.replicas).arg(SHARED_REPLICAS.as_millis() as u64);
         (self.replicas > 0).then_some(cmd)
     }
 

@@ -6,9 +6,9 @@ use super::link::{Bounds, RemoteLink};
 use super::nodes::Nodes;
 use super::spared::Spared;
 use super::values::integer;
-use crate::base::limits;
 use crate::io::clock::Clock;
 use crate::store::api::StoreError;
+use crate::store::bounds;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult, Value};
 use std::error::Error;
 use std::fmt;
@@ -16,8 +16,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Connection to the server of a shared ledger, which it knows by its epoch. Connects at its first use, and again
-/// after a failure.
+/// Connection to the server of a shared ledger; recognises the ledger by its epoch. Connects at its first use, and
+/// again after a failure.
 pub struct RemoteServer {
     pub(super) nodes: Nodes,
     pub(super) connection: Option<RemoteLink>,
@@ -59,7 +59,7 @@ impl RemoteServer {
         })
     }
 
-    /// Sets the bounds of its connections, also of a present one. The default is the bounds of commands.
+    /// Sets the bounds of its connections, including an open one. The default is the bounds for commands.
     pub fn within(mut self, bounds: Bounds) -> RemoteServer {
         self.nodes.bounds = bounds;
         self.connection.iter_mut().for_each(|link| link.bounds = bounds);
@@ -71,7 +71,7 @@ impl RemoteServer {
         self.connection.is_some()
     }
 
-    /// Number of the present connection, which no other one has; none without a connection.
+    /// Unique number of the open connection; `None` without a connection.
     pub(super) fn connection_number(&self) -> Option<u64> {
         self.connection.as_ref().map(|_| self.connections)
     }
@@ -108,7 +108,7 @@ impl RemoteServer {
         StoreError::Shared(self.name.clone(), why.to_string())
     }
 
-    /// Does `call`, which must be harmless if done twice. Repeats it if it was interrupted, within the ledger's time to
+    /// Makes `call`, which must be harmless if made twice. If it is interrupted, repeats it within the ledger's time to
     /// answer, but at least once, because a process may have been stopped for longer.
     pub(super) fn until_heard<T>(
         &mut self,
@@ -150,7 +150,7 @@ impl RemoteServer {
     }
 
     pub(super) fn pass_over(&mut self, entry: impl fmt::Display, why: impl fmt::Display) {
-        if self.odd.len() < limits::ODD_ENTRIES_MAX {
+        if self.odd.len() < bounds::ODD_ENTRIES_MAX {
             self.odd.push(format!("{}: {entry} is passed over: {why}", self.name));
         }
     }
@@ -225,7 +225,7 @@ impl RemoteServer {
     fn permitted<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<Option<T>, StoreError> {
         self.run(|connection| match cmd.query(connection) {
             Ok(told) => Ok(Some(told)),
-            // The words of the server, after which the connection is in order.
+            // This error is an answer of the server, so the connection still works.
             Err(error) if error.code().is_some() => Ok(None),
             Err(error) => Err(error),
         })

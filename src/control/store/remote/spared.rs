@@ -4,8 +4,8 @@
 //! and the number up to which the report is complete (`host:<writer>`). A host that has died meanwhile is waited for
 //! that long, too.
 
-use crate::base::limits;
 use crate::base::time::Mono;
+use crate::store::bounds;
 
 /// This host's state for that purpose.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Spared {
     /// Number of the last grant whose uses are all reported: it has ended by this host's own clock, and all its uses
     /// have been sent.
     pub(super) fn is_over(&self, now: Mono) -> Option<u64> {
-        let is_over = |at: Mono| at.after(limits::GRANT + limits::KEYS_LOOK) <= now;
+        let is_over = |at: Mono| at.after(bounds::GRANT + bounds::KEYS_LOOK) <= now;
         self.over.filter(|(at, _)| is_over(*at)).map(|(_, number)| number)
     }
 

@@ -6,20 +6,23 @@ use super::super::remote::{Remote, RemoteCommand, Speaker};
 use super::super::spill::Importer;
 use super::super::written::Written;
 use super::SharedStore;
-use crate::base::limits;
 use crate::policy::ask::Use;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
+use crate::store::bounds;
 use std::collections::HashSet;
+
+/// Rows of one commit in a shared ledger, which serves nobody else meanwhile.
+const ROWS_PER_SCRIPT: usize = 1024;
 
 /// Returns how many of these fit in one script.
 fn fitting<'a>(keys: impl Iterator<Item = Option<&'a KeyId>>) -> usize {
     let mut seen: HashSet<&KeyId> = HashSet::new();
     let fits = |key: &Option<&'a KeyId>| {
         seen.extend(*key);
-        seen.len() <= limits::KEYS_PER_SCRIPT
+        seen.len() <= bounds::KEYS_PER_SCRIPT
     };
-    keys.take(limits::ROWS_PER_SCRIPT).take_while(fits).count()
+    keys.take(ROWS_PER_SCRIPT).take_while(fits).count()
 }
 
 /// Numbers rows and uses of grants, following the number given last. They keep their numbers until they are in the
@@ -44,7 +47,7 @@ impl Importer for Remote {
         // Its reservations have ended with its lease.
         let speaker = Speaker { host: "gone".to_string(), writer };
         self.send(&speaker, &[RemoteCommand::Rows(number, &batch.rows, &[])])?;
-        Ok(Written::of(batch.rows.len()))
+        Ok(Written::from_rows(batch.rows.len()))
     }
 
     /// A server answers when it has what its own settings demand.

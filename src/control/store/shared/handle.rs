@@ -1,7 +1,7 @@
 //! Handle of a shared ledger's thread, and its start.
 
-use super::super::moments::FoldGuard;
 use super::super::remote::{Remote, Speaker};
+use super::super::writer_clocks::FoldGuard;
 use super::super::{Duties, LedgerHandle, api::Batch, api::Leftover};
 use super::{SharedThread, Task, batches_of};
 use crate::io::batch_queue::BatchQueue;
@@ -92,7 +92,7 @@ pub fn spawn(
         calls.listen(|| called.is_closed(), tell);
     };
     start_thread("calls", Box::new(listen))?;
-    let (folding, seen) = (FoldGuard::new(duties.retention, duties.moments), duties.seen);
+    let (folding, seen) = (FoldGuard::new(duties.retention, duties.clocks), duties.seen);
     let serve = move || SharedThread::new(remote, speaker, folding, seen, tell).serve(&theirs);
     let thread = std::thread::Builder::new().name("store".into()).spawn(serve)?;
     Ok(Box::new(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) }))

@@ -1,10 +1,10 @@
 //! Grants of this host, as its thread knows them: the rate of their use, and so the amount to request next. Decides
 //! nothing about requests.
 
-use crate::base::limits::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANT_REST, GRANTS_MAX};
 use crate::base::time::Mono;
 use crate::policy::ask::{Ask, AskAnswer, Wish};
 use crate::policy::meter::{Amount, Lease};
+use crate::store::bounds::{GRANT, GRANT_AHEAD, GRANT_MARGIN, GRANT_REQUESTS, GRANT_REST, GRANTS_MAX};
 
 /// Remainder of one grant, as far as uses have been reported.
 struct LentGrant {

@@ -14,10 +14,10 @@ mod seam;
 use super::End;
 use super::api::{Batch, StoreError, answers, ids, unavailable};
 use super::follow::KeysSeen;
-use super::moments::FoldGuard;
 use super::remote::epoch::OLDER;
 use super::remote::{Done, Holds, RemoteCommand, Speaker, places};
 use super::watch::Watch;
+use super::writer_clocks::FoldGuard;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
@@ -26,12 +26,28 @@ use crate::policy::keys::{KeyId, ShownKey};
 use crate::policy::meter::Lease;
 use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
+use crate::store::bounds;
 use batches::{batches_of, count_alone};
 pub use handle::spawn;
 use lents::Lents;
 pub use seam::SharedStore;
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// Time after its last commit within which a host expects its number in a shared ledger, which keeps it for seven days.
+const BATCH_NUMBER: Duration = Duration::from_secs(6 * 86_400);
+/// Former names of a host that end when it is announced again. Beyond that number they end with their lease.
+const FORMER_NAMES_MAX: usize = 8;
+/// Commands sent to a shared ledger at once.
+const COMMANDS_PER_PIPELINE: usize = 256;
+/// Time that a request waits for capacity that is granted to other hosts.
+const CALL_TIMEOUT: Duration = Duration::from_millis(250);
+/// Interval at which such a request asks again.
+const CALL_TICK: Duration = Duration::from_millis(5);
+/// Requests that ask at the same time while they wait.
+const CALLS_AT_ONCE: usize = 8;
+/// Rows folded in one step in a shared ledger, which serves nobody else meanwhile.
+const ROWS_PER_SHARED_FOLD: usize = 500;
 
 /// Task for the thread.
 #[derive(Debug)]
@@ -112,7 +128,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
             waiting: Vec::new(),
             went_on: false,
             returned: Vec::new(),
-            room: limits::COMMANDS_PER_PIPELINE,
+            room: COMMANDS_PER_PIPELINE,
             announced: false,
             epoch: None,
             next: Due::default(),
@@ -121,7 +137,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
 
     fn serve(mut self, queue: &BatchQueue<Vec<Task>>) -> Vec<Batch> {
         let (mut tasks, mut idle) = (Vec::new(), IdlePolicy::new(limits::COMMIT_TICK));
-        let mut wait = limits::KEYS_LOOK;
+        let mut wait = bounds::KEYS_LOOK;
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, wait, Vec::is_empty);
             wait = self.round(&mut tasks);
@@ -136,10 +152,10 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         let asks = self.take(tasks);
         self.work(asks);
         match (self.waiting.is_empty(), self.went_on) {
-            (true, _) if self.watch.follower.is_reading() => limits::KEYS_REST,
-            (true, _) => limits::KEYS_LOOK,
+            (true, _) if self.watch.follower.is_reading() => bounds::KEYS_REST,
+            (true, _) => bounds::KEYS_LOOK,
             (false, true) => Duration::ZERO,
-            (false, false) => limits::CALL_TICK,
+            (false, false) => CALL_TICK,
         }
     }
 
@@ -173,7 +189,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         let (back, now) = (self.come_back(), self.remote.watch());
         asks.iter_mut().for_each(|ask| ask.wish.waits = true);
         self.went_on = false;
-        let later = self.waiting.split_off(self.waiting.len().min(limits::CALLS_AT_ONCE));
+        let later = self.waiting.split_off(self.waiting.len().min(CALLS_AT_ONCE));
         for mut ask in std::mem::replace(&mut self.waiting, later) {
             ask.wish.waits = now < ask.wish.by;
             asks.push(ask);
@@ -209,7 +225,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         if now < self.next.connect {
             return Ok(());
         }
-        self.next.connect = now.after(limits::COMMIT_RETRY);
+        self.next.connect = now.after(bounds::COMMIT_RETRY);
         self.come_back_at_once()
     }
 
@@ -219,7 +235,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         // Leases that were given back meanwhile are not reserved any more.
         self.drop_releases();
         // An earlier announcement may have arrived, although it was not answered.
-        if self.formers.len() == limits::FORMER_NAMES_MAX {
+        if self.formers.len() == FORMER_NAMES_MAX {
             self.formers.remove(1);
         }
         self.formers.push(self.speaker.host.clone());
@@ -239,14 +255,14 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
             self.committed = None;
             return self.come_back_at_once();
         }
-        let is_recent = |at: Mono| self.remote.watch().micros_since(at) < limits::BATCH_NUMBER.as_micros() as u64;
+        let is_recent = |at: Mono| self.remote.watch().micros_since(at) < BATCH_NUMBER.as_micros() as u64;
         if let Some((number, _)) = self.committed.filter(|(_, at)| is_recent(*at))
             && self.remote.last_batch(&self.speaker)? < number
         {
             (self.watch.tell)(LedgerNotice::Warning(OLDER.to_string()));
             self.committed = None;
         }
-        self.next.renew = self.remote.watch().after(limits::LEASE / 3);
+        self.next.renew = self.remote.watch().after(bounds::LEASE / 3);
         Ok(())
     }
 
@@ -264,12 +280,12 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
             return Ok(());
         }
         let (mut rest, mut first, mut interrupted, mut advances) = (asks, true, false, false);
-        let until = self.remote.watch().after(limits::SHARED_ANSWER);
+        let until = self.remote.watch().after(bounds::SHARED_ANSWER);
         while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
             first = false;
             let (releases, returned) = (std::mem::take(&mut self.releases), std::mem::take(&mut self.returned));
             // Order: amounts taken from grants, then the remainders of grants, then the leases given back.
-            let batches = self.batches.iter().take(self.room.min(limits::COMMANDS_PER_PIPELINE / 8));
+            let batches = self.batches.iter().take(self.room.min(COMMANDS_PER_PIPELINE / 8));
             let mut commands: Vec<RemoteCommand<'_>> = Vec::new();
             commands.extend(
                 batches.filter_map(|batch| Some(RemoteCommand::Rows(batch.sent.as_ref()?.1, &batch.rows, &batch.uses))),
@@ -279,7 +295,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
                 commands.push(RemoteCommand::Release(&releases));
             }
             commands.extend(returned.iter().map(|number| RemoteCommand::Return(*number)));
-            let room = limits::COMMANDS_PER_PIPELINE.saturating_sub(commands.len()).max(1);
+            let room = COMMANDS_PER_PIPELINE.saturating_sub(commands.len()).max(1);
             let now = rest.len().min(room).min(self.room);
             commands.extend(rest[..now].iter().map(RemoteCommand::Ask));
             if commands.is_empty() {
@@ -303,7 +319,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
             (rest, advances) = (&mut rest[answered..], advances || error.is_none());
             if error.is_none() && late == 0 {
                 let more = if answered.max(sent) == self.room { 1 + self.room / 8 } else { 0 };
-                self.room = (self.room + more).min(limits::COMMANDS_PER_PIPELINE);
+                self.room = (self.room + more).min(COMMANDS_PER_PIPELINE);
                 continue;
             }
             rest.iter_mut().for_each(|ask| ask.wish.part = 0);
@@ -390,7 +406,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
 
     fn heard(&mut self, answer: &AskAnswer, asked: Mono) {
         let (ask, now) = (&answer.ask, self.remote.watch());
-        let until = asked.after(limits::GRANT - limits::GRANT_MARGIN);
+        let until = asked.after(bounds::GRANT - bounds::GRANT_MARGIN);
         self.lents.answered(answer, until, now);
         self.went_on |= ask.wish.by > Mono(0) && answer.ruling != Ruling::Called;
         match answer.ruling {
@@ -398,7 +414,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
             Ruling::Called => {
                 let mut ask = ask.clone();
                 if ask.wish.by == Mono(0) {
-                    ask.wish.by = now.after(limits::CALL_TIMEOUT);
+                    ask.wish.by = now.after(CALL_TIMEOUT);
                 }
                 return self.waiting.push(ask);
             }
@@ -451,13 +467,13 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         let now = self.remote.watch();
         if now >= self.next.renew {
             self.announced &= self.remote.renew(&self.speaker)?;
-            self.next.renew = now.after(limits::LEASE / 3);
+            self.next.renew = now.after(bounds::LEASE / 3);
         }
         if now >= self.next.look {
             let before = self.remote.unix();
             self.remote.follow_clock()?;
             self.look_at_clock(before)?;
-            self.next.look = now.after(limits::KEYS_LOOK);
+            self.next.look = now.after(bounds::KEYS_LOOK);
             self.look_at_keys()?;
         } else if self.watch.follower.is_reading() {
             self.look_at_keys()?;
@@ -465,16 +481,16 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         if now >= self.next.fold
             && let Some(before) = self.watch.folding.before(self.remote.unix())
         {
-            let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
-            let more = count >= limits::ROWS_PER_SHARED_FOLD as u64;
-            self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });
+            let count = self.remote.fold(before, ROWS_PER_SHARED_FOLD)?;
+            let more = count >= ROWS_PER_SHARED_FOLD as u64;
+            self.next.fold = now.after(if more { bounds::FOLD_PAUSE } else { bounds::FOLD_REST });
         }
         Ok(true)
     }
 
     fn look_at_keys(&mut self) -> Result<(), StoreError> {
         match self.watch.look_at_keys(&mut self.remote)? {
-            true => self.watch.look_at_moments(&mut self.remote),
+            true => self.watch.look_at_writer_clocks(&mut self.remote),
             false => Ok(()),
         }
     }
@@ -484,8 +500,8 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         let now = self.remote.unix();
         let jumped = now.0.abs_diff(before.0) > limits::CLOCK_BEHIND_MAX.as_millis() as u64;
         // Other hosts may have written since the last check.
-        if jumped || self.watch.folding.gap(now) != self.watch.folding.moments.held {
-            self.watch.look_at_moments(&mut self.remote)?;
+        if jumped || self.watch.folding.gap(now) != self.watch.folding.clocks.held {
+            self.watch.look_at_writer_clocks(&mut self.remote)?;
         }
         self.watch.judge_clock(&mut self.remote, now)
     }
@@ -497,11 +513,11 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
         self.watch.failed_with(error);
     }
 
-    /// Ends the work: sends all batches, with attempts limited by `limits::LAST_COMMITS`, and ends the host's lease.
+    /// Ends the work: sends all batches, with attempts limited by `bounds::LAST_COMMITS`, and ends the host's lease.
     fn leave(&mut self) -> Vec<Batch> {
         let mut end = End::default();
         while !self.batches.is_empty() && !end.has_come(true) {
-            std::thread::sleep(limits::COMMIT_RETRY);
+            std::thread::sleep(bounds::COMMIT_RETRY);
             self.work(Vec::new());
         }
         if self.is_ready() {

@@ -4,7 +4,7 @@
 use super::super::api::{DayKey, DaySums, Entry, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people};
 use super::tally::{self, Tally};
 use super::value::{Fallible, int, uint};
-use super::{Sqlite, groups, moments, people, value};
+use super::{Sqlite, groups, people, value, writer_clocks};
 use crate::base::time::Unix;
 use crate::policy::row::Row;
 use rusqlite::{Connection, TransactionBehavior};
@@ -44,7 +44,7 @@ impl Sqlite {
             // Only rows that the sums include may be deleted.
             self.tally.settle(&transaction)?;
             let (mut folded, mut gone, mut count) = (Tally::default(), Vec::new(), 0);
-            let (upto, mut newest) = (moments::accepted_upto(&transaction)?, Unix(0));
+            let (upto, mut newest) = (writer_clocks::accepted_upto(&transaction)?, Unix(0));
             groups::each(&transaction, OLD, [int(before.0), int(max as u64)], |first, rows| {
                 if count > 0 && count + rows.len() > max {
                     return false;
@@ -62,7 +62,7 @@ impl Sqlite {
                 transaction.execute("DELETE FROM groups WHERE first = ?1", [first])?;
             }
             if count > 0 {
-                moments::folded(&transaction, newest)?;
+                writer_clocks::folded(&transaction, newest)?;
             }
             tally::mark_all(&transaction)?;
             transaction.commit()?;

@@ -5,10 +5,13 @@ use super::super::api::StoreError;
 use super::super::follow::{KeyChanges, KeySource, KeysSeen};
 use super::value::Fallible;
 use super::{Sqlite, note_odd, read_key};
-use crate::base::limits;
 use crate::policy::keys::{KeyId, KeyRecord};
+use crate::store::bounds;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::HashSet;
+
+/// Bytes of the texts of keys after which a piece that is sent to the loop ends.
+const KEYS_PIECE_BYTES: usize = 256 * 1024;
 
 /// Number of a change, and a mark that distinguishes it from another change of that number.
 type ChangeMark = (i64, i64);
@@ -42,7 +45,7 @@ impl Sqlite {
         let sql = "SELECT number, mark, key FROM changes WHERE number > ?1 ORDER BY number LIMIT ?2";
         let mut query = self.connection.prepare_cached(sql)?;
         let (mut ids, mut last) = (Vec::new(), None);
-        let mut rows = query.query([after, limits::KEYS_PER_PIECE as i64])?;
+        let mut rows = query.query([after, bounds::KEYS_PER_PIECE as i64])?;
         while let Some(row) = rows.next()? {
             last = Some((row.get(0)?, row.get(1)?));
             ids.push(String::from_utf8_lossy(row.get_ref(2)?.as_bytes().unwrap_or_default()).into_owned());
@@ -80,7 +83,7 @@ impl KeySource for Sqlite {
             return Ok(KeyChanges::Unknown);
         }
         let (ids, last) = self.changed_ids(*number).map_err(|error| self.tell(error))?;
-        let more = ids.len() == limits::KEYS_PER_PIECE;
+        let more = ids.len() == bounds::KEYS_PER_PIECE;
         let (mut records, mut gone, mut looked) = (Vec::new(), Vec::new(), HashSet::new());
         for id in ids.iter().filter(|id| looked.insert(*id)) {
             let found = self.connection.prepare_cached(super::SELECT_KEY);
@@ -105,14 +108,14 @@ impl KeySource for Sqlite {
         let mut more = false;
         let read = || -> Fallible<Vec<(Vec<u8>, Fallible<KeyRecord>)>> {
             let mut query = self.connection.prepare_cached(super::SELECT_PIECE)?;
-            let mut found = query.query((after, limits::KEYS_PER_PIECE as i64))?;
+            let mut found = query.query((after, bounds::KEYS_PER_PIECE as i64))?;
             let (mut rows, mut length) = (Vec::new(), 0);
-            while let Some(row) = found.next()?.filter(|_| length < limits::KEYS_PIECE_BYTES) {
+            while let Some(row) = found.next()?.filter(|_| length < KEYS_PIECE_BYTES) {
                 let key = read_key(row);
                 length += key.as_ref().map_or(0, KeyRecord::text_bytes);
                 rows.push((row.get_ref(0)?.as_bytes().unwrap_or_default().to_vec(), key));
             }
-            more = rows.len() == limits::KEYS_PER_PIECE || length >= limits::KEYS_PIECE_BYTES;
+            more = rows.len() == bounds::KEYS_PER_PIECE || length >= KEYS_PIECE_BYTES;
             Ok(rows)
         };
         let rows = read().map_err(|error| self.tell(error))?;

@@ -12,6 +12,7 @@ use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};
 use crate::base::limits;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
+use crate::store::bounds;
 use rusqlite::{Connection, OpenFlags};
 use std::collections::HashSet;
 use std::path::Path;
@@ -103,10 +104,10 @@ impl Sqlite {
         });
         known.map_err(|error| self.tell(error))?;
         let missing: Vec<Row> = rows.iter().filter(|row| wanted.remove(&row.request)).cloned().collect();
-        for rows in missing.chunks(limits::ROWS_PER_COMMIT) {
+        for rows in missing.chunks(bounds::ROWS_PER_COMMIT) {
             self.append(rows)?;
         }
-        Ok(Written::of(missing.len()))
+        Ok(Written::from_rows(missing.len()))
     }
 }
 

@@ -3,8 +3,15 @@
 //! for each slice that begins before its end, and this adds to the 99th percentile of latency. So the pauses between
 //! slices are longer than a request takes. The transaction stays open meanwhile, some milliseconds at most.
 
-use crate::base::limits::{COMMIT_PAUSES, ROWS_PER_SLICE, SLICE_REST};
+use crate::store::bounds::ROWS_PER_SLICE;
 use std::time::Duration;
+
+/// Longest pause between two steps of packing rows or updating sums: as long as a request takes while a busy loop has
+/// thirty others.
+const SLICE_REST: Duration = Duration::from_micros(500);
+/// Such pauses together while the rows of a commit are packed. A kill loses these rows, and other processes wait for
+/// the end of the commit.
+const COMMIT_PAUSES: Duration = Duration::from_millis(4);
 
 /// Microseconds of the longest pause, and of all pauses together.
 const REST: u64 = SLICE_REST.as_micros() as u64;
@@ -21,7 +28,7 @@ pub(super) struct Pace {
 impl Pace {
     /// Returns the pace of this many pieces of work. The more there are, the shorter are the pauses.
     #[inline(never)]
-    pub(super) fn of(pieces: usize) -> Pace {
+    pub(super) fn for_pieces(pieces: usize) -> Pace {
         let pause = match pieces.saturating_sub(1) / ROWS_PER_SLICE {
             0 => 0,
             // One more before the commit.
@@ -51,23 +58,23 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_COMMIT};
+    use crate::store::bounds::{ROWS_ENOUGH, ROWS_PER_COMMIT};
     use std::time::Instant;
 
     #[test]
     fn pauses_are_long_for_usual_work_and_bounded_for_all() {
-        assert_eq!(Pace::of(ROWS_PER_SLICE).pause, 0);
-        assert_eq!(Pace::of(ROWS_ENOUGH).pause, REST);
+        assert_eq!(Pace::for_pieces(ROWS_PER_SLICE).pause, 0);
+        assert_eq!(Pace::for_pieces(ROWS_ENOUGH).pause, REST);
         for pieces in [ROWS_PER_SLICE + 1, ROWS_ENOUGH, ROWS_PER_COMMIT, 1_000_000] {
             let pauses = pieces.div_ceil(ROWS_PER_SLICE) as u64;
-            assert!(Pace::of(pieces).pause * pauses <= PAUSES, "{pieces}");
+            assert!(Pace::for_pieces(pieces).pause * pauses <= PAUSES, "{pieces}");
         }
     }
 
     #[test]
     fn pause_follows_each_slice_except_the_last() {
         let began = Instant::now();
-        let mut pace = Pace::of(3 * ROWS_PER_SLICE);
+        let mut pace = Pace::for_pieces(3 * ROWS_PER_SLICE);
         (0..3 * ROWS_PER_SLICE).for_each(|_| pace.step());
         assert!(began.elapsed() >= 2 * SLICE_REST);
         assert_eq!(pace.steps, ROWS_PER_SLICE);

@@ -6,9 +6,9 @@ use super::super::who::Who;
 use super::groups;
 use super::pace::Pace;
 use super::value::{Fallible, int, sums, uint};
-use crate::base::limits::ROWS_PER_COMMIT;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use crate::store::bounds::ROWS_PER_COMMIT;
 use rusqlite::{Connection, params};
 
 /// Table of these sums. Requests without a name are the difference to the sums of the day.
@@ -66,7 +66,7 @@ impl People {
         let adding = format!("ON CONFLICT DO UPDATE SET {}", sums("{} = {} + excluded.{}"));
         let add = format!("INSERT INTO people VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) {adding}");
         let mut add = transaction.prepare_cached(&add)?;
-        let (mut pace, mut days) = (Pace::of(ROWS_PER_COMMIT), Vec::new());
+        let (mut pace, mut days) = (Pace::for_pieces(ROWS_PER_COMMIT), Vec::new());
         for ((day, who, name), values) in std::mem::take(&mut self.0) {
             pace.step();
             let [requests, uncached, read, written, out, cost] = values.map(int);

@@ -8,9 +8,9 @@ use super::super::who::Who;
 use super::Sqlite;
 use super::people::LARGEST;
 use super::value::{Fallible, int, sums, uint};
-use crate::base::limits::REPORT_LINES_MAX;
 use crate::base::time::Unix;
 use crate::policy::window::DAY_MS;
+use crate::store::bounds::REPORT_LINES_MAX;
 use rusqlite::{params, params_from_iter};
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl Sqlite {
         let mut found = self.connection.prepare(&sql)?;
         let lines = found.query_map(params_from_iter(values), |row| {
             let second = if query.by.len() > 1 { Some(row.get(1)?) } else { None };
-            Ok(UsageLine::of(((row.get(0)?, second), (sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS))))))
+            Ok(UsageLine::from_sums(((row.get(0)?, second), (sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS))))))
         })?;
         let Some(renaming) = renaming else { return lines.collect::<Fallible<_>>().map(Ok) };
         let mut merged = Lines::default();

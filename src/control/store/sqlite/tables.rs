@@ -1,7 +1,7 @@
 //! Tables of the ledger's file: creates them, and refuses those of another version. Called when a file is opened.
 
 use super::value::Fallible;
-use super::{alerts, groups, moments, notes, people, tally};
+use super::{alert_claims, groups, notes, people, tally, writer_clocks};
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
@@ -121,7 +121,8 @@ fn create(transaction: &Connection, secret: &str) -> Fallible<()> {
         transaction.execute_batch(&SUMS.replace("{}", name))?;
     }
     transaction.execute_batch(&SECRET.replace("{}", secret))?;
-    let tables = [KEYS, groups::TABLE, tally::TABLE, people::TABLE, notes::TABLES, moments::TABLE, alerts::TABLES];
+    let tables =
+        [KEYS, groups::TABLE, tally::TABLE, people::TABLE, notes::TABLES, writer_clocks::TABLE, alert_claims::TABLES];
     tables.iter().try_for_each(|sql| transaction.execute_batch(sql))?;
     let views = [groups::view(), tally::VIEWS.to_string(), people::view()];
     views.iter().try_for_each(|sql| transaction.execute_batch(sql))?;
@@ -148,11 +149,11 @@ fn turn_log_on(connection: &Connection, wait: Duration) -> Fallible<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::tests::Place;
+    use crate::store::tests::TempFolder;
 
     #[test]
     fn wait_for_a_reader_of_an_old_file_is_bounded() {
-        let place = Place::new("old-reader");
+        let place = TempFolder::new("old-reader");
         let open = || Connection::open(place.file()).unwrap();
         let reader = open();
         reader.execute_batch("CREATE TABLE t (x); BEGIN").unwrap();

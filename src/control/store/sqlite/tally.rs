@@ -10,11 +10,11 @@ use super::groups;
 use super::pace::Pace;
 use super::people::People;
 use super::value::{Fallible, int, sums};
-use crate::base::limits::ROWS_PER_COMMIT;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
+use crate::store::bounds::ROWS_PER_COMMIT;
 use rusqlite::{Connection, params};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ impl Tally {
              ON CONFLICT DO UPDATE SET {}",
             sums("{} = {} + excluded.{}")
         ))?;
-        let mut pace = Pace::of(ROWS_PER_COMMIT);
+        let mut pace = Pace::for_pieces(ROWS_PER_COMMIT);
         let each = self.sums.into_iter().flat_map(|(of, named)| named.into_iter().map(move |one| (of, one)));
         for ((day, key), NamedSums { model, target, group, endpoint, client, sums }) in each {
             pace.step();

@@ -1,12 +1,12 @@
 //! The memory of alerts in the file.
 
 use super::*;
-use crate::base::limits::{ALERT_CLAIM, ALERT_KEPT};
-use crate::store::alerts::{AlertClaim, AlertReport};
+use crate::store::alert_claims::{AlertClaim, AlertReport};
+use crate::store::bounds::{ALERT_CLAIM, ALERT_KEPT};
 
 #[test]
 fn one_process_at_a_time_claims_a_subject() {
-    let place = Place::new("claims");
+    let place = TempFolder::new("claims");
     let (mut one, mut other, now) = (place.owner(), place.shared(), Unix(10_000_000_000));
     let later = Unix(now.0 + ALERT_CLAIM.as_millis() as u64 + 1);
     assert_eq!(one.claim_alert("key/a", "one", now).unwrap(), AlertClaim::Ours(None));
@@ -23,7 +23,7 @@ fn one_process_at_a_time_claims_a_subject() {
 
 #[test]
 fn last_report_about_a_subject_is_remembered_until_it_is_forgotten_or_old() {
-    let place = Place::new("reports");
+    let place = TempFolder::new("reports");
     let now = Unix(10_000_000_000);
     let report = |since: u64, is_done: bool| AlertReport { id: format!("alert_{since}"), since, is_done };
     let last = |db: &mut Sqlite, subject: &str| {

@@ -1,7 +1,7 @@
 //! Work of one commit, as the kernel counts it for this thread.
 
 use super::*;
-use crate::base::limits::{ROWS_ENOUGH, ROWS_PER_SLICE};
+use crate::store::bounds::{ROWS_ENOUGH, ROWS_PER_SLICE};
 
 /// Returns a number about this thread.
 fn number(file: &str, name: &str) -> u64 {
@@ -16,7 +16,7 @@ fn rows(many: usize) -> Vec<Row> {
 /// A thread that sleeps yields the core to the event loop.
 #[test]
 fn large_commit_yields_the_core_between_its_slices() {
-    let place = Place::new("slices");
+    let place = TempFolder::new("slices");
     let mut db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     let mut yields = |many: usize| {
         let before = number("status", "voluntary_ctxt_switches:");
@@ -31,7 +31,7 @@ fn large_commit_yields_the_core_between_its_slices() {
 
 #[test]
 fn small_commit_reads_its_files_only_a_few_times() {
-    let place = Place::new("reads");
+    let place = TempFolder::new("reads");
     let mut db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     db.append(&rows(1)).unwrap();
     let reads = || number("io", "syscr:");

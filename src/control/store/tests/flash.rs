@@ -6,7 +6,7 @@ use super::super::{log_files, sqlite};
 use super::*;
 
 /// Starts the thread of a ledger with these duties, and skips its first notice.
-fn with_duties(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
+fn with_duties(place: &TempFolder, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
     let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     let handle = spawn(db, duties, move |notice| drop(tell.send(notice))).unwrap();
@@ -25,7 +25,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn records_wait_for_the_commit_interval_except_at_the_end() {
-    let place = Place::new("gather");
+    let place = TempFolder::new("gather");
     let every = Duration::from_secs(2);
     let (handle, told) = with_duties(&place, Duties { commit_every: every, ..Duties::default() });
     handle.write(rows_of(0..1));
@@ -45,7 +45,7 @@ fn records_wait_for_the_commit_interval_except_at_the_end() {
 
 #[test]
 fn collected_records_are_committed_before_a_hand_over() {
-    let place = Place::new("gather-turn");
+    let place = TempFolder::new("gather-turn");
     let duties = Duties { commit_every: Duration::from_secs(60), ..Duties::default() };
     let (handle, told) = with_duties(&place, duties);
     handle.write(rows_of(0..1));
@@ -57,9 +57,9 @@ fn collected_records_are_committed_before_a_hand_over() {
 
 /// Opens the files that a power cut leaves: the ledger's file, and a log whose bytes after the first `synced` are
 /// `rest`.
-fn after_power_cut(place: &Place, synced: usize, rest: &[u8]) -> u64 {
+fn after_power_cut(place: &TempFolder, synced: usize, rest: &[u8]) -> u64 {
     let [log, _] = log_files::paths(&place.file()).unwrap();
-    let cut = Place::new("power-cut");
+    let cut = TempFolder::new("power-cut");
     std::fs::copy(place.file(), cut.file()).unwrap();
     let kept = [&std::fs::read(log).unwrap()[..synced], rest].concat();
     std::fs::write(cut.file().with_extension("db-wal"), kept).unwrap();
@@ -71,7 +71,7 @@ fn after_power_cut(place: &Place, synced: usize, rest: &[u8]) -> u64 {
 
 #[test]
 fn power_cut_loses_only_records_since_the_last_sync() {
-    let place = Place::new("sync");
+    let place = TempFolder::new("sync");
     let mut db = open_owner(&place.file(), false, 1024).unwrap();
     let log = log_files::paths(&place.file()).unwrap()[0].clone();
     let length = || std::fs::metadata(&log).unwrap().len() as usize;
@@ -108,7 +108,7 @@ fn written() -> u64 {
 
 #[test]
 fn flash_settings_write_at_most_a_thousand_bytes_per_request() {
-    let place = Place::new("wear");
+    let place = TempFolder::new("wear");
     for (page_size, per_commit, most) in [(1024, 10, 1000), (4096, 1, 9300)] {
         let _ = std::fs::remove_file(place.file());
         let mut db = open_owner(&place.file(), false, page_size).unwrap();
@@ -125,7 +125,7 @@ fn flash_settings_write_at_most_a_thousand_bytes_per_request() {
 
 #[test]
 fn thread_syncs_once_after_commits_and_not_without_them() {
-    let place = Place::new("syncs");
+    let place = TempFolder::new("syncs");
     let (tell, told) = channel();
     let syncs = Arc::new(AtomicUsize::new(0));
     let db = Syncing { db: place.owner(), syncs: syncs.clone() };
@@ -141,7 +141,7 @@ fn thread_syncs_once_after_commits_and_not_without_them() {
 
 #[test]
 fn new_ledger_gets_the_page_size_and_an_old_one_by_compacting() {
-    let place = Place::new("pages");
+    let place = TempFolder::new("pages");
     let mut db = open_owner(&place.file(), false, 1024).unwrap();
     db.insert_key(&record(A, 1)).unwrap();
     db.append(&(0..3000).map(|n| row(A, n, "m", 1)).collect::<Vec<_>>()).unwrap();
@@ -161,7 +161,7 @@ fn new_ledger_gets_the_page_size_and_an_old_one_by_compacting() {
 
 #[test]
 fn copy_during_writes_is_complete_and_private() {
-    let place = Place::new("copy");
+    let place = TempFolder::new("copy");
     let mut db = open_owner(&place.file(), false, 1024).unwrap();
     let to = place.0.join("copy.db");
     for rows in [10, 20] {
@@ -184,7 +184,7 @@ fn copy_during_writes_is_complete_and_private() {
 
 #[test]
 fn copy_that_is_used_or_changed_is_not_replaced_any_more() {
-    let place = Place::new("marks");
+    let place = TempFolder::new("marks");
     let to = place.0.join("copy.db");
     let source = place.owner();
     source.insert_key(&record(A, 1)).unwrap();
@@ -220,7 +220,7 @@ fn copy_that_is_used_or_changed_is_not_replaced_any_more() {
 
 #[test]
 fn returned_records_are_synced_and_copied() {
-    let place = Place::new("returned");
+    let place = TempFolder::new("returned");
     let to = place.0.join("copy.db");
     let syncs = Arc::new(AtomicUsize::new(0));
     let plan = SnapshotPlan { from: place.file(), to: to.clone(), every: Duration::from_secs(3600) };
@@ -250,7 +250,7 @@ fn returned_records_are_synced_and_copied() {
 
 #[test]
 fn snapshots_follow_changes_and_a_clean_stop_takes_the_last_one() {
-    let place = Place::new("snapshots");
+    let place = TempFolder::new("snapshots");
     let to = place.0.join("flash").join("copy.db");
     std::fs::create_dir(place.0.join("flash")).unwrap();
     let plan = |every| Some(SnapshotPlan { from: place.file(), to: to.clone(), every });
@@ -278,7 +278,7 @@ fn snapshots_follow_changes_and_a_clean_stop_takes_the_last_one() {
 
 #[test]
 fn cut_ledger_does_not_replace_its_last_snapshot() {
-    let place = Place::new("cut");
+    let place = TempFolder::new("cut");
     let to = place.0.join("copy.db");
     drop(place.owner());
     copy::copy(&place.file(), &to).unwrap();
@@ -294,7 +294,7 @@ fn cut_ledger_does_not_replace_its_last_snapshot() {
 
 #[test]
 fn no_draft_of_a_snapshot_is_left_after_a_hand_over() {
-    let place = Place::new("draft");
+    let place = TempFolder::new("draft");
     drop(place.owner());
     // The snapshot takes longer than the hand-over.
     let file = rusqlite::Connection::open(place.file()).unwrap();
@@ -316,7 +316,7 @@ fn no_draft_of_a_snapshot_is_left_after_a_hand_over() {
 }
 
 /// Like [`with_duties`], with keys in the ledger.
-fn with_duties_and_keys(place: &Place, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
+fn with_duties_and_keys(place: &TempFolder, duties: Duties) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
     let db = open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap();
     let seen = db.keys_seen().unwrap();
@@ -349,8 +349,8 @@ impl WatchedLedger for Syncing {
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.db.fold(before, max)
     }
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        self.db.moments()
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        self.db.writer_clocks()
     }
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         self.db.hold_fold(held)

@@ -2,10 +2,10 @@
 
 use super::api::{Batch, By, Entry, Leftover, Names, PastUse, Query, UsageLine};
 use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
-use super::moments::Moments;
 use super::note::{AuditLine, Note, edited};
 use super::sqlite::{Mode, Sqlite};
 use super::watch::WatchedLedger;
+use super::writer_clocks::WriterClocks;
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::agent::Client;
@@ -13,6 +13,7 @@ use crate::policy::keys::{KeyId, KeyNews, KeyRecord, Scope};
 use crate::policy::row::{RareNames, RowNames};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
+use crate::store::bounds;
 use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -31,14 +32,14 @@ mod people;
 mod tables;
 
 /// A new directory for each test, removed at its end.
-pub(super) struct Place(PathBuf);
+pub(super) struct TempFolder(PathBuf);
 
-impl Place {
-    pub(super) fn new(name: &str) -> Place {
+impl TempFolder {
+    pub(super) fn new(name: &str) -> TempFolder {
         let path = std::env::temp_dir().join(format!("tollgate-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
-        Place(path)
+        TempFolder(path)
     }
     pub(super) fn file(&self) -> PathBuf {
         self.0.join("ledger.db")
@@ -51,7 +52,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -143,7 +144,7 @@ fn revoke(db: &mut Sqlite, id: &str, at: u64) {
 
 #[test]
 fn stored_keys_are_read_back_and_revoked_once() {
-    let place = Place::new("keys");
+    let place = TempFolder::new("keys");
     let mut db = place.shared();
     let all = record(A, 5);
     let mut narrow = record(B, 6);
@@ -165,7 +166,7 @@ fn stored_keys_are_read_back_and_revoked_once() {
 
 #[test]
 fn scope_that_permits_nothing_is_read_back_unchanged() {
-    let place = Place::new("nothing");
+    let place = TempFolder::new("nothing");
     let db = place.shared();
     let mut none = record(A, 5);
     none.scope = Scope::from_stored("", Some(vec![]));
@@ -175,7 +176,7 @@ fn scope_that_permits_nothing_is_read_back_unchanged() {
 
 #[test]
 fn records_and_day_sums_agree_and_outlive_the_connection() {
-    let place = Place::new("rows");
+    let place = TempFolder::new("rows");
     let rows = [row(A, 3 * DAY + 5, "small", 1), row(A, 3 * DAY + 9, "large", 2), row(B, 4 * DAY, "small", 4)];
     place.owner().append(&rows).unwrap();
     let mut db = place.owner();
@@ -206,7 +207,7 @@ fn records_and_day_sums_agree_and_outlive_the_connection() {
 
 #[test]
 fn usage_report_sums_by_each_property_within_its_days() {
-    let place = Place::new("usage");
+    let place = TempFolder::new("usage");
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(A, DAY, "large", 7), row(B, 2 * DAY, "small", 3)]).unwrap();
     let line = |name: &str, requests, out, last| UsageLine {
@@ -230,7 +231,7 @@ fn usage_report_sums_by_each_property_within_its_days() {
 
 #[test]
 fn absurd_numbers_do_not_break_the_ledger() {
-    let place = Place::new("absurd");
+    let place = TempFolder::new("absurd");
     let mut db = place.owner();
     let mut absurd = row(A, 5, "small", u64::MAX / 2000);
     absurd.usage.uncached_in = u64::MAX;
@@ -244,7 +245,7 @@ fn absurd_numbers_do_not_break_the_ledger() {
 
 #[test]
 fn one_gateway_at_a_time_while_commands_run() {
-    let place = Place::new("lock");
+    let place = TempFolder::new("lock");
     let owner = place.owner();
     assert!(matches!(Sqlite::open(&place.file(), Mode::Owner), Err(StoreError::Locked(_))));
     place.shared().insert_key(&record(A, 1)).unwrap();
@@ -265,7 +266,7 @@ fn record_locks(path: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn lock_is_on_the_file_and_does_not_affect_sqlites_locks() {
-    let place = Place::new("names");
+    let place = TempFolder::new("names");
     let owner = place.owner();
     let [soft, hard, dangling] = ["soft.db", "hard.db", "dangling.db"].map(|name| place.0.join(name));
     std::os::unix::fs::symlink("ledger.db", &soft).unwrap();
@@ -287,7 +288,7 @@ fn lock_is_on_the_file_and_does_not_affect_sqlites_locks() {
 
 #[test]
 fn nothing_is_committed_to_a_moved_file() {
-    let place = Place::new("moved");
+    let place = TempFolder::new("moved");
     let aside = place.0.join("aside.db");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
@@ -311,7 +312,7 @@ fn nothing_is_committed_to_a_moved_file() {
 #[test]
 fn many_may_create_the_file_concurrently() {
     for round in 0..10 {
-        let place = Place::new(&format!("meet{round}"));
+        let place = TempFolder::new(&format!("meet{round}"));
         let path = place.file();
         let open = |n: u8| {
             let path = path.clone();
@@ -331,7 +332,7 @@ fn many_may_create_the_file_concurrently() {
 
 #[test]
 fn files_are_private_to_their_owner() {
-    let place = Place::new("mode");
+    let place = TempFolder::new("mode");
     let mut db = place.owner();
     db.append(&[row(A, 1, "m", 1)]).unwrap();
     let mut seen = 0;
@@ -345,7 +346,7 @@ fn files_are_private_to_their_owner() {
 
 #[test]
 fn missing_folder_is_created_private() {
-    let place = Place::new("folder");
+    let place = TempFolder::new("folder");
     let inner = place.0.join("a/b");
     Sqlite::open(&inner.join("ledger.db"), Mode::Owner).unwrap();
     for folder in [place.0.join("a"), inner] {
@@ -355,7 +356,7 @@ fn missing_folder_is_created_private() {
 
 #[test]
 fn foreign_and_newer_databases_are_not_changed() {
-    let place = Place::new("strange");
+    let place = TempFolder::new("strange");
     rusqlite::Connection::open(place.file()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
     let told = Sqlite::open(&place.file(), Mode::Shared).err().unwrap().to_string();
     assert!(told.ends_with("ledger.db: this database is not a ledger"), "{told}");
@@ -365,7 +366,7 @@ fn foreign_and_newer_databases_are_not_changed() {
     assert!(matches!(Sqlite::open(&place.file(), Mode::Shared), Err(StoreError::Foreign(_, _))));
 }
 
-fn started(place: &Place) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
+fn started(place: &TempFolder) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
     let handle =
         spawn(open_owner(&place.file(), false, sqlite::PAGE_SIZE).unwrap(), Duties::default(), move |notice| {
@@ -380,7 +381,7 @@ fn next(told: &Receiver<LedgerNotice>) -> LedgerNotice {
 
 #[test]
 fn thread_commits_all_records_at_the_latest_at_its_end() {
-    let place = Place::new("thread");
+    let place = TempFolder::new("thread");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     let batch = handle.write(vec![row(A, 1, "m", 1), row(A, 2, "m", 1)]);
@@ -401,7 +402,7 @@ fn thread_commits_all_records_at_the_latest_at_its_end() {
 
 #[test]
 fn key_changes_of_other_processes_are_reported_within_a_second() {
-    let place = Place::new("poll");
+    let place = TempFolder::new("poll");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     let (mut cli, mut times) = (place.shared(), Vec::new());
@@ -420,7 +421,7 @@ fn key_changes_of_other_processes_are_reported_within_a_second() {
     }
     // A busy machine delays some of the looks, while a thread that looks too rarely would be late most of the time.
     times.sort();
-    assert!(times[times.len() / 2] < limits::KEYS_LOOK_IDLE + limits::KEYS_LOOK, "{times:?}");
+    assert!(times[times.len() / 2] < bounds::KEYS_LOOK_IDLE + bounds::KEYS_LOOK, "{times:?}");
     handle.write(vec![row(A, 1, "m", 1)]);
     assert_eq!(next(&told), LedgerNotice::Committed(1));
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err());
@@ -428,7 +429,7 @@ fn key_changes_of_other_processes_are_reported_within_a_second() {
 
 #[test]
 fn unreadable_key_records_are_skipped_and_named() {
-    let place = Place::new("damaged");
+    let place = TempFolder::new("damaged");
     let ids = [A, B, "CCCCCCCCCCCC", "DDDDDDDDDDDD"];
     let mut db = place.shared();
     ids.iter().for_each(|id| db.insert_key(&record(id, 1)).unwrap());
@@ -477,7 +478,7 @@ fn unreadable_key_records_are_skipped_and_named() {
 
 #[test]
 fn uncommitted_records_are_kept_until_they_can_be_written() {
-    let place = Place::new("failing");
+    let place = TempFolder::new("failing");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), LedgerNotice::Keys(KeyNews::all(vec![])));
     let other = rusqlite::Connection::open(place.file()).unwrap();
@@ -496,7 +497,7 @@ fn uncommitted_records_are_kept_until_they_can_be_written() {
 
 #[test]
 fn rotation_is_stored_unless_it_is_refused() {
-    let place = Place::new("rotate");
+    let place = TempFolder::new("rotate");
     let mut db = place.shared();
     db.insert_key(&record(A, 5)).unwrap();
     db.insert_key(&record(B, 6)).unwrap();
@@ -518,7 +519,7 @@ fn rotation_is_stored_unless_it_is_refused() {
 
 #[test]
 fn folding_keeps_every_sum_and_works_in_batches() {
-    let place = Place::new("fold");
+    let place = TempFolder::new("fold");
     let mut db = place.owner();
     let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
     rows.iter().for_each(|row| db.append(std::slice::from_ref(row)).unwrap());
@@ -552,7 +553,7 @@ fn folding_keeps_every_sum_and_works_in_batches() {
 
 #[test]
 fn wrong_counter_is_found() {
-    let place = Place::new("verify");
+    let place = TempFolder::new("verify");
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(B, DAY, "large", 7)]).unwrap();
     assert_eq!(db.verify().unwrap().differences, []);
@@ -570,7 +571,7 @@ fn wrong_counter_is_found() {
 const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small, endpoint chat";
 
 /// Returns the requests per day in the table, without unsettled rows.
-fn settled(place: &Place) -> u64 {
+fn settled(place: &TempFolder) -> u64 {
     let other = rusqlite::Connection::open(place.file()).unwrap();
     let sum = other.query_row("SELECT IFNULL(SUM(requests), 0) FROM days", [], |row| row.get::<_, i64>(0));
     sum.unwrap() as u64
@@ -578,7 +579,7 @@ fn settled(place: &Place) -> u64 {
 
 #[test]
 fn records_of_one_commit_are_stored_together() {
-    let place = Place::new("groups");
+    let place = TempFolder::new("groups");
     let mut db = place.owner();
     let mut rows: Vec<Row> = (0..600).map(|n| row(if n % 3 == 0 { A } else { B }, 2 * DAY - n, "small", n)).collect();
     rows[7].model = "with \"quotes\" and \u{e9}".into();
@@ -634,7 +635,7 @@ fn records_of_one_commit_are_stored_together() {
 
 #[test]
 fn sql_views_have_names_and_dates() {
-    let place = Place::new("views");
+    let place = TempFolder::new("views");
     place.shared().insert_key(&record(A, 5)).unwrap();
     let mut db = place.owner();
     db.append(&[row(A, DAY + 7, "small", 1)]).unwrap();
@@ -657,7 +658,7 @@ fn sql_views_have_names_and_dates() {
 
 #[test]
 fn lagging_sums_count_every_record_once_even_after_a_kill() {
-    let place = Place::new("tally");
+    let place = TempFolder::new("tally");
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(B, 5, "small", 2)]).unwrap();
     db.append(&[row(A, 5, "small", 4)]).unwrap();
@@ -672,7 +673,7 @@ fn lagging_sums_count_every_record_once_even_after_a_kill() {
     assert_eq!((settled(&place), all(&db)), (5, 5));
     db.append(&[row(A, DAY, "small", 32)]).unwrap();
     // A kill leaves no time to settle the sums, so this copies the files as they are now.
-    let killed = Place::new("tally-killed");
+    let killed = TempFolder::new("tally-killed");
     for name in ["ledger.db", "ledger.db-wal"] {
         std::fs::copy(place.0.join(name), killed.0.join(name)).unwrap();
     }
@@ -691,7 +692,7 @@ fn lagging_sums_count_every_record_once_even_after_a_kill() {
 
 #[test]
 fn sums_are_settled_when_they_lag_by_many_records() {
-    let place = Place::new("settle");
+    let place = TempFolder::new("settle");
     let mut db = place.owner();
     let rows: Vec<Row> = (0..3000).map(|n| row(if n % 2 == 0 { A } else { B }, n, "small", n)).collect();
     for _ in 0..2 {
@@ -724,7 +725,7 @@ impl spill::Importer for Taking {
     fn import(&mut self, batch: &Batch) -> Result<Written, StoreError> {
         self.calls.push(("append", self.watched.exists()));
         self.batches.push(batch.clone());
-        Ok(Written::of(batch.rows.len()))
+        Ok(Written::from_rows(batch.rows.len()))
     }
     fn keep(&mut self, _: Written) -> Result<(), StoreError> {
         self.calls.push(("sync", self.watched.exists()));
@@ -774,8 +775,8 @@ impl WatchedLedger for Slow {
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.db.fold(before, max)
     }
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        self.db.moments()
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        self.db.writer_clocks()
     }
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         self.db.hold_fold(held)
@@ -804,7 +805,7 @@ impl Store for Slow {
 
 #[test]
 fn a_slow_commit_does_not_delay_a_caller_that_hands_over_rows() {
-    let place = Place::new("slow");
+    let place = TempFolder::new("slow");
     let (tell, told) = channel();
     let store = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
     let duties = Duties { urgent: true, ..Duties::default() };
@@ -821,7 +822,7 @@ fn a_slow_commit_does_not_delay_a_caller_that_hands_over_rows() {
 
 #[test]
 fn only_key_changes_since_the_start_are_reported() {
-    let place = Place::new("known");
+    let place = TempFolder::new("known");
     let db = place.owner();
     db.insert_key(&record(A, 5)).unwrap();
     let seen = db.keys_seen().unwrap();
@@ -842,7 +843,7 @@ fn only_key_changes_since_the_start_are_reported() {
 
 #[test]
 fn the_thread_folds_rows_older_than_the_retention() {
-    let place = Place::new("retention");
+    let place = TempFolder::new("retention");
     let mut db = place.owner();
     let now = crate::io::clock::unix().0;
     db.append(&[row(A, now - 40 * DAY, "m", 1)]).unwrap();
@@ -879,12 +880,12 @@ fn ids(db: &mut Sqlite) -> Vec<u8> {
 
 #[test]
 fn records_that_may_exist_are_appended_once() {
-    let place = Place::new("missing");
+    let place = TempFolder::new("missing");
     let mut db = place.owner();
     db.append(&rows_of(0..3)).unwrap();
     db.append(&rows_of(5..6)).unwrap();
     let twice = [rows_of(1..7), rows_of(6..8)].concat();
-    assert_eq!(db.append_missing(&twice).unwrap(), Written::of(4));
+    assert_eq!(db.append_missing(&twice).unwrap(), Written::from_rows(4));
     assert_eq!(db.append_missing(&twice).unwrap(), Written::default());
     assert_eq!(ids(&mut db), [0, 1, 2, 5, 3, 4, 6, 7]);
     assert_eq!(db.verify().unwrap().differences, []);
@@ -894,7 +895,7 @@ fn records_that_may_exist_are_appended_once() {
 
 /// Numbers of pages in the transactions of the log, by the size that each of their last frames has: SQLite's "WAL-mode
 /// File Format".
-fn sizes_of_transactions(place: &Place) -> Vec<usize> {
+fn sizes_of_transactions(place: &TempFolder) -> Vec<usize> {
     let [log, _] = log_files::paths(&place.file()).unwrap();
     let (log, mut sizes) = (std::fs::read(log).unwrap(), vec![0]);
     let salts = &log[16..24];
@@ -911,22 +912,22 @@ fn sizes_of_transactions(place: &Place) -> Vec<usize> {
 /// So many rows return after a long outage. No transaction and no comparison grows with their number.
 #[test]
 fn many_returned_records_are_appended_in_commits_of_the_usual_size() {
-    let place = Place::new("many-missing");
+    let place = TempFolder::new("many-missing");
     let mut db = place.owner();
-    let many = 3 * limits::ROWS_PER_COMMIT + 1;
+    let many = 3 * bounds::ROWS_PER_COMMIT + 1;
     let rows: Vec<Row> =
         (0..many as u128).map(|id| Row { request: id.to_be_bytes(), ..row(A, 5, "small", 1) }).collect();
     db.append(&rows[..7]).unwrap();
     let commits = || sizes_of_transactions(&place).len();
     let before = commits();
-    assert_eq!(db.append_missing(&rows).unwrap(), Written::of(many - 7));
+    assert_eq!(db.append_missing(&rows).unwrap(), Written::from_rows(many - 7));
     assert_eq!(commits() - before, 3);
     assert_eq!((db.count_rows().unwrap(), db.verify().unwrap().differences), (many as u64, vec![]));
 }
 
 #[test]
 fn released_ledger_is_retaken_with_changes_in_between() {
-    let place = Place::new("turns");
+    let place = TempFolder::new("turns");
     let mut db = place.owner();
     db.append(&rows_of(0..2)).unwrap();
     db.release().unwrap();
@@ -952,7 +953,7 @@ fn released_ledger_is_retaken_with_changes_in_between() {
 
 #[test]
 fn checking_a_ledger_changes_nothing() {
-    let place = Place::new("look");
+    let place = TempFolder::new("look");
     Sqlite::look(&place.file()).unwrap();
     assert!(!place.file().exists());
     let _owner = place.owner();
@@ -963,7 +964,7 @@ fn checking_a_ledger_changes_nothing() {
 
 #[test]
 fn thread_releases_its_ledger_and_keeps_records_until_it_returns() {
-    let place = Place::new("away");
+    let place = TempFolder::new("away");
     let (handle, told) = started(&place);
     handle.write(rows_of(0..2));
     let turn = handle.turn().unwrap();
@@ -984,7 +985,7 @@ fn thread_releases_its_ledger_and_keeps_records_until_it_returns() {
 
 #[test]
 fn records_not_written_before_the_end_are_returned() {
-    let place = Place::new("leftover");
+    let place = TempFolder::new("leftover");
     let (handle, told) = started(&place);
     handle.write(rows_of(0..2));
     let turn = handle.turn().unwrap();
@@ -1003,7 +1004,7 @@ fn records_not_written_before_the_end_are_returned() {
 
 #[test]
 fn failed_ledger_refuses_its_release_immediately() {
-    let place = Place::new("stays");
+    let place = TempFolder::new("stays");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 3 };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
     handle.write(rows_of(0..1));
@@ -1018,7 +1019,7 @@ fn failed_ledger_refuses_its_release_immediately() {
 
 #[test]
 fn unwritable_ledger_is_retaken_without_waiting() {
-    let place = Place::new("never");
+    let place = TempFolder::new("never");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: u32::MAX };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
     handle.write(rows_of(0..2));
@@ -1040,8 +1041,8 @@ fn unwritable_ledger_is_retaken_without_waiting() {
 
 #[test]
 fn spilled_records_are_read_back_and_odd_files_kept() {
-    use super::spill::Place as Spills;
-    let place = Place::new("spill");
+    use super::spill::SpillFolder as Spills;
+    let place = TempFolder::new("spill");
     let spills = Spills::new(place.0.clone(), "ledger.db".to_string());
     use crate::policy::meter::{Amount, Lease, LeasePart, PathIx};
     let lease = Lease {
@@ -1079,7 +1080,7 @@ fn spilled_records_are_read_back_and_odd_files_kept() {
 
 #[test]
 fn wait_for_a_dead_thread_ends_and_returns_its_records() {
-    let place = Place::new("dead");
+    let place = TempFolder::new("dead");
     let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 0 };
     let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |notice| {
         assert!(!matches!(notice, LedgerNotice::Committed(..)), "the thread must die instead");
@@ -1097,9 +1098,9 @@ fn wait_for_a_dead_thread_ends_and_returns_its_records() {
 }
 
 /// Starts the thread of a ledger that keeps rows for 32 days. Returns it and its notices.
-fn folding(place: &Place, moments: Moments) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
+fn folding(place: &TempFolder, clocks: WriterClocks) -> (Box<dyn LedgerHandle>, Receiver<LedgerNotice>) {
     let (tell, told) = channel();
-    let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), moments, ..Duties::default() };
+    let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), clocks, ..Duties::default() };
     (spawn(place.owner(), duties, move |notice| drop(tell.send(notice))).unwrap(), told)
 }
 
@@ -1112,19 +1113,19 @@ fn warned(told: &Receiver<LedgerNotice>) {
 
 #[test]
 fn retention_folds_nothing_after_a_gap_until_it_is_confirmed() {
-    let place = Place::new("gap");
+    let place = TempFolder::new("gap");
     let now = crate::io::clock::unix();
     let newest = Unix(now.0 - (32 + 366) * DAY);
     place.owner().append(&[row(A, newest.0 - DAY, "m", 1), row(A, newest.0, "m", 1)]).unwrap();
-    let (handle, told) = folding(&place, place.shared().moments().unwrap());
+    let (handle, told) = folding(&place, place.shared().writer_clocks().unwrap());
     warned(&told);
-    assert_eq!((place.shared().count_rows().unwrap(), place.shared().moments().unwrap().held), (2, Some(newest)));
+    assert_eq!((place.shared().count_rows().unwrap(), place.shared().writer_clocks().unwrap().held), (2, Some(newest)));
     // Records written by the doubtful clock change nothing, nor does a restart.
     handle.write(vec![row(A, now.0, "m", 1)]);
     drop(handle);
-    let (handle, told) = folding(&place, place.shared().moments().unwrap());
+    let (handle, told) = folding(&place, place.shared().writer_clocks().unwrap());
     warned(&told);
-    std::thread::sleep(2 * limits::KEYS_LOOK_IDLE);
+    std::thread::sleep(2 * bounds::KEYS_LOOK_IDLE);
     assert_eq!(place.shared().count_rows().unwrap(), 3);
     let line = AuditLine { what: "fold".to_string(), ..AuditLine::default() };
     place.shared().confirm_fold(newest, &line).unwrap();
@@ -1135,21 +1136,24 @@ fn retention_folds_nothing_after_a_gap_until_it_is_confirmed() {
     }
     drop(handle);
     let db = place.shared();
-    assert_eq!((db.audit(0, 1, usize::MAX).unwrap()[0].what.as_str(), db.moments().unwrap().held), ("fold", None));
+    assert_eq!(
+        (db.audit(0, 1, usize::MAX).unwrap()[0].what.as_str(), db.writer_clocks().unwrap().held),
+        ("fold", None)
+    );
     assert_eq!(place.shared().verify().unwrap().differences, []);
 }
 
 #[test]
 fn records_before_the_accepted_time_do_not_count() {
-    let place = Place::new("accepted");
+    let place = TempFolder::new("accepted");
     let mut db = place.owner();
-    let newest = |db: &Sqlite| db.moments().unwrap().newest.0 / DAY;
+    let newest = |db: &Sqlite| db.writer_clocks().unwrap().newest.0 / DAY;
     assert_eq!(newest(&db), 0);
     db.append(&[row(A, 10 * DAY, "m", 1), row(A, 900 * DAY, "m", 1)]).unwrap();
     assert_eq!(newest(&db), 900);
     let line = AuditLine { what: "clock".to_string(), ..AuditLine::default() };
     place.shared().accept_clock(Unix(20 * DAY), &line).unwrap();
-    assert_eq!((newest(&db), db.moments().unwrap().accepted), (20, Some(Unix(20 * DAY))));
+    assert_eq!((newest(&db), db.writer_clocks().unwrap().accepted), (20, Some(Unix(20 * DAY))));
     db.append(&[row(A, 30 * DAY, "m", 1)]).unwrap();
     assert_eq!(newest(&db), 30);
     // Folded rows still count. The numbers of rows start again after the last one is deleted.
@@ -1167,23 +1171,23 @@ fn records_before_the_accepted_time_do_not_count() {
 /// The last rows are the oldest ones: rows of a spill file, or those of a clock that was set back.
 #[test]
 fn numbers_of_folded_rows_that_are_used_again_count_as_new() {
-    let place = Place::new("numbers");
+    let place = TempFolder::new("numbers");
     let mut db = place.owner();
     db.append(&[row(A, 900 * DAY, "m", 1)]).unwrap();
     db.append(&[row(A, 10 * DAY, "m", 1)]).unwrap();
     db.accept_clock(Unix(20 * DAY), &AuditLine::default()).unwrap();
     assert_eq!(db.fold(Unix(15 * DAY), 9).unwrap(), 1);
-    assert_eq!(db.moments().unwrap().newest, Unix(20 * DAY));
+    assert_eq!(db.writer_clocks().unwrap().newest, Unix(20 * DAY));
     db.append(&[row(A, 30 * DAY, "m", 1)]).unwrap();
-    assert_eq!(db.moments().unwrap().newest, Unix(30 * DAY));
+    assert_eq!(db.writer_clocks().unwrap().newest, Unix(30 * DAY));
     assert_eq!(db.verify().unwrap().differences, []);
 }
 
 #[test]
 fn thread_reports_that_the_present_time_is_accepted() {
-    let place = Place::new("told");
+    let place = TempFolder::new("told");
     place.owner().append(&[row(A, 900 * DAY, "m", 1)]).unwrap();
-    let (_handle, told) = folding(&place, place.shared().moments().unwrap());
+    let (_handle, told) = folding(&place, place.shared().writer_clocks().unwrap());
     place.shared().accept_clock(Unix(20 * DAY), &AuditLine::default()).unwrap();
     let accepted = LedgerNotice::Newest { at: Unix(20 * DAY), accepted: true };
     while next(&told) != accepted {}
@@ -1191,7 +1195,7 @@ fn thread_reports_that_the_present_time_is_accepted() {
 
 #[test]
 fn moments_are_read_at_one_state_of_the_ledger() {
-    let place = Place::new("moments");
+    let place = TempFolder::new("moments");
     let (mut writer, reader) = (place.owner(), place.shared());
     writer.set_durable(false).unwrap();
     let ended = Arc::new(AtomicBool::new(false));
@@ -1204,7 +1208,7 @@ fn moments_are_read_at_one_state_of_the_ledger() {
         ends.store(true, Ordering::Release);
     });
     while !ended.load(Ordering::Acquire) {
-        let Moments { newest, accepted, .. } = reader.moments().unwrap();
+        let WriterClocks { newest, accepted, .. } = reader.writer_clocks().unwrap();
         let accepted = accepted.unwrap_or_default();
         let next = Unix(accepted.0 + 901 * DAY);
         assert!(newest == accepted || newest == next, "{newest:?} is from before {accepted:?} was accepted");
@@ -1236,7 +1240,7 @@ impl KeySource for Counting {
     }
 }
 
-fn many(place: &Place, count: usize) -> Vec<String> {
+fn many(place: &TempFolder, count: usize) -> Vec<String> {
     let ids: Vec<String> = (0..count).map(|number| format!("{number:012}")).collect();
     let db = place.shared();
     db.set_durable(false).unwrap();
@@ -1247,7 +1251,7 @@ fn many(place: &Place, count: usize) -> Vec<String> {
 #[test]
 fn only_changed_keys_are_read() {
     for count in [1, 2000] {
-        let place = Place::new(&format!("alone-{count}"));
+        let place = TempFolder::new(&format!("alone-{count}"));
         let ids = many(&place, count);
         let (read, db) = (Arc::new(AtomicUsize::new(0)), place.owner());
         let mut follower = Follower::new(db.keys_seen().unwrap());
@@ -1285,7 +1289,7 @@ fn only_changed_keys_are_read() {
 
 #[test]
 fn all_keys_are_read_in_pieces_if_changes_are_unknown() {
-    let place = Place::new("pieces");
+    let place = TempFolder::new("pieces");
     let ids = many(&place, 600);
     let db = place.owner();
     let mut follower = Follower::new(db.keys_seen().unwrap());
@@ -1309,7 +1313,7 @@ fn all_keys_are_read_in_pieces_if_changes_are_unknown() {
             KeyNews::Piece { records, begins, ends } => (records.len(), *begins, *ends),
         })
         .collect();
-    let piece = crate::base::limits::KEYS_PER_PIECE;
+    let piece = bounds::KEYS_PER_PIECE;
     assert_eq!(sizes, [(piece, true, false), (1, false, false), (piece, false, false), (600 - 2 * piece, false, true)]);
     // More changes than fit in one report.
     ids.iter().take(300).for_each(|id| revoke(&mut cli, id, 7));
@@ -1322,7 +1326,7 @@ fn all_keys_are_read_in_pieces_if_changes_are_unknown() {
 
 #[test]
 fn unreadable_key_is_named_and_blocks_no_other() {
-    let place = Place::new("unreadable");
+    let place = TempFolder::new("unreadable");
     let mut db = place.owner();
     let (mut seen, other) = (db.keys_seen().unwrap(), place.shared());
     other.insert_key(&record(A, 1)).unwrap();
@@ -1337,7 +1341,7 @@ fn unreadable_key_is_named_and_blocks_no_other() {
 
 #[test]
 fn pages_of_keys_continue_after_the_last_one() {
-    let place = Place::new("pages");
+    let place = TempFolder::new("pages");
     let db = place.owner();
     for (id, created) in [(B, 1), (A, 2), ("CCCCCCCCCCCC", 2), ("DDDDDDDDDDDD", 1)] {
         db.insert_key(&record(id, created)).unwrap();

@@ -9,7 +9,7 @@ fn note<'a>(what: &'static str, at: u64, once: Option<Once<'a>>) -> Note<'a> {
 
 #[test]
 fn change_audit_line_and_answer_are_written_atomically() {
-    let place = Place::new("notes");
+    let place = TempFolder::new("notes");
     let mut db = place.shared();
     let answer = |key: &KeyRecord| format!("issued {}", key.id);
     let once = |digest: u8| Some(Once { name: "n", digest: [digest; 32], answer: &answer });
@@ -40,7 +40,7 @@ fn change_audit_line_and_answer_are_written_atomically() {
 
 #[test]
 fn answer_and_its_name_are_kept_for_a_day() {
-    let place = Place::new("answers");
+    let place = TempFolder::new("answers");
     let mut db = place.shared();
     let answer = |_: &KeyRecord| String::new();
     let once = || Some(Once { name: "n", digest: [1; 32], answer: &answer });

@@ -20,7 +20,7 @@ fn line(name: &str, requests: u64, out: u64) -> (String, u64, u64) {
 
 #[test]
 fn users_and_sessions_are_summed_by_day() {
-    let place = Place::new("people");
+    let place = TempFolder::new("people");
     let mut db = place.owner();
     let rows = [
         of("ann", "s1", 5, 1),
@@ -59,7 +59,7 @@ fn users_and_sessions_are_summed_by_day() {
 
 #[test]
 fn largest_users_keep_their_names_and_others_are_merged() {
-    let place = Place::new("largest");
+    let place = TempFolder::new("largest");
     let mut db = place.owner();
     let many = PEOPLE_MAX as u64 * 3;
     let user = |n: u64| format!("u{n:05}");
@@ -93,7 +93,7 @@ fn largest_users_keep_their_names_and_others_are_merged() {
 
 #[test]
 fn ledger_keeps_its_own_secret() {
-    let (place, other) = (Place::new("secret"), Place::new("secret-too"));
+    let (place, other) = (TempFolder::new("secret"), TempFolder::new("secret-too"));
     let first = place.owner().hash_key().unwrap();
     assert_eq!(place.shared().hash_key().unwrap(), first);
     assert_ne!(other.owner().hash_key().unwrap(), first);
@@ -114,7 +114,7 @@ fn memory(what: &str) -> u64 {
 #[ignore = "takes minutes; prints what it measures"]
 fn reports_out_of_many_rows() {
     const AS_THEY_COME: u64 = 20_000;
-    let place = Place::new("many-rows");
+    let place = TempFolder::new("many-rows");
     let mut db = place.owner();
     db.set_durable(false).unwrap();
     let lot = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 17;

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 #[test]
 fn ledger_of_another_version_is_refused_unchanged() {
-    let place = Place::new("version");
+    let place = TempFolder::new("version");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     let file = Connection::open(place.file()).unwrap();
     let present = file.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap();
@@ -24,7 +24,7 @@ fn ledger_of_another_version_is_refused_unchanged() {
 
 #[test]
 fn edited_key_keeps_its_own_limits_and_capture() {
-    let place = Place::new("edited");
+    let place = TempFolder::new("edited");
     let mut db = place.owner();
     db.insert_key(&record(A, 5)).unwrap();
     let limits: Caps = ["requests/window=none", "running=3"].iter().filter_map(|text| Cap::parse(text)).collect();
@@ -46,7 +46,7 @@ fn edited_key_keeps_its_own_limits_and_capture() {
 
 #[test]
 fn group_and_labels_of_a_key_are_stored_and_changed() {
-    let place = Place::new("belongs");
+    let place = TempFolder::new("belongs");
     let mut db = place.owner();
     let labels = vec![("cost".to_string(), "7 \u{fc}".to_string()), ("team".to_string(), "search".to_string())];
     let of_labs = KeyRecord { group: Some("labs".to_string()), labels, ..record(A, 5) };
@@ -62,7 +62,7 @@ fn group_and_labels_of_a_key_are_stored_and_changed() {
 
 #[test]
 fn sums_separate_groups_endpoints_and_clients() {
-    let place = Place::new("kinds");
+    let place = TempFolder::new("kinds");
     let mut db = place.owner();
     let curl = Client::of_agent(b"curl/8");
     let rows = [
@@ -107,7 +107,7 @@ fn sums_separate_groups_endpoints_and_clients() {
 #[test]
 fn views_show_dates_queue_times_traces_and_agents() {
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
-    let place = Place::new("views");
+    let place = TempFolder::new("views");
     let mut db = place.owner();
     let agent = RareNames { agent: Some("b1".into()), parent_agent: Some("a0".into()), ..RareNames::default() };
     let both = RareNames { session: Some("s".into()), trace: Some(TRACE.into()), ..agent.clone() };

@@ -1,6 +1,8 @@
 //! OpenAI Chat Completions: its requests, streams and complete answers.
 
+mod answer_writer;
 pub(super) mod custom_tools;
+mod reasoning;
 pub(super) mod request_reader;
 pub(super) mod request_writer;
 pub(super) mod signature;
@@ -8,8 +10,7 @@ pub(super) mod stream_reader;
 pub(super) mod stream_writer;
 
 pub(super) use super::events::chat as write_events;
-pub(super) use super::replies::read::chat as read_answer;
-pub(super) use super::replies::write::chat as write_answer;
+pub(super) use answer_writer::write as write_answer;
 pub(super) use request_reader::read as read_request;
 pub(super) use request_writer::write as write_request;
 
@@ -19,7 +20,7 @@ use super::keys::K;
 use super::neutral::delta::finishes;
 use super::reasons::{REASONS_MAX, first, reason};
 use super::request::{Name, PresentMembers};
-use super::tap::places::Edit;
+use super::tap::seen::Edit;
 use super::tap::{StreamFormat, is_said};
 use super::usage::Reported;
 use crate::wire::json::{Raw, ValueKind, eq_unescaped};

@@ -1,8 +1,9 @@
-//! Reads a chat stream: chunks to deltas.
+//! Reads a chat stream, chunks to deltas, and complete answers in the same way.
 //!
 //! Servers differ in how they number and repeat tool calls; this file hides the differences.
 
 use crate::dialect::answer::{Frame, StreamFault};
+use crate::dialect::chat::reasoning::{details_of, joined, thought_block};
 use crate::dialect::chat::signature;
 use crate::dialect::errors::{ErrorText, is_error, read_error};
 use crate::dialect::messages::stream_writer::is_blank;
@@ -11,7 +12,7 @@ use crate::dialect::neutral::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HEL
 use crate::dialect::neutral::naming::hash;
 use crate::dialect::neutral::pieces::ArgumentsSoFar;
 use crate::dialect::usage::Reported;
-use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item, key, write_inside};
+use crate::wire::json::{self, Raw, ValueKind, eq_unescaped, item};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
 const SCRATCH_KEPT: usize = 4096;
@@ -52,6 +53,8 @@ impl IndexedCall {
 #[derive(Debug, Default)]
 pub(in crate::dialect) struct ChatReader {
     stopped: bool,
+    /// The answer is complete: each entry of a list of calls is a call.
+    is_whole: bool,
     calls: Vec<IndexedCall>,
     /// Calls that earlier chunks have begun.
     before: usize,
@@ -108,7 +111,7 @@ impl ChatReader {
         }
         let mut choices = choices.items();
         let choice = choices.find(|choice| !is_other(choice.get("index")));
-        let beside = choices.find(|other| calls_in(*other, "delta").is_some());
+        let beside = choices.find(|other| calls_in(*other).is_some());
         let read = choice.map_or(Ok(()), |choice| self.choice(choice, beside, sink));
         // The usage includes the text of this chunk. Some servers put the usage into the choice.
         let is_object = |usage: &Raw<'_>| usage.kind() == ValueKind::Object;
@@ -117,6 +120,26 @@ impl ChatReader {
             sink.take(Delta::Usage(Reported::from_chat(usage)))?;
         }
         read.map(|()| true)
+    }
+
+    /// Reads a complete answer.
+    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        self.is_whole = true;
+        let [choices, usage] = body.pick(["choices", "usage"]);
+        let choices = choices.unwrap_or(Raw::NULL);
+        let mut left = choices.items();
+        let choice = left.find(|choice| !is_other(choice.get("index")));
+        let beside = left.find(|other| calls_in(*other).is_some());
+        let choice = choice.or_else(|| choices.items().next()).ok_or(StreamFault::Malformed)?;
+        self.choice(choice, beside, sink)?;
+        if choice.get("message").is_none_or(|message| message.kind() != ValueKind::Object) {
+            return Err(StreamFault::Malformed);
+        }
+        self.settle(sink)?;
+        self.thought(true, sink)?;
+        let usage = usage.filter(|usage| !usage.is_null());
+        sink.take(Delta::Usage(usage.map_or_else(|| Reported::of_choices(choices), Reported::from_chat)))?;
+        self.finish(sink)
     }
 
     /// Handles the end of the stream. A call that never got a name makes the answer incomplete.
@@ -179,7 +202,7 @@ impl ChatReader {
             sink.take(Delta::Refuse(text))?;
         }
         if let Some(others) = beside.filter(|_| calls.items().next().is_none() && self.calls.is_empty()) {
-            calls = calls_in(others, "delta").unwrap_or(calls);
+            calls = calls_in(others).unwrap_or(calls);
         }
         self.entries(calls, older, sink)?;
         if let Some(word) = word.filter(|_| !self.stopped) {
@@ -281,7 +304,10 @@ impl ChatReader {
     fn thought(&mut self, ends: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = self.kept.as_mut().map(std::mem::take).unwrap_or_default();
         let all = ends || self.calls.is_empty() || !text.is_empty();
-        let details = if all { joined(&std::mem::take(&mut self.details)) } else { Vec::new() };
+        let mut details = if all { std::mem::take(&mut self.details) } else { Vec::new() };
+        if !self.is_whole {
+            details = joined(&details);
+        }
         match thought_block(&text, &details) {
             Some(block) => sink.take(Delta::Thought { block: Some(&block) }),
             None => Ok(()),
@@ -437,7 +463,7 @@ impl ChatReader {
                         _ => id.is_some() && call.id.is_some() && call.id != id,
                     })
         };
-        if let Some(slot) = found.filter(|slot| !reused(slot)) {
+        if let Some(slot) = found.filter(|slot| !self.is_whole && !reused(slot)) {
             return Ok(slot);
         }
         if self.calls.len() >= TOOL_CALLS_MAX {
@@ -454,14 +480,14 @@ fn thinks(value: Raw<'_>, all: bool) -> bool {
 }
 
 /// True for a call without id, name, arguments and signature, which some servers write beside a text.
-pub(in crate::dialect) fn says_nothing(id: Option<Raw<'_>>, function: Raw<'_>, extra: Option<Raw<'_>>) -> bool {
+fn says_nothing(id: Option<Raw<'_>>, function: Raw<'_>, extra: Option<Raw<'_>>) -> bool {
     let is_empty = |value: Raw<'_>| value.string().is_none_or(<[u8]>::is_empty) && value.members().next().is_none();
     function.pick(["name", "arguments"]).into_iter().chain([id, extra]).flatten().all(is_empty)
 }
 
 /// Calls `take` with the inside of each text in a message's content or reasoning: a string, or a list of parts, in
 /// which thinking may be nested. `thinking`: all of it is reasoning. `take` gets true for reasoning.
-pub(in crate::dialect) fn each_text<'a, E>(
+fn each_text<'a, E>(
     content: Raw<'a>,
     thinking: bool,
     take: &mut impl FnMut(bool, &'a [u8]) -> Result<(), E>,
@@ -497,94 +523,18 @@ fn each_text_within<'a, E>(
     Ok(())
 }
 
-/// The members of a message's `reasoning_details`, each with its text if it has one.
-pub(in crate::dialect) fn details_of<'a>(details: Raw<'a>) -> impl Iterator<Item = (Raw<'a>, Option<&'a [u8]>)> {
-    details.items().filter(|detail| detail.kind() == ValueKind::Object).map(|detail| {
-        let [text, summary] = detail.pick(["text", "summary"]);
-        (detail, text.or(summary).and_then(Raw::string).filter(|text| !text.is_empty()))
-    })
-}
-
-/// `reasoning_details` of a stream: consecutive pieces of one text become one item with the signature, as OpenRouter's
-/// clients return them.
-fn joined(details: &[u8]) -> Vec<u8> {
-    if details.is_empty() {
-        return Vec::new();
-    }
-    let list = [b"[", details, b"]"].concat();
-    let items: Vec<Raw<'_>> = Raw::new(&list).items().collect();
-    let goes_on = |one: &Raw<'_>, next: &Raw<'_>| {
-        let [one, next] = [one, next].map(|item| item.pick(["type", "index", "id"]));
-        let is_same = one.iter().zip(next).all(|(one, next)| one.map(Raw::bytes) == next.map(Raw::bytes));
-        is_same && one[0].is_some_and(|kind| kind.is("reasoning.text"))
-    };
-    let mut out = Vec::with_capacity(details.len());
-    for pieces in items.chunk_by(goes_on) {
-        if out.last().is_some() {
-            out.push(b',');
-        }
-        match pieces {
-            [one] => out.extend_from_slice(one.bytes()),
-            pieces => write_joined_text(pieces, &mut out),
-        }
-    }
-    out
-}
-
-/// Writes the pieces of one text as one item.
-fn write_joined_text(pieces: &[Raw<'_>], out: &mut Vec<u8>) {
-    const JOINED: [&str; 3] = ["text", "signature", "format"];
-    out.push(b'{');
-    let others = pieces.iter().take(1).flat_map(|first| first.members());
-    for (name, value) in others.filter(|(name, _)| !JOINED.iter().any(|joined| eq_unescaped(name, joined))) {
-        item(out);
-        write_inside(out, name);
-        out.push(b':');
-        out.extend_from_slice(value.bytes());
-    }
-    key(out, JOINED[0]);
-    out.push(b'"');
-    for piece in pieces {
-        out.extend_from_slice(piece.get(JOINED[0]).and_then(Raw::string).unwrap_or_default());
-    }
-    out.push(b'"');
-    for name in &JOINED[1..] {
-        let mut values = pieces.iter().filter_map(|piece| piece.get(name));
-        if let Some(value) = values.find(|value| value.string().is_some_and(|text| !text.is_empty())) {
-            key(out, name);
-            out.extend_from_slice(value.bytes());
-        }
-    }
-    out.push(b'}');
-}
-
-/// Block of reasoning in the form that a chat provider requires: `details`, separated by commas, if there are any;
-/// otherwise the text.
-pub(in crate::dialect) fn thought_block(text: &[u8], details: &[u8]) -> Option<Vec<u8>> {
-    let mut block = b"{".to_vec();
-    if !details.is_empty() {
-        block.extend_from_slice(b"\"reasoning_details\":[");
-        block.extend_from_slice(details);
-        block.push(b']');
-    } else if !text.is_empty() {
-        block.extend_from_slice(b"\"reasoning_content\":");
-        write_inside(&mut block, text);
-    }
-    block.push(b'}');
-    (block.len() > 2).then_some(block)
-}
-
 /// The stop sequence that ended a choice: `own` is its `stop_reason`, as vLLM writes it; SGLang has another name.
-pub(in crate::dialect) fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>) -> Option<&'a [u8]> {
+fn sequence_of<'a>(choice: Raw<'a>, own: Option<Raw<'a>>) -> Option<&'a [u8]> {
     own.and_then(Raw::string).or_else(|| choice.get("matched_stop")?.string())
 }
 
 /// True for the index of any choice but the first: only one was requested.
-pub(in crate::dialect) fn is_other(index: Option<Raw<'_>>) -> bool {
+fn is_other(index: Option<Raw<'_>>) -> bool {
     index.and_then(Raw::count).is_some_and(|index| index > 0)
 }
 
-/// The calls of a choice, in its member `message`, if it has any.
-pub(in crate::dialect) fn calls_in<'a>(choice: Raw<'a>, message: &str) -> Option<Raw<'a>> {
-    choice.get(message)?.get("tool_calls").filter(|calls| calls.items().next().is_some())
+/// The calls of a choice, if it has any.
+fn calls_in(choice: Raw<'_>) -> Option<Raw<'_>> {
+    let [delta, message] = choice.pick(["delta", "message"]);
+    delta.or(message)?.get("tool_calls").filter(|calls| calls.items().next().is_some())
 }

@@ -6,27 +6,18 @@
 
 mod deferred;
 
-pub(super) use super::chat::stream_reader::{
-    calls_in, details_of, each_text, is_other, says_nothing, sequence_of, thought_block,
-};
-pub(super) use super::chat::stream_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
-pub(super) use super::messages::stream_reader::write_thinking;
-pub(super) use super::messages::stream_writer::{NO_DETAILS, write_usage as write_messages_usage};
-pub(super) use super::responses::stream_reader::{
-    call_id, failed, is_answer, is_of_item, is_unanswered, kind_of, reason, said, thoughts, unfinished, write_kept,
-};
-
 use super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
 use super::errors::ErrorWords;
 use super::format::{StreamReader, StreamWriter};
-use super::neutral::naming::{JSON_TOOL, TranslationState};
+use super::neutral::naming::TranslationState;
 use super::responses::stream_writer::ResponsesWriter;
 use super::template::EventTemplate;
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
-use crate::dialect::neutral::delta::{Delta, StopReason, Take, TextKind};
-use crate::wire::json::{Raw, eq_unescaped};
+use crate::dialect::neutral::delta::{Delta, Take, TextKind};
+use crate::dialect::neutral::json_tool::JsonTool;
+use crate::wire::json::Raw;
 use crate::wire::sse::Splitter;
 use crate::wire::{Shape, Span};
 use deferred::Deferred;
@@ -80,10 +71,7 @@ struct Translation {
     state: TranslationState,
     reported: Reported,
     relayed: Estimator,
-    /// The call whose arguments are the answer's text; see [`super::capabilities::Structured::Tool`].
-    json_slot: Option<usize>,
-    /// A bit for each further call of that tool, which is left out.
-    left_out: u128,
+    json_tool: JsonTool,
     deferred: Deferred,
     stopped: bool,
     finished: bool,
@@ -100,13 +88,13 @@ impl Convert {
         max_answer: usize,
     ) -> Convert {
         let reader = StreamReader::new(from, hands_back(from, to));
+        let json_tool = JsonTool::new(state.json_tool);
         let translation = Translation {
             writer: StreamWriter::new(to, show_usage),
             state,
             reported: Reported::default(),
             relayed: Estimator::new(),
-            json_slot: None,
-            left_out: 0,
+            json_tool,
             deferred: Deferred::default(),
             stopped: false,
             finished: false,
@@ -226,8 +214,8 @@ impl Convert {
 
     /// False while the output is only the opening of a text that replaces the call of a required tool.
     pub(super) fn shows(&self) -> bool {
-        let Translation { json_slot, relayed, stopped, .. } = &self.translation;
-        json_slot.is_none() || *stopped || relayed.tokens() > 0
+        let Translation { json_tool, relayed, stopped, .. } = &self.translation;
+        json_tool.slot.is_none() || *stopped || relayed.tokens() > 0
     }
 
     /// Handles a stream that ended without its formal end: writes that end if nothing else is missing.
@@ -325,7 +313,7 @@ impl Take for Sink<'_> {
             |(kind, text): (TextKind, &[u8])| TextInEvent { kind, address: text.as_ptr() as usize, len: text.len() };
         // Of the kind that the reader knows.
         self.text = delta.text().map(at);
-        let delta = translation.unwrap_json(delta);
+        let delta = translation.json_tool.unwrap(delta);
         if let Some((_, text)) = delta.text() {
             translation.relayed.feed_json(text);
         }
@@ -363,28 +351,5 @@ impl Take for Sink<'_> {
 impl Translation {
     fn observed(&self) -> ObservedUsage {
         ObservedUsage::of_stream(self.reported, &self.relayed)
-    }
-
-    /// Turns the call of the tool that replaces required JSON into text: its arguments are the answer. The answer has
-    /// one, so further calls of that tool are left out.
-    fn unwrap_json<'a>(&mut self, delta: Delta<'a>) -> Delta<'a> {
-        if !self.state.json_tool {
-            return delta;
-        }
-        match delta {
-            Delta::ToolOpen { slot, name, .. } if eq_unescaped(name, JSON_TOOL) => {
-                if *self.json_slot.get_or_insert(slot) != slot {
-                    self.left_out |= 1 << slot;
-                }
-                Delta::Start
-            }
-            Delta::ToolArgs { slot, .. } | Delta::ToolClose { slot } if self.left_out >> slot & 1 == 1 => Delta::Start,
-            Delta::ToolArgs { slot, json } if self.json_slot == Some(slot) => Delta::Text(json),
-            Delta::ToolClose { slot } if self.json_slot == Some(slot) => Delta::Start,
-            Delta::Stop { reason: StopReason::Tools, sequence, explanation } if self.json_slot.is_some() => {
-                Delta::Stop { reason: StopReason::End, sequence, explanation }
-            }
-            other => other,
-        }
     }
 }

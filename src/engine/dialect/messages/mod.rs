@@ -1,5 +1,6 @@
 //! Anthropic Messages: its requests, streams and complete answers.
 
+mod answer_writer;
 pub(super) mod request_reader;
 pub(super) mod request_writer;
 pub(super) mod stream_reader;
@@ -7,8 +8,7 @@ pub(super) mod stream_writer;
 pub(super) mod unsigned;
 
 pub(super) use super::events::messages as write_events;
-pub(super) use super::replies::read::messages as read_answer;
-pub(super) use super::replies::write::messages as write_answer;
+pub(super) use answer_writer::write as write_answer;
 pub(super) use request_reader::read as read_request;
 pub(super) use request_writer::write as write_request;
 
@@ -19,7 +19,7 @@ use super::neutral::delta::{finish_word, lists_nothing};
 use super::reasons::{last, only, reason};
 use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
-use super::tap::places::Edit;
+use super::tap::seen::Edit;
 use super::usage::Reported;
 use crate::wire::json::{Raw, eq_unescaped};
 

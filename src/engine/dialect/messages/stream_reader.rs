@@ -1,4 +1,4 @@
-//! Reads a messages stream: events to deltas.
+//! Reads a messages stream, events to deltas, and complete answers in the same way.
 
 use crate::dialect::answer::{Frame, StreamFault};
 use crate::dialect::errors::{ErrorText, is_error, read_error};
@@ -89,6 +89,17 @@ impl MessagesReader {
             }
         }
         Ok(true)
+    }
+
+    /// Reads a complete answer.
+    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let [content, usage] = body.pick(["content", "usage"]);
+        for (index, block) in (0..).zip(content.unwrap_or(Raw::NULL).items()) {
+            self.start(index, block, sink)?;
+            self.stop(index, sink)?;
+        }
+        self.message_delta(usage, body, None, sink)?;
+        sink.take(Delta::End)
     }
 
     fn start(&mut self, index: u64, block: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
@@ -218,7 +229,7 @@ impl MessagesReader {
 }
 
 /// Appends a block of reasoning in the form that a messages upstream requires.
-pub(in crate::dialect) fn write_thinking(text: &[u8], signature: &[u8], out: &mut Vec<u8>) {
+fn write_thinking(text: &[u8], signature: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"thinking\"");
     member_inside(out, "thinking", text);
     member_inside(out, "signature", signature);

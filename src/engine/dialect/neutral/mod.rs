@@ -1,10 +1,10 @@
 //! The neutral forms between the API formats: each format has readers that produce them and writers that consume them.
 
-pub(super) mod answer;
 pub(super) mod arguments;
 pub mod carrier;
 pub(super) mod conversation;
 pub(super) mod delta;
+pub(super) mod json_tool;
 pub(crate) mod naming;
 pub(super) mod pieces;
 

@@ -194,7 +194,7 @@ impl TranslationState {
     pub(crate) fn note(&mut self, upstream: Vec<u8>, called: Called) {
         let namespace = called.namespace.as_ref().map_or(0, Vec::len);
         let size = upstream.len() + called.name.len() + namespace + NAME_MORE;
-        match self.place_of(&upstream) {
+        match self.find_upstream(&upstream) {
             _ if self.is_full() => {}
             Ok(at) => self.names[at].1 = called,
             Err(at) => {
@@ -205,7 +205,7 @@ impl TranslationState {
     }
 
     /// Index of a name in `names`, or the index where it belongs.
-    fn place_of(&self, upstream: &[u8]) -> Result<usize, usize> {
+    fn find_upstream(&self, upstream: &[u8]) -> Result<usize, usize> {
         self.names.binary_search_by(|(name, _)| (**name).cmp(upstream))
     }
 
@@ -235,9 +235,9 @@ impl TranslationState {
     }
 
     fn known(&self, name: &[u8]) -> Option<&Called> {
-        let found = self.place_of(name);
+        let found = self.find_upstream(name);
         // Some servers write the name with unnecessary escapes.
-        let found = if found.is_err() && name.contains(&b'\\') { self.place_of(&plain_name(name)) } else { found };
+        let found = if found.is_err() && name.contains(&b'\\') { self.find_upstream(&plain_name(name)) } else { found };
         found.ok().map(|at| &self.names[at].1)
     }
 

@@ -1,25 +1,24 @@
-//! Translates a complete answer of one format into an answer of another: a reader and a writer per format around common
-//! types.
+//! Translates a complete answer of one format into an answer of another: the reader of its format's streams reads it,
+//! its deltas are collected, and a writer per format writes it.
 //!
-//! Owns the mapping of the parts. Must never change a byte of text or a number. Called by the gateway for a route whose
+//! Owns the order of these steps. Must never change a byte of text or a number. Called by the gateway for a route whose
 //! upstream has another format.
 
-pub(super) mod read;
+mod collected;
 mod streamed;
 mod templates;
-pub(super) mod write;
 
-pub(super) use streamed::{Collected, response as read_streamed};
+pub(super) use collected::{AnswerPart, WholeAnswer};
+pub(super) use streamed::response as read_streamed;
 pub use templates::AnswerTemplates;
 
 use super::answer::{Broken, Destination, ResponseIdentity};
 use super::convert::hands_back;
 use super::errors::{ErrorText, is_error, read_error};
-use super::format::with_format;
-use super::neutral::answer::{AnswerMembers, AnswerPart, NeutralAnswer};
+use super::format::{StreamReader, with_format};
+use super::neutral::delta::{TOOL_CALLS_MAX, lists_nothing};
 use super::neutral::naming::TranslationState;
 use super::usage::ObservedUsage;
-use crate::dialect::neutral::delta::{TOOL_CALLS_MAX, lists_nothing};
 use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind, linear};
 
@@ -57,35 +56,25 @@ fn translate(
     mut templates: Option<&mut AnswerTemplates>,
 ) -> Result<ObservedUsage, Broken> {
     let _linear = linear(body.len());
-    let (list, ending) = with_format!(from, format => (format::LIST.0, format::ENDING.0));
-    let names = ["error", list, "usage", ending, "stop_sequence", "stop_details"];
-    let collected;
     let known = templates.as_mut().and_then(|templates| templates.read(from, body));
-    let mut answer = match known {
-        Some(answer) => answer,
-        None => match json::check_and_pick(body, names) {
+    let is_known = known.is_some();
+    let mut answer = known.unwrap_or_else(|| WholeAnswer::new(out.state.json_tool));
+    if !is_known {
+        let (list, ending) = with_format!(from, format => (format::LIST.0, format::ENDING.0));
+        match json::check_and_pick(body, ["error", list, "usage", ending]) {
             Ok(picked) => {
-                let answer = read((from, to), body, picked)?;
+                read((from, to), body, picked, &mut answer)?;
                 templates.into_iter().for_each(|templates| templates.learn_read(from, body, &answer));
-                answer
             }
-            Err(_) => {
-                // A client of the same format gets the reasoning unchanged.
-                let (events, read) = Collected::read(from, body, from == to || hands_back(from, to));
-                read?;
-                collected = events;
-                collected.answer()
-            }
-        },
-    };
+            // A client of the same format gets the reasoning unchanged.
+            Err(_) => answer.read_events(from, body, from == to || hands_back(from, to))?,
+        }
+    }
     // As in a stream: each call is compared with the others.
-    if answer.parts.iter().filter(|part| matches!(part, AnswerPart::Call(..))).count() > TOOL_CALLS_MAX {
+    if answer.calls() > TOOL_CALLS_MAX {
         return Err(Broken::NotJson);
     }
     answer.native = from == to;
-    if out.state.json_tool {
-        answer.unwrap_json();
-    }
     // The estimate is made only on demand: nearly every answer reports its usage.
     let reported = answer.reported.believed();
     let relayed_tokens = if reported.output.is_some() { 0 } else { answer.relayed() };
@@ -94,28 +83,23 @@ fn translate(
     Ok(observed)
 }
 
-/// Reads a complete answer. `picked`: its members `error`, the one with its content, `usage`, the one with the reason
-/// for its end, `stop_sequence` and `stop_details`.
-fn read<'a>(
+/// Reads a complete answer. `picked`: its members `error`, the one with its content, `usage` and the one with the
+/// reason for its end.
+fn read(
     (from, to): (Shape, Shape),
-    body: &'a [u8],
-    picked: [Option<Raw<'a>>; 6],
-) -> Result<NeutralAnswer<'a>, Broken> {
-    let [error, list, usage, ending, sequence, details] = picked;
+    body: &[u8],
+    picked: [Option<Raw<'_>>; 4],
+    answer: &mut WholeAnswer<'_>,
+) -> Result<(), Broken> {
+    let [error, list, usage, ending] = picked;
     if let Some(error) = error.filter(|error| is_error(*error)) {
         return Err(Broken::Error(ErrorText::from_value(error)));
     }
     let Some(list) = list.filter(|list| list.kind() == ValueKind::Array) else {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     };
+    StreamReader::new(from, hands_back(from, to)).whole(Raw::new(body), answer)?;
     let [usage, ending] = [usage, ending].map(|value| value.unwrap_or(Raw::NULL));
-    let (body, keeps) = (Raw::new(body), hands_back(from, to));
-    let members = AnswerMembers { body, list, ending, usage, sequence, details, keeps };
-    with_format!(from, format => {
-        let answer = format::read_answer(&members)?;
-        let is_empty = lists_nothing(list) && format::is_empty(list, ending, || usage);
-        // No client could run a call without a name.
-        let is_nameless = |part: &AnswerPart<'_>| matches!(part, AnswerPart::Call(_, [], _));
-        if is_empty || answer.parts.iter().any(is_nameless) { Err(Broken::NotJson) } else { Ok(answer) }
-    })
+    let is_empty = lists_nothing(list) && with_format!(from, format => format::is_empty(list, ending, || usage));
+    if is_empty { Err(Broken::NotJson) } else { Ok(()) }
 }

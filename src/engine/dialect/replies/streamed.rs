@@ -1,16 +1,8 @@
-//! The answer of a provider that streams although a complete one was requested: for the responses format the response
-//! in the last event, otherwise all events joined.
+//! The answer of a provider of the responses format that streams although a complete one was requested: the response in
+//! the last event.
 
-use super::super::answer::{Broken, StreamFault};
-use super::super::convert::read_events;
-use super::super::usage::Reported;
-use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
-use crate::dialect::neutral::arguments::Arguments;
-use crate::dialect::neutral::delta::{Delta, StopReason, Take};
-use crate::wire::Shape;
 use crate::wire::json::{self, Raw, ValueKind, item, key, member_inside};
 use crate::wire::sse::Splitter;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Events that end a stream with a response.
@@ -95,117 +87,4 @@ fn arguments_of<'l>(call: Raw<'_>, late: &'l Late) -> Option<(&'static str, &'l 
     let lacks = |name| call.get(name).and_then(Raw::string).is_some_and(<[u8]>::is_empty);
     let names = REPEATS.into_iter().map(|(_, name)| name).filter(|name| lacks(name));
     names.into_iter().find_map(|name| Some((name, &**late.get(&late_key(name, id))?)))
-}
-
-/// Part of an answer, collected from its events.
-enum CollectedPart {
-    Text(Vec<u8>),
-    Refusal(Vec<u8>),
-    /// Reasoning and the block that the provider requires back; `None` until the reasoning ends.
-    Thought(Vec<u8>, Option<Option<Vec<u8>>>),
-    Call {
-        id: Vec<u8>,
-        name: Vec<u8>,
-        json: Vec<u8>,
-    },
-}
-
-/// A complete answer, collected from the events of a stream.
-#[derive(Default)]
-pub(in crate::dialect) struct Collected {
-    pieces: Vec<CollectedPart>,
-    /// The piece of each call.
-    calls: Vec<usize>,
-    stopped: bool,
-    reason: StopReason,
-    sequence: Option<Vec<u8>>,
-    explanation: Option<Vec<u8>>,
-    /// Usage that the events report.
-    pub(in crate::dialect) reported: Reported,
-    /// Text or a call follows the last report.
-    goes_on: bool,
-}
-
-impl Take for Collected {
-    fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
-        self.goes_on |= delta.text().is_some() || matches!(delta, Delta::ToolOpen { .. });
-        match (delta, self.pieces.last_mut()) {
-            (Delta::Text(text), Some(CollectedPart::Text(said)))
-            | (Delta::Refuse(text), Some(CollectedPart::Refusal(said))) => {
-                said.extend_from_slice(text);
-            }
-            (Delta::Text(text), _) => self.pieces.push(CollectedPart::Text(text.to_vec())),
-            (Delta::Refuse(text), _) => self.pieces.push(CollectedPart::Refusal(text.to_vec())),
-            (Delta::Think(text), Some(CollectedPart::Thought(said, None))) => said.extend_from_slice(text),
-            (Delta::Think(text), _) => self.pieces.push(CollectedPart::Thought(text.to_vec(), None)),
-            (Delta::Thought { block }, Some(CollectedPart::Thought(_, kept @ None))) => {
-                *kept = Some(block.map(<[u8]>::to_vec));
-            }
-            (Delta::Thought { block: Some(block) }, _) => {
-                self.pieces.push(CollectedPart::Thought(Vec::new(), Some(Some(block.to_vec()))));
-            }
-            (Delta::ToolOpen { slot, id, name }, _) => {
-                self.calls.resize(self.calls.len().max(slot + 1), usize::MAX);
-                self.calls[slot] = self.pieces.len();
-                let (id, name) = (id.to_vec(), name.to_vec());
-                self.pieces.push(CollectedPart::Call { id, name, json: Vec::new() });
-            }
-            (Delta::ToolArgs { slot, json: more }, _) => {
-                let piece = self.calls.get(slot).and_then(|at| self.pieces.get_mut(*at));
-                if let Some(CollectedPart::Call { json, .. }) = piece {
-                    json.extend_from_slice(more);
-                }
-            }
-            (Delta::Stop { reason, sequence, explanation }, _) => {
-                (self.stopped, self.reason) = (true, reason);
-                self.sequence = sequence.map(<[u8]>::to_vec);
-                self.explanation = explanation.map(<[u8]>::to_vec);
-            }
-            (Delta::Usage(reported), _) => {
-                self.reported.merge(reported);
-                self.goes_on = false;
-            }
-            (Delta::Thought { block: None } | Delta::Start | Delta::ToolClose { .. } | Delta::Ping | Delta::End, _) => {
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Collected {
-    /// Reads the events of `body`, up to a fault.
-    pub(in crate::dialect) fn read(from: Shape, body: &[u8], keeps: bool) -> (Collected, Result<(), Broken>) {
-        let mut collected = Collected::default();
-        let read = match read_events(from, body, keeps, &mut collected) {
-            Err(StreamFault::Error(text)) => Err(Broken::Error(text)),
-            Ok(()) if collected.stopped => Ok(()),
-            _ => Err(Broken::NotJson),
-        };
-        (collected, read)
-    }
-
-    /// Returns the collected answer.
-    pub(super) fn answer(&self) -> NeutralAnswer<'_> {
-        fn part(piece: &CollectedPart) -> AnswerPart<'_> {
-            match piece {
-                CollectedPart::Text(text) => AnswerPart::Text(Cow::Borrowed(text)),
-                CollectedPart::Refusal(text) => AnswerPart::Refusal(text),
-                CollectedPart::Thought(text, kept) => AnswerPart::Thought(vec![text], kept.clone().flatten()),
-                CollectedPart::Call { id, name, json, .. } => AnswerPart::Call(id, name, Arguments::Json(json)),
-            }
-        }
-        let mut answer = NeutralAnswer {
-            parts: self.pieces.iter().map(part).collect(),
-            reason: self.reason,
-            sequence: self.sequence.as_deref(),
-            explanation: self.explanation.as_deref(),
-            reported: self.reported,
-            native: false,
-        };
-        if self.goes_on && answer.reported.output < Some(answer.relayed()) {
-            // As in a stream, see `ObservedUsage::of_stream`.
-            answer.reported.output = None;
-        }
-        answer
-    }
 }

@@ -10,13 +10,12 @@
 use super::super::answer::ResponseIdentity;
 use super::super::keys::{K, each_value};
 use super::super::usage::{ObservedUsage, Reported};
+use super::collected::{AnswerPart, WholeAnswer};
 use crate::base::ring::Ring;
-use crate::dialect::neutral::answer::{AnswerPart, NeutralAnswer};
 use crate::dialect::neutral::delta::StopReason;
 use crate::wire::json::{Token, string_end};
 use crate::wire::template::{BytesTemplate, number};
 use crate::wire::{ModelEndpoint, Shape, Span};
-use std::borrow::Cow;
 
 /// Number of templates; a new one replaces the oldest.
 const KEPT_MAX: usize = 4;
@@ -113,10 +112,9 @@ impl AnswerTemplates {
     }
 
     /// Reads an answer of format `from` that matches a template, for a translation.
-    pub(in crate::dialect) fn read<'a>(&mut self, from: Shape, body: &'a [u8]) -> Option<NeutralAnswer<'a>> {
+    pub(in crate::dialect) fn read<'a>(&mut self, from: Shape, body: &'a [u8]) -> Option<WholeAnswer<'a>> {
         let HoleValues { text, reported, reason, .. } = self.find(from, true, body)?;
-        let parts = vec![AnswerPart::Text(Cow::Borrowed(text.of(body)))];
-        Some(NeutralAnswer { parts, reason: reason?, reported, ..NeutralAnswer::default() })
+        Some(WholeAnswer::of_text(text.of(body), reason?, reported))
     }
 
     fn find(&mut self, shape: Shape, is_translated: bool, body: &[u8]) -> Option<HoleValues> {
@@ -150,11 +148,14 @@ impl AnswerTemplates {
 
     /// Learns an answer that was read for a translation, if it has only a text.
     #[cold]
-    pub(super) fn learn_read(&mut self, from: Shape, body: &[u8], answer: &NeutralAnswer<'_>) {
-        let [AnswerPart::Text(Cow::Borrowed(text))] = &answer.parts[..] else { return };
-        if answer.sequence.or(answer.explanation).is_none() {
+    pub(super) fn learn_read(&mut self, from: Shape, body: &[u8], answer: &WholeAnswer<'_>) {
+        if matches!(answer.parts[..], [AnswerPart::Text(_)])
+            && answer.sequence.is_none()
+            && answer.explanation.is_none()
+        {
             self.learn((from, Some(answer.reason)), body, answer.reported, &|found| {
-                found.text.of(body).as_ptr_range() == text.as_ptr_range()
+                let text = found.text.of(body);
+                (text.as_ptr() as usize, text.len()) == answer.last_text
             });
         }
     }

@@ -10,7 +10,7 @@ use super::fields::{Fields, Invalid, Member, PresentMembers};
 use super::members::{Class, Name};
 use super::plain::PlainMessage;
 use super::stored::{self, NOTHING_STORED, Stored};
-use crate::base::limits::{MEMBERS_MAX, NUMBER_BYTES_MAX, REWRITTEN_MAX};
+use crate::base::limits::MEMBERS_MAX;
 use crate::dialect::format::with_format;
 use crate::dialect::messages::unsigned::Unsigned;
 use crate::dialect::responses::input::{Input, NO_PROMPTS, NOT_STORED};
@@ -18,6 +18,11 @@ use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, has_escape, str
 use crate::wire::{ModelEndpoint, Operation, Passthrough, Shape, Span};
 use read::Reading;
 use std::num::NonZeroU64;
+
+/// Bytes of a member that is rewritten for a provider with the client's own API: `include`, `stream_options`.
+const REWRITTEN_MAX: usize = 64 * 1024;
+/// Longest number in bytes that is parsed. A longer one is not a number.
+const NUMBER_BYTES_MAX: usize = 1024;
 
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";

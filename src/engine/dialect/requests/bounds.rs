@@ -7,9 +7,12 @@
 use super::super::request::{Fields, Invalid};
 use super::ask::refuse;
 use crate::base::buf::BLOCK;
-use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOL_NAME_MAX, TOOLS_MAX};
+use crate::base::limits::{MESSAGES_MAX, PARTS_MAX, STOPS_MAX, TOOLS_MAX};
 use crate::wire::Shape;
 use crate::wire::json::Raw;
+
+/// Bytes of the name or the namespace of a translated tool. Providers accept at most 128.
+const TOOL_NAME_MAX: usize = 1024;
 
 /// Bytes per item during a translation, in lists that grow by doubling. A test measures them.
 struct Each {

@@ -13,7 +13,6 @@ pub(super) mod openai;
 pub(super) mod params;
 pub(super) mod schema;
 
-pub(super) use super::chat::request_writer::write_details;
 pub use super::responses::request_writer::BOUND_MIN;
 pub use ask::{CacheKey, OwnedTarget, RequestTarget};
 pub use bounds::{most_text, structure};

@@ -154,7 +154,7 @@ enum SchemaPosition {
     Plain,
 }
 
-fn place_of(name: &[u8], value: Raw<'_>) -> SchemaPosition {
+fn position_of(name: &[u8], value: Raw<'_>) -> SchemaPosition {
     match (name, value.kind()) {
         (b"properties" | b"$defs" | b"definitions" | b"patternProperties", ValueKind::Object) => {
             SchemaPosition::MapOfSchemas
@@ -235,7 +235,7 @@ fn write_schema(text: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         is_object |= name == b"type" && names_object(Raw::first(inner));
         let before = out.len();
         write_key(if chooses { b"anyOf" } else { name }, out);
-        let length = write_place(inner, place_of(name, value), out);
+        let length = write_place(inner, position_of(name, value), out);
         if name == b"description" {
             own = value.string().unwrap_or_default();
             described.push((before, out.len()));
@@ -299,7 +299,7 @@ fn strict_schema(text: &[u8]) -> Option<usize> {
             _ => {}
         }
         let mut names = Vec::new();
-        let length = strict_place(inner, place_of(name, value), &mut names);
+        let length = strict_place(inner, position_of(name, value), &mut names);
         if name == b"properties" {
             properties = names;
         }

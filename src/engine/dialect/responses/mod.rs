@@ -1,5 +1,6 @@
 //! OpenAI Responses: its requests, streams and complete answers.
 
+mod answer_writer;
 pub(super) mod echo;
 pub(super) mod hidden;
 pub(super) mod hosted_tools;
@@ -12,22 +13,21 @@ pub(super) mod stream_writer;
 pub(super) mod tools;
 
 pub(super) use super::events::responses as write_events;
-pub(super) use super::replies::read::responses as read_answer;
-pub(super) use super::replies::write::responses as write_answer;
+pub(super) use answer_writer::write as write_answer;
 pub(super) use hosted_tools::hosted;
 pub(super) use request_reader::read as read_request;
 pub(super) use request_writer::write as write_request;
 pub(super) use stream_reader::is_empty;
 
-use super::convert::unfinished;
 use super::errors::ErrorText;
 use super::keys::K;
 use super::reasons::{last, only, reason};
 use super::request::{Name, PresentMembers};
 use super::tap::StreamFormat;
-use super::tap::places::Edit;
+use super::tap::seen::Edit;
 use super::usage::Reported;
 use crate::wire::json::Raw;
+use stream_reader::unfinished;
 
 pub(super) const OPENING: [Option<Name>; 2] = [Some(Name::Instructions), Some(Name::Input)];
 pub(super) const LIST: (&str, K) = ("output", K::Output);

@@ -1,4 +1,4 @@
-//! Reads a responses stream: events to deltas.
+//! Reads a responses stream, events to deltas, and complete answers in the same way.
 //!
 //! Final events repeat the content of earlier deltas; only the part that the deltas lacked is passed on.
 
@@ -110,6 +110,14 @@ impl ResponsesReader {
             _ => {}
         }
         Ok(true)
+    }
+
+    /// Reads a complete answer.
+    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        match unfinished(body.get("status").unwrap_or(Raw::NULL)) {
+            Some(text) => Err(StreamFault::Error(text)),
+            None => self.end(body, false, sink),
+        }
     }
 
     fn item(&mut self, index: u64) -> Result<&mut OutputItem, StreamFault> {
@@ -393,7 +401,7 @@ fn usage(response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
 }
 
 /// The reason why a response ended. `incomplete`: by the name of its final event.
-pub(in crate::dialect) fn reason(response: Raw<'_>, incomplete: bool, calls: bool) -> StopReason {
+fn reason(response: Raw<'_>, incomplete: bool, calls: bool) -> StopReason {
     let [status, details] = response.pick(["status", "incomplete_details"]);
     if incomplete || status.is_some_and(|status| status.is("incomplete")) {
         return StopReason::from_responses(details.and_then(|details| details.get("reason")));
@@ -409,7 +417,7 @@ fn failure(event: Raw<'_>) -> Option<ErrorText> {
 }
 
 /// The id that a call and its output share.
-pub(in crate::dialect) fn call_id(item: Raw<'_>) -> &[u8] {
+fn call_id(item: Raw<'_>) -> &[u8] {
     item.get("call_id").and_then(Raw::string).unwrap_or_default()
 }
 
@@ -439,12 +447,12 @@ fn texts<'a>(
 }
 
 /// The texts of a message.
-pub(in crate::dialect) fn said<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
+fn said<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
     texts(item.get("content"), TextKind::Text, is_answer)
 }
 
 /// The texts of a complete piece of reasoning.
-pub(in crate::dialect) fn thoughts<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
+fn thoughts<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
     let [summary, content] = item.pick(["summary", "content"]).map(|list| texts(list, TextKind::Think, |_| true));
     let any = summary.clone().next().is_some();
     summary.chain(content.filter(move |_| !any))
@@ -460,7 +468,7 @@ fn thought(item: Raw<'_>, keeps: bool, sink: &mut impl Take) -> Result<(), Strea
 }
 
 /// Appends the part of a piece of reasoning that its target must get back; false if there is none.
-pub(in crate::dialect) fn write_kept(item: Raw<'_>, out: &mut Vec<u8>) -> bool {
+fn write_kept(item: Raw<'_>, out: &mut Vec<u8>) -> bool {
     let text = |name| item.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
     let Some(encrypted) = text("encrypted_content") else { return false };
     out.push(b'{');

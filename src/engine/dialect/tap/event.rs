@@ -6,11 +6,13 @@ mod response;
 mod seen;
 
 use super::super::answer::{Destination, Frame, ResponseIdentity, StreamFault};
-use super::super::convert::{CHUNK, write_failed, write_failure, write_messages_usage, write_usage_chunk};
+use super::super::chat::stream_writer::{CHUNK, write_usage_chunk};
+use super::super::convert::{write_failed, write_failure};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::events::members;
 use super::super::format::with_format;
 use super::super::keys::{K, Walk};
+use super::super::messages::stream_writer::write_usage as write_messages_usage;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, behind, has_line_end};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};

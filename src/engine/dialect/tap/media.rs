@@ -1,4 +1,4 @@
-//! What a complete answer with audio or images shows besides its usage.
+//! Facts about a complete answer with audio or images, besides its usage.
 
 use super::super::keys::{K, each_value};
 use super::super::tokens::Estimator;

@@ -1,18 +1,18 @@
 //! Reads a complete answer within one format.
 
 use super::super::answer::{Broken, Rejected, ResponseIdentity};
-use super::super::convert::write_chat_usage;
+use super::super::chat::stream_writer::write_usage as write_chat_usage;
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::format::with_format;
 use super::super::keys::{K, each_value};
 use super::super::passthrough::PassthroughFormat;
-use super::super::replies::{AnswerTemplates, Collected, read_streamed, reply};
+use super::super::replies::{AnswerTemplates, WholeAnswer, read_streamed, reply};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::cost::without_cost;
 use super::media::observed_media;
-use super::places::{EDITS_MAX, Edit, Seen, is_word};
 use super::said::count_others;
+use super::seen::{EDITS_MAX, Edit, Seen, is_word};
 use crate::dialect::neutral::delta::lists_nothing;
 use crate::dialect::neutral::naming::TranslationState;
 use crate::dialect::responses::hidden::hide;
@@ -297,8 +297,10 @@ pub fn rejected(endpoint: ModelEndpoint, body: &[u8], why: Broken) -> Rejected {
     let is_json = json::check(body).is_ok();
     let shape = endpoint.shape;
     if !is_json && shape != Shape::Responses && !endpoint.is_passthrough() {
-        let (collected, _) = Collected::read(shape, body, false);
-        return Rejected { why, reported: Box::new(collected.reported) };
+        let mut answer = WholeAnswer::default();
+        // Of a broken answer, what it has reported before its fault.
+        let _ = answer.read_events(shape, body, false);
+        return Rejected { why, reported: Box::new(answer.reported) };
     }
     let streamed = if shape == Shape::Responses && !is_json { read_streamed(body) } else { None };
     let picked = json::check_and_pick(streamed.as_deref().unwrap_or(body), ["usage", "meta"]);

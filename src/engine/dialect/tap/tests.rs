@@ -396,7 +396,7 @@ fn output_in_any_member_of_a_delta_counts() {
         assert!(streamed(member) + 1 >= events && streamed(member) <= 2 * events, "{member}: {}", streamed(member));
         assert!(complete(member) + 1 >= answer && complete(member) <= 2 * answer, "{member}: {}", complete(member));
     }
-    // What repeats the reasoning beside it, or was read, is no output.
+    // A repetition of the reasoning beside it, or of what was read, is no output.
     for member in [
         r#""reasoning":"WORDS","reasoning_details":[{"type":"reasoning.text","text":"WORDS"}]"#,
         r#""content":"WORDS","annotations":[{"url":"WORDS"}]"#,

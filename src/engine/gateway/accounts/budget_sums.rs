@@ -2,10 +2,16 @@
 //! although the use that each host knows does not. Decides when to query, and for how many keys together. Groups are
 //! queried if somebody reads their use, which other hosts may have changed.
 
-use crate::base::limits::{COUNTS_FRESH, SUMS_AT_ONCE, SUMS_PAUSE};
+use crate::base::limits::COUNTS_FRESH;
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
 use std::collections::HashMap;
+use std::time::Duration;
+
+/// Keys whose sums of all hosts a shared ledger is asked for at once.
+const SUMS_AT_ONCE: usize = 128;
+/// Pause before it is asked for further ones.
+const SUMS_PAUSE: Duration = Duration::from_millis(250);
 
 /// Number of a question that belongs to no exchange.
 pub(crate) const NO_EXCHANGE: (u32, u32) = (u32::MAX, u32::MAX);

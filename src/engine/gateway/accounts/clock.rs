@@ -2,8 +2,12 @@
 //! or the build date: then nothing is admitted, since keys and limits depend on the time. Owns both dates. Must never
 //! read a clock.
 
-use crate::base::limits::{CLOCK_BEHIND_MAX, CLOCK_LOOK};
+use crate::base::limits::CLOCK_BEHIND_MAX;
 use crate::base::time::{Mono, Now, Unix};
+use std::time::Duration;
+
+/// Time between two checks of a clock that is behind.
+const CLOCK_LOOK: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 #[derive(Debug)]

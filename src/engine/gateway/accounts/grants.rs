@@ -18,12 +18,15 @@
 //! 7. A grant expires by a monotonic clock, measured from before the question and read at each admission: a process
 //!    that was stopped has none left. Concurrency slots are never granted: each request asks for one.
 
-use crate::base::limits::GRANT_BUSY;
 use crate::base::paged::Sparse;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Ask, Grant, Wish};
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{Amount, Lease, Payer};
+use std::time::Duration;
+
+/// Time since the last request of a key within which the key gets a grant.
+const GRANT_BUSY: Duration = Duration::from_secs(1);
 
 /// Grants of this host.
 #[derive(Debug, Default)]

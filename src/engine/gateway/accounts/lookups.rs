@@ -4,12 +4,23 @@
 //! request. Called by `drive`.
 
 use super::budget_sums::BudgetSums;
-use crate::base::limits::{IDS_PER_LOOKUP, LOOKUP_PAUSE, LOOKUPS_WAITING_MAX, UNKNOWN_KEPT, UNKNOWN_MAX};
+use crate::base::limits::IDS_PER_LOOKUP;
 use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
 use crate::gateway::orders::{Order, OrderSink};
 use crate::policy::keys::ShownKey;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Time between two look-ups of unknown keys: the ledger is queried at most 1,000 times a second. Ids that arrive
+/// meanwhile share the next look-up, so strangers cannot use up the look-ups of a new key.
+const LOOKUP_PAUSE: Duration = Duration::from_millis(1);
+/// Requests that wait for a look-up. Further ones are refused at once.
+const LOOKUPS_WAITING_MAX: usize = 1000;
+/// Time that the gateway remembers that a key does not exist.
+const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
+/// Unknown ids that are remembered. Beyond it the oldest is forgotten.
+const UNKNOWN_MAX: usize = 8192;
 
 /// See the module's documentation.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ const NO_PLAN: u32 = u32::MAX;
 const NO_GROUP: u32 = u32::MAX - 1;
 
 impl KeyPlace {
-    fn of(kind: &KeyKind, config: &Config, meter: &Meter) -> KeyPlace {
+    fn find(kind: &KeyKind, config: &Config, meter: &Meter) -> KeyPlace {
         let path = kind.group.as_ref().map_or(Some(PathIx::NONE), |group| meter.path_of(group));
         let plan = config.plans.iter().position(|plan| *plan.name == *kind.plan);
         let (plan, path) = match (plan, path) {
@@ -49,12 +49,12 @@ impl KeyPlans {
     /// Looks up the plans and groups of all kinds.
     pub(crate) fn load(&mut self, keys: &Keys, config: &Config, meter: &Meter) {
         self.by_kind.clear();
-        self.by_kind.extend(keys.kinds().map(|kind| KeyPlace::of(kind, config, meter)));
+        self.by_kind.extend(keys.kinds().map(|kind| KeyPlace::find(kind, config, meter)));
     }
 
     /// Looks up the plan and group of a new kind.
     pub(crate) fn add(&mut self, kind: KindIx, keys: &Keys, config: &Config, meter: &Meter) {
-        let place = KeyPlace::of(keys.kind(kind), config, meter);
+        let place = KeyPlace::find(keys.kind(kind), config, meter);
         match self.by_kind.get_mut(kind.0 as usize) {
             Some(known) => *known = place,
             None => self.by_kind.push(place),

@@ -40,7 +40,7 @@ const KEYS: &str = "limit after-key";
 /// Methods of read-only routes.
 const LOOK: &str = "GET, HEAD";
 /// Routes of the admin API: path, with `*` for a name; permitted methods; and query parameters.
-static ROUTES: [(&str, &str, &str); 14] = [
+static ROUTES: [(&str, &str, &str); 15] = [
     ("status", LOOK, ""),
     ("targets", LOOK, "limit after minutes"),
     ("reasons", LOOK, ""),
@@ -54,6 +54,7 @@ static ROUTES: [(&str, &str, &str); 14] = [
     ("models", LOOK, LIST),
     ("budgets", LOOK, LIST),
     ("usage", LOOK, "limit after by since until key group model user session label"),
+    ("outcomes", LOOK, LIST),
     ("audit", LOOK, LIST),
 ];
 
@@ -234,7 +235,7 @@ fn api(
             return Err(Refusal::of_status(403, text));
         }
     };
-    let mut part = ListPart::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
+    let mut part = ListPart::parse(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
     let bounds = &cx.setup.config.server.bounds;
     (part.limit, part.bytes) = (part.limit.min(bounds.list), bounds.page_bytes());
     if ["targets", "groups"].contains(route) {

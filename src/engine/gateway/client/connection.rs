@@ -15,7 +15,7 @@ use super::after::{AfterResponse, Remainder};
 use super::response::RequestMeta;
 use super::send_queue::SendQueue;
 use crate::base::buf::{Buf, Pool};
-use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BURST, PIPELINE_BYTES_MAX};
+use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER, PIPELINE_BURST, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Ending, Shut};
 use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
@@ -25,6 +25,11 @@ use crate::policy::keys::KeyIx;
 use crate::wire::head::{Expect, HeadError, HeadTemplates, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PayloadHold, PushError};
 use std::time::Duration;
+
+/// Time that a connection is read and drained after a refusal that closes it, so that the answer is not reset.
+const LINGER: Duration = Duration::from_secs(2);
+/// Bytes read and dropped from a lingering connection at most.
+const LINGER_BYTES_MAX: u32 = 64 << 20;
 
 /// Result of bytes, a deadline or the end of an answer.
 #[derive(Debug)]

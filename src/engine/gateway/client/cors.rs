@@ -25,7 +25,7 @@ pub(crate) enum CorsPolicy {
 impl CorsPolicy {
     /// Returns the policy for a request whose `origin` header has this value (empty: it has none). `origins` is not
     /// empty.
-    pub(crate) fn of(origins: &[Arc<str>], origin: &[u8]) -> CorsPolicy {
+    pub(crate) fn for_origin(origins: &[Arc<str>], origin: &[u8]) -> CorsPolicy {
         if origins.iter().any(|known| &**known == "*") {
             return CorsPolicy::Everyone;
         }
@@ -92,11 +92,11 @@ mod tests {
     #[test]
     fn only_configured_origins_may_read() {
         let named: Vec<Arc<str>> = vec!["https://a.example".into(), "https://b.example".into()];
-        assert_eq!(CorsPolicy::of(&named, b"https://b.example"), CorsPolicy::Origin(1));
+        assert_eq!(CorsPolicy::for_origin(&named, b"https://b.example"), CorsPolicy::Origin(1));
         for other in [&b"https://c.example"[..], b"https://a.example.evil", b"http://a.example", b"null", b""] {
-            assert_eq!(CorsPolicy::of(&named, other), CorsPolicy::Refused);
+            assert_eq!(CorsPolicy::for_origin(&named, other), CorsPolicy::Refused);
         }
-        assert_eq!(CorsPolicy::of(&["*".into()], b"https://c.example"), CorsPolicy::Everyone);
+        assert_eq!(CorsPolicy::for_origin(&["*".into()], b"https://c.example"), CorsPolicy::Everyone);
     }
 
     #[test]

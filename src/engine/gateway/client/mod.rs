@@ -3,11 +3,11 @@
 
 mod after;
 pub(crate) mod connection;
+pub(crate) mod connection_limits;
 pub(crate) mod cors;
-pub(crate) mod limits;
 pub(crate) mod peer;
-pub(crate) mod places;
 pub(crate) mod response;
+pub(crate) mod seats;
 mod send_queue;
 
 pub(crate) use after::AfterResponse;

@@ -3,7 +3,6 @@
 
 use super::cors::CorsPolicy;
 use crate::base::digest::{hex_id, hex_into, unhex_id};
-use crate::base::limits::DRAIN_BODY_MAX;
 use crate::base::rng::Rng;
 use crate::base::text;
 use crate::base::time::Unix;
@@ -14,6 +13,9 @@ use crate::policy::window;
 use crate::wire::head::{Expect, Framing, HeaderField, Method, RequestHead};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+
+/// Largest declared body of a refused request that is read and dropped, so that the connection stays open.
+const DRAIN_BODY_MAX: u64 = 64 * 1024;
 
 /// Name of one HTTP request: `req_` and 32 hexadecimal digits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -65,7 +67,7 @@ pub(crate) struct RequestMeta {
 
 impl RequestMeta {
     /// Extracts the properties of a request's head.
-    pub(crate) fn of(head: &RequestHead) -> RequestMeta {
+    pub(crate) fn from_head(head: &RequestHead) -> RequestMeta {
         let short = match head.framing {
             Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
                 NonZeroU32::new(length as u32)

@@ -6,8 +6,8 @@ use crate::base::limits::{ADMIN_BODY_MAX, HIGH_WATER};
 use crate::base::seam::Shut;
 use crate::dialect::errors;
 use crate::gateway::admin::{self, AdminRole, AdminStep, Answer, View};
-use crate::gateway::client::places::PeerKey;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta, TEXT};
+use crate::gateway::client::seats::PeerKey;
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::admit::authorize::content_fits;
 use crate::gateway::exchange::local;
@@ -90,7 +90,7 @@ impl AdminListener<'_> {
             AdminStep::Answer(_) | AdminStep::Scrape(_) => self.refuse_admin(id, meta, &unread()),
             AdminStep::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
             AdminStep::Ask(part, writer) => {
-                let caller = (PeerKey::of(peer.into()), known);
+                let caller = (PeerKey::from_ip(peer.into()), known);
                 let begun = IncomingRequest { head: *head, part, writer, caller };
                 if !matches!(head.framing, Framing::None | Framing::Length(0)) {
                     self.read_admin_body(id, meta, begun)

@@ -450,7 +450,7 @@ fn keep_head(kept: &mut Vec<u8>, head: &[u8]) {
 
 /// The exchange of a head that cannot be read.
 fn headless(id: ClientId, cx: &mut Cx) -> Exchange {
-    let mut exchange = Exchange::new(id, RequestMeta::of(&RequestHead::unparsed()), cx);
+    let mut exchange = Exchange::new(id, RequestMeta::from_head(&RequestHead::unparsed()), cx);
     exchange.job.notes.begin_trace(&exchange.job.request, None);
     exchange
 }

@@ -19,7 +19,6 @@ use super::exchange::{ClientMessage, DriverCall, Effect, Endpoint, Exchange, Exc
 use super::ids::{ClientId, ExchangeId, client_conn};
 use super::orders::offload::{JobOwner, OffloadTask};
 use crate::base::heap;
-use crate::base::limits::BURST_MIN;
 use crate::base::seam::Shut;
 use crate::base::slots::Slots;
 use crate::base::time::Mono;
@@ -28,6 +27,9 @@ use crate::wire::head::RequestHead;
 use admins::AdminListener;
 use clients::{Clients, Next};
 use providers::Providers;
+
+/// Connections that end together after which the allocator is made to give back the end of its heap.
+const BURST_MIN: usize = 1024;
 
 /// All connections and requests. See the module's documentation.
 #[derive(Debug)]

@@ -165,7 +165,7 @@ impl Gateway {
                 // Those of a predecessor too, whose rows this process writes.
                 let running = own.chain(cx.lifecycle.inheritance.running()).collect();
                 let lists = cx.setup.config.lists();
-                cx.commands.orders.push(Order::HandOver(running, lists));
+                cx.commands.orders.push(Order::HandOver(running, lists, Box::new(cx.report.recorder.recorded())));
             }
             upgrade::UpgradeStep::LetServe => {
                 self.driver.cx.log_upgrade("handed over");

@@ -212,7 +212,7 @@ impl Driver {
     /// Handles a head: answers immediately, or reads the body.
     fn begin(&mut self, id: ClientId, head: &RequestHead) {
         let Some(client) = self.clients.table.get(id) else { return };
-        let meta = RequestMeta::of(head);
+        let meta = RequestMeta::from_head(head);
         if client.admin {
             let mut admins = AdminListener { clients: &mut self.clients, cx: &mut self.cx };
             return admins.answer_admin(id, meta, head, &self.exchanges);

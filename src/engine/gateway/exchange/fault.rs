@@ -6,8 +6,8 @@ use crate::base::seam::{DialError, Ending};
 use crate::dialect::{Overflow, Reported};
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
-use crate::policy::limits::UpstreamLimits;
 use crate::policy::refusal::{CredentialError, QueueRefusal, Refusal, UpstreamRefusal};
+use crate::policy::upstream_limits::UpstreamLimits;
 
 /// The ways in which an attempt at a target fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -289,6 +289,30 @@ mod tests {
             assert_eq!((status(n).status, status(n).kind), (500, RefusalKind::Upstream));
         }
         assert_eq!(Fault::from(FaultKind::IdleTimeout).refusal(&limits).status, 504);
+    }
+
+    #[test]
+    fn failures_have_the_documented_labels_in_the_metrics() {
+        let label = |kind| Fault::from(kind).end().to_string();
+        let [name, connect, tls] = [
+            FaultKind::Name("no such name"),
+            FaultKind::Dial(DialError::Connect("refused")),
+            FaultKind::Dial(DialError::Tls("UnknownIssuer")),
+        ];
+        assert_eq!([name, connect, tls].map(label), ["connect", "connect", "tls"]);
+        assert_eq!([401, 529].map(|status| label(FaultKind::Status(status))), ["401", "529"]);
+        let timeouts = [FaultKind::ConnectTimeout, FaultKind::FirstByteTimeout, FaultKind::RequestTimeout];
+        assert_eq!(timeouts.map(label), ["timeout"; 3]);
+        let broken = [
+            FaultKind::Closed(Ending::Fin),
+            FaultKind::Incomplete(Ending::Broken),
+            FaultKind::BadHead("malformed"),
+            FaultKind::BadBody("not JSON"),
+            FaultKind::TooLarge("max_event", 1),
+            FaultKind::InStream(500),
+        ];
+        assert_eq!(broken.map(label), ["broken"; 6]);
+        assert_eq!(label(FaultKind::Draining), "abandoned");
     }
 
     #[test]

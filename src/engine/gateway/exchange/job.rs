@@ -269,7 +269,7 @@ impl Attempt {
     }
 
     /// Counts the attempt as in flight at its target, unless it is counted already.
-    pub(super) fn take_place(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
+    pub(super) fn take_slot(&mut self, request: &Request, draft: &OutgoingRequest, cx: &mut Cx) {
         if self.flight.is_none() {
             let choice = self.choice(request, draft, request.owner(cx), cx.now.mono);
             let choice = Choice { tried: self.tried & !self.bit(), ..choice };

@@ -35,7 +35,7 @@ pub(crate) fn body(
     match endpoint {
         Endpoint::Models => {
             let visible = catalog.models().iter().filter(|model| key_kind.scope.allows_model(&model.id));
-            let part = if anthropic { ModelsPart::of(head)? } else { ModelsPart::default() };
+            let part = if anthropic { ModelsPart::parse(head)? } else { ModelsPart::default() };
             write_models(visible, &part, anthropic, out)?;
         }
         Endpoint::Model(id) => {
@@ -106,7 +106,7 @@ struct ModelsPart {
 
 impl ModelsPart {
     /// Reads the query `limit`, `after_id` and `aliases`. Others are ignored, as at Anthropic.
-    fn of(head: &[u8]) -> Result<ModelsPart, Refusal> {
+    fn parse(head: &[u8]) -> Result<ModelsPart, Refusal> {
         let agent = values(head, "user-agent").next().unwrap_or_default();
         let mut part =
             ModelsPart { has_aliases: PICKERS.iter().any(|start| agent.starts_with(start)), ..Self::default() };

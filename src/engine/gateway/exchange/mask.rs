@@ -1,9 +1,13 @@
 //! Masks a provider's message for the client: removes the provider's name for the model, the secrets that were sent to
 //! the provider, and anything that looks like a key. Pure; called for every message of a provider.
 
-use crate::base::limits::{ERROR_MESSAGE_MAX, MASK_AHEAD};
 use crate::base::text::holds_secret;
 use crate::gateway::redactor::{CUT_MAX, PART_MIN, Redactor, STARS, whole_chars};
+
+/// Characters of a provider's message passed on to a client.
+const ERROR_MESSAGE_MAX: usize = 2048;
+/// Bytes after these characters that are searched for secrets, too: one may begin before the end.
+const MASK_AHEAD: usize = 4096;
 
 /// Masks a provider's message for the client: replaces `upstream_model` by `our_model` and removes all of `secrets`; at
 /// most [`ERROR_MESSAGE_MAX`] characters. `prefix`: beginning of the gateway's keys.

@@ -6,7 +6,7 @@ use crate::base::seam::Ending;
 use crate::dialect::errors::read_error;
 use crate::dialect::{ErrorText, Overflow, StreamFault, has_account_code, is_of_account, is_rate, is_too_large};
 use crate::policy::config::Auth;
-use crate::policy::limits::UpstreamLimits;
+use crate::policy::upstream_limits::UpstreamLimits;
 use std::num::NonZeroU32;
 
 /// Text for an answer that cannot be read.

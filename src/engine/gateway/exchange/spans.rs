@@ -23,7 +23,7 @@ use crate::wire::{Operation, Passthrough};
 /// Kinds of span, by their numbers: one that serves a request, and one that sends a request.
 const SERVER: u8 = 2;
 const CLIENT: u8 = 3;
-/// Flags of a span: it is known if its parent is remote, and the parent is remote.
+/// Flags of a span: whether its parent is remote is known (`KNOWN`), and the parent is remote (`ELSEWHERE`).
 const KNOWN: u64 = 0x100;
 const ELSEWHERE: u64 = 0x200;
 /// Name of the span event for the first event of a stream, and of its time in seconds.
@@ -81,7 +81,7 @@ impl RequestNotes {
         }
     }
 
-    /// Gives the spans of a request that has ended, if they are wanted.
+    /// Writes the spans of a request that has ended, if they are wanted.
     #[cold]
     pub(super) fn give_spans(
         &self,

@@ -7,7 +7,7 @@ use super::fault::Fault;
 use super::job::{Attempt, RequestJob, RequestNotes};
 use super::request::{Identified, Request};
 use crate::base::buf::Buf;
-use crate::base::limits::{DIALS_MAX, LOOKUP_TIMEOUT};
+use crate::base::limits::STORE_BUSY;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Estimator, ObservedUsage, SseStream};
 use crate::gateway::client::cors::CorsPolicy;
@@ -22,6 +22,14 @@ use crate::policy::usage::Usage;
 use crate::wire::head::RequestHead;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
+/// Dials that one attempt has under way at once.
+const DIALS_MAX: usize = 4;
+/// Maximum time that a request waits for the look-up of its unknown key. The look-up may have to wait for a commit, and
+/// that for another process.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+const _: () = assert!(LOOKUP_TIMEOUT.as_secs() > STORE_BUSY.as_secs());
 
 /// The outgoing form of a request, which is used again.
 pub(crate) type Outgoing = Box<OutgoingRequest>;

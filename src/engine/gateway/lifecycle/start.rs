@@ -4,6 +4,7 @@ use crate::base::seam::ProcessVitals;
 use crate::base::time::{Mono, Unix};
 use crate::policy::attribution::HashKey;
 use crate::policy::config::Reach;
+use crate::policy::counters::RecorderSums;
 use crate::policy::keys::{KeyId, Keys};
 use crate::policy::meter::Amount;
 use crate::policy::row::Running;
@@ -35,6 +36,8 @@ pub struct Start {
     pub built: Unix,
     /// Requests that a predecessor still serves; `None` if there is no predecessor.
     pub running: Option<Vec<Running>>,
+    /// Sums of that predecessor's recorder.
+    pub recorded: RecorderSums,
     /// Reads the system's data about this process whenever metrics are read; must not block. `None`: no such metrics.
     pub process: Option<fn() -> ProcessVitals>,
     /// A monotonic clock, read at each admission by a grant of the shared ledger: the time of the current call is too

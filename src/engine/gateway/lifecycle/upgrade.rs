@@ -37,8 +37,21 @@
 //!
 //! If the old process dies, the successor does everything that remains, whatever its progress.
 
-use crate::base::limits::{QUIET_LOOK, QUIET_WAIT, SUCCESSOR_WAIT, TAKE_WAIT};
+use crate::base::limits::STORE_BUSY;
 use crate::base::time::Mono;
+use std::time::Duration;
+
+/// Time that a process that hands over waits for requests that have begun to arrive. New ones wait in the kernel.
+/// Arrived requests wait as long again for the successor to take the ledger. Later ones are asked to retry.
+const QUIET_WAIT: Duration = Duration::from_secs(2);
+/// Interval at which all connections are checked for such requests.
+const QUIET_LOOK: Duration = Duration::from_millis(5);
+/// Time that a successor may take to report that it is ready.
+const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
+/// Time that a successor may take to confirm that it has the ledger. Nothing is admitted meanwhile. Longer than two
+/// waits for a ledger that another process is writing to: at its opening and once more.
+const TAKE_WAIT: Duration = Duration::from_secs(15);
+const _: () = assert!(TAKE_WAIT.as_secs() > 2 * STORE_BUSY.as_secs());
 
 /// State of a hand-over; see the table above.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]

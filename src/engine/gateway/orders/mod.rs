@@ -8,6 +8,7 @@ pub use super::report::captures::{Captured, CapturedMessage};
 use crate::policy::alert::AlertNews;
 use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::{DiscoveredModel, Listed};
 use crate::policy::keys::{KeyId, ShownKey};
 use crate::policy::notice::LedgerNotice;
@@ -52,9 +53,10 @@ pub enum Order {
     Renew(Origin),
     /// Request a provider's models. Answered by [`Notice::Listed`].
     List(ListingAsked),
-    /// Give the ledger to the successor, with the requests still served here and the models that providers list; later
-    /// rows are kept for it. Answered by [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
-    HandOver(Vec<Running>, Vec<DiscoveredModel>),
+    /// Give the ledger to the successor, with the requests still served here, the models that providers list, and what
+    /// the recorder has summed up; later rows are kept for it. Answered by [`Notice::SuccessorTaken`] or
+    /// [`Notice::SuccessorFailed`].
+    HandOver(Vec<Running>, Vec<DiscoveredModel>, Box<RecorderSums>),
     /// Let the successor serve, and pass rows on to it.
     LetServe,
     /// End the successor, and take back the ledger if it was given away; later rows are written to it. Answered by
@@ -171,7 +173,7 @@ impl OrderSink {
     /// Removes a request from the running ones: its row has been added in the event-loop iteration that hands over.
     pub(crate) fn not_running(&mut self, request: &[u8; 16]) {
         for order in &mut self.orders {
-            if let Order::HandOver(running, _) = order {
+            if let Order::HandOver(running, ..) = order {
                 running.retain(|one| one.request != *request);
             }
         }

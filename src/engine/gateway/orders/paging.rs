@@ -36,7 +36,7 @@ pub struct ListPart {
 
 impl ListPart {
     /// Parses a query with the parameters in `known`, each at most once; otherwise returns the error.
-    pub(crate) fn of(query: &str, known: &str) -> Result<ListPart, String> {
+    pub(crate) fn parse(query: &str, known: &str) -> Result<ListPart, String> {
         let mut part = ListPart {
             limit: LIMIT,
             bytes: usize::MAX,
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn query_names_are_those_of_the_document() {
-        let part = |query: &str, known: &str| ListPart::of(query, known).map(|part| part.limit);
+        let part = |query: &str, known: &str| ListPart::parse(query, known).map(|part| part.limit);
         assert_eq!(part("limit=5", "limit after"), Ok(5));
         for query in ["limit=+5", "limit=0", "limit=1001", "limit=", "after=+1"] {
             assert!(part(query, "limit after").is_err(), "{query}");

@@ -7,13 +7,16 @@
 //! get tokens in proportion to their shares, whether they send many small requests or few large ones. A debt is kept
 //! while other requests wait, and forgiven when none do.
 
-use crate::base::limits::DEBTORS_MAX;
 use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::keys::KeyIx;
 use std::collections::VecDeque;
 
-/// Parts of a round, so that small debts of large shares count, too.
+/// Maximum number of idle keys of one queue whose debts are remembered. Beyond it, the key with the smallest debt is
+/// forgotten.
+const DEBTORS_MAX: usize = 1024;
+
+/// Number of parts of a round. They let small debts of keys with large shares count, too.
 const PARTS: u64 = 1024;
 
 /// Waiting request.
@@ -76,8 +79,8 @@ impl Turns {
         self.lines.iter().find(|line| line.key == key).map_or(0, |line| line.waiting.len())
     }
 
-    /// Adds `waiter` after the requests of its key that arrived before it. Mostly those are all; a request that had a
-    /// slot before gets its old position.
+    /// Adds `waiter` after the requests of its key that arrived before it. Usually these are all of them; a request
+    /// that had a slot before gets its old position.
     pub(crate) fn wait(&mut self, key: KeyIx, share: u32, waiter: Waiter) {
         self.mixed = self.waiting > 0 && (self.mixed || self.epoch != waiter.epoch);
         self.epoch = waiter.epoch;
@@ -98,7 +101,7 @@ impl Turns {
         line.waiting.insert(before.map_or(0, |before| before + 1), waiter);
     }
 
-    /// Removes and returns the next request that can be served by `look`, and charges its key.
+    /// Removes and returns the next request that can be served according to `look`, and charges its key.
     pub(crate) fn next(&mut self, mut look: impl FnMut(&Waiter) -> Look) -> Option<ExchangeId> {
         let first = (0..self.lines.len()).filter(|at| !self.lines[*at].waiting.is_empty());
         let first = first.min_by_key(|at| self.rank(*at))?;
@@ -167,7 +170,7 @@ impl Turns {
         self.lines.iter().flat_map(|line| &line.waiting).take(most)
     }
 
-    /// Removes keys without waiting requests and debts; all keys if no request waits.
+    /// Removes keys that have neither a waiting request nor a debt; all keys if no request waits.
     fn forgive(&mut self) {
         if self.waiting == 0 {
             self.lines.clear();

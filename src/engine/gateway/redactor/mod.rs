@@ -64,7 +64,7 @@ impl<'a> Redactor<'a> {
         let (mut spans, mut from) = (Vec::new(), 0);
         while from < text.len() {
             let next = whole_chars(text, from + PIECE);
-            // What begins in this piece may end in the next one.
+            // A secret that begins in this piece may end in the next one.
             self.search(text, from..whole_chars(text, next + CUT_MAX), &mut spans);
             from = next;
         }

@@ -4,12 +4,18 @@
 //! writes the request, since that takes long.
 
 use crate::base::buf::{Charge, Pool};
-use crate::base::limits::{CAPTURE_LOOK, CAPTURE_PART_MAX, CAPTURE_SENT_MAX};
 use crate::base::time::{Mono, Now, Unix};
 use crate::gateway::client::response::RequestId;
 use crate::policy::keys::KeyId;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Time between two looks whether a capture has ended: the clock may be set meanwhile.
+const CAPTURE_LOOK: Duration = Duration::from_secs(60);
+/// Bytes of the body of a captured request or answer; the rest is left out and counted.
+const CAPTURE_PART_MAX: usize = 4 << 20;
+/// Requests to providers that are kept of one captured request.
+const CAPTURE_SENT_MAX: usize = 8;
 
 /// The part of the buffers that captures may take, as a divisor. They take it only while half of the buffers is free.
 const SHARE: usize = 8;

@@ -2,11 +2,16 @@
 //! [`FREE_LINES_PER_SECOND`] of each caller are written within any second. Further lines are counted, and reported in
 //! one line per second and caller.
 
-use crate::base::limits::{FREE_LINES_PER_SECOND, LOGGED_CALLERS_MAX};
 use crate::base::time::Mono;
 use crate::policy::keys::KeyIx;
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// Log lines per second for the requests of one key that cost nothing, and for all requests without a valid key.
+/// Further requests are counted in one line.
+const FREE_LINES_PER_SECOND: usize = 100;
+/// Callers whose lines of one second are counted apart.
+const LOGGED_CALLERS_MAX: usize = 512;
 
 const SECOND: Duration = Duration::from_secs(1);
 

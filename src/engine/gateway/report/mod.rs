@@ -1,4 +1,4 @@
-//! What the gateway reports: log lines, metrics, traces, the recorder, captures, and the state that alerts compare
+//! The reports of the gateway: log lines, metrics, traces, the recorder, captures, and the state that alerts compare
 //! with. Data and their forms as text. Must never contain content or a secret, except captures.
 
 pub(crate) mod access_log;

@@ -1,7 +1,6 @@
 //! Applies changes of the keys in the ledger, and logs them.
 
 use super::event_log::warn;
-use crate::base::limits::KEYS_TOLD_MAX;
 use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::gateway::cx::Cx;
@@ -9,6 +8,9 @@ use crate::gateway::report::captures::{CaptureChange, CaptureNews};
 use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
 use crate::policy::window;
 use crate::wire::json::write_string;
+
+/// Keys of one ledger change that are logged one by one.
+const KEYS_TOLD_MAX: usize = 100;
 
 /// Logs the upper bound of the process's memory if keys or settings have changed it, and warns if it is more than
 /// `server.memory` allows.

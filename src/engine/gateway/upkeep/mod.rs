@@ -2,7 +2,7 @@
 //! ledger, lists of models, a reload, the requests of a predecessor. Each file acts on the shared data in `cx` when
 //! `Gateway` or the driver calls it.
 
-pub(crate) mod alerts;
+pub(crate) mod alert_rules;
 pub(crate) mod budget_news;
 pub(crate) mod event_log;
 pub(crate) mod granted;

@@ -79,7 +79,7 @@ pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut C
         for place in 0..provider.credentials.len() {
             if provider.credentials[place].secret.origin() == origin {
                 renewed |= value.is_ok_and(|value| provider.credentials[place].secret.renew(value));
-                places.push(provider.place_of(place));
+                places.push(provider.credential_name(place));
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::policy::catalog::Target;
 use crate::policy::cause::{Advice, Cause};
 use crate::policy::counters::Callers;
 use crate::policy::keys::LiveKeys;
+use crate::policy::window;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ pub(crate) struct Problem {
     /// Models that use the target.
     pub(crate) models: Vec<Arc<str>>,
     pub(crate) advice: Advice,
-    /// What it does to the state of the gateway.
+    /// Its effect on the state of the gateway.
     pub(crate) health: Health,
 }
 
@@ -197,6 +198,11 @@ fn words(cause: &Cause) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
+/// The time since which no attempt has failed, if one has been answered then.
+fn none_since(standing: &TargetStatus) -> String {
+    standing.none_since.map_or(String::new(), |last| format!(", none since {}", &window::iso(last)[11..]))
+}
+
 /// Microseconds in the unit that suits them.
 fn millis(micros: u32) -> String {
     match micros {
@@ -238,7 +244,7 @@ pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String
             Some(_) => write!(cause, ", not tried for 5 min"),
             None => Ok(()),
         },
-        _ => write!(cause, ", {bad} of {all} attempts failed in 5 min"),
+        _ => write!(cause, ", {bad} of {all} attempts failed in 5 min{}", none_since(standing)),
     };
     if state.one_caller {
         advice = Advice::ONE_CALLER;
@@ -356,7 +362,7 @@ impl From<Problem> for AlertProblem {
     }
 }
 
-/// What an alert about a failing target says.
+/// Content of an alert about a failing target.
 pub(crate) fn target_alert(target: &Target, cx: &mut Cx) -> Option<AlertProblem> {
     let mut state = judge(target, &[], cx);
     if matches!(state.word, "ok" | "no_traffic" | "waiting" | "slow") {
@@ -367,7 +373,7 @@ pub(crate) fn target_alert(target: &Target, cx: &mut Cx) -> Option<AlertProblem>
     of_target(target, &state, &callers, cx).map(AlertProblem::from)
 }
 
-/// What an alert about the ledger says.
+/// Content of an alert about the ledger.
 pub(crate) fn ledger_alert(cx: &mut Cx) -> Option<AlertProblem> {
     let mut problems = Vec::new();
     own_problems(None, cx, &mut problems);

@@ -15,6 +15,12 @@ use mio::net::TcpStream;
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Links that a debug build checks after each iteration.
+const LINKS_CHECKED: usize = 256;
+/// Pause of a helper thread before it tries again to put an answer into a full mailbox.
+const MAILBOX_PAUSE: Duration = Duration::from_millis(10);
 
 impl<C: Core + 'static> Reactor<C> {
     /// Reads bytes that have arrived on a connection, even if the poll has not reported them yet.
@@ -34,13 +40,13 @@ impl<C: Core + 'static> Reactor<C> {
     /// is in the run queue, once.
     pub(super) fn check_queues(&mut self) {
         let mut queued = 0;
-        for link in self.links.each().take(limits::LINKS_CHECKED) {
+        for link in self.links.each().take(LINKS_CHECKED) {
             queued += usize::from(link.has(Flags::QUEUED));
             let is_known = link.has(Flags::QUEUED.and(Flags::ERROR)) || self.links.find(link.conn()).is_none();
             let is_lost = !is_known && link.may_read() && self.core.wants_read(link.conn());
             assert!(!is_lost || self.core.dirty().contains(&link.conn()), "a wake-up was lost: {:?}", link.conn());
         }
-        if self.links.len() <= limits::LINKS_CHECKED {
+        if self.links.len() <= LINKS_CHECKED {
             let waiting = self.run_queue.ids().filter(|id| self.links.has(*id)).count();
             assert_eq!(waiting, queued, "a link is in the run queue twice");
         }
@@ -301,7 +307,7 @@ impl<C: Core + 'static> Reactor<C> {
                 let mut answer = ReactorMessage::Reply(Reply::Named { host, port, addrs });
                 // The core asks for a host again only after an answer.
                 while let Err(full) = mailbox.send(answer) {
-                    std::thread::sleep(limits::MAILBOX_PAUSE);
+                    std::thread::sleep(MAILBOX_PAUSE);
                     answer = full;
                 }
             })

@@ -3,11 +3,18 @@
 //! handshakes of one iteration.
 
 use super::super::links::{Flags, Link};
-use crate::base::limits::{BULK_SHARE, LINKS_ROOM, SHAKES_PER_HOST, SHAKES_PER_TURN};
+use crate::base::limits::LINKS_ROOM;
 use crate::base::seam::Conn;
 use crate::base::slots::Id;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+
+/// TLS handshakes continued in one event-loop iteration: each costs up to a millisecond of arithmetic.
+const SHAKES_PER_TURN: usize = 16;
+/// TLS handshakes of one host continued in one event-loop iteration, so that a flood of them leaves time for others.
+const SHAKES_PER_HOST: usize = 4;
+/// One in this number of served connections is a bulk sender, however many others wait.
+const BULK_SHARE: usize = 16;
 
 /// Links to be served. Links in a handshake have a separate queue, since a flood of them can last for many iterations
 /// and no other link may wait behind them. Links that send much have one too, since a round over all of them may take

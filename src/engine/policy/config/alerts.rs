@@ -2,15 +2,20 @@
 
 use super::base_url::parse_base;
 use super::providers::Provider;
-use crate::base::limits::{ALERT_CONNECT, ALERT_THRESHOLDS_MAX};
 use crate::base::words::words;
-use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::kinds::{Kind, OneOf, Or, Pem, Shown};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units::quoted;
 use crate::policy::settings::{Settings, section};
+use crate::policy::upstream_limits::UpstreamLimits;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time for a connection to the webhook, and as long again for TLS.
+const ALERT_CONNECT: Duration = Duration::from_secs(5);
+/// Shares of a budget that raise an alert.
+const ALERT_THRESHOLDS_MAX: usize = 8;
 
 words! {
     /// Format of an alert.

@@ -8,11 +8,11 @@ use super::telemetry::Telemetry;
 use super::{groups, models, plans};
 use crate::base::limits::RESERVE_CONNECTIONS;
 use crate::policy::catalog::Catalog;
-use crate::policy::limits::UpstreamLimits;
 use crate::policy::memory::{CatalogSize, ConfigFacts, Terms};
 use crate::policy::plan::{Group, Plan};
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
 use crate::policy::settings::secret::variables;
+use crate::policy::upstream_limits::UpstreamLimits;
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -5,9 +5,9 @@ use super::document::Config;
 use super::models::{DEFAULT_TOKENS, by_credential};
 use super::providers::Provider;
 use crate::base::hash::mix_bytes;
-use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, Model, PlacesByName, SHARE, Target, context_text};
+use crate::policy::catalog::{CATALOG_MAX, Capabilities, Catalog, IndexByName, Model, SHARE, Target, context_text};
 use crate::policy::discover::{Discover, DiscoveredModel, Listed};
-use crate::policy::limits::Timeouts;
+use crate::policy::upstream_limits::Timeouts;
 use crate::wire::ModelEndpoint;
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Config {
         let most = CATALOG_MAX.min(hand + self.server.bounds.listed);
         // A name or alias of a configured model must never mean another model.
         let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
-        let mut taken = PlacesByName::with_hasher(known.hasher());
+        let mut taken = IndexByName::with_hasher(known.hasher());
         for (index, provider) in self.providers.iter().enumerate() {
             let Some(discover) = &provider.discover else { continue };
             let targets = models[..hand].iter().flat_map(|model| &model.targets);

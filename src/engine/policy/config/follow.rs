@@ -65,9 +65,9 @@ fn fixed_in<T: Settings>() -> impl Iterator<Item = &'static str> {
 mod tests {
     use super::*;
     use crate::policy::catalog::Capabilities;
-    use crate::policy::limits::UpstreamLimits;
     use crate::policy::plan::Plan;
     use crate::policy::settings::reader::Source;
+    use crate::policy::upstream_limits::UpstreamLimits;
 
     fn parse(server: &str, hosts: &[&str]) -> Config {
         let providers = hosts.iter().enumerate().map(|(n, host)| {

@@ -1,6 +1,6 @@
 //! `[[groups]]`: trees of at most [`LEVELS_MAX`] levels.
 
-use crate::policy::catalog::PlacesByName;
+use crate::policy::catalog::IndexByName;
 use crate::policy::keys::is_group_name;
 use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
@@ -13,7 +13,7 @@ const NAME_MAX: usize = 64;
 #[inline]
 pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
-    let mut places: PlacesByName = PlacesByName::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
+    let mut places: IndexByName = IndexByName::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
     for mut section in reader.tables(top, "groups", ENTRIES_MAX) {
         let field = reader.required(&mut section, "name");
         let name = field.and_then(|field| read_name(reader, &field, &places)).unwrap_or_default();
@@ -42,10 +42,10 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
 }
 
 #[inline]
-fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &PlacesByName) -> Option<String> {
-    let name = reader.word(field, NAME_MAX)?;
+fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &IndexByName) -> Option<String> {
+    let name = reader.string(field)?;
     if !is_group_name(&name) {
-        reader.wrong(field, "expected visible characters, no `/`, and not `none`");
+        reader.wrong(field, format!("expected 1 to {NAME_MAX} visible characters, no `/`, and not `none`"));
     } else if places.contains_key(name.as_bytes()) {
         reader.error(field, format!("a second group is named `{name}`: names must be unique"));
     }
@@ -53,7 +53,7 @@ fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &PlacesByName) 
 }
 
 /// Names from the root of the tree to the group at `index`, or the error on the path.
-fn path_of(index: usize, groups: &[Group], places: &PlacesByName) -> Result<String, String> {
+fn path_of(index: usize, groups: &[Group], places: &IndexByName) -> Result<String, String> {
     let (mut names, mut at) = (vec![&*groups[index].limits.name], index);
     while let Some(parent) = &groups[at].parent {
         let Some(place) = places.get(parent.as_bytes()) else {

@@ -9,10 +9,10 @@ use crate::policy::catalog::{
     Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
     is_bad, is_id, with_quarter,
 };
-use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
+use crate::policy::upstream_limits::{Timeouts, UpstreamLimits};
 use crate::policy::window::parse_moment;
 use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use std::ops::RangeInclusive;
@@ -357,7 +357,7 @@ fn read_targets(
 pub(super) fn by_credential(target: &Target, provider: &Provider) -> Vec<Target> {
     let all: u64 = provider.credentials.iter().map(|credential| u64::from(credential.weight)).sum();
     let of = |(credential, one): (usize, &Credential)| {
-        let label = format!("{}/{}", provider.place_of(credential), target.model);
+        let label = format!("{}/{}", provider.credential_name(credential), target.model);
         let (seed, label) = (mix_bytes(0, label.as_bytes()), label.into());
         let share = (target.share * u64::from(one.weight) / all.max(1)).max(1);
         Target { credential, label, share, seed, ..target.clone() }

@@ -7,12 +7,12 @@ use super::providers::{Auth, Provider};
 use super::server::{DERIVED, Server};
 use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, context_text};
 use crate::policy::discover::Discover;
-use crate::policy::limits::Timeouts;
 use crate::policy::plan::Group;
 use crate::policy::prices::{self, PriceTier, price_text};
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
+use crate::policy::upstream_limits::Timeouts;
 use crate::policy::window::iso;
 use std::fmt::{Display, Write};
 

@@ -4,10 +4,10 @@ use super::base_url::{Base, parse_base};
 use super::proxy::{self, Proxy};
 use crate::base::words::words;
 use crate::policy::discover::{Discover, Listed};
-use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
+use crate::policy::upstream_limits::UpstreamLimits;
 use crate::wire::{ModelEndpoint, Shape};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -233,7 +233,7 @@ impl Provider {
 
     /// Name of one of its credentials, by index from 0: `openai#2` for the second of several. A single credential has
     /// the provider's name.
-    pub fn place_of(&self, credential: usize) -> String {
+    pub fn credential_name(&self, credential: usize) -> String {
         match self.credentials.len() {
             0 | 1 => self.name.to_string(),
             _ => format!("{}#{}", self.name, credential + 1),

@@ -2,7 +2,6 @@
 
 use crate::base::limits;
 use crate::policy::attribution::Attribution;
-use crate::policy::limits::TIMEOUTS;
 use crate::policy::memory::{self, ConfigFacts, QueueBounds};
 use crate::policy::network::Network;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, OneOf, Or, Reference, Shown, Time, Whole};
@@ -10,6 +9,7 @@ use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::policy::settings::units::{self, quoted, quoted_list};
 use crate::policy::settings::{Settings, section};
+use crate::policy::upstream_limits::TIMEOUTS;
 use crate::wire::{ModelEndpoint, Passthrough};
 use std::fmt;
 use std::net::SocketAddr;
@@ -162,7 +162,7 @@ pub enum Reach {
 
 impl Reach {
     /// Reach of a socket that listens on `address`.
-    pub fn of(address: SocketAddr) -> Reach {
+    pub fn from_address(address: SocketAddr) -> Reach {
         if address.ip().to_canonical().is_loopback() { Reach::Host } else { Reach::Network }
     }
 }
@@ -289,7 +289,7 @@ impl Server {
         }
         // A token that cannot be read has been reported.
         let is_written = section.place("admin_token").is_some();
-        if let Err(text) = self.allows_admin(Reach::of(*admin), admin.ip())
+        if let Err(text) = self.allows_admin(Reach::from_address(*admin), admin.ip())
             && !is_written
         {
             reader.report(place, path, text);

@@ -2,11 +2,11 @@
 
 use crate::base::limits::COMMIT_TICK;
 use crate::base::words::words;
-use crate::policy::limits::TIMEOUTS;
 use crate::policy::settings::kinds::{Folder, Kind, OneOf, Or, Pem, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units::{duration_text, quoted};
 use crate::policy::settings::{Settings, section};
+use crate::policy::upstream_limits::TIMEOUTS;
 use std::fmt::{self, Write as _};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::catalog::{Affinity, Balance, QueueLimits, SHARE, StructuredOutput};
-use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::{Plan, Shorthand, UNLIMITED};
 use crate::policy::prices::Prices;
+use crate::policy::upstream_limits::UpstreamLimits;
 use crate::policy::window::Period;
 use std::sync::Arc;
 use std::time::Duration;
@@ -617,14 +617,14 @@ fn a_provider_may_have_several_credentials_some_printed_by_programs() {
     let refresh = Duration::from_secs(45 * 60);
     let program = vec!["token".to_string(), "sk-x".to_string()];
     assert_eq!(*p.credentials[1].secret.origin(), Origin::Command { program, refresh });
-    assert_eq!((p.place_of(0), p.place_of(2)), ("p#1".to_string(), "p#3".to_string()));
+    assert_eq!((p.credential_name(0), p.credential_name(2)), ("p#1".to_string(), "p#3".to_string()));
     let targets = &config.catalog.models()[0].targets;
     let labels: Vec<(&str, usize)> = targets.iter().map(|t| (&*t.label, t.credential)).collect();
     assert_eq!(labels, [("p#1/m", 0), ("p#2/m", 1), ("p#3/m", 2)]);
     let shares: Vec<u64> = targets.iter().map(|t| t.share).collect();
     assert_eq!((shares[1] / shares[0], SHARE - shares.iter().sum::<u64>() < 3), (3, true), "{shares:?}");
     let alone = parse(&key("api_keys = [{ command = [\"token\", \"sk-x\"], refresh = \"1h\" }]")).unwrap();
-    assert_eq!((&*alone.providers[0].place_of(0), &*alone.catalog.models()[0].targets[0].label), ("p", "p/m"));
+    assert_eq!((&*alone.providers[0].credential_name(0), &*alone.catalog.models()[0].targets[0].label), ("p", "p/m"));
     let field = "providers[0].api_keys";
     one_error(&key("api_keys = []"), 5, field, "at least one credential");
     one_error(&key(&format!("api_key = {{ env = \"GOOD_KEY\" }}\n{all}")), 6, field, "either api_key or api_keys");
@@ -1021,6 +1021,13 @@ fn plans_are_checked_and_read() {
         one_error(&with(&format!("[[plans]]\nname = \"a\"\n{line}")), 3, field, words);
     }
     one_error(&with("[[plans]]\ntokens = 1"), 1, "plans[0].name", "missing");
+    let found =
+        format!("expected 1 to 64 visible characters, no `/`, and not `none`, found \"{}\" … (66", "g".repeat(64));
+    for (name, words) in
+        [("a/b", "visible characters, no `/`"), ("none", "not `none`, found"), (&"g".repeat(66), &found)]
+    {
+        one_error(&with(&format!("[[groups]]\nname = \"{name}\"")), 2, "groups[0].name", words);
+    }
     one_error(&with("[[plans]]\nname = \"a\"\n[[plans]]\nname = \"a\""), 4, "plans[1].name", "a second plan");
     let text = "[[plans]]\nname = \"a\"\ntokens = 5\nperiod = \"week\"\nrequests = 6\nwindow = \"1h\"\n\
                 tokens_per_window = 7\nconcurrency = 8\n[[plans]]\nname = \"b\"\ntokens = 9007199254740991";

@@ -4,9 +4,9 @@
 use super::{Former, KeyId, KeyRecord, Scope, ShownKey, claimed, well_formed};
 use crate::base::digest::sha256;
 use crate::base::hash::mix_bytes;
+use crate::base::index_table::IndexTable;
 use crate::base::limits;
 use crate::base::paged::Paged;
-use crate::base::places::Places;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
 use crate::policy::plan::caps::Caps;
@@ -40,7 +40,7 @@ pub struct KeyKind {
 
 impl KeyKind {
     /// Kind of a record.
-    fn of(record: &KeyRecord) -> KeyKind {
+    fn from_record(record: &KeyRecord) -> KeyKind {
         let KeyRecord { plan, scope, limits, group, .. } = record;
         KeyKind { plan: plan.clone(), scope: scope.clone(), limits: limits.clone(), group: group.clone() }
     }
@@ -229,7 +229,7 @@ struct Kinds {
 impl Kinds {
     /// Counts one more key of a record's kind. Returns its number, and true if the kind is new.
     fn take(&mut self, record: &KeyRecord) -> (KindIx, bool) {
-        let kind = KeyKind::of(record);
+        let kind = KeyKind::from_record(record);
         if let Some(known) = self.known.get(&kind) {
             self.kinds[known.0 as usize].1 += 1;
             return (*known, false);
@@ -265,7 +265,7 @@ impl Kinds {
 #[derive(Debug)]
 pub struct Keys {
     keys: Paged<Kept>,
-    by_id: Places,
+    by_id: IndexTable,
     kinds: Kinds,
     hashing: ahash::RandomState,
     tagging: [ahash::RandomState; 2],
@@ -281,7 +281,7 @@ impl Default for Keys {
         let fixed = || ahash::RandomState::with_seeds(1, 2, 3, 4);
         Keys {
             keys: Paged::default(),
-            by_id: Places::default(),
+            by_id: IndexTable::default(),
             kinds: Kinds { kinds: Vec::new(), known: HashMap::with_hasher(fixed()), free: Vec::new() },
             // Ids are random, and the table has only those of issued keys.
             hashing: fixed(),

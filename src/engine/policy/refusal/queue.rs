@@ -9,7 +9,7 @@ use std::time::Duration;
 pub enum QueueRefusal {
     /// The queue is full: this number of requests wait already.
     Full(u32),
-    /// This number of requests of its key, the key's share of the queue, wait already.
+    /// The key's share of the queue is full: this number of its requests wait already.
     Share(u32),
     /// No slot became free in this time, the queue's `wait`.
     Wait(Duration),

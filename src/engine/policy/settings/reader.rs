@@ -247,7 +247,12 @@ impl Field<'_> {
     #[inline]
     fn found(&self) -> String {
         match &self.value {
-            DeValue::String(text) => units::quoted(&text.chars().take(FOUND_MAX).collect::<String>()),
+            DeValue::String(text) => match text.char_indices().nth(FOUND_MAX) {
+                Some((end, _)) => {
+                    format!("{} … ({} characters)", units::quoted(&text[..end]), text.chars().count())
+                }
+                None => units::quoted(text),
+            },
             DeValue::Integer(number) => number.to_string(),
             DeValue::Float(number) => number.to_string(),
             DeValue::Boolean(value) => value.to_string(),

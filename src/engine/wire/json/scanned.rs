@@ -4,9 +4,16 @@
 //! bound with everything that they translate.
 
 #[cfg(debug_assertions)]
-use crate::base::limits::{SCANS_FLOOR, SCANS_MAX};
 #[cfg(debug_assertions)]
 use std::cell::Cell;
+
+/// Times that a debug build lets an input be scanned on average, by all readers together. Every loop over a part of it
+/// costs one; a loop within a loop over the same part costs as many as it has items.
+#[cfg(debug_assertions)]
+const SCANS_MAX: usize = 50;
+/// Bytes that may be scanned in addition, whatever the length of the input.
+#[cfg(debug_assertions)]
+const SCANS_FLOOR: usize = 16 * 1024;
 
 #[cfg(debug_assertions)]
 thread_local! {

@@ -16,9 +16,9 @@ use tollgate::policy::keys::KeyRecord;
 use tollgate::policy::meter::Lease;
 use tollgate::policy::notice::LedgerNotice;
 use tollgate::store::follow::KeysSeen;
-use tollgate::store::moments::FoldGuard;
 use tollgate::store::remote::Speaker;
 use tollgate::store::shared::{SharedThread, Task};
+use tollgate::store::writer_clocks::FoldGuard;
 
 /// Time for which a thread collects records before it sends them, as in `io::batch_queue`, in microseconds.
 const TICK: u64 = 25_000;

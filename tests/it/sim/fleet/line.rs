@@ -11,10 +11,10 @@ use tollgate::io::clock;
 use tollgate::policy::keys::{KeyId, KeyRecord};
 use tollgate::store::api::StoreError;
 use tollgate::store::follow::{KeyChanges, KeySource, KeysSeen};
-use tollgate::store::moments::Moments;
 use tollgate::store::remote::{Done, Holds, RemoteCommand, Speaker};
 use tollgate::store::shared::SharedStore;
 use tollgate::store::watch::WatchedLedger;
+use tollgate::store::writer_clocks::WriterClocks;
 
 /// Fate of a round.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -171,8 +171,8 @@ impl WatchedLedger for Store {
         Ok(0)
     }
 
-    fn moments(&mut self) -> Result<Moments, StoreError> {
-        self.call(|_| Moments::default())
+    fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
+        self.call(|_| WriterClocks::default())
     }
 
     fn hold_fold(&mut self, _: Option<Unix>) -> Result<(), StoreError> {

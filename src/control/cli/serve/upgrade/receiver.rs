@@ -1,5 +1,5 @@
-//! The new process's side: reports its progress, waits for the ledger, and takes the rows of the predecessor's last
-//! streams.
+//! The new process's side of an upgrade: reports progress, waits for the ledger, and takes the rows of the
+//! predecessor's last streams.
 
 use super::{HandoverMessage, Listening, VERSION};
 use crate::gateway::Gateway;
@@ -8,6 +8,7 @@ use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::io::worker::start_thread;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -26,6 +27,8 @@ pub(in crate::cli::serve) struct ReceivedLedger {
     pub(in crate::cli::serve) running: Vec<Running>,
     /// Models that providers list.
     pub(in crate::cli::serve) lists: Vec<DiscoveredModel>,
+    /// Sums of the predecessor's recorder.
+    pub(in crate::cli::serve) recorded: RecorderSums,
     /// Listeners in the predecessor's configuration.
     pub(in crate::cli::serve) listening: Option<Listening>,
 }
@@ -58,6 +61,7 @@ impl HandoverReceiver {
                 Some(HandoverMessage::Listening(listening)) => turn.listening = Some(listening),
                 Some(HandoverMessage::Running(one)) => turn.running.push(one),
                 Some(HandoverMessage::Listed(lists)) => turn.lists = lists,
+                Some(HandoverMessage::Recorded(recorded)) => turn.recorded = *recorded,
                 Some(HandoverMessage::Go) | None => return Ok(turn),
                 Some(_) => return Err(another_version()),
             }
@@ -74,20 +78,20 @@ impl HandoverReceiver {
         }
     }
 
-    /// Reports why it cannot continue.
+    /// Reports to the predecessor why this process cannot continue.
     pub(in crate::cli::serve) fn fail(&self, why: &str) {
         // A predecessor that has died needs no report.
         let _ = HandoverMessage::Failed(why.to_string()).write(&self.channel);
     }
 
-    /// Takes the predecessor's rows from now on, on a thread; returns the sender to report that they are committed.
+    /// Starts a thread that takes the predecessor's rows; returns the sender for the number of committed rows.
     pub(in crate::cli::serve) fn follow(self, mailbox: Mailbox<ReactorMessage<Gateway>>) -> io::Result<Sender<u64>> {
         let (tell, safe) = channel::<u64>();
         let HandoverReceiver { lines, channel } = self;
         let follow = move || {
             for line in lines.lines().map_while(Result::ok) {
                 if let Some(HandoverMessage::Row(row)) = HandoverMessage::read(&line) {
-                    // The predecessor counts its rows: none may be lost. Meanwhile it waits.
+                    // The predecessor counts its rows, so none may be lost. The predecessor waits meanwhile.
                     mailbox.send_patiently(ReactorMessage::Notice(Notice::Inherited(row)));
                 }
             }

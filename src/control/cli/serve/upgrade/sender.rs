@@ -3,7 +3,6 @@
 //! `gateway::lifecycle::upgrade` decides on the order; the only timeouts here are those of the last rows.
 
 use super::{HandoverMessage, Listening, VERSION};
-use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT, SUCCESSOR_LINE_MAX};
 use crate::base::time::Mono;
 use crate::cli::serve::log_lines::spilled;
 use crate::gateway::Gateway;
@@ -15,12 +14,13 @@ use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{ReactorMessage, Successor};
 use crate::io::upgrade;
 use crate::io::worker::start_thread;
+use crate::policy::counters::RecorderSums;
 use crate::policy::discover::DiscoveredModel;
 use crate::policy::notice::LedgerNotice;
 use crate::policy::row::{Row, Running};
 use crate::store::StoreTurn;
 use crate::store::api::{Batch, Leftover};
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -32,6 +32,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Bytes of a line from a successor: a word, a number or the reason for a failure.
+const SUCCESSOR_LINE_MAX: u64 = 64 * 1024;
+/// Time that a process that has handed over waits at its end for the successor to confirm its last rows.
+const LAST_ROWS_WAIT: Duration = Duration::from_secs(10);
+/// Timeout of a stalled write to the other process of a hand-over.
+const HANDOVER_STALL: Duration = Duration::from_secs(5);
+
 /// Time for a successor that has closed its end to exit, so that its exit status can be reported.
 const PARTING: Duration = Duration::from_millis(500);
 
@@ -40,8 +47,9 @@ const SPILL_REST: Duration = Duration::from_millis(500);
 
 /// Command for the thread that hands over.
 pub(in crate::cli::serve) enum HandoverCommand {
-    /// Give the ledger away (none if it is shared), with the requests still served and the models that providers list.
-    HandOver(Option<StoreTurn>, Vec<Running>, Vec<DiscoveredModel>),
+    /// Give the ledger away (none if it is shared), with the requests still served, the models that providers list, and
+    /// what the recorder has summed up.
+    HandOver(Option<StoreTurn>, Vec<Running>, Vec<DiscoveredModel>, Box<RecorderSums>),
     /// Rows of requests that ended after that.
     Rows(Vec<Row>),
     /// Let the successor serve.
@@ -73,7 +81,7 @@ pub(in crate::cli::serve) struct HandoverSender {
     program: Option<PathBuf>,
     admin: bool,
     listening: Listening,
-    spills: Place,
+    spills: SpillFolder,
     log: LogLines,
     mailbox: Mailbox<ReactorMessage<Gateway>>,
     present: Arc<Mutex<Option<Channel>>>,
@@ -86,7 +94,7 @@ impl HandoverSender {
         program: Option<PathBuf>,
         admin: bool,
         listening: Listening,
-        spills: Place,
+        spills: SpillFolder,
         log: LogLines,
         mailbox: Mailbox<ReactorMessage<Gateway>>,
     ) -> HandoverSender {
@@ -132,8 +140,9 @@ impl HandoverSender {
         ledger: Option<StoreTurn>,
         running: Vec<Running>,
         lists: Vec<DiscoveredModel>,
+        recorded: Box<RecorderSums>,
     ) {
-        self.give(HandoverCommand::HandOver(ledger, running, lists));
+        self.give(HandoverCommand::HandOver(ledger, running, lists, recorded));
     }
 
     /// Passes rows on.
@@ -243,7 +252,10 @@ impl HandoverSession {
                 }
             };
             match message {
-                Ok(HandoverCommand::HandOver(ledger, running, lists)) => self.hand_over(ledger, running, lists),
+                Ok(HandoverCommand::HandOver(ledger, running, lists, recorded)) => {
+                    let last = [HandoverMessage::Listed(lists), HandoverMessage::Recorded(recorded)];
+                    self.hand_over(ledger, running, last);
+                }
                 Ok(HandoverCommand::Rows(rows)) => self.pass_on(rows),
                 Ok(HandoverCommand::LetServe) => self.let_serve(),
                 Ok(HandoverCommand::TakeBack) => return self.take_back(),
@@ -300,7 +312,7 @@ impl HandoverSession {
         }
     }
 
-    fn hand_over(&mut self, ledger: Option<StoreTurn>, running: Vec<Running>, lists: Vec<DiscoveredModel>) {
+    fn hand_over(&mut self, ledger: Option<StoreTurn>, running: Vec<Running>, last: [HandoverMessage; 2]) {
         let released = ledger.as_ref().map_or(Ok(()), StoreTurn::release);
         self.ledger = ledger;
         if let Err(error) = released {
@@ -309,8 +321,7 @@ impl HandoverSession {
         self.stage = SuccessorStage::Given;
         let listening = HandoverMessage::Listening(self.sender.listening.clone());
         let running = running.into_iter().map(HandoverMessage::Running);
-        let last = [HandoverMessage::Listed(lists), HandoverMessage::Go];
-        self.write([listening].into_iter().chain(running).chain(last));
+        self.write([listening].into_iter().chain(running).chain(last).chain([HandoverMessage::Go]));
     }
 
     fn let_serve(&mut self) {

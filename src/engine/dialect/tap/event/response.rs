@@ -3,10 +3,10 @@
 //! Tollgate may insert events of its own, so the upstream's are renumbered.
 
 use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::super::convert::{failed, is_of_item, is_unanswered, kind_of};
 use super::super::super::errors::{ErrorText, is_error};
 use super::super::super::events::members;
 use super::super::super::keys::K;
+use super::super::super::responses::stream_reader::{failed, is_of_item, is_unanswered, kind_of};
 use super::super::super::template::Hole;
 use super::super::super::usage::{ObservedUsage, Reported};
 use super::super::reply::estimated;

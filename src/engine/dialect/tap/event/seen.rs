@@ -3,7 +3,7 @@
 //! Owns the positions of values to replace. Must never scan an event itself. Used by [`super::Tap`].
 
 use super::super::super::answer::ResponseIdentity;
-use super::super::places::is_word;
+use super::super::seen::is_word;
 use crate::wire::Span;
 use crate::wire::json::{Raw, put, write_count, write_inside};
 

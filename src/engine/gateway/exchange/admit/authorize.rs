@@ -79,7 +79,7 @@ impl RequestJob {
         let request = &mut self.request;
         let origins = &request.setup.config.server.cors_origins;
         if !origins.is_empty() {
-            request.cors = CorsPolicy::of(origins, head.field(HeaderField::Origin).of(bytes));
+            request.cors = CorsPolicy::for_origin(origins, head.field(HeaderField::Origin).of(bytes));
         }
         let shared = cx.is_shared();
         let mut context = AuthContext {

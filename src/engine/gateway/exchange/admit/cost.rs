@@ -2,7 +2,7 @@
 //! answers that it requests, and bytes that providers get in addition to those counted. The cost in its usage record,
 //! in the head of a complete answer, and in the last usage of a stream whose client asked for it, is the same number.
 
-use crate::base::limits::{BYTES_PER_TOKEN_MAX, RESERVATION_FLOOR, ROW_COST_MAX};
+use crate::base::limits::ROW_COST_MAX;
 use crate::base::text::push_cost;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{
@@ -22,6 +22,12 @@ use crate::policy::refusal::Refusal;
 use crate::policy::usage::{Usage, UsageSource, most_nano};
 use crate::wire::{ModelEndpoint, Passthrough};
 use std::num::NonZeroU32;
+
+/// Bytes charged as one token for an answer that is too large to be parsed: text has at most that many per token.
+const BYTES_PER_TOKEN_MAX: u64 = 8;
+/// Prompt tokens that one request may reserve in addition to an answer of the model's `reserve_tokens`, however small a
+/// limit is. Without it a limit below the usual reservation would admit nobody.
+const RESERVATION_FLOOR: u64 = 4096;
 
 /// The final charge for a request.
 #[derive(Copy, Clone, Debug)]

@@ -1,7 +1,7 @@
 //! The head of an answer: it decides how the body is read.
 
 use crate::base::buf::Buf;
-use crate::base::limits::{DONE_GRACE, ERROR_BODY_WAIT};
+use crate::base::limits::DONE_GRACE;
 use crate::base::time::Mono;
 use crate::dialect::SseStream;
 use crate::gateway::cx::Cx;
@@ -15,6 +15,9 @@ use crate::wire::head::{Framing, ResponseHead};
 use crate::wire::{ModelEndpoint, Passthrough};
 use std::num::NonZeroU32;
 use std::time::Duration;
+
+/// Time to wait for the body of a failed answer: its status is known, and another target may be tried.
+const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 
 /// Message about a response of another kind than requested.
 const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";

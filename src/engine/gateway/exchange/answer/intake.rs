@@ -4,7 +4,7 @@
 
 use super::end::AnswerStep;
 use crate::base::buf::{BLOCK, Buf};
-use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
+use crate::base::limits::{BODY_STEP_MAX, IO_SLICE};
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::event::{DriverCall, Effect};
 use crate::gateway::exchange::fault::{Fault, FaultKind};
@@ -15,6 +15,15 @@ use crate::gateway::memory::shares::{Gate, MemoryVerdict, Promise};
 use crate::gateway::orders::offload::{JobOwner, OffloadTask, Product};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::keys::KeyIx;
+
+/// Bytes of a stream that are relayed before its client's unsent bytes are checked again. Translation may enlarge
+/// events (a comment of three bytes to a ping of thirty), and a stream must stay within its 256 KiB.
+const RELAY_SLICE: usize = 8 * 1024;
+/// Bytes of an answer of unannounced length that may be copied when its storage grows: a millisecond.
+const COPIED_MAX: usize = 4 << 20;
+/// Size in bytes from which blocks are certainly extended by moving pages instead of copying (glibc: above the largest
+/// `M_MMAP_THRESHOLD`, 32 MiB).
+const EXTENDED_MIN: usize = 34 << 20;
 
 impl Answering {
     /// Number of the next `bytes` of the response to take together; `None` if the provider is not read for now.

@@ -1,7 +1,6 @@
 //! A stream with audio or images whose client has left. Its provider makes and bills all of it, and reports that in the
 //! last event, so the stream is read to that event. The media in it are dropped as they arrive.
 
-use crate::base::limits::{MEDIA_LINGER, MEDIA_LINGER_BYTES_MAX};
 use crate::base::time::Mono;
 use crate::gateway::exchange::attempt::verdict::abandon;
 use crate::gateway::exchange::event::{CLIENT_LEFT, DriverCall, Effect, ExchangeEvent, Outcome};
@@ -9,6 +8,12 @@ use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::state::{Answering, Body, Lingering, NextStep, State};
 use crate::gateway::orders::offload::Product;
 use crate::policy::cause::Cause;
+use std::time::Duration;
+
+/// Time for which a stream with audio or images is read on after its client has left, up to its last event.
+const MEDIA_LINGER: Duration = Duration::from_secs(10);
+/// Bytes of such events that are read, without the media in them.
+const MEDIA_LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Characters of a run of base64 that are kept. No other text in events of media has longer words.
 const RUN_KEPT: u32 = 256;

@@ -2,7 +2,6 @@
 //! address continues while the next ones are tried (RFC 8305); all of them share `connect_timeout`. When the dials to
 //! all known addresses have failed, the name is looked up again, and the attempt goes on with new addresses.
 
-use crate::base::limits::ADDRESS_WAIT;
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
@@ -14,6 +13,10 @@ use crate::gateway::ids::ProviderId;
 use crate::policy::config::Provider;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// Time after which the next address of a host is tried while the one before has not answered (RFC 8305 section 5); it
+/// is shorter if `connect_timeout` would not reach for all.
+const ADDRESS_WAIT: Duration = Duration::from_millis(250);
 
 impl Attempting {
     /// The request is written completely: the wait for a response begins.

@@ -12,13 +12,16 @@ use super::fault::{Fault, FaultKind};
 use super::job::RequestJob;
 use super::own_events::EventWriter;
 use super::state::{AttemptStage, Attempting, NextStep, Outgoing, State};
-use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
+use crate::base::limits::SEND_SLICE;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
 use crate::wire::ModelEndpoint;
+
+/// Bytes of a request written to an upstream at a time if buffers are short.
+const SEND_SLICE_MIN: usize = 1024;
 
 /// The part of the free bytes that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
@@ -65,7 +68,7 @@ impl Attempting {
         if !job.notes.is_empty() {
             job.notes.note_begun(&job.attempt);
         }
-        job.attempt.take_place(&job.request, &draft, cx);
+        job.attempt.take_slot(&job.request, &draft, cx);
         // A form that is still arriving has a slot from now on.
         job.start_timeout(cx.now.mono);
         match job.connect(None, cx) {

@@ -7,7 +7,9 @@ use crate::gateway::cx::Cx;
 use crate::gateway::exchange::fault::{CoolDownFor, Fault, FaultKind, refuses_credential, wants_rest};
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
-use crate::gateway::provider::breaker::{Begins, Begun, Breakers, Caller, FailedAttempt, Flight, UNANSWERED, place_of};
+use crate::gateway::provider::breaker::{
+    Begins, Begun, Breakers, Caller, FailedAttempt, Flight, UNANSWERED, without_credential,
+};
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
@@ -135,7 +137,7 @@ impl RequestJob {
                 _ => fault.cause().is_of_connection().into(),
             };
             let failure = FailedAttempt { caller, live, unsent, trial };
-            let place = || place_of(&target.label);
+            let place = || without_credential(&target.label);
             match cx.upstreams.breakers.failed(target, failure, &target.limits, now) {
                 Some(Begins::CoolDown) => {
                     let cool_down = Some(target.limits.breaker_cooldown);
@@ -188,7 +190,7 @@ fn credential_refused(job: &RequestJob, caller: Option<Caller>, rested: bool, ca
     }
     let Some((_, target, provider)) = job.route() else { return };
     let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, cx.now.mono) else { return };
-    cx.log_target(&provider.place_of(target.credential), Some((cause, Some(wait))));
+    cx.log_target(&provider.credential_name(target.credential), Some((cause, Some(wait))));
     if caller.is_none()
         && let Some(credential) = provider.credentials.get(target.credential)
     {
@@ -203,7 +205,7 @@ impl Request {
     }
 
     fn caller(&self, keys: &Keys) -> Caller {
-        self.found.key.map_or_else(Caller::default, |key| Caller::of(keys.get(key)))
+        self.found.key.map_or_else(Caller::default, |key| Caller::from_key(keys.get(key)))
     }
 
     /// Owner of the request's key, while a credential cools down for one owner; otherwise 0.

@@ -31,7 +31,7 @@ impl Translating {
         job.attempt.not_sent();
         if job.admitted.is_some() {
             // No other request may get the slot meanwhile.
-            job.attempt.take_place(&job.request, &draft, cx);
+            job.attempt.take_slot(&job.request, &draft, cx);
         }
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         let effect = Effect::Translate(Box::new(Translate { draft, from: endpoint.shape, target, serial }));

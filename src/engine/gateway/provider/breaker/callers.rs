@@ -15,7 +15,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Returns the caller that uses this key.
-    pub(crate) fn of(caller: Key<'_>) -> Caller {
+    pub(crate) fn from_key(caller: Key<'_>) -> Caller {
         let key = mix_bytes(0, caller.id().text());
         let owner = caller.kind.group.as_ref().map_or(key, |group| mix_bytes(1, group.as_bytes()));
         Caller { key, owner }

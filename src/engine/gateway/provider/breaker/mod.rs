@@ -11,12 +11,12 @@
 
 use super::rate_limits::{ALLOWANCES, Left, Needs, Rest};
 use crate::base::hash::{lot, mix};
-use crate::base::places::Places;
+use crate::base::index_table::IndexTable;
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, Callers, TargetCounts};
 use crate::policy::keys::{KeyIx, LiveKeys};
-use crate::policy::limits::UpstreamLimits;
+use crate::policy::upstream_limits::UpstreamLimits;
 use history::{IN_A_ROW, TargetHistory};
 use std::sync::Arc;
 
@@ -177,7 +177,7 @@ fn account_of(label: &str) -> &str {
 
 /// A label without the index of the credential: `openai/gpt` of `openai#2/gpt`. Names of providers contain neither
 /// mark.
-pub(crate) fn place_of(label: &str) -> String {
+pub(crate) fn without_credential(label: &str) -> String {
     let account = account_of(label);
     let provider = account.split('#').next().unwrap_or(account);
     format!("{provider}{}", &label[account.len()..])
@@ -197,7 +197,7 @@ pub(crate) struct FailedAttempt {
     pub(crate) caller: Caller,
     /// Keys that could have called.
     pub(crate) live: LiveKeys,
-    /// What it adds to the failures in which no byte of the request was sent, so that no caller can be the cause.
+    /// Its share of the failures in which no byte of the request was sent, so that no caller can be the cause.
     pub(crate) unsent: u32,
     /// True for the attempt that probed a target after its cool-down.
     pub(crate) trial: bool,
@@ -256,11 +256,11 @@ const FEW: usize = 4;
 pub(crate) struct Breakers {
     entries: Vec<TargetState>,
     /// Entries by their labels.
-    by_label: Places,
+    by_label: IndexTable,
     breakers: Vec<Breaker>,
-    by_place: Places,
+    by_place: IndexTable,
     accounts: Vec<CredentialState>,
-    by_account: Places,
+    by_account: IndexTable,
     /// A slot or a target may have become free since the last [`Breakers::take_eased`].
     eased: bool,
     /// End of the last cool-down for one owner.

@@ -2,7 +2,7 @@
 
 use super::history::{AttemptSums, IN_A_ROW, MINUTES, QUIET_MS, TargetTrouble, attempts};
 use super::table::name_hash;
-use super::{Breaker, Breakers, Caller, TargetState, account_of, place_of};
+use super::{Breaker, Breakers, Caller, TargetState, account_of, without_credential};
 use crate::base::time::{Mono, Unix};
 use crate::base::words::words;
 use crate::gateway::provider::rate_limits::{ALLOWANCES, COUNTED, Rest};
@@ -60,6 +60,8 @@ pub(crate) struct TargetStatus {
     pub(crate) lost: u64,
     /// True if nothing was answered since several failures.
     pub(crate) is_down: bool,
+    /// Time of the last failure, if an attempt has been answered after it.
+    pub(crate) none_since: Option<Unix>,
     /// Cause of most of the target's failures, and the time of the last one. See [`TargetHistory::cause`].
     pub(crate) failure: Option<(Unix, Cause)>,
     /// True if an attempt was answered since the first of the last failures.
@@ -85,7 +87,7 @@ impl Breakers {
             return entry.status(&self.breakers[entry.breaker], &self.accounts[entry.account].rest, now, unix);
         }
         // Other credentials or models may have shown that its server or its credential fails.
-        let place = place_of(&target.label);
+        let place = without_credential(&target.label);
         let breaker = self.breaker_at(&place).map(|index| &self.breakers[index]);
         let credential = self.account_at(account_of(&target.label)).map(|index| &self.accounts[index].rest);
         let mut unused = TargetState::new(target.label.clone(), 0, 0);
@@ -122,9 +124,9 @@ impl TargetState {
         let (ended, bad, in_a_row) = (recent[0] + recent[1], recent[1] + recent[2], breaker.failures);
         let attempts = recent[0] + bad;
         let is_recent = trouble.is_some_and(|trouble| unix.0.saturating_sub(trouble.last.0) < QUIET_MS);
-        let often = is_recent && ended >= ATTEMPTS_MIN && recent[1] * 2 > ended;
         // The end of a cool-down proves nothing: until an attempt is answered, the target is not known to work.
         let unanswered = trouble.filter(|trouble| trouble.answered == total[0]);
+        let often = unanswered.is_some() && ended >= ATTEMPTS_MIN && recent[1] * 2 > ended;
         let is_down =
             unanswered.is_some_and(|trouble| trouble.in_a_row[0] >= IN_A_ROW || (recent[0] == 0 && recent[1] > 0));
         // Attempts that wait for an answer show more than the failures before them.
@@ -139,7 +141,7 @@ impl TargetState {
         let condition = match cool_down {
             Some(_) => TargetCondition::CoolingDown,
             None if is_hung => TargetCondition::Hung,
-            None if is_down || (trouble.is_some() && (in_a_row >= IN_A_ROW || often)) => TargetCondition::Failing,
+            None if is_down || often || (trouble.is_some() && in_a_row >= IN_A_ROW) => TargetCondition::Failing,
             None if hangs => TargetCondition::Hung,
             None if partly => TargetCondition::PartlyFailing,
             None if attempts == 0 => TargetCondition::NoTraffic,
@@ -152,6 +154,7 @@ impl TargetState {
             is_down: is_hung || unanswered.is_some_and(|trouble| trouble.in_a_row[0] >= IN_A_ROW),
             condition,
             trouble,
+            none_since: trouble.filter(|_| unanswered.is_none()).map(|trouble| trouble.last),
             failure: failure.or_else(|| trouble.map(|trouble| (trouble.last, NO_ANSWER))),
             quiet_since,
             recent,

@@ -1,6 +1,6 @@
 //! Finds the state of targets, breakers and credentials by their names, in constant time.
 
-use super::{Breaker, Breakers, CredentialState, TargetState, account_of, place_of};
+use super::{Breaker, Breakers, CredentialState, TargetState, account_of, without_credential};
 use crate::base::hash::mix_bytes;
 use crate::gateway::provider::rate_limits::Rest;
 use crate::policy::counters::Callers;
@@ -44,7 +44,7 @@ impl Breakers {
 
     #[cold]
     fn insert(&mut self, label: &Arc<str>, hash: u64) -> usize {
-        let place = place_of(label);
+        let place = without_credential(label);
         let breaker = self.breaker_at(&place).unwrap_or_else(|| {
             let (index, hash) = (self.breakers.len(), name_hash(&place));
             self.breakers.push(Breaker::new(place));

@@ -676,10 +676,39 @@ fn target_partly_fails_from_a_fifth_of_its_attempts_on() {
     // Attempts that clients have left count, too.
     (0..6).for_each(|at| breakers.unanswered(&target, Caller::default(), second(200 + at), second(205 + at)));
     assert_eq!(state(&mut breakers, 211), (TargetCondition::Hung, Some(200)), "six without an answer between them");
+    let none_since = |breakers: &mut Breakers| breakers.standing(&target, Mono(0), second(212)).none_since;
+    assert_eq!(none_since(&mut breakers), None);
     answer(&mut breakers, 1, 212);
     assert_eq!(state(&mut breakers, 212), (TargetCondition::PartlyFailing, Some(200)), "13 of 40");
+    assert_eq!(none_since(&mut breakers), Some(second(210)));
     breakers.close_minutes(u64::MAX, second(300));
     assert_eq!(state(&mut breakers, 600).0, TargetCondition::NoTraffic);
+}
+
+#[test]
+fn target_that_answers_again_is_not_failing_whatever_its_last_minutes_were() {
+    let (target, mut breakers) = (target("a/x", 1, 1), Breakers::default());
+    let second = |second: u64| Unix(1_000_000 + second * 1000);
+    let attempt = |breakers: &mut Breakers, at: u64, fails: bool| {
+        if fails {
+            breakers.ended(&target, AttemptEnd::Status(500));
+            breakers.troubled(&target, Caller::default(), Cause::status(500), second(at));
+        } else {
+            breakers.served(&target, false, Mono(at * 1_000_000));
+        }
+        breakers.standing(&target, Mono(at * 1_000_000), second(at)).condition
+    };
+    attempt(&mut breakers, 0, false);
+    let states = (1..=37).map(|at| attempt(&mut breakers, at, true)).collect::<Vec<_>>();
+    assert_eq!(states.last(), Some(&TargetCondition::Failing));
+    assert_eq!(attempt(&mut breakers, 38, false), TargetCondition::PartlyFailing, "37 of 39");
+    assert_eq!(attempt(&mut breakers, 39, true), TargetCondition::Failing, "it has failed again");
+    (40..44).for_each(|at| assert_eq!(attempt(&mut breakers, at, false), TargetCondition::PartlyFailing));
+    assert_eq!(
+        attempt(&mut breakers, 69, false),
+        TargetCondition::Ok,
+        "five answers, and 30 seconds without a failure"
+    );
 }
 
 #[test]
@@ -693,7 +722,7 @@ fn finding_a_target_takes_constant_time() {
     let renewed: Vec<Target> = (0..1000).map(|number| target(&format!("p{number}/m"), 1, 1)).collect();
     let looked = std::cell::Cell::new(0);
     for (number, target) in targets.iter().chain(&renewed).enumerate() {
-        let (label, place) = (&target.label, place_of(&target.label));
+        let (label, place) = (&target.label, without_credential(&target.label));
         let looks = |same: bool| {
             looked.set(looked.get() + 1);
             same

@@ -4,6 +4,7 @@
 //! memory is bounded.
 
 use crate::base::time::Unix;
+use crate::policy::counters::{PastMinute, RecentMinute, TargetTimes};
 
 /// Maximum number of targets with times, about 2.5 KiB each; a target with streams and complete responses counts twice.
 /// A further target has none, unless one has had no requests for an hour.
@@ -41,31 +42,6 @@ pub(crate) struct FirstByteTimes {
     pub(crate) slow_since: Option<Unix>,
 }
 
-#[derive(Copy, Clone, Debug)]
-struct RecentMinute {
-    minute: u32,
-    counts: [u16; BUCKETS],
-}
-
-/// Median of a minute, and the number of its times.
-#[derive(Copy, Clone, Debug, Default)]
-struct PastMinute {
-    minute: u32,
-    median: u32,
-    count: u32,
-}
-
-#[derive(Debug)]
-struct TargetTimes {
-    target: u64,
-    streams: bool,
-    recent: [RecentMinute; RECENT as usize],
-    past: [PastMinute; USUAL as usize],
-    /// Minute of the last time.
-    last: u32,
-    slow_since: Option<u32>,
-}
-
 /// Time of one response to its first byte.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct FirstByte {
@@ -78,7 +54,7 @@ pub(crate) struct FirstByte {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct FirstBytes(Vec<TargetTimes>);
+pub(crate) struct FirstBytes(pub(super) Vec<TargetTimes>);
 
 impl FirstBytes {
     pub(crate) fn push(&mut self, FirstByte { target, streams, micros }: FirstByte, now: Unix) {
@@ -99,6 +75,7 @@ impl FirstBytes {
         one.settle(minute);
         let recent = &mut one.recent[(minute % RECENT) as usize];
         recent.minute = minute;
+        recent.counts.resize(BUCKETS, 0);
         let index = bucket(u32::try_from(micros).unwrap_or(u32::MAX));
         if recent.counts[index] == u16::MAX {
             recent.counts.iter_mut().for_each(|count| *count /= 2);
@@ -153,17 +130,13 @@ impl FirstBytes {
     }
 }
 
-impl RecentMinute {
-    const EMPTY: RecentMinute = RecentMinute { minute: 0, counts: [0; BUCKETS] };
-}
-
 impl TargetTimes {
     fn new(target: u64, streams: bool) -> TargetTimes {
         TargetTimes {
             target,
             streams,
-            recent: [RecentMinute::EMPTY; RECENT as usize],
-            past: [PastMinute::default(); USUAL as usize],
+            recent: vec![RecentMinute::default(); RECENT as usize],
+            past: vec![PastMinute::default(); USUAL as usize],
             last: 0,
             slow_since: None,
         }
@@ -185,7 +158,7 @@ impl TargetTimes {
             if let Some(median) = quantile(&counts, 50).filter(|_| self.slow_since.is_none_or(|since| old < since)) {
                 self.past[(old % USUAL) as usize] = PastMinute { minute: old, median, count: counts.iter().sum() };
             }
-            self.recent[at] = RecentMinute::EMPTY;
+            self.recent[at] = RecentMinute::default();
         }
     }
 
@@ -197,7 +170,7 @@ impl TargetTimes {
     fn sum(&self, takes: impl Fn(u32) -> bool) -> BucketCounts {
         let mut sum = [0; BUCKETS];
         for one in self.recent.iter().filter(|one| takes(one.minute)) {
-            sum.iter_mut().zip(one.counts).for_each(|(sum, count)| *sum += u32::from(count));
+            sum.iter_mut().zip(&one.counts).for_each(|(sum, count)| *sum += u32::from(*count));
         }
         sum
     }
@@ -229,7 +202,7 @@ impl TargetTimes {
     fn judge(&mut self, minute: u32) {
         if self.slow_since.is_some_and(|since| since + SLOW_MAX <= minute) {
             self.slow_since = None;
-            self.past = [PastMinute::default(); USUAL as usize];
+            self.past.fill(PastMinute::default());
         }
         let counts = self.recent(minute);
         let usual = self.usual(minute).filter(|_| counts.iter().sum::<u32>() >= TIMES_MIN);
@@ -440,6 +413,9 @@ mod tests {
         let later = Unix(9_000_000 + 61 * MINUTE_MS);
         times.add(999, 1, later);
         assert!(times.of_one(999, later).is_some() && times.0.len() == 1, "targets of an hour ago give way");
-        assert!(size_of::<TargetTimes>() <= 2500, "{}", size_of::<TargetTimes>());
+        let one = size_of::<TargetTimes>()
+            + RECENT as usize * (size_of::<RecentMinute>() + BUCKETS * 2)
+            + USUAL as usize * size_of::<PastMinute>();
+        assert!(one <= 2600, "{one}");
     }
 }

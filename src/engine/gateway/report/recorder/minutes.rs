@@ -80,7 +80,7 @@ pub(crate) struct Minutes {
 }
 
 /// Index of the sums of a minute.
-fn place_of(minute: u64) -> usize {
+fn slot_of(minute: u64) -> usize {
     usize::try_from(minute % MINUTES as u64).unwrap_or(0)
 }
 
@@ -130,7 +130,7 @@ impl Minutes {
             return 0;
         }
         let (total, passed) = (Minute::total(stats), minute.saturating_sub(self.open).max(1));
-        self.closed[place_of(self.open)] = total.since(&self.base, self.open);
+        self.closed[slot_of(self.open)] = total.since(&self.base, self.open);
         self.quiet = total == self.base;
         (self.base, self.open) = (total, minute);
         passed
@@ -141,7 +141,7 @@ impl Minutes {
         let last = now.0 / MINUTE_MS;
         let open = Minute::total(stats).since(&self.base, self.open);
         let hour = last.saturating_sub(MINUTES as u64 - 1)..=last;
-        let of = move |minute| if minute == open.minute { open } else { self.closed[place_of(minute)] };
+        let of = move |minute| if minute == open.minute { open } else { self.closed[slot_of(minute)] };
         hour.map(move |minute| (minute, of(minute)))
             .filter(|(minute, sum)| sum.minute == *minute && (sum.requests > 0 || sum.tokens > 0))
             .map(|(_, sum)| sum)

@@ -4,6 +4,7 @@
 //! readers.
 
 use crate::base::time::{Mono, Now, Unix};
+use crate::policy::counters::RecorderSums;
 use crate::wire::json::Raw;
 use first_bytes::{FirstByte, FirstByteTimes, FirstBytes};
 use lists::{CountedLines, ERRORS, LineRing, NO_COST, RecordedLine};
@@ -153,6 +154,24 @@ impl Recorder {
             refused: RefusedCallers::default(),
         };
         self.all.get_or_insert_with(|| Box::new(fresh()));
+    }
+
+    /// Returns what a successor continues with.
+    pub(crate) fn recorded(&self) -> RecorderSums {
+        let first_bytes = self.all.as_ref().map(|all| all.firsts.0.clone());
+        RecorderSums { reasons: self.reasons.rows.clone(), first_bytes }
+    }
+
+    /// Continues where a predecessor has ended.
+    pub(crate) fn inherit(&mut self, before: RecorderSums, now: Unix) {
+        if self.minutes.is_none() {
+            return;
+        }
+        self.reasons = Reasons::inherited(before.reasons);
+        if let Some(first_bytes) = before.first_bytes {
+            self.start(now);
+            self.all.iter_mut().for_each(|all| all.firsts.0.clone_from(&first_bytes));
+        }
     }
 
     /// True if all requests are recorded.

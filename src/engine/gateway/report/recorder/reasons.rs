@@ -4,6 +4,7 @@
 use super::reason::reason;
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
+use crate::policy::counters::ReasonRow;
 use crate::policy::window;
 use crate::wire::json::{Raw, item, key, member_count, member_string};
 use std::cmp::Reverse;
@@ -20,28 +21,12 @@ const CALLERS_MAX: usize = 5;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Reasons {
-    /// Numbers of the rows, in their order.
+    /// Numbers of the rows, in their order; 0 for a predecessor's row without a failure in this process.
     kinds: Vec<u64>,
-    rows: Vec<ReasonRow>,
+    pub(super) rows: Vec<ReasonRow>,
 }
 
-#[derive(Debug)]
-struct ReasonRow {
-    reason: String,
-    status: u64,
-    target: String,
-    model: String,
-    /// Id and name of the key.
-    key: [String; 2],
-    /// Requests that failed, and requests that another attempt answered.
-    failed: u64,
-    answered: u64,
-    first: Unix,
-    last: Unix,
-    id: String,
-}
-
-/// What distinguishes a row.
+/// Members that distinguish a row.
 struct Cell<'a> {
     reason: &'a str,
     target: &'a str,
@@ -77,7 +62,14 @@ impl Reasons {
     }
 
     fn put(&mut self, cell: &Cell<'_>, status: u64, line: Raw<'_>, now: Unix) {
-        let known = self.kinds.iter().position(|known| *known == cell.kind);
+        let id = text(line, "key");
+        let is_same = |row: &ReasonRow| {
+            (&*row.reason, &*row.target, &row.key[0]) == (cell.reason, cell.target, &id)
+                && (row.failed == 0) == cell.is_answered
+        };
+        let kinds = || self.kinds.iter();
+        let known = kinds().position(|known| *known == cell.kind);
+        let known = known.or_else(|| kinds().zip(&self.rows).position(|(kind, row)| *kind == 0 && is_same(row)));
         let at = known.unwrap_or_else(|| {
             if self.rows.len() >= ROWS_MAX {
                 self.drop_one(now);
@@ -98,10 +90,16 @@ impl Reasons {
             });
             self.rows.len() - 1
         });
+        self.kinds[at] = cell.kind;
         let row = &mut self.rows[at];
         row.failed += u64::from(!cell.is_answered);
         row.answered += u64::from(cell.is_answered);
         (row.last, row.id) = (now, text(line, "id"));
+    }
+
+    /// Continues with the rows of a predecessor, whose numbers have no meaning here.
+    pub(super) fn inherited(rows: Vec<ReasonRow>) -> Reasons {
+        Reasons { kinds: vec![0; rows.len()], rows }
     }
 
     /// Drops the oldest row that has had no failure for a day, or else the oldest row of the key with the most rows.

@@ -231,6 +231,40 @@ fn first_bytes_are_of_one_target_and_the_last_minutes() {
 }
 
 #[test]
+fn successor_continues_with_the_reasons_and_the_usual_times() {
+    let line = br#"{"id":"req_1","status":500,"key":"AAAA","name":"ann","target":"a/m","cause":"status 503"}"#;
+    let mut before = recorder();
+    before.start(now(0).unix);
+    let first = FirstByte { target: 7, streams: true, micros: 200_000 };
+    for minute in 0..60 {
+        for _ in 0..10 {
+            let keep = before.keeps(None, now(60 * minute).unix).unwrap();
+            before.push(keep, b"{}\n", &Passed { first: Some(first), ..Passed::default() }, now(60 * minute).unix);
+        }
+    }
+    assert!(ends(&mut before, &[line, &b"\n"[..]].concat(), failed(500, 1), 3600));
+    let text = serde_json::to_string(&before.recorded()).unwrap();
+    let mut after = Recorder::new(true, now(3700));
+    after.inherit(serde_json::from_str(&text).unwrap(), now(3700).unix);
+    assert!(after.recorded() == before.recorded() && after.rows().is_empty(), "no single requests");
+    // The numbers of kinds are others in another process.
+    ends(&mut after, &[line, &b"\n"[..]].concat(), failed(500, 9), 3700);
+    let mut out = Vec::new();
+    after.write_reasons(&mut out);
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("\"failed\":2") && text.contains("\"first\":\"1970-01-01T01:00:00Z"), "{text}");
+    let slow = Passed { first: Some(FirstByte { micros: 900_000, ..first }), ..Passed::default() };
+    for _ in 0..20 {
+        let keep = after.keeps(None, now(3900).unix).unwrap();
+        after.push(keep, b"{}\n", &slow, now(3900).unix);
+    }
+    assert_eq!(after.first_bytes(Some(7), now(3900).unix).unwrap().slow_since, Some(now(3900).unix));
+    let mut unread = Recorder::new(false, now(3700));
+    unread.inherit(before.recorded(), now(3700).unix);
+    assert!(unread.recorded() == RecorderSums::default(), "nobody can read it");
+}
+
+#[test]
 fn times_from_which_all_are_kept_move_when_lines_are_dropped() {
     let mut recorder = recorder();
     let since = |recorder: &Recorder| recorder.since().map(Unix::secs);

@@ -1,19 +1,19 @@
 //! Names of the counters of a shared ledger's days, and the amounts that a row adds to them.
 
-use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST};
-use super::who::Who;
 use crate::policy::row::Row;
+use crate::store::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST};
+use crate::store::who::Who;
 use std::cmp::Reverse;
 
 /// Key, model, target, group, endpoint and client as a JSON array. With the number of the sum before it, this is the
 /// name of a counter of a day.
-pub fn place_text(row: &Row) -> String {
+pub fn counter_name(row: &Row) -> String {
     let place = [row.key.as_str(), &row.model, &row.target, &row.group, row.endpoint.name(), row.client.name()];
     serde_json::to_string(&place).unwrap_or_default()
 }
 
 /// Reads the name of a counter of `day`: the number of the sum, and its key.
-pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
+pub fn counter_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     let number = usize::from(name.bytes().next()?.checked_sub(b'0')?);
     let [key, model, target, group, endpoint, client] = serde_json::from_str(name.get(1..)?).ok()?;
     (number <= 5).then_some((number, DayKey { day, key, model, target, group, endpoint, client }))
@@ -45,7 +45,7 @@ pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
 /// Adds the counters of one day, by their names.
 pub fn add_day(sums: &mut DaySums, day: u64, hash: Vec<(String, u64)>) {
     for (name, value) in hash {
-        if let Some((number, key)) = place_from(day, &name) {
+        if let Some((number, key)) = counter_from(day, &name) {
             sums.entry(key).or_default()[number] += value;
         }
     }
@@ -53,25 +53,25 @@ pub fn add_day(sums: &mut DaySums, day: u64, hash: Vec<(String, u64)>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::api::sums_of;
     use super::*;
     use crate::policy::agent::Client;
     use crate::policy::window::DAY_MS;
+    use crate::store::api::sums_of;
     use crate::store::tests::sample;
 
     #[test]
     fn counters_of_a_record_have_its_names() {
         let mut row = sample("AAAAAAAAAAAA", 3 * DAY_MS + 5, "odd \"model\"\n", 7);
-        assert_eq!(place_from(3, &format!("4{}", place_text(&row))), Some((4, DayKey::of(&row))));
+        assert_eq!(counter_from(3, &format!("4{}", counter_name(&row))), Some((4, DayKey::from_row(&row))));
         row.usage.out = u64::MAX;
         assert!(sums_of(&row)[4] < 1 << 41, "absurd numbers are capped");
         row.group = "labs/a".into();
         row.client = Client::OTHER;
-        assert_eq!(place_from(3, &format!("0{}", place_text(&row))), Some((0, DayKey::of(&row))));
+        assert_eq!(counter_from(3, &format!("0{}", counter_name(&row))), Some((0, DayKey::from_row(&row))));
         let six = "[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\"]";
         for nonsense in ["", "9[]", &format!("x{six}"), &format!("7{six}"), "1[\"a\"]", "1[\"a\",\"b\",\"c\"]"] {
-            assert_eq!(place_from(1, nonsense), None, "{nonsense}");
+            assert_eq!(counter_from(1, nonsense), None, "{nonsense}");
         }
-        assert!(place_from(1, &format!("1{six}")).is_some());
+        assert!(counter_from(1, &format!("1{six}")).is_some());
     }
 }

@@ -1,10 +1,10 @@
 //! Limits of connections: of all clients together, of each address, and of the admin listener separately, so that a
 //! flood of clients cannot make the health endpoint unreachable. If there are too many, a connection without a
-//! credential is closed (`client::places`), after its received bytes have been read; if all have shown one, idle ones
+//! credential is closed (`client::seats`), after its received bytes have been read; if all have shown one, idle ones
 //! of the key that has most of them. Clients may use three quarters of the descriptors, connections to providers half.
 //! Counts; closes nothing itself.
 
-use super::places::{ListenerConnections, PeerKey, Seats};
+use super::seats::{ListenerConnections, PeerKey, Seats};
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST, client_descriptors};
 use crate::policy::config::Server;
 
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn host(text: &str) -> PeerKey {
-        PeerKey::of(text.parse().unwrap())
+        PeerKey::from_ip(text.parse().unwrap())
     }
 
     #[test]

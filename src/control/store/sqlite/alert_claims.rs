@@ -1,9 +1,9 @@
 //! The memory of alerts in the file: see [`crate::store::alerts`].
 
-use super::super::alerts::{AlertClaim, AlertReport};
+use super::super::alert_claims::{AlertClaim, AlertReport};
 use super::value::{Fallible, int, uint};
-use crate::base::limits::{ALERT_CLAIM, ALERT_KEPT};
 use crate::base::time::Unix;
+use crate::store::bounds::{ALERT_CLAIM, ALERT_KEPT};
 use rusqlite::{Connection, OptionalExtension, params};
 
 /// The last report about each subject, and the claims of subjects, each with the time of its end.

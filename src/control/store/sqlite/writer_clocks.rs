@@ -1,13 +1,13 @@
-//! Knowledge of the file about the clocks of its writers: see [`Moments`].
+//! Knowledge of the file about the clocks of its writers: see [`WriterClocks`].
 
-use super::super::moments::Moments;
 use super::super::note::AuditLine;
+use super::super::writer_clocks::WriterClocks;
 use super::value::{Fallible, int, uint};
 use super::{groups, notes};
 use crate::base::time::Unix;
 use rusqlite::{Connection, OptionalExtension, params};
 
-/// `accepted`, `held` and `confirmed` are those of [`Moments`], `folded` is the newest folded row,
+/// `accepted`, `held` and `confirmed` are those of [`WriterClocks`], `folded` is the newest folded row,
 /// and rows up to the number `accepted_upto` are from before the present time was accepted.
 pub(super) const TABLE: &str = "
 CREATE TABLE moments (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -35,8 +35,8 @@ fn set(connection: &Connection, name: &str, value: Option<u64>) -> Fallible<()> 
     Ok(())
 }
 
-/// See [`Moments`].
-pub(super) fn read(connection: &Connection) -> Fallible<Moments> {
+/// See [`WriterClocks`].
+pub(super) fn read(connection: &Connection) -> Fallible<WriterClocks> {
     let moment = |name| Fallible::Ok(value(connection, name)?.map(Unix));
     let newest = |row: &rusqlite::Row<'_>| row.get::<_, Option<i64>>(0);
     let newest = match value(connection, ACCEPTED_UPTO)? {
@@ -46,7 +46,7 @@ pub(super) fn read(connection: &Connection) -> Fallible<Moments> {
     let newest = newest.and_then(|at| u64::try_from(at).ok()).map(Unix);
     let accepted = moment(ACCEPTED)?;
     let newest = newest.max(accepted).max(moment(FOLDED)?).unwrap_or_default();
-    Ok(Moments { newest, accepted, held: moment(HELD)?, confirmed: moment(CONFIRMED)? })
+    Ok(WriterClocks { newest, accepted, held: moment(HELD)?, confirmed: moment(CONFIRMED)? })
 }
 
 /// Returns the number of the last row from before the present time was accepted.
@@ -68,7 +68,7 @@ pub(super) fn folded(connection: &Connection, newest: Unix) -> Fallible<()> {
     }
 }
 
-/// Stores [`Moments::held`] in the ledger.
+/// Stores [`WriterClocks::held`] in the ledger.
 pub(super) fn hold_fold(connection: &Connection, held: Option<Unix>) -> Fallible<()> {
     set(connection, HELD, held.map(|at| at.0))
 }

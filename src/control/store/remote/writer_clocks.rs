@@ -1,5 +1,5 @@
-//! Knowledge of a shared ledger about the clocks of its writers: see [`Moments`]. It is stored in the hash `clock`,
-//! with the last entry of `rows` from before the present time was accepted.
+//! Knowledge of a shared ledger about the clocks of its writers: see [`WriterClocks`]. It is stored in the hash
+//! `clock`, with the last entry of `rows` at the time when the operator accepted the clock.
 
 use super::values::{list, text};
 use super::{Remote, code::DECIDE};
@@ -7,8 +7,8 @@ use crate::base::time::Unix;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
-use crate::store::moments::Moments;
 use crate::store::note::{AUDIT_MAX, AuditLine};
+use crate::store::writer_clocks::WriterClocks;
 use redis::Value;
 
 /// Number of entries of rows searched for the newest record: the last commits of hosts with the same clock.
@@ -27,8 +27,8 @@ pub(super) fn rows_of(fields: &[Value]) -> Option<Vec<Row>> {
 }
 
 impl Remote {
-    /// Returns the [`Moments`]. After all rows were folded, the newest record is the day of the last sums.
-    pub fn moments(&mut self) -> Result<Moments, StoreError> {
+    /// Returns the [`WriterClocks`]. If all rows have been folded, the newest record is the day of the last sums.
+    pub fn writer_clocks(&mut self) -> Result<WriterClocks, StoreError> {
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(self.server.named("clock")).arg(&["accepted", "held", "confirmed", "accepted_upto"]);
         let known = self.server.read(&cmd)?;
@@ -47,7 +47,7 @@ impl Remote {
         });
         let newest = newest.max().max(accepted);
         let newest = if newest.is_some() { newest } else { self.last_day()? };
-        Ok(Moments { newest: newest.unwrap_or_default(), accepted, held, confirmed })
+        Ok(WriterClocks { newest: newest.unwrap_or_default(), accepted, held, confirmed })
     }
 
     /// Returns the last day that has sums.
@@ -57,7 +57,7 @@ impl Remote {
         Ok(day.map(|day| Unix(day.saturating_mul(DAY_MS))))
     }
 
-    /// Stores [`Moments::held`] in the ledger.
+    /// Stores [`WriterClocks::held`] in the ledger.
     pub fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         let name = self.server.named("clock");
         let mut cmd = redis::cmd(if held.is_some() { "HSET" } else { "HDEL" });
@@ -65,7 +65,7 @@ impl Remote {
         self.server.read(&cmd).map(drop)
     }
 
-    /// Accepts the present time, with a line of the audit: existing records do not count as newer.
+    /// Accepts the present time, and writes a line of the audit: existing records no longer count as newer.
     pub fn accept_clock(&mut self, now: Unix, line: &AuditLine) -> Result<(), StoreError> {
         let mut cmd = redis::cmd("XREVRANGE");
         cmd.arg(self.server.named("rows")).arg("+").arg("-").arg("COUNT").arg(1);

@@ -16,7 +16,7 @@ pub(crate) struct PeerKey(u64);
 
 impl PeerKey {
     /// Returns the key of `ip`.
-    pub(crate) fn of(ip: IpAddr) -> PeerKey {
+    pub(crate) fn from_ip(ip: IpAddr) -> PeerKey {
         match ip.to_canonical() {
             IpAddr::V4(ip) => PeerKey(u64::from(u32::from(ip))),
             IpAddr::V6(ip) => PeerKey((u128::from(ip) >> 64) as u64),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn host(number: u64) -> PeerKey {
-        PeerKey::of(IpAddr::from([10, 0, 0, number as u8]))
+        PeerKey::from_ip(IpAddr::from([10, 0, 0, number as u8]))
     }
 
     /// Expected contents of the table: slot, address, true if known, and time of its last activity.

@@ -3,10 +3,6 @@
 //! were delivered.
 
 use super::exporter::host_name;
-use crate::base::limits::{
-    ALERT_RETRIES_END, ALERT_RETRY, ALERT_RETRY_MAX, ALERTS_AT_ONCE, ALERTS_LOOK, ALERTS_MAX, ALERTS_PARTING,
-    ALERTS_TICK,
-};
 use crate::base::time::Mono;
 use crate::cli::alerts::{Delivery, deliver, end};
 use crate::gateway::Gateway;
@@ -21,11 +17,29 @@ use crate::io::worker::start_thread;
 use crate::policy::alert::{Alert, AlertKind, AlertNews};
 use crate::policy::config::{Config, StoreUrl};
 use crate::policy::window;
-use crate::store::spill::Place;
+use crate::store::spill::SpillFolder;
 use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Alerts that wait for their delivery, and ends of trouble that wait. Beyond it they are dropped; for alerts that is
+/// logged.
+const ALERTS_MAX: usize = 1000;
+/// Pause of the busy thread that delivers alerts.
+const ALERTS_TICK: Duration = Duration::from_millis(20);
+/// Interval at which targets and the ledger are looked at for alerts.
+const ALERTS_LOOK: Duration = Duration::from_secs(1);
+/// Attempts to deliver alerts that may be made at once.
+const ALERTS_AT_ONCE: usize = 8;
+/// Time at the end that the present attempts to deliver alerts are waited for.
+const ALERTS_PARTING: Duration = Duration::from_secs(2);
+/// Time after the first failed attempt to deliver an alert until the next; it doubles with each.
+const ALERT_RETRY: Duration = Duration::from_secs(1);
+/// Longest such time.
+const ALERT_RETRY_MAX: Duration = Duration::from_secs(300);
+/// Age of an alert after which there is no other attempt.
+const ALERT_RETRIES_END: Duration = Duration::from_secs(3600);
 
 /// The giving end.
 pub(super) struct AlertSender {
@@ -42,7 +56,7 @@ struct NewAlerts {
 
 /// Resources of the alert thread that belong to the gateway.
 pub(super) struct AlertNeeds {
-    pub(super) place: Place,
+    pub(super) place: SpillFolder,
     pub(super) security: Arc<Mutex<Security>>,
     pub(super) mailbox: Mailbox<ReactorMessage<Gateway>>,
     pub(super) log: LogLines,
@@ -257,10 +271,11 @@ impl Courier {
     fn ended(&mut self, at: usize, delivery: Delivery) {
         let (again, pending) = (self.clock.mono().after(ALERT_RETRY), &mut self.pending[at]);
         match delivery {
-            Delivery::Sent(unnoted) => {
+            Delivery::Sent(alert, unnoted) => {
                 pending.is_sent = true;
                 pending.next = again;
-                self.say_of(at, "sent", unnoted.as_deref());
+                let outcome = if pending.alert().is_some() { "sent" } else { "resolved" };
+                self.say(&alert, outcome, unnoted.as_deref());
                 if unnoted.is_none() {
                     self.pending.remove(at);
                 }

@@ -3,9 +3,9 @@
 
 use super::Remote;
 use crate::base::digest::{hex, sha256};
-use crate::base::limits::{ALERT_CLAIM, ALERT_KEPT};
-use crate::store::alerts::{AlertClaim, AlertReport};
+use crate::store::alert_claims::{AlertClaim, AlertReport};
 use crate::store::api::StoreError;
+use crate::store::bounds::{ALERT_CLAIM, ALERT_KEPT};
 
 /// Deletes a claim if it is still the caller's: it may have ended, and be another process's now.
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";

@@ -5,7 +5,6 @@
 //! An alert may be raised again after a restart or a reload: the ledger remembers those that were delivered.
 
 use super::trouble::{ledger_alert, target_alert};
-use crate::base::limits::ALERT_TARGET_FAILS;
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
 use crate::gateway::report::alert_watch::{AlertWatch, TroubleState};
@@ -14,6 +13,9 @@ use crate::policy::config::Alerts;
 use crate::policy::meter::{BudgetNews, BudgetOf};
 use crate::policy::window::DAY_MS;
 use std::time::Duration;
+
+/// Time without a success after which a failing target raises an alert.
+const ALERT_TARGET_FAILS: Duration = Duration::from_secs(60);
 
 /// The sums of all budgets are queried from a shared ledger at every so many looks, which are seconds: the host whose
 /// requests have used a budget may end before it has delivered the alert.

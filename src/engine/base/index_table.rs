@@ -3,7 +3,7 @@
 
 /// A hash table of indices. Entries cannot be removed one by one.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct IndexTable {
     /// Index plus one, 0 for none. The length is a power of two, and at most half of the slots are used.
     slots: Vec<u32>,
     /// The table before it grew, and the number of its slots that have been moved.
@@ -18,7 +18,7 @@ const SLOTS_MIN: usize = 16;
 /// the former one had, which is half its number of slots.
 const MOVED: usize = 4;
 
-impl Places {
+impl IndexTable {
     /// Returns the index with hash `hash` for which `is` holds.
     #[inline]
     pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
@@ -50,7 +50,7 @@ impl Places {
 
     /// Removes all entries.
     pub fn clear(&mut self) {
-        *self = Places::default();
+        *self = IndexTable::default();
     }
 
     /// Number of entries.
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_entry_is_found_while_the_table_grows() {
-        let (mut places, hash) = (Places::default(), |index: u32| mix(7, index.into()));
+        let (mut places, hash) = (IndexTable::default(), |index: u32| mix(7, index.into()));
         for index in 0..5000 {
             places.insert(hash(index), index, hash);
             let seen = [0, index / 2, index];
@@ -123,7 +123,7 @@ mod tests {
             hashed.set(hashed.get() + 1);
             mix(7, index.into())
         };
-        let mut places = Places::default();
+        let mut places = IndexTable::default();
         for index in 0..100_000 {
             let (before, own) = (hashed.get(), mix(7, index.into()));
             places.insert(own, index, hash);
