@@ -78,8 +78,9 @@
 //! |---|---|
 //! | a header sent to providers | `Template` in `gateway/provider/request.rs` or, for one of the client's, `gateway/provider/credential.rs`; `cli/http/provider_client.rs`; `RESERVED` in `policy/config/providers.rs` |
 //! | a response header | `ClientResponseHead` and `EXPOSED` in `gateway/client/response.rs`; `Clients::write_head` in `gateway/drive/clients.rs`; `gateway/openapi.json`, `src/docs/api.md` |
-//! | a limit of what is counted | its setting and its row in `limits!` in `policy/plan.rs`; `policy/meter/limit.rs`; `cli/keys/options.rs`; `store/scripts/admit.lua`; `gateway/admin/page.html` |
-//! | a limit of something new | the same; `policy/meter/account.rs`, `gateway/exchange/admit/cost.rs`, `policy/ask.rs`, `policy/row.rs`, `store/spill.rs`, all of `store/scripts` |
+//! | a span of limits | `Per` in `policy/plan/caps.rs` |
+//! | a resource that limits count | `Resource` in `policy/plan/caps.rs`, `policy/meter/windows.rs` (its count), `policy/meter/limit.rs` (its words), `gateway/exchange/admit/cost.rs` (what a request uses), `policy/row.rs` |
+//! | a setting for one limit | its row and its `Shorthand` in `policy/plan/mod.rs`; its option in `cli/keys/options.rs`; `gateway/admin/page.html` |
 //! | a metric | its field in `policy/counters.rs`, its lines in `gateway/report/metrics/exposition.rs`; `src/docs/reference/metrics.md` |
 //! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
 //! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |

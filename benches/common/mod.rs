@@ -113,7 +113,7 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
             expires: None,
             revoked: None,
             disabled: false,
-            limits: tollgate::policy::plan::LimitOverrides::default(),
+            limits: tollgate::policy::plan::caps::Caps::default(),
             group: None,
             labels: Vec::new(),
             former: Vec::new(),

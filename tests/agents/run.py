@@ -260,7 +260,7 @@ class Runs:
             code, said = CLIENTS[0].start(self.task("via-chat", key))
         seconds = time.monotonic() - began
         print(f"Codex with too small a quota: ended after {seconds:.1f} s")
-        good = code != 0 and "of the allowance of this key, of which 1 of 1 are left" in said and seconds < SPENT_SECONDS
+        good = code != 0 and "of 1 token per month, of which 1 are left" in said and seconds < SPENT_SECONDS
         self.note("Codex with too small an allowance", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
 
     def stop(self):

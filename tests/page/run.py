@@ -228,7 +228,7 @@ def more_than_a_hundred_requests_are_listed_on_demand(page, _):
     page.until(lambda: len(page.cells("#requestlist")) == 100)
     page.at("#morerows").click()
     page.until(lambda: len(page.cells("#requestlist")) > 129)
-    key = page.js("return [1, 5].map(cost_used => stateOfKey({name: 'k', status: 'live', cost_used, tokens_used: 0, limits: {budget: 5, tokens: 0}, renews: now.time}).outerHTML)")
+    key = page.js("return [1, 5].map(cost_used => stateOfKey({name: 'k', status: 'live', cost_used, tokens_used: 0, limits: [{setting: 'budget', total: 5}, {setting: 'tokens', total: 0}], renews: now.time}).outerHTML)")
     assert key == ['<span class="good">live</span>', '<span class="warn">live, spent</span>'], key
     # A status is a class or one status; 499 is no refusal.
     shown = page.js("""return ['499', '4xx', '2xx'].map(status => { params.set('status', status); return [200, 404, 499, 502].filter(status => fits({status})) })""")
@@ -667,12 +667,12 @@ def a_key_is_issued_copied_used_changed_rotated_and_revoked(page, _):
     assert page.at("#box [name=requests]").get_attribute("value") == "50"
     # The form sends only the changed fields, so changes by others while it is open are kept.
     one = next(key for key in page.gate.api("keys")["data"] if key["name"] == "by the page")
-    page.gate.api("keys/" + one["id"], {"limits": {"requests": 40}}, "PATCH")
+    page.gate.api("keys/" + one["id"], {"limits": ["requests=40/window"]}, "PATCH")
     page.fill("name", "changed")
     page.fill("models", "heron-small, ibis-small")
     page.at("#yes").click()
     page.until(lambda: any(row[0] == "changed" and row[5] == "heron-small, ibis-small" for row in page.cells("#keylist")))
-    assert page.gate.api("keys/" + one["id"])["limits"]["requests"] == 40
+    assert [limit["total"] for limit in page.gate.api("keys/" + one["id"])["limits"] if limit["setting"] == "requests"][-1] == 40
     page.gate.wait(lambda: page.gate.chat(key=key)[0] == 403)
     for button, said in [("Capture for 1 h", True), ("End capture", False)]:
         page.act(button, "changed")

@@ -1,7 +1,7 @@
 //! Admin API handlers that reuse CLI commands: map a request to the arguments of a command and return that command's
 //! `--json` output. They run on a helper thread, one at a time, and never on the event loop.
 
-use super::keys::{self, Actor, KeyLimit, SetArgs, limit_json};
+use super::keys::{self, Actor, KeyEntry, SetArgs, limit_json};
 use super::output::{Failure, json_text};
 use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
@@ -10,7 +10,8 @@ use crate::gateway::orders::{ChangeAuthor, DeskAnswer, DeskAsk, UNKNOWN_AFTER};
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
-use crate::policy::plan::{LimitKind, Plan};
+use crate::policy::plan::Plan;
+use crate::policy::plan::caps::Resource;
 use crate::store::note::AuditLine;
 use crate::wire::json::{self, Raw, ValueKind};
 use crate::wire::percent;
@@ -183,23 +184,7 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
                     options.labels.push(fits(&path, keys::parse_label(&[&label, "=", &text].concat()))?);
                 }
             }
-            "limits" => {
-                let limits = members(&name, value.bytes())?;
-                let own = limits.iter().find(|(limit, _)| limit == "own");
-                let own = own.map(|(_, own)| strings(*own).ok_or_else(|| expected("limits.own", OWN))).transpose()?;
-                for (limit, value) in limits.iter().filter(|(limit, _)| limit != "own") {
-                    let path = ["limits.", limit].concat();
-                    let kind = LimitKind::ALL.into_iter().find(|kind| kind.name() == limit);
-                    let kind = kind.ok_or_else(|| unknown(&path))?;
-                    let number = number(&path, kind.is_money(), *value)?;
-                    // `--json` prints the effective limits, and with `own` says which of them the key has itself.
-                    let is_own = own.as_ref().is_none_or(|own| own.contains(limit));
-                    *options.limit_mut(kind) = Some(if is_own { number } else { KeyLimit::Plans });
-                }
-                if own.iter().flatten().any(|own| !limits.iter().any(|(limit, _)| limit == own && own != "own")) {
-                    return Err(expected("limits.own", OWN));
-                }
-            }
+            "limits" => options.limits = limits(&name, value)?,
             "disabled" if is_edit => match value.bool() {
                 Some(disabled) => (args.disable, args.enable) = (disabled, !disabled),
                 None => return Err(expected(&name, "true or false")),
@@ -219,13 +204,43 @@ fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, ErrorAnswer> {
     read.map_err(|text| (400, [path, ": ", &text].concat()))
 }
 
-/// Expected value of `limits.own`.
-const OWN: &str = "names of limits in `limits`";
-
 /// The strings of a list.
 fn strings(value: Raw<'_>) -> Option<Vec<String>> {
     let all = value.items().map(|item| Some(item.text()?.into_owned())).collect();
     if value.kind() == ValueKind::Array { all } else { None }
+}
+
+/// Limits as the command line or the configuration has them. Those of the plan, which `--json` prints, change nothing.
+fn limits(path: &str, value: Raw<'_>) -> Result<Vec<KeyEntry>, ErrorAnswer> {
+    let wanted = || expected(path, "a list of limits such as \"budget=5/5h\" or {\"budget\":5,\"per\":\"5h\"}");
+    if value.kind() != ValueKind::Array {
+        return Err(wanted());
+    }
+    let mut limits = Vec::new();
+    for item in value.items() {
+        if let Some(text) = item.text() {
+            limits.push(fits(path, keys::parse_entry(&text))?);
+            continue;
+        }
+        let parts = members(path, item.bytes())?;
+        let part = |name: &str| parts.iter().find(|(part, _)| part == name).map(|(_, value)| *value);
+        let word = |name: &str| part(name).and_then(|value| value.text()).map(|text| text.into_owned());
+        if word("from").is_some_and(|from| from != "key") {
+            continue;
+        }
+        let table = || {
+            let (resource, total) = Resource::ALL.into_iter().find_map(|one| Some((one, part(one.as_str())?)))?;
+            let models = match part("models") {
+                Some(models) => [":", &strings(models)?.join(",")].concat(),
+                None => String::new(),
+            };
+            let per = word("per").map_or(String::new(), |per| ["/", &per].concat());
+            Some([resource.as_str(), "=", &plain(total), &per, &models].concat())
+        };
+        let text = word("text").or_else(table).ok_or_else(wanted)?;
+        limits.push(fits(path, keys::parse_entry(&text))?);
+    }
+    Ok(limits)
 }
 
 /// The names in a list, which must not be empty; `null` means all.
@@ -234,25 +249,16 @@ fn names(path: &str, value: Raw<'_>) -> Result<Vec<String>, ErrorAnswer> {
     all.filter(|all| !all.is_empty()).ok_or_else(|| expected(path, "names, or `[\"*\"]` for all"))
 }
 
-/// A key's own limit, in any JSON notation: `60`, `60.0`, `1e-9`.
-fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<KeyLimit, ErrorAnswer> {
-    let written = std::str::from_utf8(value.bytes()).unwrap_or_default();
-    let plain = match written.parse::<f64>() {
+/// A number in any JSON notation (`60`, `60.0`, `1e-9`), or a text such as `2M`, as the command line has it.
+fn plain(value: Raw<'_>) -> String {
+    let written = str::from_utf8(value.bytes()).unwrap_or_default();
+    match (value.text(), written.parse::<f64>()) {
+        (Some(text), _) => text.into_owned(),
         // A number with only digits may exceed a float's precision. For other numbers, a float prints without an
         // exponent.
-        Ok(float) if written.contains(['.', 'e', 'E']) => float.to_string(),
+        (None, Ok(float)) if written.contains(['.', 'e', 'E']) => float.to_string(),
         _ => written.to_string(),
-    };
-    let read = match (value.kind(), is_budget) {
-        (ValueKind::Null, _) => return Ok(KeyLimit::Plans),
-        (ValueKind::Number, true) => keys::parse_budget(&plain).ok(),
-        (ValueKind::Number, false) => keys::parse_limit(&plain).ok(),
-        _ => None,
-    };
-    read.ok_or_else(|| match is_budget {
-        true => expected(path, "US dollars with at most nine decimals (0: no limit), or null (the limit of the plan)"),
-        false => expected(path, "a whole number (0: no limit), or null (the limit of the plan)"),
-    })
+    }
 }
 
 #[inline(never)]
@@ -342,9 +348,8 @@ fn plan(plan: &Plan) -> serde_json::Value {
         "unpriced": plan.unpriced.as_str(),
         "share": plan.share,
     });
-    for kind in LimitKind::ALL {
-        all[kind.name()] = limit_json(kind, plan.limit(kind));
-    }
+    let limits = plan.all.iter().map(|cap| limit_json(plan, cap, false));
+    all["limits"] = limits.collect::<Vec<_>>().into();
     all
 }
 

@@ -144,34 +144,23 @@ impl Leftover {
     }
 }
 
-/// Requests, tokens and cost of one key in one group on one day.
+/// Use of one key in one group, which rebuilds their counts: of one model on one UTC day, or of one row.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DaySum {
+pub struct PastUse {
     /// The key.
     pub key: KeyId,
     /// The groups that these requests were admitted under, see [`Row::group`].
     pub group: Arc<str>,
-    /// First moment of the UTC day.
-    pub day: Unix,
+    /// Id of the model.
+    pub model: Arc<str>,
+    /// First moment of the day, or time of admission.
+    pub at: Unix,
     /// Admitted requests.
     pub requests: u64,
     /// Prompt and completion tokens, cached ones included.
     pub tokens: u64,
     /// Nano-dollars.
     pub cost_nano: u64,
-}
-
-/// Data that rebuilds the windows of a row's key and groups.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Recent {
-    /// The key.
-    pub key: KeyId,
-    /// See [`Row::group`].
-    pub group: Arc<str>,
-    /// Time of admission.
-    pub admitted: Unix,
-    /// Prompt and completion tokens, cached ones included.
-    pub tokens: u64,
 }
 
 /// Property that a usage report can be broken down by.

@@ -4,7 +4,8 @@
 use crate::base::digest::{hex, unhex};
 use crate::base::time::Unix;
 use crate::policy::keys::{Former, KeyId, KeyRecord, Scope};
-use crate::policy::plan::LimitOverrides;
+use crate::policy::plan::Shorthand;
+use crate::policy::plan::caps::{Cap, Caps};
 use serde::{Deserialize, Serialize};
 
 /// Former secrets as a JSON array of `["<hex of digest>", <end in ms>]`.
@@ -35,8 +36,8 @@ struct StoredKey {
     former: Vec<(String, u64)>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     disabled: bool,
-    #[serde(default, skip_serializing_if = "LimitOverrides::is_none")]
-    limits: LimitOverrides,
+    #[serde(default, skip_serializing_if = "no_limits")]
+    limits: Caps,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     group: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -55,16 +56,20 @@ pub fn labels_from(text: &str) -> Vec<(String, String)> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// A key's own limits as JSON.
-pub fn limits_text(limits: &LimitOverrides) -> String {
-    serde_json::to_string(limits).unwrap_or_else(|_| "{}".to_string())
+fn no_limits(limits: &Caps) -> bool {
+    limits.is_empty()
+}
+
+/// A key's own limits as a JSON array of texts.
+pub fn limits_text(limits: &Caps) -> String {
+    serde_json::to_string(limits).unwrap_or_else(|_| "[]".to_string())
 }
 
 /// Reads [`limits_text`]. Unreadable text permits one request, rather than unlimited use.
-pub fn limits_from(text: &str) -> LimitOverrides {
-    // A JSON list would be parsed as members in order.
-    let read = if text.starts_with('{') { serde_json::from_str(text).ok() } else { None };
-    read.unwrap_or(LimitOverrides { tokens: Some(1), requests: Some(1), ..Default::default() })
+pub fn limits_from(text: &str) -> Caps {
+    let one = |setting: Shorthand| Cap { total: 1, ..setting.cap() };
+    let few = || [Shorthand::Tokens, Shorthand::Requests].map(one).into_iter().collect();
+    serde_json::from_str(text).unwrap_or_else(|_| few())
 }
 
 /// A whole record as a JSON object.
@@ -81,7 +86,7 @@ pub fn record_text(key: &KeyRecord) -> String {
         revoked: key.revoked.map(|at| at.0),
         former: key.former.iter().map(|former| (hex(&former.digest), former.until.0)).collect(),
         disabled: key.disabled,
-        limits: key.limits,
+        limits: key.limits.clone(),
         group: key.group.clone(),
         labels: key.labels.clone(),
         capture: key.capture.map(|until| until.0),
@@ -135,7 +140,7 @@ mod tests {
             expires: Some(Unix(2)),
             revoked: None,
             disabled: true,
-            limits: LimitOverrides { requests: Some(7), tokens: Some(0), ..LimitOverrides::default() },
+            limits: ["requests=7/window", "tokens/period=none"].iter().filter_map(|text| Cap::parse(text)).collect(),
             group: Some("labs".to_string()),
             labels: vec![("team".to_string(), "a \"b\"".to_string())],
             former: former.to_vec(),
@@ -145,13 +150,13 @@ mod tests {
         key.scope.models_allowed = None;
         assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
         assert_eq!(limits_from(&limits_text(&key.limits)), key.limits);
-        assert_eq!(limits_from("{}"), LimitOverrides::default());
-        for text in ["nonsense", "[]", "{\"request\":1}", "null", ""] {
-            assert_eq!(limits_from(text).requests, Some(1), "{text}");
+        assert_eq!(limits_from("[]"), Caps::default());
+        for text in ["nonsense", "{}", "[\"request=1\"]", "null", ""] {
+            assert_eq!(limits_from(text).get(&Shorthand::Requests.cap()), Some(1), "{text}");
         }
         assert_eq!(labels_from(&labels_text(&key.labels)), key.labels);
         assert_eq!((labels_from("[]"), labels_from("nonsense")), (Vec::new(), Vec::new()));
-        (key.disabled, key.limits) = (false, LimitOverrides::default());
+        (key.disabled, key.limits) = (false, Caps::default());
         (key.group, key.labels, key.capture) = (None, Vec::new(), None);
         let text = record_text(&key);
         for word in ["disabled", "limits", "group", "labels", "capture"] {

@@ -9,16 +9,17 @@
 //! Names begin with `tollgate:`, in a cluster with `{tollgate}:`. `epoch` (identifies the ledger) and `epoch:<epoch>`,
 //! `format`, `keys` (id to record), `keys:version` (counts their changes), `keys:audit` (a line for each change, the
 //! newest first), `keys:created` (ids by creation), `keys:once:<name>` (answers), `secret:attribution` (key that users
-//! are hashed with), `rows` (a stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums by
-//! user and session), `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of
+//! are hashed with), `rows` (a stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums
+//! by user and session), `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of
 //! accounts). The account of a key is named by its id, that of a group by `@` and its name: `use:<account>` (tokens by
-//! day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens,
-//! `q:<host>` admitted and not confirmed, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
-//! `r:<host>:<period>` tokens reserved), `due:<account>` (the same for nano-dollars). A grant reserves like a host,
-//! under its own name, and in a window `q:<grant>` requests; it is called in on the channel `calls`. `clock` is the
-//! knowledge about the clocks of the writers, see `writer_clocks.rs`. `start:<host>` is the last start of a host, by
-//! the name in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former host>o` exist after the ledger
-//! was away, see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see `alert_claims.rs`.
+//! day), `cost:<account>` (nano-dollars by day), `live:<account>` (`4:<host>` running). A window or period of one is
+//! `win:<account>/<span>:<start>:<end>`: `1` requests, `2` tokens, `3` nano-dollars, the latter two only if the sums
+//! by day do not have them; `1:<host>` admitted and not confirmed, `2:<host>` and `3:<host>` reserved. A grant
+//! reserves like a host, under its own name, and in a window `1:<grant>` requests; it is called in on the channel
+//! `calls`. `clock` is the knowledge about the clocks of the writers, see `writer_clocks.rs`. `start:<host>` is the
+//! last start of a host, by the name in its mark (`spill.rs`). `host:spared`, `host:<writer>` and `host:<former
+//! host>o` exist after the ledger was away, see `spared.rs`; `alert:<subject>` and `alert:<subject>:claim` see
+//! `alert_claims.rs`.
 
 mod alert_claims;
 mod audit;
@@ -45,14 +46,16 @@ use crate::io::entropy::random;
 use crate::policy::ask::{Ask, AskAnswer, Release, Use};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::KeyId;
-use crate::policy::meter::{Amount, GroupLease, Lease};
+use crate::policy::meter::{Amount, Lease, LeasePart};
+use crate::policy::plan::PATH_SEPARATOR;
+use crate::policy::plan::caps::LimitSpan;
 use crate::policy::row::Row;
+use crate::policy::window::DAY_MS;
 use day_counters::{add_day, add_who};
 pub use link::Bounds;
 use redis::ServerError;
 pub use server::RemoteServer;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,10 +100,10 @@ pub enum Done {
     Late,
 }
 
-/// Running requests of one host, by account, window and period.
-pub type Holds = BTreeMap<AccountSpans, Holding>;
+/// Running requests of one host, by what they count in.
+pub type Holds = BTreeMap<LeasePlace, Holding>;
 
-/// Running requests of one account, window and period.
+/// Running requests that count in one place.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
     /// Sum of their reservations.
@@ -111,31 +114,63 @@ pub struct Holding {
     pub asked: u64,
 }
 
-/// An account, a window and a period.
-type AccountSpans = (Account, (Unix, Unix), (Unix, Unix));
-
-/// Account that amounts are counted in. Its text form is the end of names.
+/// Part of the leases of a key or a group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Account {
-    /// Account of a key.
-    Key(KeyId),
-    /// Account of a group.
-    Group(Arc<str>),
+pub struct LeasePlace {
+    /// The key; `None` for a group.
+    pub key: Option<KeyId>,
+    /// See [`LeasePart::account`].
+    pub account: Arc<str>,
+    /// See [`LeasePart::bounds`].
+    pub bounds: (Unix, Unix),
 }
 
-impl fmt::Display for Account {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Account::Key(id) => f.write_str(id.as_str()),
-            Account::Group(name) => write!(f, "@{name}"),
-        }
+impl LeasePlace {
+    /// LeasePlace of a part of a lease of `key`.
+    pub fn of(key: &KeyId, part: &LeasePart) -> LeasePlace {
+        let key = part.group().is_empty().then_some(*key);
+        LeasePlace { key, account: part.account.clone(), bounds: part.bounds }
+    }
+
+    /// Name of the key or group in names of counters, and of the span.
+    fn names(&self) -> (String, &str) {
+        let (group, span) = self.account.split_once(PATH_SEPARATOR).unwrap_or((&self.account, ""));
+        (self.key.map_or_else(|| format!("@{group}"), |key| key.to_string()), span)
+    }
+
+    /// Name of the hash of its counters.
+    pub fn hash(&self) -> String {
+        let ((owner, span), (start, end)) = (self.names(), self.bounds);
+        format!("win:{owner}/{span}:{}:{}", start.0, end.0)
+    }
+
+    /// Name of the hash of the running requests of its key or group.
+    pub fn running(&self) -> String {
+        format!("live:{}", self.names().0)
+    }
+
+    /// True for the first place of a key or a group, in which every request of it counts once.
+    pub fn is_first(&self) -> bool {
+        self.names().1 == LimitSpan::PERIOD
+    }
+
+    /// True if the sums by day are its tokens and money.
+    fn is_sum_of_days(&self) -> bool {
+        let is_midnight = |at: Unix| at.0.is_multiple_of(DAY_MS);
+        !self.account.contains(':') && is_midnight(self.bounds.0) && is_midnight(self.bounds.1)
+    }
+
+    /// Time for which its counts are kept after a write, in milliseconds: until hardly any request admitted in it is
+    /// still running.
+    fn kept(&self) -> u64 {
+        let (start, end) = self.bounds;
+        end.0.saturating_sub(start.0).saturating_add(WINDOW_KEPT.as_millis() as u64)
     }
 }
 
-/// Returns the accounts that a lease counts in: its key first, then the groups above it.
-pub fn accounts(key: &KeyId, lease: &Lease) -> impl Iterator<Item = AccountSpans> {
-    let group = |group: &GroupLease| (Account::Group(group.name.clone()), group.window, group.period);
-    std::iter::once((Account::Key(*key), lease.window, lease.period)).chain(lease.groups.iter().map(group))
+/// Returns the places that a lease of `key` counts in.
+pub fn places(key: &KeyId, lease: &Lease) -> impl Iterator<Item = LeasePlace> {
+    lease.parts.iter().map(|part| LeasePlace::of(key, part))
 }
 
 /// Names of the sender: the host's present name for its reservations, and the writer's lasting name for its batches.
@@ -187,16 +222,6 @@ const CALLS: &str = "calls";
 /// Name under which a writer's grant reserves; see `admit.lua` for the "g".
 fn grant_name(writer: &str, number: u64) -> String {
     format!("{writer}g{number}")
-}
-
-fn window_part((start, end): (Unix, Unix)) -> String {
-    format!("{}:{}", start.0, end.0)
-}
-
-/// Time for which the counts of a window are kept after a write, in milliseconds: until hardly any request admitted in
-/// it is still running.
-fn kept((start, end): (Unix, Unix)) -> u64 {
-    end.0.saturating_sub(start.0).saturating_add(WINDOW_KEPT.as_millis() as u64)
 }
 
 /// True if a script has met an entry of the wrong type.

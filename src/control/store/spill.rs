@@ -15,7 +15,7 @@ use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::files::{self, FileDraft};
 use crate::policy::keys::KeyId;
-use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
+use crate::policy::meter::{Amount, Lease, LeasePart, PathIx};
 use crate::policy::row::Row;
 use crate::store::bounds;
 use serde::{Deserialize, Serialize};
@@ -72,27 +72,22 @@ struct SpillLine {
 struct SentRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     batch: Option<(String, u64)>,
-    /// Window, period, tokens reserved, and true if the ledger lent them.
+    /// Tokens and nano-dollars reserved, true if the ledger lent them, and what the request counts in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    lease: Option<([u64; 2], [u64; 2], u64, bool)>,
-    /// Nano-dollars reserved, and the windows and periods of groups.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    lent: Option<(u64, Vec<LentBy>)>,
+    lease: Option<(u64, u64, bool, Vec<SpilledPart>)>,
 }
 
-/// A group, its window and its period.
-type LentBy = (Arc<str>, [u64; 2], [u64; 2]);
+/// A part of a lease: its name, and its window or period.
+type SpilledPart = (Arc<str>, [u64; 2]);
 
 impl SpillLine {
     fn from_row(row: &Row, batch: &Batch) -> SpillLine {
-        let pair = |(from, to): (Unix, Unix)| [from.0, to.0];
+        let part = |LeasePart { account, bounds: (from, to) }: &LeasePart| (account.clone(), [from.0, to.0]);
         let lease = row.lease.as_deref().filter(|_| batch.sent.is_some());
-        let lent = lease.filter(|lease| lease.reserved.nano > 0 || !lease.groups.is_empty()).map(|lease| {
-            let groups = lease.groups.iter().map(|group| (group.name.clone(), pair(group.window), pair(group.period)));
-            (lease.reserved.nano, groups.collect())
+        let lease = lease.map(|Lease { reserved: Amount { tokens, nano }, shared, parts, .. }| {
+            (*tokens, *nano, *shared, parts.iter().map(part).collect())
         });
-        let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved.tokens, lease.shared));
-        SpillLine { row: row.clone(), sent: SentRow { batch: batch.sent.clone(), lease, lent } }
+        SpillLine { row: row.clone(), sent: SentRow { batch: batch.sent.clone(), lease } }
     }
 
     /// Reads each part from the whole line: code that reads flattened members is large.
@@ -111,24 +106,17 @@ impl SpillLine {
         is_moment(&row.admitted.0)
             && row.bounded() == (row.usage, row.cost_nano)
             && sent.batch.iter().all(|(writer, number)| is_name(writer) && is_moment(number))
-            && sent.lease.iter().all(|(window, period, tokens, _)| {
-                are_moments(window) && are_moments(period) && *tokens <= limits::ROW_TOKENS_MAX
-            })
-            && sent.lent.iter().all(|(nano, groups)| {
-                let fits = |(_, window, period): &LentBy| are_moments(window) && are_moments(period);
-                *nano <= limits::ROW_COST_MAX && groups.iter().all(fits)
+            && sent.lease.iter().all(|(tokens, nano, _, parts)| {
+                let fits = *tokens <= limits::ROW_TOKENS_MAX && *nano <= limits::ROW_COST_MAX;
+                fits && parts.iter().all(|(_, moments)| are_moments(moments))
             })
     }
 
     fn into_row(self) -> (Option<(String, u64)>, Row) {
-        let pair = |[from, to]: [u64; 2]| (Unix(from), Unix(to));
-        let (nano, groups) = self.sent.lent.unwrap_or_default();
-        let group = |(name, window, period)| GroupLease { name, window: pair(window), period: pair(period) };
-        let groups: Box<[GroupLease]> = groups.into_iter().map(group).collect();
-        let lease = self.sent.lease.map(|(window, period, tokens, shared)| {
-            let reserved = Amount { tokens, nano };
-            let (window, period, path) = (pair(window), pair(period), PathIx::NONE);
-            Box::new(Lease { window, period, reserved, shared, path, groups })
+        let part = |(account, [from, to]): SpilledPart| LeasePart { account, bounds: (Unix(from), Unix(to)) };
+        let lease = self.sent.lease.map(|(tokens, nano, shared, parts)| {
+            let (reserved, parts) = (Amount { tokens, nano }, parts.into_iter().map(part).collect());
+            Box::new(Lease { reserved, shared, path: PathIx::NONE, parts })
         });
         (self.sent.batch, Row { lease, ..self.row })
     }
@@ -464,9 +452,9 @@ mod tests {
             ("\"n\":5", "\"n\":18446744073709551615"),
             ("\"d\":7", "\"d\":7,\"batch\":[\"a}b\",1]"),
             ("\"d\":7", "\"d\":7,\"batch\":[\"ab\",18446744073709551615]"),
-            ("\"d\":7", "\"d\":7,\"lease\":[[0,9223372036854775807],[0,1],1,true]"),
-            ("\"d\":7", "\"d\":7,\"lent\":[18446744073709551615,[]]"),
-            ("\"d\":7", "\"d\":7,\"lent\":[1,[[\"g\",[0,1],[0,18446744073709551615]]]]"),
+            ("\"d\":7", "\"d\":7,\"lease\":[18446744073709551615,1,true,[]]"),
+            ("\"d\":7", "\"d\":7,\"lease\":[1,18446744073709551615,true,[]]"),
+            ("\"d\":7", "\"d\":7,\"lease\":[1,1,true,[[\"g/5h\",[0,18446744073709551615]]]]"),
         ]
         .iter()
         .map(|(from, to)| ROW.replace(from, to))

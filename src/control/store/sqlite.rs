@@ -25,7 +25,7 @@ mod value;
 mod writer_clocks;
 
 use super::alert_claims::{AlertClaim, AlertReport};
-use super::api::{DaySum, Names, Recent, StoreError};
+use super::api::{Names, PastUse, StoreError};
 use super::keyform;
 use super::lock::{self, FileLock};
 use super::note::{Answered, AuditLine, Change, Note};
@@ -370,18 +370,20 @@ impl Sqlite {
         })
     }
 
-    /// Returns sums by key, group and day, from the day of `since` on. They rebuild the periods.
-    pub fn day_sums(&self, since: Unix) -> Result<Vec<DaySum>, StoreError> {
-        let list = || -> Fallible<Vec<DaySum>> {
+    /// Returns sums by key, group, model and day, from the day of `since` on. They rebuild the periods.
+    pub fn day_sums(&self, since: Unix) -> Result<Vec<PastUse>, StoreError> {
+        let list = || -> Fallible<Vec<PastUse>> {
             let mut query = self.connection.prepare_cached(
                 "SELECT key, day, SUM(requests), SUM(uncached_in + cache_read + cache_write + out), SUM(cost_nano),
-                 group_path FROM parts WHERE day >= ?1 GROUP BY key, day, group_path ORDER BY day, key, group_path",
+                 group_path, model FROM parts WHERE day >= ?1 GROUP BY key, day, group_path, model
+                 ORDER BY day, key, group_path, model",
             )?;
             let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
-                Ok(DaySum {
+                Ok(PastUse {
                     key: key_id(row, 0)?,
                     group: row.get(5)?,
-                    day: Unix(uint(row, 1)? * DAY_MS),
+                    model: row.get(6)?,
+                    at: Unix(uint(row, 1)? * DAY_MS),
                     requests: uint(row, 2)?,
                     tokens: uint(row, 3)?,
                     cost_nano: uint(row, 4)?,
@@ -393,14 +395,14 @@ impl Sqlite {
     }
 
     /// Returns data of every row admitted at `since` or later. It rebuilds the windows.
-    pub fn rows_since(&self, since: Unix) -> Result<Vec<Recent>, StoreError> {
+    pub fn rows_since(&self, since: Unix) -> Result<Vec<PastUse>, StoreError> {
         let mut found = Vec::new();
         let which = "INDEXED BY groups_newest WHERE newest >= ?1 ORDER BY first";
         let listed = groups::each(&self.connection, which, [int(since.0)], |_, rows| {
             let rows = rows.into_iter().filter(|row| row.admitted >= since);
-            found.extend(rows.map(|Row { key, group, admitted, usage, .. }| {
+            found.extend(rows.map(|Row { key, group, model, admitted: at, usage, cost_nano, .. }| {
                 let tokens = usage.total();
-                Recent { key, group, admitted, tokens }
+                PastUse { key, group, model, at, requests: 1, tokens, cost_nano }
             }));
             true
         });

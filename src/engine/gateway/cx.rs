@@ -307,6 +307,9 @@ impl Cx {
 
     /// Plan of a key, even if its group is not configured; one without limits if the plan itself is not.
     fn plan_of(&self, key: KeyIx) -> Plan {
+        if let Ok(payer) = self.access.payer(key, &self.setup.config) {
+            return payer.plan.clone();
+        }
         let kind = self.access.keys.get(key).kind;
         let plan = self.setup.config.plan(&kind.plan).map(|plan| plan.with(&kind.limits));
         plan.unwrap_or_else(|| Plan::unlimited(&kind.plan))
@@ -317,7 +320,7 @@ impl Cx {
         match self.access.payer(key, &self.setup.config) {
             Ok(payer) => Some(self.accounts.meter.standing(payer, self.now.unix)),
             Err(_) => {
-                let payer = Payer { key, plan: &self.plan_of(key), path: PathIx::NONE, hosts: 1 };
+                let payer = Payer { key, plan: &self.plan_of(key), path: PathIx::NONE, hosts: 1, model: None };
                 Some(self.accounts.meter.standing(payer, self.now.unix))
             }
         }
@@ -358,7 +361,7 @@ impl Cx {
         let number = self.accounts.ledger.gave(self.now.mono);
         if let Some(key) = shared.and_then(|id| self.access.keys.index_of(&id))
             && let Ok(payer) = self.access.payer(key, &self.setup.config)
-            && (payer.plan.budget > 0 || payer.path.is_some())
+            && (payer.plan.has_budget() || payer.path.is_some())
         {
             self.access.lookups.sums.add(key, number, self.now.mono);
         }

@@ -31,7 +31,7 @@ use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
 use crate::policy::cause::Advice;
 use crate::policy::config::Config;
-use crate::policy::meter::Hold;
+use crate::policy::meter::{Hold, Restored};
 use crate::policy::notice::LedgerNotice;
 use crate::wire::json::write_string;
 use client::connection_limits::ConnectionVerdict;
@@ -71,17 +71,14 @@ impl Gateway {
         }
         cx.report.recorder.inherit(start.recorded, now.unix);
         cx.accounts.grants.watch = start.watch;
-        for Past { key, group, at, used } in &start.days {
+        let (days, recent) =
+            (start.days.iter().map(|past| (true, past)), start.recent.iter().map(|past| (false, past)));
+        for (is_day, Past { key, group, at, used, requests, model }) in days.chain(recent) {
+            let past = Restored { is_day, at: *at, requests: *requests, used: *used, model };
             let path = cx.accounts.meter.path(group);
-            cx.accounts.meter.restore_groups_day(path, now.unix, *at, *used);
+            cx.accounts.meter.restore_groups(path, now.unix, &past);
             let Some((key, plan)) = cx.counted_key(key) else { continue };
-            cx.accounts.meter.restore_day(key, &plan, now.unix, *at, *used);
-        }
-        for Past { key, group, at, used } in &start.recent {
-            let path = cx.accounts.meter.path(group);
-            cx.accounts.meter.restore_groups_row(path, now.unix, *at, used.tokens);
-            let Some((key, plan)) = cx.counted_key(key) else { continue };
-            cx.accounts.meter.restore_row(key, &plan, now.unix, *at, used.tokens);
+            cx.accounts.meter.restore(key, &plan, now.unix, &past);
         }
         inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();

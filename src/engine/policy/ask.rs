@@ -2,9 +2,9 @@
 //! and `store`. The ledger decides for all hosts.
 
 use super::keys::KeyId;
+pub use super::meter::AskedLimits;
 use super::meter::{Amount, Lease, LimitReason, SharedCounts};
-use super::plan::LimitKind;
-pub use super::plan::Limits;
+use super::plan::caps::Resource;
 use crate::base::time::Mono;
 
 /// A question.
@@ -14,12 +14,10 @@ pub struct Ask {
     pub number: (u32, u32),
     /// Key of the request.
     pub key: KeyId,
-    /// Lease that it would get: windows, periods, and the amount that is reserved.
+    /// Lease that it would get.
     pub lease: Lease,
-    /// Limits of the key.
-    pub limits: Limits,
-    /// Values of each group of the lease.
-    pub groups: Box<[Limits]>,
+    /// Limits of the key and its groups.
+    pub limits: AskedLimits,
     /// If false, the question only asks for the counts of the key and its groups.
     pub admits: bool,
     /// Grant that is requested as well.
@@ -87,9 +85,8 @@ impl Use {
 pub enum Ruling {
     /// The request is counted. Its row or a [`Release`] returns the lease.
     Admitted,
-    /// A limit refuses the request. The number is 0 for the key's own limit, otherwise that of the group, counted from
-    /// the nearest.
-    Refused(LimitKind, usize, LimitReason),
+    /// A limit of this resource refuses the request, in this part of its lease.
+    Refused(Resource, usize, LimitReason),
     /// The question asked only for the counts.
     Looked,
     /// The ledger has recalled the grants of other hosts. The gateway must ask again.
@@ -105,10 +102,8 @@ pub struct AskAnswer {
     pub ask: Ask,
     /// The decision.
     pub ruling: Ruling,
-    /// Counts of the key now, over all hosts.
-    pub counts: SharedCounts,
-    /// Values of each group of the lease.
-    pub groups: Vec<SharedCounts>,
+    /// Counts of each part of the lease now, over all hosts.
+    pub counts: Vec<SharedCounts>,
     /// The grant, if there is one.
     pub grant: Option<Grant>,
 }
@@ -116,7 +111,7 @@ pub struct AskAnswer {
 impl AskAnswer {
     /// Answer if the ledger cannot be reached.
     pub fn unavailable(ask: Ask) -> AskAnswer {
-        AskAnswer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default(), groups: Vec::new(), grant: None }
+        AskAnswer { ask, ruling: Ruling::Unavailable, counts: Vec::new(), grant: None }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Counters of a process for its metrics: plain data that `gateway` counts. The arithmetic is in
 //! `gateway::report::metrics`.
 
-use super::plan::LimitKind;
+use super::plan::Shorthand;
 use super::row::millis;
 use crate::base::time::Unix;
 use serde::{Deserialize, Serialize};
@@ -35,8 +35,8 @@ pub struct Stats {
     pub phases: [Histogram; PHASES],
     /// Time of one event-loop iteration.
     pub turns: Histogram,
-    /// Number of requests that a limit has refused, by [`LimitKind`].
-    pub refused: [u64; LimitKind::ALL.len()],
+    /// Number of requests that a limit has refused, by [`Shorthand`].
+    pub refused: [u64; Shorthand::ALL.len()],
     /// Kept connections found closed and replaced.
     pub stale_retries: u64,
     /// Exchanges lost to a bug.

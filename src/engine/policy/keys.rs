@@ -1,7 +1,7 @@
 //! API keys: their form, their scope, and the table that identifies the key of a request. It stores digests, and must
 //! never store a key. `gateway` identifies with it, `cli` issues with it, `store` keeps its records.
 
-use super::plan::LimitOverrides;
+use super::plan::caps::Caps;
 use crate::base::digest::sha256;
 use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Unix;
@@ -287,7 +287,7 @@ pub struct KeyRecord {
     /// True if it is refused until it is enabled again.
     pub disabled: bool,
     /// Limits that replace those of its plan.
-    pub limits: LimitOverrides,
+    pub limits: Caps,
     /// Name of the group that it belongs to.
     pub group: Option<String>,
     /// Names and values for reports, by name; see [`label_from`].

@@ -8,7 +8,7 @@ mod upstream;
 
 use super::cause::Cause;
 use super::meter::{Limit, LimitReason, Whose};
-use super::plan::LimitKind;
+use super::plan::Shorthand;
 use crate::base::time::Unix;
 use crate::base::words::words;
 pub use credential::CredentialError;
@@ -16,6 +16,9 @@ pub use queue::QueueRefusal;
 use std::borrow::Cow;
 use std::time::Duration;
 pub use upstream::UpstreamRefusal;
+
+/// Seconds until the renewal of a limit up to which a client may retry by itself.
+const RETRY_MAX: u64 = 60;
 
 words! {
     /// Value of `error.type`.
@@ -128,7 +131,7 @@ pub struct Refusal {
     about: Option<About>,
     what: &'static str,
     /// Limit that refused, only for the operator.
-    pub limit: Option<LimitKind>,
+    pub limit: Option<Shorthand>,
     /// Owner of that limit, if it is a group.
     pub whose: Option<Box<Whose>>,
     /// True if the conversation is longer than the model can read.
@@ -476,7 +479,7 @@ impl Refusal {
     #[inline]
     pub fn limit(limit: &Limit) -> Refusal {
         let is_final = match limit.by {
-            LimitReason::Spent => limit.kind.is_of_period(),
+            LimitReason::Spent => limit.retry_after > RETRY_MAX,
             LimitReason::Reserved => false,
             LimitReason::Share { .. } => true,
         };
@@ -484,7 +487,7 @@ impl Refusal {
             retry_after: Some(limit.retry_after.max(1)),
             should_retry: is_final.then_some(false),
             reset: Some(limit.reset),
-            limit: Some(limit.kind),
+            limit: Some(Shorthand::of(&limit.cap)),
             whose: matches!(limit.whose, Whose::Group(_)).then(|| Box::new(limit.whose.clone())),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
         };

@@ -416,6 +416,9 @@ pub struct Running {
     /// Path of groups that it was admitted under; empty for none.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub group: Arc<str>,
+    /// Id of its model.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub model: Arc<str>,
 }
 
 fn is_none(count: &u64) -> bool {
@@ -582,7 +585,15 @@ mod tests {
     fn a_running_request_survives_a_round_trip() {
         let row = row();
         let (money, group) = (9, Arc::from("eng/research"));
-        let running = Running { request: row.request, key: row.key, admitted: row.admitted, reserved: 8, money, group };
+        let running = Running {
+            request: row.request,
+            key: row.key,
+            admitted: row.admitted,
+            reserved: 8,
+            money,
+            group,
+            model: "m".into(),
+        };
         let text = serde_json::to_string(&running).unwrap();
         assert_eq!(serde_json::from_str::<Running>(&text).unwrap(), running);
         assert!(serde_json::from_str::<Running>(&text.replace("0b0c", "0b0x")).is_err());

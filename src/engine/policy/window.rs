@@ -26,6 +26,8 @@ words! {
         Week = "week",
         /// From midnight to midnight.
         Day = "day",
+        /// From the first of January, April, July or October to the first of the next of these.
+        Quarter = "quarter",
     }
 }
 
@@ -46,6 +48,13 @@ impl Period {
                 let first = date.first_of_month();
                 let next = day_number(first) + u64::try_from(first.days_in_month()).unwrap_or(31);
                 (of(day_number(first)), of(next))
+            }
+            Period::Quarter => {
+                let date = date_of(at);
+                let month = |number: i8| Date::new(date.year(), number, 1).map_or(0, day_number);
+                let first = (date.month() - 1) / 3 * 3 + 1;
+                let next = if first == 10 { month(12) + 31 } else { month(first + 3) };
+                (of(month(first)), of(next))
             }
         }
     }

@@ -105,7 +105,7 @@ fn every_admin_api_answer_matches_its_document() {
     all.see(200, "GET", ("targets", "targets?minutes=60"), &token, "");
     all.see(200, "GET", ("usage", "usage?by=key,model&since=2020-01-01"), &token, "");
     let full = r#"{"name":"n","group":"labs","labels":{"team":"a"},"models":["small"],"endpoints":["chat"],"expires":"30d",
-        "limits":{"budget":2.5,"tokens":null}}"#;
+        "limits":[{"budget":2.5,"per":"5h"},"tokens/period=plan"]}"#;
     let once = [token[0], ("idempotency-key", "a")];
     let issued = all.see(200, "POST", ("keys", "keys"), &once, full);
     let new = issued["id"].as_str().unwrap();
@@ -118,7 +118,7 @@ fn every_admin_api_answer_matches_its_document() {
     let (one, rotate) = (format!("keys/{new}"), format!("keys/{new}/rotate"));
     let (own, own_rotate) = (("keys/{id}", one.as_str()), ("keys/{id}/rotate", rotate.as_str()));
     all.see(200, "GET", own, &token, "");
-    all.see(200, "PATCH", own, &token, r#"{"disabled":true,"limits":{"requests":5}}"#);
+    all.see(200, "PATCH", own, &token, r#"{"disabled":true,"limits":["requests=5/window"]}"#);
     all.see(409, "POST", own_rotate, &token, "");
     all.see(200, "PATCH", own, &token, r#"{"disabled":false}"#);
     all.see(400, "PATCH", own, &token, "{}");

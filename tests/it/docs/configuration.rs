@@ -58,7 +58,7 @@ const SOURCES: [&str; 10] = [
     include_str!("../../../src/engine/policy/upstream_limits.rs"),
     include_str!("../../../src/engine/policy/catalog.rs"),
     include_str!("../../../src/engine/policy/prices.rs"),
-    include_str!("../../../src/engine/policy/plan.rs"),
+    include_str!("../../../src/engine/policy/plan/mod.rs"),
 ];
 
 /// Required settings, line by line, each with its key. Braces mark where other keys of a table are inserted.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use tollgate::base::time::Unix;
 use tollgate::policy::meter::{Limit, LimitReason, Whose};
-use tollgate::policy::plan::LimitKind;
+use tollgate::policy::plan::caps::Cap;
 use tollgate::policy::refusal::{CredentialError, Missing, QueueRefusal, Refusal, UpstreamRefusal};
 
 const SOURCE: &str = include_str!("../../../src/engine/policy/refusal.rs");
@@ -21,13 +21,12 @@ const VARIANTS: [&str; 3] = [
 /// Constructors that do not make an error: they change another error, or belong to the admin API.
 const OTHERS: [&str; 2] = ["closing", "of_status"];
 
-fn limit(kind: LimitKind, by: LimitReason) -> Refusal {
-    let value = if kind == LimitKind::Budget { 50_000_000_000 } else { 600 };
+fn limit(text: &str, by: LimitReason) -> Refusal {
+    let cap = Cap::parse(text).unwrap();
     // The end of a minute, or of a month.
-    let is_window = matches!(kind, LimitKind::Requests | LimitKind::TokensPerWindow);
-    let reset = Unix(if is_window { 1_795_617_060_000 } else { 1_796_083_200_000 });
-    let window = Duration::from_secs(60);
-    Refusal::limit(&Limit { kind, by, whose: Whose::Key, value, window, reset, retry_after: 30 })
+    let is_window = text.ends_with("/1m") || text.starts_with("running");
+    let (reset, retry_after) = if is_window { (1_795_617_060_000, 30) } else { (1_796_083_200_000, 466_140) };
+    Refusal::limit(&Limit { cap, by, whose: Whose::Key, reset: Unix(reset), retry_after })
 }
 
 /// Returns the name of each constructor or variant, an error that it makes, and the client's remedy.
@@ -100,29 +99,25 @@ fn errors() -> Vec<(&'static str, Refusal, &'static str)> {
         ("too_large_translated", Refusal::too_large_translated(402_653_184), "Send a smaller request."),
         ("expectation", Refusal::expectation(), "Send `expect: 100-continue`, or none."),
         ("upgrade_required", Refusal::upgrade_required(), "Send a POST."),
-        ("limit", limit(LimitKind::Requests, LimitReason::Spent), "Wait for `retry-after`."),
-        ("limit", limit(LimitKind::TokensPerWindow, LimitReason::Spent), "Wait for `retry-after`."),
+        ("limit", limit("requests=600/1m", LimitReason::Spent), "Wait for `retry-after`."),
+        ("limit", limit("tokens=600/1m", LimitReason::Spent), "Wait for `retry-after`."),
+        ("limit", limit("tokens=600/1m", LimitReason::Reserved), "Wait for `retry-after`: running requests end soon."),
+        ("limit", limit("tokens=600/1m", share), "Send a smaller request, or a smaller `max_tokens`."),
+        ("limit", limit("tokens=600/month", LimitReason::Spent), "Wait until the period renews."),
         (
             "limit",
-            limit(LimitKind::TokensPerWindow, LimitReason::Reserved),
+            limit("tokens=600/month", LimitReason::Reserved),
             "Wait for `retry-after`: running requests end soon.",
         ),
-        ("limit", limit(LimitKind::TokensPerWindow, share), "Send a smaller request, or a smaller `max_tokens`."),
-        ("limit", limit(LimitKind::TokensPerPeriod, LimitReason::Spent), "Wait until the period renews."),
+        ("limit", limit("tokens=600/month", share), "Send a smaller request, or a smaller `max_tokens`."),
+        ("limit", limit("running=600", LimitReason::Spent), "Wait until one of your requests ends."),
+        ("limit", limit("budget=50/month", LimitReason::Spent), "Wait until the period renews."),
         (
             "limit",
-            limit(LimitKind::TokensPerPeriod, LimitReason::Reserved),
+            limit("budget=50/month", LimitReason::Reserved),
             "Wait for `retry-after`: running requests end soon.",
         ),
-        ("limit", limit(LimitKind::TokensPerPeriod, share), "Send a smaller request, or a smaller `max_tokens`."),
-        ("limit", limit(LimitKind::Concurrency, LimitReason::Spent), "Wait until one of your requests ends."),
-        ("limit", limit(LimitKind::Budget, LimitReason::Spent), "Wait until the period renews."),
-        (
-            "limit",
-            limit(LimitKind::Budget, LimitReason::Reserved),
-            "Wait for `retry-after`: running requests end soon.",
-        ),
-        ("limit", limit(LimitKind::Budget, money), "Send a smaller request, or use a cheaper model."),
+        ("limit", limit("budget=50/month", money), "Send a smaller request, or use a cheaper model."),
         ("Full", QueueRefusal::Full(64).refusal(1), "Wait for `retry-after`."),
         (
             "Share",

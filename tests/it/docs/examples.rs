@@ -90,6 +90,7 @@ plans.requests = 600
 plans.tokens_per_window = "250K"
 plans.concurrency = 8
 plans.budget = 50.0
+plans.limits = [{ requests = 600, per = "1m" }, { budget = 5.0, per = "5h", models = ["opus-*"] }]
 plans.unpriced = "allow"
 plans.share = 4
 groups.parent = "company"
@@ -99,5 +100,6 @@ groups.requests = 6_000
 groups.tokens_per_window = "2M"
 groups.concurrency = 64
 groups.budget = 500.0
+groups.limits = ["budget=50/day", "tokens=10M/5h:opus-*"]
 groups.unpriced = "allow"
 "#;

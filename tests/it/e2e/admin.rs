@@ -370,14 +370,16 @@ fn reading_targets_or_status_starts_the_recording_of_first_bytes_and_minutes() {
 fn key_changes_by_the_api_are_all_in_the_audit() {
     let h = start();
     let body = json!({"name": "<b>ci</b>", "models": ["small"], "labels": {"team": "search"}, "expires": "30d",
-        "limits": {"requests": 5, "budget": 1.5}});
+        "limits": ["requests=5/window", "budget=1.5/period"]});
     let issued = ask(&h, "POST", "keys", &[], &body.to_string());
     assert_eq!(issued.status(), 200, "{}", issued.text());
     let issued = issued.json();
     let (id, secret) = (issued["id"].as_str().unwrap(), issued["secret"].as_str().unwrap());
     assert_eq!(h.chat(secret, &chat("x\n#sim tokens=5")).status(), 200, "the key works immediately");
-    assert_eq!(printed(&h, &["keys", "show", id, "--json"])["limits"]["requests"], 5);
-    let patch = json!({"plan": issued["plan"], "disabled": true, "limits": {"requests": null}, "expires": null,
+    let shown = printed(&h, &["keys", "show", id, "--json"]);
+    let own = shown["limits"].as_array().unwrap().iter().filter(|limit| limit["from"] == "key");
+    assert_eq!(own.map(|limit| limit["total"].clone()).collect::<Vec<_>>(), [json!(5), json!(1.5)]);
+    let patch = json!({"plan": issued["plan"], "disabled": true, "limits": ["requests/window=plan"], "expires": null,
         "models": ["*"], "group": null, "labels": {"team": null}});
     let changed = ask(&h, "PATCH", &format!("keys/{id}"), &[], &patch.to_string());
     assert_eq!(changed.status(), 200, "{}", changed.text());
@@ -417,7 +419,7 @@ fn key_changes_by_the_api_are_all_in_the_audit() {
         r#"{"name":5}"#,
         r#"{"name":"x","colour":"red"}"#,
         r#"{"name":"x","models":[]}"#,
-        r#"{"name":"x","limits":{"colour":1}}"#,
+        r#"{"name":"x","limits":["colour=1/1m"]}"#,
         r#"{"name":"x","name":"y"}"#,
         r#"{"name":"x","plan":"gold"}"#,
         r#"{"name":"x","disabled":true}"#,
@@ -432,27 +434,27 @@ fn key_changes_by_the_api_are_all_in_the_audit() {
 #[test]
 fn json_members_may_be_escaped_and_errors_name_their_path() {
     let h = start();
-    let body = r#"{"name":"has/rotate","limits":{"budget":1e-9,"requests":60.0,"tokens":1e3}}"#;
+    let body = r#"{"name":"has/rotate","limits":[{"budget":1e-9,"per":"period"},{"requests":60.0,"per":"1m"},{"tokens":1e3,"per":"period"}]}"#;
     let issued = ask(&h, "POST", "keys", &[], body);
     assert_eq!(issued.status(), 200, "{}", issued.text());
     let key = told(&h, "keys/has%2Frotate");
-    let limits = &key["limits"];
-    assert_eq!((&limits["budget"], &limits["requests"], &limits["tokens"]), (&json!(1e-9), &json!(60), &json!(1000)));
+    let totals: Vec<&Value> = key["limits"].as_array().unwrap().iter().map(|limit| &limit["total"]).collect();
+    assert_eq!(totals, [&json!(1e-9), &json!(60), &json!(1000)]);
     let id = key["id"].as_str().unwrap();
     let other = ask(&h, "POST", "keys", &[], r#"{"name":"other"}"#).json()["id"].as_str().unwrap().to_string();
-    let again = json!({"limits": {"budget": limits["budget"], "requests": limits["requests"]}});
+    let again = json!({"limits": key["limits"]});
     assert_eq!(
         ask(&h, "PATCH", &format!("keys/{id}"), &[], &again.to_string()).status(),
         200,
         "the API accepts what it returned"
     );
     for (wrong, path) in [
-        (r#"{"limits":{"requests":60.5}}"#, "limits.requests"),
-        (r#"{"limits":{"tokens":-1}}"#, "limits.tokens"),
-        (r#"{"limits":{"tokens":"10M"}}"#, "limits.tokens"),
-        (r#"{"limits":{"concurrency":1e300}}"#, "limits.concurrency"),
-        (r#"{"limits":{"budget":1e-10}}"#, "limits.budget"),
-        (r#"{"limits":{"budget":1,"budget":2}}"#, "budget: given twice"),
+        (r#"{"limits":[{"requests":60.5,"per":"1m"}]}"#, "limits"),
+        (r#"{"limits":["tokens=-1/1m"]}"#, "limits"),
+        (r#"{"limits":[{"tokens":0,"per":"1m"}]}"#, "limits"),
+        (r#"{"limits":[{"running":1e300}]}"#, "limits"),
+        (r#"{"limits":[{"budget":1e-10,"per":"1m"}]}"#, "limits"),
+        (r#"{"limits":[{"budget":1,"budget":2}]}"#, "budget: given twice"),
         (r#"{"labels":{"a":"b","a":"c"}}"#, "a: given twice"),
         (r#"{"labels":{"Team":"b"}}"#, "labels.Team"),
         (r#"{"labels":[]}"#, "labels"),
@@ -485,7 +487,8 @@ fn json_members_may_be_escaped_and_errors_name_their_path() {
 #[test]
 fn rotation_keeps_former_secrets_and_the_audit_has_their_expiry() {
     let h = start();
-    let id = ask(&h, "POST", "keys", &[], r#"{"name":"ci","labels":{"team":"a"},"limits":{"budget":1.5}}"#).json();
+    let id =
+        ask(&h, "POST", "keys", &[], r#"{"name":"ci","labels":{"team":"a"},"limits":["budget=1.5/period"]}"#).json();
     let rotate = format!("keys/{}/rotate", id["id"].as_str().unwrap());
     for turn in 0..8 {
         assert_eq!(ask(&h, "POST", &rotate, &[], r#"{"grace":"1h"}"#).status(), 200, "{turn}");

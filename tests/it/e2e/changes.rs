@@ -2,7 +2,7 @@
 //! that only read.
 
 use super::client::{Client, get, post, request};
-use super::harness::{CREDENTIAL, Harness, Setup, bearer};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
 use super::process::{wait_at_most, wait_for};
 use serde_json::{Map, Value, json};
 use std::io::Read;
@@ -138,10 +138,18 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
     let more = "[[plans]]\nname = \"p\"\nrequests = 7\n".to_string();
     let h = Harness::start(&Setup { server: WRITE, more, ..Setup::default() });
     let ask = |method: &str, path: &str, body: &str| Client::connect(h.admin).ask(&asked(method, path, body));
-    let body = r#"{"name":"ci","plan":"p","models":["small"],"endpoints":["chat"],"limits":{"tokens":5}}"#;
+    let body = r#"{"name":"ci","plan":"p","models":["small"],"endpoints":["chat"],"limits":["tokens=5/period"]}"#;
     let path = format!("keys/{}", ask("POST", "keys", body).json()["id"].as_str().unwrap());
     let before = ask("GET", &path, "").json();
-    assert_eq!((&before["limits"]["own"], &before["limits"]["requests"]), (&json!(["tokens"]), &json!(7)));
+    // Texts of the limits, those of the key with a star.
+    let texts = |key: &Value| {
+        let text = |limit: &Value| {
+            let star = if limit["from"] == "key" { "*" } else { "" };
+            limit["text"].as_str().unwrap().to_owned() + star
+        };
+        key["limits"].as_array().unwrap().iter().map(text).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(&before), ["requests=7/1m", "tokens=5/period*"]);
     let edit = |change: Value| {
         let answer = ask("PATCH", &path, &change.to_string());
         assert_eq!(answer.status(), 200, "{change}: {}", answer.text());
@@ -150,21 +158,58 @@ fn permissions_and_limits_are_accepted_as_they_are_shown() {
     let shown = ["name", "plan", "group", "labels", "endpoints", "models", "expires", "limits"];
     let same: Map<String, Value> = shown.map(|name| (name.to_owned(), before[name].clone())).into_iter().collect();
     assert_eq!(edit(same.into())["limits"], before["limits"], "the limits of the plan must not become the key's own");
-    assert_eq!(edit(json!({"limits": {"tokens": 5, "own": []}}))["limits"]["own"], json!([]));
+    assert_eq!(texts(&edit(json!({"limits": ["tokens/month=plan"]}))), ["requests=7/1m"]);
     for all in [json!(null), json!(["*"]), json!(["all"])] {
         edit(json!({"models": ["small"], "endpoints": ["chat"]}));
         let open = edit(json!({"models": all, "endpoints": all}));
         assert_eq!((&open["models"], open["endpoints"].as_array().map(Vec::len)), (&json!(["*"]), Some(13)), "{all}");
     }
+    edit(json!({"limits": [{"budget": 5.0, "per": "5h"}, "requests=9/1m", {"running": 4}]}));
+    let own = edit(json!({"limits": [{"tokens": "2M", "per": "day", "models": ["sm*"]}]}));
+    let all = ["budget=5/5h*", "requests=9/1m*", "running=4*", "tokens=2000000/day:sm**"];
+    assert_eq!(texts(&own), all, "limits that are not named stay");
+    assert_eq!(texts(&edit(json!({"limits": own["limits"]}))), all, "as they are shown");
+    let rest = edit(json!({"limits": ["budget/5h=plan", "requests/1m=plan", "running=none"]}));
+    assert_eq!(texts(&rest), ["requests=7/1m", "tokens=2000000/day:sm**", "running=none*"]);
+    let list = "limits: expected a list of limits such as \"budget=5/5h\" or {\"budget\":5,\"per\":\"5h\"}";
     for (wrong, message) in [
-        (r#"{"limits":{"own":["tokens"]}}"#, "limits.own: expected names of limits in `limits`"),
-        (r#"{"limits":{"own":"tokens","tokens":5}}"#, "limits.own: expected names of limits in `limits`"),
-        (r#"{"limits":{"own":["own"]}}"#, "limits.own: expected names of limits in `limits`"),
-        (r#"{"limits":null}"#, "limits: expected an object"),
+        (r#"{"limits":null}"#, list),
+        (r#"{"limits":{"tokens":5}}"#, list),
+        (r#"{"limits":[5]}"#, "limits: expected an object"),
+        (r#"{"limits":[{"per":"5h"}]}"#, list),
         (r#"{"labels":null}"#, "labels: expected an object"),
         (r#"{"plan":null}"#, "plan: expected a string"),
     ] {
         let answer = ask("PATCH", &path, wrong);
         assert_eq!((answer.status(), answer.json()["error"]["message"].as_str()), (400, Some(message)), "{wrong}");
     }
+}
+
+#[test]
+fn several_limits_of_a_key_hold_over_a_restart() {
+    let more = "[[plans]]\nname = \"several\"\nlimits = [\"requests=9/1h\", \"budget=0.5/5h\"]\n".to_string();
+    let mut h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key_with(&["--plan", "several", "--limit", "requests=3/day", "--limit", "tokens=10M/month:sm*"]);
+    let shown = h.done(&["keys", "show", &key[8..20]]);
+    assert!(
+        shown.contains("requests=9/1h, budget=0.50/5h, requests=3/day (own), tokens=10000000/month:sm* (own)"),
+        "{shown}"
+    );
+    for _ in 0..2 {
+        assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    }
+    let limits = |h: &Harness| {
+        let quota = h.get("/v1/quota", &key).json();
+        quota["limits"].as_array().unwrap().iter().map(|limit| limit["used"].clone()).collect::<Vec<_>>()
+    };
+    let before = limits(&h);
+    assert_eq!((&before[0], &before[2]), (&json!(2), &json!(2)));
+    assert_eq!(h.ledger(2).requests, 2);
+    h.gateway.stop("KILL");
+    h.start_again();
+    assert_eq!(limits(&h), before, "as before the kill");
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    let refused = h.chat(&key, &chat("x"));
+    assert_eq!(refused.status(), 429);
+    assert!(refused.text().contains("of 3 requests per day is reached"), "{}", refused.text());
 }

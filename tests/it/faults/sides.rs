@@ -253,7 +253,7 @@ fn keys(folder: &Path) -> Vec<String> {
                 expires: None,
                 revoked: None,
                 disabled: false,
-                limits: tollgate::policy::plan::LimitOverrides::default(),
+                limits: tollgate::policy::plan::caps::Caps::default(),
                 group: None,
                 labels: Vec::new(),
                 former: Vec::new(),

@@ -198,10 +198,15 @@ fn host_without_requests_of_a_group_shows_what_others_use_of_it() {
             let name = format!("tollgate_budget_used_ratio{{group=\"{group}\"}} ");
             metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
         };
-        let page = get(h.admin, "/admin/v1/groups?limit=1000").unwrap().json();
+        let (mut groups, mut next) = (Vec::new(), Some("0".to_owned()));
+        while let Some(after) = next {
+            let page = get(h.admin, &format!("/admin/v1/groups?limit=100&after={after}")).unwrap().json();
+            groups.extend(page["data"].as_array().unwrap().clone());
+            next = page["next"].as_str().map(str::to_owned);
+        }
         let used = |group: &str| {
-            let found = page["data"].as_array().unwrap().iter().find(|entry| entry["name"] == group);
-            found.unwrap_or_else(|| panic!("{page}"))["budget"]["used"].as_f64().unwrap()
+            let found = groups.iter().find(|entry| entry["name"] == group);
+            found.unwrap_or_else(|| panic!("{groups:?}"))["budget"]["used"].as_f64().unwrap()
         };
         ["eng", "g0", "g149"].map(|group| (share(group).unwrap(), used(group)))
     };

@@ -152,14 +152,17 @@ impl Fleet<'_> {
     /// Returns the leases of the dead host for this key while nothing else runs: requests and reserved tokens. The
     /// remainder of a grant stops counting when the grant ends, and the next request to the ledger removes it.
     fn held(&self, key: &str) -> [usize; 2] {
-        let text = self.server.text(&["HGETALL", &format!("tollgate:live:{}", &key[8..20])]);
+        let of = |hash: &str| self.server.text(&["HGETALL", hash]);
+        let periods = self.server.text(&["KEYS", &format!("tollgate:win:{}/period:*", &key[8..20])]);
+        let period = periods.lines().nth(2).unwrap_or_default().trim();
+        let text = of(&format!("tollgate:live:{}", &key[8..20])) + &of(period);
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(['$', '*'])).collect();
         let (of_grants, of_hosts): (Vec<_>, Vec<_>) = lines.chunks(2).partition(|pair| pair[0].contains('g'));
         for grant in of_grants.iter().filter_map(|pair| pair[0].split(':').nth(1)) {
             let lease = format!("tollgate:host:{grant}");
             wait_for("the end of a grant", || self.server.text(&["EXISTS", &lease]).contains(":0").then_some(()));
         }
-        ["n:", "r:"].map(|kind| {
+        ["4:", "2:"].map(|kind| {
             let of = of_hosts.iter().filter(|pair| pair[0].starts_with(kind));
             of.map(|pair| pair[1].parse::<usize>().unwrap()).sum()
         })

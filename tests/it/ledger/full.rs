@@ -4,13 +4,13 @@
 use super::cluster::{Ending, is_served};
 use super::harness::{chat, chat_request, streamed};
 use super::process::wait_for;
-use super::shared::{Server, agree, key_of};
+use super::shared::{Server, agree, key_of, part};
 use super::shared_people::row;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate::base::time::Unix;
 use tollgate::policy::ask::Use;
-use tollgate::policy::meter::{Amount, GroupLease, Lease};
+use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::row::{RareNames, Row};
 use tollgate::store::bounds;
 use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
@@ -41,10 +41,10 @@ fn unlike(count: usize) -> Vec<Row> {
             "u":[1,1,1,1],"f":"provider","n":7,"x":1,"d":7,"g":"a{n}/b{n}/c{n}/d{n}"}}"#
         );
         let bounds = (Unix(86_400_000), Unix(172_800_000));
-        let group = |name: &str| GroupLease { name: format!("{name}{n}").into(), window: bounds, period: bounds };
-        let groups = ["d", "c", "b", "a"].map(group).into();
-        let reserved = Amount { tokens: 5, nano: 5 };
-        let lease = Lease { window: bounds, period: bounds, reserved, groups, shared: true, ..Lease::default() };
+        let names = std::iter::once(String::new()).chain(["d", "c", "b", "a"].map(|name| format!("{name}{n}")));
+        let spans = names.flat_map(|name| ["period", "5h"].map(|span| format!("{name}/{span}")));
+        let parts = spans.map(|name| part(&name, bounds)).collect();
+        let lease = Lease { reserved: Amount { tokens: 5, nano: 5 }, parts, shared: true, ..Lease::default() };
         let (user, session) = (format!("u{n}"), format!("s{n}"));
         let row: Row = serde_json::from_str(&text).unwrap();
         let names = RareNames { user: Some(user.into()), session: Some(session.into()), ..RareNames::default() };
@@ -72,11 +72,11 @@ fn the_most_expensive_commit_counts_every_record() {
         let usec = line.split("usec=").nth(1).and_then(|text| text.split(',').next()).unwrap();
         println!("a commit of {size} usage records of as many keys, each in 4 groups: {usec} us of the server");
     }
-    assert_eq!(server.number(&["ZCARD", "tollgate:wins"]), 5 * rows.len() as u64);
+    assert_eq!(server.number(&["ZCARD", "tollgate:wins"]), 10 * rows.len() as u64);
     let last = rows.len() - 1;
     for account in [rows[last].key.to_string(), format!("@a{last}"), format!("@d{last}")] {
         let used = server.text(&["HGET", &format!("tollgate:use:{account}"), "1"]);
-        let window = server.text(&["HGET", &format!("tollgate:win:{account}:86400000:172800000"), "q"]);
+        let window = server.text(&["HGET", &format!("tollgate:win:{account}/5h:86400000:172800000"), "1"]);
         assert_eq!((&*used, &*window), ("$1\r\n4\r\n", "$1\r\n1\r\n"), "{account}");
     }
 }

@@ -3,15 +3,15 @@
 //! ledger of the simulated fleet returns (`sim/fleet/server.rs`).
 
 use super::super::sim::fleet::server::Server as Model;
-use super::shared::Server;
+use super::shared::{Server, part};
 use tollgate::base::rng::Rng;
 use tollgate::base::time::Unix;
-use tollgate::policy::ask::{Ask, AskAnswer, Limits, Ruling, Use, Wish};
+use tollgate::policy::ask::{Ask, AskAnswer, AskedLimits, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, GroupLease, Lease};
+use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::row::Row;
 use tollgate::policy::window::{DAY_MS, window};
-use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker, accounts};
+use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker, places};
 use tollgate::store::shared::SharedStore;
 
 /// Limits of the group that contains all keys.
@@ -43,7 +43,9 @@ struct World<'a> {
     keys: Vec<KeyId>,
     moment: Unix,
     serial: u64,
-    limits: Limits,
+    /// Requests, tokens and nano-dollars of the group, in the span at this place of the lease.
+    limits: [u64; 3],
+    span: usize,
     /// Number of admitted requests and the sum of their amounts.
     admitted: u64,
     reserved: Amount,
@@ -53,8 +55,11 @@ struct World<'a> {
 impl World<'_> {
     fn lease(&self, reserved: Amount) -> Lease {
         let bounds = window(self.moment, std::time::Duration::from_secs(86_400));
-        let groups = [GroupLease { name: "labs".into(), window: bounds, period: bounds }].into();
-        Lease { window: bounds, period: bounds, reserved, shared: true, groups, ..Lease::default() }
+        // A period with the sums of days, and windows of other lengths.
+        let long = window(self.moment, std::time::Duration::from_secs(400_000));
+        let parts = ["/period", "/window", "labs/period", "labs/5h"];
+        let parts = parts.map(|name| part(name, if name.ends_with("period") { bounds } else { long })).into();
+        Lease { reserved, shared: true, parts, ..Lease::default() }
     }
 
     fn send(&mut self, host: usize, command: &RemoteCommand<'_>) -> Done {
@@ -90,7 +95,7 @@ impl World<'_> {
         self.expire(host);
         let mut holds = Holds::new();
         for (key, lease) in &self.hosts[host].running {
-            for place in accounts(key, lease) {
+            for place in places(key, lease) {
                 let held = holds.entry(place).or_default();
                 (held.reserved, held.running) = (held.reserved.plus(lease.reserved), held.running + 1);
             }
@@ -136,7 +141,7 @@ impl World<'_> {
         self.admitted += 1;
         self.reserved = self.reserved.plus(lease.reserved);
         self.hosts[host].running.push((key, lease));
-        let limit = self.limits.requests;
+        let limit = self.limits[0];
         assert!(limit == 0 || self.admitted <= limit, "{} admitted", self.admitted);
     }
 
@@ -155,7 +160,7 @@ impl World<'_> {
                 of.uses.push(Use::Took(*number, key, lease.clone()));
                 self.begin(host, key, lease);
                 self.by_grant += 1;
-                let (sum, Limits { tokens, budget, .. }) = (self.reserved, self.limits);
+                let (sum, [_, tokens, budget]) = (self.reserved, self.limits);
                 // Only one check can exceed a limit, and requests of earlier grants are admitted after it.
                 let more = (MOST - 1, 10 * MOST - 1);
                 let within =
@@ -169,8 +174,9 @@ impl World<'_> {
             wish.number = of.serial;
         }
         let before = self.reserved;
-        let groups = [self.limits].into();
-        let ask = Ask { number: (0, 0), key, lease, limits: Limits::default(), groups, admits: true, wish };
+        let mut limits = AskedLimits { parts: vec![[0; 3]; 4], running: vec![0; 2] };
+        limits.parts[self.span] = self.limits;
+        let ask = Ask { number: (0, 0), key, lease, limits, admits: true, wish };
         self.hosts[host].uses.len().gt(&0).then(|| self.commit(host));
         let Done::Answer(AskAnswer { ruling, grant, ask, .. }) = self.send(host, &RemoteCommand::Ask(&ask)) else {
             panic!()
@@ -187,7 +193,7 @@ impl World<'_> {
         }
         match ruling {
             Ruling::Admitted => {
-                let Limits { tokens, budget, .. } = self.limits;
+                let [_, tokens, budget] = self.limits;
                 let within = (tokens == 0 || before.tokens < tokens) && (budget == 0 || before.nano < budget);
                 assert!(within, "{before:?} before it was admitted");
                 self.hosts[host].uses.push(Use::Served(key, ask.lease.clone()));
@@ -240,12 +246,8 @@ fn run(server: &Server, seed: u64) -> u64 {
     // In three of four seeds one of the limits is missing, so that each of the others is reached in some seed.
     let all = [(seed % 4 != 1), (seed % 4 != 2), (seed % 4 != 3)];
     let [requests, tokens, nano] = all;
-    let limits = Limits {
-        requests: if requests { REQUESTS } else { 0 },
-        tokens: if tokens { TOKENS } else { 0 },
-        budget: if nano { NANO } else { 0 },
-        ..Limits::default()
-    };
+    let limits = [(requests, REQUESTS), (tokens, TOKENS), (nano, NANO)].map(|(has, limit)| if has { limit } else { 0 });
+    let span = if seed % 8 < 4 { 2 } else { 3 };
     let moment = Unix(20_000 * DAY_MS + 5);
     let (rng, none) = (Rng::from_u64(seed), Amount::default());
     let mut world = World {
@@ -258,6 +260,7 @@ fn run(server: &Server, seed: u64) -> u64 {
         moment,
         serial: 0,
         limits,
+        span,
         admitted: 0,
         reserved: none,
         by_grant: 0,
@@ -291,7 +294,7 @@ fn run(server: &Server, seed: u64) -> u64 {
     }
     let Amount { tokens, nano } = world.reserved;
     let is = |limit: u64, count: u64| limit > 0 && count >= limit;
-    let reached = is(limits.requests, world.admitted) || is(limits.tokens, tokens) || is(limits.budget, nano);
+    let reached = is(limits[0], world.admitted) || is(limits[1], tokens) || is(limits[2], nano);
     assert!(reached, "refused at {} requests, {tokens} tokens, {nano} nano-dollars", world.admitted);
     assert_eq!(world.remote.verify().unwrap().differences, []);
     world.by_grant

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
 use tollgate::policy::keys::{Issued, KeyId, KeyRecord, Scope, issue, reissue};
-use tollgate::policy::plan::LimitOverrides;
+use tollgate::policy::plan::caps::Caps;
 use tollgate::store::sqlite::{Mode, Sqlite};
 
 const KEYS: usize = 500;
@@ -104,7 +104,7 @@ fn every_key_of_a_command_burst_works_immediately() {
             expires: None,
             revoked: None,
             disabled: false,
-            limits: LimitOverrides::default(),
+            limits: Caps::default(),
             group: None,
             labels: Vec::new(),
             former: Vec::new(),

@@ -118,7 +118,7 @@ fn verify_names_every_entry_of_the_wrong_type() {
     let key = key_of(std::slice::from_ref(&h), &["--plan", "requests"]);
     assert_eq!(status(&h, &key), 200);
     wait_for("the row", || (sums(&h, &key).0 == 1).then_some(()));
-    let names = ["use", "cost", "live", "due"].map(|what| format!("tollgate:{what}:{}", id_of(&key)));
+    let names = ["use", "cost", "live"].map(|what| format!("tollgate:{what}:{}", id_of(&key)));
     for name in names.iter().map(String::as_str).chain(["tollgate:wins", "tollgate:groups"]) {
         let kind = server.text(&["TYPE", name]);
         server.say(&[b"DEL", name.as_bytes()]);
@@ -144,14 +144,14 @@ fn hosts_use_the_new_value_of_a_repaired_counter() {
     let key = key_of(&all, &["--plan", "requests"]);
     assert_eq!(status(&all[0], &key), 200);
     wait_for("the row", || (sums(&all[0], &key).0 == 1).then_some(()));
-    let window = server.text(&["KEYS", &format!("tollgate:win:{}:*", id_of(&key))]);
+    let window = server.text(&["KEYS", &format!("tollgate:win:{}/window:*", id_of(&key))]);
     let window = window.lines().nth(2).unwrap().trim().to_owned();
     // A valid number that does not match the usage records.
-    server.say(&[b"HSET", window.as_bytes(), b"q", b"1000"]);
+    server.say(&[b"HSET", window.as_bytes(), b"1", b"1000"]);
     for h in &all {
         wait_for("the refusal", || (status(h, &key) == 429).then_some(()));
     }
-    server.say(&[b"HSET", window.as_bytes(), b"q", b"1"]);
+    server.say(&[b"HSET", window.as_bytes(), b"1", b"1"]);
     for h in &all {
         wait_for("service", || (status(h, &key) == 200).then_some(()));
         let left = || h.get("/v1/quota", &key).json()["rate_limit"]["remaining"].as_u64().filter(|left| *left > 100);

@@ -87,7 +87,7 @@ pub fn race_for_money(all: &[Harness], issue: impl Fn(&[&str]) -> String) {
             assert_eq!(refused.head.get("x-should-retry"), Some("false"));
             let text = refused.text();
             let whose = if options.len() == 2 { "plan `ten`".to_owned() } else { format!("group `two{race}`") };
-            assert!(text.contains(&format!("the budget of {whose} is spent until ")), "{text}");
+            assert!(text.contains(&format!("the budget of {whose} for a month is spent until ")), "{text}");
         }
     }
 }

@@ -15,10 +15,10 @@ use std::process::{self, Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
-use tollgate::policy::ask::{Ask, Limits, Ruling, Wish};
+use tollgate::policy::ask::{Ask, AskedLimits, Ruling, Wish};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Amount, Lease, LimitReason};
-use tollgate::policy::plan::LimitKind;
+use tollgate::policy::meter::{Amount, Lease, LeasePart, LimitReason};
+use tollgate::policy::plan::caps::Resource;
 use tollgate::policy::window::window;
 use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
 use tollgate::store::shared::SharedStore;
@@ -253,6 +253,32 @@ fn three_gateways_share_request_and_concurrency_limits_exactly() {
     println!("three gateways: {ok} of {CONNECTIONS} admitted at a limit of 50 at once, each trying {EACH} times");
     assert_eq!(ok, 50);
     wait_for("free slots", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
+}
+
+#[test]
+fn three_gateways_share_several_limits_exactly() {
+    let Some(server) = Server::start() else { return };
+    let more = "[[plans]]\nname = \"several\"\nlimits = [\"requests=90/1h\", \"tokens=10M/day\", \"budget=50/5h\"]\n";
+    let all: Vec<Harness> = (0..3).map(|_| server.gateway(more)).collect();
+    let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
+    let key = key_of(&all, &["--plan", "several", "--limit", "requests=61/1h"]);
+    let before = all.iter().map(|h| h.count("requests")).sum::<u64>();
+    let answers = race(&at, CONNECTIONS, EACH, &chat_request(&key, &chat("x\n#sim tokens=2")));
+    assert_eq!((admitted(&answers) as u64 + before, served(&all)), (61, 61));
+    let refused = answers.iter().find(|answer| answer.status() == 429).unwrap().json();
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("the limit of this key of 61 requests per 1 hour is reached until "), "{message}");
+    let of = |resource: &str| {
+        let quota = all[1].get("/v1/quota", &key).json();
+        let limits = quota["limits"].as_array().unwrap();
+        limits.iter().find(|limit| limit["resource"] == resource).unwrap()["used"].as_f64().unwrap()
+    };
+    wait_for("all records", || (of("tokens") == sums(&all[0], &key).1 as f64).then_some(()));
+    assert_eq!(of("requests"), 61.0);
+    let rows = all[0].usage("key");
+    let cost = rows.iter().find(|line| line["name"] == key[8..20]).unwrap()["cost_usd"].as_f64();
+    assert!(cost.is_none_or(|cost| (cost - of("budget")).abs() < 1e-9), "{cost:?} {}", of("budget"));
+    agree(&all, &[&key]);
 }
 
 #[test]
@@ -508,6 +534,11 @@ fn cost_of_an_admission_by_the_shared_ledger() {
     assert!(with < without + Duration::from_millis(50));
 }
 
+/// A part of a lease.
+pub fn part(account: &str, bounds: (Unix, Unix)) -> LeasePart {
+    LeasePart { account: account.into(), bounds }
+}
+
 /// The host's clock is two hours ahead or behind. A host determines its windows itself, but not how long the ledger
 /// keeps them.
 #[test]
@@ -521,18 +552,18 @@ fn host_with_another_clock_exceeds_no_limit() {
     let key = KeyId::parse("0123456789ab").unwrap();
     for moment in [now - 7_200_000, now, now + 7_200_000].map(Unix) {
         let bounds = |length| window(moment, Duration::from_secs(length));
-        let (window, period, reserved) = (bounds(60), bounds(86_400), Amount { tokens: 1, nano: 0 });
-        let lease = Lease { window, period, reserved, ..Lease::default() };
-        let limits = Limits { requests: 3, ..Limits::default() };
-        let ask =
-            Ask { number: (0, 0), key, lease, limits, groups: Box::default(), admits: true, wish: Wish::default() };
+        let reserved = Amount { tokens: 1, nano: 0 };
+        let parts = [part("/period", bounds(86_400)), part("/window", bounds(60))].into();
+        let lease = Lease { reserved, parts, ..Lease::default() };
+        let limits = AskedLimits { parts: vec![[0; 3], [3, 0, 0]], running: vec![0] };
+        let ask = Ask { number: (0, 0), key, lease, limits, admits: true, wish: Wish::default() };
         let mut rulings = Vec::new();
         for _ in 0..5 {
             let done = remote.send(&speaker, &[RemoteCommand::Ask(&ask)]).unwrap();
             let [Done::Answer(answer)] = &done[..] else { panic!("{done:?}") };
             rulings.push(answer.ruling);
         }
-        let refused = Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent);
+        let refused = Ruling::Refused(Resource::Requests, 1, LimitReason::Spent);
         assert_eq!(rulings, [Ruling::Admitted, Ruling::Admitted, Ruling::Admitted, refused, refused]);
     }
 }

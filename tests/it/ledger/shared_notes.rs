@@ -3,7 +3,7 @@
 use super::client::{Client, post, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer};
 use super::process::wait_for;
-use super::shared::Server;
+use super::shared::{Server, part};
 use crate::e2e::commands::keys_are_listed_in_pages;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -11,14 +11,14 @@ use std::sync::Barrier;
 use std::time::Duration;
 use tollgate::base::time::Unix;
 use tollgate::io::clock::unix;
-use tollgate::policy::ask::{Ask, Limits, Release, Wish};
+use tollgate::policy::ask::{Ask, AskedLimits, Release, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::window::window;
 use tollgate::store::api::Names;
 use tollgate::store::follow::KeySource;
 use tollgate::store::note::AuditLine;
-use tollgate::store::remote::{Done, Holds, Remote, RemoteCommand, RemoteServer, Speaker};
+use tollgate::store::remote::{Done, Holds, LeasePlace, Remote, RemoteCommand, RemoteServer, Speaker};
 use tollgate::store::shared::SharedStore;
 
 const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
@@ -216,18 +216,22 @@ fn reservation_that_a_full_server_cannot_end_is_ended_later() {
     remote.announce(&speaker, "", &Holds::new()).unwrap();
     let (now, key) = (unix(), KeyId::parse("0123456789ab").unwrap());
     let bounds = |length| window(now, Duration::from_secs(length));
-    let (window, period, reserved) = (bounds(60), bounds(86_400), Amount { tokens: 500, nano: 7 });
-    let lease = Lease { window, period, reserved, ..Lease::default() };
-    let (limits, wish) = (Limits { requests: 3, ..Limits::default() }, Wish::default());
-    let ask = Ask { number: (0, 0), key, lease: lease.clone(), limits, groups: Box::default(), admits: true, wish };
+    let parts = [part("/period", bounds(86_400)), part("/window", bounds(60))];
+    let windows = parts.clone().map(|part| format!("tollgate:{}", LeasePlace::of(&key, &part).hash()));
+    let lease = Lease { reserved: Amount { tokens: 500, nano: 7 }, parts: parts.into(), ..Lease::default() };
+    let limits = AskedLimits { parts: vec![[0; 3], [3, 0, 0]], running: vec![0] };
+    let ask = Ask { number: (0, 0), key, lease: lease.clone(), limits, admits: true, wish: Wish::default() };
     remote.send(&speaker, &[RemoteCommand::Ask(&ask)]).unwrap();
-    let fields = || server.number(&["HLEN", "tollgate:live:0123456789ab"]);
-    assert_eq!(fields(), 2);
+    let [period, window] = &windows;
+    let fields = || {
+        [period, window, "tollgate:live:0123456789ab"].iter().map(|hash| server.number(&["HLEN", hash])).sum::<u64>()
+    };
+    assert_eq!(fields(), 7);
     let release = [Release { key, lease, unsent: true }];
     server.say(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
     let refused = remote.send(&speaker, &[RemoteCommand::Release(&release)]).unwrap_err();
     assert!(refused.to_string().contains("OOM"), "{refused}");
-    assert_eq!((fields(), remote.take_odd()), (2, vec![]));
+    assert_eq!((fields(), remote.take_odd()), (7, vec![]));
     server.say(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
     assert_eq!(remote.send(&speaker, &[RemoteCommand::Release(&release)]).unwrap(), [Done::Done]);
     assert_eq!(fields(), 0);

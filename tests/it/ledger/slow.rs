@@ -3,12 +3,11 @@
 use super::super::e2e::collector::Collector;
 use super::harness::{Harness, Setup, chat, with};
 use super::process::wait_at_most;
-use super::shared::Server;
+use super::shared::{Server, part};
 use super::spared::Host;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tollgate::policy::ask::Limits;
-use tollgate::policy::meter::GroupLease;
+use tollgate::policy::ask::AskedLimits;
 use tollgate::store::bounds;
 
 /// Questions that are asked at a time.
@@ -17,14 +16,16 @@ const COUNT: usize = 32;
 /// Makes questions about the group `eng` so slow that the server does not execute [`COUNT`] of them in time.
 fn slow_down(server: &Server) -> Host {
     let mut host = Host::new(server, "1");
-    let (window, period) = (host.ask.lease.window, host.ask.lease.period);
-    host.ask.lease.groups = [GroupLease { name: "eng".into(), window, period }].into_iter().collect();
-    host.ask.groups = [Limits::default()].into();
+    let bounds = host.ask.lease.parts[0].bounds;
+    host.ask.lease.parts = [part("/period", bounds), part("eng/period", bounds)].into();
+    host.ask.limits = AskedLimits { parts: vec![[0; 3]; 2], running: vec![0; 2] };
     host.ask.admits = false;
-    // A host with reservations in many other periods.
-    server.say(&[b"SET", b"tollgate:host:ffff", b"1"]);
+    // Running requests of many hosts, all of which are alive.
     for piece in 0.. {
-        let names: Vec<String> = (0..5000).map(|number| format!("r:ffff:{}", 5000 * piece + number)).collect();
+        let names: Vec<String> = (0..5000).map(|number| format!("4:{:x}", 5000 * piece + number)).collect();
+        let hosts: Vec<String> = names.iter().map(|name| format!("tollgate:host:{}", &name[2..])).collect();
+        let alive = hosts.iter().flat_map(|host| [host.as_bytes(), b"1"]);
+        server.say(&[b"MSET".as_slice()].into_iter().chain(alive).collect::<Vec<_>>());
         let fields = names.iter().flat_map(|name| [name.as_bytes(), b"1"]);
         server.say(&[b"HSET".as_slice(), b"tollgate:live:@eng"].into_iter().chain(fields).collect::<Vec<_>>());
         let least = (0..5).filter_map(|_| host.timed()).min();

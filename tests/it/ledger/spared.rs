@@ -2,10 +2,10 @@
 //! not admitted again by another host that reconnects first.
 
 use super::process::wait_for;
-use super::shared::Server;
+use super::shared::{Server, part};
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
-use tollgate::policy::ask::{Ask, AskAnswer, Grant, Limits, Ruling, Use, Wish};
+use tollgate::policy::ask::{Ask, AskAnswer, AskedLimits, Grant, Ruling, Use, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease};
 use tollgate::policy::window::window;
@@ -28,14 +28,10 @@ impl Host {
         let now = Unix(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64);
         let day = window(now, Duration::from_secs(86_400));
         let reserved = Amount { tokens: 1, nano: 0 };
-        let lease = Lease { window: day, period: day, reserved, shared: true, ..Lease::default() };
-        let limits = Limits { requests: LIMIT, tokens: LIMIT, ..Limits::default() };
-        let (key, groups) = (KeyId::parse("0123456789ab").unwrap(), Box::default());
-        Host {
-            remote,
-            speaker,
-            ask: Ask { number: (0, 0), key, lease, limits, groups, admits: true, wish: Wish::default() },
-        }
+        let lease = Lease { reserved, shared: true, parts: [part("/period", day)].into(), ..Lease::default() };
+        let limits = AskedLimits { parts: vec![[LIMIT, LIMIT, 0]], running: vec![0] };
+        let key = KeyId::parse("0123456789ab").unwrap();
+        Host { remote, speaker, ask: Ask { number: (0, 0), key, lease, limits, admits: true, wish: Wish::default() } }
     }
 
     pub fn send(&mut self, command: &RemoteCommand<'_>) -> Done {

@@ -21,7 +21,7 @@ use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyNews, KeyRecord};
 use tollgate::policy::meter::{Amount, LimitReason};
 use tollgate::policy::notice::LedgerNotice;
-use tollgate::policy::plan::LimitKind;
+use tollgate::policy::plan::caps::{Cap, Resource};
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
 use tollgate::wire::ModelEndpoint;
@@ -287,8 +287,8 @@ impl Player<'_> {
                 return self.edit(name, |record| record.revoked = Some(now));
             }
             ["edit", name, "budget", dollars] => {
-                let budget = units::dollars(dollars);
-                return self.edit(name, |record| record.limits.budget = budget);
+                let text = format!("budget={dollars}/period");
+                return self.edit(name, |record| record.limits = Cap::parse(&text).into_iter().collect());
             }
             other => return self.among_processes(other),
         }
@@ -349,14 +349,16 @@ impl Player<'_> {
             ["predecessor-left"] => return world.notice(Notice::PredecessorLeft),
             ["check", number, "admitted"] => return world.answer_check(number.parse().unwrap_or(0), Ruling::Admitted),
             ["check", number, "refused", "budget", which, by @ ..] => {
-                let which = which.parse().map_err(|_| "which")?;
+                // The key and each group have two parts; the first is that of its budget.
+                let which: usize = which.parse().map_err(|_| "which")?;
                 let by = if by == ["reserved"] { LimitReason::Reserved } else { LimitReason::Spent };
-                return world.answer_check(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Budget, which, by));
+                return world
+                    .answer_check(number.parse().unwrap_or(0), Ruling::Refused(Resource::Budget, 2 * which, by));
             }
             ["check", number, "refused"] => {
                 return world.answer_check(
                     number.parse().unwrap_or(0),
-                    Ruling::Refused(LimitKind::Requests, 0, LimitReason::Spent),
+                    Ruling::Refused(Resource::Requests, 1, LimitReason::Spent),
                 );
             }
             ["checks", count] if world.checks.len().to_string() == **count => {}
@@ -502,7 +504,8 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
                 let (tokens, at) = (tokens.parse().map_err(|_| "tokens")?, begin().unix.0 - 5000);
                 let nano = more.first().map_or(Ok(0), |dollars| units::dollars(dollars).ok_or("dollars"))?;
                 let group: Arc<str> = more.get(1).copied().unwrap_or_default().into();
-                let past = Past { key, group, at: Unix(at), used: Amount { tokens, nano } };
+                let model = more.get(2).copied().unwrap_or("small").into();
+                let past = Past { key, group, at: Unix(at), used: Amount { tokens, nano }, requests: 1, model };
                 start.recent.push(past.clone());
                 start.days.push(Past { at: Unix(at / 86_400_000 * 86_400_000), ..past });
             }

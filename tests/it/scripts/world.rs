@@ -16,7 +16,7 @@ use tollgate::policy::alert::AlertNews;
 use tollgate::policy::ask::{Ask, AskAnswer, Ruling, Use};
 use tollgate::policy::config::{Config, Reach};
 use tollgate::policy::keys::{KeyAnswer, KeyRecord};
-use tollgate::policy::meter::SharedCounts;
+use tollgate::policy::meter::{LeasePart, SharedCounts};
 use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Row;
 
@@ -396,14 +396,9 @@ impl World {
         let at =
             number.checked_sub(1).filter(|at| *at < self.checks.len()).ok_or("not that many admissions are pending")?;
         let ask = self.checks.remove(at);
-        let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(AskAnswer {
-            ask,
-            ruling,
-            counts,
-            groups: Vec::new(),
-            grant: None,
-        }))))
+        let none = |part: &LeasePart| SharedCounts { bounds: part.bounds, ..SharedCounts::default() };
+        let counts = ask.lease.parts.iter().map(none).collect();
+        self.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(AskAnswer { ask, ruling, counts, grant: None }))))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {

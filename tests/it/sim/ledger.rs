@@ -12,8 +12,9 @@ use tollgate::policy::ask::{Ask, AskAnswer, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitReason, SharedCounts};
 use tollgate::policy::notice::LedgerNotice;
-use tollgate::policy::plan::LimitKind;
+use tollgate::policy::plan::caps::Resource;
 use tollgate::policy::row::Row;
+use tollgate::store::remote::{LeasePlace, places};
 
 /// Kind of ledger.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -43,15 +44,6 @@ fn lease(row: &Row) -> Lease {
 fn loan(key: KeyId, lease: Lease) -> Loan {
     // The leases of the request and of its usage record differ only in this field.
     (key, Lease { shared: false, ..lease })
-}
-
-/// An account, with the window and the period in which a request counts.
-type Seat = (String, (Unix, Unix), (Unix, Unix));
-
-/// Returns the accounts of a lease: its key, and the groups above it.
-fn seats(key: KeyId, lease: &Lease) -> Vec<Seat> {
-    let groups = lease.groups.iter().map(|group| (format!("@{}", group.name), group.window, group.period));
-    std::iter::once((key.to_string(), lease.window, lease.period)).chain(groups).collect()
 }
 
 fn remove(loans: &mut Vec<Loan>, gone: &Loan) -> bool {
@@ -395,49 +387,49 @@ struct Server {
     /// Leases of this host.
     held: Vec<Loan>,
     ended: bool,
-    /// Requests and tokens by account and window.
-    windows: BTreeMap<(String, u64), (u64, u64)>,
-    /// Usage of the period, by account.
-    spent: BTreeMap<String, Amount>,
+    /// Requests and use by window.
+    windows: BTreeMap<LeasePlace, (u64, Amount)>,
     /// The part of it that belongs to the other host, and that host's running requests.
     theirs_used: BTreeMap<KeyId, u64>,
     theirs: Vec<KeyId>,
-    /// Key and window of the last check.
-    last: Option<(KeyId, u64)>,
+    /// Key of the last check, and what its requests count in.
+    last: Option<(KeyId, Vec<LeasePlace>)>,
 }
 
 impl Server {
     fn admit(&mut self, ask: &Ask) -> AskAnswer {
         let (key, lease) = (ask.key, &ask.lease);
-        self.last = Some((key, lease.window.0.0));
-        let (mut found, mut told): (Option<(_, _, _, Unix)>, _) = (None, Vec::new());
-        let limits = std::iter::once(&ask.limits).chain(&ask.groups);
-        for (index, ((name, window, period), l)) in seats(key, lease).into_iter().zip(limits).enumerate() {
-            let (requests, window_used) = self.windows.get(&(name.clone(), window.0.0)).copied().unwrap_or_default();
-            let period_used = self.spent.get(&name).copied().unwrap_or_default();
-            let held =
-                || self.held.iter().flat_map(|(key, held)| seats(*key, held).into_iter().map(move |seat| (seat, held)));
-            let held = || held().filter(|((holder, ..), _)| *holder == name);
-            let promised = held().fold(period_used, |sum, (_, held)| sum.plus(held.reserved));
-            let reserved: u64 =
-                held().filter(|((_, of, _), _)| *of == window).map(|(_, held)| held.reserved.tokens).sum();
-            let theirs = self.theirs.iter().filter(|other| index == 0 && **other == key).count();
-            let running = (held().count() + theirs) as u64;
-            let limits = [
-                (l.tokens, promised.tokens, period_used.tokens, LimitKind::TokensPerPeriod, period.1),
-                (l.budget, promised.nano, period_used.nano, LimitKind::Budget, period.1),
-                (l.requests, requests, requests, LimitKind::Requests, window.1),
-                (l.tokens_per_window, window_used + reserved, window_used, LimitKind::TokensPerWindow, window.1),
-                (l.concurrency, running, running, LimitKind::Concurrency, Unix(0)),
+        let seats: Vec<LeasePlace> = places(&key, lease).collect();
+        self.last = Some((key, seats.iter().filter(|place| place.key.is_some()).cloned().collect()));
+        let (mut found, mut told): (Option<(_, _, _, Unix)>, Vec<_>) = (None, Vec::new());
+        let mut running_limits = ask.limits.running.iter();
+        for (index, (place, limits)) in seats.iter().zip(&ask.limits.parts).enumerate() {
+            let (requests, used) = self.windows.get(place).copied().unwrap_or_default();
+            let held = || self.held.iter().filter(|(key, held)| places(key, held).any(|other| other == *place));
+            let reserved = held().fold(used, |sum, (_, held)| sum.plus(held.reserved));
+            let end = place.bounds.1;
+            let mut all = vec![
+                (limits[0], requests, requests, Resource::Requests, end),
+                (limits[1], reserved.tokens, used.tokens, Resource::Tokens, end),
+                (limits[2], reserved.nano, used.nano, Resource::Budget, end),
             ];
-            for (limit, count, used, kind, end) in limits {
+            if place.is_first() {
+                let is_owner = |other: &LeasePlace| other.running() == place.running() && other.is_first();
+                let own =
+                    self.held.iter().filter(|(key, held)| places(key, held).any(|other| is_owner(&other))).count();
+                let theirs = self.theirs.iter().filter(|other| index == 0 && **other == key).count();
+                let running = (own + theirs) as u64;
+                let limit = running_limits.next().copied().unwrap_or(0);
+                all.push((limit, running, running, Resource::Running, Unix(0)));
+            }
+            for (limit, count, used, resource, end) in all {
                 let (by, till) =
                     if used >= limit { (LimitReason::Spent, end) } else { (LimitReason::Reserved, Unix(0)) };
                 if limit > 0 && count >= limit && found.is_none_or(|(.., longest)| longest < till) {
-                    found = Some((kind, index, by, till));
+                    found = Some((resource, index, by, till));
                 }
             }
-            told.push(SharedCounts { window, requests, window_used, period, period_used });
+            told.push(SharedCounts { bounds: place.bounds, requests, used });
         }
         let ruling = match found {
             _ if !ask.admits => Ruling::Looked,
@@ -447,13 +439,12 @@ impl Server {
         };
         if ruling == Ruling::Admitted {
             self.held.push(loan(key, lease.clone()));
-            for ((name, window, _), told) in seats(key, lease).into_iter().zip(&mut told) {
-                self.windows.entry((name, window.0.0)).or_default().0 += 1;
+            for (place, told) in seats.into_iter().zip(&mut told) {
+                self.windows.entry(place).or_default().0 += 1;
                 told.requests += 1;
             }
         }
-        let counts = told.remove(0);
-        AskAnswer { ask: ask.clone(), ruling, counts, groups: told, grant: None }
+        AskAnswer { ask: ask.clone(), ruling, counts: told, grant: None }
     }
 
     /// Counts a usage record unless it was `done` before. Its lease is released in any case.
@@ -461,12 +452,10 @@ impl Server {
         let lease = lease(row);
         remove(&mut self.held, &loan(row.key, lease.clone()));
         if !done {
-            for (name, window, _) in seats(row.key, &lease) {
-                let window = self.windows.entry((name.clone(), window.0.0)).or_default();
+            for place in places(&row.key, &lease) {
+                let window = self.windows.entry(place).or_default();
                 window.0 += u64::from(!lease.shared);
-                window.1 += row.usage.total();
-                let spent = self.spent.entry(name).or_default();
-                *spent = spent.plus(row.amount());
+                window.1 = window.1.plus(row.amount());
             }
         }
     }
@@ -475,10 +464,12 @@ impl Server {
     fn other_host(&mut self, rng: &mut Rng) {
         if !self.theirs.is_empty() && rng.below(2) == 0 {
             self.theirs.pop();
-        } else if let Some((key, window)) = self.last {
+        } else if let Some((key, seats)) = self.last.clone() {
             let tokens = rng.below(500);
-            self.windows.entry((key.to_string(), window)).or_default().0 += 1;
-            self.spent.entry(key.to_string()).or_default().tokens += tokens;
+            for place in seats {
+                let window = self.windows.entry(place).or_default();
+                (window.0, window.1.tokens) = (window.0 + 1, window.1.tokens + tokens);
+            }
             *self.theirs_used.entry(key).or_default() += tokens;
             self.theirs.push(key);
         }

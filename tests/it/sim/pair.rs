@@ -13,11 +13,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, Reply, Signal};
-use tollgate::base::time::Now;
+use tollgate::base::time::{Now, Unix};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Past, Start};
 use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::{Row, Running};
+use tollgate::policy::window::DAY_MS;
 
 /// Number of requests that the tight plan ever admits.
 const TIGHT: usize = 4;
@@ -421,10 +422,20 @@ impl World {
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let mut setting = setting(false, LedgerKind::File, Wider::default());
         setting.set("plan tight", "window = \"7d\"");
-        let past = |row: &Row| Past { key: row.key, group: row.group.clone(), at: row.admitted, used: row.amount() };
+        let past = |row: &Row| Past {
+            key: row.key,
+            group: row.group.clone(),
+            at: row.admitted,
+            used: row.amount(),
+            requests: 1,
+            model: row.model.clone(),
+        };
         let recent = self.disk.rows.iter().map(past).collect();
+        let of_day = |row: &Row| Past { at: Unix(row.admitted.0 / DAY_MS * DAY_MS), ..past(row) };
+        let days = self.disk.rows.iter().map(of_day).collect();
         let keys = self.keys.records.clone();
-        let start = Start { seed: bytes, client_listeners: 1, keys: keys.into(), recent, running, ..Start::default() };
+        let start =
+            Start { seed: bytes, client_listeners: 1, keys: keys.into(), days, recent, running, ..Start::default() };
         Gateway::new(Arc::new(setting.high()), start, self.now)
     }
 

@@ -165,6 +165,18 @@ impl fmt::Display for Tally {
     }
 }
 
+/// Limits beside those of the settings. The quota shows a budget for all models in another member, too.
+const LIMITS: [&str; 8] = [
+    "requests=90/2h",
+    "requests=300/week",
+    "tokens=400K/3h",
+    "tokens=2M/quarter",
+    "budget=0.4/5h:sm*",
+    "budget=0.3/day:*,!small",
+    "running=25",
+    "requests=60/2h:small",
+];
+
 /// Returns the configuration: short timeouts, small bounds, two providers of one API format and one of the other.
 pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Setting {
     let mut setting = Setting::default();
@@ -219,6 +231,12 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
         ("group team", "budget = 0.5"),
     ] {
         setting.set(section, line);
+    }
+    let of = ["plan team", "group dept", "group team"];
+    for (section, bits) in of.into_iter().zip([wider.limits, wider.limits >> 8, wider.limits >> 16]) {
+        let chosen = LIMITS.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1).map(|(_, text)| *text);
+        let list: Vec<&str> = chosen.collect();
+        setting.set(section, &format!("limits = {list:?}"));
     }
     if wider.strangers {
         setting.set("server", &format!("max_connections = {CONNECTIONS}"));

@@ -63,6 +63,8 @@ pub struct Wider {
     pub lies: bool,
     /// Providers answer in odd forms.
     pub odd: bool,
+    /// Further limits of plans and groups, a bit for each; 0 for none.
+    pub limits: u64,
 }
 
 impl Wider {
@@ -85,6 +87,7 @@ impl Wider {
         let lies = rng.below(3) == 0;
         let odd = rng.below(3) == 0;
         let media = rng.below(3) == 0;
+        let limits = rng.below(2) * rng.below(1 << 24);
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -99,6 +102,7 @@ impl Wider {
             media,
             lies,
             odd,
+            limits,
         }
     }
 

@@ -750,7 +750,7 @@ impl World {
             answer.contains(&format!("\"budget\":{{\"used\":{},\"total\":{},", dollars(used), dollars(total)))
         });
         match budgets.is_empty() {
-            true if answer.contains("\"budget\"") => {
+            true if answer.contains("\"budget\":{\"used\"") => {
                 Err(format!("{} has no budget, but the answer has one: {answer}", record.name))
             }
             false if !told => Err(format!("the rows of {} add up to {budgets:?}: {answer}", record.name)),

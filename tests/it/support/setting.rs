@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::time::{Mono, Now, Unix};
-use tollgate::policy::config::{Config, Source, units};
+use tollgate::policy::config::{Config, Source};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
+use tollgate::policy::plan::caps::Cap;
 use tollgate::policy::window::parse_moment;
 use tollgate::wire::{Passthrough, Shape};
 
@@ -159,7 +160,7 @@ impl KeyRing {
             expires: None,
             revoked: None,
             disabled: false,
-            limits: tollgate::policy::plan::LimitOverrides::default(),
+            limits: tollgate::policy::plan::caps::Caps::default(),
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
@@ -170,7 +171,7 @@ impl KeyRing {
             match what {
                 "plan" => record.plan = value.to_string(),
                 "group" => record.group = Some(value.to_string()),
-                "budget" => record.limits.budget = units::dollars(value),
+                "budget" => record.limits = Cap::parse(&format!("budget={value}/period")).into_iter().collect(),
                 "models" => record.scope.models_allowed = Some(value.split(',').map(String::from).collect()),
                 "endpoints" => {
                     let has = |endpoint: &str| value.split(',').any(|word| word == endpoint);

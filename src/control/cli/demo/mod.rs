@@ -19,7 +19,7 @@ use crate::io::worker::start_thread;
 use crate::policy::catalog::Model;
 use crate::policy::config::{Config, Source};
 use crate::policy::keys::{self, KeyRecord, Scope};
-use crate::policy::plan::LimitOverrides;
+use crate::policy::plan::caps::Caps;
 use crate::simulator::SimulatorSettings;
 use crate::store::sqlite::{Mode, Sqlite};
 use std::fmt::Write;
@@ -147,7 +147,7 @@ fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
         expires: None,
         revoked: None,
         disabled: false,
-        limits: LimitOverrides::default(),
+        limits: Caps::default(),
         group: None,
         labels: Vec::new(),
         former: Vec::new(),

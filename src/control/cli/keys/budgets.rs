@@ -9,7 +9,7 @@ use crate::cli::output::{Align, Failure, Table, grouped, money, percent};
 use crate::cli::store;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::plan::{PATH_SEPARATOR, Plan};
+use crate::policy::plan::{PATH_SEPARATOR, Plan, Shorthand};
 use crate::policy::window::{DAY_MS, Period, date, iso, parse_moment, write_http_date};
 use crate::store::api::{By, Names, Query, UsageLine};
 use crate::store::ledger::Ledger;
@@ -57,7 +57,8 @@ impl BudgetLine {
         used: [u64; 2],
     ) -> impl Iterator<Item = BudgetLine> + use<> {
         let (name, period) = (name.to_string(), limits.period);
-        let all = [(true, used[1], limits.budget), (false, used[0], limits.tokens)];
+        let all = [(true, used[1], Shorthand::Budget), (false, used[0], Shorthand::Tokens)];
+        let all = all.map(|(is_money, used, setting)| (is_money, used, limits.limit(setting)));
         let limited = all.into_iter().filter(|(.., limit)| *limit > 0);
         limited.map(move |(is_money, used, limit)| BudgetLine {
             name: name.clone(),
@@ -328,7 +329,7 @@ mod tests {
     const DOLLAR: u64 = 1_000_000_000;
 
     fn budget(period: Period, [used, limit]: [u64; 2], days: &[u64]) -> BudgetLine {
-        let limits = Plan { budget: limit * DOLLAR, period, ..Plan::default() };
+        let limits = Plan { budget: limit * DOLLAR, period, ..Plan::default() }.settled("");
         let mut budget = BudgetLine::of(("a", None, Unix(0)), &limits, [0, used * DOLLAR]).next().unwrap();
         budget.days.iter_mut().zip(days).for_each(|(day, amount)| *day = amount * DOLLAR);
         budget
@@ -434,7 +435,7 @@ mod tests {
 
     #[test]
     fn quota_of_tokens_and_budget_have_one_rule() {
-        let limits = Plan { budget: 4 * DOLLAR, tokens: 4000, ..Plan::default() };
+        let limits = Plan { budget: 4 * DOLLAR, tokens: 4000, ..Plan::default() }.settled("");
         let all: Vec<Value> = BudgetLine::of(("a", KeyId::parse("AAAAAAAAAAAA"), Unix(0)), &limits, [3000, 3 * DOLLAR])
             .map(|one| BudgetLine { days: [if one.is_money { DOLLAR } else { 1000 }; PACE_DAYS], ..one }.json(NOON))
             .collect();

@@ -14,12 +14,12 @@ use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
-use crate::policy::plan::{LimitKind, Limits};
+use crate::policy::plan::caps::{Cap, Caps, Per, Resource};
+use crate::policy::plan::{Plan, Shorthand};
 use crate::policy::window::{Period, iso};
 use crate::store::api::Names;
 use crate::store::ledger::Ledger;
 use clap::Args;
-use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -93,52 +93,60 @@ pub(in crate::cli) struct KeyLine {
     last_use: Option<String>,
 }
 
-/// The effective limits of a key: its own, otherwise its plan's; 0 for none.
+/// The effective limits of a key: its own, otherwise its plan's.
 struct KeyLimits {
-    all: Limits,
-    /// Names of the limits that the key has of its own.
-    own: Vec<&'static str>,
+    /// The plan with the key's own limits.
+    plan: Plan,
+    /// The key's own limits.
+    own: Caps,
 }
 
 impl KeyLimits {
     fn new(key: &KeyRecord, high: &Config) -> KeyLimits {
-        let mut own = key.limits;
-        let plan = high.plan(&key.plan).cloned().unwrap_or_default().with(&own);
-        let own = LimitKind::ALL.into_iter().filter(|kind| own.get_mut(*kind).is_some());
-        KeyLimits { all: Limits::of(&plan), own: own.map(LimitKind::name).collect() }
+        let plan = high.plan(&key.plan).cloned().unwrap_or_default();
+        KeyLimits { plan: plan.with(&key.limits), own: key.limits.clone() }
+    }
+
+    /// The limits, those of the plan first.
+    fn all(&self) -> impl Iterator<Item = (Cap, bool)> + '_ {
+        let plans = self.plan.all.iter().filter(|cap| !cap.own).map(|cap| (cap.clone(), false));
+        plans.chain(self.own.iter().map(|cap| (cap.clone(), true)))
     }
 
     /// Describes the limits.
     fn text(&self) -> String {
-        let set = LimitKind::ALL.into_iter().filter_map(|kind| {
-            let (limit, is_own) = (self.all.get(kind), self.own.contains(&kind.name()));
-            let value = match limit {
-                0 if !is_own => return None,
-                0 => "none".to_string(),
-                nano if kind.is_money() => money(nano),
-                count => grouped(count),
+        let text = |(cap, is_own): (Cap, bool)| {
+            let value = match (self.plan.setting_of(&cap), cap.total) {
+                (None, _) => cap.text(),
+                (Some(setting), 0) => format!("{} none", setting.as_str()),
+                (Some(Shorthand::Budget), nano) => format!("budget {}", money(nano)),
+                (Some(setting), count) => format!("{} {}", setting.as_str(), grouped(count)),
             };
-            Some(format!("{} {value}{}", kind.name(), if is_own { " (own)" } else { "" }))
-        });
-        let texts: Vec<String> = set.collect();
+            value + if is_own { " (own)" } else { "" }
+        };
+        let texts: Vec<String> = self.all().map(text).collect();
         if texts.is_empty() { "none".to_string() } else { texts.join(", ") }
     }
 }
 
 impl Serialize for KeyLimits {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(None)?;
-        for kind in LimitKind::ALL {
-            map.serialize_entry(kind.name(), &limit_json(kind, self.all.get(kind)))?;
-        }
-        map.serialize_entry("own", &self.own)?;
-        map.end()
+        to.collect_seq(self.all().map(|(cap, is_own)| limit_json(&self.plan, &cap, is_own)))
     }
 }
 
-/// A limit in JSON; money in US dollars.
-pub(in crate::cli) fn limit_json(kind: LimitKind, limit: u64) -> serde_json::Value {
-    if kind.is_money() { (limit as f64 / 1e9).into() } else { limit.into() }
+/// One limit in JSON; money in US dollars.
+pub(in crate::cli) fn limit_json(plan: &Plan, cap: &Cap, is_own: bool) -> serde_json::Value {
+    let is_money = cap.resource == Resource::Budget;
+    serde_json::json!({
+        "resource": cap.resource.as_str(),
+        "per": (cap.per != Per::Now).then(|| plan.resolved(cap.clone()).per.text()),
+        "models": cap.models.text().map(|models| models.split(',').collect::<Vec<_>>()),
+        "total": if is_money { serde_json::Value::from(cap.total as f64 / 1e9) } else { cap.total.into() },
+        "from": if is_own { "key" } else { "plan" },
+        "setting": plan.setting_of(cap).map(Shorthand::as_str),
+        "text": cap.text(),
+    })
 }
 
 impl KeyLine {
@@ -153,6 +161,7 @@ impl KeyLine {
         let plan = high.plan(&key.plan);
         let length = plan.map_or(Period::Month, |plan| plan.period);
         let [tokens, nano] = used.in_period(length, &key.id);
+        let limits = KeyLimits::new(&key, high);
         KeyLine {
             id: key.id.to_string(),
             status,
@@ -162,10 +171,10 @@ impl KeyLine {
             expires: key.expires.map(iso),
             revoked: key.revoked.map(iso),
             former_secrets_until: former.map(|former| iso(former.until)).collect(),
-            limits: KeyLimits::new(&key, high),
+            nano: (nano, limits.plan.limit(Shorthand::Budget)),
+            limits,
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
-            nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
             renews: iso(length.bounds(now).1),
             budgets: None,
             capture_until: key.capture.filter(|until| now < *until && key.revoked.is_none()).map(iso),
@@ -208,7 +217,7 @@ impl KeyLine {
 
     /// Tokens used, and the limit.
     fn used_text(&self) -> String {
-        let tokens = self.limits.all.tokens;
+        let tokens = self.limits.plan.limit(Shorthand::Tokens);
         let limit = if tokens == 0 { "no limit".to_string() } else { grouped(tokens) };
         format!("{} / {limit}", grouped(self.tokens_used))
     }
@@ -433,7 +442,6 @@ mod tests {
     use super::*;
     use crate::cli::demo::config::tests::parsed;
     use crate::policy::keys::Scope;
-    use crate::policy::plan::LimitOverrides;
 
     const NOW: Unix = Unix(1_795_000_000_000);
 
@@ -448,7 +456,7 @@ mod tests {
             expires: None,
             revoked: None,
             disabled: false,
-            limits: LimitOverrides::default(),
+            limits: Caps::default(),
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
@@ -486,14 +494,15 @@ mod tests {
         used.add(Period::Month, id, [4044, 1_250_000_000], Unix(1_795_132_800_000));
         let text = text_of(&[KeyLine::new(key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
-        let limits = LimitOverrides { tokens: Some(0), requests: Some(5), ..LimitOverrides::default() };
-        let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
+        let caps = |texts: &[&str]| texts.iter().filter_map(|text| Cap::parse(text)).collect::<Caps>();
+        let limits = caps(&["tokens/period=none", "requests=5/window"]);
+        let line = KeyLine::new(KeyRecord { limits: limits.clone(), ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("4 044 / no limit"));
         let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
-        assert_eq!(line.limits.text(), "tokens none (own), requests 5 (own), concurrency 100");
-        assert_eq!((line.limits.own.as_slice(), line.money_text()), (&["tokens", "requests"][..], None));
+        assert_eq!(line.limits.text(), "concurrency 100, tokens none (own), requests 5 (own)");
+        assert_eq!(line.money_text(), None);
         assert_eq!(line.cost_used, 1.25);
-        let limits = LimitOverrides { budget: Some(12_500_000_000), ..LimitOverrides::default() };
+        let limits = caps(&["budget=12.50/period"]);
         let line = KeyLine::new(KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert!(text_of(&[line]).contains("$1.2500 / $12.5000"));
     }

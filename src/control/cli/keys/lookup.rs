@@ -79,7 +79,7 @@ mod tests {
     use crate::base::time::Unix;
     use crate::policy::config::StoreUrl;
     use crate::policy::keys::{Scope, issue};
-    use crate::policy::plan::LimitOverrides;
+    use crate::policy::plan::caps::Caps;
     use crate::store::sqlite::{Mode, Sqlite};
 
     fn record(id: &str, name: &str, revoked: bool) -> KeyRecord {
@@ -95,7 +95,7 @@ mod tests {
             expires: None,
             revoked: revoked.then_some(Unix(1)),
             disabled: false,
-            limits: LimitOverrides::default(),
+            limits: Caps::default(),
             group: None,
             labels: Vec::new(),
             former: Vec::new(),

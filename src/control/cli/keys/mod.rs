@@ -16,9 +16,7 @@ pub use listing::ListArgs;
 pub(super) use listing::limit_json;
 pub use lookup::KeyArgs;
 pub use options::{Expiry, KeyOptions};
-pub(super) use options::{
-    KeyLimit, parse_budget, parse_capture, parse_expiry, parse_group, parse_label, parse_limit, parse_name,
-};
+pub(super) use options::{KeyEntry, parse_capture, parse_entry, parse_expiry, parse_group, parse_label, parse_name};
 
 use super::args::ConfigArg;
 use super::ledger::present;
@@ -29,7 +27,7 @@ use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{FORMER_MAX, Issued, KeyId, KeyRecord, Scope, issue, reissue};
-use crate::policy::plan::LimitOverrides;
+use crate::policy::plan::caps::Caps;
 use crate::policy::window::iso;
 use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
@@ -356,7 +354,7 @@ fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Fail
         expires: None,
         revoked: None,
         disabled: false,
-        limits: LimitOverrides::default(),
+        limits: Caps::default(),
         group: None,
         labels: Vec::new(),
         former: Vec::new(),
@@ -421,6 +419,7 @@ mod tests {
     use crate::cli::demo::config::tests::parsed;
     use crate::policy::config::StoreUrl;
     use crate::policy::keys::Keys;
+    use crate::policy::plan::Shorthand;
     use std::path::PathBuf;
 
     const NOW: Unix = Unix(1_795_000_000_000);
@@ -614,8 +613,8 @@ mod tests {
         assert_eq!((changed.name.as_str(), changed.scope.endpoints_text().as_str()), ("ann", "chat,models,quota"));
         assert_eq!(changed.scope.models_allowed, record.scope.models_allowed);
         assert_eq!(
-            (changed.limits.requests, changed.limits.tokens, changed.limits.concurrency),
-            (Some(5), Some(0), None)
+            [Shorthand::Requests, Shorthand::Tokens, Shorthand::Concurrency].map(|one| changed.limits.get(&one.cap())),
+            [Some(5), Some(0), None]
         );
         assert_eq!((changed.id, changed.digest, changed.created), (record.id, record.digest, record.created));
         let back = KeyOptions {
@@ -626,7 +625,7 @@ mod tests {
             ..KeyOptions::default()
         };
         let changed = set_in(&high, &record.id, &set_args(back), &Actor::COMMAND, NOW).unwrap();
-        assert_eq!((changed.scope, changed.limits), (Scope::default(), LimitOverrides::default()));
+        assert_eq!((changed.scope, changed.limits), (Scope::default(), Caps::default()));
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
         assert!(keys.identify(text.as_bytes(), "tg_", NOW).is_some());

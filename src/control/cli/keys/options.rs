@@ -6,7 +6,8 @@ use crate::cli::output::Failure;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from, well_formed};
-use crate::policy::plan::{BUDGET_MAX, LimitKind, UNLIMITED};
+use crate::policy::plan::caps::{Cap, Caps, ENTRIES_MAX};
+use crate::policy::plan::{BUDGET_MAX, Plan, Shorthand, UNLIMITED};
 use crate::policy::window::{iso, parse_moment};
 use crate::wire::Passthrough;
 use clap::{Arg, Args};
@@ -41,19 +42,22 @@ pub struct KeyOptions {
     /// Expiry: a duration (30d), a date (2027-01-31), or never
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub expires: Option<Expiry>,
-    /// Requests per window for this key; 0: no limit; plan: the plan's limit
+    /// Requests per window; 0: no limit; plan: the plan's
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub requests: Option<KeyLimit>,
-    /// Tokens per period for this key, such as 10M; 0: no limit; plan: the plan's limit
+    /// Tokens per period, such as 10M; 0: no limit; plan: the plan's
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens: Option<KeyLimit>,
-    /// Tokens per window for this key; 0: no limit; plan: the plan's limit
+    /// Tokens per window; 0: no limit; plan: the plan's
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens_per_window: Option<KeyLimit>,
-    /// Running requests of this key; 0: no limit; plan: the plan's limit
+    /// Running requests; 0: no limit; plan: the plan's
     #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub concurrency: Option<KeyLimit>,
-    /// US dollars per period for this key, such as 12.50; 0: no limit; plan: the plan's limit
+    /// Limit such as budget=5/5h; budget/5h=none lifts it; repeatable
+    #[arg(long = "limit", value_name = "LIMIT", value_parser = parse_entry)]
+    pub limits: Vec<KeyEntry>,
+    /// US dollars per period, such as 12.50; 0: no limit; plan: the plan's
     #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
     pub budget: Option<KeyLimit>,
 }
@@ -71,11 +75,12 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
              also grant models and quota [default: all]"
         }
         "expires" => "Expiry: a duration (30d), a date (2027-01-31), or never [default: never]",
-        "requests" => "Requests per window for this key; 0: no limit [default: the plan's limit]",
-        "tokens" => "Tokens per period for this key, such as 10M; 0: no limit [default: the plan's limit]",
-        "tokens_per_window" => "Tokens per window for this key; 0: no limit [default: the plan's limit]",
-        "concurrency" => "Running requests of this key; 0: no limit [default: the plan's limit]",
-        "budget" => "US dollars per period for this key, such as 12.50; 0: no limit [default: the plan's limit]",
+        "limits" => "Limit such as budget=5/5h; repeatable",
+        "requests" => "Requests per window; 0: no limit [default: the plan's]",
+        "tokens" => "Tokens per period, such as 10M; 0: no limit [default: the plan's]",
+        "tokens_per_window" => "Tokens per window; 0: no limit [default: the plan's]",
+        "concurrency" => "Running requests; 0: no limit [default: the plan's]",
+        "budget" => "US dollars per period, such as 12.50; 0: no limit [default: the plan's]",
         _ => return option,
     };
     option.help(help)
@@ -101,7 +106,7 @@ pub enum KeyGroup {
     None,
 }
 
-/// A key's own limit, as typed.
+/// A key's own limit, as typed: a total, or [`KeyLimit::Plans`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KeyLimit {
     /// This number; 0 means no limit.
@@ -110,14 +115,8 @@ pub enum KeyLimit {
     Plans,
 }
 
-impl KeyLimit {
-    fn set(self) -> Option<u64> {
-        match self {
-            KeyLimit::Own(number) => Some(number),
-            KeyLimit::Plans => None,
-        }
-    }
-}
+/// A limit of a key, as typed.
+pub type KeyEntry = (Cap, KeyLimit);
 
 pub(in crate::cli) fn parse_expiry(text: &str) -> Result<Expiry, String> {
     if text == "never" {
@@ -202,6 +201,33 @@ pub(in crate::cli) fn parse_budget(text: &str) -> Result<KeyLimit, String> {
     })
 }
 
+pub(in crate::cli) fn parse_entry(text: &str) -> Result<KeyEntry, String> {
+    let of_plan = text.strip_suffix("=plan").and_then(|name| Cap::parse(&[name, "=none"].concat()));
+    let own = || Cap::parse(text).map(|cap| (cap.clone(), KeyLimit::Own(cap.total)));
+    let entry = of_plan.map(|cap| (cap, KeyLimit::Plans)).or_else(own);
+    entry.ok_or_else(|| {
+        "expected requests, tokens or budget such as budget=5/5h or tokens=2M/month:opus-*, or running=4; per 1s to \
+         31d, day, week, month or quarter; budget/5h=none for no such limit, budget/5h=plan for the plan's"
+            .to_string()
+    })
+}
+
+/// The limits `before`, changed by `asked`. `plan`: the key's.
+fn limits(before: &Caps, asked: impl Iterator<Item = KeyEntry>, plan: &Plan) -> Result<Caps, Failure> {
+    let mut all = before.to_vec();
+    for (cap, limit) in asked {
+        let is_same = |other: &Cap| plan.resolved(other.clone()).is_like(&plan.resolved(cap.clone()));
+        all.retain(|other| !is_same(other));
+        if let KeyLimit::Own(total) = limit {
+            all.push(Cap { total, ..cap });
+        }
+    }
+    match all.len() {
+        0..=ENTRIES_MAX => Ok(all.into_iter().collect()),
+        count => Err(Failure::misused(format!("a key has at most {ENTRIES_MAX} entries of limits, found {count}"))),
+    }
+}
+
 /// Parses the name of a key.
 pub(in crate::cli) fn parse_name(text: &str) -> Result<String, String> {
     let is_seen = !text.trim().is_empty() && !text.chars().any(is_unseen);
@@ -273,15 +299,19 @@ impl KeyOptions {
         if self.expires.is_some() { present(high) } else { Ok(unix()) }
     }
 
-    /// The limit of this kind.
-    pub(in crate::cli) fn limit_mut(&mut self, kind: LimitKind) -> &mut Option<KeyLimit> {
-        match kind {
-            LimitKind::Requests => &mut self.requests,
-            LimitKind::TokensPerPeriod => &mut self.tokens,
-            LimitKind::TokensPerWindow => &mut self.tokens_per_window,
-            LimitKind::Concurrency => &mut self.concurrency,
-            LimitKind::Budget => &mut self.budget,
-        }
+    /// All limits that are set.
+    fn all_limits(&self) -> impl Iterator<Item = KeyEntry> + '_ {
+        let settings = Shorthand::ALL.into_iter().filter_map(|setting| {
+            let limit = match setting {
+                Shorthand::Tokens => self.tokens,
+                Shorthand::Requests => self.requests,
+                Shorthand::TokensPerWindow => self.tokens_per_window,
+                Shorthand::Concurrency => self.concurrency,
+                Shorthand::Budget => self.budget,
+            };
+            Some((setting.cap(), limit?))
+        });
+        settings.chain(self.limits.iter().cloned())
     }
 
     /// True if no option is set.
@@ -316,11 +346,8 @@ impl KeyOptions {
             None => {}
         }
         key.plan = plan.unwrap_or_else(|| key.plan.clone());
-        let mut asked = self.clone();
-        for kind in LimitKind::ALL {
-            let own = key.limits.get_mut(kind);
-            *own = asked.limit_mut(kind).map_or(*own, KeyLimit::set);
-        }
+        let plan = high.plan(&key.plan).cloned().unwrap_or_default();
+        key.limits = limits(&key.limits, self.all_limits(), &plan)?;
         Ok(())
     }
 }

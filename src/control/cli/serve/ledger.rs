@@ -14,11 +14,11 @@ use crate::io::machine::explained;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::ReactorMessage;
 use crate::policy::config::{Config, Durability, StoreConfig, StoreUrl};
-use crate::policy::keys::{KeyId, Keys};
+use crate::policy::keys::Keys;
 use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::notice::LedgerNotice;
 use crate::policy::window;
-use crate::store::api::StoreError;
+use crate::store::api::{PastUse, StoreError};
 use crate::store::copy::SnapshotPlan;
 use crate::store::follow::{KeySource, KeysSeen};
 use crate::store::ledger::Ledger;
@@ -30,7 +30,6 @@ use crate::store::spill::SpillFolder;
 use crate::store::sqlite::Sqlite;
 use crate::store::writer_clocks::WriterClocks;
 use crate::store::{self, Duties, LedgerHandle, lock};
-use std::sync::Arc;
 
 /// An open ledger.
 pub(super) struct Opened {
@@ -43,8 +42,9 @@ pub(super) struct Opened {
     pub(super) warnings: Vec<String>,
 }
 
-fn past(key: KeyId, group: Arc<str>, at: Unix, tokens: u64, nano: u64) -> Past {
-    Past { key, group, at, used: Amount { tokens, nano } }
+fn past(past: PastUse) -> Past {
+    let PastUse { key, group, model, at, requests, tokens, cost_nano: nano } = past;
+    Past { key, group, at, used: Amount { tokens, nano }, requests, model }
 }
 
 fn failed(error: StoreError) -> String {
@@ -144,7 +144,8 @@ impl Opened {
         let now = now.unix.max(build::date());
         // Windows of different lengths do not nest, so the longest does not always start first.
         let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
-        let starts = limits.map(|limits| window::window(now, limits.window).0);
+        let spans = limits.flat_map(|limits| limits.all.spans().iter());
+        let starts = spans.filter(|span| !span.per.has_whole_days()).map(|span| span.per.bounds(now).0);
         let window = starts.min().unwrap_or(now);
         let since = Unix(now.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
         let days = db.day_sums(since).map_err(failed)?;
@@ -158,10 +159,10 @@ impl Opened {
             seed,
             hash_key: db.hash_key().map_err(failed)?,
             keys,
-            days: days.into_iter().map(|sum| past(sum.key, sum.group, sum.day, sum.tokens, sum.cost_nano)).collect(),
+            days: days.into_iter().map(past).collect(),
             newest: self.clocks.newest,
             built: build::date(),
-            recent: recent.into_iter().map(|row| past(row.key, row.group, row.admitted, row.tokens, 0)).collect(),
+            recent: recent.into_iter().map(past).collect(),
             ..Start::default()
         })
     }

@@ -1,7 +1,6 @@
 //! The scripts of a shared ledger, which `scripts/build.rs` packs in the order of their numbers.
 
 use crate::base::packed::Packed;
-use crate::policy::plan::LimitKind;
 
 const CODE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/scripts")));
 
@@ -24,8 +23,9 @@ const GUARD: usize = 11;
 /// Code before the scripts that write counters.
 const TRY: usize = 12;
 
-/// Rulings of the admitting script; [`LimitKind::ruling`] has the others.
+/// Rulings of the admitting script.
 pub(super) const ADMITTED: u64 = 0;
+pub(super) const REFUSED: u64 = 1;
 pub(super) const LOOKED: u64 = 5;
 pub(super) const CALLED: u64 = 7;
 /// The server came to the question too late.
@@ -33,14 +33,9 @@ pub(super) const LATE: u64 = 8;
 /// The host's lease has ended.
 pub(super) const ENDED: u64 = 9;
 
-/// Code before the admitting script: the names of the limits, in the order of their values, and of the rulings.
+/// Code before the admitting script: the names of the rulings.
 fn names() -> String {
-    let limits = LimitKind::ALL.map(|kind| format!("'{}'", kind.name())).join(",");
-    let rulings = LimitKind::ALL.map(|kind| format!("{}={}", kind.name(), kind.ruling())).join(",");
-    format!(
-        "local LIMITS,RULING={{{limits}}},{{{rulings}}}\n\
-         local ADMITTED,LOOKED,CALLED,LATE,ENDED={ADMITTED},{LOOKED},{CALLED},{LATE},{ENDED}\n"
-    )
+    format!("local ADMITTED,REFUSED,LOOKED,CALLED,LATE,ENDED={ADMITTED},{REFUSED},{LOOKED},{CALLED},{LATE},{ENDED}\n")
 }
 
 fn texts() -> Vec<String> {

@@ -1,17 +1,16 @@
 //! Commands of a host to the shared ledger, as the ledger's thread sends them: admission and release of requests,
 //! records, and the host's lease.
 
-use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LOOKED, RELEASE};
+use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LOOKED, REFUSED, RELEASE};
 use super::values::{integer, list, text};
-use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker};
-use super::{accounts, grant_name, is_wrong_type, kept, window_part};
+use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker, grant_name, is_wrong_type, places};
 use crate::base::time::{Mono, Unix};
 use crate::io::clock;
 use crate::io::entropy::fresh_name;
 use crate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Wish};
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, LimitReason, SharedCounts};
-use crate::policy::plan::LimitKind;
+use crate::policy::plan::caps::Resource;
 use crate::policy::window::DAY_MS;
 use crate::store::api::StoreError;
 use crate::store::bounds;
@@ -20,6 +19,7 @@ use crate::store::shared::SharedStore;
 use crate::store::watch::WatchedLedger;
 use crate::store::writer_clocks::WriterClocks;
 use redis::{Cmd, ConnectionLike, Pipeline, Value};
+use serde::Serialize;
 use std::io;
 
 impl WatchedLedger for Remote {
@@ -61,10 +61,15 @@ impl SharedStore for Remote {
         self.server.spare(speaker)?;
         let mut cmd = self.server.script(ANNOUNCE, &[self.server.named("wins")]);
         cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(old).arg(bounds::LEASE.as_millis() as u64);
-        for ((account, window, period), Holding { reserved, running, asked }) in holds {
-            cmd.arg(account.to_string()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
-            cmd.arg(reserved.tokens).arg(*running).arg(reserved.nano).arg(*asked);
+        let mut all: Vec<(String, String, u64, u64)> = Vec::new();
+        let field = |resource: usize| format!("{resource}:{}", speaker.host);
+        for (place, Holding { reserved, running, asked }) in holds {
+            let (hash, amounts) = (place.hash(), [*asked, reserved.tokens, reserved.nano]);
+            let each = amounts.into_iter().enumerate().filter(|(_, amount)| *amount > 0);
+            all.extend(each.map(|(at, amount)| (hash.clone(), field(at + 1), amount, place.kept())));
+            all.extend(place.is_first().then(|| (place.running(), field(RUNNING), *running, 0)));
         }
+        cmd.arg(json(&all));
         let done: Value = self.server.query(&cmd)?;
         self.server.read_done(&done);
         self.server.replicated()
@@ -183,72 +188,163 @@ impl Remote {
     }
 
     fn ask_command(&mut self, speaker: &Speaker, ask: &Ask, late: u64) -> Cmd {
-        let (prefix, mut keys) = (self.server.nodes.prefix(), vec![self.server.named("wins")]);
-        for (account, window, _) in accounts(&ask.key, &ask.lease) {
-            keys.extend(["live", "due", "use", "cost"].map(|what| format!("{prefix}{what}:{account}")));
-            keys.push(format!("{prefix}win:{account}:{}", window_part(window)));
+        let prefix = self.server.nodes.prefix();
+        let named = |name: String| format!("{prefix}{name}");
+        let (mut parts, mut running) = (Vec::new(), Vec::new());
+        let mut totals = ask.limits.running.iter();
+        for (at, (place, limits)) in places(&ask.key, &ask.lease).zip(&ask.limits.parts).enumerate() {
+            let (owner, first_day) = (place.names().0, place.bounds.0.0 / DAY_MS);
+            // Money without a limit is not read.
+            let days = |what: &str, is_read: bool| match is_read && place.is_sum_of_days() {
+                true => named(format!("{what}:{owner}")),
+                false => String::new(),
+            };
+            if place.is_first() {
+                let limit = totals.next().copied().unwrap_or(0);
+                running.push(AskedRun { hash: named(place.running()), part: at, limit });
+            }
+            parts.push(AskedPart {
+                hash: named(place.hash()),
+                account: named(place.running()),
+                limits: *limits,
+                days: [String::new(), days("use", true), days("cost", limits[2] > 0)],
+                first_day,
+                day_count: (place.bounds.1.0 / DAY_MS).saturating_sub(first_day).min(DAYS_MAX),
+                kept: place.kept(),
+                ends: place.bounds.1.0,
+            });
         }
-        let (mut cmd, reserved) = (self.server.script(ADMIT, &keys), ask.lease.reserved);
-        cmd.arg(&speaker.host).arg(self.server.named("host:")).arg(reserved.tokens).arg(reserved.nano);
-        cmd.arg(u8::from(ask.admits));
         let Wish { part, number, requests, amount, waits, known, by: _, epoch: _ } = ask.wish;
         self.server.spared.asked(number);
-        let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
-        cmd.arg(grant).arg(bounds::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
-        cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(self.server.named(CALLS)).arg(u8::from(known));
-        cmd.arg(late);
-        let limits = std::iter::once(&ask.limits).chain(&ask.groups);
-        for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
-            let first = period.0.0 / DAY_MS;
-            LimitKind::ALL.iter().for_each(|kind| _ = cmd.arg(limits.get(*kind)));
-            cmd.arg(kept(window)).arg(period.0.0).arg(first);
-            cmd.arg((period.1.0 / DAY_MS).saturating_sub(first).clamp(1, 31)).arg(window.1.0).arg(period.1.0);
-        }
+        let question = ScriptQuestion {
+            host: &speaker.host,
+            host_prefix: self.server.named("host:"),
+            reserved: [1, ask.lease.reserved.tokens, ask.lease.reserved.nano],
+            admits: ask.admits,
+            grant: if part > 0 { grant_name(&speaker.writer, number) } else { String::new() },
+            grant_lasts: bounds::GRANT.as_millis() as u64,
+            grant_parts: part.max(1),
+            wanted: [requests.max(1), amount.tokens, amount.nano],
+            calls: waits,
+            channel: self.server.named(CALLS),
+            enlarges: known,
+            late,
+            parts,
+            running,
+        };
+        let mut cmd = self.server.script(ADMIT, &[self.server.named("wins")]);
+        cmd.arg(json(&question));
         cmd
     }
 
     fn release_command(&self, speaker: &Speaker, releases: &[Release]) -> Cmd {
-        let mut cmd = self.server.script(RELEASE, &[]);
-        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host);
+        let mut all: Vec<(String, String, u64)> = Vec::new();
+        let field = |resource: usize| format!("{resource}:{}", speaker.host);
         for Release { key, lease, unsent } in releases {
-            for (account, window, period) in accounts(key, lease) {
-                cmd.arg(account.to_string()).arg(window_part(window)).arg(period.0.0);
-                cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano).arg(u8::from(*unsent));
+            for place in places(key, lease) {
+                let amounts = [u64::from(*unsent), lease.reserved.tokens, lease.reserved.nano];
+                let each = amounts.into_iter().enumerate().filter(|(_, amount)| *amount > 0);
+                all.extend(each.map(|(at, amount)| (place.hash(), field(at + 1), amount)));
+                all.extend(place.is_first().then(|| (place.running(), field(RUNNING), 1)));
             }
         }
+        let mut cmd = self.server.script(RELEASE, &[]);
+        cmd.arg(self.server.nodes.prefix()).arg(&speaker.host).arg(json(&all));
         cmd
     }
 }
 
+/// Number of running requests among the resources, from 1.
+pub(super) const RUNNING: usize = Resource::Running as usize + 1;
+
+/// ScriptQuestion as the admitting script takes it.
+#[derive(Serialize)]
+struct ScriptQuestion<'a> {
+    host: &'a str,
+    host_prefix: String,
+    /// What the request takes of each resource.
+    reserved: [u64; 3],
+    /// False if the host only asks for counts.
+    admits: bool,
+    /// Name of the grant that is wanted, `""` for none; its duration in milliseconds; and the divisor of what is left:
+    /// it is at most one such part.
+    grant: String,
+    grant_lasts: u64,
+    grant_parts: u32,
+    wanted: [u64; 3],
+    /// True if other hosts are to return their grants before a request is refused; the channel that asks them.
+    calls: bool,
+    channel: String,
+    /// True if the host has this grant already and wants more.
+    enlarges: bool,
+    /// Time after which the script must not run any more, in milliseconds.
+    late: u64,
+    parts: Vec<AskedPart>,
+    running: Vec<AskedRun>,
+}
+
+/// Part of the lease.
+#[derive(Serialize)]
+struct AskedPart {
+    hash: String,
+    /// Name of its key or group in calls.
+    account: String,
+    /// Of each resource; 0 for none.
+    limits: [u64; 3],
+    /// Hash with the sums of each resource by day; `""`: its own hash has the sum.
+    days: [String; 3],
+    first_day: u64,
+    day_count: u64,
+    /// For how long its hash is kept, in milliseconds.
+    kept: u64,
+    ends: u64,
+}
+
+/// Running requests of a key or a group.
+#[derive(Serialize)]
+struct AskedRun {
+    hash: String,
+    /// Index of the first of its parts.
+    part: usize,
+    limit: u64,
+}
+
+/// Argument of a script. It consists of text and numbers, so this cannot fail.
+pub(super) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Days of the longest period.
+const DAYS_MAX: u64 = 92;
+
 /// True for the answer to a question that the server executed too late.
 fn is_late(answer: &Value) -> bool {
-    matches!(answer, Value::Array(parts) if parts.len() == 7 && integer(&parts[0]) == Some(LATE))
+    matches!(answer, Value::Array(parts) if parts.len() == 8 && integer(&parts[0]) == Some(LATE))
 }
 
 /// Reads the result of the admitting script.
 fn read_ruling(ask: &Ask, value: &Value) -> Option<AskAnswer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
-    let ([code, which, waits, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
-    let kind = LimitKind::ALL.into_iter().find(|kind| kind.ruling() == *code);
-    let ruling = match (*code, kind) {
-        (_, Some(kind)) => {
+    let ([code, part, resource, waits, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
+    let ruling = match *code {
+        REFUSED => {
             let by = if *waits > 0 { LimitReason::Reserved } else { LimitReason::Spent };
-            Ruling::Refused(kind, usize::try_from(*which).ok()?, by)
+            let resource = usize::try_from(*resource).ok()?.checked_sub(1)?;
+            Ruling::Refused(*Resource::ALL.get(resource)?, usize::try_from(*part).ok()?, by)
         }
-        (ADMITTED, _) => Ruling::Admitted,
-        (LOOKED, _) => Ruling::Looked,
-        (CALLED, _) => Ruling::Called,
-        (ENDED, _) => Ruling::Unavailable,
+        ADMITTED => Ruling::Admitted,
+        LOOKED => Ruling::Looked,
+        CALLED => Ruling::Called,
+        ENDED => Ruling::Unavailable,
         _ => return None,
     };
-    let mut told = accounts(&ask.key, &ask.lease).zip(counts.as_chunks::<4>().0).map(|((_, window, period), told)| {
-        let [requests, window_used, tokens, nano] = *told;
-        SharedCounts { window, requests, window_used, period, period_used: Amount { tokens, nano } }
+    let told = ask.lease.parts.iter().zip(counts.as_chunks::<3>().0).map(|(part, [requests, tokens, nano])| {
+        let used = Amount { tokens: *tokens, nano: *nano };
+        SharedCounts { bounds: part.bounds, requests: *requests, used }
     });
-    let (counts, groups) = (told.next()?, told.collect());
     // The caller, who knows when it asked, sets the end.
     let (amount, until) = (Amount { tokens: *tokens, nano: *nano }, Mono(0));
     let grant = (*gives > 0).then_some(Grant { number: ask.wish.number, requests: *requests, amount, until });
-    Some(AskAnswer { ask: ask.clone(), ruling, counts, groups, grant })
+    Some(AskAnswer { ask: ask.clone(), ruling, counts: told.collect(), grant })
 }

@@ -2,20 +2,19 @@
 //! many rows count in it.
 
 use super::code::APPEND;
+use super::commands::{RUNNING, json};
 use super::day_counters::counter_name;
-use super::{Remote, Speaker, grant_name, kept, window_part};
-use crate::base::time::Unix;
+use super::{LeasePlace, Remote, Speaker, grant_name};
 use crate::policy::ask::Use;
-use crate::policy::meter::{Amount, Lease};
+use crate::policy::keys::KeyId;
+use crate::policy::meter::{Amount, Lease, LeasePart};
 use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use crate::store::api::{Sums, sums_of};
 use crate::store::who::Who;
 use redis::Cmd;
-
-/// First moment, and first moment after.
-type TimeRange = (Unix, Unix);
+use serde::Serialize;
 
 /// Totals of rows of one day, key, model and so on.
 struct DayTotals<'a> {
@@ -39,12 +38,11 @@ struct DailyUse<'a> {
     used: Amount,
 }
 
-/// Requests that begin and end in one account, window and period. A request that does both within the commit never had
-/// a reservation.
-struct AccountUse<'a> {
-    account: (bool, &'a str),
-    window: TimeRange,
-    period: TimeRange,
+/// Requests that begin and end in one part of leases. A request that does both within the commit never had a
+/// reservation.
+struct PlaceUse<'a> {
+    key: KeyId,
+    part: &'a LeasePart,
     /// True if the host has admitted the requests without the ledger. Otherwise the ledger has lent or granted the
     /// reservation.
     alone: bool,
@@ -56,8 +54,60 @@ struct AccountUse<'a> {
     served: u64,
     /// Number of ended requests, and the amount reserved for them.
     ended: (u64, Amount),
-    /// Tokens that the ended requests used.
-    tokens: u64,
+    /// Amount that the ended requests used.
+    used: Amount,
+}
+
+/// Changes of one hash, as the script takes them: each is a field and an amount.
+#[derive(Serialize, Default)]
+struct HashChange {
+    hash: String,
+    /// For how long it is kept, in milliseconds; 0: always.
+    kept: u64,
+    /// Requests that were admitted.
+    requests: u64,
+    alone: bool,
+    always: Vec<String>,
+    used: Vec<String>,
+    /// Only if the lease of the host has not ended.
+    held: Vec<String>,
+}
+
+/// Adds `more - less` of a field.
+fn change(list: &mut Vec<String>, field: String, more: u64, less: u64) {
+    if more != less {
+        let sign = if more < less { "-" } else { "" };
+        list.extend([field, format!("{sign}{}", more.abs_diff(less))]);
+    }
+}
+
+impl PlaceUse<'_> {
+    /// Its changes, and those of the running requests of its key or group.
+    fn changes(&self, speaker: &Speaker) -> impl Iterator<Item = HashChange> + use<> {
+        let (place, alone) = (LeasePlace::of(&self.key, self.part), self.alone);
+        let ((taken, begun), (ended, over)) = (self.taken, self.ended);
+        let of = |requests: u64, amount: Amount| [requests, amount.tokens, amount.nano];
+        let requests = self.served + if alone { ended } else { taken };
+        let mut own = HashChange { hash: place.hash(), kept: place.kept(), requests, alone, ..HashChange::default() };
+        change(&mut own.always, "1".to_string(), requests, 0);
+        if taken > 0 {
+            let grant = grant_name(&speaker.writer, self.grant);
+            let each = of(taken, begun).into_iter().zip(1..);
+            each.for_each(|(amount, resource)| change(&mut own.always, format!("{resource}:{grant}"), 0, amount));
+        }
+        if !place.is_sum_of_days() {
+            let used = [self.used.tokens, self.used.nano].into_iter().zip(2..);
+            used.for_each(|(amount, resource)| change(&mut own.used, format!("{resource}"), amount, 0));
+        }
+        let (host, mut running) = (&speaker.host, HashChange { hash: place.running(), ..HashChange::default() });
+        if !alone {
+            let each = of(0, begun).into_iter().zip(of(self.served, over)).zip(1..);
+            each.for_each(|((more, less), resource)| change(&mut own.held, format!("{resource}:{host}"), more, less));
+            change(&mut running.held, format!("{RUNNING}:{host}"), taken, ended);
+        }
+        let has_running = place.is_first() && !running.held.is_empty();
+        std::iter::once(own).chain(has_running.then_some(running))
+    }
 }
 
 /// All totals of a commit. The lists are short if rows are similar, and are searched from the end, where the entries of
@@ -67,7 +117,7 @@ struct Totals<'a> {
     places: Vec<DayTotals<'a>>,
     people: Vec<Person<'a>>,
     used: Vec<DailyUse<'a>>,
-    lines: Vec<AccountUse<'a>>,
+    parts: Vec<PlaceUse<'a>>,
 }
 
 /// Returns the entry for which `is_it` is true, or a `new` one.
@@ -107,20 +157,17 @@ impl<'a> Totals<'a> {
             let new = || Person { kind, name, day, sums: Sums::default() };
             add(&mut entry(&mut self.people, is_one, new).sums, &sums);
         }
-        let (tokens, shared) = (sums[1..5].iter().sum(), lease.shared);
+        let tokens = sums[1..5].iter().sum();
         for account in accounts(row) {
             let is_one = |one: &DailyUse<'_>| (one.account, one.day) == (account, day);
             let used = entry(&mut self.used, is_one, || DailyUse { account, day, used: Amount::default() });
             used.used = used.used.plus(Amount { tokens, nano: sums[5] });
-            let lent = lease.groups.iter().find(|group| account == (true, &*group.name));
-            let (window, period) = match account.0 {
-                false => (lease.window, lease.period),
-                true => lent.map(|lent| (lent.window, lent.period)).unwrap_or_default(),
-            };
-            // Counted for every kind of admission.
-            let line = self.line(account, window, period, !shared, None);
-            (line.ended.0, line.tokens) = (line.ended.0 + 1, line.tokens + tokens);
-            line.ended.1 = line.ended.1.plus(lease.reserved);
+        }
+        let used = Amount { tokens, nano: sums[5] };
+        for part in &*lease.parts {
+            let one = self.part(row.key, part, !lease.shared, None);
+            one.ended = (one.ended.0 + 1, one.ended.1.plus(lease.reserved));
+            one.used = one.used.plus(used);
         }
     }
 
@@ -131,40 +178,32 @@ impl<'a> Totals<'a> {
             Use::Served(key, lease) => (None, key, lease),
             Use::Returned(_) => return,
         };
-        let groups = lease.groups.iter().map(|group| ((true, &*group.name), group.window, group.period));
-        let key = ((false, key.as_str()), lease.window, lease.period);
-        for (account, window, period) in std::iter::once(key).chain(groups) {
-            let line = self.line(account, window, period, false, grant);
+        for part in &*lease.parts {
+            let one = self.part(*key, part, false, grant);
             match grant {
-                None => line.served += 1,
+                None => one.served += 1,
                 Some(grant) => {
-                    line.grant = grant;
-                    line.taken = (line.taken.0 + 1, line.taken.1.plus(lease.reserved));
+                    one.grant = grant;
+                    one.taken = (one.taken.0 + 1, one.taken.1.plus(lease.reserved));
                 }
             }
         }
     }
 
-    fn line(
-        &mut self,
-        account: (bool, &'a str),
-        window: TimeRange,
-        period: TimeRange,
-        alone: bool,
-        grant: Option<u64>,
-    ) -> &mut AccountUse<'a> {
-        let is_one = |one: &AccountUse<'_>| {
+    fn part(&mut self, key: KeyId, part: &'a LeasePart, alone: bool, grant: Option<u64>) -> &mut PlaceUse<'a> {
+        let is_one = |one: &PlaceUse<'_>| {
             let is_grant = grant.is_none_or(|grant| one.grant == grant || one.grant == 0);
-            (one.account, one.window, one.period, one.alone) == (account, window, period, alone) && is_grant
+            // The groups of several keys are the same.
+            let is_owner = one.key == key || !part.group().is_empty();
+            is_owner && (one.part, one.alone) == (part, alone) && is_grant
         };
-        let none = (0, Amount::default());
-        let new =
-            || AccountUse { account, window, period, alone, grant: 0, taken: none, served: 0, ended: none, tokens: 0 };
-        entry(&mut self.lines, is_one, new)
+        let (none, used) = ((0, Amount::default()), Amount::default());
+        let new = || PlaceUse { key, part, alone, grant: 0, taken: none, served: 0, ended: none, used };
+        entry(&mut self.parts, is_one, new)
     }
 
     /// Appends the totals in the form that the script expects.
-    fn write(&self, writer: &str, cmd: &mut Cmd) {
+    fn write(&self, speaker: &Speaker, cmd: &mut Cmd) {
         let name = |(is_group, name): (bool, &str)| format!("{}{name}", if is_group { "@" } else { "" });
         let mut adds: Vec<(String, String, u64)> = Vec::new();
         let sums = |adds: &mut Vec<_>, hash: String, what: &str, sums: &Sums| {
@@ -195,18 +234,8 @@ impl<'a> Totals<'a> {
         }
         self.people.iter().for_each(|one| _ = entry(&mut named, |day| *day == one.day, || one.day));
         cmd.arg(days.len()).arg(&days).arg(groups.len()).arg(&groups).arg(named.len()).arg(&named);
-        for one in &self.lines {
-            cmd.arg(name(one.account)).arg(window_part(one.window)).arg(kept(one.window)).arg(one.period.0.0);
-            let ((taken, begun), (ended, over)) = (one.taken, one.ended);
-            let more = |more: u64, less: u64| match more >= less {
-                true => (more - less).to_string(),
-                false => format!("-{}", less - more),
-            };
-            cmd.arg(if one.alone { ended } else { taken }).arg(one.tokens).arg(u8::from(one.alone));
-            cmd.arg(more(taken, ended)).arg(more(begun.tokens, over.tokens)).arg(more(begun.nano, over.nano));
-            cmd.arg(if taken > 0 { grant_name(writer, one.grant) } else { String::new() });
-            cmd.arg(taken).arg(begun.tokens).arg(begun.nano).arg(one.served);
-        }
+        let changes: Vec<HashChange> = self.parts.iter().flat_map(|one| one.changes(speaker)).collect();
+        cmd.arg(json(&changes));
     }
 }
 
@@ -224,16 +253,11 @@ impl Remote {
         let seq = format!("seq:{}", speaker.writer);
         let keys = [&*seq, "rows", "days", "wins"].map(|name| self.server.named(name));
         let mut cmd = self.server.script(APPEND, &keys);
-        // The argument consists of text and numbers, so this cannot fail.
-        cmd.arg(self.server.nodes.prefix())
-            .arg(number)
-            .arg(&speaker.host)
-            .arg(serde_json::to_string(rows).unwrap_or_default());
-        cmd.arg(before);
+        cmd.arg(self.server.nodes.prefix()).arg(number).arg(&speaker.host).arg(json(&rows)).arg(before);
         let (none, mut totals) = (Lease::default(), Totals::default());
         uses.iter().for_each(|one| totals.count(one));
         rows.iter().for_each(|row| totals.add(row, &none));
-        totals.write(&speaker.writer, &mut cmd);
+        totals.write(speaker, &mut cmd);
         cmd
     }
 }

@@ -3,11 +3,8 @@
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry.
 -- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, 5 number of the preceding batch in the
 --       same pipeline (0: none). Then four lists, each after its length: increments (hash, field, amount), days, names
---       of groups, days with users or sessions. Then, for each account, window, period and grant with admitted or ended
---       requests: name; "<start>:<end>" of the window; for how long the window's counts are kept (ms); start of the
---       period (ms); requests; used tokens; "1" if the host admitted without the ledger; changes of the host's own
---       reservations in requests, tokens and nano-dollars; name of the grant ("": none); requests, tokens and
---       nano-dollars taken from it; requests admitted by the ledger that the host confirms.
+--       of groups, days with users or sessions. Then a JSON array of changes of windows and running requests, see
+--       `HashChange` in `store/remote/commit.rs`.
 -- Returns: 1 (done), 0 (done, but the host's lease has ended), 2 (was done before) or 3 (not done, since the preceding
 --          batch was not), then the names of skipped counters.
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
@@ -19,7 +16,6 @@ elseif last < tonumber(ARGV[5]) then
 end
 local lives = redis.call('EXISTS', prefix .. 'host:' .. host)
 local now = redis.call('TIME')[1] * 1000
-
 
 -- Adds to fields of one hash; `changes` has each field and its amount. A field that an amount reduces to 0 is deleted.
 -- Two commands serve all fields, since calling a command costs more than its work. Lua's numbers are exact up to 2^53;
@@ -162,44 +158,26 @@ list(1, function(day)
         trim(hash)
     end
 end)
-local function put(changes, field, amount)
-    if amount ~= '0' and amount ~= '-0' then
-        changes[#changes + 1], changes[#changes + 2] = field, amount
-    end
-end
-for i = at, #ARGV, 15 do
-    local window, period, requests, tokens = prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1], ':' .. ARGV[i + 3],
-        ARGV[i + 4] + ARGV[i + 14], ARGV[i + 5]
-    local in_window, live, due = {}, {}, {}
-    local open = requests > 0 or redis.call('EXISTS', window) == 1
-    put(in_window, 'q', string.format('%d', requests))
-    if open then
-        put(in_window, 't', tokens)
-    end
-    if lives == 1 and ARGV[i + 6] == '0' then
-        put(live, 'n:' .. host, ARGV[i + 7])
-        put(live, 'r:' .. host .. period, ARGV[i + 8])
-        put(due, 'r:' .. host .. period, ARGV[i + 9])
-        if open then
-            put(in_window, 'r:' .. host, ARGV[i + 8])
-            put(in_window, 'q:' .. host, '-' .. ARGV[i + 14])
+for _, change in ipairs(cjson.decode(ARGV[at])) do
+    local hash, requests, all = prefix .. change.hash, change.requests, {}
+    local function put(list)
+        for i = 1, #list do
+            all[#all + 1] = list[i]
         end
     end
-    local grant = ARGV[i + 10]
-    -- An expired grant does not count, except for some time after an outage of the ledger: then all of it counts.
-    if grant ~= '' then
-        put(in_window, 'q:' .. grant, '-' .. ARGV[i + 11])
-        put(in_window, 'r:' .. grant, '-' .. ARGV[i + 12])
-        put(live, 'r:' .. grant .. period, '-' .. ARGV[i + 12])
-        put(due, 'r:' .. grant .. period, '-' .. ARGV[i + 13])
+    put(change.always)
+    -- Nothing else counts in a window that has passed.
+    if change.kept == 0 or requests > 0 or redis.call('EXISTS', hash) == 1 then
+        put(change.used)
+        if lives == 1 then
+            put(change.held)
+        end
     end
-    local is_first = increase(window, in_window).q == requests and requests > 0
-    increase(prefix .. 'live:' .. ARGV[i], live)
-    increase(prefix .. 'due:' .. ARGV[i], due)
+    local sums = increase(hash, all)
     -- Last, since a hash without fields does not exist and cannot expire.
-    if is_first or ARGV[i + 6] == '1' then
-        try('ZADD', KEYS[4], now + ARGV[i + 2], window)
-        try('PEXPIRE', window, ARGV[i + 2])
+    if change.alone or requests > 0 and sums['1'] == requests then
+        try('ZADD', KEYS[4], now + change.kept, hash)
+        try('PEXPIRE', hash, change.kept)
     end
 end
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)

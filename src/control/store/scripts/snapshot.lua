@@ -45,13 +45,12 @@ for _, day in ipairs(days) do
 end
 local windows = {}
 for _, name in ipairs(read('zset', KEYS[6], 'ZRANGE', 0, -1)) do
-    if not strange[string.match(name, 'win:(%w+):%d+:%d+$')] then
+    if not strange[string.match(name, 'win:(%w+)/')] then
         windows[#windows + 1] = name
     end
 end
 for _, name in ipairs(accounts) do
     is(prefix .. 'live:' .. name, 'hash')
-    is(prefix .. 'due:' .. name, 'hash')
 end
 is(KEYS[4], 'string')
 return {

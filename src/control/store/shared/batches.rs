@@ -6,7 +6,6 @@ use super::super::remote::{Remote, RemoteCommand, Speaker};
 use super::super::spill::Importer;
 use super::super::written::Written;
 use super::SharedStore;
-use crate::base::time::Unix;
 use crate::policy::ask::Use;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
@@ -60,15 +59,15 @@ impl Importer for Remote {
 /// Counts requests whose admission the ledger does not know of with their rows, like requests that a host has admitted
 /// without the ledger.
 pub(super) fn count_alone(batches: &mut [Batch]) {
-    let mut taken: Vec<(KeyId, (Unix, Unix))> = Vec::new();
+    let mut taken = Vec::new();
     for one in batches.iter_mut().flat_map(|batch| batch.uses.drain(..)) {
         if let Use::Took(_, key, lease) | Use::Served(key, lease) = one {
-            taken.push((key, lease.window));
+            taken.push((key, lease.parts));
         }
     }
     for row in batches.iter_mut().rev().flat_map(|batch| batch.rows.iter_mut().rev()) {
         let Some(lease) = row.lease.as_mut().filter(|lease| lease.shared) else { continue };
-        if let Some(at) = taken.iter().position(|one| *one == (row.key, lease.window)) {
+        if let Some(at) = taken.iter().position(|one| *one == (row.key, lease.parts.clone())) {
             taken.swap_remove(at);
             lease.shared = false;
         }

@@ -34,8 +34,7 @@ fn place(number: u64) -> usize {
 
 /// True if a grant for one lease may be used for the other.
 fn are_alike(one: &Lease, other: &Lease) -> bool {
-    let own = |lease: &Lease| (lease.window, lease.period, lease.path);
-    own(one) == own(other) && one.groups == other.groups
+    one.path == other.path && one.parts == other.parts
 }
 
 impl LentGrant {
@@ -180,14 +179,13 @@ impl Lents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::ask::{Grant, Limits, Ruling};
+    use crate::policy::ask::{AskedLimits, Grant, Ruling};
     use crate::policy::keys::KeyId;
-    use crate::policy::meter::SharedCounts;
 
     fn ask(epoch: u64) -> Ask {
         let (key, lease) = (KeyId::parse("abcdefABCDEF").unwrap(), Lease::default());
         let wish = Wish { part: 4, epoch, ..Wish::default() };
-        Ask { number: (0, 0), key, lease, limits: Limits::default(), groups: Box::default(), admits: true, wish }
+        Ask { number: (0, 0), key, lease, limits: AskedLimits::default(), admits: true, wish }
     }
 
     #[test]
@@ -202,8 +200,7 @@ mod tests {
         };
         let first = wish(&mut lents, 1);
         let grant = Grant { number: first.wish.number, requests: 8, amount: Amount::default(), until: Mono(0) };
-        let counts = SharedCounts::default();
-        let answer = AskAnswer { ask: first, ruling: Ruling::Admitted, counts, groups: Vec::new(), grant: Some(grant) };
+        let answer = AskAnswer { ask: first, ruling: Ruling::Admitted, counts: Vec::new(), grant: Some(grant) };
         lents.answered(&answer, Mono(u64::MAX), now);
         assert_eq!(wish(&mut lents, 1).wish.number, grant.number);
         assert!(wish(&mut lents, 1).wish.known);

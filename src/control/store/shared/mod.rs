@@ -15,7 +15,7 @@ use super::End;
 use super::api::{Batch, StoreError, answers, ids, unavailable};
 use super::follow::KeysSeen;
 use super::remote::epoch::OLDER;
-use super::remote::{Done, Holds, RemoteCommand, Speaker, accounts};
+use super::remote::{Done, Holds, RemoteCommand, Speaker, places};
 use super::watch::Watch;
 use super::writer_clocks::FoldGuard;
 use crate::base::limits;
@@ -363,7 +363,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
                 match one {
                     Use::Took(_, key, lease) => self.hold(key, lease, 0),
                     Use::Served(key, lease) => {
-                        for name in accounts(key, lease) {
+                        for name in places(key, lease) {
                             self.holds.entry(name).and_modify(|held| held.asked = held.asked.saturating_sub(1));
                         }
                     }
@@ -397,7 +397,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
 
     /// Records the reservation of a lease. `asked` is 1 if the ledger has admitted its request.
     fn hold(&mut self, key: &KeyId, lease: &Lease, asked: u64) {
-        for name in accounts(key, lease) {
+        for name in places(key, lease) {
             let held = self.holds.entry(name).or_default();
             held.reserved = held.reserved.plus(lease.reserved);
             (held.running, held.asked) = (held.running + 1, held.asked + asked);
@@ -428,7 +428,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
 
     /// Releases the reservation of a lease. `unsent`: the ledger has admitted the request, which does not count.
     fn give_back(&mut self, key: &KeyId, lease: &Lease, unsent: bool) {
-        for name in accounts(key, lease) {
+        for name in places(key, lease) {
             let Some(held) = self.holds.get_mut(&name) else { continue };
             held.reserved = held.reserved.minus(lease.reserved);
             held.running = held.running.saturating_sub(1);

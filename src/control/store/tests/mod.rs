@@ -1,6 +1,6 @@
 //! Tests of the ledger in a real file, and of the thread that writes it.
 
-use super::api::{Batch, By, DaySum, Entry, Leftover, Names, Query, Recent, UsageLine};
+use super::api::{Batch, By, Entry, Leftover, Names, PastUse, Query, UsageLine};
 use super::follow::{Follower, KeyChanges, KeySource, KeysSeen};
 use super::note::{AuditLine, Note, edited};
 use super::sqlite::{Mode, Sqlite};
@@ -73,7 +73,7 @@ fn record(id: &str, created: u64) -> KeyRecord {
         expires: None,
         revoked: None,
         disabled: false,
-        limits: crate::policy::plan::LimitOverrides::default(),
+        limits: crate::policy::plan::caps::Caps::default(),
         group: None,
         labels: Vec::new(),
         former: Vec::new(),
@@ -181,20 +181,27 @@ fn records_and_day_sums_agree_and_outlive_the_connection() {
     place.owner().append(&rows).unwrap();
     let mut db = place.owner();
     db.append(&[row(A, 3 * DAY + 11, "small", 8)]).unwrap();
-    let sum = |id, day, requests, tokens, cost_nano| DaySum {
+    let past = |id, model: &str, at, requests, tokens, cost_nano| PastUse {
         key: key(id),
         group: Arc::default(),
-        day: Unix(day * DAY),
+        model: model.into(),
+        at: Unix(at),
         requests,
         tokens,
         cost_nano,
     };
-    assert_eq!(db.day_sums(Unix(3 * DAY + 77)).unwrap(), [sum(A, 3, 3, 56, 11_000), sum(B, 4, 1, 19, 4000)]);
-    assert_eq!(db.day_sums(Unix(4 * DAY)).unwrap(), [sum(B, 4, 1, 19, 4000)]);
+    let (third, fourth) = (3 * DAY, 4 * DAY);
+    let last = past(B, "small", fourth, 1, 19, 4000);
+    let sums = [past(A, "large", third, 1, 17, 2000), past(A, "small", third, 2, 39, 9000), last.clone()];
+    assert_eq!(db.day_sums(Unix(3 * DAY + 77)).unwrap(), sums);
+    assert_eq!(db.day_sums(Unix(4 * DAY)).unwrap(), [last]);
     let since = db.rows_since(Unix(3 * DAY + 9)).unwrap();
-    let expected = [(A, 3 * DAY + 9, 17), (B, 4 * DAY, 19), (A, 3 * DAY + 11, 23)];
-    let recent = |(id, at, tokens)| Recent { key: key(id), group: Arc::default(), admitted: Unix(at), tokens };
-    assert_eq!(since, expected.map(recent));
+    let expected = [
+        past(A, "large", third + 9, 1, 17, 2000),
+        past(B, "small", fourth, 1, 19, 4000),
+        past(A, "small", third + 11, 1, 23, 8000),
+    ];
+    assert_eq!(since, expected);
     assert_eq!(db.count_rows().unwrap(), 4);
 }
 
@@ -597,7 +604,7 @@ fn records_of_one_commit_are_stored_together() {
     assert_eq!(found, rows);
     let since = Unix(2 * DAY - 99);
     assert_eq!(db.rows_since(since).unwrap().len(), 100);
-    assert!(db.rows_since(since).unwrap().iter().all(|row| row.admitted >= since));
+    assert!(db.rows_since(since).unwrap().iter().all(|row| row.at >= since));
     let other = rusqlite::Connection::open(place.file()).unwrap();
     let groups = other.query_row("SELECT COUNT(*) FROM groups", [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(groups, 3);
@@ -1037,14 +1044,14 @@ fn spilled_records_are_read_back_and_odd_files_kept() {
     use super::spill::SpillFolder as Spills;
     let place = TempFolder::new("spill");
     let spills = Spills::new(place.0.clone(), "ledger.db".to_string());
-    use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
+    use crate::policy::meter::{Amount, Lease, LeasePart, PathIx};
     let lease = Lease {
-        window: (Unix(1), Unix(2)),
-        period: (Unix(3), Unix(4)),
         reserved: Amount { tokens: 5, nano: 6 },
         shared: true,
         path: PathIx::NONE,
-        groups: [GroupLease { name: "labs".into(), window: (Unix(5), Unix(6)), period: (Unix(7), Unix(8)) }].into(),
+        parts: [("/period", 1), ("labs/5h", 3)]
+            .map(|(name, at)| LeasePart { account: name.into(), bounds: (Unix(at), Unix(at + 1)) })
+            .into(),
     };
     let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease.clone())), ..row }).collect();
     let file = Batch { rows: rows_of(0..3), ..Batch::default() };

@@ -1,7 +1,7 @@
 //! Tables of a ledger in a file: the stored values, and the columns of the views.
 
 use super::*;
-use crate::policy::plan::LimitOverrides;
+use crate::policy::plan::caps::{Cap, Caps};
 use rusqlite::Connection;
 
 #[test]
@@ -27,17 +27,17 @@ fn edited_key_keeps_its_own_limits_and_capture() {
     let place = TempFolder::new("edited");
     let mut db = place.owner();
     db.insert_key(&record(A, 5)).unwrap();
-    let limits = LimitOverrides { requests: Some(0), concurrency: Some(3), ..LimitOverrides::default() };
+    let limits: Caps = ["requests/window=none", "running=3"].iter().filter_map(|text| Cap::parse(text)).collect();
     for capture in [Some(Unix(7000)), None] {
         let edited = edit_key(&mut db, &record(A, 5).id, None, |key| {
-            (key.disabled, key.limits, key.name) = (true, limits, "another".to_string());
+            (key.disabled, key.limits, key.name) = (true, limits.clone(), "another".to_string());
             (key.plan, key.expires) = ("other".to_string(), Some(Unix(9)));
             key.scope.models_allowed = Some(vec!["m".to_string()]);
             key.capture = capture;
             Ok::<(), ()>(())
         });
         let edited = edited.unwrap().unwrap().unwrap();
-        assert_eq!((edited.disabled, edited.limits, edited.plan.as_str()), (true, limits, "other"));
+        assert_eq!((edited.disabled, &edited.limits, edited.plan.as_str()), (true, &limits, "other"));
         assert_eq!(edited.capture, capture);
         assert_eq!(db.find_keys(&[edited.id]).unwrap(), std::slice::from_ref(&edited));
         assert_eq!(all_keys(&db), [edited]);
@@ -73,10 +73,11 @@ fn sums_separate_groups_endpoints_and_clients() {
         Row { group: "labs/a".into(), ..row(A, 9, "small", 16) },
     ];
     db.append(&rows).unwrap();
-    let sum = |group: &str, requests, out: u64| DaySum {
+    let sum = |group: &str, requests, out: u64| PastUse {
         key: key(A),
         group: group.into(),
-        day: Unix(0),
+        model: "small".into(),
+        at: Unix(0),
         requests,
         tokens: requests * 15 + out,
         cost_nano: out * 1000,

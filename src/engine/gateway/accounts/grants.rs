@@ -61,9 +61,8 @@ struct UnusedGrant {
 
 /// Returns the time span common to all windows and periods of a lease.
 fn span(lease: &Lease) -> (Unix, Unix) {
-    let groups = lease.groups.iter().flat_map(|group| [group.window, group.period]);
-    let own = [lease.window, lease.period].into_iter();
-    own.chain(groups).fold((Unix(0), Unix(u64::MAX)), |span, one| (span.0.max(one.0), span.1.min(one.1)))
+    let bounds = lease.parts.iter().map(|part| part.bounds);
+    bounds.fold((Unix(0), Unix(u64::MAX)), |span, one| (span.0.max(one.0), span.1.min(one.1)))
 }
 
 impl OfKey {
@@ -158,7 +157,7 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::ask::Limits;
+    use crate::policy::ask::AskedLimits;
     use crate::policy::keys::KeyId;
 
     const KEY: KeyIx = KeyIx(0);
@@ -173,8 +172,8 @@ mod tests {
 
     fn ask(grants: &mut Grants) -> Ask {
         let (key, wish) = (KeyId::parse("abcdefABCDEF").unwrap(), grants.wish(KEY, 4));
-        let (lease, limits) = (Lease::default(), Limits::default());
-        Ask { number: (0, 0), key, lease, limits, groups: Box::default(), admits: true, wish }
+        let (lease, limits) = (Lease::default(), AskedLimits::default());
+        Ask { number: (0, 0), key, lease, limits, admits: true, wish }
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl KeyPlace {
             (None, _) => (NO_PLAN, PathIx::NONE),
             (_, None) => (NO_GROUP, PathIx::NONE),
         };
-        let own = config.plans.get(plan as usize).filter(|_| !kind.limits.is_none());
+        let own = config.plans.get(plan as usize).filter(|_| !kind.limits.is_empty());
         KeyPlace { plan, path, own: own.map(|plan| Box::new(plan.with(&kind.limits))) }
     }
 }
@@ -68,7 +68,7 @@ impl KeyPlans {
         let KeyPlace { plan: index, path, own } = place;
         let plan = own.as_deref().or_else(|| config.plans.get(*index as usize));
         let lacks = if *index == NO_GROUP { Missing::Group } else { Missing::Plan };
-        plan.map(|plan| Payer { key, plan, path: *path, hosts: 1 }).ok_or(lacks)
+        plan.map(|plan| Payer { key, plan, path: *path, hosts: 1, model: None }).ok_or(lacks)
     }
 
     /// Plans and groups of keys that are not configured, each with the number of such keys.

@@ -4,6 +4,7 @@
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
+use crate::gateway::exchange::local::write_limits;
 use crate::gateway::orders::paging::{ListPart, end};
 use crate::gateway::provider::breaker::{HOUR, TargetStatus};
 use crate::gateway::report::metrics::{Gauges, Scrape, Sources};
@@ -15,6 +16,7 @@ use crate::gateway::upkeep::trouble::{JudgedTarget, Problem, by_target, health, 
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::policy::meter::GroupStatus;
+use crate::policy::plan::Shorthand;
 use crate::policy::window;
 use crate::wire::json::{item, key, member_count, member_string, write_string};
 
@@ -395,25 +397,20 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
         text(out, "period", limits.period.as_str());
         moment(out, "renews", status.renews);
         count(out, "window_seconds", limits.window.as_secs());
-        count(out, "running", status.running.into());
-        for (name, used, reserved, total) in [
-            ("requests", status.requests, 0, limits.requests),
-            ("tokens", status.used.tokens, status.reserved.tokens, limits.tokens),
-            ("tokens_per_window", status.window_tokens, 0, limits.tokens_per_window),
-            ("concurrency", status.running.into(), 0, limits.concurrency),
-        ] {
-            open(out, name, b'{');
-            count(out, "used", used);
-            count(out, "reserved", reserved);
-            count(out, "total", total);
+        let settings = || Shorthand::ALL.into_iter().zip(status.used);
+        let running = settings().find(|(setting, _)| *setting == Shorthand::Concurrency);
+        count(out, "running", running.map_or(0, |(_, (used, _))| used));
+        for (setting, (used, reserved)) in settings() {
+            open(out, setting.as_str(), b'{');
+            for (name, value) in [("used", used), ("reserved", reserved), ("total", limits.limit(setting))] {
+                key(out, name);
+                if setting.is_money() { push_dollars(out, value) } else { push_number(out, value) }
+            }
             out.push(b'}');
         }
-        open(out, "budget", b'{');
-        for (name, nano) in [("used", status.used.nano), ("reserved", status.reserved.nano), ("total", limits.budget)] {
-            key(out, name);
-            push_dollars(out, nano);
-        }
-        out.extend_from_slice(b"}}");
+        out.extend_from_slice(b",\"limits\":");
+        write_limits(&status.all, out);
+        out.push(b'}');
     };
     groups_read(cx);
     cx.accounts.meter.groups(cx.now.unix, &mut each);

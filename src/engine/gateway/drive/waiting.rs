@@ -87,8 +87,7 @@ impl Driver {
         if answer.ruling != Ruling::Unavailable
             && let Some((key, plan)) = self.cx.counted_key(&ask.key)
         {
-            self.cx.accounts.meter.learn(key, &plan, self.cx.now.unix, &answer.counts);
-            self.cx.accounts.meter.learn_groups(&ask.lease, self.cx.now.unix, &answer.groups);
+            self.cx.accounts.meter.learn(key, &plan, &ask.lease, self.cx.now.unix, &answer.counts);
             self.cx.granted(key, answer);
             self.cx.tell_of_budgets();
         }

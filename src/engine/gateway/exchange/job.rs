@@ -111,7 +111,8 @@ impl RequestJob {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
         let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
         let (request, key, group) = (self.request.id.raw(), keys.get(key).id(), meter.path_text(&admitted.hold));
-        Some(Running { request, key, admitted: admitted.at, reserved, money, group })
+        let model = self.request.model().map(|model| model.id.clone()).unwrap_or_default();
+        Some(Running { request, key, admitted: admitted.at, reserved, money, group, model })
     }
 
     /// Notes that a part of a stream is sent; true if its head must be sent first.

@@ -6,8 +6,9 @@ use crate::dialect::errors::ErrorWords;
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::{Endpoint, Request};
 use crate::policy::catalog::Model;
-use crate::policy::meter::{BudgetStatus, QuotaStatus};
-use crate::policy::plan::LimitKind;
+use crate::policy::meter::{BudgetStatus, LimitStatus, QuotaStatus, Whose};
+use crate::policy::plan::Shorthand;
+use crate::policy::plan::caps::Resource;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::head::values;
@@ -47,7 +48,8 @@ pub(crate) fn body(
         _ => {
             let payer = cx.access.payer(key, &cx.setup.config)?;
             let quota = cx.accounts.meter.standing(payer, cx.now.unix);
-            write_quota(&payer.plan.name, &quota, out);
+            let limits = cx.accounts.meter.limits(payer, cx.now.unix);
+            write_quota(&payer.plan.name, &quota, &limits, out);
         }
     }
     Ok(())
@@ -78,7 +80,7 @@ pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
 /// end of the period only in these places. For other errors it shows its own text, or none.
 #[cold]
 pub(crate) fn tell_codex(refusal: &Refusal, words: &mut ErrorWords<'_>, header: &mut Vec<u8>) {
-    let is_spent = refusal.limit.is_some_and(LimitKind::is_of_period);
+    let is_spent = matches!(refusal.limit, Some(Shorthand::Tokens | Shorthand::Budget));
     let Some(reset) = refusal.reset.filter(|_| is_spent) else { return };
     (words.kind, words.resets_at) = ("usage_limit_reached", Some(reset.0 / 1000));
     header.extend_from_slice(b"\r\nx-codex-promo-message: ");
@@ -205,7 +207,7 @@ fn write_model(model: &Model, alias: Option<&str>, anthropic: bool, out: &mut Ve
 }
 
 /// Writes `GET /v1/quota`.
-fn write_quota(plan: &str, quota: &QuotaStatus, out: &mut Vec<u8>) {
+fn write_quota(plan: &str, quota: &QuotaStatus, limits: &[LimitStatus], out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"object\":\"quota\",\"plan\":");
     write_string(out, plan);
     out.extend_from_slice(b",\"period\":{\"start\":\"");
@@ -230,5 +232,61 @@ fn write_quota(plan: &str, quota: &QuotaStatus, out: &mut Vec<u8>) {
         push_dollars(out, total);
         out.extend_from_slice(b",\"currency\":\"USD\"}");
     }
+    out.extend_from_slice(b",\"limits\":");
+    write_limits(limits, out);
     out.push(b'}');
+}
+
+/// Writes limits as an array, each with its use.
+pub(crate) fn write_limits(limits: &[LimitStatus], out: &mut Vec<u8>) {
+    out.push(b'[');
+    for (at, LimitStatus { whose, cap, used, reserved, renews }) in limits.iter().enumerate() {
+        out.extend_from_slice(if at == 0 { b"{\"scope\":\"" } else { b",{\"scope\":\"" });
+        let (scope, name) = match whose {
+            Whose::Key => ("key", None),
+            Whose::Plan(_) => ("plan", None),
+            Whose::Group(name) => ("group", Some(name)),
+        };
+        out.extend_from_slice(scope.as_bytes());
+        out.extend_from_slice(b"\",\"name\":");
+        match name {
+            Some(name) => write_string(out, name),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(b",\"resource\":\"");
+        out.extend_from_slice(cap.resource.as_str().as_bytes());
+        out.extend_from_slice(b"\",\"per\":");
+        match renews {
+            Some(_) => write_string(out, &cap.per.text()),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(b",\"models\":");
+        match cap.models.text() {
+            Some(models) => {
+                for (at, name) in models.split(',').enumerate() {
+                    out.push(if at == 0 { b'[' } else { b',' });
+                    write_string(out, name);
+                }
+                out.push(b']');
+            }
+            None => out.extend_from_slice(b"null"),
+        }
+        for (name, value) in [("used", *used), ("reserved", *reserved), ("total", cap.total)] {
+            for part in [",\"", name, "\":"] {
+                out.extend_from_slice(part.as_bytes());
+            }
+            if cap.resource == Resource::Budget { push_dollars(out, value) } else { push_number(out, value) }
+        }
+        out.extend_from_slice(b",\"renews\":");
+        match renews {
+            Some(renews) => {
+                out.push(b'"');
+                window::write_iso(*renews, out);
+                out.push(b'"');
+            }
+            None => out.extend_from_slice(b"null"),
+        }
+        out.push(b'}');
+    }
+    out.push(b']');
 }

@@ -58,4 +58,8 @@ pub struct Past {
     pub at: Unix,
     /// Amount used.
     pub used: Amount,
+    /// Number of requests.
+    pub requests: u64,
+    /// Model of the requests.
+    pub model: Arc<str>,
 }

@@ -7,7 +7,7 @@ use super::trace::Trace;
 use crate::base::text::push_number;
 use crate::policy::cause::Cause;
 use crate::policy::keys::KeyIx;
-use crate::policy::plan::LimitKind;
+use crate::policy::plan::Shorthand;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
 use std::net::Ipv6Addr;
@@ -34,7 +34,7 @@ pub(crate) struct Diagnosis {
     pub(crate) path: Box<[u8]>,
     /// The field that a 400 refers to.
     pub(crate) field: Box<[u8]>,
-    pub(crate) limit: Option<LimitKind>,
+    pub(crate) limit: Option<Shorthand>,
     /// The group whose limit was reached.
     pub(crate) limit_group: Option<Arc<str>>,
     /// Members of the body that were not passed on.
@@ -89,7 +89,7 @@ impl Diagnosis {
         if let Some(trace) = &self.trace {
             trace.write_members(out);
         }
-        word("limit", self.limit.map_or("", LimitKind::name).as_bytes(), out);
+        word("limit", self.limit.map_or("", Shorthand::as_str).as_bytes(), out);
         word("limit_group", self.limit_group.as_deref().unwrap_or_default().as_bytes(), out);
         if let Some(cause) = &self.cause {
             out.extend_from_slice(b",\"cause\":\"");

@@ -45,7 +45,7 @@ fn record(issued: &Issued) -> KeyRecord {
         expires: None,
         revoked: None,
         disabled: false,
-        limits: crate::policy::plan::LimitOverrides::default(),
+        limits: crate::policy::plan::caps::Caps::default(),
         group: None,
         labels: Vec::new(),
         former: Vec::new(),

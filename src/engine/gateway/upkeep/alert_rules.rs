@@ -46,7 +46,7 @@ impl Cx {
             BudgetOf::Key(key) => {
                 let found = self.access.keys.get(*key);
                 let payer = self.access.payer(*key, &self.setup.config).ok();
-                let name = match payer.filter(|payer| !payer.plan.own_budget) {
+                let name = match payer.filter(|payer| !payer.plan.all.budget().is_some_and(|cap| cap.own)) {
                     Some(payer) => ["key ", found.name(), " (plan ", &payer.plan.name, ")"].concat(),
                     None => ["key ", found.name()].concat(),
                 };

@@ -6,7 +6,7 @@ use crate::base::text::{push_dollars, push_number};
 use crate::gateway::accounts::budget_sums::NO_EXCHANGE;
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
-use crate::policy::ask::{Ask, Limits, Wish};
+use crate::policy::ask::{Ask, Wish};
 use crate::policy::keys::KeyIx;
 use crate::policy::meter::{Amount, BudgetNews, BudgetOf, LOGGED_PERCENT, PathIx, Payer};
 use crate::policy::window;
@@ -43,12 +43,12 @@ pub(crate) fn groups_read(cx: &mut Cx) {
 fn ask_for(cx: &mut Cx, key: KeyIx, path: Option<PathIx>) {
     let Ok(payer) = cx.access.payer(key, &cx.setup.config) else { return };
     let payer = Payer { path: path.unwrap_or(payer.path), ..payer };
-    let groups: Box<[Limits]> = cx.accounts.meter.group_limits(payer.path).iter().map(Limits::of).collect();
-    let limits = Limits::of(payer.plan);
-    if (limits.budget > 0 && path.is_none()) || groups.iter().any(|group| group.budget > 0) {
-        let lease = cx.accounts.meter.lease_for(payer, cx.now.unix, Amount::default());
+    let limits = cx.accounts.meter.limits_of(payer);
+    let lease = cx.accounts.meter.lease_for(payer, cx.now.unix, Amount::default());
+    let budgets = lease.parts.iter().zip(&limits.parts).filter(|(_, [.., nano])| *nano > 0);
+    if budgets.into_iter().any(|(part, _)| path.is_none() || !part.group().is_empty()) {
         let (number, key) = (NO_EXCHANGE, cx.access.keys.get(key).id());
-        cx.commands.orders.ask(Ask { number, key, lease, limits, groups, admits: false, wish: Wish::default() });
+        cx.commands.orders.ask(Ask { number, key, lease, limits, admits: false, wish: Wish::default() });
     }
 }
 

@@ -27,7 +27,7 @@ impl Cx {
     /// The ledger revokes this host's grants in an account, since other hosts need them.
     pub(crate) fn called_in(&mut self, account: &str) {
         let numbers = match account.strip_prefix('@') {
-            Some(name) => self.accounts.grants.give_up(|lease| lease.groups.iter().any(|group| *group.name == *name)),
+            Some(name) => self.accounts.grants.give_up(|lease| lease.parts.iter().any(|part| part.group() == name)),
             None => {
                 let key = KeyId::parse(account).and_then(|id| self.access.keys.index_of(&id));
                 key.and_then(|key| self.accounts.grants.give_up_of(key)).into_iter().collect()

@@ -11,7 +11,8 @@ pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
     cx.lifecycle.inheritance.present = running.is_some();
     for one in running.unwrap_or_default() {
         let Some((key, plan)) = cx.counted_key(&one.key) else { continue };
-        let payer = Payer { key, plan: &plan, path: cx.accounts.meter.path(&one.group), hosts: 1 };
+        let payer =
+            Payer { key, plan: &plan, path: cx.accounts.meter.path(&one.group), hosts: 1, model: Some(&one.model) };
         let reserved = Amount { tokens: one.reserved, nano: one.money };
         let hold = cx.accounts.meter.adopt(payer, cx.now.unix, one.admitted, reserved);
         cx.lifecycle.inheritance.holds.push((one, hold));
@@ -26,7 +27,8 @@ pub(crate) fn inherited(row: Row, cx: &mut Cx) {
         let (_, hold) = holds.swap_remove(index);
         cx.accounts.meter.settle(hold, row.amount());
     } else if let Some((key, plan)) = cx.counted_key(&row.key) {
-        let payer = Payer { key, plan: &plan, path: cx.accounts.meter.path(&row.group), hosts: 1 };
+        let payer =
+            Payer { key, plan: &plan, path: cx.accounts.meter.path(&row.group), hosts: 1, model: Some(&row.model) };
         let hold = cx.accounts.meter.adopt(payer, cx.now.unix, row.admitted, Amount::default());
         cx.accounts.meter.settle(hold, row.amount());
     }

@@ -22,7 +22,10 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
         for row in Group::rows() {
             row.read(reader, &mut section, &mut limits);
         }
+        let (at, path) = (section.place("limits").unwrap_or(section.start()), section.path_of("limits"));
+        limits.report_twice(reader, at, &path);
         section.finish(reader);
+        let limits = limits.settled(&name);
         places.insert(limits.name.clone().into(), groups.len());
         let named = parent.as_ref().and_then(|field| reader.word(field, NAME_MAX)).map(Arc::from);
         groups.push(Group { parent: named, path: limits.name.clone(), limits });

@@ -18,8 +18,10 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Plan> 
         });
         let mut plan = Plan::unlimited(&name.unwrap_or_default());
         plan.read_rows(reader, &mut section);
+        let (at, field) = (section.place("limits").unwrap_or(section.start()), section.path_of("limits"));
+        plan.report_twice(reader, at, &field);
         section.finish(reader);
-        plans.push(plan);
+        plans.push(plan.settled(""));
     }
     if plans.is_empty() {
         plans.push(Plan::default());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::catalog::{Affinity, Balance, QueueLimits, SHARE, StructuredOutput};
-use crate::policy::plan::{Plan, UNLIMITED};
+use crate::policy::plan::{Plan, Shorthand, UNLIMITED};
 use crate::policy::prices::Prices;
 use crate::policy::upstream_limits::UpstreamLimits;
 use crate::policy::window::Period;
@@ -1010,7 +1010,7 @@ fn plans_are_checked_and_read() {
     let cases = [
         ("tokens = -1", "plans[0].tokens", "from 0"),
         ("tokens = 1.5", "plans[0].tokens", "expected an integer"),
-        ("period = \"year\"", "plans[0].period", "one of month, week, day"),
+        ("period = \"year\"", "plans[0].period", "one of month, week, day, quarter"),
         ("requests = \"many\"", "plans[0].requests", "expected a number such as 600"),
         ("window = \"0s\"", "plans[0].window", "duration"),
         ("window = \"1500ms\"", "plans[0].window", "whole seconds"),
@@ -1323,5 +1323,31 @@ fn a_response_limit_that_the_buffers_can_never_hold_is_refused() {
             &format!("upstream.{key}"),
             "expected at most 3968 KiB, as server.max_buffered allows, found ",
         );
+    }
+}
+
+#[test]
+fn entries_of_limits_are_read_as_tables_or_texts_and_a_second_one_is_refused() {
+    let plan = |lines: &str| parse(&with(&format!("[[plans]]\nname = \"p\"\n{lines}")));
+    let config = plan(
+        "limits = [{ requests = 600, per = \"1m\" }, { tokens = \"2M\", per = \"day\" }, \"budget=5/5h:opus-*\", \
+         { running = 4 }]",
+    )
+    .unwrap();
+    let texts: Vec<String> = config.plans[0].limits.iter().map(|cap| cap.text()).collect();
+    assert_eq!(texts, ["requests=600/1m", "tokens=2000000/day", "budget=5/5h:opus-*", "running=4"]);
+    assert_eq!(config.plans[0].limit(Shorthand::Concurrency), 4);
+    for (lines, wrong) in [
+        ("limits = [{ requests = 0, per = \"1m\" }]", "plans[0].limits[0]: expected an entry"),
+        ("limits = [{ requests = 5 }]", "plans[0].limits[0]: expected an entry"),
+        ("limits = [{ requests = 5, tokens = 5, per = \"1m\" }]", "plans[0].limits[0]: expected an entry"),
+        ("limits = [\"requests=5/1m\", \"requests=6/60s\"]", "requests/1m is limited in plans[0].limits[0] already"),
+        ("limits = [\"tokens=5/24h\", \"tokens=5/day\"]", "tokens/day is limited in plans[0].limits[0] already"),
+        ("requests = 5\nlimits = [\"requests=5/1m\"]", "requests/1m is limited by `requests` already"),
+        ("budget = 5\nlimits = [\"budget=5/month\"]", "budget/month is limited by `budget` already"),
+        ("concurrency = 5\nlimits = [\"running=5\"]", "running is limited by `concurrency` already"),
+    ] {
+        let errors = plan(lines).unwrap_err();
+        assert!(errors.iter().any(|error| error.to_string().contains(wrong)), "{lines}: {errors:?}");
     }
 }

@@ -9,7 +9,7 @@ use crate::base::limits;
 use crate::base::paged::Paged;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
-use crate::policy::plan::LimitOverrides;
+use crate::policy::plan::caps::Caps;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 
@@ -33,7 +33,7 @@ pub struct KeyKind {
     /// Scope of the keys.
     pub scope: Scope,
     /// Limits that replace those of the plan.
-    pub limits: LimitOverrides,
+    pub limits: Caps,
     /// Name of the group.
     pub group: Option<String>,
 }
@@ -42,13 +42,14 @@ impl KeyKind {
     /// Kind of a record.
     fn from_record(record: &KeyRecord) -> KeyKind {
         let KeyRecord { plan, scope, limits, group, .. } = record;
-        KeyKind { plan: plan.clone(), scope: scope.clone(), limits: *limits, group: group.clone() }
+        KeyKind { plan: plan.clone(), scope: scope.clone(), limits: limits.clone(), group: group.clone() }
     }
 
     /// Bytes of its two copies in the table.
     fn bytes(&self) -> usize {
         let models = self.scope.models_allowed.iter().flatten().map(|id| id.len() + 2 * size_of::<String>());
-        2 * (size_of::<KeyKind>() + models.sum::<usize>())
+        let caps = self.limits.iter().map(|cap| 2 * (size_of_val(cap) + cap.name().len()));
+        2 * (size_of::<KeyKind>() + models.sum::<usize>() + caps.sum::<usize>())
     }
 
     fn is_of(&self, record: &KeyRecord) -> bool {
@@ -233,7 +234,7 @@ impl Kinds {
             self.kinds[known.0 as usize].1 += 1;
             return (*known, false);
         }
-        let shares = kind.limits.is_none();
+        let shares = kind.limits.is_empty();
         let ix = match self.free.pop() {
             Some(free) => {
                 self.kinds[free.0 as usize] = (kind.clone(), 1);
@@ -544,6 +545,8 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::plan::Shorthand;
+    use crate::policy::plan::caps::Cap;
 
     #[test]
     fn a_key_in_the_table_is_small() {
@@ -562,7 +565,7 @@ mod tests {
             expires: None,
             revoked: None,
             disabled: false,
-            limits: LimitOverrides { requests: own, ..LimitOverrides::default() },
+            limits: own.map(|total| Cap { total, ..Shorthand::Requests.cap() }).into_iter().collect(),
             group: None,
             labels: Vec::new(),
             former: Vec::new(),

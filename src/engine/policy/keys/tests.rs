@@ -21,7 +21,7 @@ fn record(issued: &Issued) -> KeyRecord {
         expires: None,
         revoked: None,
         disabled: false,
-        limits: LimitOverrides::default(),
+        limits: Caps::default(),
         group: None,
         labels: Vec::new(),
         former: Vec::new(),

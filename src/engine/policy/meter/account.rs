@@ -1,418 +1,114 @@
 //! Counters of one key or one group, when the clock advances, stops or jumps. An operator or NTP may set the wall
 //! clock. A jump must never grant an allowance twice, or refuse a key for longer than its present window.
 
-use super::super::keys::KeyIx;
-use super::super::plan::{Plan, shown};
-use super::super::window::{DAY_MS, Period, is_within, window};
-use crate::base::limits;
+use super::super::plan::caps::{Cap, LimitList, LimitSpan, Resource};
+use super::super::window::DAY_MS;
+use super::windows::{
+    Amount, Counted, Held, Known, Lease, LeasePart, Open, Restored, SharedCounts, SpanCount, WindowBounds, WindowUse,
+    Windows, reserved,
+};
 use crate::base::time::Unix;
+use std::sync::Arc;
 
-/// First moment, and first moment after.
-pub(super) type WindowBounds = (Unix, Unix);
-
-/// Windows that are stored besides the present one. If there are more, windows in the same block of time are merged.
-const LEFT_MAX: usize = 12;
-/// Lengths of such blocks in milliseconds. Windows of other lengths begin and end with blocks.
-const BLOCKS_MS: [u64; 4] = [60_000, 600_000, 3_600_000, DAY_MS];
 /// UTC days whose tokens are stored: two of the longest periods, so that the last one is known if the clock is set back
 /// into it.
-pub const DAYS_KEPT: u64 = 70;
-
-/// A path of groups, from the root of a tree to the group that a key is in.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct PathIx(pub(super) u32);
-
-impl PathIx {
-    /// Path of a key in no group.
-    pub const NONE: PathIx = PathIx(0);
-
-    /// True if there is a group.
-    pub fn is_some(self) -> bool {
-        self != PathIx::NONE
-    }
-}
-
-/// Tokens, and what they cost in nano-dollars.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Amount {
-    /// Prompt and completion tokens, cached ones included.
-    pub tokens: u64,
-    /// Nano-dollars.
-    pub nano: u64,
-}
-
-impl Amount {
-    /// Sum of both, saturating.
-    pub fn plus(self, more: Amount) -> Amount {
-        Amount { tokens: self.tokens.saturating_add(more.tokens), nano: self.nano.saturating_add(more.nano) }
-    }
-
-    /// Difference of each, at least 0.
-    pub fn minus(self, less: Amount) -> Amount {
-        Amount { tokens: self.tokens.saturating_sub(less.tokens), nano: self.nano.saturating_sub(less.nano) }
-    }
-
-    /// The smaller of each.
-    pub fn min(self, other: Amount) -> Amount {
-        Amount { tokens: self.tokens.min(other.tokens), nano: self.nano.min(other.nano) }
-    }
-
-    /// The larger of each.
-    pub fn max(self, other: Amount) -> Amount {
-        Amount { tokens: self.tokens.max(other.tokens), nano: self.nano.max(other.nano) }
-    }
-}
-
-/// Data of an open reservation, stored in the meter, so that it survives if a bug ends its exchange.
-#[derive(Copy, Clone, Debug)]
-pub struct Open {
-    pub(super) key: KeyIx,
-    /// Groups that it also counts in.
-    pub(super) path: PathIx,
-    /// Window of the key. Those of groups and all periods follow from `admitted`.
-    pub(super) window: WindowBounds,
-    pub(super) admitted: Unix,
-    pub(super) reserved: Amount,
-    pub(super) shared: bool,
-    /// True if `reserved` is a bound: the estimate of the request has not been counted.
-    pub(super) bounded: bool,
-}
-
-/// Visits the reservations that count in one account.
-pub(super) type Held<'a> = &'a dyn Fn(&mut dyn FnMut(&Open));
-
-/// Use of a key or a group by all hosts, from a shared ledger.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct SharedCounts {
-    /// Window of the counts.
-    pub window: (Unix, Unix),
-    /// Requests in it.
-    pub requests: u64,
-    /// Tokens settled in it.
-    pub window_used: u64,
-    /// Period of the counts.
-    pub period: (Unix, Unix),
-    /// Amount settled in it.
-    pub period_used: Amount,
-}
-
-/// Counts of a shared ledger as this process knows them: those that the ledger reported, and what was admitted here
-/// since.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Known {
-    pub(super) counts: SharedCounts,
-    /// Time of the last report.
-    reported_at: Unix,
-    /// Since when the ledger reports less; 0 if it does not.
-    less: Unix,
-}
-
-impl Known {
-    /// Adds use that this process has settled since.
-    fn add(&mut self, open: &Open, window: WindowBounds, used: Amount) {
-        let counts = &mut self.counts;
-        if counts.window == window {
-            counts.window_used = counts.window_used.saturating_add(used.tokens);
-        }
-        if counts.period.0 <= open.admitted && open.admitted < counts.period.1 {
-            counts.period_used = counts.period_used.plus(used);
-        }
-    }
-
-    /// True if the last report has expired.
-    pub(super) fn is_old(&self, now: Unix) -> bool {
-        now.0.abs_diff(self.reported_at.0) >= limits::COUNTS_FRESH.as_millis() as u64
-    }
-
-    /// Stores a report. It is too low while requests admitted here are not reported. If it stays lower, it is right: a
-    /// counter was repaired, or requests do not count after all.
-    fn learn(&mut self, news: &SharedCounts, now: Unix) {
-        let (mut next, known) = (*news, &self.counts);
-        if known.window == news.window {
-            next.requests = news.requests.max(known.requests);
-            next.window_used = news.window_used.max(known.window_used);
-        }
-        if known.period == news.period {
-            next.period_used = news.period_used.max(known.period_used);
-        }
-        self.reported_at = now;
-        if next == *news {
-            self.less = Unix(0);
-        } else if self.less == Unix(0) {
-            self.less = now;
-        } else if now.0.abs_diff(self.less.0) >= limits::COUNTS_SETTLE.as_millis() as u64 {
-            (next, self.less) = (*news, Unix(0));
-        }
-        self.counts = next;
-    }
-}
-
-/// Counts of one window.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Window {
-    pub(super) bounds: WindowBounds,
-    /// Moment at which it was left last, or its end if that was earlier. All requests that count here were admitted
-    /// before.
-    left_at: Unix,
-    /// Start of a window whose counts were carried over into this one; 0 if there is none.
-    carried_from: Unix,
-    pub(super) requests: u64,
-    pub(super) used: u64,
-    pub(super) reserved: u64,
-    /// Part of `requests` and `used` that was counted in other windows.
-    from_others: WindowUse,
-}
-
-/// Use that is counted in a window.
-#[derive(Copy, Clone, Debug, Default)]
-struct WindowUse {
-    requests: u64,
-    tokens: u64,
-}
-
-impl WindowUse {
-    fn plus(self, other: WindowUse) -> WindowUse {
-        WindowUse {
-            requests: self.requests.saturating_add(other.requests),
-            tokens: self.tokens.saturating_add(other.tokens),
-        }
-    }
-
-    fn max(self, other: WindowUse) -> WindowUse {
-        WindowUse { requests: self.requests.max(other.requests), tokens: self.tokens.max(other.tokens) }
-    }
-}
-
-impl Window {
-    /// True if a request that was admitted at `at` in the window `of` counts here.
-    fn counts(&self, at: Unix, of: WindowBounds) -> bool {
-        self.holds(at) || self.bounds == of || (self.carried_from > Unix(0) && self.carried_from == of.0)
-    }
-
-    fn holds(&self, at: Unix) -> bool {
-        self.bounds.0 <= at && at < self.bounds.1
-    }
-
-    fn contains(&self, other: WindowBounds) -> bool {
-        self.bounds.0 <= other.0 && other.1 <= self.bounds.1
-    }
-
-    /// True if requests of `other`, which was left, may have been admitted within the bounds of this one.
-    fn overlaps(&self, other: &Window) -> bool {
-        self.bounds.0 < other.left_at && other.bounds.0 < self.bounds.1
-    }
-
-    /// Use that was counted only in this window.
-    fn own(&self) -> WindowUse {
-        let WindowUse { requests, tokens } = self.from_others;
-        WindowUse { requests: self.requests - requests, tokens: self.used - tokens }
-    }
-
-    /// Use that was counted in this window or others.
-    fn all(&self) -> WindowUse {
-        WindowUse { requests: self.requests, tokens: self.used }
-    }
-
-    /// Ends a request that counts here.
-    #[inline]
-    fn end(&mut self, open: &Open, tokens: u64) {
-        self.reserved = self.reserved.saturating_sub(open.reserved.tokens);
-        self.used = self.used.saturating_add(tokens);
-    }
-
-    /// Restores one request at start. It was admitted at `admitted`, in this window or another, and used `tokens`.
-    pub(super) fn restore(&mut self, admitted: Unix, tokens: u64) {
-        if self.holds(admitted) {
-            self.requests = self.requests.saturating_add(1);
-            self.used = self.used.saturating_add(tokens);
-        }
-    }
-
-    /// The length of the shortest block that contains this and `other`; `None` if there is none.
-    fn block_with(&self, other: &Window) -> Option<u64> {
-        let (start, end) = (self.bounds.0.min(other.bounds.0), self.bounds.1.max(other.bounds.1));
-        BLOCKS_MS.into_iter().find(|block| start.0 / block == end.0.saturating_sub(1) / block)
-    }
-
-    /// Window that replaces this one and `other`.
-    fn merged(&self, other: &Window) -> Window {
-        let sum = |one: u64, two: u64| one.saturating_add(two);
-        Window {
-            bounds: (self.bounds.0.min(other.bounds.0), self.bounds.1.max(other.bounds.1)),
-            left_at: self.left_at.max(other.left_at),
-            requests: sum(self.requests, other.requests),
-            used: sum(self.used, other.used),
-            from_others: self.from_others.plus(other.from_others),
-            ..Window::default()
-        }
-    }
-}
-
-/// Use in the present period: the sum of its days.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Allowance {
-    pub(super) bounds: WindowBounds,
-    pub(super) used: Amount,
-    pub(super) reserved: Amount,
-}
-
-impl Allowance {
-    fn holds(&self, at: Unix) -> bool {
-        self.bounds.0 <= at && at < self.bounds.1
-    }
-}
+pub const DAYS_KEPT: u64 = 190;
 
 /// The counters of one key or one group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MeterAccount {
-    pub(super) window: Window,
-    /// Windows that were left, at most [`LEFT_MAX`]. They are used again if the clock goes back, and count in a window
-    /// of another length that contains them.
-    left: Box<[Window]>,
-    pub(super) period: Allowance,
-    pub(super) calendar: Period,
+    /// Limits at the last update.
+    pub(super) limits: LimitList,
+    /// Counts of each of their spans.
+    pub(super) counts: Box<[SpanCount]>,
+    /// Interval in which the present windows of all spans stay the present ones.
+    stays: WindowBounds,
     /// The last known day since the epoch, and the use of the requests admitted on it.
     last_day: (u64, Amount),
     /// Days before it, in order.
     earlier_days: Box<[(u64, Amount)]>,
     pub(super) running: u32,
-    /// Budget at the last update.
-    pub(super) budget: u64,
     /// Number of reservations that are bounds, and their sum.
     pub(super) bounded: (u32, Amount),
-    /// Last counts of a shared ledger; `None` without one.
-    pub(super) shared: Option<Box<Known>>,
 }
 
 impl MeterAccount {
-    /// Moves to the window `bounds` at `now`.
-    ///
-    /// A stored window continues with its counts, a new one begins empty. Each window that overlaps it is added as a
-    /// whole, since its requests may have been admitted within the bounds. So use stays counted if the length of
-    /// windows changes. A window before all stored ones takes over the counts of the present one, since the clock was
-    /// set back.
-    fn enter_window(&mut self, bounds: WindowBounds, now: Unix, held: Held<'_>) {
-        let mut present = self.window;
-        let was_there = present.bounds.1 > Unix(0);
-        // If the clock was set back, the elapsed time is unknown.
-        let last = if now < present.bounds.0 { present.bounds.1 } else { Unix(now.0.saturating_add(1)) };
-        present.left_at = present.left_at.max(last.min(present.bounds.1));
-        let known = || self.left.iter().chain([&present]).filter(|window| window.bounds.1 > Unix(0));
-        let is_later = !was_there || known().any(|known| known.bounds.1 <= bounds.0);
-        let has_jumped = known().any(|known| known.bounds.0 >= bounds.0);
-        let found = self.left.iter().find(|left| left.bounds == bounds).copied();
-        let mut next = found.unwrap_or(Window { bounds, ..Window::default() });
-        let others = || known().filter(|other| other.bounds != bounds && next.overlaps(other));
-        if has_jumped || !is_later || others().next().is_some() {
-            let (own, counted) = (next.own(), others().map(Window::own).fold(WindowUse::default(), WindowUse::plus));
-            let mut from_others = next.from_others.max(counted);
-            if found.is_none() && !is_later {
-                from_others = from_others.max(present.all());
-                next.carried_from = present.bounds.0;
-            }
-            let all = own.plus(from_others);
-            (next.requests, next.used, next.from_others) = (all.requests, all.tokens, from_others);
-            // A window that is entered for the first time has no reservations. This is the usual case, unless the clock
-            // jumps or the length of windows changes.
-            next.reserved = reserved(held, |open| next.counts(open.admitted, open.window)).tokens;
-        }
-        self.window = next;
-        self.leave(present, bounds);
-    }
-
-    /// Stores `window`, which was left for the one at `entered`.
-    fn leave(&mut self, window: Window, entered: WindowBounds) {
-        if window.bounds.1 == Unix(0) {
-            return;
-        }
-        if self.left.len() < LEFT_MAX {
-            let others = self.left.iter().copied().filter(|left| left.bounds != entered);
-            self.left = others.chain([window]).collect();
-            return;
-        }
-        let mut left = std::mem::take(&mut self.left).into_vec();
-        left.retain(|left| left.bounds != entered);
-        left.push(window);
-        left.sort_by_key(|window| window.bounds);
-        if left.len() > LEFT_MAX {
-            // The two neighbours that are closest together become one, the earliest such pair.
-            let blocks = left.windows(2).enumerate().filter_map(|(at, two)| Some((two[0].block_with(&two[1])?, at)));
-            match blocks.min() {
-                Some((_, at)) => {
-                    let later = left.remove(at + 1);
-                    left[at] = left[at].merged(&later);
-                }
-                None => drop(left.remove(0)),
-            }
-        }
-        self.left = left.into();
-    }
-
-    /// Moves to the period of `calendar` that contains `now`.
-    fn enter_period(&mut self, calendar: Period, now: Unix, held: Held<'_>) {
-        let bounds = calendar.bounds(now);
-        let inside = |at: Unix| bounds.0 <= at && at < bounds.1;
-        let days = self
-            .earlier_days
-            .iter()
-            .chain([&self.last_day])
-            .filter(|(day, _)| inside(Unix(day.saturating_mul(DAY_MS))));
-        let used = days.fold(Amount::default(), |sum, (_, used)| sum.plus(*used));
-        let reserved = reserved(held, |open| inside(open.admitted));
-        self.period = Allowance { bounds, used, reserved };
-        self.calendar = calendar;
-    }
-
-    /// True if the present period does not contain `now`.
-    #[inline]
-    fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
-        let (start, end) = self.period.bounds;
-        self.calendar != calendar || now < start || now >= end
-    }
-
-    /// Brings window and period to `now`. `held` visits the reservations that count here.
+    /// Brings all counts to `now`, for these limits. `held` visits the reservations that count here.
     #[inline(always)]
-    pub(super) fn enter(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
-        self.budget = plan.budget;
-        if !is_within(self.window.bounds, now, plan.window) || self.is_past_period(plan.period, now) {
-            self.move_on(plan, now, held);
+    pub(super) fn enter(&mut self, limits: &LimitList, now: Unix, held: Held<'_>) {
+        if now < self.stays.0 || now >= self.stays.1 || !self.limits.is_same(limits) {
+            self.move_on(limits, now, held);
         }
     }
 
-    /// Moves to another window or period.
+    /// Moves to other limits or windows.
     #[cold]
-    fn move_on(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
-        let bounds = window(now, plan.window);
-        if self.window.bounds != bounds {
-            self.enter_window(bounds, now, held);
+    fn move_on(&mut self, limits: &LimitList, now: Unix, held: Held<'_>) {
+        if !Arc::ptr_eq(self.limits.spans(), limits.spans()) {
+            self.counts = self.arranged(limits.spans(), now, held);
         }
-        if self.is_past_period(plan.period, now) {
-            self.enter_period(plan.period, now, held);
+        self.limits = limits.clone();
+        self.stays = (Unix(0), Unix(u64::MAX));
+        for (at, span) in limits.spans().iter().enumerate() {
+            let bounds = span.per.bounds(now);
+            if self.counts[at].windows.present.bounds != bounds {
+                let days = span.is_sum_of_days().then(|| self.days_within(bounds));
+                self.counts[at].windows.enter(bounds, now, span, days, held);
+            }
+            self.stays = (self.stays.0.max(bounds.0), self.stays.1.min(bounds.1));
         }
     }
 
-    /// Stores the counts of a shared ledger. Returns the period's money known before; `None` if nothing was known.
-    pub(super) fn learn(&mut self, news: &SharedCounts, now: Unix) -> Option<u64> {
-        let known = self.shared.as_ref().filter(|known| known.counts.period == news.period);
-        let before = known.map(|_| self.period_known().nano);
-        self.shared.get_or_insert_default().learn(news, now);
-        before
+    /// Counts of `spans`. A span that was there keeps its counts. If the plan's window or period has another length
+    /// now, it continues with the windows of the former length.
+    fn arranged(&mut self, spans: &Arc<[LimitSpan]>, now: Unix, held: Held<'_>) -> Box<[SpanCount]> {
+        let before = self.limits.spans().clone();
+        let like =
+            |span: &LimitSpan| before.iter().position(|known| (known.per, &known.models) == (span.per, &span.models));
+        let same = |span: &LimitSpan| before.iter().position(|known| known.account == span.account);
+        let each = |span: &LimitSpan| match like(span).or_else(|| same(span)) {
+            Some(known) => self.counts[known].clone(),
+            None => self.begun(span, now, held),
+        };
+        spans.iter().map(each).collect()
     }
 
-    /// Clears the use after the shared ledger was replaced by an empty one. Running requests continue to count.
-    pub(super) fn reset_counts(&mut self) {
-        (self.window.requests, self.window.used, self.window.from_others) = (0, 0, WindowUse::default());
-        (self.left, self.last_day, self.earlier_days, self.shared) = Default::default();
-        self.period.used = Amount::default();
+    /// Counts of a span that is new: the sums of its UTC days, or the use of all known windows that overlap its own.
+    fn begun(&self, span: &LimitSpan, now: Unix, held: Held<'_>) -> SpanCount {
+        let Some(known) = self.counts.get(self.limits.window()) else { return SpanCount::default() };
+        let bounds = span.per.bounds(now);
+        let WindowUse { requests, mut used } = known.windows.overlapping(bounds);
+        if span.per.has_whole_days() {
+            used = self.days_within(bounds);
+        }
+        let inside = |open: &Open| bounds.0 <= open.admitted && open.admitted < bounds.1;
+        let reserved = reserved(span, held, inside);
+        SpanCount { windows: Windows::begun(bounds, now, WindowUse { requests, used }, reserved), shared: None }
     }
 
-    /// Counts one more request in the present window and period. `bounded`: its reservation is a bound.
+    /// Sum of the known days within `bounds`.
+    fn days_within(&self, bounds: WindowBounds) -> Amount {
+        let days = self.earlier_days.iter().chain([&self.last_day]);
+        let inside = |day: u64| (bounds.0..bounds.1).contains(&Unix(day.saturating_mul(DAY_MS)));
+        days.filter(|(day, _)| inside(*day)).fold(Amount::default(), |sum, (_, used)| sum.plus(*used))
+    }
+
+    /// Each span that counts requests to `model`, with its counts.
     #[inline]
-    pub(super) fn begin(&mut self, estimate: Amount, bounded: bool) {
-        self.window.requests += 1;
+    fn counts_of<'a>(&'a mut self, model: Option<&'a str>) -> impl Iterator<Item = (&'a LimitSpan, &'a mut SpanCount)> {
+        self.limits.spans().iter().zip(&mut self.counts).filter(move |(span, _)| span.models.count(model))
+    }
+
+    /// Spans that count requests to `model`.
+    pub(super) fn spans_of<'a>(&'a self, model: Option<&'a str>) -> impl Iterator<Item = &'a LimitSpan> {
+        self.limits.spans().iter().filter(move |span| span.models.count(model))
+    }
+
+    /// Counts one more request in the present windows. `bounded`: its reservation is a bound.
+    #[inline]
+    pub(super) fn begin(&mut self, estimate: Amount, bounded: bool, model: Option<&str>) {
         self.running += 1;
-        self.window.reserved = self.window.reserved.saturating_add(estimate.tokens);
-        self.period.reserved = self.period.reserved.plus(estimate);
+        self.counts_of(model).for_each(|(_, count)| count.windows.begin(estimate));
         if bounded {
             self.bounded = (self.bounded.0 + 1, self.bounded.1.plus(estimate));
         }
@@ -422,84 +118,42 @@ impl MeterAccount {
     pub(super) fn count(&mut self, open: &Open, exact: Amount) {
         self.end_bounded(open.reserved);
         let excess = open.reserved.minus(exact);
-        if self.window.counts(open.admitted, open.window) {
-            self.window.reserved = self.window.reserved.saturating_sub(excess.tokens);
-        }
-        if self.period.holds(open.admitted) {
-            self.period.reserved = self.period.reserved.minus(excess);
-        }
+        self.counts_of(open.model.as_deref()).for_each(|(span, count)| count.windows.count(open, span, excess));
     }
 
     fn end_bounded(&mut self, most: Amount) {
         self.bounded = (self.bounded.0.saturating_sub(1), self.bounded.1.minus(most));
     }
 
-    /// Counts one more request that another process admitted, in the window and period of its admission.
+    /// Counts one more request that another process admitted, in the windows of its admission.
     pub(super) fn adopt(&mut self, open: &Open) {
         self.running += 1;
-        if self.window.counts(open.admitted, open.window) {
-            self.window.requests += 1;
-            self.window.reserved = self.window.reserved.saturating_add(open.reserved.tokens);
-        }
-        if self.period.holds(open.admitted) {
-            self.period.reserved = self.period.reserved.plus(open.reserved);
-        }
+        self.counts_of(open.model.as_deref()).for_each(|(span, count)| count.windows.adopt(open, span));
     }
 
-    /// Ends a request with `used`. It counts in the window and period of its admission, here in `window`.
+    /// Ends a request with `used`. It counts in the windows of its admission.
     #[inline]
-    pub(super) fn end(&mut self, open: &Open, window: WindowBounds, used: Amount) {
+    pub(super) fn end(&mut self, open: &Open, used: Amount) {
         self.running = self.running.saturating_sub(1);
         if open.bounded {
             self.end_bounded(open.reserved);
         }
-        match self.window.bounds == window {
-            true => self.window.end(open, used.tokens),
-            false => self.end_elsewhere(open, window, used.tokens),
-        }
-        if self.period.holds(open.admitted) {
-            self.period.reserved = self.period.reserved.minus(open.reserved);
+        for (span, count) in self.counts_of(open.model.as_deref()) {
+            count.windows.end(open, span, used);
+            if let Some(shared) = &mut count.shared {
+                shared.add(open, used);
+            }
         }
         self.add_day(open.admitted, used);
-        if let Some(shared) = &mut self.shared {
-            shared.add(open, window, used);
-        }
     }
 
-    /// Counts its tokens if the window is not the present one.
-    #[cold]
-    fn end_elsewhere(&mut self, open: &Open, window: WindowBounds, tokens: u64) {
-        // The window in which it was counted can be entered again. If a group's windows had another length then,
-        // `window` does not identify it. But that window was left after the admission, unless the clock was set back.
-        let place = |is_it: &dyn Fn(&Window) -> bool| self.left.iter().position(is_it);
-        let was_there = |left: &Window| left.holds(open.admitted) && open.admitted < left.left_at;
-        let is_present = self.window.counts(open.admitted, window);
-        let own = place(&|left| left.bounds == window && was_there(left))
-            .or_else(|| place(&was_there))
-            .or_else(|| if is_present { None } else { place(&|left| left.contains(window)) });
-        let own = own.and_then(|at| self.left.get_mut(at));
-        if is_present {
-            let present = &mut self.window;
-            present.end(open, tokens);
-            // Tokens that are counted in no other window belong to the present one.
-            let elsewhere = &mut present.from_others.tokens;
-            *elsewhere = elsewhere.saturating_add(if own.is_some() { tokens } else { 0 });
-        }
-        if let Some(left) = own {
-            left.used = left.used.saturating_add(tokens);
-        }
-    }
-
-    /// Adds use on the day of `at`, and in the present period if it contains that day.
+    /// Adds use on the day of `at`.
     #[inline]
-    pub(super) fn add_day(&mut self, at: Unix, used: Amount) {
+    fn add_day(&mut self, at: Unix, used: Amount) {
         let day = at.0 / DAY_MS;
         match &mut self.last_day {
             (last, sum) if *last == day => *sum = sum.plus(used),
             _ => self.add_other_day(day, used),
-        }
-        if self.period.holds(at) {
-            self.period.used = self.period.used.plus(used);
         }
     }
 
@@ -518,51 +172,101 @@ impl MeterAccount {
         }
         // A day far ahead, from a wrong clock, must not displace those around the present one.
         if days.len() as u64 > 2 * DAYS_KEPT {
-            let present = self.period.bounds.0.0 / DAY_MS;
+            let present = self.bounds(LimitList::PERIOD).0.0 / DAY_MS;
             days.retain(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
         }
         self.last_day = days.pop().unwrap_or_default();
         self.earlier_days = days.into();
     }
 
-    /// Requests and tokens of the present window: the larger of this process's and the shared ledger's counts.
-    #[inline]
-    pub(super) fn window_known(&self) -> (u64, u64) {
-        let shared = self.shared.as_ref().map(|known| &known.counts);
-        let shared = shared.filter(|shared| shared.window == self.window.bounds);
-        let (requests, used) = shared.map_or((0, 0), |shared| (shared.requests, shared.window_used));
-        (self.window.requests.max(requests), self.window.used.max(used))
+    /// Restores requests at start: whole days from the sums of days, other windows from single requests.
+    pub(super) fn restore(&mut self, past: &Restored<'_>) {
+        let Restored { is_day, at, requests, used, model } = *past;
+        if is_day {
+            self.add_day(at, used);
+        }
+        for (span, count) in self.counts_of(Some(model)) {
+            if span.per.has_whole_days() == is_day {
+                count.windows.present.restore(at, requests, used);
+            }
+        }
     }
 
-    /// Use of the period, in the same way.
+    /// Stores the counts of a shared ledger for those parts that are spans of this account. Returns the period's money
+    /// known before; `None` if nothing was known of this period.
+    pub(super) fn learn<'a>(
+        &mut self,
+        news: impl Iterator<Item = (&'a LeasePart, &'a SharedCounts)>,
+        now: Unix,
+    ) -> Option<u64> {
+        let mut before = None;
+        for (part, news) in news {
+            let Some((at, count)) = self.count_named(&part.account) else { continue };
+            let was = count.shared.as_ref().is_some_and(|known| known.counts.bounds == news.bounds);
+            if at == LimitList::PERIOD && was {
+                before = Some(count.known().used.nano);
+            }
+            count.shared.get_or_insert_default().learn(news, now);
+        }
+        before
+    }
+
+    /// Adds one request to the known counts of a shared ledger, in the spans and windows of a lease.
+    pub(super) fn learn_of_one(&mut self, lease: &Lease) {
+        for part in &*lease.parts {
+            let shared = self.count_named(&part.account).and_then(|(_, count)| count.shared.as_mut());
+            if let Some(known) = shared.filter(|known| known.counts.bounds == part.bounds) {
+                known.counts.requests = known.counts.requests.saturating_add(1);
+            }
+        }
+    }
+
+    /// Index and counts of the span with this name.
+    fn count_named(&mut self, account: &str) -> Option<(usize, &mut SpanCount)> {
+        let at = self.limits.spans().iter().position(|span| *span.account == *account)?;
+        Some((at, self.counts.get_mut(at)?))
+    }
+
+    /// True if the last counts of a shared ledger have expired.
+    pub(super) fn is_old(&self, now: Unix) -> bool {
+        let shared = self.counts.get(LimitList::PERIOD).and_then(|count| count.shared.as_deref());
+        shared.is_some_and(|known: &Known| known.is_old(now))
+    }
+
+    /// Clears the use after the shared ledger was replaced by an empty one. Running requests continue to count.
+    pub(super) fn reset_counts(&mut self) {
+        for count in &mut self.counts {
+            count.windows.reset();
+            count.shared = None;
+        }
+        (self.last_day, self.earlier_days) = Default::default();
+    }
+
+    /// Window or period of a span.
+    #[inline]
+    pub(super) fn bounds(&self, span: usize) -> WindowBounds {
+        self.counts.get(span).map_or_else(WindowBounds::default, |count| count.windows.present.bounds)
+    }
+
+    /// Settled use in a span: the larger of this process's and the shared ledger's counts.
+    #[inline]
+    pub(super) fn known(&self, span: usize) -> WindowUse {
+        self.counts.get(span).map_or_else(WindowUse::default, SpanCount::known)
+    }
+
+    /// Settled use of the plan's period.
     #[inline]
     pub(super) fn period_known(&self) -> Amount {
-        let shared = self.shared.as_ref().map(|known| &known.counts);
-        let shared = shared.filter(|shared| shared.period == self.period.bounds);
-        shared.map_or(self.period.used, |shared| self.period.used.max(shared.period_used))
+        self.known(LimitList::PERIOD).used
     }
 
-    /// Tokens left: the smaller of the period's and the window's remainder, by settled use.
+    /// Use and reservations of what `cap` limits, and only its settled use.
     #[inline]
-    pub(super) fn tokens_left(&self, plan: &Plan) -> u64 {
-        tokens_left(plan, self.period_known().tokens, self.window_known().1)
-    }
-}
-
-/// Tokens left under `plan` after this use of a period and of a window.
-#[inline]
-pub(super) fn tokens_left(plan: &Plan, of_period: u64, of_window: u64) -> u64 {
-    let left = |total: u64, used: u64| if total == 0 { shown(0) } else { shown(total).saturating_sub(used) };
-    left(plan.tokens, of_period).min(left(plan.tokens_per_window, of_window))
-}
-
-/// Sum of the reservations that `held` visits and `inside` selects.
-fn reserved(held: Held<'_>, inside: impl Fn(&Open) -> bool) -> Amount {
-    let mut sum = Amount::default();
-    held(&mut |open| {
-        if inside(open) {
-            sum = sum.plus(open.reserved);
+    pub(super) fn of(&self, cap: &Cap, counted: Counted) -> (u64, u64) {
+        if cap.resource == Resource::Running {
+            let running = if counted == Counted::Settled { 0 } else { self.running.into() };
+            return (running, running);
         }
-    });
-    sum
+        self.counts.get(cap.span).map_or((0, 0), |count| count.of(cap.resource, counted, self.bounded.1))
+    }
 }

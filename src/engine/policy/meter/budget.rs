@@ -3,6 +3,7 @@
 use super::account::MeterAccount;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyIx;
+use crate::policy::plan::caps::LimitList;
 use std::sync::Arc;
 
 /// State of a budget in nano-dollars, by settled use.
@@ -77,24 +78,44 @@ pub struct BudgetNews {
     pub fresh: bool,
 }
 
-/// Adds news for each share of the budget that has been used since the state `was`. `None`: that state is not known.
+/// State of the budget of the plan's period. `used`: its settled use.
+#[inline]
+pub(super) fn status(limits: &LimitList, used: u64) -> BudgetStatus {
+    BudgetStatus { used, total: limits.budget().map_or(0, |cap| cap.total) }
+}
+
+/// Adds news for each share of the budget that has been used since `was` was used of the same total. `None`: that is
+/// not known.
 #[inline]
 pub(super) fn tell(
     account: &MeterAccount,
-    was: Option<BudgetStatus>,
-    total: u64,
+    was: Option<u64>,
     of: impl Fn() -> BudgetOf,
     thresholds: &Thresholds,
     news: &mut Vec<BudgetNews>,
 ) {
-    let (status, period) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds);
+    if let Some(budget) = account.limits.budget() {
+        let was = was.map(|used| BudgetStatus { used, total: budget.total });
+        tell_of(account, was, of, thresholds, news);
+    }
+}
+
+/// Like [`tell`], since another state, of another total.
+pub(super) fn tell_of(
+    account: &MeterAccount,
+    was: Option<BudgetStatus>,
+    of: impl Fn() -> BudgetOf,
+    thresholds: &Thresholds,
+    news: &mut Vec<BudgetNews>,
+) {
+    let (now, period) = (status(&account.limits, account.period_known().nano), account.bounds(LimitList::PERIOD));
     // Most budgets are below the first share.
-    if !status.has_reached(thresholds.first) {
+    if !now.has_reached(thresholds.first) {
         return;
     }
     for percent in thresholds.all.iter().copied() {
-        if status.has_reached(percent) && was.is_none_or(|was| !was.has_reached(percent)) {
-            news.push(BudgetNews { of: of(), percent, status, period, fresh: was.is_some() });
+        if now.has_reached(percent) && was.is_none_or(|was| !was.has_reached(percent)) {
+            news.push(BudgetNews { of: of(), percent, status: now, period, fresh: was.is_some() });
         }
     }
 }

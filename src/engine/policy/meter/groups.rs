@@ -1,9 +1,11 @@
 //! State of all groups, and the thresholds of their budgets and of those of keys.
 
-use super::budget::{BudgetOf, BudgetStatus, NO_BUDGET, Thresholds, tell};
-use super::{Amount, Meter, PathIx, Payer};
+use super::budget::{BudgetOf, NO_BUDGET, Thresholds, status, tell, tell_of};
+use super::quota::{list_limits, use_of};
+use super::{LimitStatus, Meter, PathIx, Payer};
 use crate::base::time::Unix;
-use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
+use crate::policy::plan::caps::LimitList;
+use crate::policy::plan::{Group, PATH_SEPARATOR, Plan, Shorthand};
 
 /// State of one group: settled use and reservations.
 #[derive(Debug)]
@@ -12,18 +14,12 @@ pub struct GroupStatus<'a> {
     pub limits: &'a Plan,
     /// Name of the group that contains it.
     pub parent: Option<&'a str>,
-    /// Used in the period.
-    pub used: Amount,
-    /// Reserved by requests that run.
-    pub reserved: Amount,
+    /// Settled use and reservations of what each of [`Shorthand::ALL`] limits.
+    pub used: [(u64, u64); Shorthand::ALL.len()],
     /// Start of the next period.
     pub renews: Unix,
-    /// Requests of the present window.
-    pub requests: u64,
-    /// Tokens of the present window.
-    pub window_tokens: u64,
-    /// Requests that run.
-    pub running: u32,
+    /// All limits with their use.
+    pub all: Vec<LimitStatus>,
 }
 
 impl Meter {
@@ -32,19 +28,19 @@ impl Meter {
     pub fn configure(&mut self, groups: &[Group], now: Unix) -> bool {
         let mut before = Vec::new();
         self.tree.each_budget(&self.open, now, |node| {
-            let was = BudgetStatus { used: node.account.period_known().nano, total: node.limits.budget };
+            let was = status(&node.limits.all, node.account.period_known().nano);
             before.push((node.limits.name.clone(), was, node.limits.period));
         });
         if !self.tree.configure(groups) {
             return false;
         }
+        self.groups_name_models = groups.iter().any(|group| group.limits.all.name_models());
         let (news, thresholds) = (&mut self.news, &self.thresholds);
         self.tree.each_budget(&self.open, now, |node| {
             // A smaller or new budget may already be spent. Crossings in another period have not been reported.
             let was = before.iter().find(|(name, ..)| *name == node.limits.name);
             let was = was.map_or(Some(NO_BUDGET), |(_, was, period)| (*period == node.limits.period).then_some(*was));
-            let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, was, node.limits.budget, of, thresholds, news);
+            tell_of(&node.account, was, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
         });
         true
     }
@@ -59,20 +55,19 @@ impl Meter {
         let Payer { key, plan, .. } = payer;
         self.at(key, plan, now);
         let Meter { accounts, news, thresholds, .. } = self;
-        tell(accounts.entry(key.0 as usize), None, plan.budget, || BudgetOf::Key(key), thresholds, news);
+        tell(accounts.entry(key.0 as usize), None, || BudgetOf::Key(key), thresholds, news);
     }
 
     /// The key was admitted by a share of its limits: its use is reported by the whole budget.
-    pub fn restore_budget(&mut self, payer: Payer<'_>) {
-        self.accounts.entry(payer.key.0 as usize).budget = payer.plan.budget;
+    pub fn restore_limits(&mut self, payer: Payer<'_>, now: Unix) {
+        self.at(payer.key, payer.plan, now);
     }
 
     /// Like [`Meter::report_passed`], for all groups.
     pub fn report_passed_groups(&mut self, now: Unix) {
         let Meter { tree, open, news, thresholds, .. } = self;
         tree.each_budget(open, now, |node| {
-            let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, None, node.limits.budget, of, thresholds, news);
+            tell(&node.account, None, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
         });
     }
 
@@ -89,17 +84,14 @@ impl Meter {
     /// Shows every configured group, brought to `now`.
     pub fn groups(&mut self, now: Unix, see: &mut dyn FnMut(&GroupStatus<'_>)) {
         self.tree.each_that(|node| node.path.is_some(), &self.open, now, &mut |node, path| {
-            let account = &node.account;
-            let (requests, window_tokens) = account.window_known();
+            let (account, mut all) = (&node.account, Vec::new());
+            list_limits(account, &node.limits, true, &mut all);
             see(&GroupStatus {
                 limits: &node.limits,
                 parent: path.rsplit(PATH_SEPARATOR).nth(1),
-                used: account.period_known(),
-                reserved: account.period.reserved,
-                renews: account.period.bounds.1,
-                requests,
-                window_tokens,
-                running: account.running,
+                used: Shorthand::ALL.map(|setting| use_of(account, &node.limits, setting)),
+                renews: account.bounds(LimitList::PERIOD).1,
+                all,
             });
         });
     }

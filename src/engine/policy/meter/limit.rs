@@ -1,15 +1,15 @@
-//! Limits that refuse requests: kind, account and message.
+//! Limits that refuse requests: which, of which account, and the message.
 
 use super::Amount;
 use super::account::MeterAccount;
+use super::windows::Counted;
 use crate::base::text::plural;
 use crate::base::time::Unix;
-use crate::policy::plan::{LimitKind, Plan};
+use crate::policy::plan::Plan;
+use crate::policy::plan::caps::{Cap, Resource};
 use crate::policy::window::iso;
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Owner of a limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,17 +41,13 @@ pub enum LimitReason {
 /// A limit that refuses a request, with the data of the 429.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// Kind of limit.
-    pub kind: LimitKind,
+    /// The limit.
+    pub cap: Cap,
     /// Reason.
     pub by: LimitReason,
     /// Owner of the limit.
     pub whose: Whose,
-    /// Value of the limit: a count, or nano-dollars.
-    pub value: u64,
-    /// Length of the plan's window.
-    pub window: Duration,
-    /// Value of `x-ratelimit-reset`: the end of the limit, or of the window if the limit is concurrency.
+    /// Value of `x-ratelimit-reset`: the end of the limit, or of the window if the limit is of running requests.
     pub reset: Unix,
     /// Value of `retry-after` in whole seconds, at least 1. It is 1 if running requests have reserved the remainder,
     /// since they can end at any moment.
@@ -75,137 +71,71 @@ impl Limit {
 
     /// Names the limit for `error.message`.
     pub fn message(&self) -> String {
-        let (value, window) = (self.value, self.window.as_secs());
-        let s = plural(value);
-        let whose: Cow<'static, str> = match &self.whose {
-            Whose::Plan(name) if self.kind == LimitKind::Budget => format!("plan `{name}`").into(),
-            Whose::Plan(_) | Whose::Key => "this key".into(),
-            Whose::Group(name) => format!("group `{name}`").into(),
-        };
-        let is_group = matches!(self.whose, Whose::Group(_));
-        match (self.kind, self.by) {
-            (LimitKind::Budget, LimitReason::Reserved) => {
-                return format!("the budget of {whose} is reserved by running requests");
-            }
-            (LimitKind::TokensPerWindow, LimitReason::Reserved) => {
-                return format!(
-                    "the limit of {whose} is reserved by running requests: {value} token{s} per {window} s"
-                );
-            }
-            (_, LimitReason::Reserved) => {
-                return format!(
-                    "the allowance of {whose} is reserved by running requests: {value} token{s} per period"
-                );
-            }
-            (LimitKind::Budget, LimitReason::Share { need, left }) => {
-                // Rounded up, so that the need always appears larger than the amount left.
-                let (need, left) = (DollarText(need.div_ceil(1000).saturating_mul(1000)), DollarText(left));
-                return format!("the request needs up to {need} of the budget of {whose}, of which {left} is left");
-            }
-            (LimitKind::TokensPerWindow, LimitReason::Share { need, left }) => {
-                return format!(
-                    "the request needs up to {need} tokens of the {value} token{s} per {window} s for {whose}, of \
-                     which {left} are left"
-                );
-            }
-            (_, LimitReason::Share { need, left }) => {
-                return format!(
-                    "the request needs up to {need} tokens of the allowance of {whose}, of which {left} of {value} are \
-                     left"
-                );
-            }
-            (_, LimitReason::Spent) => {}
-        }
         // Clients that ignore `retry-after` cause these thousands of times a second, and `format!` would add 300
         // instructions to each.
-        let (value, reset) = (&*value.to_string(), &*iso(self.reset));
-        match self.kind {
-            LimitKind::Requests | LimitKind::TokensPerWindow => {
-                let unit = if self.kind == LimitKind::Requests { " request" } else { " token" };
-                let (per, window) = (" per ", &*window.to_string());
-                ["rate limit reached: ", value, unit, s, per, window, " s for ", &whose, "; resets at ", reset].concat()
-            }
-            LimitKind::TokensPerPeriod if is_group => {
-                ["allowance of ", &whose, " reached: ", value, " token", s, " per period; renews at ", reset].concat()
-            }
-            LimitKind::TokensPerPeriod => {
-                ["plan allowance reached: ", value, " token", s, " per period; renews at ", reset].concat()
-            }
-            LimitKind::Concurrency => ["rate limit reached: ", value, " request", s, " at once for ", &whose].concat(),
-            LimitKind::Budget => ["the budget of ", &whose, " is spent until ", reset].concat(),
-        }
-    }
-}
-
-/// Counts of an account that decide.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Counted {
-    /// Use and reservations, as this process knows them.
-    Own,
-    /// Like `Own`, without reservations that are bounds.
-    Exact,
-    /// Settled use of all processes.
-    Settled,
-}
-
-/// Use of each limit by an account.
-pub(super) struct Counts {
-    requests: u64,
-    /// Tokens of the window: used and reserved, and only used.
-    window_tokens: (u64, u64),
-    /// Amounts of the period, in the same way.
-    period: (Amount, Amount),
-    running: u64,
-}
-
-impl Counts {
-    #[inline]
-    pub(super) fn of(account: &MeterAccount, counted: Counted) -> Counts {
-        if counted == Counted::Settled {
-            let ((requests, tokens), period) = (account.window_known(), account.period_known());
-            return Counts { requests, window_tokens: (tokens, tokens), period: (period, period), running: 0 };
-        }
-        let (window, period) = (&account.window, &account.period);
-        let mut counts = Counts {
-            requests: window.requests,
-            window_tokens: (window.used.saturating_add(window.reserved), window.used),
-            period: (period.used.plus(period.reserved), period.used),
-            running: u64::from(account.running),
+        let Cap { resource, per, models, total, .. } = &self.cap;
+        let (before, name, after) = match &self.whose {
+            Whose::Plan(name) => ("plan `", &**name, "`"),
+            Whose::Key => ("this key", "", ""),
+            Whose::Group(name) => ("group `", &**name, "`"),
         };
-        if counted == Counted::Exact {
-            let bounded = account.bounded.1;
-            counts.window_tokens.0 = counts.window_tokens.0.saturating_sub(bounded.tokens).max(window.used);
-            counts.period.0 = counts.period.0.minus(bounded).max(period.used);
+        let (of_models, models) = models.text().map_or(("", ""), |models| (" and models ", &**models));
+        let (per, total, is_money) = (&*per.words(), &*total.to_string(), *resource == Resource::Budget);
+        let of = ["the limit of ", "the budget of "][usize::from(is_money)];
+        let whose = [of, before, name, after, of_models, models];
+        let value = match resource {
+            Resource::Budget if per.starts_with(|c: char| c.is_ascii_digit()) => [" for ", per, "", "", ""],
+            Resource::Budget => [" for a ", per, "", "", ""],
+            Resource::Running => [" of ", total, " request", plural(self.cap.total), " at once"],
+            Resource::Requests => [" of ", total, " request", plural(self.cap.total), " per "],
+            Resource::Tokens => [" of ", total, " token", plural(self.cap.total), " per "],
+        };
+        let rest = if matches!(resource, Resource::Requests | Resource::Tokens) { per } else { "" };
+        let limit = [whose.concat(), value.concat(), rest.to_string()].concat();
+        match self.by {
+            LimitReason::Spent if *resource == Resource::Running => limit + " is reached",
+            LimitReason::Spent if is_money => [&*limit, " is spent until ", &*iso(self.reset)].concat(),
+            LimitReason::Spent => [&*limit, " is reached until ", &*iso(self.reset)].concat(),
+            LimitReason::Reserved => limit + " is reserved by running requests",
+            LimitReason::Share { need, left } if is_money => {
+                // Rounded up, so that the need always appears larger than the amount left.
+                let (need, left) = (DollarText(need.div_ceil(1000).saturating_mul(1000)), DollarText(left));
+                format!("the request needs up to {need} of {limit}, of which {left} is left")
+            }
+            LimitReason::Share { need, left } => {
+                format!("the request needs up to {need} tokens of {limit}, of which {left} are left")
+            }
         }
-        counts
     }
+}
 
-    /// True if no limit refuses one more request, and the account stays under half of each limit of tokens or money
-    /// with `most` added.
-    pub(super) fn is_far(&self, plan: &Plan, most: Amount) -> bool {
-        let is_far = |limit: u64, count: u64, most: u64| limit == 0 || count.saturating_add(most) < limit / 2;
-        let is_left = |limit: u64, count: u64| limit == 0 || count < limit;
-        is_far(plan.tokens, self.period.0.tokens, most.tokens)
-            && is_far(plan.tokens_per_window, self.window_tokens.0, most.tokens)
-            && is_far(plan.budget, self.period.0.nano, most.nano)
-            && is_left(plan.requests, self.requests)
-            && is_left(plan.concurrency, self.running)
-    }
+/// Each limit that counts requests to `model`.
+#[inline]
+fn counting<'a>(limits: &'a [Cap], model: Option<&'a str>) -> impl Iterator<Item = &'a Cap> {
+    limits.iter().filter(move |cap| cap.models.count(model))
+}
 
-    /// True if a limit refuses one more request.
-    #[inline]
-    pub(super) fn is_reached(&self, plan: &Plan) -> bool {
-        let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
-        is_reached(plan.tokens, self.period.0.tokens)
-            || is_reached(plan.budget, self.period.0.nano)
-            || is_reached(plan.requests, self.requests)
-            || is_reached(plan.tokens_per_window, self.window_tokens.0)
-            || is_reached(plan.concurrency, self.running)
-    }
+/// True if a limit of the account refuses one more request to `model`.
+#[inline]
+pub(super) fn is_reached(account: &MeterAccount, counted: Counted, limits: &[Cap], model: Option<&str>) -> bool {
+    counting(limits, model).any(|cap| account.of(cap, counted).0 >= cap.total)
+}
+
+/// True if no limit refuses one more request to `model`, and the account stays under half of each limit of tokens or
+/// money with `most` added.
+pub(super) fn is_far(account: &MeterAccount, limits: &[Cap], most: Amount, model: Option<&str>) -> bool {
+    counting(limits, model).all(|cap| {
+        let (count, _) = account.of(cap, Counted::Own);
+        match cap.resource {
+            Resource::Tokens => count.saturating_add(most.tokens) < cap.total / 2,
+            Resource::Budget => count.saturating_add(most.nano) < cap.total / 2,
+            Resource::Requests | Resource::Running => count < cap.total,
+        }
+    })
 }
 
 /// Limit that refuses one more request for the longest time, of several the first. A key that has spent its period must
-/// not wait for a window.
+/// not wait for a window. The totals of `plan` may be one host's share.
 #[cold]
 pub(super) fn reached(
     account: &MeterAccount,
@@ -213,29 +143,13 @@ pub(super) fn reached(
     plan: &Plan,
     of_group: bool,
     now: Unix,
+    model: Option<&str>,
 ) -> Option<Limit> {
-    use LimitKind::*;
-    let counts = Counts::of(account, counted);
-    let ((all, used), (tokens, settled)) = (counts.period, counts.window_tokens);
-    let kinds = [
-        (TokensPerPeriod, plan.tokens, all.tokens, used.tokens),
-        (Budget, plan.budget, all.nano, used.nano),
-        (Requests, plan.requests, counts.requests, counts.requests),
-        (TokensPerWindow, plan.tokens_per_window, tokens, settled),
-        (Concurrency, plan.concurrency, counts.running, counts.running),
-    ];
-    let mut found: Option<Limit> = None;
-    // By reference, because an array that is taken apart is copied first.
-    for &(kind, value, count, settled) in &kinds {
-        if value > 0 && count >= value {
-            let by = if settled >= value { LimitReason::Spent } else { LimitReason::Reserved };
-            let limit = limit(kind, by, account, plan, of_group, now);
-            if found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after) {
-                found = Some(limit);
-            }
-        }
-    }
-    found
+    longest(counting(&plan.all, model).filter_map(|cap| {
+        let (count, settled) = account.of(cap, counted);
+        let by = if settled >= cap.total { LimitReason::Spent } else { LimitReason::Reserved };
+        (count >= cap.total).then(|| limit(cap, by, account, plan, of_group, now))
+    }))
 }
 
 /// The limit that lasts longest, of several the first.
@@ -243,18 +157,30 @@ pub(super) fn longest(limits: impl Iterator<Item = Limit>) -> Option<Limit> {
     limits.reduce(|found, limit| if found.retry_after < limit.retry_after { limit } else { found })
 }
 
-/// True if `need` is more than all of a limit.
+/// Part of `need` that a limit counts.
 #[inline]
-pub(super) fn exceeds(plan: &Plan, need: Amount) -> bool {
-    let exceeds = |limit: u64, need: u64| limit > 0 && need > limit;
-    exceeds(plan.tokens, need.tokens) || exceeds(plan.budget, need.nano) || exceeds(plan.tokens_per_window, need.tokens)
+fn wants(cap: &Cap, need: Amount) -> u64 {
+    match cap.resource {
+        Resource::Tokens => need.tokens,
+        Resource::Budget => need.nano,
+        Resource::Requests | Resource::Running => 0,
+    }
 }
 
-/// Largest amount that one request may use under `plan`.
+/// True if `need` is more than all of a limit.
+#[inline]
+pub(super) fn exceeds(limits: &[Cap], need: Amount) -> bool {
+    limits.iter().any(|cap| wants(cap, need) > cap.total)
+}
+
+/// Largest amount that one request may use under these limits.
 #[cold]
-pub(super) fn share(plan: &Plan) -> Amount {
-    let least = |limits: &[u64]| limits.iter().copied().filter(|limit| *limit > 0).min().unwrap_or(u64::MAX);
-    Amount { tokens: least(&[plan.tokens, plan.tokens_per_window]), nano: least(&[plan.budget]) }
+pub(super) fn share(limits: &[Cap], model: Option<&str>) -> Amount {
+    let least = |resource: Resource| {
+        let totals = counting(limits, model).filter(|cap| cap.resource == resource).map(|cap| cap.total);
+        totals.min().unwrap_or(u64::MAX)
+    };
+    Amount { tokens: least(Resource::Tokens), nano: least(Resource::Budget) }
 }
 
 /// Limit that `need` of one request exceeds as a whole. Up to `floor` is always allowed.
@@ -265,39 +191,36 @@ pub(super) fn oversized(
     of_group: bool,
     now: Unix,
     (need, floor): (Amount, Amount),
+    model: Option<&str>,
 ) -> Option<Limit> {
-    let (period, (_, window)) = (account.period_known(), account.window_known());
-    let kinds = [
-        (LimitKind::TokensPerPeriod, plan.tokens, need.tokens, floor.tokens, period.tokens),
-        (LimitKind::Budget, plan.budget, need.nano, floor.nano, period.nano),
-        (LimitKind::TokensPerWindow, plan.tokens_per_window, need.tokens, floor.tokens, window),
-    ];
-    let too_much = kinds.into_iter().filter(|(_, limit, need, floor, _)| *limit > 0 && need > limit.max(floor));
-    longest(too_much.map(|(kind, value, need, _, used)| {
-        let by = LimitReason::Share { need, left: value.saturating_sub(used) };
-        limit(kind, by, account, plan, of_group, now)
+    longest(counting(&plan.all, model).filter_map(|cap| {
+        let (need, floor) = (wants(cap, need), wants(cap, floor));
+        let by = LimitReason::Share { need, left: cap.total.saturating_sub(account.of(cap, Counted::Settled).1) };
+        (need > cap.total.max(floor)).then(|| limit(cap, by, account, plan, of_group, now))
     }))
 }
 
-/// The limit of this kind of an account under `plan`, which belongs to a group or a key.
-#[inline]
+/// Owner of a limit of `plan`, which belongs to a group or a key.
+pub(super) fn whose(cap: &Cap, plan: &Plan, of_group: bool) -> Whose {
+    match (of_group, cap.own) {
+        (true, _) => Whose::Group(plan.name.clone()),
+        (false, true) => Whose::Key,
+        (false, false) => Whose::Plan(plan.name.clone()),
+    }
+}
+
+/// A limit of an account under `plan`, which belongs to a group or a key.
 pub(super) fn limit(
-    kind: LimitKind,
+    cap: &Cap,
     by: LimitReason,
     account: &MeterAccount,
     plan: &Plan,
     of_group: bool,
     now: Unix,
 ) -> Limit {
-    let (window, period) = (account.window.bounds.1, account.period.bounds.1);
-    let (value, reset) = (plan.limit(kind), if kind.is_of_period() { period } else { window });
+    let reset = account.bounds(cap.span).1;
     let wait = reset.0.saturating_sub(now.0).div_ceil(1000).max(1);
-    let is_soon = kind == LimitKind::Concurrency || by == LimitReason::Reserved;
+    let is_soon = cap.resource == Resource::Running || by == LimitReason::Reserved;
     let retry_after = if is_soon { Limit::SOON } else { wait };
-    let whose = match (of_group, plan.own_budget) {
-        (true, _) => Whose::Group(plan.name.clone()),
-        (false, true) => Whose::Key,
-        (false, false) => Whose::Plan(plan.name.clone()),
-    };
-    Limit { kind, by, whose, value, window: plan.window, reset, retry_after }
+    Limit { cap: cap.clone(), by, whose: whose(cap, plan, of_group), reset, retry_after }
 }

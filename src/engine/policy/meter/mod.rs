@@ -7,25 +7,31 @@
 mod account;
 mod budget;
 mod groups;
+mod leases;
 mod limit;
+mod quota;
 mod tree;
+mod windows;
 
-pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
+pub use account::DAYS_KEPT;
 pub use budget::{BudgetNews, BudgetOf, BudgetStatus, LOGGED_PERCENT};
 pub use groups::GroupStatus;
+pub use leases::AskedLimits;
 pub use limit::{Limit, LimitReason, Whose};
+pub use quota::{LimitStatus, QuotaStatus};
+pub use windows::{Amount, Lease, LeasePart, Open, PathIx, Restored, SharedCounts};
 
 use super::keys::KeyIx;
-use super::plan::{LimitKind, Plan, shown};
-use super::window::window;
+use super::plan::Plan;
 use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
-use account::{MeterAccount, tokens_left};
-use budget::{Thresholds, tell};
-use limit::{Counted, Counts, exceeds, limit, longest, oversized, reached, share};
+use account::MeterAccount;
+use budget::{Thresholds, status, tell, tell_of};
+use limit::{exceeds, is_far, is_reached, longest, oversized, reached, share};
 use std::sync::Arc;
 use tree::Tree;
+use windows::Counted;
 
 /// Accounts that a request counts in: a key with its plan, and the groups above it.
 #[derive(Copy, Clone, Debug)]
@@ -38,34 +44,15 @@ pub struct Payer<'a> {
     pub path: PathIx,
     /// Number of hosts that divide the groups' limits; 1: no division.
     pub hosts: u32,
+    /// Model of the request, for limits that count only some; `None` if it is not known yet.
+    pub model: Option<&'a Arc<str>>,
 }
 
-/// Reservation of a running request in a shared ledger. The row of the request returns it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Lease {
-    /// The window of the key that it was admitted in.
-    pub window: (Unix, Unix),
-    /// The period it was admitted in.
-    pub period: (Unix, Unix),
-    /// Tokens and money reserved.
-    pub reserved: Amount,
-    /// False if the shared ledger knows nothing of it: there is none, or it could not be reached.
-    pub shared: bool,
-    /// Groups that it also counts in.
-    pub path: PathIx,
-    /// Groups of the path, the nearest to the key first.
-    pub groups: Box<[GroupLease]>,
-}
-
-/// Window and period of a lease in one group.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GroupLease {
-    /// The group's name.
-    pub name: Arc<str>,
-    /// The window of the group that the request was admitted in.
-    pub window: (Unix, Unix),
-    /// The period of the admission.
-    pub period: (Unix, Unix),
+impl<'a> Payer<'a> {
+    /// Id of the model.
+    fn model_id(&self) -> Option<&'a str> {
+        self.model.map(|model| &**model)
+    }
 }
 
 /// The right of one admitted request to its reservation. It must go to [`Meter::settle`] or [`Meter::refund`] exactly
@@ -81,35 +68,13 @@ impl Hold {
     }
 }
 
-/// Remaining quota of a key under its plan and groups, by settled use. Unlimited is 9007199254740991.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct QuotaStatus {
-    /// Requests per window. This value, the remaining requests and the window's end come from the account with the
-    /// least left.
-    pub limit: u64,
-    /// Requests left in the window.
-    pub remaining_requests: u64,
-    /// Tokens left: the smallest of all remainders of periods and windows.
-    pub remaining_tokens: u64,
-    /// End of the window.
-    pub reset_at: Unix,
-    /// Tokens that the key has used in the period.
-    pub used: u64,
-    /// Token allowance of the key in the period.
-    pub total: u64,
-    /// First moment of the period.
-    pub period_start: Unix,
-    /// First moment of the next.
-    pub renews: Unix,
-    /// The budget with the least left; `None` if there is none.
-    pub budget: Option<BudgetStatus>,
-}
-
 /// All counters, by [`KeyIx`] and by the names of groups. They survive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
     accounts: Sparse<MeterAccount>,
     tree: Tree,
+    /// True if a limit of a group counts only some models.
+    groups_name_models: bool,
     open: Slots<Open>,
     news: Vec<BudgetNews>,
     thresholds: Thresholds,
@@ -124,18 +89,17 @@ impl Meter {
     /// Applies the plan of a key, whose budget may have changed.
     pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
         let Payer { key, plan, .. } = payer;
-        let Some((total, period)) = self.accounts.get(key.0 as usize).map(|account| (account.budget, account.calendar))
-        else {
-            return;
-        };
-        if (total, period) == (plan.budget, plan.period) {
+        let Some(account) = self.accounts.get(key.0 as usize) else { return };
+        let (before, period) = (account.limits.budget().map(|cap| (cap.total, cap.per)), account.limits.period());
+        if before == plan.all.budget().map(|cap| (cap.total, cap.per)) && period == plan.all.period() {
             return;
         }
         let used = self.at(key, plan, now).period_known().nano;
         let Meter { accounts, news, thresholds, .. } = self;
         // Crossings in another period have not been reported.
-        let was = (period == plan.period).then_some(BudgetStatus { used, total });
-        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
+        let total = before.map_or(0, |(total, _)| total);
+        let was = (period == plan.all.period()).then_some(BudgetStatus { used, total });
+        tell_of(accounts.entry(key.0 as usize), was, || BudgetOf::Key(key), thresholds, news);
     }
 
     /// Keys with any counted use.
@@ -176,9 +140,8 @@ impl Meter {
     /// again: a counter may have been repaired, or requests may not count after all.
     pub fn spent_shared(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         self.spent_settled(payer, now).or_else(|limit| {
-            let is_old = |account: &MeterAccount| account.shared.as_ref().is_some_and(|known| known.is_old(now));
-            let mut old = is_old(self.at(payer.key, payer.plan, now));
-            self.tree.each(payer.path, &self.open, now, |node| old |= is_old(&node.account));
+            let mut old = self.at(payer.key, payer.plan, now).is_old(now);
+            self.tree.each(payer.path, &self.open, now, |node| old |= node.account.is_old(now));
             if old { Ok(()) } else { Err(limit) }
         })
     }
@@ -195,10 +158,10 @@ impl Meter {
     /// `None`: the exact estimate must be counted for [`Meter::admit`], or a limit refuses the request.
     pub fn admit_bounded(&mut self, payer: Payer<'_>, now: Unix, most: Amount) -> Option<Hold> {
         let account = self.at(payer.key, payer.plan, now);
-        let mut free = Counts::of(account, Counted::Own).is_far(payer.plan, most);
+        let mut free = is_far(account, &payer.plan.all, most, payer.model_id());
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {
-                free &= Counts::of(&node.account, Counted::Own).is_far(&node.limits, most);
+                free &= is_far(&node.account, &node.limits.all, most, payer.model_id());
             });
         }
         if !free {
@@ -222,98 +185,8 @@ impl Meter {
         if let Some(account) = self.accounts.get_mut(open.key.0 as usize) {
             account.count(open, exact);
         }
-        self.tree.each_as_it_is(open.path, |node| node.account.count(&node.seen(open), exact));
+        self.tree.each_as_it_is(open.path, |node| node.account.count(open, exact));
         (open.reserved, open.bounded) = (exact, false);
-    }
-
-    /// Lease of a request of the key at `now`.
-    pub fn lease_for(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount) -> Lease {
-        let account = self.at(payer.key, payer.plan, now);
-        let (window, period) = (account.window.bounds, account.period.bounds);
-        let mut groups = Vec::new();
-        if payer.path.is_some() {
-            self.tree.each(payer.path, &self.open, now, |node| {
-                let (window, period) = (node.account.window.bounds, node.account.period.bounds);
-                groups.push(GroupLease { name: node.limits.name.clone(), window, period });
-            });
-        }
-        Lease { window, period, reserved, shared: false, path: payer.path, groups: groups.into() }
-    }
-
-    /// Limits of the groups on a path, the nearest to the key first.
-    pub fn group_limits(&mut self, path: PathIx) -> Vec<Plan> {
-        let mut limits = Vec::new();
-        self.tree.each_as_it_is(path, |node| limits.push(node.limits.clone()));
-        limits
-    }
-
-    /// Counts a request that a shared ledger has admitted. `now` is the moment of the question.
-    pub fn grant(&mut self, payer: Payer<'_>, now: Unix, lease: &Lease) -> Hold {
-        let payer = Payer { path: lease.path, ..payer };
-        self.enter(payer, now);
-        let Lease { window, reserved, .. } = *lease;
-        let hold = self.hold(payer, now, reserved, false);
-        if let Some(open) = self.open.get_mut(hold.0) {
-            (open.window, open.shared) = (window, true);
-        }
-        hold
-    }
-
-    /// Stores the counts of a shared ledger.
-    pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
-        let was = self.at(key, plan, now).learn(news, now);
-        let Meter { accounts, news, thresholds, .. } = self;
-        let was = was.map(|used| BudgetStatus { used, total: plan.budget });
-        tell(accounts.entry(key.0 as usize), was, plan.budget, || BudgetOf::Key(key), thresholds, news);
-    }
-
-    /// Clears the counts, since the operator has replaced the shared ledger by an empty one.
-    pub fn reset_counts(&mut self) {
-        self.accounts
-            .iter_mut()
-            .map(|(_, account)| account)
-            .chain(self.tree.every())
-            .for_each(MeterAccount::reset_counts);
-    }
-
-    /// Adds one request to the known counts of a shared ledger, in the window of each account of `lease`.
-    pub fn learn_of_one(&mut self, key: KeyIx, lease: &Lease) {
-        let learn = |account: &mut MeterAccount, window: (Unix, Unix)| {
-            if let Some(known) = account.shared.as_mut().filter(|known| known.counts.window == window) {
-                known.counts.requests = known.counts.requests.saturating_add(1);
-            }
-        };
-        self.accounts.get_mut(key.0 as usize).into_iter().for_each(|account| learn(account, lease.window));
-        let mut groups = lease.groups.iter();
-        self.tree.each_as_it_is(lease.path, |node| {
-            groups.next().into_iter().for_each(|group| learn(&mut node.account, group.window));
-        });
-    }
-
-    /// Like [`Meter::learn`], for the groups of a lease.
-    pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
-        let (mut news, passed, thresholds) = (news.iter(), &mut self.news, &self.thresholds);
-        self.tree.each(lease.path, &self.open, now, |node| {
-            let Some(news) = news.next() else { return };
-            let (was, total) = (node.account.learn(news, now), node.limits.budget);
-            let was = was.map(|used| BudgetStatus { used, total });
-            let of = || BudgetOf::Group(node.limits.name.clone());
-            tell(&node.account, was, total, of, thresholds, passed);
-        });
-    }
-
-    /// Limit of `kind` by which a shared ledger has refused a key. `which` is 0 for the key's own limit, and otherwise
-    /// counts the groups from the nearest.
-    pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, by: LimitReason, which: usize) -> Limit {
-        let account = self.at(payer.key, payer.plan, now);
-        let (mut found, mut at) = (limit(kind, by, account, payer.plan, false, now), 0);
-        self.tree.each(payer.path, &self.open, now, |node| {
-            at += 1;
-            if at == which {
-                found = limit(kind, by, &node.account, &node.limits, true, now);
-            }
-        });
-        found
     }
 
     /// Fails if one request may not reserve `need`: more than a whole limit of tokens or money. Up to `floor` is always
@@ -326,9 +199,9 @@ impl Meter {
         need: Amount,
         floor: impl FnOnce() -> Amount,
     ) -> Result<(), Limit> {
-        let mut is_more = exceeds(payer.plan, need);
+        let mut is_more = exceeds(&payer.plan.all, need);
         if payer.path.is_some() {
-            self.tree.each_as_it_is(payer.path, |node| is_more |= exceeds(&node.share(payer.hosts), need));
+            self.tree.each_as_it_is(payer.path, |node| is_more |= exceeds(&node.share(payer.hosts).all, need));
         }
         if is_more { self.within_share(payer, now, (need, floor())) } else { Ok(()) }
     }
@@ -336,9 +209,9 @@ impl Meter {
     /// Largest amount that one request may use under the limits of its payer.
     #[cold]
     pub fn share(&mut self, payer: Payer<'_>) -> Amount {
-        let mut most = share(payer.plan);
+        let (mut most, model) = (share(&payer.plan.all, payer.model_id()), payer.model_id());
         if payer.path.is_some() {
-            self.tree.each_as_it_is(payer.path, |node| most = most.min(share(&node.share(payer.hosts))));
+            self.tree.each_as_it_is(payer.path, |node| most = most.min(share(&node.share(payer.hosts).all, model)));
         }
         most
     }
@@ -346,9 +219,9 @@ impl Meter {
     #[cold]
     fn within_share(&mut self, payer: Payer<'_>, now: Unix, amounts: (Amount, Amount)) -> Result<(), Limit> {
         let account = self.at(payer.key, payer.plan, now);
-        let mut found = oversized(account, payer.plan, false, now, amounts);
+        let mut found = oversized(account, payer.plan, false, now, amounts, payer.model_id());
         self.tree.each(payer.path, &self.open, now, |node| {
-            let more = oversized(&node.account, &node.share(payer.hosts), true, now, amounts);
+            let more = oversized(&node.account, &node.share(payer.hosts), true, now, amounts, payer.model_id());
             found = longest(found.take().into_iter().chain(more));
         });
         found.map_or(Ok(()), Err)
@@ -358,36 +231,29 @@ impl Meter {
     /// the present window and period if they contain its admission.
     pub fn adopt(&mut self, payer: Payer<'_>, now: Unix, admitted: Unix, reserved: Amount) -> Hold {
         let Payer { key, plan, path, .. } = payer;
-        let window = window(admitted, plan.window);
-        let open = Open { key, path, window, admitted, reserved, shared: false, bounded: false };
+        let model = self.model_of(payer);
+        let open = Open { key, path, admitted, reserved, shared: false, bounded: false, model };
         self.at(key, plan, now).adopt(&open);
-        self.tree.each(path, &self.open, now, |node| node.account.adopt(&node.seen(&open)));
+        self.tree.each(path, &self.open, now, |node| node.account.adopt(&open));
         Hold(self.open.insert(open))
+    }
+
+    /// Model of a request, if a limit counts only some.
+    #[inline]
+    fn model_of(&self, payer: Payer<'_>) -> Option<Arc<str>> {
+        payer.model.filter(|_| self.groups_name_models || payer.plan.all.name_models()).cloned()
     }
 
     /// Begins a request. All accounts must be at `now`.
     fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
         let Payer { key, path, .. } = payer;
         let account = self.accounts.entry(key.0 as usize);
-        account.begin(reserved, bounded);
-        let window = account.window.bounds;
+        account.begin(reserved, bounded, payer.model_id());
         if path.is_some() {
-            self.tree.each_as_it_is(path, |node| node.account.begin(reserved, bounded));
+            self.tree.each_as_it_is(path, |node| node.account.begin(reserved, bounded, payer.model_id()));
         }
-        Hold(self.open.insert(Open { key, path, window, admitted: now, reserved, shared: false, bounded }))
-    }
-
-    /// Lease of a reservation in the shared ledger; empty if there is no shared ledger.
-    pub fn lease(&mut self, hold: &Hold) -> Lease {
-        let Some(open) = self.open.get(hold.0) else { return Lease::default() };
-        let Open { window, reserved, shared, path, admitted, .. } = *open;
-        let period = self.accounts.entry(open.key.0 as usize).calendar.bounds(admitted);
-        let mut groups = Vec::new();
-        self.tree.each_as_it_is(path, |node| {
-            let (window, period) = (node.seen(open).window, node.limits.period.bounds(admitted));
-            groups.push(GroupLease { name: node.limits.name.clone(), window, period });
-        });
-        Lease { window, period, reserved, shared, path, groups: groups.into() }
+        let model = self.model_of(payer);
+        Hold(self.open.insert(Open { key, path, admitted: now, reserved, shared: false, bounded, model }))
     }
 
     /// Amount of a reservation.
@@ -406,37 +272,19 @@ impl Meter {
         self.open.trim();
     }
 
-    /// Ends the reservations that no exchange owns any more, by `is_live`. Returns their keys and leases. For use after
-    /// a panic.
-    pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> Vec<(KeyIx, Lease)> {
-        let lost: Vec<Id<Open>> = self.open.iter().map(|(id, _)| id).filter(|id| !is_live(*id)).collect();
-        let reclaim = |id: Id<Open>| {
-            let (key, lease) = (self.open.get(id)?.key, self.lease(&Hold(id)));
-            self.close(id, Amount::default());
-            Some((key, lease))
-        };
-        lost.into_iter().filter_map(reclaim).collect()
-    }
-
     fn close(&mut self, id: Id<Open>, used: Amount) {
         let Some(hold) = self.open.remove(id) else { return };
         let Meter { accounts, tree, news, thresholds, .. } = self;
         if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
             let before = account.period_known().nano;
-            account.end(&hold, hold.window, used);
-            let total = account.budget;
-            if total > 0 {
-                let was = BudgetStatus { used: before, total };
-                tell(account, Some(was), total, || BudgetOf::Key(hold.key), thresholds, news);
-            }
+            account.end(&hold, used);
+            tell(account, Some(before), || BudgetOf::Key(hold.key), thresholds, news);
         }
         if hold.path.is_some() {
             tree.each_as_it_is(hold.path, |node| {
-                let (total, window) = (node.limits.budget, node.window_of(hold.admitted));
-                let was = BudgetStatus { used: node.account.period_known().nano, total };
-                node.account.end(&hold, window, used);
-                let of = || BudgetOf::Group(node.limits.name.clone());
-                tell(&node.account, Some(was), total, of, thresholds, news);
+                let before = node.account.period_known().nano;
+                node.account.end(&hold, used);
+                tell(&node.account, Some(before), || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
             });
         }
     }
@@ -446,21 +294,11 @@ impl Meter {
         self.settle(hold, Amount::default());
     }
 
-    /// Remaining quota of the key and its groups.
-    pub fn standing(&mut self, payer: Payer<'_>, now: Unix) -> QuotaStatus {
-        let account = self.at(payer.key, payer.plan, now);
-        let mut status = standing(account, payer.plan);
-        if payer.path.is_some() {
-            self.tree.each(payer.path, &self.open, now, |node| status.narrow(&node.account, &node.limits));
-        }
-        status
-    }
-
     /// Configured groups with a budget, and the state of each.
     pub fn budgets(&mut self, now: Unix) -> Vec<(Arc<str>, BudgetStatus)> {
         let mut budgets = Vec::new();
         self.tree.each_budget(&self.open, now, |node| {
-            let status = BudgetStatus { used: node.account.period_known().nano, total: node.limits.budget };
+            let status = status(&node.limits.all, node.account.period_known().nano);
             budgets.push((node.limits.name.clone(), status));
         });
         budgets
@@ -478,36 +316,25 @@ impl Meter {
         self.open.len()
     }
 
-    /// Restores the use of the UTC day that begins at `day`, at start, from the ledger's sums by day. Every period
-    /// consists of whole days, so its sum is exact.
-    pub fn restore_day(&mut self, key: KeyIx, plan: &Plan, now: Unix, day: Unix, used: Amount) {
-        self.at(key, plan, now).add_day(day, used);
+    /// Restores requests at start, from the ledger, in the account of a key.
+    pub fn restore(&mut self, key: KeyIx, plan: &Plan, now: Unix, past: &Restored<'_>) {
+        self.at(key, plan, now).restore(past);
     }
 
-    /// Like [`Meter::restore_day`], for the groups of a path and all their keys.
-    pub fn restore_groups_day(&mut self, path: PathIx, now: Unix, day: Unix, used: Amount) {
-        self.tree.each(path, &self.open, now, |node| node.account.add_day(day, used));
-    }
-
-    /// Restores one request at start, from its row in the ledger. It counts in the window if the current one contains
-    /// `admitted`. [`Meter::restore_day`] restores the period.
-    pub fn restore_row(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, tokens: u64) {
-        self.at(key, plan, now).window.restore(admitted, tokens);
-    }
-
-    /// Like [`Meter::restore_row`], for the groups of a path.
-    pub fn restore_groups_row(&mut self, path: PathIx, now: Unix, admitted: Unix, tokens: u64) {
-        self.tree.each(path, &self.open, now, |node| node.account.window.restore(admitted, tokens));
+    /// Like [`Meter::restore`], in the groups of a path.
+    pub fn restore_groups(&mut self, path: PathIx, now: Unix, past: &Restored<'_>) {
+        self.tree.each(path, &self.open, now, |node| node.account.restore(past));
     }
 
     /// Fails with the limit that refuses one more request. Of several, the one that lasts longest.
     fn check(&mut self, payer: Payer<'_>, now: Unix, counted: Counted) -> Result<(), Limit> {
         let account = self.at(payer.key, payer.plan, now);
-        let is_reached = Counts::of(account, counted).is_reached(payer.plan);
+        let is_reached = is_reached(account, counted, &payer.plan.all, payer.model_id());
         if !is_reached && !payer.path.is_some() {
             return Ok(());
         }
-        let own = if is_reached { reached(account, counted, payer.plan, false, now) } else { None };
+        let model = payer.model_id();
+        let own = if is_reached { reached(account, counted, payer.plan, false, now, model) } else { None };
         self.check_groups(payer, now, counted, own)
     }
 
@@ -517,8 +344,9 @@ impl Meter {
         let mut found = own;
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {
-                if payer.hosts > 1 || Counts::of(&node.account, counted).is_reached(&node.limits) {
-                    let more = reached(&node.account, counted, &node.share(payer.hosts), true, now);
+                let model = payer.model_id();
+                if payer.hosts > 1 || is_reached(&node.account, counted, &node.limits.all, model) {
+                    let more = reached(&node.account, counted, &node.share(payer.hosts), true, now, model);
                     found = longest(found.take().into_iter().chain(more));
                 }
             });
@@ -537,48 +365,10 @@ impl Meter {
     fn at(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> &mut MeterAccount {
         let account = self.accounts.entry(key.0 as usize);
         let open = &self.open;
-        account.enter(plan, now, &|visit| {
+        account.enter(&plan.all, now, &|visit| {
             open.iter().filter(|(_, open)| open.key == key).for_each(|(_, open)| visit(open))
         });
         account
-    }
-}
-
-/// Remaining quota of one account.
-fn standing(account: &MeterAccount, plan: &Plan) -> QuotaStatus {
-    let (requests, tokens) = account.window_known();
-    let (limit, used) = (shown(plan.requests), account.period_known());
-    QuotaStatus {
-        limit,
-        remaining_requests: if plan.requests == 0 { limit } else { limit.saturating_sub(requests) },
-        remaining_tokens: tokens_left(plan, used.tokens, tokens),
-        reset_at: account.window.bounds.1,
-        used: used.tokens,
-        total: shown(plan.tokens),
-        period_start: account.period.bounds.0,
-        renews: account.period.bounds.1,
-        budget: (plan.budget > 0).then_some(BudgetStatus { used: used.nano, total: plan.budget }),
-    }
-}
-
-impl QuotaStatus {
-    /// Combines the quota of a key with that of a group above it.
-    #[inline]
-    fn narrow(&mut self, account: &MeterAccount, group: &Plan) {
-        if group.requests > 0 {
-            let (limit, (requests, _)) = (shown(group.requests), account.window_known());
-            let remaining = limit.saturating_sub(requests);
-            if remaining < self.remaining_requests {
-                (self.limit, self.remaining_requests, self.reset_at) = (limit, remaining, account.window.bounds.1);
-            }
-        }
-        self.remaining_tokens = self.remaining_tokens.min(account.tokens_left(group));
-        if group.budget > 0 {
-            let other = BudgetStatus { used: account.period_known().nano, total: group.budget };
-            if self.budget.is_none_or(|own| other.remaining() < own.remaining()) {
-                self.budget = Some(other);
-            }
-        }
     }
 }
 

@@ -2,18 +2,15 @@
 //! Paths are identified by their text, as rows store it, and accounts by their names. So an account is the sum of the
 //! rows whose path has its name, even if groups were moved since.
 
-use super::account::{MeterAccount, Open, PathIx};
+use super::account::MeterAccount;
+use super::windows::{Open, PathIx};
 use crate::base::limits::PATHS_MAX;
 use crate::base::slots::Slots;
 use crate::base::time::Unix;
 use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
-use crate::policy::window::{is_within, window};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Interval that contains no moment.
-const NEVER: (Unix, Unix) = (Unix(0), Unix(0));
 
 /// Group that is or was configured, or that rows name.
 #[derive(Debug)]
@@ -21,8 +18,6 @@ pub(super) struct Node {
     pub(super) account: MeterAccount,
     /// Limits of the group; none if it is not configured.
     pub(super) limits: Plan,
-    /// Interval in which the account needs no update: the intersection of its window and period.
-    stays: (Unix, Unix),
     /// Path of the keys in it; `NONE` if it is not configured.
     pub(super) path: PathIx,
 }
@@ -67,14 +62,14 @@ impl Tree {
             return false;
         }
         for node in self.nodes.iter_mut().filter(|node| node.path.is_some()) {
-            (node.path, node.stays) = (PathIx::NONE, NEVER);
-            node.limits = Plan { name: node.limits.name.clone(), ..Plan::default() };
+            node.path = PathIx::NONE;
+            node.limits = Plan::unlimited(&node.limits.name);
         }
         for group in groups {
             let path = self.path(&group.path);
             if let Some(node) = self.paths[path.0 as usize].groups.first().map(|index| *index as usize) {
                 let node = &mut self.nodes[node];
-                (node.path, node.limits, node.stays) = (path, group.limits.clone(), NEVER);
+                (node.path, node.limits) = (path, group.limits.clone());
             }
         }
         true
@@ -115,7 +110,7 @@ impl Tree {
         }
         let (index, limits) = (self.nodes.len() as u32, Plan::unlimited(name));
         self.by_name.insert(limits.name.clone(), index);
-        self.nodes.push(Node { account: MeterAccount::default(), limits, stays: NEVER, path: PathIx::NONE });
+        self.nodes.push(Node { account: MeterAccount::default(), limits, path: PathIx::NONE });
         index
     }
 
@@ -135,9 +130,7 @@ impl Tree {
         let Tree { nodes, paths, .. } = self;
         for index in &*paths[path.0 as usize].groups {
             let node = &mut nodes[*index as usize];
-            if !node.stays(now) {
-                node.enter(now, open, &|open| paths[open.path.0 as usize].groups.contains(index));
-            }
+            node.enter(now, open, |open| paths[open.path.0 as usize].groups.contains(index));
             see(node);
         }
     }
@@ -151,7 +144,7 @@ impl Tree {
 
     /// Visits each configured group with a budget, updated to `now`.
     pub(super) fn each_budget(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
-        self.each_that(|node| node.limits.budget > 0, open, now, &mut |node, _| see(node));
+        self.each_that(|node| node.limits.all.budget().is_some(), open, now, &mut |node, _| see(node));
     }
 
     pub(super) fn each_that(
@@ -164,9 +157,7 @@ impl Tree {
         let Tree { nodes, paths, .. } = self;
         for (index, node) in nodes.iter_mut().enumerate().filter(|(_, node)| is_asked(node)) {
             let index = index as u32;
-            if !node.stays(now) {
-                node.enter(now, open, &|open| paths[open.path.0 as usize].groups.contains(&index));
-            }
+            node.enter(now, open, |open| paths[open.path.0 as usize].groups.contains(&index));
             let path = &*paths[node.path.0 as usize].text;
             see(node, path);
         }
@@ -174,19 +165,12 @@ impl Tree {
 }
 
 impl Node {
-    /// True if the account needs no update at `now`.
+    /// Brings the account to `now`. `is_here` selects the reservations that count in it.
     #[inline]
-    fn stays(&self, now: Unix) -> bool {
-        self.stays.0 <= now && now < self.stays.1
-    }
-
-    #[inline(never)]
-    fn enter(&mut self, now: Unix, open: &Slots<Open>, is_here: &dyn Fn(&Open) -> bool) {
-        let Node { account, limits, .. } = self;
-        let here = || open.iter().map(|(_, open)| open).filter(|open| is_here(open));
-        account.enter(limits, now, &|visit| here().for_each(|open| visit(&seen(open, limits))));
-        let (window, period) = (account.window.bounds, account.period.bounds);
-        self.stays = (window.0.max(period.0), window.1.min(period.1));
+    fn enter(&mut self, now: Unix, open: &Slots<Open>, is_here: impl Fn(&Open) -> bool) {
+        self.account.enter(&self.limits.all, now, &|visit| {
+            open.iter().map(|(_, open)| open).filter(|open| is_here(open)).for_each(visit)
+        });
     }
 
     /// Limits of the group, or one host's share of them.
@@ -194,21 +178,4 @@ impl Node {
     pub(super) fn share(&self, hosts: u32) -> Cow<'_, Plan> {
         if hosts > 1 { Cow::Owned(self.limits.share(hosts)) } else { Cow::Borrowed(&self.limits) }
     }
-
-    /// Reservation `open` with the group's own window.
-    #[inline]
-    pub(super) fn seen(&self, open: &Open) -> Open {
-        Open { window: self.window_of(open.admitted), ..*open }
-    }
-
-    /// Window of the group that contains `at`.
-    #[inline]
-    pub(super) fn window_of(&self, at: Unix) -> (Unix, Unix) {
-        let present = self.account.window.bounds;
-        if is_within(present, at, self.limits.window) { present } else { window(at, self.limits.window) }
-    }
-}
-
-fn seen(open: &Open, limits: &Plan) -> Open {
-    Open { window: window(open.admitted, limits.window), ..*open }
 }

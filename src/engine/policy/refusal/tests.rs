@@ -1,17 +1,11 @@
 use super::super::meter::Whose;
 use super::*;
+use crate::policy::plan::caps::Cap;
 
 #[test]
 fn each_refusal_has_its_status_and_type() {
-    let limit = Limit {
-        kind: LimitKind::Requests,
-        by: LimitReason::Spent,
-        whose: Whose::Key,
-        value: 2,
-        window: Duration::from_secs(60),
-        reset: Unix(60_000),
-        retry_after: 60,
-    };
+    let cap = Cap::parse("requests=2/1m").unwrap();
+    let limit = Limit { cap, by: LimitReason::Spent, whose: Whose::Key, reset: Unix(60_000), retry_after: 60 };
     let rows = [
         (Refusal::invalid_body("x"), 400, "invalid_request_error"),
         (Refusal::bad_key("unknown"), 401, "authentication_error"),
@@ -70,27 +64,21 @@ fn syntax_errors_and_slow_requests_close_the_connection_and_other_errors_keep_it
 
 #[test]
 fn a_spent_period_forbids_retries_and_a_spent_window_says_when_to_retry() {
-    let mut limit = Limit {
-        kind: LimitKind::TokensPerPeriod,
-        by: LimitReason::Spent,
-        whose: Whose::Key,
-        value: 9,
-        window: Duration::from_secs(60),
-        reset: Unix(0),
-        retry_after: 0,
-    };
+    let cap = Cap::parse("tokens=9/month").unwrap();
+    let mut limit = Limit { cap, by: LimitReason::Spent, whose: Whose::Key, reset: Unix(0), retry_after: 61 };
     let refusal = Refusal::limit(&limit);
-    assert_eq!((refusal.should_retry, refusal.retry_after), (Some(false), Some(1)));
+    assert_eq!((refusal.should_retry, refusal.retry_after), (Some(false), Some(61)));
     assert_eq!(refusal.word(), "insufficient_quota");
-    limit.kind = LimitKind::Requests;
-    assert_eq!(Refusal::limit(&limit).should_retry, None);
+    limit.retry_after = 0;
+    let refusal = Refusal::limit(&limit);
+    assert_eq!((refusal.should_retry, refusal.retry_after), (None, Some(1)));
 }
 
 #[test]
 fn a_refusal_by_reservations_permits_retries_and_an_oversized_request_does_not() {
-    for kind in [LimitKind::TokensPerPeriod, LimitKind::Budget, LimitKind::TokensPerWindow] {
-        let (whose, window) = (Whose::Group("a".into()), Duration::from_secs(60));
-        let limit = Limit { kind, by: LimitReason::Reserved, whose, value: 9, window, reset: Unix(0), retry_after: 1 };
+    for text in ["tokens=9/month", "budget=9/month", "tokens=9/1m"] {
+        let (cap, whose) = (Cap::parse(text).unwrap(), Whose::Group("a".into()));
+        let limit = Limit { cap, by: LimitReason::Reserved, whose, reset: Unix(0), retry_after: 1 };
         let reserved = Refusal::limit(&limit);
         assert_eq!((reserved.should_retry, reserved.word()), (None, "rate_limit_exceeded"));
         assert!(reserved.message.contains("reserved by running requests") && !reserved.message.contains("spent"));
@@ -106,11 +94,13 @@ fn a_refusal_by_reservations_permits_retries_and_an_oversized_request_does_not()
 fn amounts_of_money_needed_are_rounded_up_and_amounts_left_down() {
     let text = |need, left| {
         let by = LimitReason::Share { need, left };
-        let (kind, whose, window) = (LimitKind::Budget, Whose::Group("research".into()), Duration::from_secs(60));
-        Limit { kind, by, whose, value: 1, window, reset: Unix(0), retry_after: 1 }.message()
+        let (cap, whose) = (Cap::parse("budget=1/5h").unwrap(), Whose::Group("research".into()));
+        Limit { cap, by, whose, reset: Unix(0), retry_after: 1 }.message()
     };
     let expected = |need, left| {
-        format!("the request needs up to ${need} of the budget of group `research`, of which ${left} is left")
+        format!(
+            "the request needs up to ${need} of the budget of group `research` for 5 hours, of which ${left} is left"
+        )
     };
     assert_eq!(text(16_000_000_000, 420_000_000), expected("16.00", "0.42"));
     assert_eq!(text(1_638_400_001, 1_000_001_999), expected("1.638401", "1.000001"));

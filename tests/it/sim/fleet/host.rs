@@ -88,7 +88,8 @@ pub struct Host {
 
 /// Returns the window of the account with limits.
 fn window(lease: &Lease) -> (u64, u64) {
-    let (start, end) = lease.groups.first().map_or(lease.window, |group| group.window);
+    let of = |account: &str| lease.parts.iter().find(|part| *part.account == *account).map(|part| part.bounds);
+    let (start, end) = of("labs/window").or_else(|| of("/window")).unwrap_or_default();
     (start.0, end.0)
 }
 

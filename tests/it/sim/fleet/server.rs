@@ -6,10 +6,10 @@ use tollgate::base::time::{Mono, Unix};
 use tollgate::policy::ask::{Ask, AskAnswer, Grant, Release, Ruling, Use};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitReason, SharedCounts};
-use tollgate::policy::plan::LimitKind;
+use tollgate::policy::plan::caps::Resource;
 use tollgate::policy::row::Row;
 use tollgate::policy::window::DAY_MS;
-use tollgate::store::remote::{Done, Holding, Holds, RemoteCommand, Speaker, accounts};
+use tollgate::store::remote::{Done, Holding, Holds, LeasePlace, RemoteCommand, Speaker, places};
 
 /// Lifetime of a grant, and of the leases of a silent host, in milliseconds.
 const GRANT: u64 = 2000;
@@ -22,12 +22,12 @@ const CALL: u64 = 5;
 /// Start and end of a window or period, in milliseconds.
 type Bounds = (u64, u64);
 
-/// Counts of one window, and the requests and tokens that hosts and grants hold in it.
+/// Counts of one window, and what hosts and grants hold in it: requests, tokens and nano-dollars.
 #[derive(Clone, Default, Debug)]
 pub struct Window {
     pub requests: i64,
-    pub tokens: i64,
-    held: BTreeMap<String, (i64, i64)>,
+    pub used: [i64; 2],
+    held: BTreeMap<String, [i64; 3]>,
     /// Admissions by grants that had ended when they were reported. Not part of any script.
     pub late: i64,
 }
@@ -41,9 +41,7 @@ pub struct Server {
     marks: BTreeMap<String, u64>,
     /// Running requests by account and host.
     running: BTreeMap<(String, String), i64>,
-    /// Reserved tokens and nano-dollars, by account, host or grant, and period.
-    lent: BTreeMap<(String, String, u64), (i64, i64)>,
-    pub windows: BTreeMap<(String, Bounds), Window>,
+    pub windows: BTreeMap<LeasePlace, Window>,
     /// Used tokens and nano-dollars by account and day.
     used: BTreeMap<(String, u64), (u64, u64)>,
     /// Number of the last batch of each writer.
@@ -54,15 +52,9 @@ pub struct Server {
     pub calls: Vec<String>,
 }
 
-fn bounds((start, end): (Unix, Unix)) -> Bounds {
-    (start.0, end.0)
-}
-
-/// Returns the names of a lease's accounts, each with its window and period.
-fn seats(key: &KeyId, lease: &Lease) -> Vec<(String, Bounds, Bounds)> {
-    accounts(key, lease)
-        .map(|(account, window, period)| (account.to_string(), bounds(window), bounds(period)))
-        .collect()
+/// Name of the key or group.
+fn owner(place: &LeasePlace) -> String {
+    place.running()["live:".len()..].to_string()
 }
 
 fn grant_name(writer: &str, number: u64) -> String {
@@ -78,11 +70,11 @@ fn less(value: &mut i64, amount: i64) {
     *value = (*value - amount).max(0);
 }
 
-/// State of one account, and the remainders of its limits.
+/// State of one place, and the remainders of its limits.
 struct Standing {
     counts: SharedCounts,
     /// The limit that is reached, with the reason and the end. If there are several, the one that lasts longest.
-    reached: Option<(LimitKind, LimitReason, i64)>,
+    reached: Option<(Resource, LimitReason, i64)>,
     /// True if a limit is reached even without the grants.
     stands: bool,
     is_called: bool,
@@ -125,94 +117,82 @@ impl Server {
         }
     }
 
-    fn standing(&self, (account, window, period): &(String, Bounds, Bounds), ask: &Ask, at: usize) -> Standing {
-        let limits = if at == 0 { &ask.limits } else { &ask.groups[at - 1] };
-        let is_here = |key: &&(String, String, u64)| key.0 == *account && key.2 == period.0 && self.lives(&key.1);
-        let (mut promised, mut lent) = ((0, 0), (0, 0));
-        for key in self.lent.keys().filter(is_here) {
-            let (tokens, nano) = self.lent[key];
-            promised = (promised.0 + tokens, promised.1 + nano);
-            if is_grant(&key.1) {
-                lent = (lent.0 + tokens, lent.1 + nano);
-            }
-        }
-        let of_account = self.running.iter().filter(|((of, host), _)| of == account && self.lives(host));
-        let running: i64 = of_account.map(|(_, count)| count).sum();
+    fn standing(&self, place: &LeasePlace, limits: &[u64; 3]) -> Standing {
         let none = Window::default();
-        let counts = self.windows.get(&(account.clone(), *window)).unwrap_or(&none);
-        let (mut requests_lent, mut asked, mut reserved, mut reserved_lent) = (0, 0, 0, 0);
-        for (name, (requests, tokens)) in counts.held.iter().filter(|(name, _)| self.lives(name)) {
-            reserved += tokens;
-            match is_grant(name) {
-                true => (requests_lent, reserved_lent) = (requests_lent + requests, reserved_lent + tokens),
-                false => asked += requests,
+        let window = self.windows.get(place).unwrap_or(&none);
+        let (mut held, mut lent, mut asked) = ([0; 3], [0; 3], 0);
+        for (name, amounts) in window.held.iter().filter(|(name, _)| self.lives(name)) {
+            for (at, amount) in amounts.iter().enumerate() {
+                match (at, is_grant(name)) {
+                    (0, false) => asked += amount,
+                    (_, grant) => {
+                        held[at] += amount;
+                        lent[at] += if grant { *amount } else { 0 };
+                    }
+                }
             }
         }
-        // Reservations may be released without being counted, so they alone do not make a limit appear reached to a
-        // host.
-        let (most, mut sure) = (limits.requests as i64, counts.requests + asked);
-        if sure >= most && counts.requests < most {
+        let is_midnight = |at: Unix| at.0.is_multiple_of(DAY_MS);
+        let mut used = [window.requests + asked, window.used[0], window.used[1]];
+        if is_midnight(place.bounds.0) && is_midnight(place.bounds.1) && !place.account.contains(':') {
+            let (tokens, nano) = self.spent(&owner(place), (place.bounds.0.0, place.bounds.1.0));
+            (used[1], used[2]) = (tokens, if limits[2] > 0 { nano } else { 0 });
+        }
+        // Requests that may still not count in the end do not make a limit appear reached to a host.
+        let (most, mut sure) = (limits[0] as i64, used[0]);
+        if sure >= most && window.requests < most {
             sure = most - 1;
         }
-        let (tokens, money) = self.spent(account, *period);
-        let has_budget = limits.budget > 0;
-        let (money, due, due_lent) = if has_budget { (money, promised.1, lent.1) } else { (0, 0, 0) };
+        let amount = Amount { tokens: used[1] as u64, nano: used[2] as u64 };
         let mut standing = Standing {
-            counts: SharedCounts {
-                window: (Unix(window.0), Unix(window.1)),
-                requests: sure as u64,
-                window_used: counts.tokens as u64,
-                period: (Unix(period.0), Unix(period.1)),
-                period_used: Amount { tokens: tokens as u64, nano: money as u64 },
-            },
+            counts: SharedCounts { bounds: place.bounds, requests: sure as u64, used: amount },
             reached: None,
             stands: false,
             is_called: false,
             left: [None; 3],
         };
-        let (ends, renews) = (window.1 as i64, period.1 as i64);
-        let requests = counts.requests + asked + requests_lent;
-        let window_used = counts.tokens;
-        for (limit, used, held, lent, what, kind, till) in [
-            (limits.tokens, tokens, promised.0, lent.0, Some(1), LimitKind::TokensPerPeriod, renews),
-            (limits.budget, money, due, due_lent, Some(2), LimitKind::Budget, renews),
-            (limits.requests, requests, 0, requests_lent, Some(0), LimitKind::Requests, ends),
-            (limits.tokens_per_window, window_used, reserved, reserved_lent, Some(1), LimitKind::TokensPerWindow, ends),
-            (limits.concurrency, running, 0, 0, None, LimitKind::Concurrency, 0),
-        ] {
-            let (limit, count) = (limit as i64, used + held);
-            if limit == 0 {
-                continue;
-            }
-            if let Some(what) = what {
-                let left = &mut standing.left[what];
-                *left = Some(left.map_or(limit - count, |least: i64| least.min(limit - count)));
-            }
+        for at in (0..3).filter(|at| limits[*at] > 0) {
+            let (limit, count) = (limits[at] as i64, used[at] + held[at]);
+            standing.left[at] = Some(limit - count);
             if count < limit {
                 continue;
             }
-            let stands = count - lent >= limit;
+            let stands = count - lent[at] >= limit;
             (standing.stands, standing.is_called) = (standing.stands | stands, standing.is_called | !stands);
-            let (by, till) = if used >= limit { (LimitReason::Spent, till) } else { (LimitReason::Reserved, 0) };
+            let is_spent = at == 0 || used[at] >= limit;
+            let (by, till) =
+                if is_spent { (LimitReason::Spent, place.bounds.1.0 as i64) } else { (LimitReason::Reserved, 0) };
             if standing.reached.is_none_or(|(.., longest)| longest < till) {
-                standing.reached = Some((kind, by, till));
+                standing.reached = Some((Resource::ALL[at], by, till));
             }
         }
         standing
     }
 
     fn admit(&mut self, speaker: &Speaker, ask: &Ask) -> AskAnswer {
-        let seats = seats(&ask.key, &ask.lease);
-        let mut told: Vec<Standing> = seats.iter().enumerate().map(|(at, seat)| self.standing(seat, ask, at)).collect();
+        let seats: Vec<LeasePlace> = places(&ask.key, &ask.lease).collect();
+        let each = seats.iter().zip(&ask.limits.parts);
+        let mut told: Vec<Standing> = each.map(|(place, limits)| self.standing(place, limits)).collect();
         let mut left = [None; 3];
         for (sum, one) in left.iter_mut().zip(0..3) {
             *sum = told.iter().filter_map(|standing| standing.left[one]).min();
         }
-        let stands = told.iter().any(|standing| standing.stands);
+        let mut stands = told.iter().any(|standing| standing.stands);
         let (mut refused, mut lasts) = (None, -1);
         for (at, standing) in told.iter().enumerate() {
             if let Some((kind, by, till)) = standing.reached.filter(|(.., till)| *till > lasts) {
                 (refused, lasts) = (Some((kind, at, by)), till);
+            }
+        }
+        let firsts = seats.iter().enumerate().filter(|(_, place)| place.is_first());
+        for ((at, place), limit) in firsts.zip(&ask.limits.running) {
+            let of_account = self.running.iter().filter(|((of, host), _)| *of == owner(place) && self.lives(host));
+            let running: i64 = of_account.map(|(_, count)| count).sum();
+            if *limit > 0 && running >= *limit as i64 {
+                stands = true;
+                if lasts < 0 {
+                    (refused, lasts) = (Some((Resource::Running, at, LimitReason::Spent)), 0);
+                }
             }
         }
         let wish = ask.wish;
@@ -220,8 +200,9 @@ impl Server {
             _ if !ask.admits => Ruling::Looked,
             None => Ruling::Admitted,
             Some(_) if !stands && wish.waits => {
-                for ((account, ..), _) in seats.iter().zip(&told).filter(|(_, standing)| standing.is_called) {
-                    if self.called.get(account).is_none_or(|until| *until <= self.now) {
+                let called = seats.iter().zip(&told).filter(|(_, standing)| standing.is_called);
+                for account in called.map(|(place, _)| owner(place)) {
+                    if self.called.get(&account).is_none_or(|until| *until <= self.now) {
                         self.called.insert(account.clone(), self.now + CALL);
                         self.calls.push(account.clone());
                     }
@@ -234,21 +215,20 @@ impl Server {
             ruling = Ruling::Unavailable;
         }
         let Amount { tokens, nano } = ask.lease.reserved;
-        let reserved = (tokens as i64, nano as i64);
+        let reserved = [1, tokens as i64, nano as i64];
         if ruling == Ruling::Admitted {
             for (seat, standing) in seats.iter().zip(&mut told) {
-                *self.running.entry((seat.0.clone(), speaker.host.clone())).or_default() += 1;
+                self.run(seat, &speaker.host, 1);
                 standing.counts.requests += 1;
-                self.lend(seat, &speaker.host, (1, reserved.0, reserved.1));
+                self.lend(seat, &speaker.host, reserved);
             }
-            for (left, less) in left.iter_mut().zip([1, reserved.0, reserved.1]) {
+            for (left, less) in left.iter_mut().zip(reserved) {
                 *left = left.map(|left: i64| left - less);
             }
         }
         let grant = self.grant(speaker, ask, ruling, left, &seats);
-        let mut counts = told.into_iter().map(|standing| standing.counts);
-        let own = counts.next().unwrap_or_default();
-        AskAnswer { ask: ask.clone(), ruling, counts: own, groups: counts.collect(), grant }
+        let counts = told.into_iter().map(|standing| standing.counts).collect();
+        AskAnswer { ask: ask.clone(), ruling, counts, grant }
     }
 
     fn grant(
@@ -257,7 +237,7 @@ impl Server {
         ask: &Ask,
         ruling: Ruling,
         left: [Option<i64>; 3],
-        seats: &[(String, Bounds, Bounds)],
+        seats: &[LeasePlace],
     ) -> Option<Grant> {
         let (wish, name) = (ask.wish, grant_name(&speaker.writer, ask.wish.number));
         let may = matches!(ruling, Ruling::Admitted | Ruling::Looked) && (!wish.known || self.lives(&name));
@@ -277,7 +257,7 @@ impl Server {
             return None;
         }
         for seat in seats {
-            self.lend(seat, &name, (holds[0], holds[1], holds[2]));
+            self.lend(seat, &name, holds);
         }
         self.marks.insert(name, self.now + GRANT);
         let [requests, tokens, nano] = amounts.map(|amount| amount as u64);
@@ -285,21 +265,16 @@ impl Server {
     }
 
     /// Adds to, or subtracts from, what a host or grant holds.
-    fn lend(&mut self, (account, window, period): &(String, Bounds, Bounds), name: &str, more: (i64, i64, i64)) {
-        if more.0 != 0 || more.1 != 0 {
-            let window = self.windows.entry((account.clone(), *window)).or_default();
-            let held = window.held.entry(name.to_string()).or_default();
-            (held.0, held.1) = ((held.0 + more.0).max(0), (held.1 + more.1).max(0));
-        }
-        if more.1 != 0 || more.2 != 0 {
-            let lent = self.lent.entry((account.clone(), name.to_string(), period.0)).or_default();
-            (lent.0, lent.1) = ((lent.0 + more.1).max(0), (lent.1 + more.2).max(0));
-        }
+    fn lend(&mut self, place: &LeasePlace, name: &str, more: [i64; 3]) {
+        let held = self.windows.entry(place.clone()).or_default().held.entry(name.to_string()).or_default();
+        held.iter_mut().zip(more).for_each(|(held, more)| less(held, -more));
     }
 
-    fn run(&mut self, account: &str, host: &str, more: i64) {
-        let running = self.running.entry((account.to_string(), host.to_string())).or_default();
-        less(running, -more);
+    /// Adds to, or subtracts from, the running requests of a host.
+    fn run(&mut self, place: &LeasePlace, host: &str, more: i64) {
+        if place.is_first() {
+            less(self.running.entry((owner(place), host.to_string())).or_default(), -more);
+        }
     }
 
     fn append(&mut self, speaker: &Speaker, number: u64, rows: &[Row], uses: &[Use]) -> Done {
@@ -328,28 +303,28 @@ impl Server {
         let name = grant_name(&speaker.writer, grant);
         let (is_early, reserved) = (self.lives(&name), lease.reserved);
         let (tokens, nano) = (reserved.tokens as i64, reserved.nano as i64);
-        for seat in seats(key, lease) {
-            let window = self.windows.entry((seat.0.clone(), seat.1)).or_default();
+        for place in places(key, lease) {
+            let window = self.windows.entry(place.clone()).or_default();
             window.requests += 1;
             window.late += i64::from(!is_early);
             if lives {
-                self.run(&seat.0, &speaker.host, 1);
-                self.lend(&seat, &speaker.host, (0, tokens, nano));
+                self.run(&place, &speaker.host, 1);
+                self.lend(&place, &speaker.host, [0, tokens, nano]);
             }
             if is_early {
-                self.lend(&seat, &name, (-1, -tokens, -nano));
+                self.lend(&place, &name, [-1, -tokens, -nano]);
             }
         }
     }
 
     /// Counts a request that was admitted by a check of the ledger.
     fn serve(&mut self, speaker: &Speaker, key: &KeyId, lease: &Lease, lives: bool) {
-        for seat in seats(key, lease) {
-            let window = self.windows.entry((seat.0.clone(), seat.1)).or_default();
+        for place in places(key, lease) {
+            let window = self.windows.entry(place.clone()).or_default();
             window.requests += 1;
             window.late += i64::from(!lives);
             if lives {
-                self.lend(&seat, &speaker.host, (-1, 0, 0));
+                self.lend(&place, &speaker.host, [-1, 0, 0]);
             }
         }
     }
@@ -361,20 +336,20 @@ impl Server {
         let (used, day) = (row.amount(), row.admitted.0 / DAY_MS);
         let groups = row.group.rsplit('/').filter(|name| !name.is_empty()).map(|name| format!("@{name}"));
         for account in std::iter::once(row.key.to_string()).chain(groups) {
-            let sum = self.used.entry((account.clone(), day)).or_default();
+            let sum = self.used.entry((account, day)).or_default();
             (sum.0, sum.1) = (sum.0 + used.tokens, sum.1 + used.nano);
-            let seat = seats(&row.key, lease).into_iter().find(|(of, ..)| *of == account);
-            let seat = seat.unwrap_or((account, (0, 0), (0, 0)));
-            let place = (seat.0.clone(), seat.1);
+        }
+        for place in places(&row.key, lease) {
             if !lease.shared {
                 self.windows.entry(place.clone()).or_default().requests += 1;
             }
-            let Some(window) = self.windows.get_mut(&place) else { continue };
-            window.tokens += used.tokens as i64;
+            if let Some(window) = self.windows.get_mut(&place) {
+                window.used = [window.used[0] + used.tokens as i64, window.used[1] + used.nano as i64];
+            }
             if lives && lease.shared {
                 let Amount { tokens, nano } = lease.reserved;
-                self.run(&seat.0, &speaker.host, -1);
-                self.lend(&seat, &speaker.host, (0, -(tokens as i64), -(nano as i64)));
+                self.run(&place, &speaker.host, -1);
+                self.lend(&place, &speaker.host, [0, -(tokens as i64), -(nano as i64)]);
             }
         }
     }
@@ -385,9 +360,9 @@ impl Server {
         }
         for Release { key, lease, unsent } in releases {
             let Amount { tokens, nano } = lease.reserved;
-            for seat in seats(key, lease) {
-                self.run(&seat.0, &speaker.host, -1);
-                self.lend(&seat, &speaker.host, (-i64::from(*unsent), -(tokens as i64), -(nano as i64)));
+            for place in places(key, lease) {
+                self.run(&place, &speaker.host, -1);
+                self.lend(&place, &speaker.host, [-i64::from(*unsent), -(tokens as i64), -(nano as i64)]);
             }
         }
         Done::Done
@@ -400,10 +375,9 @@ impl Server {
         }
         old.split_whitespace().for_each(|old| self.end(old));
         self.marks.insert(speaker.host.clone(), self.now + LEASE);
-        for ((account, window, period), Holding { reserved, running, asked }) in holds {
-            let seat = (account.to_string(), bounds(*window), bounds(*period));
-            self.run(&seat.0, &speaker.host, *running as i64);
-            self.lend(&seat, &speaker.host, (*asked as i64, reserved.tokens as i64, reserved.nano as i64));
+        for (place, Holding { reserved, running, asked }) in holds {
+            self.run(place, &speaker.host, *running as i64);
+            self.lend(place, &speaker.host, [*asked as i64, reserved.tokens as i64, reserved.nano as i64]);
         }
     }
 

@@ -304,7 +304,7 @@ impl Request {
             prompt += (beside.added / BESIDE_BYTES_PER_TOKEN).saturating_mul(fields.prompts());
             completion = answer_tokens(model, fields, Some(&beside));
         }
-        let is_limited = payer.is_some_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
+        let is_limited = payer.is_some_and(|payer| payer.path.is_some() || payer.plan.has_budget());
         let mut nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
         if is_limited && !model.units.is_empty() {
             nano = nano.saturating_add(self.most_units(model, fields)).min(ROW_COST_MAX);
@@ -381,9 +381,9 @@ impl Request {
 
     /// The caller, its plan and its groups. Limits are those of the present configuration, like those of the counters.
     #[inline]
-    pub(crate) fn payer<'a>(&self, access: &'a Access, config: &'a Config) -> Result<Payer<'a>, Refusal> {
+    pub(crate) fn payer<'a>(&'a self, access: &'a Access, config: &'a Config) -> Result<Payer<'a>, Refusal> {
         let key = self.found.key.ok_or_else(Refusal::internal)?;
-        Ok(access.payer(key, config)?)
+        Ok(Payer { model: self.model().map(|model| &model.id), ..access.payer(key, config)? })
     }
 }
 

@@ -9,11 +9,29 @@ use crate::gateway::exchange::job::{Admitted, RequestJob};
 use crate::gateway::exchange::request::Asked;
 use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, Reserving, State};
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::ask::{Ask, Limits, Release, Ruling, Use, Wish};
+use crate::policy::ask::{Ask, AskedLimits, Release, Ruling, Use, Wish};
 use crate::policy::keys::KeyIx;
-use crate::policy::meter::{Amount, Hold, Lease, Payer};
+use crate::policy::meter::{Amount, Hold, Lease, Meter, Payer};
 use crate::policy::refusal::Refusal;
 use std::num::NonZeroU32;
+
+/// What a shared ledger is asked.
+struct Question {
+    key: KeyIx,
+    lease: Lease,
+    limits: AskedLimits,
+    /// True if a grant may admit further requests like this one. Concurrent requests are granted one by one, and so are
+    /// requests that may differ in what counts them.
+    is_granted: bool,
+}
+
+impl Question {
+    fn of(payer: Payer<'_>, reserved: Amount, now: Unix, meter: &mut Meter) -> Question {
+        let (lease, limits) = (meter.lease_for(payer, now, reserved), meter.limits_of(payer));
+        let is_granted = limits.running.iter().all(|total| *total == 0) && !meter.names_models(payer);
+        Question { key: payer.key, lease, limits, is_granted }
+    }
+}
 
 impl Reserving {
     /// Charges the request to its window and reserves its maximum use, or asks a shared ledger to do so.
@@ -70,9 +88,8 @@ impl Reserving {
             Ok(payer) => payer,
             Err(refusal) => return NextStep::refuse(draft, refusal),
         };
-        let lease = call.cx.accounts.meter.lease_for(payer, call.cx.now.unix, reserved);
-        let (key, limits) = (payer.key, Limits::of(payer.plan));
-        let reserving = Reserving::put(key, Some(draft), lease, limits, call);
+        let question = Question::of(payer, reserved, call.cx.now.unix, &mut call.cx.accounts.meter);
+        let reserving = Reserving::put(question, Some(draft), call);
         NextStep::Enter(State::Reserving(reserving), Effect::Rearm)
     }
 
@@ -81,33 +98,20 @@ impl Reserving {
     pub(crate) fn ask_for_quota(job: &RequestJob, call: &mut DriverCall) -> Option<Reserving> {
         let asks = job.request.meta.bodiless && call.cx.asks_ledger();
         let payer = job.request.payer(&call.cx.access, &call.cx.setup.config).ok().filter(|_| asks)?;
-        let lease = call.cx.accounts.meter.lease_for(payer, call.cx.now.unix, Amount::default());
-        let (key, limits) = (payer.key, Limits::of(payer.plan));
-        Some(Reserving::put(key, None, lease, limits, call))
+        let question = Question::of(payer, Amount::default(), call.cx.now.unix, &mut call.cx.accounts.meter);
+        Some(Reserving::put(question, None, call))
     }
 
-    fn put(key: KeyIx, draft: Option<Outgoing>, lease: Lease, limits: Limits, call: &mut DriverCall) -> Reserving {
+    fn put(question: Question, draft: Option<Outgoing>, call: &mut DriverCall) -> Reserving {
+        let Question { key, lease, limits, is_granted } = question;
         let number = (call.message.exchange.slot, call.message.exchange.generation);
-        let groups: Box<[Limits]> = match lease.path.is_some() {
-            true => call.cx.accounts.meter.group_limits(lease.path).iter().map(Limits::of).collect(),
-            false => Box::default(),
-        };
         let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
-        // Concurrent requests are granted one by one.
-        let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
-        let wish = match is_granted {
+        let wish = match admits && is_granted {
             true => call.cx.accounts.grants.wish(key, call.cx.setup.config.store.hosts.saturating_mul(4)),
             false => Wish::default(),
         };
-        call.cx.commands.orders.ask(Ask {
-            number,
-            key: call.cx.access.keys.get(key).id(),
-            lease,
-            limits,
-            groups,
-            admits,
-            wish,
-        });
+        let key = call.cx.access.keys.get(key).id();
+        call.cx.commands.orders.ask(Ask { number, key, lease, limits, admits, wish });
         let by = call.cx.now.mono.after(ASK_TIMEOUT);
         Reserving { draft, lease: kept, asked: call.cx.now.unix, by }
     }
@@ -128,9 +132,9 @@ impl Reserving {
                 job.admitted(hold, Some(lease), self.asked);
                 return NextStep::Serve(draft);
             }
-            (Ruling::Refused(kind, which, by), Ok(payer), _) => {
+            (Ruling::Refused(resource, part, by), Ok(payer), _) => {
                 let payer = Payer { path: ask.lease.path, ..payer };
-                Refusal::limit(&cx.accounts.meter.limit(payer, cx.now.unix, kind, by, which))
+                Refusal::limit(&cx.accounts.meter.limit(payer, cx.now.unix, (resource, part, by), &ask.lease))
             }
             (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
             _ => Refusal::internal(),
@@ -230,7 +234,7 @@ impl RequestJob {
         self.request.fits(payer, estimate, cx.now.unix, &mut cx.accounts.meter)?;
         let admitted = cx.accounts.meter.admit(payer, cx.now.unix, estimate);
         if share.is_some() {
-            cx.accounts.meter.restore_budget(whole);
+            cx.accounts.meter.restore_limits(whole, cx.now.unix);
         }
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
         let lease = shared.then(|| cx.accounts.meter.lease(&hold));

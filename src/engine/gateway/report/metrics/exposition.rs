@@ -9,7 +9,7 @@ use crate::gateway::queue::Queues;
 use crate::policy::catalog::Model;
 use crate::policy::counters::{Histogram, ModelCounts, Stats, TargetCounts};
 use crate::policy::meter::BudgetStatus;
-use crate::policy::plan::LimitKind;
+use crate::policy::plan::Shorthand;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -195,8 +195,8 @@ static FAMILIES: &[Family] = &[
     }),
     counter("tollgate_requests_total", "Answered requests; status 499: the client left.", requests),
     counter("tollgate_refused_total", "Requests rejected by a limit (429).", |from, at, text| {
-        let Some(limit) = LimitKind::ALL.iter().find(|kind| **kind as usize == at) else { return false };
-        text.count(&[("limit", limit.name())], from.stats.refused[at]);
+        let Some(limit) = Shorthand::ALL.iter().find(|kind| **kind as usize == at) else { return false };
+        text.count(&[("limit", limit.as_str())], from.stats.refused[at]);
         true
     }),
     counter("tollgate_tokens_total", "Tokens charged.", |from, at, text| {

@@ -5,7 +5,7 @@ mod exposition;
 
 use crate::base::seam::ProcessVitals;
 use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats};
-use crate::policy::plan::LimitKind;
+use crate::policy::plan::Shorthand;
 use crate::policy::usage::Usage;
 pub(crate) use exposition::{Scrape, ScrapePosition, Sources};
 use std::sync::Arc;
@@ -173,7 +173,7 @@ impl Stats {
     }
 
     /// Counts a request that a limit has refused.
-    pub(crate) fn refused(&mut self, limit: LimitKind) {
+    pub(crate) fn refused(&mut self, limit: Shorthand) {
         self.refused[limit as usize] += 1;
     }
 
@@ -303,7 +303,7 @@ mod tests {
             stats.taken(&model, &taken);
             stats.phase(Timed::Wait, 5);
             stats.turn(3);
-            stats.refused(LimitKind::Concurrency);
+            stats.refused(Shorthand::Concurrency);
             stats.stale_retries += 1;
         }
         stats.request("none", None, 404);

@@ -34,11 +34,9 @@ impl Model {
 fn run(seed: u64, in_group: bool) -> (usize, usize) {
     let mut rng = Rng::from_u64(seed);
     let (requests, tokens) = (1 + rng.below(5), if rng.below(2) == 0 { 0 } else { 10 + rng.below(40) });
-    let limits = |length: u64| Plan {
-        requests,
-        tokens_per_window: tokens,
-        window: Duration::from_millis(length),
-        ..Plan::unlimited("g")
+    let limits = |length: u64| {
+        Plan { requests, tokens_per_window: tokens, window: Duration::from_millis(length), ..Plan::unlimited("g") }
+            .settled("g")
     };
     let (mut meter, mut model, free) = (Meter::new(), Model::default(), plan());
     let (mut now, mut length) = (1_000_000_000_000 + rng.below(100_000), 1000 * (1 + rng.below(12)));
@@ -54,7 +52,7 @@ fn run(seed: u64, in_group: bool) -> (usize, usize) {
             model.since = u64::MAX;
         }
         let own = limits(length);
-        let payer = Payer { key: KEY, plan: if in_group { &free } else { &own }, path, hosts: 1 };
+        let payer = Payer { key: KEY, plan: if in_group { &free } else { &own }, path, hosts: 1, model: None };
         if rng.below(3) == 0 && !out.is_empty() {
             let (hold, index): (Hold, usize) = out.swap_remove(rng.below(out.len() as u64) as usize);
             let used = rng.below(30);
@@ -101,10 +99,10 @@ fn changing_the_window_length_grants_nothing_twice() {
 
 #[test]
 fn a_shorter_window_counts_earlier_use_if_the_windows_are_stored() {
-    let of = |seconds: u64| Plan { requests: 5, window: Duration::from_secs(seconds), ..plan() };
+    let of = |seconds: u64| Plan { requests: 5, window: Duration::from_secs(seconds), ..plan() }.settled("");
     let (mut meter, start) = (Meter::new(), 1_800_000_000_000);
     let mut use_five = |plan: &Plan, second: u64| {
-        let payer = Payer { key: KEY, plan, path: PathIx::NONE, hosts: 1 };
+        let payer = Payer { key: KEY, plan, path: PathIx::NONE, hosts: 1, model: None };
         let admit = |meter: &mut Meter| meter.admit(payer, Unix(start + second * 1000), Amount::default());
         (0..5).filter(|_| admit(&mut meter).map(|hold| meter.refund(hold)).is_ok()).count()
     };

@@ -2,17 +2,17 @@
 //! needs more than its share.
 
 use super::super::*;
-use super::{KEY, amount, at, by, plan};
-use crate::policy::plan::Group;
+use super::{KEY, amount, at, by, named, plan};
+use crate::policy::plan::{Group, Shorthand};
 
 const NOW: &str = "2026-11-20T09:00:10Z";
 
 /// Plans with one limit of 100 each, and the kind of this limit.
-fn limits() -> [(Plan, LimitKind); 3] {
+fn limits() -> [(Plan, Shorthand); 3] {
     [
-        (Plan { tokens: 100, ..Plan::unlimited("a") }, LimitKind::TokensPerPeriod),
-        (Plan { tokens_per_window: 100, ..Plan::unlimited("a") }, LimitKind::TokensPerWindow),
-        (Plan { budget: 100, ..Plan::unlimited("a") }, LimitKind::Budget),
+        (Plan { tokens: 100, ..Plan::unlimited("a") }.settled(""), Shorthand::Tokens),
+        (Plan { tokens_per_window: 100, ..Plan::unlimited("a") }.settled(""), Shorthand::TokensPerWindow),
+        (Plan { budget: 100, ..Plan::unlimited("a") }.settled(""), Shorthand::Budget),
     ]
 }
 
@@ -25,7 +25,7 @@ fn meter<'a>(limits: &'a Plan, free: &'a Plan, in_group: bool) -> (Meter, Payer<
     let mut meter = Meter::new();
     assert!(meter.configure(&[Group { parent: None, path: "a".into(), limits: limits.clone() }], at(NOW)));
     let path = if in_group { meter.path_of("a").unwrap() } else { PathIx::NONE };
-    (meter, Payer { key: KEY, plan: if in_group { free } else { limits }, path, hosts: 1 })
+    (meter, Payer { key: KEY, plan: if in_group { free } else { limits }, path, hosts: 1, model: None })
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_limit_is_reserved_until_settled_use_reaches_it() {
             let (one, two) =
                 (meter.admit(payer, at(NOW), of(99)).unwrap(), meter.admit(payer, at(NOW), of(50)).unwrap());
             let refused = meter.admit(payer, at(NOW), of(1)).unwrap_err();
-            assert_eq!((refused.kind, refused.by, refused.retry_after), (kind, LimitReason::Reserved, 1));
+            assert_eq!((named(&refused), refused.by, refused.retry_after), (kind, LimitReason::Reserved, 1));
             assert!(refused.message().contains("reserved by running requests"), "{}", refused.message());
             assert_eq!(meter.spent(payer, at(NOW)).unwrap_err().by, LimitReason::Reserved);
             assert!(meter.spent_settled(payer, at(NOW)).is_ok());
@@ -49,7 +49,7 @@ fn a_limit_is_reserved_until_settled_use_reaches_it() {
             );
             meter.settle(two, of(1));
             let refused = meter.admit(payer, at(NOW), of(1)).unwrap_err();
-            assert_eq!((refused.kind, refused.by), (kind, LimitReason::Spent));
+            assert_eq!((named(&refused), refused.by), (kind, LimitReason::Spent));
             assert!(refused.retry_after > 1 && !refused.message().contains("reserved"), "{}", refused.message());
         }
     }
@@ -57,11 +57,11 @@ fn a_limit_is_reserved_until_settled_use_reaches_it() {
 
 #[test]
 fn spent_limits_are_named_before_reserved_ones() {
-    let plan = Plan { tokens: 100, requests: 1, ..plan() };
+    let plan = Plan { tokens: 100, requests: 1, ..plan() }.settled("");
     let mut meter = Meter::new();
     let hold = meter.admit(by(&plan), at(NOW), amount(500)).unwrap();
     let refused = meter.admit(by(&plan), at(NOW), amount(1)).unwrap_err();
-    assert_eq!((refused.kind, refused.by, refused.retry_after), (LimitKind::Requests, LimitReason::Spent, 50));
+    assert_eq!((named(&refused), refused.by, refused.retry_after), (Shorthand::Requests, LimitReason::Spent, 50));
     meter.refund(hold);
 }
 
@@ -77,7 +77,7 @@ fn one_request_may_need_up_to_the_whole_limit_or_the_floor() {
             assert_eq!((fits(100, 0), fits(1, 0), fits(5000, 5000)), (Ok(()), Ok(()), Ok(())));
             for (need, floor) in [(101, 0), (101, 100), (5001, 5000), (u64::MAX, 5000)] {
                 let limit = fits(need, floor).unwrap_err();
-                assert_eq!((limit.kind, limit.by), (kind, LimitReason::Share { need, left: 42 }), "{need} {floor}");
+                assert_eq!((named(&limit), limit.by), (kind, LimitReason::Share { need, left: 42 }), "{need} {floor}");
                 assert!(limit.retry_after > 1, "the client must wait until the limit renews");
             }
         }
@@ -97,14 +97,14 @@ fn the_share_applies_to_every_group_and_to_one_hosts_part() {
     let group = |name: &str, parent: Option<&str>, path: &str, tokens| Group {
         parent: parent.map(Into::into),
         path: path.into(),
-        limits: Plan { tokens, ..Plan::unlimited(name) },
+        limits: Plan { tokens, ..Plan::unlimited(name) }.settled(name),
     };
     assert!(meter.configure(&[group("a", None, "a", 60), group("b", Some("a"), "a/b", 90)], at(NOW)));
     let path = meter.path_of("b").unwrap();
-    let payer = Payer { key: KEY, plan: &free, path, hosts: 1 };
+    let payer = Payer { key: KEY, plan: &free, path, hosts: 1, model: None };
     assert_eq!(meter.fits(payer, at(NOW), of(60), || of(0)), Ok(()));
     let limit = meter.fits(payer, at(NOW), of(61), || of(0)).unwrap_err();
-    assert_eq!((limit.whose, limit.value), (Whose::Group("a".into()), 60));
+    assert_eq!((limit.whose, limit.cap.total), (Whose::Group("a".into()), 60));
     let limit = meter.fits(Payer { hosts: 2, ..payer }, at(NOW), of(31), || of(0)).unwrap_err();
-    assert_eq!((limit.whose, limit.value), (Whose::Group("a".into()), 30));
+    assert_eq!((limit.whose, limit.cap.total), (Whose::Group("a".into()), 30));
 }

@@ -1,8 +1,9 @@
 //! Tests budgets and trees of groups against the rows of their requests.
 
 use super::super::*;
+use super::named;
 use crate::base::rng::Rng;
-use crate::policy::plan::{Group, LEVELS_MAX, Unpriced};
+use crate::policy::plan::{Group, LEVELS_MAX, Shorthand, Unpriced};
 use crate::policy::window::{DAY_MS, Period, parse_moment};
 use std::time::Duration;
 
@@ -22,7 +23,11 @@ fn groups(named: &[(&str, &str)], change: impl Fn(&str, &mut Plan)) -> Vec<Group
     let group = |(name, parent): &(&str, &str)| {
         let mut limits = Plan::unlimited(name);
         change(name, &mut limits);
-        Group { parent: (!parent.is_empty()).then(|| (*parent).into()), path: path(name).into(), limits }
+        Group {
+            parent: (!parent.is_empty()).then(|| (*parent).into()),
+            path: path(name).into(),
+            limits: limits.settled(name),
+        }
     };
     named.iter().map(group).collect()
 }
@@ -44,7 +49,7 @@ fn tree<'a>(
     let mut meter = Meter::new();
     assert!(meter.configure(&groups(named, change), at(NOW)));
     let path = meter.path_of(leaf).unwrap();
-    (meter, Payer { key: KEY, plan, path, hosts: 1 })
+    (meter, Payer { key: KEY, plan, path, hosts: 1, model: None })
 }
 
 const CHAIN: [(&str, &str); 4] = [("a", ""), ("b", "a"), ("c", "b"), ("d", "c")];
@@ -58,7 +63,7 @@ fn a_request_counts_in_its_key_and_all_groups_or_in_none() {
         let hold = meter.admit(payer, at(NOW), money(5)).unwrap();
         for _ in 0..3 {
             let refused = meter.admit(payer, at(NOW), money(5)).unwrap_err();
-            assert_eq!((refused.kind, refused.whose), (LimitKind::Requests, Whose::Group(full.into())));
+            assert_eq!((named(&refused), refused.whose), (Shorthand::Requests, Whose::Group(full.into())));
         }
         meter.settle(hold, money(7));
         let standing = meter.standing(payer, at(NOW));
@@ -73,19 +78,20 @@ fn a_request_counts_in_its_key_and_all_groups_or_in_none() {
 
 #[test]
 fn a_refusal_by_a_budget_names_its_owner() {
-    let plan = Plan { budget: 100, ..Plan::unlimited("team") };
+    let plan = Plan { budget: 100, ..Plan::unlimited("team") }.settled("");
     let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 150, "labs", &plan);
     let first = meter.admit(payer, at(NOW), money(99)).unwrap();
     let second = meter.admit(payer, at(NOW), money(60)).unwrap();
     let refused = meter.admit(payer, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of plan `team` is reserved by running requests");
-    assert_eq!((refused.kind, refused.retry_after), (LimitKind::Budget, 1));
-    let own = plan.with(&crate::policy::plan::LimitOverrides { budget: Some(100), ..Default::default() });
+    assert_eq!(refused.message(), "the budget of plan `team` for a month is reserved by running requests");
+    assert_eq!((named(&refused), refused.retry_after), (Shorthand::Budget, 1));
+    let own =
+        plan.with(&[crate::policy::plan::caps::Cap { total: 100, ..Shorthand::Budget.cap() }].into_iter().collect());
     let refused = meter.admit(Payer { plan: &own, ..payer }, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of this key is reserved by running requests");
+    assert_eq!(refused.message(), "the budget of this key for a month is reserved by running requests");
     let other = Payer { key: KeyIx(1), ..payer };
     let refused = meter.admit(other, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of group `labs` is reserved by running requests");
+    assert_eq!(refused.message(), "the budget of group `labs` for a month is reserved by running requests");
     meter.settle(first, money(10));
     meter.refund(second);
     let status = meter.standing(payer, at(NOW)).budget.unwrap();
@@ -98,17 +104,17 @@ fn a_refusal_by_a_budget_names_its_owner() {
     let third = meter.admit(payer, at(NOW), money(0)).unwrap();
     meter.settle(third, money(140));
     let refused = meter.admit(Payer { plan: &own, ..payer }, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of this key is spent until 2026-12-01T00:00:00Z");
+    assert_eq!(refused.message(), "the budget of this key for a month is spent until 2026-12-01T00:00:00Z");
     let refused = meter.admit(payer, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of plan `team` is spent until 2026-12-01T00:00:00Z");
-    assert_eq!((refused.kind, refused.retry_after), (LimitKind::Budget, 10 * 86_400 + 14 * 3600 + 59 * 60 + 50));
+    assert_eq!(refused.message(), "the budget of plan `team` for a month is spent until 2026-12-01T00:00:00Z");
+    assert_eq!((named(&refused), refused.retry_after), (Shorthand::Budget, 10 * 86_400 + 14 * 3600 + 59 * 60 + 50));
     let refused = meter.admit(other, at(NOW), money(0)).unwrap_err();
-    assert_eq!(refused.message(), "the budget of group `labs` is spent until 2026-12-01T00:00:00Z");
+    assert_eq!(refused.message(), "the budget of group `labs` for a month is spent until 2026-12-01T00:00:00Z");
 }
 
 #[test]
 fn a_refusal_names_the_limit_that_lasts_longest() {
-    let plan = Plan { requests: 1, ..Plan::unlimited("p") };
+    let plan = Plan { requests: 1, ..Plan::unlimited("p") }.settled("");
     let limit = |name: &str, limits: &mut Plan| match name {
         "a" => (limits.budget, limits.period) = (5, Period::Day),
         "b" => limits.budget = 5,
@@ -133,7 +139,7 @@ fn a_refusal_names_the_limit_that_lasts_longest() {
 
 #[test]
 fn a_group_has_its_own_window_and_period() {
-    let plan = Plan { tokens_per_window: 1_000, ..Plan::unlimited("p") };
+    let plan = Plan { tokens_per_window: 1_000, ..Plan::unlimited("p") }.settled("");
     let limit = |_: &str, limits: &mut Plan| {
         (limits.period, limits.window) = (Period::Day, Duration::from_secs(3600));
         (limits.tokens_per_window, limits.budget) = (10, 10);
@@ -155,7 +161,7 @@ fn a_group_has_its_own_window_and_period() {
     let running = meter.admit(payer, after, used).unwrap();
     let shorter = groups(&[("labs", "")], |_, limits| (limits.tokens_per_window, limits.budget) = (10, 10));
     meter.configure(&shorter, after);
-    assert_eq!(meter.admit(payer, after, used).unwrap_err().kind, LimitKind::TokensPerWindow);
+    assert_eq!(meter.admit(payer, after, used).unwrap_err().cap.total, 10);
     meter.settle(running, used);
     assert!(meter.spent(payer, after).is_err());
     assert!(meter.spent(payer, at("2026-11-20T10:01:00Z")).is_ok());
@@ -188,7 +194,7 @@ fn requests_of_a_moved_or_removed_group_settle_where_they_were_admitted() {
 
 #[test]
 fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_budget() {
-    let plan = Plan { budget: 1_000, ..Plan::unlimited("p") };
+    let plan = Plan { budget: 1_000, ..Plan::unlimited("p") }.settled("");
     let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 100, "labs", &plan);
     let spend = |meter: &mut Meter, now: &str, nano: u64| {
         let hold = meter.admit(payer, at(now), money(nano)).unwrap();
@@ -208,7 +214,7 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
     let news = meter.take_news();
     assert_eq!((news.len(), news[0].percent, news[0].status), (1, 80, BudgetStatus { used: 100, total: 120 }));
     let mut now_with = |budget: u64| {
-        let plan = Plan { budget, ..Plan::unlimited("p") };
+        let plan = Plan { budget, ..Plan::unlimited("p") }.settled("");
         meter.rebudget(Payer { plan: &plan, ..payer }, at("2026-12-01"));
         let taken = meter.take_news().into_iter();
         taken.map(|news| (news.of, news.percent, news.status.total)).collect::<Vec<_>>()
@@ -222,7 +228,7 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
     assert_eq!(now_with(101), [key(80, 101)], "a budget set again is reported again");
     // A new process, or one with other thresholds, reports all that were passed in this period.
     meter.set_thresholds(&[50]);
-    let plan = Plan { budget: 101, ..Plan::unlimited("p") };
+    let plan = Plan { budget: 101, ..Plan::unlimited("p") }.settled("");
     meter.report_passed(Payer { plan: &plan, ..payer }, at("2026-12-01"));
     meter.report_passed_groups(at("2026-12-01"));
     let taken = meter.take_news().into_iter();
@@ -232,14 +238,13 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
 
 #[test]
 fn thresholds_passed_by_other_hosts_are_reported_and_are_fresh_if_passed_since() {
-    let plan = Plan { budget: 100, ..Plan::unlimited("p") };
+    let plan = Plan { budget: 100, ..Plan::unlimited("p") }.settled("");
     let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 100, "labs", &plan);
     let lease = meter.lease_for(payer, at(NOW), money(0));
     let mut hear = |nano: u64| {
-        let period_used = money(nano);
-        let counts = |period| SharedCounts { period, period_used, ..SharedCounts::default() };
-        meter.learn(KEY, &plan, at(NOW), &counts(lease.period));
-        meter.learn_groups(&lease, at(NOW), &[counts(lease.groups[0].period)]);
+        let counts = |part: &LeasePart| SharedCounts { bounds: part.bounds, requests: 0, used: money(nano) };
+        let news: Vec<SharedCounts> = lease.parts.iter().map(counts).collect();
+        meter.learn(KEY, &plan, &lease, at(NOW), &news);
         meter.take_news().into_iter().map(|news| (news.of, news.percent, news.fresh)).collect::<Vec<_>>()
     };
     let both =
@@ -262,10 +267,10 @@ fn an_unpriced_model_must_be_allowed_by_every_budget_on_the_path() {
     for (names, refused) in [("", true), ("a", true), ("ac", true), ("acd", false)] {
         let (mut meter, payer) = tree(&CHAIN, allow(names), "d", &plan);
         assert_eq!(meter.refuses_unpriced(payer), refused, "{names}");
-        let limited = Plan { budget: 1, ..plan.clone() };
+        let limited = Plan { budget: 1, ..plan.clone() }.settled("");
         assert!(meter.refuses_unpriced(Payer { plan: &limited, ..payer }));
     }
-    assert!(!Meter::new().refuses_unpriced(Payer { key: KEY, plan: &plan, path: PathIx::NONE, hosts: 1 }));
+    assert!(!Meter::new().refuses_unpriced(Payer { key: KEY, plan: &plan, path: PathIx::NONE, hosts: 1, model: None }));
 }
 
 #[test]
@@ -320,10 +325,11 @@ fn restart(groups: &[Group], plan: &Plan, rows: &[Left], now: Unix) -> Meter {
     assert!(meter.configure(groups, now));
     for (key, path, admitted, used) in rows {
         let (path, day) = (meter.path(path), Unix(admitted.0 / DAY_MS * DAY_MS));
-        meter.restore_groups_day(path, now, day, *used);
-        meter.restore_day(*key, plan, now, day, *used);
-        meter.restore_groups_row(path, now, *admitted, used.tokens);
-        meter.restore_row(*key, plan, now, *admitted, used.tokens);
+        for (is_day, at) in [(true, day), (false, *admitted)] {
+            let past = Restored { is_day, at, requests: 1, used: *used, model: "small" };
+            meter.restore_groups(path, now, &past);
+            meter.restore(*key, plan, now, &past);
+        }
     }
     meter
 }
@@ -334,7 +340,7 @@ fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
     for seed in 0..200 {
         let mut rng = Rng::from_u64(seed);
         let (mut now, mut config) = (at("2026-11-29T20:00:00Z"), forest(&mut rng));
-        let plan = Plan { budget: 50_000, ..Plan::unlimited("p") };
+        let plan = Plan { budget: 50_000, ..Plan::unlimited("p") }.settled("");
         let mut meter = restart(&config, &plan, &[], now);
         let (mut rows, mut open): (Vec<Left>, Vec<(KeyIx, Unix, Hold)>) = (Vec::new(), Vec::new());
         for _ in 0..300 {
@@ -360,7 +366,7 @@ fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
                     let path = path.map_or(PathIx::NONE, |group| meter.path_of(&group.limits.name).unwrap());
                     let key = KeyIx(rng.below(4) as u32);
                     let estimate = Amount { tokens: rng.below(50), nano: rng.below(300) };
-                    match meter.admit(Payer { key, plan: &plan, path, hosts: 1 }, now, estimate) {
+                    match meter.admit(Payer { key, plan: &plan, path, hosts: 1, model: None }, now, estimate) {
                         Ok(hold) => open.push((key, now, hold)),
                         Err(_) => refused += 1,
                     }
@@ -379,7 +385,8 @@ fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
         // In the end there are no reservations and no running requests.
         open.into_iter().for_each(|(.., hold)| meter.refund(hold));
         for group in &mut config {
-            (group.limits.budget, group.limits.concurrency, group.limits.tokens) = (1 << 60, 1, 0);
+            let limits = Plan { budget: 1 << 60, concurrency: 1, tokens: 0, ..group.limits.clone() };
+            group.limits = limits.clone().settled(&limits.name);
         }
         meter.configure(&config, now);
         for group in &config {
@@ -388,6 +395,7 @@ fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
                 plan: &Plan::unlimited("p"),
                 path: meter.path_of(&group.limits.name).unwrap(),
                 hosts: 1,
+                model: None,
             };
             let hold = meter.admit(payer, now, money(1 << 61)).unwrap();
             assert!(meter.admit(payer, now, money(0)).is_err());
@@ -409,7 +417,7 @@ fn no_budget_is_exceeded_by_more_than_the_stated_bound() {
         let mut rng = Rng::from_u64(seed);
         // Estimates that are too small, about right, or too large.
         let lean = 1 + rng.below(3);
-        let plan = Plan { budget: rng.below(3) * 700, ..Plan::unlimited("p") };
+        let plan = Plan { budget: rng.below(3) * 700, ..Plan::unlimited("p") }.settled("");
         let budgets: [u64; 3] = std::array::from_fn(|_| rng.below(2) * (1 + rng.below(2_000)));
         let limit = |name: &str, limits: &mut Plan| limits.budget = budgets[usize::from(name.as_bytes()[0] - b'a')];
         let (mut meter, payer) = tree(&CHAIN[..3], limit, "c", &plan);
@@ -446,7 +454,7 @@ fn no_budget_is_exceeded_by_more_than_the_stated_bound() {
 fn late_and_immediate_counting_admit_the_same_requests_on_a_tree() {
     let mut bounded = 0;
     for seed in 0..30 {
-        let plan = Plan { budget: 60_000, ..Plan::unlimited("p") };
+        let plan = Plan { budget: 60_000, ..Plan::unlimited("p") }.settled("");
         let limit = |name: &str, limits: &mut Plan| {
             (limits.budget, limits.tokens_per_window) = if name == "a" { (90_000, 9_000) } else { (0, 0) };
         };
