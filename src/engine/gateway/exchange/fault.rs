@@ -214,6 +214,7 @@ impl Fault {
             FaultKind::BadBody(what) => Cause::new("bad answer", what),
             FaultKind::TooLarge(setting, _) => Cause::new("too large", setting),
             FaultKind::KeyBuffers => Cause::new("buffers", "of this key"),
+            FaultKind::Status(413) => return Cause::request_size(),
             FaultKind::Status(status) | FaultKind::ClientCredential(status) => return Cause::status(*status),
             FaultKind::Account(status) => return Cause::account(*status),
             FaultKind::InStream(_) => Cause::new("error in the answer", ""),
@@ -313,6 +314,17 @@ mod tests {
         ];
         assert_eq!(broken.map(label), ["broken"; 6]);
         assert_eq!(label(FaultKind::Draining), "abandoned");
+    }
+
+    #[test]
+    fn only_a_request_that_is_too_large_has_a_cause_of_its_own_among_rejected_ones() {
+        let cause = |kind| Fault::from(kind).cause();
+        assert_eq!(cause(FaultKind::Status(413)), Cause::request_size());
+        assert_eq!([400, 422].map(|n| cause(FaultKind::Status(n))), [400, 422].map(Cause::status));
+        assert_eq!(cause(FaultKind::Account(413)), Cause::account(413));
+        let rejected = Fault::from(FaultKind::Status(413));
+        assert_eq!((rejected.upstream_status(), rejected.end().to_string()), (Some(413), "413".to_string()));
+        assert!(!rejected.is_targets_own() && !rejected.may_try_next());
     }
 
     #[test]
