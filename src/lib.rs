@@ -60,7 +60,8 @@
 //!    cannot be written is not charged. `exchange::attempt` then takes a slot at the target, and
 //!    `exchange::attempt::dial` a connection. Without a free slot, a request may wait in `exchange::attempt::queue`,
 //!    whose order is in `gateway::queue`. If the target has changed since step 3, the body is written again.
-//! 6. `provider::connection` reads the framing of the answer; `exchange::answer::stream` (events) or
+//! 6. `wire::head` parses the head of the answer, `exchange::answer::head` decides on it, `provider::connection` reads
+//!    the framing of the body; `exchange::answer::stream` (events) or
 //!    `exchange::answer::reply` (complete answers) passes it on and reads its usage.
 //! 7. `exchange::finish` is the only end: settles the reservation, passes a row to the ledger, writes a log line.
 //!
@@ -82,11 +83,11 @@
 //! | a limit of something new | the same; `policy/meter/account.rs`, `gateway/exchange/admit/cost.rs`, `policy/ask.rs`, `policy/row.rs`, `store/spill.rs`, all of `store/scripts` |
 //! | a metric | its field in `policy/counters.rs`, its lines in `gateway/report/metrics/exposition.rs`; `src/docs/reference/metrics.md` |
 //! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
-//! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
+//! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `gateway/report/alert_watch.rs` (what it compares), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
 //! | a problem in the status | `gateway/upkeep/trouble.rs` (what and why), `policy/cause.rs` (next step); `src/docs/reference/health.md` |
-//! | a cause for the operator | its kind and its words in `gateway/exchange/fault.rs`; the client's error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/fixtures/chat/faults.txt` |
+//! | a cause for the operator | its kind and its cause in `gateway/exchange/fault.rs`; its next step in `policy/cause.rs`; the client's error in `policy/refusal/upstream.rs` if it is a new one; `src/docs/reference/causes.md`, `tests/fixtures/chat/causes.txt` |
 //! | a way to fail over | its kind in `gateway/exchange/fault.rs`, its origin in `gateway/exchange/provider_error.rs` or `gateway/exchange/answer/reply.rs`; the order: `gateway/exchange/attempt/failover.rs` |
-//! | another spelling in a stream | `stream_reader` of the format, also for complete answers; `dialect/tap/event.rs` within one format; a file in `tests/fixtures/reports/` |
+//! | another spelling or name of a member in an answer | `stream_reader` of the format, also for complete answers; `dialect/keys.rs`; `dialect/tap/event.rs` and `dialect/tap/said.rs` within one format; a file in `tests/fixtures/reports/` |
 //! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; `dialect/replies/collected.rs`; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |
 //! | an API format | `Shape` in `wire/endpoint.rs`, its rows in `dialect/format.rs`, a folder of `dialect`; see `dialect/mod.rs` |
 //! | a state of a request | `gateway/exchange/state.rs`, its arms in `gateway/exchange/dispatch.rs`, its rows in `gateway/exchange/transitions.rs` |
@@ -94,9 +95,9 @@
 //! | a setting | its row in the table of its section, such as `policy/config/server.rs`; its page by `BLESS=1 cargo test --test it docs::`, with an example in `tests/it/docs/examples.rs` if its default is none |
 //! | a form of a list of models | `cli/discover.rs` (reading), `policy/discover.rs`; `gateway/upkeep/listing.rs`, `policy/config/fill.rs` (results) |
 //! | an error | its constructor in `policy/refusal.rs`, the code that raises it; advice for the client in `tests/it/docs/errors.rs` (`BLESS=1` writes the page) |
-//! | an endpoint | `Endpoint` in `gateway/exchange/request.rs`, `gateway/exchange/admit/authorize.rs`, `gateway/drive/requests.rs`, `gateway/exchange/local.rs`; `gateway/openapi.json`, `src/docs/api.md` |
+//! | an endpoint | `Endpoint` in `gateway/exchange/request.rs`, `gateway/exchange/admit/authorize.rs`, `gateway/exchange/local.rs` (`gateway/drive/requests.rs` if it waits for something); `ScopeEndpoint` in `policy/keys.rs` if keys can be limited to it; `gateway/openapi.json`, `src/docs/api.md` |
 //! | a pass-through endpoint | `Passthrough` in `wire/endpoint.rs`, `dialect/passthrough/mod.rs`, `gateway/exchange/admit/cost.rs`, `simulator/passthrough.rs`; `gateway/openapi.json`, `src/docs/api.md` |
-//! | a ledger column | its field in `RareNames` and its row in `COLUMNS` in `policy/row.rs`; `gateway/exchange/finish.rs`, which sets it; `src/docs/reference/ledger.md` |
+//! | a ledger column | its field in `RareNames` and its row in `COLUMNS` in `policy/row.rs`; `SCHEMA` in `store/sqlite/tables.rs`; `gateway/exchange/finish.rs`, which sets it; `src/docs/reference/ledger.md` |
 //! | a file that is read or written | `io/files.rs`, the only module that opens and replaces files; `src/docs/reference/exit-codes.md` |
 //!
 //! # Words

@@ -35,7 +35,7 @@ pub(crate) enum FaultKind {
     /// A body that does not fit the API format; the reason, for the log and the client.
     BadBody(&'static str),
     /// A response or an event that exceeds the setting with this name; its bytes so far.
-    TooLarge(&'static str, usize),
+    AnswerTooLarge(&'static str, usize),
     /// A stream buffers more of its response than the key's share allows.
     KeyBuffers,
     /// An HTTP status without a response.
@@ -135,7 +135,7 @@ impl Fault {
                 true
             }
             FaultKind::InStream(status) => status != REJECTED,
-            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::TooLarge(..) => true,
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::AnswerTooLarge(..) => true,
         }
     }
 
@@ -145,7 +145,7 @@ impl Fault {
         match self.kind {
             _ if self.overflow.is_some() => false,
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
-            FaultKind::Account(_) | FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(..) => false,
+            FaultKind::Account(_) | FaultKind::Dial(DialError::Local(_)) | FaultKind::AnswerTooLarge(..) => false,
             FaultKind::RequestTimeout => true,
             // A fault that another target may not have is this target's own.
             _ => self.may_try_next(),
@@ -212,7 +212,7 @@ impl Fault {
             FaultKind::Incomplete(Ending::Broken) => Cause::new("reset", ""),
             FaultKind::BadHead(why) => Cause::new("not HTTP", why),
             FaultKind::BadBody(what) => Cause::new("bad answer", what),
-            FaultKind::TooLarge(setting, _) => Cause::new("too large", setting),
+            FaultKind::AnswerTooLarge(setting, _) => Cause::new("too large", setting),
             FaultKind::KeyBuffers => Cause::new("buffers", "of this key"),
             FaultKind::Status(413) => return Cause::request_size(),
             FaultKind::Status(status) | FaultKind::ClientCredential(status) => return Cause::status(*status),
@@ -265,7 +265,7 @@ impl Fault {
             FaultKind::Name(_) | FaultKind::Dial(_) => UpstreamRefusal::Unreachable,
             FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => UpstreamRefusal::Broken,
             FaultKind::BadBody(what) => UpstreamRefusal::Failed(Some((*what).to_string()), None),
-            FaultKind::TooLarge(setting, _) => UpstreamRefusal::TooLarge(setting),
+            FaultKind::AnswerTooLarge(setting, _) => UpstreamRefusal::TooLarge(setting),
         };
         upstream.into()
     }
@@ -309,7 +309,7 @@ mod tests {
             FaultKind::Incomplete(Ending::Broken),
             FaultKind::BadHead("malformed"),
             FaultKind::BadBody("not JSON"),
-            FaultKind::TooLarge("max_event", 1),
+            FaultKind::AnswerTooLarge("max_event", 1),
             FaultKind::InStream(500),
         ];
         assert_eq!(broken.map(label), ["broken"; 6]);

@@ -44,11 +44,13 @@ pub(crate) fn body(
             let model = found.filter(|model| key_kind.scope.allows_model(&model.id));
             write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, None, anthropic, out);
         }
-        _ => {
+        Endpoint::Quota => {
             let payer = cx.access.payer(key, &cx.setup.config)?;
             let quota = cx.accounts.meter.standing(payer, cx.now.unix);
             write_quota(&payer.plan.name, &quota, out);
         }
+        // Answered elsewhere.
+        Endpoint::Root | Endpoint::Inference(_) | Endpoint::Preflight => {}
     }
     Ok(())
 }

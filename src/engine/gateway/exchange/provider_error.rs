@@ -43,9 +43,11 @@ impl RequestJob {
         let limit = |of: fn(&UpstreamLimits) -> usize| self.target().map_or(0, |target| of(&target.limits));
         match fault {
             StreamFault::Error(text) => self.error_fault(text),
-            StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event", limit(|limits| limits.max_event))),
+            StreamFault::TooLarge => {
+                Fault::from(FaultKind::AnswerTooLarge("max_event", limit(|limits| limits.max_event)))
+            }
             StreamFault::AnswerTooLarge => {
-                Fault::from(FaultKind::TooLarge("max_response", limit(|limits| limits.max_response)))
+                Fault::from(FaultKind::AnswerTooLarge("max_response", limit(|limits| limits.max_response)))
             }
             StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
             StreamFault::Incomplete => Fault::from(FaultKind::Incomplete(Ending::Fin)),

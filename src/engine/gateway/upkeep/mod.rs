@@ -8,7 +8,7 @@ pub(crate) mod event_log;
 pub(crate) mod granted;
 pub(crate) mod helpers;
 pub(crate) mod inheritance;
-pub(crate) mod key_news;
+pub(crate) mod key_changes;
 pub(crate) mod listing;
 pub(crate) mod reload;
 pub(crate) mod trouble;

@@ -9,7 +9,7 @@ use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::lifecycle::ConfigReading;
 use crate::gateway::orders::{Order, Reloaded};
 use crate::gateway::upkeep::event_log::warn;
-use crate::gateway::upkeep::key_news::announce_memory;
+use crate::gateway::upkeep::key_changes::announce_memory;
 use crate::policy::config::{Config, Origin, fit_secret};
 use crate::wire::json::write_string;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Further headers of one provider.
-pub(super) const HEADERS_MAX: usize = 32;
+pub(super) const CONFIGURED_HEADERS_MAX: usize = 32;
 /// Addresses of one provider.
 const ADDRESSES_MAX: usize = 64;
 /// Headers that the gateway sets itself, or that would carry a literal credential.
@@ -482,8 +482,12 @@ fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Ve
     let Some(mut table) = reader.table(s, "headers") else { return Vec::new() };
     let mut headers: Vec<(String, String)> = Vec::new();
     let entries = table.take_rest();
-    if entries.len() > HEADERS_MAX {
-        reader.report(table.start(), s.path_of("headers"), format!("expected at most {HEADERS_MAX} headers"));
+    if entries.len() > CONFIGURED_HEADERS_MAX {
+        reader.report(
+            table.start(),
+            s.path_of("headers"),
+            format!("expected at most {CONFIGURED_HEADERS_MAX} headers"),
+        );
     }
     for (name, field) in entries {
         let name = name.to_ascii_lowercase();

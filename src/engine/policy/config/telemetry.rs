@@ -1,7 +1,7 @@
 //! `[telemetry]`: export of spans. The collector is called like a provider.
 
 use super::base_url::{Base, parse_base};
-use super::providers::{CREDENTIALS, HEADERS_MAX, Provider, RESERVED, is_token};
+use super::providers::{CONFIGURED_HEADERS_MAX, CREDENTIALS, Provider, RESERVED, is_token};
 use crate::policy::settings::kinds::{Kind, Or, Pem, Shown};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::{Origin, Secret, fit};
@@ -125,7 +125,7 @@ impl Kind<Vec<CollectorHeader>> for Headers {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<CollectorHeader>> {
         let (at, path) = (field.start(), field.path.clone());
         let entries = reader.as_table(field)?.take_rest();
-        if entries.len() > HEADERS_MAX {
+        if entries.len() > CONFIGURED_HEADERS_MAX {
             reader.report(at, path, "expected at most 32 headers");
         }
         let mut headers = Vec::new();

@@ -156,7 +156,7 @@ impl RequestJob {
         if let Some(reported) = &fault.reported {
             observed.reported.merge(**reported);
         }
-        if let FaultKind::TooLarge(_, came) = fault.kind {
+        if let FaultKind::AnswerTooLarge(_, came) = fault.kind {
             let passthrough = self.request.endpoint().and_then(ModelEndpoint::as_passthrough);
             let generates = passthrough.is_none_or(Passthrough::generates);
             let most = if generates { self.request.completion_max(draft, &call.message) } else { 0 };

@@ -65,7 +65,7 @@ impl Attempting {
         if let Body::Collect { announced: Some(length), .. } = answering.body
             && length.get() as usize > most
         {
-            let fault = Fault::from(FaultKind::TooLarge("max_response", most));
+            let fault = Fault::from(FaultKind::AnswerTooLarge("max_response", most));
             return answering.failed(job, fault, false, call);
         }
         NextStep::Enter(State::Answering(answering), Effect::rearm_if_earlier(by, self.by))

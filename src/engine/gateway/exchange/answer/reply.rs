@@ -260,7 +260,7 @@ pub(crate) fn collect(buf: &mut Buf, job: &RequestJob, data: &[u8], pool: &mut P
             return Ok(Effect::Nothing);
         }
     };
-    Err(Fault::from(FaultKind::TooLarge(bound, came)).into())
+    Err(Fault::from(FaultKind::AnswerTooLarge(bound, came)).into())
 }
 
 impl Draft {
