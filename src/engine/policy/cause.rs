@@ -14,7 +14,6 @@ pub struct Cause {
 }
 
 const ACCOUNT: &str = "account";
-const REQUEST_SIZE: &str = "too large for the provider";
 
 /// The operator's next step about a problem.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -71,10 +70,6 @@ impl Advice {
         "Raise the limit at the provider, or add a target or a credential.",
         "how-to/alerts.md#tollgatetargetcoolingdown",
     );
-    const REQUEST_SIZE: Advice = Advice::new(
-        "Raise the limit of the provider or of a proxy before it, or let clients send less.",
-        "reference/causes.md#failures-of-providers",
-    );
     const CONNECTION: Advice = Advice::new(
         "Run `tollgate check --connect`; check the provider's host and the network.",
         "reference/causes.md#failures-of-providers",
@@ -101,7 +96,7 @@ impl Cause {
 
     /// `too large for the provider`: the provider accepts no request of this size (status 413).
     pub const fn request_size() -> Cause {
-        Cause::new(REQUEST_SIZE, "")
+        Cause::new("too large for the provider", "")
     }
 
     /// Cause with the number of events or bytes that came before it.
@@ -130,7 +125,6 @@ impl Cause {
             _ if self.is_of_credential() => Advice::CREDENTIAL,
             (_, Some(429 | 503 | 529)) => Advice::CAPACITY,
             ("timeout" | "no answer", _) if self.what != "connect" => Advice::HANGS,
-            (REQUEST_SIZE, _) => Advice::REQUEST_SIZE,
             ("not HTTP", _) => Advice::CONNECTION,
             _ if self.is_of_connection() => Advice::CONNECTION,
             _ => Advice::PROVIDER,
@@ -182,11 +176,5 @@ mod tests {
             cause.write(&mut out);
             assert_eq!(String::from_utf8_lossy(&out), words);
         }
-    }
-
-    #[test]
-    fn a_request_that_is_too_large_for_the_provider_has_its_own_next_step() {
-        assert_eq!(Cause::request_size().advice(), Advice::REQUEST_SIZE);
-        assert_eq!(Cause::status(422).advice(), Advice::PROVIDER);
     }
 }
