@@ -284,7 +284,7 @@ impl Recorder {
         let failures = failures.filter(|row| row.number() < first);
         let failures: Vec<_> = failures.map(|row| RecordedRow { count: without_rows(row), ..row }).collect();
         rows.extend(failures);
-        rows.sort_by_key(|row| Reverse(row.number()));
+        rows.sort_unstable_by_key(|row| Reverse(row.number()));
         rows
     }
 
