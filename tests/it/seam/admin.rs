@@ -235,11 +235,15 @@ fn refused_requests_are_no_times_of_a_target() {
 
 /// Returns the state of the gateway in one word.
 fn health(rig: &mut Rig, look: usize) -> String {
+    status(rig, look)["health"].as_str().unwrap().to_string()
+}
+
+/// Returns the answer of `GET /admin/v1/status`.
+fn status(rig: &mut Rig, look: usize) -> Value {
     let label = connect(rig, 700 + look);
     rig.give(&label, LIVE.replace("requests/live", "status").replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"));
     let got = rig.got(&label);
-    let body: Value = serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap();
-    body["health"].as_str().unwrap().to_string()
+    serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 #[test]
@@ -311,10 +315,42 @@ fn one_key_that_leaves_does_not_degrade_a_target_that_answers_others() {
     let (state, one) = target(&mut rig, 1);
     assert_eq!((&*state, &one["one_caller"]), ("hung", &true.into()), "6 of 8: {one}");
     assert_eq!(health(&mut rig, 1), "healthy");
+    (0..6).for_each(|number| send(&mut rig, &own, format!("again-{number}"), false));
+    assert_eq!(health(&mut rig, 2), "healthy", "the other key was answered meanwhile");
     send(&mut rig, &other, "left".to_string(), false);
     let (_, one) = target(&mut rig, 2);
     assert_eq!(one["one_caller"], false, "{one}");
-    assert_eq!(health(&mut rig, 2), "degraded");
+    let status = status(&mut rig, 3);
+    assert_eq!(status["health"], "down", "{status}");
+    let model = status["problems"].as_array().unwrap().iter().find(|one| one["what"] == "model").unwrap();
+    let since = tollgate::policy::window::parse_moment(model["since"].as_str().unwrap()).unwrap();
+    let ago = (rig.world.now.unix.0 - since.0) / 1000;
+    assert!((34..=37).contains(&ago), "since the last answer: {model}");
+}
+
+#[test]
+fn one_key_whose_requests_fail_does_not_degrade_a_gateway_that_answers_others() {
+    let mut rig = Rig::with(2, &[READ]);
+    let [own, other] = ["k0", "k1"].map(|key| rig.keys.texts[key].clone());
+    let send = |rig: &mut Rig, key: &str, client: String, answer: &str| {
+        let (ask, body) = request(key, 200, false);
+        rig.send(&client, ask + &body);
+        let asked = rig.asked().pop().expect("the provider has received a request");
+        rig.answer(&asked, answer);
+    };
+    let failure = "HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\n{}";
+    for round in 0..3 {
+        (0..8).for_each(|number| send(&mut rig, &own, format!("own-{round}-{number}"), failure));
+        (0..8).for_each(|number| send(&mut rig, &other, format!("other-{round}-{number}"), &large_answer(200)));
+        rig.wait(1000);
+    }
+    (0..8).for_each(|number| send(&mut rig, &own, format!("last-{number}"), failure));
+    let all = status(&mut rig, 0);
+    let seen: Vec<_> = all["problems"].as_array().unwrap().iter().map(|one| (&one["what"], &one["health"])).collect();
+    assert_eq!(seen, [(&"target".into(), &"healthy".into())], "{all}");
+    // Its failures alone are none of the gateway, but with those of others they are.
+    (0..5).for_each(|number| send(&mut rig, &other, format!("failed-{number}"), failure));
+    assert_eq!(health(&mut rig, 1), "down");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::policy::cause::{Advice, Cause};
 use crate::policy::counters::Callers;
 use crate::policy::keys::LiveKeys;
 use crate::policy::window;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -24,11 +24,9 @@ const HUNG: u64 = 30_000_000;
 const PROBLEMS_MAX: usize = 100;
 /// Maximum number of models that a problem names.
 const MODELS_MAX: usize = 20;
-/// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded. A
-/// gateway without a failure for `RECOVERED_MS` has recovered.
+/// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded.
 const FAILED_PERCENT: u64 = 5;
 const REQUESTS_MIN: u64 = 20;
-const RECOVERED_MS: u64 = 30_000;
 /// Lag of the ledger in microseconds from which the gateway is degraded.
 const LATE: u64 = 1_000_000;
 
@@ -114,6 +112,13 @@ pub(crate) struct JudgedTarget {
     pub(crate) one_caller: bool,
     /// Attempts in flight without an answer: the number, and the beginning of the oldest.
     pub(crate) unanswered: Option<(u64, Unix)>,
+}
+
+impl JudgedTarget {
+    /// True if the target fails for one key or group alone and has answered since: this is no trouble of the gateway.
+    fn answers_others(&self) -> bool {
+        self.one_caller && self.standing.answers
+    }
 }
 
 /// Attempts without an answer so far, in the order of targets and beginnings.
@@ -234,7 +239,7 @@ pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String
             }
             true
         }
-        "failing" | "hung" | "partly_failing" => is_used && !(state.one_caller && standing.answers),
+        "failing" | "hung" | "partly_failing" => is_used && !state.answers_others(),
         _ => return None,
     };
     let _ = match (state.word, state.unanswered) {
@@ -276,23 +281,26 @@ fn models_of(target: &Target, cx: &Cx) -> Vec<Arc<str>> {
 
 /// State of the gateway, and its problems: those with the most failed requests of clients first.
 pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &mut Cx) -> (Health, Vec<Problem>) {
-    let mut problems = Vec::new();
-    own_problems(unready, cx, &mut problems);
+    let (mut problems, mut of_targets) = (Vec::new(), Vec::new());
     let (setup, unanswered) = (cx.setup.clone(), by_target(unanswered));
-    let (mut seen, mut down) = (BTreeSet::new(), BTreeSet::new());
+    let (mut seen, mut down, mut of_one) = (BTreeSet::new(), BTreeMap::new(), 0);
     for target in setup.config.catalog.models().iter().flat_map(|model| &model.targets) {
         if !seen.insert(target.seed) {
             continue;
         }
         let state = judge(target, &unanswered, cx);
         let is_of_trouble = matches!(state.word, "failing" | "hung" | "cooling_down" | "still_tried");
-        if is_of_trouble && state.standing.is_down {
-            down.insert(target.seed);
+        if state.answers_others() {
+            of_one += state.standing.lost;
+        } else if let Some(trouble) = state.standing.trouble.filter(|_| is_of_trouble && state.standing.is_down) {
+            down.insert(target.seed, trouble.down_since);
         }
         let since = state.standing.trouble.map_or(Unix(0), |trouble| trouble.since);
         let callers = if state.one_caller { cx.report.recorder.callers_at(&target.label, since) } else { Vec::new() };
-        problems.extend(of_target(target, &state, &callers, cx));
+        of_targets.extend(of_target(target, &state, &callers, cx));
     }
+    own_problems(unready, of_one, cx, &mut problems);
+    problems.append(&mut of_targets);
     let mut in_use = 0;
     let mut dead = Vec::new();
     for model in setup.config.catalog.models().iter().filter(|model| !model.targets.is_empty()) {
@@ -300,9 +308,10 @@ pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &m
         let lost =
             sums.filter(|one| one.recent != [0; 3]).map(|one| one.lost + one.recent[2]).reduce(|sum, lost| sum + lost);
         in_use += u64::from(lost.is_some());
-        if let Some(lost) = lost.filter(|_| model.targets.iter().all(|target| down.contains(&target.seed))) {
-            let first = problems.iter().filter(|one| model.targets.iter().any(|target| *target.label == *one.name));
-            let since = first.filter_map(|one| one.since).min();
+        // It is down from the time at which its last target has failed.
+        let since = model.targets.iter().map(|target| down.get(&target.seed).copied());
+        let since = since.reduce(|latest, since| Some(latest?.max(since?))).flatten();
+        if let Some(lost) = lost.filter(|_| since.is_some()) {
             let cause = "none of its targets answers".to_string();
             let own = Problem::own("model", "down", cause, since, Advice::MODEL_DOWN);
             dead.push(Problem { name: model.id.to_string(), failed: lost, ..own });
@@ -319,8 +328,8 @@ pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &m
     (health, problems)
 }
 
-/// Problems that are not those of a target.
-fn own_problems(unready: Option<&str>, cx: &mut Cx, problems: &mut Vec<Problem>) {
+/// Problems that are not those of a target. `of_one`: failed requests of single callers at targets that answer others.
+fn own_problems(unready: Option<&str>, of_one: u64, cx: &mut Cx, problems: &mut Vec<Problem>) {
     let (now, lag) = (cx.now, cx.accounts.ledger.lag(cx.now.mono));
     if let Some((why, since)) = cx.accounts.ledger.failure() {
         let cause = format!("requests are refused, since the ledger cannot be written: {why}");
@@ -344,10 +353,10 @@ fn own_problems(unready: Option<&str>, cx: &mut Cx, problems: &mut Vec<Problem>)
     let Some(minutes) = &cx.report.recorder.minutes else { return };
     let recent = minutes.of_hour(&cx.report.stats, now.unix).filter(|sum| sum.minute + 5 > now.unix.0 / 60_000);
     let [requests, failed] = recent.fold([0; 2], |sums, sum| [sums[0] + sum.requests, sums[1] + sum.failed]);
-    let errors_last = cx.report.recorder.last_error().is_some_and(|last| now.unix.0 < last.0 + RECOVERED_MS);
-    if requests >= REQUESTS_MIN && failed * 100 >= requests * FAILED_PERCENT && errors_last {
+    let [requests, failed] = [requests, failed].map(|count| count.saturating_sub(of_one));
+    let since = cx.report.recorder.failing_since(now.unix);
+    if requests >= REQUESTS_MIN && failed * 100 >= requests * FAILED_PERCENT && since.is_some() {
         let cause = format!("{failed} of {requests} requests failed (5xx) in 5 min");
-        let since = minutes.failing_since(&cx.report.stats, now.unix);
         let own = Problem::own("gateway", "failing", cause, since, Advice::REASONS);
         problems.push(Problem { failed, health: Health::Degraded, ..own });
     }
@@ -376,7 +385,7 @@ pub(crate) fn target_alert(target: &Target, cx: &mut Cx) -> Option<AlertProblem>
 /// Content of an alert about the ledger.
 pub(crate) fn ledger_alert(cx: &mut Cx) -> Option<AlertProblem> {
     let mut problems = Vec::new();
-    own_problems(None, cx, &mut problems);
+    own_problems(None, 0, cx, &mut problems);
     problems.into_iter().find(|one| one.what == "ledger").map(AlertProblem::from)
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct TargetTrouble {
     /// The first and the last failure.
     pub(crate) since: Unix,
     pub(crate) last: Unix,
+    /// The first failure since the last answer.
+    pub(crate) down_since: Unix,
     /// Callers of all of them; several if a request could not be the cause.
     pub(crate) callers: Callers,
     /// Answered attempts before the first and before the last failure.

@@ -211,9 +211,12 @@ impl Breakers {
         if for_all {
             callers.are_several();
         }
-        let run = before.filter(|before| before.answered == answered).map_or([0; 2], |before| before.in_a_row);
+        let (down_since, run) = before
+            .filter(|before| before.answered == answered)
+            .map_or((begun, [0; 2]), |before| (before.down_since, before.in_a_row));
         let in_a_row = [0, 1].map(|at| run[at].saturating_add(more[at]));
-        entry.history.trouble = Some(TargetTrouble { since, last: now, callers, answered_first, answered, in_a_row });
+        let trouble = TargetTrouble { since, last: now, down_since, callers, answered_first, answered, in_a_row };
+        entry.history.trouble = Some(trouble);
     }
 
     /// Begins another minute, after so many.

@@ -69,7 +69,21 @@ fn client_that_leaves_again_and_again_is_counted() {
     }
     let rows = recorder.rows();
     assert_eq!(rows.iter().map(|row| row.count).collect::<Vec<_>>(), [100]);
-    assert_eq!((recorder.last_error(), recorder.since()[0]), (None, Unix(0)), "not a failure");
+    assert_eq!(recorder.since()[0], Unix(0), "not a failure");
+}
+
+#[test]
+fn requests_are_failing_from_the_first_failure_until_half_a_minute_after_the_last() {
+    let mut recorder = recorder();
+    let mut end = |status: u16, second: u64| {
+        let keep = recorder.keeps(failed(status, 1), now(second).unix).unwrap();
+        recorder.push(keep, b"{}\n", &Passed { status, ..Passed::default() }, now(second).unix);
+        recorder.failing_since(now(second).unix).map(Unix::secs)
+    };
+    let ends = [(200, 5), (499, 6), (500, 70), (504, 99), (200, 128), (200, 129), (500, 200)];
+    let since = ends.map(|(status, second)| end(status, second));
+    let expected = [None, None, Some(70), Some(70), Some(70), None, Some(200)];
+    assert_eq!(since, expected, "answered requests with a failed attempt do not count");
 }
 
 #[test]
