@@ -131,7 +131,7 @@ impl Reasons {
     /// Appends the rows, those with the most failed requests first.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut rows: Vec<&ReasonRow> = self.rows.iter().collect();
-        rows.sort_by_key(|row| Reverse((row.failed, row.answered, row.last)));
+        rows.sort_unstable_by_key(|row| Reverse((row.failed, row.answered, row.last)));
         for row in rows {
             item(out);
             row.write(out);
