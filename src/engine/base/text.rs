@@ -187,6 +187,11 @@ pub fn holds_secret(text: &str) -> bool {
     KEY_STARTS.iter().any(|start| begun_by(text, start).any(|rest| start.len() + key_length(rest) > 8))
 }
 
+/// A name in backticks. Its own backticks become apostrophes, so that it ends where the sentence goes on.
+pub fn quoted(name: &str) -> String {
+    ["`", &name.replace('`', "'"), "`"].concat()
+}
+
 /// Returns the text after each `start` that begins a word. `-` and `_` also separate words.
 pub fn begun_by<'a>(text: &'a str, start: &'a str) -> impl Iterator<Item = &'a str> {
     let begins = |at: &usize| !text[..*at].ends_with(char::is_alphanumeric);
