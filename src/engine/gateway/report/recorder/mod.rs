@@ -295,7 +295,13 @@ impl Recorder {
 
     /// Returns the keys and models most of whose requests are refused.
     pub(crate) fn refused(&self, now: Unix) -> Vec<RefusedCaller<'_>> {
-        self.all.as_ref().map_or(Vec::new(), |all| all.refused.list(now))
+        let mut list = self.all.as_ref().map_or(Vec::new(), |all| all.refused.list(now));
+        // Only the table of reasons has refusals from before the first reader.
+        for one in &mut list {
+            let first = self.reasons.first_refusal(one.what, one.id, now);
+            one.since = first.map_or(one.since, |first| first.min(one.since));
+        }
+        list
     }
 
     /// Appends the rows of the table of reasons.

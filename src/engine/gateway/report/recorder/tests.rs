@@ -126,6 +126,20 @@ fn last_lines_are_kept_within_the_byte_limit() {
     assert_eq!(recorder.from(1).0, 8000, "the missing ones are counted");
 }
 
+#[test]
+fn refused_key_has_its_first_refusal_before_the_first_reader() {
+    let mut recorder = recorder();
+    let passed = Passed { callers: [Some(1), None], status: 429, ..Passed::default() };
+    for second in [100, 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, 210] {
+        let line = br#"{"status":429,"key":"AAAAAAAAAAAA","name":"ci","limit":"requests"}"#;
+        let keep = recorder.keeps(failed(429, 1), now(second).unix);
+        keep.iter().for_each(|keep| recorder.push(*keep, &[line, &b"\n"[..]].concat(), &passed, now(second).unix));
+        recorder.start(now(150).unix);
+    }
+    let refused = recorder.refused(now(210).unix);
+    assert_eq!(refused.iter().map(|one| (one.name, one.since)).collect::<Vec<_>>(), [("ci", Unix(100_000))]);
+}
+
 /// Maximum bytes of the recorder before the first reader.
 const UNREAD_BYTES_MAX: usize = 32 << 10;
 
