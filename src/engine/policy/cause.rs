@@ -36,7 +36,7 @@ impl Advice {
         }
     }
 
-    /// Nothing is to be done.
+    /// The operator has nothing to do.
     pub const NONE: Advice = Advice::new("", "reference/health.md");
     /// A target does not answer in time.
     pub const HANGS: Advice =

@@ -343,7 +343,7 @@ pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &m
         let lost =
             sums.filter(|one| one.recent != [0; 3]).map(|one| one.lost + one.recent[2]).reduce(|sum, lost| sum + lost);
         in_use += u64::from(lost.is_some());
-        // It is down from the time at which its last target has failed.
+        // The model is down from the time at which its last target failed.
         let since = model.targets.iter().map(|target| down.get(&target.seed).copied());
         let since = since.reduce(|latest, since| Some(latest?.max(since?))).flatten();
         if let Some(lost) = lost.filter(|_| since.is_some()) {

@@ -243,7 +243,7 @@ mod tests {
         );
         assert_eq!(reasons.callers_at("a/m", Unix(0)), ["ann"]);
         assert_eq!(reasons.callers_at("b/m", Unix(21)), [""; 0]);
-        // The same reason under another number, and another model.
+        // Two more rows: the same reason under another number, and another model.
         reasons.add(9, Raw::new(refused.as_bytes()), Unix(60));
         reasons.add(10, Raw::new(refused.replace("flood\"", "flood\",\"model\":\"x\"").as_bytes()), Unix(60));
         let rows = reasons.rows.iter().filter(|row| row.status == 429);
