@@ -86,7 +86,7 @@
 //! | a field of the log line | `gateway/report/access_log.rs`, `gateway/exchange/finish.rs`; `src/docs/reference/log.md`; what only the driver sees: a field in `gateway/exchange/request.rs` |
 //! | an alert | `policy/alert.rs` (kind), `gateway/upkeep/alert_rules.rs` (raised), `gateway/report/alert_watch.rs` (what it compares), `cli/alerts/body.rs` (words); `src/docs/how-to/webhook-alerts.md` |
 //! | a problem in the status | `gateway/upkeep/trouble.rs` (what and why), `policy/cause.rs` (next step); `src/docs/reference/health.md` |
-//! | a cause for the operator | its kind and its cause in `gateway/exchange/fault.rs`; its next step in `policy/cause.rs`; the client's error in `policy/refusal/upstream.rs` if it is a new one; `src/docs/reference/causes.md`, `tests/fixtures/chat/causes.txt` |
+//! | a cause for the operator | its kind and cause in `gateway/exchange/fault.rs`; its next step in `policy/cause.rs`; a new error in `policy/refusal/upstream.rs`; `src/docs/reference/causes.md`, `tests/fixtures/chat/causes.txt` |
 //! | a way to fail over | its kind in `gateway/exchange/fault.rs`, its origin in `gateway/exchange/provider_error.rs` or `gateway/exchange/answer/reply.rs`; the order: `gateway/exchange/attempt/failover.rs` |
 //! | another spelling or name of a member in an answer | `stream_reader` of the format, also for complete answers; `dialect/keys.rs`; `dialect/tap/event.rs` and `dialect/tap/said.rs` within one format; a file in `tests/fixtures/reports/` |
 //! | a new kind of stream event | `Delta` in `dialect/neutral/delta.rs`, a reader and a writer; `dialect/replies/collected.rs`; see `dialect/mod.rs`; a pair in `tests/fixtures/cross/` |
@@ -96,7 +96,7 @@
 //! | a setting | its row in the table of its section, such as `policy/config/server.rs`; its page by `BLESS=1 cargo test --test it docs::`, with an example in `tests/it/docs/examples.rs` if its default is none |
 //! | a form of a list of models | `cli/discover.rs` (reading), `policy/discover.rs`; `gateway/upkeep/listing.rs`, `policy/config/fill.rs` (results) |
 //! | an error | its constructor in `policy/refusal.rs`, the code that raises it; advice for the client in `tests/it/docs/errors.rs` (`BLESS=1` writes the page) |
-//! | an endpoint | `Endpoint` in `gateway/exchange/request.rs`, `gateway/exchange/admit/authorize.rs`, `gateway/exchange/local.rs` (`gateway/drive/requests.rs` if it waits for something); `ScopeEndpoint` in `policy/keys.rs` if keys can be limited to it; `gateway/openapi.json`, `src/docs/api.md` |
+//! | an endpoint | `Endpoint` in `gateway/exchange/request.rs`, `gateway/exchange/admit/authorize.rs`, `gateway/exchange/local.rs`; its scope in `policy/keys.rs`; `gateway/openapi.json`, `src/docs/api.md` |
 //! | a pass-through endpoint | `Passthrough` in `wire/endpoint.rs`, `dialect/passthrough/mod.rs`, `gateway/exchange/admit/cost.rs`, `simulator/passthrough.rs`; `gateway/openapi.json`, `src/docs/api.md` |
 //! | a ledger column | its field in `RareNames` and its row in `COLUMNS` in `policy/row.rs`; `SCHEMA` in `store/sqlite/tables.rs`; `gateway/exchange/finish.rs`, which sets it; `src/docs/reference/ledger.md` |
 //! | a file that is read or written | `io/files.rs`, the only module that opens and replaces files; `src/docs/reference/exit-codes.md` |

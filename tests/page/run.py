@@ -196,7 +196,7 @@ def dashboard_and_status_have_the_same_words(page, driver):
         assert one["text"] in said and one["next"] in said and one["manual"] in said, said
         assert page.at("#attention a[aria-label='Manual: sim/m']").get_attribute("href").endswith(one["manual"])
         reasons = page.until(lambda: page.cells("#reasons"))
-        assert reasons[0][0] == "status 500: server_error" and reasons[0][1] == "sim/m" and reasons[0][3:5] == ["4", "0"], reasons
+        assert reasons[0][0] == "status 500: server_error" and reasons[0][1] == "sim/m" and reasons[0][4:6] == ["4", "0"], reasons
         assert re.search(r"\n +4 +0 +status 500: server_error +sim/m ", gate.run("requests", "--reasons", "--wide").stdout)
         page.go("targets")
         page.until(lambda: "Attempts: sim/m" in page.text("#targetcharts"))

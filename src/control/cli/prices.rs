@@ -445,7 +445,7 @@ fn edited(text: &str, id: &str, differences: &[PriceChange]) -> Result<String, S
             None => edits.push((line_end..line_end, format!("{newline}{key} = {value}"))),
         }
     }
-    edits.sort_by_key(|(span, _)| span.start);
+    edits.sort_unstable_by_key(|(span, _)| span.start);
     let mut result = text.to_owned();
     for (span, value) in edits.iter().rev() {
         result.replace_range(span.clone(), value);

@@ -4,7 +4,7 @@ use super::args::ConfigArg;
 use super::http::admin_client::{AskArg, Listener};
 use super::output::{Align, Failure, Table, clean, fitted, grouped, money, percent, print, print_json, remark};
 use super::requests::read;
-use crate::base::text::plural;
+use crate::base::text::{plural, quoted};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -129,7 +129,8 @@ fn count(value: &Value) -> u64 {
 
 /// A problem as the gateway words it, with its times, and its next step on a line of its own.
 fn problem(one: &Value, now: &str) -> Vec<String> {
-    let mut subject = [text(&one["what"]), text(&one["name"])].join(" ").trim_end().to_string();
+    let name = if one["what"] == "model" { quoted(&text(&one["name"])) } else { text(&one["name"]) };
+    let mut subject = [text(&one["what"]), name].join(" ").trim_end().to_string();
     for (before, member) in [(", since ", "since"), (", until ", "until")] {
         if let Some(at) = one[member].as_str() {
             subject += &[before, &short(at, now)].concat();
@@ -179,12 +180,12 @@ fn notices([budgets, refused, captures]: [&[Value]; 3], now: &str) -> Vec<String
         all.push(own.map_or(notice.clone(), |one| format!("{notice}; {}", share_of(one))));
     }
     for one in refused.iter().filter(|one| !joined.contains(one)) {
-        let (what, name, status) = (text(&one["what"]), name_of(one), count(&one["status"]));
+        let (what, name, status) = (text(&one["what"]), quoted(name_of(one)), count(&one["status"]));
         all.push(format!("{what} {name}: {}, last with {status}", share_of(one)));
     }
     all.extend(captures.iter().map(|one| {
         let until = short(&text(&one["until"]), now);
-        format!("key {}: its requests and responses are captured until {until}", name_of(one))
+        format!("key {}: its requests and responses are captured until {until}", quoted(name_of(one)))
     }));
     let more = all.len().saturating_sub(NOTICES_MAX);
     all.truncate(NOTICES_MAX);
@@ -220,7 +221,7 @@ fn budget_notice(one: &Value) -> Option<String> {
     let renews = text(&one["renews"]);
     let renews = renews.get(..10).unwrap_or(&renews);
     let pace = if used < limit && is_today { format!("; at this pace {forecast}") } else { String::new() };
-    let (of, name) = (text(&one["what"]), text(&one["name"]));
+    let (of, name) = (text(&one["what"]), quoted(&text(&one["name"])));
     Some(format!("{of} {name}: {state}: {} of {}, renews {renews}{pace}", form(used), form(limit)))
 }
 
@@ -346,12 +347,12 @@ mod tests {
         assert_eq!(
             notices([&budgets, std::slice::from_ref(&refused), &captures], NOW),
             [
-                "notice: group a: budget spent since 26 Nov: $0.2000 of $0.2000, renews 2026-12-01",
-                "notice: group b: 80 % of the budget used: $0.1600 of $0.2000, renews 2026-12-01",
-                "notice: group c: 25 % of the budget used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
-                "notice: key bot: tokens spent: 13 of 1, renews 2026-12-01",
-                "notice: key ci: 10 of 12 requests refused in 5 min since 12:59:00Z, last with 429",
-                "notice: key bot: its requests and responses are captured until 14:00:00Z",
+                "notice: group `a`: budget spent since 26 Nov: $0.2000 of $0.2000, renews 2026-12-01",
+                "notice: group `b`: 80 % of the budget used: $0.1600 of $0.2000, renews 2026-12-01",
+                "notice: group `c`: 25 % of the budget used: $0.0500 of $0.2000, renews 2026-12-01; at this pace spent 18:59 UTC",
+                "notice: key `bot`: tokens spent: 13 of 1, renews 2026-12-01",
+                "notice: key `ci`: 10 of 12 requests refused in 5 min since 12:59:00Z, last with 429",
+                "notice: key `bot`: its requests and responses are captured until 14:00:00Z",
             ]
         );
         let many = vec![budgets[0].clone(); NOTICES_MAX + 1];
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!(
             notices([&[spent], &[refused], &[]], NOW),
             [
-                "notice: key bot: tokens spent: 13 of 1, renews 2026-12-01; 10 of 12 requests refused in 5 min since 12:59:00Z"
+                "notice: key `bot`: tokens spent: 13 of 1, renews 2026-12-01; 10 of 12 requests refused in 5 min since 12:59:00Z"
             ],
         );
     }

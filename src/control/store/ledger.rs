@@ -103,7 +103,7 @@ impl Ledger {
     }
 
     /// Claims a subject of alerts for one attempt to deliver one. The claim ends with [`Ledger::release_alert`], or
-    /// after [`bounds::ALERT_CLAIM`]. `holder` is a name that no other attempt has.
+    /// after [`super::bounds::ALERT_CLAIM`]. `holder` is a name that no other attempt has.
     pub fn claim_alert(&mut self, subject: &str, holder: &str, now: Unix) -> Result<AlertClaim, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.claim_alert(subject, holder, now),
@@ -181,7 +181,7 @@ impl Ledger {
         each!(self, db => db.export(take))
     }
 
-    /// Passes the newest rows to `take`, newest first, until it returns false: at most [`RECENT_ROWS_MAX`].
+    /// Passes the newest rows to `take`, newest first, until it returns false: at most `RECENT_ROWS_MAX`.
     pub fn recent_rows(&mut self, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
         let mut left = RECENT_ROWS_MAX;
         let mut take = |row: Row| {

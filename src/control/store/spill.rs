@@ -268,7 +268,7 @@ impl SpillFolder {
         let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(named).collect();
         let moment =
             |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(&prefix)?.split('-').next()?.parse::<u64>().ok();
-        files.sort_by_key(moment);
+        files.sort_unstable_by_key(moment);
         files
     }
 }

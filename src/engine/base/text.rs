@@ -184,7 +184,18 @@ pub fn looks_secret(word: &str) -> bool {
 
 /// True if the text contains an API key at its start or after a character that is not a letter or a digit.
 pub fn holds_secret(text: &str) -> bool {
+    let is_key_id =
+        |rest: &str| rest.bytes().take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit()).count() == 16;
+    let is_token = |rest: &str| rest[..key_length(rest)].split('.').filter(|part| part.len() > 3).count() > 2;
     KEY_STARTS.iter().any(|start| begun_by(text, start).any(|rest| start.len() + key_length(rest) > 8))
+        // Ids of AWS access keys, and JSON web tokens.
+        || ["AKIA", "ASIA"].iter().any(|start| begun_by(text, start).any(is_key_id))
+        || begun_by(text, "eyJ").any(is_token)
+}
+
+/// A name in backticks. Its own backticks become apostrophes, so that it ends where the sentence goes on.
+pub fn quoted(name: &str) -> String {
+    ["`", &name.replace('`', "'"), "`"].concat()
 }
 
 /// Returns the text after each `start` that begins a word. `-` and `_` also separate words.
@@ -211,9 +222,15 @@ mod tests {
         {
             assert!(holds_secret(text), "{text}");
         }
+        for text in ["id AKIAIOSFODNN7EXAMPLE", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"] {
+            assert!(holds_secret(text), "{text}");
+        }
         for text in
             ["", "sk-", "a task-force-meeting", "ask-me-anything", "3f2c-77aa-task-sk-1", "disk_sk-", "sk-é123456"]
         {
+            assert!(!holds_secret(text), "{text}");
+        }
+        for text in ["ASIA-PACIFIC-REGION-1", "AKIAIOSFODNN7EXAMPLES", "eyJhbGciOiJIUzI1NiJ9", "eyJ.a.b"] {
             assert!(!holds_secret(text), "{text}");
         }
     }

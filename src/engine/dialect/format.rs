@@ -64,7 +64,7 @@ impl StreamReader {
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
         match self {
             StreamReader::Chat(reader) => reader.event(frame, sink),
             StreamReader::Messages(reader) => reader.event(frame, sink),
@@ -73,7 +73,7 @@ impl StreamReader {
     }
 
     /// Reads a complete answer, which is valid JSON, as the deltas of a stream.
-    pub(super) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    pub(super) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         match self {
             StreamReader::Chat(reader) => reader.whole(body, sink),
             StreamReader::Messages(reader) => reader.whole(body, sink),
@@ -82,7 +82,7 @@ impl StreamReader {
     }
 
     /// Handles a stream that lacks only its formal end.
-    pub(super) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+    pub(super) fn finish(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
         match self {
             StreamReader::Chat(reader) => reader.finish(sink),
             _ => sink.take(Delta::End),

@@ -100,7 +100,7 @@ impl Catalog {
                 None => drop(by_alias.insert(alias.as_bytes().into(), index)),
             }
         }
-        by_start.sort_by_key(|(start, _)| Reverse(start.len()));
+        by_start.sort_unstable_by_key(|(start, _)| Reverse(start.len()));
         Catalog { models, by_id, by_alias, by_start, default }
     }
 

@@ -36,7 +36,7 @@ impl Advice {
         }
     }
 
-    /// Nothing is to be done.
+    /// The operator has nothing to do.
     pub const NONE: Advice = Advice::new("", "reference/health.md");
     /// A target does not answer in time.
     pub const HANGS: Advice =
@@ -46,7 +46,7 @@ impl Advice {
         Advice::new("Look at the provider's load, or add a target.", "reference/health.md#slow-targets");
     /// Only requests of one caller fail.
     pub const ONE_CALLER: Advice = Advice::new(
-        "Look at the requests of this key: they may be the cause. `tollgate requests --reasons` counts them.",
+        "Look at the requests of this key, which may be the cause: `tollgate requests --reasons`.",
         "reference/health.md#states-of-a-target",
     );
     /// No target of a model answers.

@@ -139,7 +139,7 @@ pub struct Histogram {
     pub sum: u64,
 }
 
-/// What a recorder has summed up, as one process hands it over to another.
+/// Sums of a recorder, as one process hands them over to another.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct RecorderSums {
     /// Table of reasons.

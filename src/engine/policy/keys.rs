@@ -401,7 +401,7 @@ impl KeyRecord {
         if former.len() > FORMER_MAX {
             return false;
         }
-        former.sort_by_key(|former| Reverse(former.until));
+        former.sort_unstable_by_key(|former| Reverse(former.until));
         (self.former, self.digest) = (former, digest);
         true
     }

@@ -1,4 +1,4 @@
-//! What only sockets and the real binary show about a request: data and FIN in one event, a reset, buffers of the
+//! Facts about a request that only sockets and the real binary show: data and FIN in one event, a reset, buffers of the
 //! kernel, real concurrency. Transcripts have the rules themselves.
 
 use super::client::{Client, request};

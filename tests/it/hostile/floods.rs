@@ -316,7 +316,8 @@ fn guesses(rig: &Rig, gate: &mut Gate) -> String {
     for number in 0..2000 {
         let guess = match number % 4 {
             0 => format!("tg_live_{number:050}"),
-            1 => format!("{}x", &rig.key[..rig.key.len() - 1]),
+            // Another last character than the key has.
+            1 => format!("{}{}", &rig.key[..rig.key.len() - 1], if rig.key.ends_with('x') { 'y' } else { 'x' }),
             2 => "x".repeat(number),
             _ => rig.key.to_uppercase(),
         };

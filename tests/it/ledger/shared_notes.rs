@@ -145,7 +145,7 @@ fn record_that_cannot_be_read_shortens_no_list_of_keys() {
         }
         found
     };
-    // Each command measures the time of the ledger anew, so that keys issued in quick succession may change places.
+    // Each command measures the ledger's time again, so keys issued in quick succession may change places.
     let all = pages(&mut remote);
     let sorted = |ids: &[String]| ids.iter().cloned().collect::<BTreeSet<_>>();
     assert_eq!((all.len(), sorted(&all)), (ids.len(), sorted(&ids)));

@@ -235,11 +235,15 @@ fn refused_requests_are_no_times_of_a_target() {
 
 /// Returns the state of the gateway in one word.
 fn health(rig: &mut Rig, look: usize) -> String {
+    status(rig, look)["health"].as_str().unwrap().to_string()
+}
+
+/// Returns the answer of `GET /admin/v1/status`.
+fn status(rig: &mut Rig, look: usize) -> Value {
     let label = connect(rig, 700 + look);
     rig.give(&label, LIVE.replace("requests/live", "status").replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n"));
     let got = rig.got(&label);
-    let body: Value = serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap();
-    body["health"].as_str().unwrap().to_string()
+    serde_json::from_str(got.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 #[test]
@@ -311,10 +315,96 @@ fn one_key_that_leaves_does_not_degrade_a_target_that_answers_others() {
     let (state, one) = target(&mut rig, 1);
     assert_eq!((&*state, &one["one_caller"]), ("hung", &true.into()), "6 of 8: {one}");
     assert_eq!(health(&mut rig, 1), "healthy");
+    (0..6).for_each(|number| send(&mut rig, &own, format!("again-{number}"), false));
+    assert_eq!(health(&mut rig, 2), "healthy", "the other key was answered meanwhile");
     send(&mut rig, &other, "left".to_string(), false);
     let (_, one) = target(&mut rig, 2);
     assert_eq!(one["one_caller"], false, "{one}");
-    assert_eq!(health(&mut rig, 2), "degraded");
+    let status = status(&mut rig, 3);
+    assert_eq!(status["health"], "down", "{status}");
+    let model = status["problems"].as_array().unwrap().iter().find(|one| one["what"] == "model").unwrap();
+    let since = tollgate::policy::window::parse_moment(model["since"].as_str().unwrap()).unwrap();
+    let ago = (rig.world.now.unix.0 - since.0) / 1000;
+    assert!((34..=37).contains(&ago), "since the last answer: {model}");
+}
+
+#[test]
+fn one_key_whose_requests_fail_does_not_degrade_a_gateway_that_answers_others() {
+    let mut rig = Rig::with(2, &[READ]);
+    for round in 0..3 {
+        (0..8).for_each(|number| exchange(&mut rig, "k0", format!("own-{round}-{number}"), FAILURE));
+        (0..8).for_each(|number| exchange(&mut rig, "k1", format!("other-{round}-{number}"), &large_answer(200)));
+        rig.wait(1000);
+    }
+    (0..8).for_each(|number| exchange(&mut rig, "k0", format!("last-{number}"), FAILURE));
+    let all = status(&mut rig, 0);
+    let seen: Vec<_> = all["problems"].as_array().unwrap().iter().map(|one| (&one["what"], &one["health"])).collect();
+    assert_eq!(seen, [(&"target".into(), &"healthy".into())], "{all}");
+    // Its failures alone are none of the gateway, but with those of others they are.
+    (0..5).for_each(|number| exchange(&mut rig, "k1", format!("failed-{number}"), FAILURE));
+    assert_eq!(health(&mut rig, 1), "down");
+}
+
+/// Returns the problem of the only target.
+fn problem(status: &Value) -> &Value {
+    status["problems"].as_array().unwrap().iter().find(|one| one["what"] == "target").unwrap()
+}
+
+/// Sends a request that the provider answers so.
+fn exchange(rig: &mut Rig, key: &str, client: String, answer: &str) {
+    let (ask, body) = request(&rig.keys.texts[key].clone(), 200, false);
+    rig.send(&client, ask + &body);
+    let asked = rig.asked().pop().expect("the provider has received a request");
+    rig.answer(&asked, answer);
+}
+
+const FAILURE: &str = "HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\n{}";
+
+#[test]
+fn only_user_of_a_target_is_not_blamed_for_its_failures() {
+    let mut rig = Rig::with(2, &[READ]);
+    let logged = |rig: &Rig, next: &str| {
+        let mut of_target = rig.world.log.iter().rev().filter(|line| line.contains("\"outcome\":\"failing\""));
+        of_target.next().is_some_and(|line| line.contains(next))
+    };
+    (0..3).for_each(|number| exchange(&mut rig, "k0", format!("own-{number}"), FAILURE));
+    let all = status(&mut rig, 0);
+    let one = problem(&all);
+    let cause = "status 500, 3 of 3 attempts failed in 5 min, only key `k0` has used this target";
+    let effect = "3 requests of clients failed in 5 min (model `small`)";
+    assert_eq!(one["text"], format!("failing: {cause}; {effect}"), "{one}");
+    assert_eq!(one["next"], "See the provider's console and log.");
+    assert!(logged(&rig, "See the provider's console and log."), "{:?}", rig.world.log);
+    exchange(&mut rig, "k1", "other".to_string(), &large_answer(200));
+    (0..3).for_each(|number| exchange(&mut rig, "k0", format!("again-{number}"), FAILURE));
+    let all = status(&mut rig, 1);
+    let one = problem(&all);
+    assert!(one["cause"].as_str().unwrap().ends_with(", all failures are of key `k0`"), "{one}");
+    assert!(one["next"].as_str().unwrap().starts_with("Look at the requests of this key"), "{one}");
+    assert!(logged(&rig, "Look at the requests of this key"), "{:?}", rig.world.log);
+}
+
+#[test]
+fn only_target_that_cools_down_counts_while_it_is_tried() {
+    let mut rig = Rig::with(1, &[READ]);
+    (0..2).for_each(|number| exchange(&mut rig, "k0", format!("failed-{number}"), FAILURE));
+    let limited = "HTTP/1.1 429 No\r\nretry-after: 900\r\ncontent-length: 2\r\n\r\n{}";
+    exchange(&mut rig, "k0", "limited".to_string(), limited);
+    let all = status(&mut rig, 0);
+    let one = problem(&all);
+    let until = one["until"].as_str().unwrap();
+    let causes = "status 429, 3 of 3 attempts failed in 5 min, mostly status 500";
+    let wait = format!("the provider asks to wait until {}: one request a second is tried", &until[11..]);
+    assert_eq!((&one["state"], &one["cause"]), (&"still_tried".into(), &format!("{causes}, {wait}").into()), "{one}");
+    assert_eq!(all["health"], "down", "{all}");
+    rig.wait(400_000);
+    let all = status(&mut rig, 1);
+    let one = problem(&all);
+    assert_eq!(
+        (&one["state"], &one["health"], &all["health"]),
+        (&"still_tried".into(), &"healthy".into(), &"healthy".into())
+    );
+    assert!(one["cause"].as_str().unwrap().contains("not tried for 5 min"), "{one}");
 }
 
 #[test]

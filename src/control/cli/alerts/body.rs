@@ -1,6 +1,6 @@
 //! The body of the request that delivers an alert.
 
-use crate::base::text::push_cost;
+use crate::base::text::{push_cost, quoted};
 use crate::base::time::Unix;
 use crate::policy::alert::{Alert, AlertKind, AlertProblem, BudgetUse};
 use crate::policy::config::AlertForm;
@@ -54,7 +54,9 @@ fn words(alert: &Alert) -> String {
     let text = match (alert.what, &alert.budget) {
         (AlertKind::Budget, Some(BudgetUse { threshold, used, limit, period: [_, renews] })) => {
             let (used, limit, until) = (to_cents(*used), to_cents(*limit), iso(Unix(*renews)));
-            format!("the budget of {name} has reached {threshold} %: ${used} of ${limit}; it renews at {until}")
+            let (of, name) = name.split_once(' ').unwrap_or(("owner", name));
+            let name = quoted(name);
+            format!("the budget of {of} {name} has reached {threshold} %: ${used} of ${limit}; it renews at {until}")
         }
         (AlertKind::Target, _) => format!("target {name} has failed since {since} without a success"),
         (AlertKind::Ledger, _) => format!("{name} has not been written since {since}"),
@@ -145,13 +147,13 @@ mod tests {
         let text = body["text"].as_str().unwrap();
         assert_eq!(body.as_object().unwrap().len(), 1);
         assert!(
-            text.starts_with("Tollgate: the budget of group eng \"x\" has reached 80 %: $40.123 of $50.00;"),
+            text.starts_with("Tollgate: the budget of group `eng \"x\"` has reached 80 %: $40.123 of $50.00;"),
             "{text}"
         );
         assert!(text.ends_with(&format!("({})", alert().id)), "{text}");
         let named = Alert { name: "key <!channel> & <http://evil.example|x>".into(), ..alert() };
         let body: serde_json::Value = serde_json::from_str(&super::body(&named, AlertForm::Slack)).unwrap();
         let text = body["text"].as_str().unwrap();
-        assert!(text.contains("key &lt;!channel&gt; &amp; &lt;http://evil.example|x&gt; has reached"), "{text}");
+        assert!(text.contains("key `&lt;!channel&gt; &amp; &lt;http://evil.example|x&gt;` has reached"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! `tollgate requests --reasons`: failures of a day by reason, target and key.
+//! `tollgate requests --reasons`: failures of a day by reason, target, model and key.
 
 use crate::cli::output::{Align, Failure, Table, grouped, print, print_json, remark};
 use serde_json::Value;
@@ -24,6 +24,7 @@ fn table(rows: &[Value], wide: bool) -> String {
         ("ANSWERED ELSEWHERE", right),
         ("REASON", left),
         ("TARGET", Align::Name),
+        ("MODEL", Align::Name),
         ("KEY", Align::Name),
         ("FIRST", left),
         ("LAST", left),
@@ -35,7 +36,9 @@ fn table(rows: &[Value], wide: bool) -> String {
         let count = |name: &str| grouped(row[name].as_u64().unwrap_or_default());
         let key = text(if row["name"] == "" { "key" } else { "name" });
         let [failed, answered] = [count("failed"), count("answered")];
-        table.row(vec![failed, answered, text("reason"), text("target"), key, text("first"), text("last"), text("id")]);
+        let [first, last] = ["first", "last"].map(text);
+        let [target, model] = ["target", "model"].map(text);
+        table.row(vec![failed, answered, text("reason"), target, model, key, first, last, text("id")]);
     }
     table.text()
 }
@@ -47,12 +50,16 @@ mod tests {
 
     #[test]
     fn row_names_reason_target_and_key() {
-        let row = json!({ "reason": "status 429", "target": "charlie/m", "key": "AAAA", "name": "", "failed": 1234,
+        let row = json!({ "reason": "status 429", "target": "charlie/m", "model": "small", "key": "AAAA", "name": "", "failed": 1234,
             "answered": 0, "first": "2026-11-28T21:20:45Z", "last": "2026-11-28T21:31:00Z", "id": "req_1" });
         let text = table(&[row], true);
         let cells: Vec<&str> =
             text.lines().nth(1).unwrap().split("  ").map(str::trim).filter(|one| !one.is_empty()).collect();
         let times = ["2026-11-28T21:20:45Z", "2026-11-28T21:31:00Z"];
-        assert_eq!(cells, ["1 234", "0", "status 429", "charlie/m", "AAAA", times[0], times[1], "req_1"], "{text}");
+        assert_eq!(
+            cells,
+            ["1 234", "0", "status 429", "charlie/m", "small", "AAAA", times[0], times[1], "req_1"],
+            "{text}"
+        );
     }
 }

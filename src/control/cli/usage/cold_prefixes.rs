@@ -170,7 +170,7 @@ impl Followed {
     fn lines(self) -> Vec<ConversationLine> {
         let named = |(name, one): (Arc<str>, Conversation)| ConversationLine { name: name.to_string(), ..one.line };
         let mut lines: Vec<ConversationLine> = self.0.into_iter().map(named).collect();
-        lines.sort_by_key(|line| {
+        lines.sort_unstable_by_key(|line| {
             let cold = line.clone().cold().into_iter().map(|tokens| *tokens).sum::<u64>();
             Reverse((line.cold_cost_nano_usd, cold))
         });

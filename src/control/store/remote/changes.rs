@@ -83,7 +83,7 @@ impl Remote {
                 break;
             }
         }
-        found.sort_by_key(|key| (key.created, key.id));
+        found.sort_unstable_by_key(|key| (key.created, key.id));
         // Keys that move meanwhile are returned twice.
         found.dedup_by_key(|key| key.id);
         Ok(found)

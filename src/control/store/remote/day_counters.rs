@@ -31,7 +31,7 @@ pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
     for who in Who::ALL {
         let of_kind = found.iter().filter(|((_, kind, name), _)| *kind == who && **name != *REST);
         let mut named: Vec<_> = of_kind.collect();
-        named.sort_by_key(|(_, sums)| Reverse((sums[5], sums[1..5].iter().sum::<u64>())));
+        named.sort_unstable_by_key(|(_, sums)| Reverse((sums[5], sums[1..5].iter().sum::<u64>())));
         let kept = named.iter().take(PEOPLE_MAX).map(|((_, _, name), sums)| (&**name, **sums));
         let rest = named.iter().skip(PEOPLE_MAX).map(|(_, sums)| (REST, **sums));
         let before = found.get(&(day, who, REST.into())).map(|sums| (REST, *sums));

@@ -78,7 +78,7 @@ impl ChatReader {
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             if !self.stopped {
                 return Err(StreamFault::Incomplete);
@@ -123,7 +123,7 @@ impl ChatReader {
     }
 
     /// Reads a complete answer.
-    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         self.is_whole = true;
         let [choices, usage] = body.pick(["choices", "usage"]);
         let choices = choices.unwrap_or(Raw::NULL);
@@ -143,7 +143,7 @@ impl ChatReader {
     }
 
     /// Handles the end of the stream. A call that never got a name makes the answer incomplete.
-    pub(in crate::dialect) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn finish(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
         self.settle(sink)?;
         if self.calls.iter().any(|call| !call.opened) {
             return Err(StreamFault::Malformed);
@@ -153,7 +153,7 @@ impl ChatReader {
 
     /// `beside`: another choice of the chunk, with calls. Some servers put the text into one and the calls into the
     /// next.
-    fn choice(&mut self, choice: Raw<'_>, beside: Option<Raw<'_>>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn choice(&mut self, choice: Raw<'_>, beside: Option<Raw<'_>>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let (mut refusal, mut thought, mut said) = (None, None, false);
         let [mut content, mut calls, mut details, mut older] = [Raw::NULL; 4];
         let names = ["delta", "finish_reason", "stop_reason", "error", "message"];
@@ -217,7 +217,7 @@ impl ChatReader {
     }
 
     /// Collects a piece of `reasoning_details`. `shows`: no other member has its text.
-    fn keep_details(&mut self, details: Raw<'_>, shows: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn keep_details(&mut self, details: Raw<'_>, shows: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
         for (detail, text) in details_of(details) {
             item(&mut self.details);
             self.details.extend_from_slice(detail.bytes());
@@ -228,7 +228,7 @@ impl ChatReader {
         Ok(())
     }
 
-    fn think(&mut self, text: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn think(&mut self, text: &[u8], sink: &mut dyn Take) -> Result<(), StreamFault> {
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(text);
         }
@@ -237,14 +237,14 @@ impl ChatReader {
     }
 
     /// Ends the calls with complete arguments, because text follows them. A line feed between two calls does not count.
-    fn close(&mut self, text: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn close(&mut self, text: &[u8], sink: &mut dyn Take) -> Result<(), StreamFault> {
         if self.calls.iter().any(IndexedCall::has_ended) && !is_blank(text) {
             self.close_ended(sink)?;
         }
         Ok(())
     }
 
-    fn close_ended(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn close_ended(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
         for (slot, call) in self.calls.iter_mut().enumerate().filter(|(_, call)| call.has_ended()) {
             call.closed = true;
             sink.take(Delta::ToolClose { slot })?;
@@ -253,7 +253,7 @@ impl ChatReader {
     }
 
     /// Passes on the waiting arguments of each call, unless they repeat the arguments so far.
-    fn settle(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn settle(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
         for slot in 0..self.calls.len() {
             self.open(slot, sink)?;
             let call = &mut self.calls[slot];
@@ -269,7 +269,7 @@ impl ChatReader {
     }
 
     /// Begins a call whose name is known.
-    fn open(&mut self, slot: usize, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn open(&mut self, slot: usize, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let call = &mut self.calls[slot];
         if call.opened || call.name.is_empty() {
             return Ok(());
@@ -301,7 +301,7 @@ impl ChatReader {
 
     /// Ends the reasoning so far as a complete piece, if the client needs one. `ends`: the answer ends. Before that, no
     /// block may come between the pieces of a call.
-    fn thought(&mut self, ends: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn thought(&mut self, ends: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let text = self.kept.as_mut().map(std::mem::take).unwrap_or_default();
         let all = ends || self.calls.is_empty() || !text.is_empty();
         let mut details = if all { std::mem::take(&mut self.details) } else { Vec::new() };
@@ -315,7 +315,7 @@ impl ChatReader {
     }
 
     /// Reads the calls of a chunk; `older`: its `function_call`.
-    fn entries(&mut self, calls: Raw<'_>, older: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn entries(&mut self, calls: Raw<'_>, older: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let mut any = false;
         self.before = self.calls.len();
         for entry in calls.items() {
@@ -336,7 +336,7 @@ impl ChatReader {
         &mut self,
         [index, id, extra]: [Option<Raw<'_>>; 3],
         function: Raw<'_>,
-        sink: &mut impl Take,
+        sink: &mut dyn Take,
     ) -> Result<(), StreamFault> {
         let given = |value: Option<Raw<'_>>| value.is_some_and(|value| value.string().is_some_and(|s| !s.is_empty()));
         let id = id.filter(|id| given(Some(*id))).and_then(Raw::string);
@@ -378,7 +378,7 @@ impl ChatReader {
 
     /// Keeps the signature of a call until the call begins. A late one follows the call.
     #[cold]
-    fn sign(&mut self, slot: usize, extra: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn sign(&mut self, slot: usize, extra: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let call = &mut self.calls[slot];
         // A server may repeat it in every chunk.
         let block = signature::block_of(extra, &call.id_text).filter(|_| !call.is_signed);
@@ -393,7 +393,7 @@ impl ChatReader {
     }
 
     /// Passes on a signature. It gets a separate block, otherwise earlier reasoning would be sent back as its text.
-    fn signed(&mut self, block: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn signed(&mut self, block: &[u8], sink: &mut dyn Take) -> Result<(), StreamFault> {
         self.close_ended(sink)?;
         sink.take(Delta::Thought { block: None })?;
         sink.take(Delta::Thought { block: Some(block) })
@@ -414,7 +414,7 @@ impl ChatReader {
     }
 
     /// Reads a piece of a call's arguments. The first piece opens the call: before it, more of the name may follow.
-    fn arguments(&mut self, slot: usize, json: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn arguments(&mut self, slot: usize, json: &[u8], sink: &mut dyn Take) -> Result<(), StreamFault> {
         let call = &mut self.calls[slot];
         let (is_first, is_over) = (call.arguments.is_empty(), call.arguments.is_complete());
         if json.is_empty() || ((is_first || is_over) && is_blank(json)) {

@@ -23,7 +23,7 @@ use crate::wire::{Shape, Span};
 use deferred::Deferred;
 
 /// Reads the events of a complete stream of format `from`, for a complete answer.
-pub(super) fn read_events(from: Shape, body: &[u8], keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+pub(super) fn read_events(from: Shape, body: &[u8], keeps: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
     let (mut reader, mut splitter, mut rest) = (StreamReader::new(from, keeps), Splitter::new(), body);
     while let Some(event) = splitter.next(rest).or_else(|| splitter.last(rest)) {
         let frame = Frame {

@@ -51,7 +51,7 @@ impl MessagesReader {
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
@@ -92,7 +92,7 @@ impl MessagesReader {
     }
 
     /// Reads a complete answer.
-    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let [content, usage] = body.pick(["content", "usage"]);
         for (index, block) in (0..).zip(content.unwrap_or(Raw::NULL).items()) {
             self.start(index, block, sink)?;
@@ -102,7 +102,7 @@ impl MessagesReader {
         sink.take(Delta::End)
     }
 
-    fn start(&mut self, index: u64, block: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn start(&mut self, index: u64, block: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let text = |name: &str| block.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
         let kind = match &*block.get("type").and_then(Raw::word).unwrap_or_default() {
             b"text" => BlockKind::Text,
@@ -141,7 +141,7 @@ impl MessagesReader {
     }
 
     /// Passes on early arguments that no piece has repeated.
-    fn flush(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn flush(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
         match self.early.take() {
             Some((slot, json)) => sink.take(Delta::ToolArgs { slot, json: &json }),
             None => Ok(()),
@@ -156,7 +156,7 @@ impl MessagesReader {
     }
 
     /// Ends a block of reasoning. Without a signature it is useless to a server that signs.
-    fn thought(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn thought(&mut self, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let Some(kept) = &mut self.kept else { return Ok(()) };
         let (text, signature) = std::mem::take(kept);
         if signature.is_empty() {
@@ -167,7 +167,7 @@ impl MessagesReader {
         sink.take(Delta::Thought { block: Some(&block) })
     }
 
-    fn delta(&mut self, index: u64, delta: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn delta(&mut self, index: u64, delta: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let Some(&(_, block)) = self.open.iter().rev().find(|(open, _)| *open == index) else {
             // Dropping a delta of a block that was never opened would lose content.
             return Err(StreamFault::Malformed);
@@ -177,7 +177,7 @@ impl MessagesReader {
     }
 
     /// Reads the content in a delta, or in the start of a block.
-    fn content(&mut self, block: BlockKind, delta: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn content(&mut self, block: BlockKind, delta: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let text = |name: &str| delta.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
         match block {
             BlockKind::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
@@ -193,7 +193,7 @@ impl MessagesReader {
         }
     }
 
-    fn stop(&mut self, index: u64, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn stop(&mut self, index: u64, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else { return Ok(()) };
         match self.open.remove(at).1 {
             BlockKind::Tool(slot) => {
@@ -210,7 +210,7 @@ impl MessagesReader {
         usage: Option<Raw<'_>>,
         delta: Raw<'_>,
         details: Option<Raw<'_>>,
-        sink: &mut impl Take,
+        sink: &mut dyn Take,
     ) -> Result<(), StreamFault> {
         if let Some(usage) = usage {
             sink.take(Delta::Usage(Reported::from_messages(usage)))?;

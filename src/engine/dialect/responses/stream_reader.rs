@@ -60,7 +60,7 @@ impl ResponsesReader {
     }
 
     /// Reads an event with data; true if it counts as a sign of progress.
-    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+    pub(in crate::dialect) fn event(&mut self, frame: &Frame<'_>, sink: &mut dyn Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
@@ -113,7 +113,7 @@ impl ResponsesReader {
     }
 
     /// Reads a complete answer.
-    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    pub(in crate::dialect) fn whole(&mut self, body: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         match unfinished(body.get("status").unwrap_or(Raw::NULL)) {
             Some(text) => Err(StreamFault::Error(text)),
             None => self.end(body, false, sink),
@@ -165,7 +165,7 @@ impl ResponsesReader {
         Ok(Some((text, begins)))
     }
 
-    fn think(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn think(&mut self, event: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let Some((text, begins)) = self.more(event, "text")? else { return Ok(()) };
         if begins {
             sink.take(Delta::Think(b"\\n\\n"))?;
@@ -173,7 +173,7 @@ impl ResponsesReader {
         sink.take(Delta::Think(&text))
     }
 
-    fn added(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn added(&mut self, event: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let item = event.get("item").unwrap_or(Raw::NULL);
         if !item.get("type").is_some_and(|kind| kind.is("function_call")) {
             return Ok(());
@@ -181,7 +181,7 @@ impl ResponsesReader {
         self.open_call(index_of(event), item, sink)
     }
 
-    fn open_call(&mut self, index: u64, item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn open_call(&mut self, index: u64, item: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         if self.calls >= TOOL_CALLS_MAX {
             return Err(StreamFault::TooLarge);
         }
@@ -210,7 +210,7 @@ impl ResponsesReader {
     }
 
     /// Passes on more arguments of a call.
-    fn pass(&mut self, index: u64, json: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn pass(&mut self, index: u64, json: &[u8], sink: &mut dyn Take) -> Result<(), StreamFault> {
         let item = self.item(index)?;
         let Some(slot) = item.slot.filter(|_| !json.is_empty()) else { return Ok(()) };
         item.given = 1;
@@ -219,7 +219,7 @@ impl ResponsesReader {
     }
 
     /// Reads a piece of arguments, or all of them.
-    fn arguments(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn arguments(&mut self, event: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let index = index_of(event);
         let [delta, whole] = event.pick(["delta", "arguments"]).map(|text| text.and_then(Raw::string));
         let item = self.item(index)?;
@@ -242,7 +242,7 @@ impl ResponsesReader {
 
     /// Passes on the part of the complete arguments `whole` that the pieces lacked. It is an error if the pieces are
     /// incomplete and not a prefix of `whole`: the client would run the tool with wrong arguments.
-    fn complete(&mut self, index: u64, whole: &[u8], sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn complete(&mut self, index: u64, whole: &[u8], sink: &mut dyn Take) -> Result<(), StreamFault> {
         let item = self.item(index)?;
         let early = std::mem::take(&mut item.early);
         let rest = item.arguments.rest_of(if whole.is_empty() { &early } else { whole });
@@ -252,7 +252,7 @@ impl ResponsesReader {
 
     /// Ends an item: passes on the content that no earlier event had. `last`: the response ends too. Before that, a
     /// call without arguments remains open, since the response may still contain them.
-    fn item_done(&mut self, index: u64, item: Raw<'_>, last: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn item_done(&mut self, index: u64, item: Raw<'_>, last: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
         let is = |kind| item.get("type").is_some_and(|own: Raw<'_>| own.is(kind));
         if is("function_call") {
             let given = self.item(index)?.given != 0;
@@ -285,7 +285,7 @@ impl ResponsesReader {
         &mut self,
         index: u64,
         texts: &mut dyn Iterator<Item = PartText<'_>>,
-        sink: &mut impl Take,
+        sink: &mut dyn Take,
     ) -> Result<(), StreamFault> {
         let item = self.item(index)?;
         let (given, current, before) = (item.given, item.part, item.text);
@@ -308,7 +308,7 @@ impl ResponsesReader {
     }
 
     /// Ends the response. Items that no event has reported, or not completely, are taken from it.
-    fn end(&mut self, response: Raw<'_>, incomplete: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn end(&mut self, response: Raw<'_>, incomplete: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
         for (index, item) in (0..).zip(response.get("output").unwrap_or(Raw::NULL).items()) {
             let is_it = |open: &OutputItem| open.index == index && (open.slot.is_none() || open.id == call_id(item));
             if index >= self.next || self.items.iter().any(is_it) {
@@ -393,7 +393,7 @@ pub(in crate::dialect) fn is_unanswered(kind: &[u8], response: Raw<'_>) -> bool 
 }
 
 /// Passes on the usage of a response.
-fn usage(response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+fn usage(response: Raw<'_>, sink: &mut dyn Take) -> Result<(), StreamFault> {
     match response.get("usage").filter(|usage| usage.kind() == ValueKind::Object) {
         Some(usage) => sink.take(Delta::Usage(Reported::from_responses(usage))),
         None => Ok(()),
@@ -459,7 +459,7 @@ fn thoughts<'a>(item: Raw<'a>) -> impl Iterator<Item = PartText<'a>> {
 }
 
 /// Passes on a complete piece of reasoning, with the part that the target must get back.
-fn thought(item: Raw<'_>, keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+fn thought(item: Raw<'_>, keeps: bool, sink: &mut dyn Take) -> Result<(), StreamFault> {
     let mut block = Vec::new();
     if !keeps || !write_kept(item, &mut block) {
         return sink.take(Delta::Thought { block: None });

@@ -28,7 +28,7 @@ pub(super) fn mask<'a>(
     if !upstream_model.is_empty() {
         text = with_name(&text, upstream_model, our_model);
     }
-    let mut text = without_keys(&text);
+    let mut text = without_passwords(&without_keys(&text));
     if is_cut {
         drop_end(&mut text, upstream_model.len());
     }
@@ -91,6 +91,22 @@ fn without_keys(text: &str) -> String {
     out
 }
 
+/// A text without the passwords in its URLs: `://user:password@`.
+fn without_passwords(text: &str) -> String {
+    let (mut out, mut from) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices("://") {
+        let authority = text[at + 3..].split(|c: char| c.is_whitespace() || "/?#\"'<>".contains(c)).next();
+        let user = authority.and_then(|authority| Some(authority.rsplit_once('@')?.0));
+        if let Some((user, (name, _))) = user.and_then(|user| Some((user, user.split_once(':')?))) {
+            out.push_str(&text[from..at + 3 + name.len() + 1]);
+            out.push_str(STARS);
+            from = at + 3 + user.len();
+        }
+    }
+    out.push_str(&text[from..]);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +148,11 @@ mod tests {
             ("key=tenant-sk-abcdef123456", "key=***"),
             ("a task-force, ask-me-anything, sk-short", "a task-force, ask-me-anything, sk-short"),
             ("größe ä sk-é", "größe ä sk-é"),
+            ("id AKIAIOSFODNN7EXAMPLE, token eyJhbGci.eyJzdWIi.c2lnbmF0", "id ***, token ***"),
+            (
+                "redis://user:pässwört@db:6379/0, http://u:p@h http://h:80/a@b",
+                "redis://user:***@db:6379/0, http://u:***@h http://h:80/a@b",
+            ),
         ];
         for (text, want) in cases {
             assert_eq!(masked(text, &[]), want);

@@ -33,7 +33,7 @@ pub(crate) struct TargetWatch {
 pub(crate) enum TroubleState {
     #[default]
     Unreported,
-    /// It has failed since then, and its alert is not due yet.
+    /// The target has failed since then, and its alert is not due yet.
     Begun(Unix),
     Trouble,
     Fine,

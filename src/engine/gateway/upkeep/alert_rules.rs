@@ -117,7 +117,7 @@ impl Cx {
                 if fails && !matches!(known.trouble, TroubleState::Begun(_) | TroubleState::Trouble) {
                     known.trouble = TroubleState::Begun(self.now.unix);
                 }
-                // It is raised when it is due: then its words are those of the present.
+                // The alert is raised when it is due, so that its words are those of the present.
                 if let TroubleState::Begun(since) = known.trouble
                     && self.now.unix.0 >= since.0 + ALERT_TARGET_FAILS.as_millis() as u64
                 {

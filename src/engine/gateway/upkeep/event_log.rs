@@ -6,7 +6,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::ids::ClientId;
 use crate::gateway::report::access_log;
 use crate::gateway::report::log_limit::LogCaller;
-use crate::policy::cause::Cause;
+use crate::policy::cause::{Advice, Cause};
 use crate::policy::window;
 use crate::wire::json::write_string;
 use std::time::Duration;
@@ -33,20 +33,20 @@ impl Cx {
         });
     }
 
-    /// Writes a line about a target or a credential of a provider: it fails or cools down (with cause, and duration of
-    /// the cool-down), or (`None`) has recovered.
-    pub(crate) fn log_target(&mut self, label: &str, trouble: Option<(Cause, Option<Duration>)>) {
+    /// Writes a line about a target or a credential of a provider: it fails or cools down (with cause, duration of the
+    /// cool-down, and the next step unless the cause decides it), or (`None`) has recovered.
+    pub(crate) fn log_target(&mut self, label: &str, trouble: Option<(Cause, Option<Duration>, Option<Advice>)>) {
         let now = self.now.unix;
         self.log_event(|out| {
             out.extend_from_slice(b",\"event\":\"target\",\"outcome\":\"");
             out.extend_from_slice(match trouble {
-                Some((_, Some(_))) => b"resting".as_slice(),
-                Some((_, None)) => b"failing",
+                Some((_, Some(_), _)) => b"resting".as_slice(),
+                Some((_, None, _)) => b"failing",
                 None => b"recovered",
             });
             out.extend_from_slice(b"\",\"target\":");
             write_string(out, label);
-            let Some((cause, cooldown)) = trouble else { return };
+            let Some((cause, cooldown, advice)) = trouble else { return };
             out.extend_from_slice(b",\"cause\":\"");
             cause.write(out);
             out.push(b'"');
@@ -57,7 +57,7 @@ impl Cx {
                 window::write_iso(Unix(until.next_multiple_of(1000)), out);
                 out.push(b'"');
             }
-            cause.advice().write(out);
+            advice.unwrap_or_else(|| cause.advice()).write(out);
         });
     }
 

@@ -2,10 +2,11 @@
 //! that failed, and the next step. The admin API, the command line, the dashboard, alerts and the log take their words
 //! from here.
 
+use crate::base::text::quoted;
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::breaker::{
-    Among, Choice, LEAST, Seek, Stage, TargetCondition, TargetStatus, TargetTrouble,
+    Among, Choice, CoolDownStatus, LEAST, Seek, Stage, TargetCondition, TargetStatus, TargetTrouble,
 };
 use crate::gateway::report::recorder::first_bytes::FirstByteTimes;
 use crate::policy::alert::AlertProblem;
@@ -14,7 +15,7 @@ use crate::policy::cause::{Advice, Cause};
 use crate::policy::counters::Callers;
 use crate::policy::keys::LiveKeys;
 use crate::policy::window;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -24,11 +25,11 @@ const HUNG: u64 = 30_000_000;
 const PROBLEMS_MAX: usize = 100;
 /// Maximum number of models that a problem names.
 const MODELS_MAX: usize = 20;
-/// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded. A
-/// gateway without a failure for `RECOVERED_MS` has recovered.
+/// Share of failed requests, in percent, and number of requests of five minutes from which the gateway is degraded.
 const FAILED_PERCENT: u64 = 5;
 const REQUESTS_MIN: u64 = 20;
-const RECOVERED_MS: u64 = 30_000;
+/// Milliseconds from which the wait for a failed attempt is reported.
+const WAITED_MIN: u32 = 1000;
 /// Lag of the ledger in microseconds from which the gateway is degraded.
 const LATE: u64 = 1_000_000;
 
@@ -64,6 +65,8 @@ pub(crate) struct Problem {
     pub(crate) until: Option<Unix>,
     /// Requests of clients that failed because of it in five minutes, or whose clients left without an answer.
     pub(crate) failed: u64,
+    /// Milliseconds of the longest failed attempt in these minutes.
+    pub(crate) waited: u32,
     /// Models that use the target.
     pub(crate) models: Vec<Arc<str>>,
     pub(crate) advice: Advice,
@@ -77,6 +80,10 @@ impl Problem {
         let mut text = [&state_words(self.state), ": ", &*self.cause].concat();
         // Writing to a String cannot fail.
         let _ = match (self.what, self.failed) {
+            ("target", 0) if self.waited >= WAITED_MIN => {
+                let (seconds, tenths) = (self.waited / 1000, self.waited / 100 % 10);
+                write!(text, "; no request of a client failed in 5 min, but requests waited up to {seconds}.{tenths} s")
+            }
             ("target" | "model", 0) => write!(text, "; no request of a client failed in 5 min"),
             ("target" | "model", 1) => write!(text, "; 1 request of a client failed in 5 min"),
             ("target" | "model", failed) => write!(text, "; {failed} requests of clients failed in 5 min"),
@@ -84,15 +91,16 @@ impl Problem {
         };
         if self.what == "target" && !self.models.is_empty() {
             let s = if self.models.len() == 1 { "" } else { "s" };
-            let _ = write!(text, " (model{s} {})", self.models.join(", "));
+            let names: Vec<String> = self.models.iter().map(|name| quoted(name)).collect();
+            let _ = write!(text, " (model{s} {})", names.join(", "));
         }
         text
     }
 
     /// A problem of the gateway itself.
     fn own(what: &'static str, state: &'static str, cause: String, since: Option<Unix>, advice: Advice) -> Problem {
-        let (name, until, failed, models, health) = (String::new(), None, 0, Vec::new(), Health::Down);
-        Problem { what, name, state, cause, since, until, failed, models, advice, health }
+        let (name, until, models, health) = (String::new(), None, Vec::new(), Health::Down);
+        Problem { what, name, state, cause, since, until, failed: 0, waited: 0, models, advice, health }
     }
 }
 
@@ -114,6 +122,13 @@ pub(crate) struct JudgedTarget {
     pub(crate) one_caller: bool,
     /// Attempts in flight without an answer: the number, and the beginning of the oldest.
     pub(crate) unanswered: Option<(u64, Unix)>,
+}
+
+impl JudgedTarget {
+    /// True if the target fails for one key or group alone and has answered since: this is no trouble of the gateway.
+    fn answers_others(&self) -> bool {
+        self.one_caller && self.standing.answers
+    }
 }
 
 /// Attempts without an answer so far, in the order of targets and beginnings.
@@ -218,8 +233,14 @@ pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String
     let [answered, failed, unanswered] = standing.recent;
     let (bad, all) = (failed + unanswered, answered + failed + unanswered);
     let is_used = all > 0 || state.unanswered.is_some();
-    let known = standing.cool_down.and_then(|rest| rest.cause).or(standing.failure.map(|(_, cause)| cause));
-    let mut cause = known.as_ref().map_or_else(|| "no answer".to_string(), words);
+    let (rest, most) = (standing.cool_down, standing.failure.map(|(_, cause)| cause));
+    let known = rest.and_then(|rest| rest.cause).or(most);
+    let mut cause = match (rest, &known) {
+        (Some(CoolDownStatus { cause: None, why, .. }), _) => why.to_string(),
+        (_, Some(known)) => words(known),
+        (_, None) => "no answer".to_string(),
+    };
+    let until = rest.map(|rest| Unix(cx.now.unix.0 + rest.until.micros_since(cx.now.mono).div_ceil(1000)));
     let mut advice = known.map_or(Advice::HANGS, |cause| cause.advice());
     let counts = match state.word {
         "slow" => {
@@ -228,13 +249,9 @@ pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String
             cause = format!("median {}, usually {}", millis(times.median), millis(times.usual.unwrap_or_default()));
             true
         }
-        "cooling_down" | "still_tried" => {
-            if known.is_none() {
-                cause = standing.cool_down?.why.to_string();
-            }
-            true
-        }
-        "failing" | "hung" | "partly_failing" => is_used && !(state.one_caller && standing.answers),
+        "cooling_down" => true,
+        "still_tried" => is_used,
+        "failing" | "hung" | "partly_failing" => is_used && !state.answers_others(),
         _ => return None,
     };
     let _ = match (state.word, state.unanswered) {
@@ -246,12 +263,24 @@ pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String
         },
         _ => write!(cause, ", {bad} of {all} attempts failed in 5 min{}", none_since(standing)),
     };
+    // The count is that of all causes.
+    let is_other = |most: &Cause| rest.is_some_and(|rest| rest.cause.is_none_or(|one| one.number() != most.number()));
+    if let Some(most) = most.filter(|most| bad > 0 && is_other(most)) {
+        let _ = write!(cause, ", mostly {}", words(&most));
+    }
+    if let Some(until) = until.filter(|_| state.word == "still_tried" && rest.is_some_and(|rest| rest.is_stated)) {
+        let until = window::iso(Unix(until.0.next_multiple_of(1000)));
+        let _ = write!(cause, ", the provider asks to wait until {}: one request a second is tried", &until[11..]);
+    }
     if state.one_caller {
-        advice = Advice::ONE_CALLER;
-        let _ = match callers {
-            [] => write!(cause, ", all failures are of one key or group"),
-            [one] => write!(cause, ", all failures are of key {one}"),
-            some => write!(cause, ", all failures are of one group (keys {})", some.join(", ")),
+        let who = owner_of(callers);
+        // A caller that others are compared with may be the cause.
+        if answered > 0 {
+            advice = Advice::ONE_CALLER;
+        }
+        let _ = match (answered, all) {
+            (0, 1..) => write!(cause, ", only {who} has used this target"),
+            _ => write!(cause, ", all failures are of {who}"),
         };
     }
     Some(Problem {
@@ -260,12 +289,23 @@ pub(crate) fn of_target(target: &Target, state: &JudgedTarget, callers: &[String
         state: state.word,
         cause,
         since: state.since,
-        until: standing.cool_down.map(|rest| Unix(cx.now.unix.0 + rest.until.micros_since(cx.now.mono).div_ceil(1000))),
+        until,
         failed: standing.lost + unanswered,
+        waited: standing.waited,
         models: models_of(target, cx),
         advice,
         health: if counts { Health::Degraded } else { Health::Healthy },
     })
+}
+
+/// The only caller of a target, in words.
+fn owner_of(keys: &[String]) -> String {
+    let names: Vec<String> = keys.iter().map(|name| quoted(name)).collect();
+    match &names[..] {
+        [] => "one key or group".to_string(),
+        [one] => format!("key {one}"),
+        some => format!("one group (keys {})", some.join(", ")),
+    }
 }
 
 fn models_of(target: &Target, cx: &Cx) -> Vec<Arc<str>> {
@@ -276,23 +316,26 @@ fn models_of(target: &Target, cx: &Cx) -> Vec<Arc<str>> {
 
 /// State of the gateway, and its problems: those with the most failed requests of clients first.
 pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &mut Cx) -> (Health, Vec<Problem>) {
-    let mut problems = Vec::new();
-    own_problems(unready, cx, &mut problems);
+    let (mut problems, mut of_targets) = (Vec::new(), Vec::new());
     let (setup, unanswered) = (cx.setup.clone(), by_target(unanswered));
-    let (mut seen, mut down) = (BTreeSet::new(), BTreeSet::new());
+    let (mut seen, mut down, mut of_one) = (BTreeSet::new(), BTreeMap::new(), 0);
     for target in setup.config.catalog.models().iter().flat_map(|model| &model.targets) {
         if !seen.insert(target.seed) {
             continue;
         }
         let state = judge(target, &unanswered, cx);
         let is_of_trouble = matches!(state.word, "failing" | "hung" | "cooling_down" | "still_tried");
-        if is_of_trouble && state.standing.is_down {
-            down.insert(target.seed);
+        if state.answers_others() {
+            of_one += state.standing.lost;
+        } else if let Some(trouble) = state.standing.trouble.filter(|_| is_of_trouble && state.standing.is_down) {
+            down.insert(target.seed, trouble.down_since);
         }
         let since = state.standing.trouble.map_or(Unix(0), |trouble| trouble.since);
         let callers = if state.one_caller { cx.report.recorder.callers_at(&target.label, since) } else { Vec::new() };
-        problems.extend(of_target(target, &state, &callers, cx));
+        of_targets.extend(of_target(target, &state, &callers, cx));
     }
+    own_problems(unready, of_one, cx, &mut problems);
+    problems.append(&mut of_targets);
     let mut in_use = 0;
     let mut dead = Vec::new();
     for model in setup.config.catalog.models().iter().filter(|model| !model.targets.is_empty()) {
@@ -300,9 +343,10 @@ pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &m
         let lost =
             sums.filter(|one| one.recent != [0; 3]).map(|one| one.lost + one.recent[2]).reduce(|sum, lost| sum + lost);
         in_use += u64::from(lost.is_some());
-        if let Some(lost) = lost.filter(|_| model.targets.iter().all(|target| down.contains(&target.seed))) {
-            let first = problems.iter().filter(|one| model.targets.iter().any(|target| *target.label == *one.name));
-            let since = first.filter_map(|one| one.since).min();
+        // The model is down from the time at which its last target failed.
+        let since = model.targets.iter().map(|target| down.get(&target.seed).copied());
+        let since = since.reduce(|latest, since| Some(latest?.max(since?))).flatten();
+        if let Some(lost) = lost.filter(|_| since.is_some()) {
             let cause = "none of its targets answers".to_string();
             let own = Problem::own("model", "down", cause, since, Advice::MODEL_DOWN);
             dead.push(Problem { name: model.id.to_string(), failed: lost, ..own });
@@ -319,8 +363,8 @@ pub(crate) fn health(unready: Option<&str>, unanswered: Vec<(u64, Mono)>, cx: &m
     (health, problems)
 }
 
-/// Problems that are not those of a target.
-fn own_problems(unready: Option<&str>, cx: &mut Cx, problems: &mut Vec<Problem>) {
+/// Problems that are not those of a target. `of_one`: failed requests of single callers at targets that answer others.
+fn own_problems(unready: Option<&str>, of_one: u64, cx: &mut Cx, problems: &mut Vec<Problem>) {
     let (now, lag) = (cx.now, cx.accounts.ledger.lag(cx.now.mono));
     if let Some((why, since)) = cx.accounts.ledger.failure() {
         let cause = format!("requests are refused, since the ledger cannot be written: {why}");
@@ -344,10 +388,10 @@ fn own_problems(unready: Option<&str>, cx: &mut Cx, problems: &mut Vec<Problem>)
     let Some(minutes) = &cx.report.recorder.minutes else { return };
     let recent = minutes.of_hour(&cx.report.stats, now.unix).filter(|sum| sum.minute + 5 > now.unix.0 / 60_000);
     let [requests, failed] = recent.fold([0; 2], |sums, sum| [sums[0] + sum.requests, sums[1] + sum.failed]);
-    let errors_last = cx.report.recorder.last_error().is_some_and(|last| now.unix.0 < last.0 + RECOVERED_MS);
-    if requests >= REQUESTS_MIN && failed * 100 >= requests * FAILED_PERCENT && errors_last {
+    let [requests, failed] = [requests, failed].map(|count| count.saturating_sub(of_one));
+    let since = cx.report.recorder.failing_since(now.unix);
+    if requests >= REQUESTS_MIN && failed * 100 >= requests * FAILED_PERCENT && since.is_some() {
         let cause = format!("{failed} of {requests} requests failed (5xx) in 5 min");
-        let since = minutes.failing_since(&cx.report.stats, now.unix);
         let own = Problem::own("gateway", "failing", cause, since, Advice::REASONS);
         problems.push(Problem { failed, health: Health::Degraded, ..own });
     }
@@ -376,7 +420,7 @@ pub(crate) fn target_alert(target: &Target, cx: &mut Cx) -> Option<AlertProblem>
 /// Content of an alert about the ledger.
 pub(crate) fn ledger_alert(cx: &mut Cx) -> Option<AlertProblem> {
     let mut problems = Vec::new();
-    own_problems(None, cx, &mut problems);
+    own_problems(None, 0, cx, &mut problems);
     problems.into_iter().find(|one| one.what == "ledger").map(AlertProblem::from)
 }
 
@@ -390,10 +434,13 @@ mod tests {
         let models = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
         assert_eq!(own.text(), "only target, still tried: status 429; no request of a client failed in 5 min");
         let hurts = Problem { failed: 87, models: models(&["limited"]), ..own };
-        let effect = "87 requests of clients failed in 5 min (model limited)";
+        let effect = "87 requests of clients failed in 5 min (model `limited`)";
         assert_eq!(hurts.text(), format!("only target, still tried: status 429; {effect}"));
-        let two = Problem { state: "partly_failing", failed: 1, models: models(&["a", "b"]), ..hurts };
-        assert!(two.text().ends_with("1 request of a client failed in 5 min (models a, b)"), "{}", two.text());
+        let waited = Problem { failed: 0, waited: 5049, models: models(&["a` (model b"]), ..hurts };
+        let effect = "no request of a client failed in 5 min, but requests waited up to 5.0 s (model `a' (model b`)";
+        assert_eq!(waited.text(), format!("only target, still tried: status 429; {effect}"));
+        let two = Problem { state: "partly_failing", failed: 1, models: models(&["a", "b"]), ..waited };
+        assert!(two.text().ends_with("1 request of a client failed in 5 min (models `a`, `b`)"), "{}", two.text());
         let clock = Problem::own("clock", "behind", "why".to_string(), None, Advice::CLOCK);
         assert_eq!(clock.text(), "behind: why");
         assert_eq!([999, 1_500, 9_999_499, 12_340_000].map(millis), ["<1 ms", "2 ms", "9999 ms", "12.3 s"]);

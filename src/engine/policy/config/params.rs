@@ -60,7 +60,7 @@ fn read_table(
     let (at, path) = (field.start(), field.path.clone());
     let Some(mut table) = reader.as_table(field) else { return Vec::new() };
     let mut entries = table.take_rest();
-    entries.sort_by_key(|(_, field)| field.start());
+    entries.sort_unstable_by_key(|(_, field)| field.start());
     if entries.len() > PARAMS_MAX {
         reader.report(at, path, format!("more than {PARAMS_MAX} members"));
         return Vec::new();

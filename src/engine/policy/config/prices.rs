@@ -117,7 +117,7 @@ fn read_tiers(reader: &mut Reader<'_>, field: Field<'_>) -> Option<WrittenPrices
         }
         tiers.push((above, read_price(reader, field)?));
     }
-    tiers.sort_by_key(|(above, _)| *above);
+    tiers.sort_unstable_by_key(|(above, _)| *above);
     match tiers.first() {
         Some((0, _)) if tiers.len() <= TIERS_MAX + 1 => return Some(tiers),
         Some((0, _)) => reader.report(at, path, format!("more than {} prices: remove some", TIERS_MAX + 1)),

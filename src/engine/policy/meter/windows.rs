@@ -373,7 +373,7 @@ impl Windows {
         let mut left = std::mem::take(&mut self.left).into_vec();
         left.retain(|left| left.bounds != entered);
         left.push(window);
-        left.sort_by_key(|window| window.bounds);
+        left.sort_unstable_by_key(|window| window.bounds);
         if left.len() > LEFT_MAX {
             // The two neighbours that are closest together become one, the earliest such pair.
             let blocks = left.windows(2).enumerate().filter_map(|(at, two)| Some((two[0].block_with(&two[1])?, at)));

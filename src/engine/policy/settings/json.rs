@@ -76,7 +76,7 @@ fn write(value: &DeValue<'_>, at: usize, depth: usize, form: Form, out: &mut Str
 #[inline]
 fn write_table(table: &DeTable<'_>, depth: usize, form: Form, out: &mut String) -> Result<(), Wrong> {
     let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
+    entries.sort_unstable_by_key(|(key, _)| key.span().start);
     out.push('{');
     for (index, (key, value)) in entries.into_iter().enumerate() {
         separate(index, form, out);

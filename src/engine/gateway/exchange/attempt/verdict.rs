@@ -11,6 +11,7 @@ use crate::gateway::provider::breaker::{
     Begins, Begun, Breakers, Caller, FailedAttempt, Flight, UNANSWERED, without_credential,
 };
 use crate::gateway::provider::rate_limits::RateLimitHeaders;
+use crate::gateway::upkeep::trouble::target_alert;
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
@@ -128,6 +129,7 @@ impl RequestJob {
         cx.upstreams.breakers.ended(target, fault.end());
         if fault.is_targets_own() || fault.asks_for_rest() {
             cx.upstreams.breakers.troubled(target, self.request.whose(cx), fault.cause(), cx.now.unix);
+            cx.upstreams.breakers.waited(target, now.micros_since(self.attempt.begun) / 1000);
         }
         if fault.is_targets_own() {
             let (caller, live) = (self.request.whose(cx), cx.access.keys.live(cx.now.unix));
@@ -141,9 +143,12 @@ impl RequestJob {
             match cx.upstreams.breakers.failed(target, failure, &target.limits, now) {
                 Some(Begins::CoolDown) => {
                     let cool_down = Some(target.limits.breaker_cooldown);
-                    cx.log_target(&place(), Some((fault.cause(), cool_down)));
+                    cx.log_target(&place(), Some((fault.cause(), cool_down, None)));
                 }
-                Some(Begins::Failing) => cx.log_target(&place(), Some((fault.cause(), None))),
+                Some(Begins::Failing) => {
+                    let advice = target_alert(target, cx).map(|problem| problem.advice);
+                    cx.log_target(&place(), Some((fault.cause(), None, advice)));
+                }
                 None => {}
             }
         } else if fault.asks_for_rest() {
@@ -178,7 +183,7 @@ fn cool_down(
     if let Some(target) = job.target()
         && let Some(wait) = cx.upstreams.breakers.rest(target, said, caller, rested, cx.now.mono)
     {
-        cx.log_target(&target.label, Some((cause, Some(wait))));
+        cx.log_target(&target.label, Some((cause, Some(wait), None)));
     }
 }
 
@@ -190,7 +195,7 @@ fn credential_refused(job: &RequestJob, caller: Option<Caller>, rested: bool, ca
     }
     let Some((_, target, provider)) = job.route() else { return };
     let Some(wait) = cx.upstreams.breakers.refused(target, caller, rested, cx.now.mono) else { return };
-    cx.log_target(&provider.credential_name(target.credential), Some((cause, Some(wait))));
+    cx.log_target(&provider.credential_name(target.credential), Some((cause, Some(wait), None)));
     if caller.is_none()
         && let Some(credential) = provider.credentials.get(target.credential)
     {

@@ -26,6 +26,8 @@ pub(crate) struct TargetTrouble {
     /// The first and the last failure.
     pub(crate) since: Unix,
     pub(crate) last: Unix,
+    /// The first failure since the last answer.
+    pub(crate) down_since: Unix,
     /// Callers of all of them; several if a request could not be the cause.
     pub(crate) callers: Callers,
     /// Answered attempts before the first and before the last failure.
@@ -62,6 +64,8 @@ pub(super) struct TargetHistory {
     pub(super) trouble: Option<TargetTrouble>,
     /// Causes of the failures of the last minutes, or the most frequent one of the last failures before them.
     pub(super) causes: Vec<CauseCounts>,
+    /// Milliseconds of the longest failed attempt of the current minute and of those before it.
+    pub(super) waits: [u32; MINUTES],
     /// Number of answered attempts at the last look, and the look at which it had last changed.
     pub(super) seen: (u64, Unix),
 }
@@ -120,6 +124,8 @@ impl TargetHistory {
         let sums = self.sums(counts);
         self.past.truncate(HOUR - 1);
         self.past.insert(0, sums);
+        self.waits.rotate_right(1);
+        self.waits[0] = 0;
         let most = self.cause();
         for one in &mut self.causes {
             one.minutes.rotate_right(1);

@@ -559,7 +559,7 @@ mod waiting;
 pub(crate) use callers::Caller;
 pub(crate) use flight::Flight;
 pub(crate) use history::{HOUR, TargetTrouble};
-pub(crate) use status::{TargetCondition, TargetStatus, UNANSWERED};
+pub(crate) use status::{CoolDownStatus, TargetCondition, TargetStatus, UNANSWERED};
 pub(crate) use waiting::{LEAST, Seek, Stage};
 
 #[cfg(test)]

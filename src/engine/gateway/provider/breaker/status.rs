@@ -44,6 +44,8 @@ pub(crate) struct CoolDownStatus {
     /// Cause, if it is known to this process, and otherwise the reason in words.
     pub(crate) cause: Option<Cause>,
     pub(crate) why: &'static str,
+    /// The provider has given its length, so that a target without an alternative is tried once a second.
+    pub(crate) is_stated: bool,
 }
 
 /// Status of one target.
@@ -58,6 +60,8 @@ pub(crate) struct TargetStatus {
     pub(crate) recent: [u64; 3],
     /// Requests of clients that failed after an attempt in these minutes.
     pub(crate) lost: u64,
+    /// Milliseconds of the longest failed attempt in these minutes.
+    pub(crate) waited: u32,
     /// True if nothing was answered since several failures.
     pub(crate) is_down: bool,
     /// Time of the last failure, if an attempt has been answered after it.
@@ -95,6 +99,14 @@ impl Breakers {
     }
 }
 
+impl Breaker {
+    fn cool_down(&self, cause: Option<Cause>, now: Mono) -> Option<CoolDownStatus> {
+        let until = self.open_until.filter(|until| *until > now)?;
+        let (begun, why) = (self.opened, "it has failed too often");
+        Some(CoolDownStatus { begun, until, cause, why, is_stated: false })
+    }
+}
+
 impl TargetState {
     /// Status of the target, given its breaker and the cool-down of its credential.
     fn status(&mut self, breaker: &Breaker, credential: &Rest, now: Mono, unix: Unix) -> TargetStatus {
@@ -104,18 +116,13 @@ impl TargetState {
         let of_rest = |rest: &Rest, of_credential: bool, why| {
             let is_one = |cause: &Cause| cause.is_of_status() && cause.is_of_credential() == of_credential;
             let cause = history.newest(is_one);
-            rest.ends(now).map(|until| CoolDownStatus { begun: rest.begun, until, cause, why })
+            let is_stated = rest.is_stated() && !of_credential;
+            rest.ends(now).map(|until| CoolDownStatus { begun: rest.begun, until, cause, why, is_stated })
         };
-        let opened = breaker.open_until.filter(|until| *until > now).map(|until| CoolDownStatus {
-            begun: breaker.opened,
-            until,
-            cause: failure.map(|(_, cause)| cause),
-            why: "it has failed too often",
-        });
         let all = [
             of_rest(credential, true, "the provider refuses the credential"),
             of_rest(&entry.rest, false, "the provider has no place for more"),
-            opened,
+            breaker.cool_down(failure.map(|(_, cause)| cause), now),
         ];
         let cool_down = all.into_iter().flatten().max_by_key(|one| one.until);
         let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
@@ -151,6 +158,7 @@ impl TargetState {
         let failure = failure.filter(|_| condition != TargetCondition::Hung);
         TargetStatus {
             lost,
+            waited: history.waits.into_iter().max().unwrap_or(0),
             is_down: is_hung || unanswered.is_some_and(|trouble| trouble.in_a_row[0] >= IN_A_ROW),
             condition,
             trouble,
@@ -186,6 +194,13 @@ impl Breakers {
         self.trouble(target, (caller, cause.is_of_connection()), [1, 0], now, now);
     }
 
+    /// An attempt has failed after so many milliseconds.
+    #[cold]
+    pub(crate) fn waited(&mut self, target: &Target, millis: u64) {
+        let [longest, ..] = &mut self.entry(target).history.waits;
+        *longest = u32::try_from(millis).map_or(u32::MAX, |millis| millis.max(*longest));
+    }
+
     /// The client of an attempt has left. It had waited for a byte of the answer since `begun`.
     #[cold]
     pub(crate) fn unanswered(&mut self, target: &Target, caller: Caller, begun: Unix, now: Unix) {
@@ -211,9 +226,12 @@ impl Breakers {
         if for_all {
             callers.are_several();
         }
-        let run = before.filter(|before| before.answered == answered).map_or([0; 2], |before| before.in_a_row);
+        let (down_since, run) = before
+            .filter(|before| before.answered == answered)
+            .map_or((begun, [0; 2]), |before| (before.down_since, before.in_a_row));
         let in_a_row = [0, 1].map(|at| run[at].saturating_add(more[at]));
-        entry.history.trouble = Some(TargetTrouble { since, last: now, callers, answered_first, answered, in_a_row });
+        let trouble = TargetTrouble { since, last: now, down_since, callers, answered_first, answered, in_a_row };
+        entry.history.trouble = Some(trouble);
     }
 
     /// Begins another minute, after so many.

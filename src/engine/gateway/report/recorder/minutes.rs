@@ -146,17 +146,6 @@ impl Minutes {
             .filter(|(minute, sum)| sum.minute == *minute && (sum.requests > 0 || sum.tokens > 0))
             .map(|(_, sum)| sum)
     }
-
-    /// Beginning of the first minute of the present failures: between two minutes with failures there are less than
-    /// five without.
-    pub(crate) fn failing_since(&self, stats: &Stats, now: Unix) -> Option<Unix> {
-        let (mut start, mut last) = (None, 0);
-        for sum in self.of_hour(stats, now).filter(|sum| sum.failed > 0) {
-            start = start.filter(|_| sum.minute < last + 5).or(Some(sum.minute));
-            last = sum.minute;
-        }
-        start.map(|minute| Unix(minute * MINUTE_MS))
-    }
 }
 
 #[cfg(test)]
@@ -183,19 +172,6 @@ mod tests {
         }
         assert_eq!(seen(&minutes, &stats, at(161)), [(159, 2, 1), (161, 2, 1)], "101 was before the hour");
         assert_eq!(seen(&minutes, &stats, at(221)), []);
-    }
-
-    #[test]
-    fn failures_begin_after_five_minutes_without() {
-        let (mut stats, mut minutes) = (Stats::default(), Minutes::new(at(100)));
-        for minute in 100..=140 {
-            minutes.close(&stats, at(minute));
-            if [101, 110, 114, 118].contains(&minute) {
-                stats.request("chat", None, 500);
-            }
-        }
-        assert_eq!(minutes.failing_since(&stats, at(140).unix), Some(Unix(110 * MINUTE_MS)));
-        assert_eq!(minutes.failing_since(&stats, at(500).unix), None);
     }
 
     #[test]

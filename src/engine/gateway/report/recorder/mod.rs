@@ -30,6 +30,8 @@ const BYTES: [usize; 2] = [40 << 10, 1 << 20];
 const LEFT: (usize, usize) = (16, 4 << 10);
 /// Maximum number and bytes of lines about refused requests.
 const REFUSALS: (usize, usize) = (24, 8 << 10);
+/// A gateway without a failed request for so long has recovered.
+const RECOVERED_MS: u64 = 30_000;
 /// Status of a request whose client left.
 const CLIENT_LEFT: u16 = 499;
 
@@ -115,8 +117,8 @@ pub(crate) struct Recorder {
     /// Number of the next request.
     next: u64,
     since: u32,
-    /// Second of the last failure.
-    last_error: Option<u32>,
+    /// First and last of the present failed requests.
+    errors: Option<[Unix; 2]>,
 }
 
 impl Recorder {
@@ -130,7 +132,7 @@ impl Recorder {
             reasons: Reasons::default(),
             next: 1,
             since: now.unix.secs() as u32,
-            last_error: None,
+            errors: None,
         }
     }
 
@@ -229,7 +231,10 @@ impl Recorder {
             repeats: keep.repeats,
         };
         self.next += 1;
-        self.last_error = if is_error { Some(second) } else { self.last_error };
+        if passed.status >= 500 {
+            let goes_on = |errors: &[Unix; 2]| now.0 < errors[1].0 + RECOVERED_MS;
+            self.errors = Some([self.errors.filter(goes_on).map_or(now, |errors| errors[0]), now]);
+        }
         let failures = &mut self.failures;
         match (keep.failure, failures.as_mut()) {
             (Some(FailureList::Left(kind)), Some(failures)) => failures.left.keep(line, place, kind),
@@ -284,13 +289,19 @@ impl Recorder {
         let failures = failures.filter(|row| row.number() < first);
         let failures: Vec<_> = failures.map(|row| RecordedRow { count: without_rows(row), ..row }).collect();
         rows.extend(failures);
-        rows.sort_by_key(|row| Reverse(row.number()));
+        rows.sort_unstable_by_key(|row| Reverse(row.number()));
         rows
     }
 
     /// Returns the keys and models most of whose requests are refused.
     pub(crate) fn refused(&self, now: Unix) -> Vec<RefusedCaller<'_>> {
-        self.all.as_ref().map_or(Vec::new(), |all| all.refused.list(now))
+        let mut list = self.all.as_ref().map_or(Vec::new(), |all| all.refused.list(now));
+        // Only the table of reasons has refusals from before the first reader.
+        for one in &mut list {
+            let first = self.reasons.first_refusal(one.what, one.id, now);
+            one.since = first.map_or(one.since, |first| first.min(one.since));
+        }
+        list
     }
 
     /// Appends the rows of the table of reasons.
@@ -303,9 +314,10 @@ impl Recorder {
         self.reasons.callers_at(target, since)
     }
 
-    /// Time of the last request that failed, or had a failed attempt.
-    pub(crate) fn last_error(&self) -> Option<Unix> {
-        self.last_error.map(|second| Unix(u64::from(second) * 1000))
+    /// Time since which requests have been failing, if one has failed in the last [`RECOVERED_MS`]. A failed attempt
+    /// whose request was answered does not count.
+    pub(crate) fn failing_since(&self, now: Unix) -> Option<Unix> {
+        self.errors.filter(|errors| now.0 < errors[1].0 + RECOVERED_MS).map(|errors| errors[0])
     }
 
     /// Median time to the first byte by minute of the last hour, the current one first.

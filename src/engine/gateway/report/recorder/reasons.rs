@@ -13,6 +13,8 @@ use std::cmp::Reverse;
 const ROWS_MAX: usize = 256;
 /// Time without a failure after which a row is replaced first.
 const DAY_MS: u64 = 24 * 3_600_000;
+/// Time for which refusals of a caller are counted.
+const REFUSED_MS: u64 = 300_000;
 /// Maximum bytes of a reason.
 const REASON_BYTES_MAX: usize = 160;
 /// Maximum number of keys that are named as the callers of a target.
@@ -30,6 +32,7 @@ pub(super) struct Reasons {
 struct Cell<'a> {
     reason: &'a str,
     target: &'a str,
+    model: &'a str,
     kind: u64,
     is_answered: bool,
 }
@@ -48,39 +51,40 @@ impl Reasons {
     pub(super) fn add(&mut self, kind: u64, line: Raw<'_>, now: Unix) {
         let status = line.get("status").and_then(Raw::count).unwrap_or_default();
         let target = text(line, "target");
+        let model = &text(line, if line.get("model").is_some() { "model" } else { "asked" });
         let failed = line.get("failed");
         for attempt in failed.iter().flat_map(|list| list.items()) {
             let (target, cause) = (text(attempt, "target"), general(text(attempt, "cause")));
             let of_attempt = mix_bytes(mix_bytes(u64::from(status < 400), target.as_bytes()), cause.as_bytes());
-            let kind = mix_bytes(of_attempt, text(line, "key").as_bytes());
-            self.put(&Cell { reason: &cause, target: &target, kind, is_answered: status < 400 }, status, line, now);
+            let kind = mix_bytes(mix_bytes(of_attempt, text(line, "key").as_bytes()), model.as_bytes());
+            let (reason, target, is_answered) = (&*cause, &*target, status < 400);
+            self.put(&Cell { reason, target, model, kind, is_answered }, status, line, now);
         }
         if status >= 400 {
             let reason = general(reason(line).unwrap_or_default());
-            self.put(&Cell { reason: &reason, target: &target, kind, is_answered: false }, status, line, now);
+            self.put(&Cell { reason: &reason, target: &target, model, kind, is_answered: false }, status, line, now);
         }
     }
 
     fn put(&mut self, cell: &Cell<'_>, status: u64, line: Raw<'_>, now: Unix) {
         let id = text(line, "key");
         let is_same = |row: &ReasonRow| {
-            (&*row.reason, &*row.target, &row.key[0]) == (cell.reason, cell.target, &id)
+            (&*row.reason, &*row.target, &*row.model, &row.key[0]) == (cell.reason, cell.target, cell.model, &id)
                 && (row.failed == 0) == cell.is_answered
         };
-        let kinds = || self.kinds.iter();
-        let known = kinds().position(|known| *known == cell.kind);
-        let known = known.or_else(|| kinds().zip(&self.rows).position(|(kind, row)| *kind == 0 && is_same(row)));
+        let known = self.kinds.iter().position(|known| *known == cell.kind);
+        // Another kind that reads the same shares the row: a reload gives the same reason another number.
+        let known = known.or_else(|| self.rows.iter().position(is_same));
         let at = known.unwrap_or_else(|| {
             if self.rows.len() >= ROWS_MAX {
                 self.drop_one(now);
             }
-            let model = text(line, if line.get("model").is_some() { "model" } else { "asked" });
             self.kinds.push(cell.kind);
             self.rows.push(ReasonRow {
                 reason: cell.reason.to_string(),
                 status,
                 target: cell.target.to_string(),
-                model,
+                model: cell.model.to_string(),
                 key: ["key", "name"].map(|name| text(line, name)),
                 failed: 0,
                 answered: 0,
@@ -128,10 +132,20 @@ impl Reasons {
         names
     }
 
+    /// Time of the first refusal of a key, or of a model, in the last five minutes, unless it was refused for the same
+    /// reason before them.
+    pub(super) fn first_refusal(&self, what: &str, id: &str, now: Unix) -> Option<Unix> {
+        let is_own = |row: &&ReasonRow| {
+            let own = if what == "key" { &row.key[0] } else { &row.model };
+            own == id && (400..499).contains(&row.status) && row.first.0 + REFUSED_MS > now.0
+        };
+        self.rows.iter().filter(is_own).map(|row| row.first).min()
+    }
+
     /// Appends the rows, those with the most failed requests first.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut rows: Vec<&ReasonRow> = self.rows.iter().collect();
-        rows.sort_by_key(|row| Reverse((row.failed, row.answered, row.last)));
+        rows.sort_unstable_by_key(|row| Reverse((row.failed, row.answered, row.last)));
         for row in rows {
             item(out);
             row.write(out);
@@ -229,6 +243,11 @@ mod tests {
         );
         assert_eq!(reasons.callers_at("a/m", Unix(0)), ["ann"]);
         assert_eq!(reasons.callers_at("b/m", Unix(21)), [""; 0]);
+        // Two more rows: the same reason under another number, and another model.
+        reasons.add(9, Raw::new(refused.as_bytes()), Unix(60));
+        reasons.add(10, Raw::new(refused.replace("flood\"", "flood\",\"model\":\"x\"").as_bytes()), Unix(60));
+        let rows = reasons.rows.iter().filter(|row| row.status == 429);
+        assert_eq!(rows.map(|row| (&*row.model, row.failed)).collect::<Vec<_>>(), [("", 10), ("x", 1)]);
         let words = ["client left after 12.1 s", "invalid JSON after 17 bytes", "status 503: after"].map(String::from);
         assert_eq!(words.map(general), ["client left", "invalid JSON", "status 503: after"]);
     }

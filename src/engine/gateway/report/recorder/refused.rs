@@ -116,7 +116,7 @@ impl RefusedCallers {
             is_refused.then_some(RefusedCaller { what, id, name, requests, refused, since, status })
         });
         let mut list: Vec<RefusedCaller<'_>> = refused.collect();
-        list.sort_by_key(|one| Reverse(one.refused));
+        list.sort_unstable_by_key(|one| Reverse(one.refused));
         list.truncate(LISTED_MAX);
         list
     }

@@ -69,7 +69,21 @@ fn client_that_leaves_again_and_again_is_counted() {
     }
     let rows = recorder.rows();
     assert_eq!(rows.iter().map(|row| row.count).collect::<Vec<_>>(), [100]);
-    assert_eq!((recorder.last_error(), recorder.since()[0]), (None, Unix(0)), "not a failure");
+    assert_eq!(recorder.since()[0], Unix(0), "not a failure");
+}
+
+#[test]
+fn requests_are_failing_from_the_first_failure_until_half_a_minute_after_the_last() {
+    let mut recorder = recorder();
+    let mut end = |status: u16, second: u64| {
+        let keep = recorder.keeps(failed(status, 1), now(second).unix).unwrap();
+        recorder.push(keep, b"{}\n", &Passed { status, ..Passed::default() }, now(second).unix);
+        recorder.failing_since(now(second).unix).map(Unix::secs)
+    };
+    let ends = [(200, 5), (499, 6), (500, 70), (504, 99), (200, 128), (200, 129), (500, 200)];
+    let since = ends.map(|(status, second)| end(status, second));
+    let expected = [None, None, Some(70), Some(70), Some(70), None, Some(200)];
+    assert_eq!(since, expected, "answered requests with a failed attempt do not count");
 }
 
 #[test]
@@ -110,6 +124,20 @@ fn last_lines_are_kept_within_the_byte_limit() {
     assert!(before.len() < 200);
     assert_eq!(kept(&recorder), (8000..9000).collect::<Vec<u64>>());
     assert_eq!(recorder.from(1).0, 8000, "the missing ones are counted");
+}
+
+#[test]
+fn refused_key_has_its_first_refusal_before_the_first_reader() {
+    let mut recorder = recorder();
+    let passed = Passed { callers: [Some(1), None], status: 429, ..Passed::default() };
+    for second in [100, 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, 210] {
+        let line = br#"{"status":429,"key":"AAAAAAAAAAAA","name":"ci","limit":"requests"}"#;
+        let keep = recorder.keeps(failed(429, 1), now(second).unix);
+        keep.iter().for_each(|keep| recorder.push(*keep, &[line, &b"\n"[..]].concat(), &passed, now(second).unix));
+        recorder.start(now(150).unix);
+    }
+    let refused = recorder.refused(now(210).unix);
+    assert_eq!(refused.iter().map(|one| (one.name, one.since)).collect::<Vec<_>>(), [("ci", Unix(100_000))]);
 }
 
 /// Maximum bytes of the recorder before the first reader.
