@@ -33,7 +33,7 @@ const EXPECTED: &str = "expected an entry such as { budget = 5.0, per = \"5h\" }
 
 words! {
     /// Resource that an entry limits.
-    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
     pub enum Resource {
         /// Requests.
         #[default]
@@ -330,7 +330,7 @@ impl LimitList {
             cap
         };
         let mut caps: Vec<Cap> = caps.filter(|cap| cap.total > 0).map(place).collect();
-        caps.sort_by_key(|cap| cap.span);
+        caps.sort_unstable_by_key(|cap| (cap.span, cap.resource));
         LimitList { caps: caps.into(), spans: spans.into(), window: window_at }
     }
 
