@@ -267,11 +267,10 @@ def what_needs_attention_is_sorted_by_urgency_and_opened(page, _):
     first, words, opened, told, state = page.js("""const one = (target, state, more) => ({target, model: 'm', state, since: now.time, queued: 0, resting: null,
             one_caller: false, unanswered: null, left: {}, last_failure: {time: now.time, cause: 'status 503'}, in_flight: 0, slots: 0,
             minutes_5: {answered: 10, failed: 10, unanswered: 0}, first_byte_us: {median: 9e6, p95: 9e6, usual: 1e5}, ...more})
-        const limits = {budget: 0, tokens: 0}, free = {used: 0, total: 0}
         targets = [one('a/slow', 'slow'), one('b/partly', 'partly_failing'), one('b/ok', 'ok', {first_byte_us: null}), ...Array.from({length: 7}, (_, at) => one('c/down' + at, 'failing'))]
-        groups = [['near', 9, 10], ['soon', 1, 4], ['spent', 3, 3], ['full', 3, 2]].map(([name, used, total]) => ({name, parent: null, renews: now.time, budget: {used, total}, tokens: free}))
-        keyList = [{id: 'K', name: 'k', group: 'full', status: 'live', cost_used: 0, tokens_used: 0, limits, renews: now.time}]
-        forecasts = [{what: 'group', name: 'soon', unit: 'usd', forecast: 'spent 23:59 UTC'}]
+        groups = [['near', 9, 10], ['soon', 1, 4], ['spent', 3, 3], ['full', 3, 2]].map(([name, used, total]) => ({name, parent: null, renews: now.time, limits: [{resource: 'budget', per: 'month', used, reserved: 0, total, renews: now.time}]}))
+        keyList = [{id: 'K', name: 'k', group: 'full', status: 'live', cost_used: 0, tokens_used: 0, limits: [], renews: now.time}]
+        forecasts = [{what: 'group', name: 'soon', unit: 'usd', renews: now.time, forecast: 'spent 23:59 UTC'}]
         const problem = (name, state, failed) => ({what: 'target', name, state, since: now.time, until: null, failed, models: [], text: state, next: '', manual: '', health: 'degraded'})
         const problems = [...Array.from({length: 7}, (_, at) => problem('c/down' + at, 'failing', 9 - at)), problem('b/partly', 'partly_failing', 1), problem('a/slow', 'slow', 0)]
         now = {...now, problems, refused: [{what: 'key', id: 'K', name: 'k', requests: 90, refused: 90, status: 429, since: now.time}]}
@@ -478,6 +477,10 @@ def budgets_warn_with_words_and_a_date(_, driver):
         from_key = next(one for one in shown["budgets"] if one["unit"] == "usd")
         assert from_key == report["key own"], (from_key, report)
         assert own[1] == f"${shown['cost_used']:.4f} / $5.0000", (own, shown)
+        bars = page.until(lambda: page.cells("#limits"))
+        first = bars[0]
+        assert first[0] == "group agents: budget per month" and first[1].endswith(" / $1.0000") and "SPENT" in first[4], bars
+        assert first[3] == "$0.0000" and first[5].endswith("UTC"), bars
         page.go("overview")
         page.until(lambda: any("budget spent" in row[2] and "UTC" in row[2] for row in page.cells("#attention")))
         spent = page.until(lambda: next((row for row in page.cells("#attention") if row[1] == "group agents" and row[3] != "-"), None))
@@ -493,6 +496,9 @@ def budgets_warn_with_words_and_a_date(_, driver):
         page.until(lambda: {"agents-key", "own"} <= {row[0] for row in page.cells("#keylist")})
         limits = {row[0]: row[6] for row in page.cells("#keylist")}
         assert "group agents: " in limits["agents-key"] and limits["own"] == "$0.0000 / $5.0000", limits
+        page.js("actions(keyList.find(one => one.name === 'own'))")
+        own = page.until(lambda: page.cells("#box"))
+        assert own[0][:4] == ["key: budget per month", "$0.0000 / $5.0000", "-", "$5.0000"], own
     finally:
         gate.end()
 

@@ -51,7 +51,7 @@ pub const DRAFT_OLD: Duration = Duration::from_secs(3600);
 /// during an attempt, the next attempt is so late.
 pub const ALERT_CLAIM: Duration = Duration::from_secs(15);
 /// Time that the delivery of an alert is remembered: longer than any period of a budget.
-pub const ALERT_KEPT: Duration = Duration::from_secs(70 * 86_400);
+pub const ALERT_KEPT: Duration = Duration::from_secs(100 * 86_400);
 const _: () = assert!(KEYS_LOOK.as_millis() < KEYS_LOOK_IDLE.as_millis() && KEYS_LOOK_IDLE.as_millis() <= 1000);
 
 // A shared ledger.

@@ -2,6 +2,7 @@
 
 use super::attribution::HashKey;
 use super::cause::Advice;
+use super::plan::caps::Cap;
 use crate::base::words::words;
 
 words! {
@@ -27,15 +28,17 @@ impl AlertKind {
 }
 
 /// Use of a budget when it reached a threshold.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BudgetUse {
     /// Threshold in percent.
     pub threshold: u8,
     /// Nano-dollars used.
     pub used: u64,
-    /// The whole budget in nano-dollars.
-    pub limit: u64,
-    /// First moment of the period, and of the next one, in milliseconds.
+    /// The budget.
+    pub cap: Cap,
+    /// Where it is set: `key`, `plan` or `group`.
+    pub scope: &'static str,
+    /// First moment of its window or period, and of the next one, in milliseconds.
     pub period: [u64; 2],
 }
 
@@ -66,8 +69,8 @@ pub struct Alert {
     pub what: AlertKind,
     /// Owner of the budget, the target, or the ledger.
     pub name: String,
-    /// Subject of the alert, without the time: a budget by its owner's id, its threshold and the length of its
-    /// period, or a target.
+    /// Subject of the alert, without the time: a budget by its owner's id, its threshold and what it limits,
+    /// or a target.
     pub subject: String,
     /// Start of the budget's period, or of the trouble, in milliseconds.
     pub since: u64,

@@ -66,6 +66,7 @@ fn every_admin_api_answer_matches_its_document() {
         ("targets", "GET"),
         ("reasons", "GET"),
         ("groups", "GET"),
+        ("limits", "GET"),
         ("requests", "GET"),
         ("requests/live", "GET"),
         ("keys", "GET"),
@@ -103,6 +104,8 @@ fn every_admin_api_answer_matches_its_document() {
         all.see(400, "GET", (path, &format!("{path}?limit=none")), &token, "");
     }
     all.see(200, "GET", ("targets", "targets?minutes=60"), &token, "");
+    all.see(200, "GET", ("limits", &format!("limits?key={id}")), &token, "");
+    all.see(404, "GET", ("limits", "limits?key=nobody"), &token, "");
     all.see(200, "GET", ("usage", "usage?by=key,model&since=2020-01-01"), &token, "");
     let full = r#"{"name":"n","group":"labs","labels":{"team":"a"},"models":["small"],"endpoints":["chat"],"expires":"30d",
         "limits":[{"budget":2.5,"per":"5h"},"tokens/period=plan"]}"#;

@@ -94,6 +94,10 @@ fn admin_api_returns_what_the_commands_print() {
         let report = told(&h, &format!("usage?by={}", by.replace(',', "%2C")));
         assert_eq!(report["data"], printed(&h, &["usage", "--by", by, "--json"]), "{by}");
     }
+    let quota: Value = serde_json::from_str(h.get("/v1/quota", &key).text()).unwrap();
+    let limits = told(&h, &format!("limits?key={}", &key[8..20]));
+    assert!(quota["limits"].as_array().is_some_and(|limits| !limits.is_empty()), "{quota}");
+    assert_eq!(limits["data"], quota["limits"]);
     let outcomes = told(&h, "outcomes");
     let one = &outcomes["data"][0];
     assert_eq!((&one["requests"], &one["failed"]), (&3.into(), &0.into()), "{outcomes}");

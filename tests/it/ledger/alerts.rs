@@ -195,7 +195,7 @@ fn host_without_requests_of_a_group_shows_what_others_use_of_it() {
         let answer = get(h.admin, "/metrics").unwrap();
         let metrics = answer.text();
         let share = |group: &str| {
-            let name = format!("tollgate_budget_used_ratio{{group=\"{group}\"}} ");
+            let name = format!("tollgate_budget_used_ratio{{group=\"{group}\",per=\"month\"}} ");
             metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
         };
         let (mut groups, mut next) = (Vec::new(), Some("0".to_owned()));

@@ -70,7 +70,8 @@ fn tree() -> String {
 fn spent(h: &Harness) -> [u64; 4] {
     let metrics = super::client::get(h.admin, "/metrics").unwrap().text().to_owned();
     ["one", "two", "three", "four"].map(|name| {
-        let (_, rest) = metrics.split_once(&format!("tollgate_budget_used_ratio{{group=\"{name}\"}} ")).unwrap();
+        let (_, rest) =
+            metrics.split_once(&format!("tollgate_budget_used_ratio{{group=\"{name}\",per=\"month\"}} ")).unwrap();
         (rest.lines().next().unwrap().parse::<f64>().unwrap() * 1e12).round() as u64
     })
 }

@@ -23,14 +23,17 @@ fn escaped(text: &str) -> String {
 
 fn generic(alert: &Alert) -> String {
     let (id, what, name) = (&alert.id, alert.what.as_str(), Value::from(&*alert.name));
-    let (threshold, used, limit, period) = match &alert.budget {
-        Some(BudgetUse { threshold, used, limit, period: [begins, renews] }) => {
-            let period = format!("\"{}/{}\"", iso(Unix(*begins)), iso(Unix(*renews)));
-            (threshold.to_string(), dollars(*used), dollars(*limit), period)
-        }
-        None => ["null"; 4].map(str::to_string).into(),
-    };
-    let budget = format!("\"threshold\":{threshold},\"used\":{used},\"limit\":{limit},\"period\":{period}");
+    let budget = alert.budget.as_ref();
+    let value = |of: fn(&BudgetUse) -> Value| budget.map_or(Value::Null, of);
+    let amount = |of: fn(&BudgetUse) -> u64| budget.map_or("null".to_string(), |budget| dollars(of(budget)));
+    let (threshold, scope) = (value(|budget| budget.threshold.into()), value(|budget| budget.scope.into()));
+    let (resource, per) = (value(|it| it.cap.resource.as_str().into()), value(|it| it.cap.per.text().into()));
+    let models = value(|budget| budget.cap.models.text().map_or(Value::Null, |models| (&**models).into()));
+    let (used, limit) = (amount(|budget| budget.used), amount(|budget| budget.cap.total));
+    let period = value(|budget| budget.period.map(|at| iso(Unix(at))).join("/").into());
+    let limit =
+        format!("\"scope\":{scope},\"resource\":{resource},\"per\":{per},\"models\":{models},\"limit\":{limit}");
+    let budget = format!("{limit},\"threshold\":{threshold},\"used\":{used},\"period\":{period}");
     let ended = alert.problem.as_ref().and_then(|problem| problem.ended);
     let event = Value::from(if ended.is_some() { "resolved" } else { "raised" });
     let problem = alert.problem.as_ref().map(|AlertProblem { text, cause, failed, models, advice, .. }| {
@@ -52,11 +55,13 @@ fn words(alert: &Alert) -> String {
         return format!("Tollgate: {what}{name}, since {since}{until}: {text}{next} ({})", alert.id);
     }
     let text = match (alert.what, &alert.budget) {
-        (AlertKind::Budget, Some(BudgetUse { threshold, used, limit, period: [_, renews] })) => {
-            let (used, limit, until) = (to_cents(*used), to_cents(*limit), iso(Unix(*renews)));
+        (AlertKind::Budget, Some(BudgetUse { threshold, used, cap, period: [_, renews], .. })) => {
+            let (used, limit, until, span) = (to_cents(*used), to_cents(cap.total), iso(Unix(*renews)), cap.words());
             let (of, name) = name.split_once(' ').unwrap_or(("owner", name));
             let name = quoted(name);
-            format!("the budget of {of} {name} has reached {threshold} %: ${used} of ${limit}; it renews at {until}")
+            format!(
+                "the budget of {of} {name}{span} has reached {threshold} %: ${used} of ${limit}; it renews at {until}"
+            )
         }
         (AlertKind::Target, _) => format!("target {name} has failed since {since} without a success"),
         (AlertKind::Ledger, _) => format!("{name} has not been written since {since}"),
@@ -81,9 +86,11 @@ mod tests {
     use super::*;
     use crate::policy::attribution::HashKey;
     use crate::policy::cause::Advice;
+    use crate::policy::plan::caps::Cap;
 
     fn alert() -> Alert {
         let period = [1_793_491_200_000, 1_796_083_200_000];
+        let cap = Cap::parse("budget=50/month:opus-*").unwrap();
         let alert = Alert {
             id: String::new(),
             what: AlertKind::Budget,
@@ -91,7 +98,7 @@ mod tests {
             subject: "group/eng/80".to_string(),
             since: period[0],
             at: 1_795_165_210_000,
-            budget: Some(BudgetUse { threshold: 80, used: 40_123_000_000, limit: 50_000_000_000, period }),
+            budget: Some(BudgetUse { threshold: 80, used: 40_123_000_000, cap, scope: "group", period }),
             problem: None,
         };
         alert.identified(&HashKey([7; 32]))
@@ -112,7 +119,7 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(&body(&alert(), AlertForm::Generic)).unwrap();
         let want = serde_json::json!({
             "id": alert().id, "event": "raised", "what": "budget", "name": "group eng \"x\"", "threshold": 80, "used": 40.123,
-            "limit": 50.0, "period": "2026-11-01T00:00:00Z/2026-12-01T00:00:00Z", "at": "2026-11-20T09:00:10Z",
+            "limit": 50.0, "scope": "group", "resource": "budget", "per": "month", "models": "opus-*", "period": "2026-11-01T00:00:00Z/2026-12-01T00:00:00Z", "at": "2026-11-20T09:00:10Z",
             "since": "2026-11-01T00:00:00Z", "problem": null,
         });
         assert_eq!(body, want);
@@ -147,13 +154,18 @@ mod tests {
         let text = body["text"].as_str().unwrap();
         assert_eq!(body.as_object().unwrap().len(), 1);
         assert!(
-            text.starts_with("Tollgate: the budget of group `eng \"x\"` has reached 80 %: $40.123 of $50.00;"),
+            text.starts_with("Tollgate: the budget of group `eng \"x\"` for a month and models opus-* has reached 80 %: $40.123 of $50.00;"),
             "{text}"
         );
         assert!(text.ends_with(&format!("({})", alert().id)), "{text}");
         let named = Alert { name: "key <!channel> & <http://evil.example|x>".into(), ..alert() };
         let body: serde_json::Value = serde_json::from_str(&super::body(&named, AlertForm::Slack)).unwrap();
         let text = body["text"].as_str().unwrap();
-        assert!(text.contains("key `&lt;!channel&gt; &amp; &lt;http://evil.example|x&gt;` has reached"), "{text}");
+        assert!(
+            text.contains(
+                "key `&lt;!channel&gt; &amp; &lt;http://evil.example|x&gt;` for a month and models opus-* has reached"
+            ),
+            "{text}"
+        );
     }
 }

@@ -40,11 +40,12 @@ const KEYS: &str = "limit after-key";
 /// Methods of read-only routes.
 const LOOK: &str = "GET, HEAD";
 /// Routes of the admin API: path, with `*` for a name; permitted methods; and query parameters.
-static ROUTES: [(&str, &str, &str); 15] = [
+static ROUTES: [(&str, &str, &str); 16] = [
     ("status", LOOK, ""),
     ("targets", LOOK, "limit after minutes"),
     ("reasons", LOOK, ""),
     ("groups", LOOK, LIST),
+    ("limits", LOOK, "key"),
     ("requests", LOOK, "limit after id session"),
     ("requests/live", LOOK, ""),
     ("keys", "GET, HEAD, POST", KEYS),
@@ -250,6 +251,7 @@ fn api(
         "targets" => status::targets(part, view, cx, out),
         "reasons" => status::reasons(cx, out),
         "groups" => status::groups(part, cx, out),
+        "limits" => status::limits(&part, cx, out)?,
         "requests" => {
             if let Some(begun) = status::requests(&part, cx, out) {
                 part.begun = begun;

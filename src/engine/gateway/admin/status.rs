@@ -15,8 +15,10 @@ use crate::gateway::upkeep::budget_news::groups_read;
 use crate::gateway::upkeep::trouble::{JudgedTarget, Problem, by_target, health, judge};
 use crate::policy::catalog::Target;
 use crate::policy::cause::Cause;
+use crate::policy::keys::KeyId;
 use crate::policy::meter::GroupStatus;
 use crate::policy::plan::Shorthand;
+use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::json::{item, key, member_count, member_string, write_string};
 
@@ -415,6 +417,18 @@ pub(crate) fn groups(mut part: ListPart, cx: &mut Cx, out: &mut Vec<u8>) {
     groups_read(cx);
     cx.accounts.meter.groups(cx.now.unix, &mut each);
     part.end(out);
+}
+
+/// `GET /admin/v1/limits`: every limit of the key with the id `key`, and of the groups above it, with its use.
+pub(crate) fn limits(part: &ListPart, cx: &mut Cx, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let key = part.wanted("key").and_then(KeyId::parse).and_then(|id| cx.access.keys.index_of(&id));
+    let payer = key.and_then(|key| cx.access.payer(key, &cx.setup.config).ok());
+    let payer =
+        payer.ok_or_else(|| Refusal::of_status(404, "no key with this id, or its plan or group is not configured"))?;
+    out.extend_from_slice(b"{\"data\":");
+    write_limits(&cx.accounts.meter.limits(payer, cx.now.unix), out);
+    out.push(b'}');
+    Ok(())
 }
 
 /// `GET /admin/v1/requests`: the last requests, newest first; only those before `after` if given, and only those with

@@ -11,7 +11,6 @@ use crate::gateway::report::alert_watch::{AlertWatch, TroubleState};
 use crate::policy::alert::{Alert, AlertKind, AlertNews, AlertProblem, BudgetUse};
 use crate::policy::config::Alerts;
 use crate::policy::meter::{BudgetNews, BudgetOf};
-use crate::policy::window::DAY_MS;
 use std::time::Duration;
 
 /// Time without a success after which a failing target raises an alert.
@@ -42,32 +41,31 @@ impl Cx {
         if !self.setup.config.alerts.thresholds().contains(&news.percent) {
             return None;
         }
-        let (name, owner) = match &news.of {
+        let (scope, name, owner) = match &news.of {
             BudgetOf::Key(key) => {
                 let found = self.access.keys.get(*key);
                 let payer = self.access.payer(*key, &self.setup.config).ok();
-                let name = match payer.filter(|payer| !payer.plan.all.budget().is_some_and(|cap| cap.own)) {
-                    Some(payer) => ["key ", found.name(), " (plan ", &payer.plan.name, ")"].concat(),
-                    None => ["key ", found.name()].concat(),
+                let (scope, name) = match payer.filter(|_| !news.cap.own) {
+                    Some(payer) => ("plan", ["key ", found.name(), " (plan ", &payer.plan.name, ")"].concat()),
+                    None => ("key", ["key ", found.name()].concat()),
                 };
-                (name, ["key/", &found.id().to_string()].concat())
+                (scope, name, ["key/", &found.id().to_string()].concat())
             }
-            BudgetOf::Group(group) => (["group ", group].concat(), ["group/", group].concat()),
+            BudgetOf::Group(group) => ("group", ["group ", group].concat(), ["group/", group].concat()),
         };
-        let (begins, renews) = news.period;
-        // Another setting of the period makes other events.
-        let days = renews.0.saturating_sub(begins.0) / DAY_MS;
+        let (begins, renews) = news.bounds;
         let budget = BudgetUse {
             threshold: news.percent,
-            used: news.status.used,
-            limit: news.status.total,
+            used: news.used,
+            cap: news.cap.clone(),
+            scope,
             period: [begins.0, renews.0],
         };
         let alert = Alert {
             id: String::new(),
             what: AlertKind::Budget,
             name,
-            subject: format!("{owner}/{}/{days}", news.percent),
+            subject: [&*owner, "/", &news.percent.to_string(), "/", &news.cap.name()].concat(),
             since: begins.0,
             at: self.now.unix.0,
             budget: Some(budget),

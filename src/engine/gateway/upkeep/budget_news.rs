@@ -91,7 +91,7 @@ impl Cx {
         let mut alerts = Vec::new();
         for news in self.accounts.meter.take_news() {
             alerts.extend(self.budget_alert(&news));
-            let BudgetNews { of, percent, status, period: (_, renews), fresh } = news;
+            let BudgetNews { of, cap, percent, used, bounds: (_, renews), fresh } = news;
             if !fresh || !LOGGED_PERCENT.contains(&percent) {
                 continue;
             }
@@ -106,7 +106,15 @@ impl Cx {
                     out.extend_from_slice(part.as_bytes());
                 }
                 write_string(out, &whose);
-                for (before, nano) in [(",\"used\":", status.used), (",\"budget\":", status.total)] {
+                for (before, text) in [(",\"resource\":", cap.resource.as_str()), (",\"per\":", &*cap.per.text())] {
+                    out.extend_from_slice(before.as_bytes());
+                    write_string(out, text);
+                }
+                if let Some(models) = cap.models.text() {
+                    out.extend_from_slice(b",\"models\":");
+                    write_string(out, models);
+                }
+                for (before, nano) in [(",\"used\":", used), (",\"budget\":", cap.total)] {
                     out.extend_from_slice(before.as_bytes());
                     push_dollars(out, nano);
                 }

@@ -48,12 +48,21 @@ impl MeterAccount {
             self.counts = self.arranged(limits.spans(), now, held);
         }
         self.limits = limits.clone();
+        for (at, count) in self.counts.iter_mut().enumerate() {
+            // A budget that is removed and set again is reported again.
+            if !limits.budgets().any(|cap| cap.span == at) {
+                count.told = Some(0);
+            }
+        }
         self.stays = (Unix(0), Unix(u64::MAX));
         for (at, span) in limits.spans().iter().enumerate() {
             let bounds = span.per.bounds(now);
             if self.counts[at].windows.present.bounds != bounds {
                 let days = span.is_sum_of_days().then(|| self.days_within(bounds));
-                self.counts[at].windows.enter(bounds, now, span, days, held);
+                let count = &mut self.counts[at];
+                count.windows.enter(bounds, now, span, days, held);
+                // Shares of a window that is entered again have been reported.
+                count.told = (count.known().used.nano == 0).then_some(0);
             }
             self.stays = (self.stays.0.max(bounds.0), self.stays.1.min(bounds.1));
         }
@@ -83,7 +92,11 @@ impl MeterAccount {
         }
         let inside = |open: &Open| bounds.0 <= open.admitted && open.admitted < bounds.1;
         let reserved = reserved(span, held, inside);
-        SpanCount { windows: Windows::begun(bounds, now, WindowUse { requests, used }, reserved), shared: None }
+        SpanCount {
+            windows: Windows::begun(bounds, now, WindowUse { requests, used }, reserved),
+            shared: None,
+            told: Some(0),
+        }
     }
 
     /// Sum of the known days within `bounds`.
@@ -192,39 +205,37 @@ impl MeterAccount {
         }
     }
 
-    /// Stores the counts of a shared ledger for those parts that are spans of this account. Returns the period's money
-    /// known before; `None` if nothing was known of this period.
-    pub(super) fn learn<'a>(
-        &mut self,
-        news: impl Iterator<Item = (&'a LeasePart, &'a SharedCounts)>,
-        now: Unix,
-    ) -> Option<u64> {
-        let mut before = None;
+    /// Stores the counts of a shared ledger for those parts that are spans of this account.
+    pub(super) fn learn<'a>(&mut self, news: impl Iterator<Item = (&'a LeasePart, &'a SharedCounts)>, now: Unix) {
         for (part, news) in news {
-            let Some((at, count)) = self.count_named(&part.account) else { continue };
-            let was = count.shared.as_ref().is_some_and(|known| known.counts.bounds == news.bounds);
-            if at == LimitList::PERIOD && was {
-                before = Some(count.known().used.nano);
+            let Some(count) = self.count_named(&part.account) else { continue };
+            // Another host may have reported shares of a window of which nothing was known here.
+            if count.shared.as_ref().is_none_or(|known| known.counts.bounds != news.bounds) {
+                count.told = None;
             }
             count.shared.get_or_insert_default().learn(news, now);
         }
-        before
     }
 
     /// Adds one request to the known counts of a shared ledger, in the spans and windows of a lease.
     pub(super) fn learn_of_one(&mut self, lease: &Lease) {
         for part in &*lease.parts {
-            let shared = self.count_named(&part.account).and_then(|(_, count)| count.shared.as_mut());
+            let shared = self.count_named(&part.account).and_then(|count| count.shared.as_mut());
             if let Some(known) = shared.filter(|known| known.counts.bounds == part.bounds) {
                 known.counts.requests = known.counts.requests.saturating_add(1);
             }
         }
     }
 
-    /// Index and counts of the span with this name.
-    fn count_named(&mut self, account: &str) -> Option<(usize, &mut SpanCount)> {
+    /// Counts of the span with this name.
+    fn count_named(&mut self, account: &str) -> Option<&mut SpanCount> {
         let at = self.limits.spans().iter().position(|span| *span.account == *account)?;
-        Some((at, self.counts.get_mut(at)?))
+        self.counts.get_mut(at)
+    }
+
+    /// Forgets which shares of budgets were reported, so that they are reported again.
+    pub(super) fn forget_told(&mut self) {
+        self.counts.iter_mut().for_each(|count| count.told = None);
     }
 
     /// True if the last counts of a shared ledger have expired.

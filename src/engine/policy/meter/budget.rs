@@ -1,9 +1,10 @@
 //! State of budgets, and news when a share of one has been used.
 
 use super::account::MeterAccount;
+use super::windows::SpanCount;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyIx;
-use crate::policy::plan::caps::LimitList;
+use crate::policy::plan::caps::Cap;
 use std::sync::Arc;
 
 /// State of a budget in nano-dollars, by settled use.
@@ -25,9 +26,6 @@ impl BudgetStatus {
         self.total > 0 && u128::from(self.used) * 100 >= u128::from(self.total) * u128::from(percent)
     }
 }
-
-/// State of an account without a budget.
-pub(super) const NO_BUDGET: BudgetStatus = BudgetStatus { used: 0, total: 0 };
 
 /// Shares of a budget in percent that are logged when they have been used.
 pub const LOGGED_PERCENT: [u8; 2] = [80, 100];
@@ -52,6 +50,11 @@ impl Thresholds {
         let all: Vec<u8> = (1..=100).filter(is_one).collect();
         Thresholds { first: all[0], all }
     }
+
+    /// The largest share that has been used; 0: none.
+    pub(super) fn reached(&self, status: BudgetStatus) -> u8 {
+        self.all.iter().copied().filter(|percent| status.has_reached(*percent)).max().unwrap_or(0)
+    }
 }
 
 /// Owner of a budget.
@@ -68,54 +71,60 @@ pub enum BudgetOf {
 pub struct BudgetNews {
     /// Owner of the budget.
     pub of: BudgetOf,
+    /// The limit.
+    pub cap: Cap,
     /// The share.
     pub percent: u8,
-    /// State of the budget.
-    pub status: BudgetStatus,
-    /// First moment of the period, and of the next.
-    pub period: (Unix, Unix),
+    /// Amount used.
+    pub used: u64,
+    /// First moment of its window or period, and of the next.
+    pub bounds: (Unix, Unix),
     /// False: the share may have been used before this process or this host knew of it, and have been reported then.
     pub fresh: bool,
 }
 
-/// State of the budget of the plan's period. `used`: its settled use.
-#[inline]
-pub(super) fn status(limits: &LimitList, used: u64) -> BudgetStatus {
-    BudgetStatus { used, total: limits.budget().map_or(0, |cap| cap.total) }
-}
-
-/// Adds news for each share of the budget that has been used since `was` was used of the same total. `None`: that is
-/// not known.
+/// Adds news for each share of a budget of the account that has been used since the last call.
 #[inline]
 pub(super) fn tell(
-    account: &MeterAccount,
-    was: Option<u64>,
+    account: &mut MeterAccount,
     of: impl Fn() -> BudgetOf,
     thresholds: &Thresholds,
     news: &mut Vec<BudgetNews>,
 ) {
-    if let Some(budget) = account.limits.budget() {
-        let was = was.map(|used| BudgetStatus { used, total: budget.total });
-        tell_of(account, was, of, thresholds, news);
+    for cap in account.limits.budgets() {
+        let Some(count) = account.counts.get_mut(cap.span) else { continue };
+        let status = BudgetStatus { used: count.known().used.nano, total: cap.total };
+        // Most budgets are below the first share.
+        if count.told != Some(0) || status.has_reached(thresholds.first) {
+            tell_of(cap, status.used, count, &of, thresholds, news);
+        }
     }
 }
 
-/// Like [`tell`], since another state, of another total.
-pub(super) fn tell_of(
-    account: &MeterAccount,
-    was: Option<BudgetStatus>,
-    of: impl Fn() -> BudgetOf,
+/// Takes all shares of the account's budgets that have been used as reported: by the process that served the requests.
+pub(super) fn take_as_told(account: &mut MeterAccount, thresholds: &Thresholds) {
+    for cap in account.limits.budgets() {
+        if let Some(count) = account.counts.get_mut(cap.span) {
+            let status = BudgetStatus { used: count.known().used.nano, total: cap.total };
+            count.told = Some(thresholds.reached(status));
+        }
+    }
+}
+
+#[cold]
+fn tell_of(
+    cap: &Cap,
+    used: u64,
+    count: &mut SpanCount,
+    of: &dyn Fn() -> BudgetOf,
     thresholds: &Thresholds,
     news: &mut Vec<BudgetNews>,
 ) {
-    let (now, period) = (status(&account.limits, account.period_known().nano), account.bounds(LimitList::PERIOD));
-    // Most budgets are below the first share.
-    if !now.has_reached(thresholds.first) {
-        return;
+    let (told, bounds) = (count.told, count.windows.present.bounds);
+    let reached = thresholds.reached(BudgetStatus { used, total: cap.total });
+    for percent in thresholds.all.iter().copied().filter(|percent| (told.unwrap_or(0) + 1..=reached).contains(percent))
+    {
+        news.push(BudgetNews { of: of(), cap: cap.clone(), percent, used, bounds, fresh: told.is_some() });
     }
-    for percent in thresholds.all.iter().copied() {
-        if now.has_reached(percent) && was.is_none_or(|was| !was.has_reached(percent)) {
-            news.push(BudgetNews { of: of(), percent, status: now, period, fresh: was.is_some() });
-        }
-    }
+    count.told = Some(reached);
 }

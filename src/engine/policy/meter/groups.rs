@@ -1,6 +1,7 @@
 //! State of all groups, and the thresholds of their budgets and of those of keys.
 
-use super::budget::{BudgetOf, NO_BUDGET, Thresholds, status, tell, tell_of};
+use super::account::MeterAccount;
+use super::budget::{BudgetOf, Thresholds, tell};
 use super::quota::{list_limits, use_of};
 use super::{LimitStatus, Meter, PathIx, Payer};
 use crate::base::time::Unix;
@@ -26,22 +27,12 @@ impl Meter {
     /// Applies the configured groups and their limits. Returns false and changes nothing if there would be too many
     /// paths.
     pub fn configure(&mut self, groups: &[Group], now: Unix) -> bool {
-        let mut before = Vec::new();
-        self.tree.each_budget(&self.open, now, |node| {
-            let was = status(&node.limits.all, node.account.period_known().nano);
-            before.push((node.limits.name.clone(), was, node.limits.period));
-        });
         if !self.tree.configure(groups) {
             return false;
         }
         self.groups_name_models = groups.iter().any(|group| group.limits.all.name_models());
-        let (news, thresholds) = (&mut self.news, &self.thresholds);
-        self.tree.each_budget(&self.open, now, |node| {
-            // A smaller or new budget may already be spent. Crossings in another period have not been reported.
-            let was = before.iter().find(|(name, ..)| *name == node.limits.name);
-            let was = was.map_or(Some(NO_BUDGET), |(_, was, period)| (*period == node.limits.period).then_some(*was));
-            tell_of(&node.account, was, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
-        });
+        // A smaller or new budget may already be spent.
+        self.tell_groups(now, |_| {});
         true
     }
 
@@ -53,9 +44,8 @@ impl Meter {
     /// Reports the shares of a key's budget that have been used in its period.
     pub fn report_passed(&mut self, payer: Payer<'_>, now: Unix) {
         let Payer { key, plan, .. } = payer;
-        self.at(key, plan, now);
-        let Meter { accounts, news, thresholds, .. } = self;
-        tell(accounts.entry(key.0 as usize), None, || BudgetOf::Key(key), thresholds, news);
+        self.at(key, plan, now).forget_told();
+        self.rebudget(payer, now);
     }
 
     /// The key was admitted by a share of its limits: its use is reported by the whole budget.
@@ -65,9 +55,15 @@ impl Meter {
 
     /// Like [`Meter::report_passed`], for all groups.
     pub fn report_passed_groups(&mut self, now: Unix) {
+        self.tell_groups(now, MeterAccount::forget_told);
+    }
+
+    /// Reports the shares of groups' budgets that have been used, after a change of their accounts.
+    fn tell_groups(&mut self, now: Unix, change: fn(&mut MeterAccount)) {
         let Meter { tree, open, news, thresholds, .. } = self;
         tree.each_budget(open, now, |node| {
-            tell(&node.account, None, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
+            change(&mut node.account);
+            tell(&mut node.account, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
         });
     }
 

@@ -77,12 +77,12 @@ impl Meter {
     /// Stores the counts of a shared ledger: of each part of `lease`.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, lease: &Lease, now: Unix, news: &[SharedCounts]) {
         let parts = || lease.parts.iter().zip(news);
-        let was = self.at(key, plan, now).learn(parts(), now);
+        self.at(key, plan, now).learn(parts(), now);
         let Meter { accounts, tree, open, news, thresholds, .. } = self;
-        tell(accounts.entry(key.0 as usize), was, || BudgetOf::Key(key), thresholds, news);
+        tell(accounts.entry(key.0 as usize), || BudgetOf::Key(key), thresholds, news);
         tree.each(lease.path, open, now, |node| {
-            let was = node.account.learn(parts(), now);
-            tell(&node.account, was, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
+            node.account.learn(parts(), now);
+            tell(&mut node.account, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
         });
     }
 

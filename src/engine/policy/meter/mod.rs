@@ -23,11 +23,12 @@ pub use windows::{Amount, Lease, LeasePart, Open, PathIx, Restored, SharedCounts
 
 use super::keys::KeyIx;
 use super::plan::Plan;
+use super::plan::caps::Cap;
 use crate::base::paged::Sparse;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::MeterAccount;
-use budget::{Thresholds, status, tell, tell_of};
+use budget::{Thresholds, take_as_told, tell};
 use limit::{exceeds, is_far, is_reached, longest, oversized, reached, share};
 use std::sync::Arc;
 use tree::Tree;
@@ -89,17 +90,12 @@ impl Meter {
     /// Applies the plan of a key, whose budget may have changed.
     pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
         let Payer { key, plan, .. } = payer;
-        let Some(account) = self.accounts.get(key.0 as usize) else { return };
-        let (before, period) = (account.limits.budget().map(|cap| (cap.total, cap.per)), account.limits.period());
-        if before == plan.all.budget().map(|cap| (cap.total, cap.per)) && period == plan.all.period() {
+        if self.accounts.get(key.0 as usize).is_none() {
             return;
         }
-        let used = self.at(key, plan, now).period_known().nano;
+        self.at(key, plan, now);
         let Meter { accounts, news, thresholds, .. } = self;
-        // Crossings in another period have not been reported.
-        let total = before.map_or(0, |(total, _)| total);
-        let was = (period == plan.all.period()).then_some(BudgetStatus { used, total });
-        tell_of(accounts.entry(key.0 as usize), was, || BudgetOf::Key(key), thresholds, news);
+        tell(accounts.entry(key.0 as usize), || BudgetOf::Key(key), thresholds, news);
     }
 
     /// Keys with any counted use.
@@ -276,15 +272,13 @@ impl Meter {
         let Some(hold) = self.open.remove(id) else { return };
         let Meter { accounts, tree, news, thresholds, .. } = self;
         if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
-            let before = account.period_known().nano;
             account.end(&hold, used);
-            tell(account, Some(before), || BudgetOf::Key(hold.key), thresholds, news);
+            tell(account, || BudgetOf::Key(hold.key), thresholds, news);
         }
         if hold.path.is_some() {
             tree.each_as_it_is(hold.path, |node| {
-                let before = node.account.period_known().nano;
                 node.account.end(&hold, used);
-                tell(&node.account, Some(before), || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
+                tell(&mut node.account, || BudgetOf::Group(node.limits.name.clone()), thresholds, news);
             });
         }
     }
@@ -294,12 +288,14 @@ impl Meter {
         self.settle(hold, Amount::default());
     }
 
-    /// Configured groups with a budget, and the state of each.
-    pub fn budgets(&mut self, now: Unix) -> Vec<(Arc<str>, BudgetStatus)> {
+    /// Budgets of configured groups, with the name of the group and the amount used.
+    pub fn budgets(&mut self, now: Unix) -> Vec<(Arc<str>, Cap, u64)> {
         let mut budgets = Vec::new();
         self.tree.each_budget(&self.open, now, |node| {
-            let status = status(&node.limits.all, node.account.period_known().nano);
-            budgets.push((node.limits.name.clone(), status));
+            let caps = node.limits.all.budgets();
+            budgets.extend(
+                caps.map(|cap| (node.limits.name.clone(), cap.clone(), node.account.known(cap.span).used.nano)),
+            );
         });
         budgets
     }
@@ -318,12 +314,20 @@ impl Meter {
 
     /// Restores requests at start, from the ledger, in the account of a key.
     pub fn restore(&mut self, key: KeyIx, plan: &Plan, now: Unix, past: &Restored<'_>) {
-        self.at(key, plan, now).restore(past);
+        self.at(key, plan, now);
+        let Meter { accounts, thresholds, .. } = self;
+        let account = accounts.entry(key.0 as usize);
+        account.restore(past);
+        take_as_told(account, thresholds);
     }
 
     /// Like [`Meter::restore`], in the groups of a path.
     pub fn restore_groups(&mut self, path: PathIx, now: Unix, past: &Restored<'_>) {
-        self.tree.each(path, &self.open, now, |node| node.account.restore(past));
+        let Meter { tree, open, thresholds, .. } = self;
+        tree.each(path, open, now, |node| {
+            node.account.restore(past);
+            take_as_told(&mut node.account, thresholds);
+        });
     }
 
     /// Fails with the limit that refuses one more request. Of several, the one that lasts longest.

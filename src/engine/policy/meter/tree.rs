@@ -144,7 +144,7 @@ impl Tree {
 
     /// Visits each configured group with a budget, updated to `now`.
     pub(super) fn each_budget(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
-        self.each_that(|node| node.limits.all.budget().is_some(), open, now, &mut |node, _| see(node));
+        self.each_that(|node| node.limits.all.budgets().next().is_some(), open, now, &mut |node, _| see(node));
     }
 
     pub(super) fn each_that(

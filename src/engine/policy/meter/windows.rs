@@ -310,6 +310,9 @@ pub(super) struct SpanCount {
     pub(super) windows: Windows,
     /// Last counts of a shared ledger; `None` without one.
     pub(super) shared: Option<Box<Known>>,
+    /// The largest share of the budget in percent that was reported in the present window; 0: none. `None`: it is not
+    /// known what was reported.
+    pub(super) told: Option<u8>,
 }
 
 impl Windows {

@@ -120,6 +120,16 @@ impl Per {
     }
 }
 
+impl Cap {
+    /// Its time and its models, after `the budget of x`: ` for 5 hours`, or ` for a day and models opus-*`.
+    pub fn words(&self) -> String {
+        let (per, models) = (self.per.words(), self.models.text());
+        let article = if per.starts_with(|c: char| c.is_ascii_digit()) { "" } else { "a " };
+        let (and, models) = models.map_or(("", ""), |models| (" and models ", &**models));
+        [" for ", article, &per, and, models].concat()
+    }
+}
+
 /// Models that an entry counts: all, or ids and prefixes with `*`, those with `!` excluded. The text has them with
 /// commas between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -346,15 +356,10 @@ impl LimitList {
         self.window
     }
 
-    /// The budget of the plan's period.
+    /// Limits of money.
     #[inline]
-    pub fn budget(&self) -> Option<&Cap> {
-        self.iter().find(|cap| cap.resource == Resource::Budget && cap.span == LimitList::PERIOD)
-    }
-
-    /// The plan's period.
-    pub fn period(&self) -> Option<Per> {
-        self.spans.get(LimitList::PERIOD).map(|span| span.per)
+    pub fn budgets(&self) -> impl Iterator<Item = &Cap> {
+        self.iter().filter(|cap| cap.resource == Resource::Budget)
     }
 
     /// Share of one of `hosts` hosts in every limit, at least 1.

@@ -8,8 +8,8 @@ use crate::gateway::provider::breaker::Breakers;
 use crate::gateway::queue::Queues;
 use crate::policy::catalog::Model;
 use crate::policy::counters::{Histogram, ModelCounts, Stats, TargetCounts};
-use crate::policy::meter::BudgetStatus;
 use crate::policy::plan::Shorthand;
+use crate::policy::plan::caps::Cap;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) struct Sources<'a> {
     pub(crate) queues: &'a Queues,
     pub(crate) models: &'a [Model],
     /// Budgets of groups.
-    pub(crate) budgets: Vec<(Arc<str>, BudgetStatus)>,
+    pub(crate) budgets: Vec<(Arc<str>, Cap, u64)>,
     pub(crate) now: Mono,
 }
 
@@ -265,11 +265,18 @@ static FAMILIES: &[Family] = &[
         },
     ),
     gauge("tollgate_queued", "Requests that wait for a slot, for models with a queue.", queued),
-    gauge("tollgate_budget_used_ratio", "Share of a group's budget that is used in its period.", |from, at, text| {
-        let Some((group, budget)) = from.budgets.get(at) else { return false };
-        text.real("", &[("group", group)], budget.used as f64 / budget.total as f64);
-        true
-    }),
+    gauge(
+        "tollgate_budget_used_ratio",
+        "Used share of a budget of a group, by the time it is for.",
+        |from, at, text| {
+            let Some((group, cap, used)) = from.budgets.get(at) else { return false };
+            let (per, models) = (cap.per.text(), cap.models.text().map_or("", |models| models));
+            let labels = [("group", &**group), ("per", &per), ("models", models)];
+            let labels = if models.is_empty() { &labels[..2] } else { &labels };
+            text.real("", labels, *used as f64 / cap.total as f64);
+            true
+        },
+    ),
     gauge(
         "tollgate_client_connections",
         "Open client connections, without those to the admin listener.",

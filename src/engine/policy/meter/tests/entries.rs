@@ -166,3 +166,23 @@ fn an_entry_of_a_key_replaces_an_entry_or_a_setting_of_its_plan() {
     assert_eq!(with(&["requests=7/1m", "budget=9/day"]), ["requests=7/1m", "budget=9/day"]);
     assert_eq!(with(&["requests/window=none", "budget/day=none", "running=2"]), ["running=2"]);
 }
+
+#[test]
+fn each_budget_reports_its_shares_in_each_of_its_windows_once() {
+    let plan = plan(&["budget=0.0000001/1h", "budget=0.0000003/day", "budget=0.0000001/month:opus-*"]);
+    let (mut meter, opus) = (Meter::new(), Arc::<str>::from("opus-5"));
+    let spend = |meter: &mut Meter, now: &str, model: Option<&Arc<str>>, nano: u64| {
+        let hold = meter.admit(by(&plan, model), at(now), of(0, nano)).unwrap();
+        meter.settle(hold, of(0, nano));
+        let taken = meter.take_news().into_iter();
+        taken.map(|news| format!("{} {} {}", news.cap.name(), news.percent, news.fresh)).collect::<Vec<_>>()
+    };
+    assert_eq!(spend(&mut meter, "20T09:00:10", None, 80), ["budget/1h 80 true"]);
+    assert_eq!(spend(&mut meter, "20T09:00:11", None, 15), [""; 0]);
+    assert_eq!(spend(&mut meter, "20T10:00:00", None, 79), [""; 0]);
+    let (hour, opus_80) = ("budget/1h 80 true", "budget/month:opus-* 80 true");
+    let all = [hour, "budget/1h 100 true", "budget/day 80 true", opus_80];
+    assert_eq!(spend(&mut meter, "20T10:00:01", Some(&opus), 80), all);
+    // The clock was set back into a window whose shares were reported: nobody can tell by which process.
+    assert_eq!(spend(&mut meter, "20T09:00:12", None, 1), ["budget/1h 80 false"]);
+}

@@ -180,7 +180,7 @@ fn requests_of_a_moved_or_removed_group_settle_where_they_were_admitted() {
     meter.settle(hold, money(70));
     let used = |meter: &mut Meter, name: &str| {
         let all = meter.budgets(at(NOW));
-        all.into_iter().find(|(group, _)| **group == *name).map(|(_, status)| status.used)
+        all.into_iter().find(|(group, ..)| **group == *name).map(|(.., used)| used)
     };
     assert_eq!(["a", "b", "x"].map(|name| used(&mut meter, name)), [Some(70), Some(0), Some(70)]);
     let hold = meter.admit(moved, at(NOW), money(1)).unwrap();
@@ -212,12 +212,12 @@ fn each_budget_threshold_is_reported_once_per_period_and_again_for_a_smaller_bud
     assert_eq!(meter.take_news(), []);
     meter.configure(&groups(&[("labs", "")], |_, limits| limits.budget = 120), at("2026-12-01"));
     let news = meter.take_news();
-    assert_eq!((news.len(), news[0].percent, news[0].status), (1, 80, BudgetStatus { used: 100, total: 120 }));
+    assert_eq!((news.len(), news[0].percent, news[0].used, news[0].cap.total), (1, 80, 100, 120));
     let mut now_with = |budget: u64| {
         let plan = Plan { budget, ..Plan::unlimited("p") }.settled("");
         meter.rebudget(Payer { plan: &plan, ..payer }, at("2026-12-01"));
         let taken = meter.take_news().into_iter();
-        taken.map(|news| (news.of, news.percent, news.status.total)).collect::<Vec<_>>()
+        taken.map(|news| (news.of, news.percent, news.cap.total)).collect::<Vec<_>>()
     };
     let key = |percent, total| (BudgetOf::Key(KEY), percent, total);
     assert_eq!(now_with(1_000), [], "an unchanged budget causes no report");
@@ -373,13 +373,13 @@ fn every_group_is_the_sum_of_its_rows_after_moves_removals_and_crashes() {
                     admitted += 1;
                 }
             }
-            for (name, status) in meter.budgets(now) {
+            for (name, _, used) in meter.budgets(now) {
                 let group = config.iter().find(|group| group.limits.name == name).unwrap();
                 let (start, end) = group.limits.period.bounds(now);
                 let is_in = |path: &str| path.split('/').any(|part| *part == *name);
                 let own = rows.iter().filter(|(_, path, at, _)| is_in(path) && start <= *at && *at < end);
                 let sum: u64 = own.map(|(.., used)| used.nano).sum();
-                assert_eq!(status.used, sum, "seed {seed}, group {name}");
+                assert_eq!(used, sum, "seed {seed}, group {name}");
             }
         }
         // In the end there are no reservations and no running requests.
