@@ -1,7 +1,7 @@
 //! Admin API handlers that reuse CLI commands: map a request to the arguments of a command and return that command's
 //! `--json` output. They run on a helper thread, one at a time, and never on the event loop.
 
-use super::keys::{self, Actor, KeyEntry, SetArgs, limit_json};
+use super::keys::{self, Actor, KeyEntry, KeyExtra, SetArgs, limit_json};
 use super::output::{Failure, json_text};
 use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
@@ -189,6 +189,7 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
                 Some(disabled) => (args.disable, args.enable) = (disabled, !disabled),
                 None => return Err(expected(&name, "true or false")),
             },
+            "extra" if is_edit => args.extras = extras(&name, value)?,
             "capture_until" if is_edit => {
                 let until = if is_null { "0".into() } else { text()? };
                 args.capture = Some(fits(&name, keys::parse_capture(&until))?);
@@ -218,29 +219,64 @@ fn limits(path: &str, value: Raw<'_>) -> Result<Vec<KeyEntry>, ErrorAnswer> {
     }
     let mut limits = Vec::new();
     for item in value.items() {
-        if let Some(text) = item.text() {
-            limits.push(fits(path, keys::parse_entry(&text))?);
+        let entry = limit_entry(path, item)?;
+        if entry.word("from").is_some_and(|from| from != "key") {
             continue;
         }
-        let parts = members(path, item.bytes())?;
-        let part = |name: &str| parts.iter().find(|(part, _)| part == name).map(|(_, value)| *value);
-        let word = |name: &str| part(name).and_then(|value| value.text()).map(|text| text.into_owned());
-        if word("from").is_some_and(|from| from != "key") {
-            continue;
-        }
-        let table = || {
-            let (resource, total) = Resource::ALL.into_iter().find_map(|one| Some((one, part(one.as_str())?)))?;
-            let models = match part("models") {
-                Some(models) => [":", &strings(models)?.join(",")].concat(),
-                None => String::new(),
-            };
-            let per = word("per").map_or(String::new(), |per| ["/", &per].concat());
-            Some([resource.as_str(), "=", &plain(total), &per, &models].concat())
-        };
-        let text = word("text").or_else(table).ok_or_else(wanted)?;
-        limits.push(fits(path, keys::parse_entry(&text))?);
+        limits.push(fits(path, keys::parse_entry(&entry.text.ok_or_else(wanted)?))?);
     }
     Ok(limits)
+}
+
+/// A limit in a list: its text, and its members if it is an object.
+struct LimitEntry<'a> {
+    text: Option<String>,
+    parts: Vec<(String, Raw<'a>)>,
+}
+
+impl LimitEntry<'_> {
+    fn part(&self, name: &str) -> Option<Raw<'_>> {
+        self.parts.iter().find(|(part, _)| part == name).map(|(_, value)| *value)
+    }
+
+    fn word(&self, name: &str) -> Option<String> {
+        self.part(name).and_then(|value| value.text()).map(|text| text.into_owned())
+    }
+}
+
+/// Reads `"budget=5/5h"`, `{"budget": 5, "per": "5h"}`, or a limit as it is listed.
+fn limit_entry<'a>(path: &str, item: Raw<'a>) -> Result<LimitEntry<'a>, ErrorAnswer> {
+    if let Some(text) = item.text() {
+        return Ok(LimitEntry { text: Some(text.into_owned()), parts: Vec::new() });
+    }
+    let mut entry = LimitEntry { text: None, parts: members(path, item.bytes())? };
+    let table = || {
+        let (resource, total) = Resource::ALL.into_iter().find_map(|one| Some((one, entry.part(one.as_str())?)))?;
+        let models = match entry.part("models") {
+            Some(models) => [":", &strings(models)?.join(",")].concat(),
+            None => String::new(),
+        };
+        let per = entry.word("per").map_or(String::new(), |per| ["/", &per].concat());
+        Some([resource.as_str(), "=", &plain(total), &per, &models].concat())
+    };
+    entry.text = entry.word("text").or_else(table);
+    Ok(entry)
+}
+
+/// Temporary allowances: `{"budget": 20, "per": "month", "for": "2d"}`, `"budget/month=none"`, or as they are listed.
+fn extras(path: &str, value: Raw<'_>) -> Result<Vec<KeyExtra>, ErrorAnswer> {
+    let wanted = || expected(path, "a list such as [{\"budget\":20,\"per\":\"month\",\"for\":\"2d\"}]");
+    if value.kind() != ValueKind::Array {
+        return Err(wanted());
+    }
+    let mut extras = Vec::new();
+    for item in value.items() {
+        let entry = limit_entry(path, item)?;
+        let until = entry.word("for").or_else(|| entry.word("until"));
+        let until = until.map(|text| fits(path, keys::parse_end(&text))).transpose()?;
+        extras.push(KeyExtra { cap: fits(path, keys::parse_extra(&entry.text.ok_or_else(wanted)?))?, until });
+    }
+    Ok(extras)
 }
 
 /// The names in a list, which must not be empty; `null` means all.

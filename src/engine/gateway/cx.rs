@@ -198,7 +198,7 @@ impl Cx {
         // There is space for the maximum number of groups of a configuration.
         meter.configure(&config.groups, now.unix);
         meter.set_thresholds(config.alerts.thresholds());
-        plans.load(&keys, config, &meter);
+        plans.load(&keys, config, &meter, now);
         let key_bytes = keys.bytes();
         Cx {
             now,
@@ -258,7 +258,7 @@ impl Cx {
         let drain = drain.min(handover).min(lifecycle.lead.unwrap_or(Mono::NEVER));
         let keys_and_clock = self.access.lookups.due.min(self.accounts.clock.due).min(self.access.lookups.sums.due);
         let others = self.upstreams.queues.wake.min(self.upstreams.discovery.due).min(self.report.log_limit.due());
-        let reports = self.report.recorder.due().min(self.report.captures.due);
+        let reports = self.report.recorder.due().min(self.report.captures.due).min(self.access.plans.due);
         drain.min(others).min(keys_and_clock).min(reports).min(self.memory.trim)
     }
 
@@ -275,7 +275,7 @@ impl Cx {
         self.forget_grants();
         self.memory.pool.set_capacity(config.server.max_buffered);
         self.memory.shares.set_capacity(config.server.max_buffered);
-        self.access.plans.load(&self.access.keys, &config, &self.accounts.meter);
+        self.access.plans.load(&self.access.keys, &config, &self.accounts.meter, self.now);
         for renewed in renewed_credentials(&self.setup.config, &config) {
             self.upstreams.breakers.credential_renewed(&renewed);
         }
@@ -311,7 +311,7 @@ impl Cx {
             return payer.plan.clone();
         }
         let kind = self.access.keys.get(key).kind;
-        let plan = self.setup.config.plan(&kind.plan).map(|plan| plan.with(&kind.limits));
+        let plan = self.setup.config.plan(&kind.plan).map(|plan| plan.with(&kind.limits, self.now.unix));
         plan.unwrap_or_else(|| Plan::unlimited(&kind.plan))
     }
 

@@ -395,6 +395,9 @@ impl Core for Gateway {
             if driver.cx.report.captures.due <= now.mono {
                 driver.cx.end_captures();
             }
+            if driver.cx.access.plans.due <= now.mono {
+                driver.cx.end_extras();
+            }
             if driver.cx.report.recorder.due() <= now.mono {
                 driver.cx.close_minute();
                 if let (0, Some(minutes)) = (driver.exchanges.len(), &mut driver.cx.report.recorder.minutes) {

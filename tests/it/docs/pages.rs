@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of words on a page.
-const WORDS_MAX: usize = 2500;
+const WORDS_MAX: usize = 2700;
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -213,3 +213,69 @@ fn several_limits_of_a_key_hold_over_a_restart() {
     assert_eq!(refused.status(), 429);
     assert!(refused.text().contains("of 3 requests per day is reached"), "{}", refused.text());
 }
+
+/// Waits until the quota of a key shows this total of requests.
+fn wait_for_total(h: &Harness, key: &str, total: u64) {
+    wait_for("the limit of requests", || {
+        let quota = h.get("/v1/quota", key).json();
+        let limits = quota["limits"].as_array().unwrap();
+        let found = limits.iter().find(|limit| limit["resource"] == "requests").unwrap()["total"].as_u64();
+        (found == Some(total)).then_some(())
+    });
+}
+
+#[test]
+fn temporary_allowance_is_shown_audited_and_ends_by_itself() {
+    let more = "[[plans]]\nname = \"few\"\nlimits = [\"requests=1/1h\"]\n".to_string();
+    let mut h = Harness::start(&Setup { server: WRITE, more, ..Setup::default() });
+    let key = h.key_with(&["--plan", "few"]);
+    let id = &key[8..20];
+    for wrong in [
+        &["--extra", "requests=2"][..],
+        &["--for", "2d"],
+        &["--extra", "requests=2", "--for", "2d", "--until", "2030-01-01"],
+        &["--extra", "budget=2", "--for", "2d"],
+        &["--extra", "requests=2/day", "--for", "2d"],
+        &["--extra", "requests=2", "--for", "never"],
+        &["--extra", "requests=2", "--until", "2020-01-01"],
+    ] {
+        assert_eq!(h.command(&[&["keys", "set", id], wrong].concat()).code, 2, "{wrong:?}");
+    }
+    h.done(&["keys", "set", id, "--extra", "requests=2", "--until", "2100-01-01T00:00:00Z"]);
+    wait_for_total(&h, &key, 3);
+    let shown = h.done(&["keys", "show", id]);
+    assert!(shown.contains("requests=2/1h until 2100-01-01T00:00:00Z") && shown.contains("requests=1/1h"), "{shown}");
+    let audit = h.done(&["ledger", "audit", "--json"]);
+    assert!(audit.contains("requests=2/1h") && audit.contains("2100-01-01T00:00:00Z"), "{audit}");
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    h.gateway.stop("KILL");
+    h.start_again();
+    wait_for_total(&h, &key, 3);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+
+    let ask = |method: &str, body: &str| {
+        let answer = Client::connect(h.admin).ask(&asked(method, &format!("keys/{id}"), body));
+        assert_eq!(answer.status(), 200, "{body}: {}", answer.text());
+        answer.json()
+    };
+    let listed = ask("GET", "")["extra"].clone();
+    assert_eq!(
+        (&listed[0]["text"], &listed[0]["total"], listed.as_array().unwrap().len()),
+        (&json!("requests=2/1h"), &json!(2), 1)
+    );
+    assert_eq!(ask("PATCH", &json!({"extra": listed}).to_string())["extra"], listed, "as it is shown");
+    ask("PATCH", r#"{"extra": [{"requests": 4, "per": "1h", "for": "1h"}]}"#);
+    wait_for_total(&h, &key, 5);
+    ask("PATCH", r#"{"extra": ["requests=none"]}"#);
+    wait_for_total(&h, &key, 1);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 429);
+    ask("PATCH", r#"{"extra": [{"text": "requests=9/1h", "for": "2s"}]}"#);
+    wait_for_total(&h, &key, 10);
+    wait_for_total(&h, &key, 1);
+    assert_eq!(ask("GET", "")["extra"], json!([]));
+    assert!(h.log().iter().any(|line| line["event"] == "key" && line["outcome"] == "allowance_ended"));
+    for wrong in [r#"{"extra": null}"#, r#"{"extra": [{"for": "1h"}]}"#, r#"{"extra": ["requests=5/1h"]}"#] {
+        let answer = Client::connect(h.admin).ask(&asked("PATCH", &format!("keys/{id}"), wrong));
+        assert_eq!(answer.status(), 400, "{wrong}: {}", answer.text());
+    }
+}

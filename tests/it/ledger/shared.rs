@@ -282,6 +282,33 @@ fn three_gateways_share_several_limits_exactly() {
 }
 
 #[test]
+fn temporary_allowance_counts_on_all_hosts_and_ends_on_all() {
+    let Some(server) = Server::start() else { return };
+    let all = server.three();
+    let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
+    let key = key_of(&all, &["--plan", "requests"]);
+    let (body, id) = (chat("x\n#sim tokens=2"), &key[8..20]);
+    let wait_for_total = |total: u64| {
+        for h in &all {
+            wait_for("the limit of requests", || {
+                let quota = h.get("/v1/quota", &key).json();
+                quota["limits"].as_array().unwrap().iter().any(|limit| limit["total"] == total).then_some(())
+            });
+        }
+    };
+    all[0].done(&["keys", "set", id, "--extra", "requests=20", "--for", "1h"]);
+    wait_for_total(157);
+    let answers = race(&at, CONNECTIONS, EACH, &chat_request(&key, &body));
+    assert_eq!((admitted(&answers), served(&all)), (157, 157));
+    all[1].done(&["keys", "set", id, "--extra", "requests=40", "--for", "3s"]);
+    wait_for_total(177);
+    wait_for_total(137);
+    let answers = race(&at, CONNECTIONS, EACH, &chat_request(&key, &body));
+    assert_eq!((admitted(&answers), served(&all)), (0, 157));
+    agree(&all, &[&key]);
+}
+
+#[test]
 fn three_gateways_share_a_budget_exactly() {
     let Some(server) = Server::start() else { return };
     let store = format!("url = \"{}\"\n", server.url());

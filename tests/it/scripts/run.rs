@@ -5,7 +5,7 @@ use super::pattern::{Bindings, compare, cost_of, shown};
 use super::text::{Names, Token, bytes, tokens};
 use super::world::{Cut, DialPlan, END_OF_CHUNKS, World};
 use crate::support::answers::{nano, request_id};
-use crate::support::setting::{KeyRing, Setting, begin};
+use crate::support::setting::{KeyRing, Setting, begin, extras};
 use crate::support::world::Driver;
 use std::sync::Arc;
 use tollgate::base::rng::Rng;
@@ -285,6 +285,10 @@ impl Player<'_> {
             ["revoke", name] => {
                 let now = world.now.unix;
                 return self.edit(name, |record| record.revoked = Some(now));
+            }
+            ["edit", name, "extra", text] => {
+                let extra = extras(text);
+                return self.edit(name, |record| record.limits = extra.clone());
             }
             ["edit", name, "budget", dollars] => {
                 let text = format!("budget={dollars}/period");

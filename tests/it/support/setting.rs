@@ -6,7 +6,7 @@ use tollgate::base::rng::Rng;
 use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::policy::config::{Config, Source};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
-use tollgate::policy::plan::caps::Cap;
+use tollgate::policy::plan::caps::{Cap, Caps, Extra};
 use tollgate::policy::window::parse_moment;
 use tollgate::wire::{Passthrough, Shape};
 
@@ -144,8 +144,8 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Issues a key. `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `endpoints=a,b`, `models=a,b`, `expires=DATE`,
-    /// `revoked=DATE`, `disabled`; `unannounced`: the ledger knows the key, but the gateway does not yet; `missing`:
+    /// Issues a key. `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `extra=LIMIT@DATE`, `endpoints=a,b`, `models=a,b`,
+    /// `expires=DATE`, `revoked=DATE`, `disabled`; `unannounced`: the ledger knows the key, but the gateway does not yet; `missing`:
     /// the ledger does not know it either.
     pub fn issue(&mut self, name: &str, words: &[&str]) {
         let mut rng = Rng::from_u64(7000 + self.texts.len() as u64);
@@ -160,7 +160,7 @@ impl KeyRing {
             expires: None,
             revoked: None,
             disabled: false,
-            limits: tollgate::policy::plan::caps::Caps::default(),
+            limits: Caps::default(),
             group: None,
             labels: Vec::new(),
             former: Vec::new(),
@@ -172,6 +172,7 @@ impl KeyRing {
                 "plan" => record.plan = value.to_string(),
                 "group" => record.group = Some(value.to_string()),
                 "budget" => record.limits = Cap::parse(&format!("budget={value}/period")).into_iter().collect(),
+                "extra" => record.limits = extras(value),
                 "models" => record.scope.models_allowed = Some(value.split(',').map(String::from).collect()),
                 "endpoints" => {
                     let has = |endpoint: &str| value.split(',').any(|word| word == endpoint);
@@ -194,6 +195,13 @@ impl KeyRing {
             _ => self.records.push(record),
         }
     }
+}
+
+/// Reads a temporary allowance: `budget=5/period@2026-11-20T10:00:00Z`.
+pub fn extras(text: &str) -> Caps {
+    let (limit, until) = text.split_once('@').expect("an end");
+    let cap = Cap::parse(limit).unwrap_or_else(|| panic!("not a limit: {limit}"));
+    Caps::default().with_extras(vec![Extra { cap, until: parse_moment(until).expect("a moment") }])
 }
 
 /// Returns the start time of every test.

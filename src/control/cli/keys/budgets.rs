@@ -209,13 +209,13 @@ pub(super) fn of_key(
     used: &Used,
     now: Unix,
 ) -> Result<Vec<BudgetLine>, Failure> {
-    let mut list: Vec<BudgetLine> = plain_of_key(key, high, used).collect();
+    let mut list: Vec<BudgetLine> = plain_of_key(key, high, used, now).collect();
     read_days(ledger, &mut list, now)?;
     Ok(list)
 }
 
-fn plain_of_key(key: &KeyRecord, high: &Config, used: &Used) -> impl Iterator<Item = BudgetLine> + use<> {
-    let limits = high.plan(&key.plan).cloned().unwrap_or_default().with(&key.limits);
+fn plain_of_key(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> impl Iterator<Item = BudgetLine> + use<> {
+    let limits = high.plan(&key.plan).cloned().unwrap_or_default().with(&key.limits, now);
     BudgetLine::of((&key.name, Some(key.id), key.created), &limits, used.in_period(limits.period, &key.id))
 }
 
@@ -245,7 +245,7 @@ pub(in crate::cli) fn report(high: &Config, now: Unix) -> Result<Vec<BudgetLine>
             let own = keys.iter().filter(|key| of(key) == Some(true));
             one.begun = own.map(|key| key.created).fold(one.begun, Unix::min);
         }
-        list.extend(keys.iter().filter(|key| key.is_live(now)).flat_map(|key| plain_of_key(key, high, &used)));
+        list.extend(keys.iter().filter(|key| key.is_live(now)).flat_map(|key| plain_of_key(key, high, &used, now)));
         list.sort_by(|one, other| other.share().total_cmp(&one.share()));
         list.truncate(BUDGETS_MAX);
         let Some(last) = keys.last() else { break };

@@ -14,7 +14,7 @@ use crate::cli::store;
 use crate::io::clock::unix;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, ScopeEndpoint};
-use crate::policy::plan::caps::{Cap, Caps, Per, Resource};
+use crate::policy::plan::caps::{Cap, Caps, Extra, Per, Resource};
 use crate::policy::plan::{Plan, Shorthand};
 use crate::policy::window::{Period, iso};
 use crate::store::api::Names;
@@ -75,6 +75,8 @@ pub(in crate::cli) struct KeyLine {
     /// Ends of validity of the secrets from before a rotation.
     former_secrets_until: Vec<String>,
     limits: KeyLimits,
+    /// Temporary allowances, which are added to the limits until they end.
+    extra: Vec<serde_json::Value>,
     /// Tokens used in the current period.
     tokens_used: u64,
     /// Cost of those tokens, in US dollars.
@@ -82,6 +84,9 @@ pub(in crate::cli) struct KeyLine {
     /// Cost and budget in nano-dollars.
     #[serde(skip)]
     nano: (u64, u64),
+    /// Token limit of the period; 0 for none.
+    #[serde(skip)]
+    tokens_limit: u64,
     /// Beginning of the next period.
     renews: String,
     /// Budget and token quota with their forecasts, if only this key is shown.
@@ -95,22 +100,32 @@ pub(in crate::cli) struct KeyLine {
 
 /// The effective limits of a key: its own, otherwise its plan's.
 struct KeyLimits {
-    /// The plan with the key's own limits.
+    /// The plan with the key's own limits, without temporary allowances.
     plan: Plan,
-    /// The key's own limits.
+    /// The key's own limits and temporary allowances.
     own: Caps,
 }
 
 impl KeyLimits {
     fn new(key: &KeyRecord, high: &Config) -> KeyLimits {
         let plan = high.plan(&key.plan).cloned().unwrap_or_default();
-        KeyLimits { plan: plan.with(&key.limits), own: key.limits.clone() }
+        KeyLimits { plan: plan.with(&key.limits, Unix(u64::MAX)), own: key.limits.clone() }
     }
 
     /// The limits, those of the plan first.
     fn all(&self) -> impl Iterator<Item = (Cap, bool)> + '_ {
         let plans = self.plan.all.iter().filter(|cap| !cap.own).map(|cap| (cap.clone(), false));
         plans.chain(self.own.iter().map(|cap| (cap.clone(), true)))
+    }
+
+    /// The temporary allowances: by how much they raise which limit, and their ends.
+    fn extras(&self, now: Unix) -> Vec<serde_json::Value> {
+        let one = |extra: &Extra| {
+            let mut value = limit_json(&self.plan, &extra.cap, true);
+            value["until"] = iso(extra.until).into();
+            value
+        };
+        self.own.extras_at(now).map(one).collect()
     }
 
     /// Describes the limits.
@@ -162,6 +177,7 @@ impl KeyLine {
         let length = plan.map_or(Period::Month, |plan| plan.period);
         let [tokens, nano] = used.in_period(length, &key.id);
         let limits = KeyLimits::new(&key, high);
+        let raised = limits.plan.with(&key.limits, now);
         KeyLine {
             id: key.id.to_string(),
             status,
@@ -171,7 +187,9 @@ impl KeyLine {
             expires: key.expires.map(iso),
             revoked: key.revoked.map(iso),
             former_secrets_until: former.map(|former| iso(former.until)).collect(),
-            nano: (nano, limits.plan.limit(Shorthand::Budget)),
+            nano: (nano, raised.limit(Shorthand::Budget)),
+            tokens_limit: raised.limit(Shorthand::Tokens),
+            extra: limits.extras(now),
             limits,
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
@@ -217,7 +235,7 @@ impl KeyLine {
 
     /// Tokens used, and the limit.
     fn used_text(&self) -> String {
-        let tokens = self.limits.plan.limit(Shorthand::Tokens);
+        let tokens = self.tokens_limit;
         let limit = if tokens == 0 { "no limit".to_string() } else { grouped(tokens) };
         format!("{} / {limit}", grouped(self.tokens_used))
     }
@@ -397,6 +415,12 @@ fn row(table: &mut Table<'_>, line: &KeyLine) {
     ]);
 }
 
+/// A temporary allowance in words: `budget=20/month until 2026-12-01T00:00:00Z`.
+fn extra_text(extra: &serde_json::Value) -> String {
+    let part = |name: &str| extra[name].as_str().unwrap_or_default();
+    format!("{} until {}", part("text"), part("until"))
+}
+
 /// Shows one key.
 pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
@@ -410,6 +434,8 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
     let (plan, used, money, limits) = (line.plan_text(), line.used_text(), line.money_text(), line.limits.text());
     let (labels, none) = (line.labels_text(), || "none".to_string());
+    let extra: Vec<String> = line.extra.iter().map(extra_text).collect();
+    let extra = if extra.is_empty() { none() } else { extra.join(", ") };
     let [endpoints, models] = [line.endpoints_text(), line.models_text()].map(|names| names.replace(',', ", "));
     for (field, value) in [
         ("id", line.id),
@@ -418,6 +444,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("group", line.group.unwrap_or_else(none)),
         ("labels", if labels.is_empty() { none() } else { labels }),
         ("limits", limits),
+        ("extra", extra),
         ("tokens used", used),
         ("budget used", money.unwrap_or_else(none)),
         ("renews", line.renews),

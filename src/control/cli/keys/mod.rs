@@ -16,7 +16,10 @@ pub use listing::ListArgs;
 pub(super) use listing::limit_json;
 pub use lookup::KeyArgs;
 pub use options::{Expiry, KeyOptions};
-pub(super) use options::{KeyEntry, parse_capture, parse_entry, parse_expiry, parse_group, parse_label, parse_name};
+pub(super) use options::{
+    KeyEntry, KeyExtra, parse_capture, parse_end, parse_entry, parse_expiry, parse_extra, parse_group, parse_label,
+    parse_name,
+};
 
 use super::args::ConfigArg;
 use super::ledger::present;
@@ -27,7 +30,7 @@ use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{FORMER_MAX, Issued, KeyId, KeyRecord, Scope, issue, reissue};
-use crate::policy::plan::caps::Caps;
+use crate::policy::plan::caps::{Cap, Caps};
 use crate::policy::window::iso;
 use actor::{answer, shown as audited};
 use clap::{Args, Subcommand};
@@ -123,6 +126,18 @@ pub struct SetArgs {
     /// Accept a disabled key again
     #[arg(long)]
     pub enable: bool,
+    /// Raise a limit for some time, by 20 dollars: budget=20/month; budget/month=none ends it; repeatable
+    #[arg(long = "extra", value_name = "EXTRA", value_parser = parse_extra)]
+    pub extra: Vec<Cap>,
+    /// Time for which --extra applies, such as 2d
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_end, conflicts_with = "until", requires = "extra")]
+    pub time: Option<Expiry>,
+    /// End of --extra: a date, such as 2027-01-31T18:00:00Z
+    #[arg(long, value_name = "WHEN", value_parser = parse_end, requires = "extra")]
+    pub until: Option<Expiry>,
+    /// Temporary allowances of the admin API.
+    #[arg(skip)]
+    pub extras: Vec<KeyExtra>,
     /// Time for which its traffic is captured, which another command sets.
     #[arg(skip)]
     pub capture: Option<Expiry>,
@@ -151,13 +166,21 @@ pub struct RotateArgs {
 impl SetArgs {
     /// The current time, for a change. If an end depends on it, it is checked first.
     fn present(&self, high: &Config) -> Result<Unix, Failure> {
-        if self.capture.is_some() { present(high) } else { self.options.present(high) }
+        let has_end = self.capture.is_some() || self.extras().any(|extra| extra.cap.total > 0);
+        if has_end { present(high) } else { self.options.present(high) }
     }
 
     /// True if the command changes nothing.
     fn is_empty(&self) -> bool {
         let is_same = self.name.is_none() && self.options.is_empty() && self.capture.is_none();
-        is_same && !self.disable && !self.enable
+        is_same && !self.disable && !self.enable && self.extras().next().is_none()
+    }
+
+    /// The temporary allowances that are named.
+    fn extras(&self) -> impl Iterator<Item = KeyExtra> + '_ {
+        let until = self.time.or(self.until);
+        let named = self.extra.iter().map(move |cap| KeyExtra { cap: cap.clone(), until });
+        named.chain(self.extras.iter().cloned())
     }
 }
 
@@ -277,6 +300,8 @@ fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &Actor<'_>, now: Unix) 
         args.options.apply(high, now, key)?;
         key.name = args.name.clone().unwrap_or_else(|| key.name.clone());
         key.disabled = args.disable || (key.disabled && !args.enable);
+        let plan = high.plan(&key.plan).cloned().unwrap_or_default();
+        key.limits = options::with_extras(&key.limits, &args.extras().collect::<Vec<_>>(), &plan, now)?;
         key.capture = options::captured_until(args.capture, key.capture, now)?;
         Ok(())
     });
@@ -586,16 +611,7 @@ mod tests {
     }
 
     fn set_args(options: KeyOptions) -> SetArgs {
-        SetArgs {
-            config: ConfigArg::default(),
-            key: String::new(),
-            name: None,
-            options,
-            disable: false,
-            enable: false,
-            capture: None,
-            json: false,
-        }
+        SetArgs { config: ConfigArg::default(), key: String::new(), name: None, options, ..SetArgs::default() }
     }
 
     #[test]

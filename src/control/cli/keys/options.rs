@@ -6,7 +6,7 @@ use crate::cli::output::Failure;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from, well_formed};
-use crate::policy::plan::caps::{Cap, Caps, ENTRIES_MAX};
+use crate::policy::plan::caps::{Cap, Caps, ENTRIES_MAX, Extra};
 use crate::policy::plan::{BUDGET_MAX, Plan, Shorthand, UNLIMITED};
 use crate::policy::window::{iso, parse_moment};
 use crate::wire::Passthrough;
@@ -216,15 +216,91 @@ pub(in crate::cli) fn parse_entry(text: &str) -> Result<KeyEntry, String> {
 fn limits(before: &Caps, asked: impl Iterator<Item = KeyEntry>, plan: &Plan) -> Result<Caps, Failure> {
     let mut all = before.to_vec();
     for (cap, limit) in asked {
-        let is_same = |other: &Cap| plan.resolved(other.clone()).is_like(&plan.resolved(cap.clone()));
-        all.retain(|other| !is_same(other));
+        all.retain(|other| !is_same(other, &cap, plan));
         if let KeyLimit::Own(total) = limit {
             all.push(Cap { total, ..cap });
         }
     }
     match all.len() {
-        0..=ENTRIES_MAX => Ok(all.into_iter().collect()),
+        0..=ENTRIES_MAX => Ok(all.into_iter().collect::<Caps>().with_extras(before.extras().to_vec())),
         count => Err(Failure::misused(format!("a key has at most {ENTRIES_MAX} entries of limits, found {count}"))),
+    }
+}
+
+fn is_same(one: &Cap, other: &Cap, plan: &Plan) -> bool {
+    plan.resolved(one.clone()).is_like(&plan.resolved(other.clone()))
+}
+
+/// A temporary allowance for one limit of a key, as typed: its total is 0 if it is to end now.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KeyExtra {
+    /// The limit, and how much is added. Its time may be left out.
+    pub cap: Cap,
+    /// When it ends.
+    pub until: Option<Expiry>,
+}
+
+pub(in crate::cli) fn parse_extra(text: &str) -> Result<Cap, String> {
+    Cap::parse_open(text).ok_or_else(|| {
+        "expected requests, tokens, budget or running, such as budget=20/month or tokens=2M; budget/month=none ends it"
+            .to_string()
+    })
+}
+
+/// Parses the end of a temporary allowance.
+pub(in crate::cli) fn parse_end(text: &str) -> Result<Expiry, String> {
+    let end = parse_expiry(text).ok().filter(|end| *end != Expiry::Never);
+    end.ok_or_else(|| "expected a duration such as 2d, or a date such as 2027-01-31T18:00:00Z".to_string())
+}
+
+/// The limits `before`, with the temporary allowances `asked`, each in place of the one for the same limit. Those that
+/// have ended are removed.
+pub(super) fn with_extras(before: &Caps, asked: &[KeyExtra], plan: &Plan, now: Unix) -> Result<Caps, Failure> {
+    if asked.is_empty() {
+        return Ok(before.clone());
+    }
+    let mut all: Vec<Extra> = before.extras_at(now).cloned().collect();
+    let limits = plan.with(before, Unix(u64::MAX)).all;
+    for KeyExtra { cap, until } in asked {
+        let is_meant = |other: &&Cap| match cap.has_time() {
+            true => is_same(other, cap, plan),
+            false => other.resource == cap.resource && (cap.models.text().is_none() || other.models == cap.models),
+        };
+        let meant: Vec<&Cap> = match cap.total {
+            0 => all.iter().map(|extra| &extra.cap).filter(is_meant).collect(),
+            _ => limits.iter().filter(is_meant).collect(),
+        };
+        let [limit] = meant[..] else {
+            let (what, texts) = (cap.name(), limits.iter().map(Cap::name).collect::<Vec<_>>().join(", "));
+            let texts = if texts.is_empty() { "none" } else { &texts };
+            let why = match (meant.len(), cap.total) {
+                (0, 0) => "has no temporary allowance for",
+                (0, _) => "has no limit",
+                _ => "has several limits of",
+            };
+            return Err(Failure::misused(format!("extra: the key {why} `{what}`; its limits: {texts}")));
+        };
+        let limit = limit.clone();
+        all.retain(|other| !is_same(&other.cap, &limit, plan));
+        if cap.total > 0 {
+            let end = until.ok_or_else(|| Failure::misused("extra: name its end: --for 2d, or --until TIME"))?;
+            let cap = Cap { total: cap.total, own: false, span: 0, ..limit };
+            all.push(Extra { cap, until: end_of("extra", end, now)? });
+        }
+    }
+    match all.len() {
+        0..=ENTRIES_MAX => Ok(before.clone().with_extras(all)),
+        count => Err(Failure::misused(format!("a key has at most {ENTRIES_MAX} temporary allowances, found {count}"))),
+    }
+}
+
+/// A moment in the future. `field` names the option.
+fn end_of(field: &str, end: Expiry, now: Unix) -> Result<Unix, Failure> {
+    match end {
+        Expiry::At(at) if at <= now => Err(Failure::misused(format!("{field}: {} is in the past", iso(at)))),
+        Expiry::At(at) => Ok(at),
+        Expiry::After(length) => Ok(Unix(now.0.saturating_add(u64::try_from(length.as_millis()).unwrap_or(u64::MAX)))),
+        Expiry::Never => Ok(Unix(u64::MAX)),
     }
 }
 
@@ -332,11 +408,7 @@ impl KeyOptions {
             None => key.expires,
             Some(Expiry::Never) => None,
             Some(Expiry::At(at)) if at <= now => return Err(Failure::misused(past(at))),
-            Some(Expiry::At(at)) => Some(at),
-            Some(Expiry::After(length)) => {
-                let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-                Some(Unix(now.0.saturating_add(millis)))
-            }
+            Some(end) => Some(end_of("expires", end, now)?),
         };
         key.labels = labels(&key.labels, &self.labels)?;
         (key.scope, key.expires) = (scope, expires);
@@ -437,5 +509,38 @@ mod tests {
         for wrong in ["", "-1", "$5", "1e10", "10M", "1000000000.1", "0.0000000001"] {
             assert!(parse_budget(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn temporary_allowance_replaces_the_one_for_the_same_limit() {
+        let plan = Plan { budget: 5_000_000_000, ..Plan::unlimited("p") }.settled("");
+        let cap = |text: &str| Cap::parse_open(text).unwrap();
+        let extra = |text: &str| KeyExtra { cap: cap(text), until: Some(Expiry::After(Duration::from_secs(60))) };
+        let own: Caps = ["tokens=9/1h", "tokens=9/day"].map(cap).into_iter().collect();
+        let with = |before: &Caps, text: &str| with_extras(before, &[extra(text)], &plan, NOW);
+        let texts = |caps: &Caps| caps.extras_at(NOW).map(|extra| extra.cap.text()).collect::<Vec<_>>();
+        let first = with(&own, "budget=20").unwrap();
+        assert_eq!(texts(&first), ["budget=20/month"], "the only limit of money");
+        assert_eq!(first.extras().first().map(|extra| extra.until), Some(Unix(NOW.0 + 60_000)));
+        let second = with(&first, "budget=3/period").unwrap();
+        assert_eq!(texts(&second), ["budget=3/month"]);
+        let third = with(&second, "tokens=1/day").unwrap();
+        assert_eq!(texts(&third), ["budget=3/month", "tokens=1/day"]);
+        assert_eq!(texts(&with(&third, "budget=none").unwrap()), ["tokens=1/day"]);
+        assert_eq!(third.len(), 2, "the key's own limits stay");
+        let later = with_extras(&third, &[extra("tokens=1/1h")], &plan, Unix(NOW.0 + 60_000)).unwrap();
+        assert_eq!(later.extras().len(), 1, "those that have ended are removed");
+        let wrong = |text: &str, why: &str| match with(&third, text) {
+            Err(Failure::Misused(said)) => assert!(said.contains(why), "{said}"),
+            other => panic!("{text}: {other:?}"),
+        };
+        wrong("tokens=1", "the key has several limits of `tokens`");
+        wrong("requests=1/1m", "the key has no limit `requests/1m`; its limits: budget/month, tokens/1h, tokens/day");
+        wrong("tokens/1h=none", "the key has no temporary allowance for `tokens/1h`");
+        let endless = KeyExtra { until: None, ..extra("budget=1") };
+        assert!(matches!(with_extras(&own, &[endless], &plan, NOW), Err(Failure::Misused(_))));
+        let gone = KeyExtra { until: Some(Expiry::At(NOW)), ..extra("budget=1") };
+        assert!(matches!(with_extras(&own, &[gone], &plan, NOW), Err(Failure::Misused(_))));
+        assert!(parse_end("never").is_err() && parse_end("2d").is_ok() && parse_extra("budget").is_err());
     }
 }

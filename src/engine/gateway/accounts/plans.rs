@@ -1,19 +1,31 @@
 //! Plan and groups of each key in the current configuration. Looked up by name once; reports missing ones, and counts
 //! nothing.
 
-use crate::base::time::Unix;
+use crate::base::time::{Mono, Now, Unix};
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyIx, KeyKind, Keys, KindIx};
 use crate::policy::meter::{Meter, PathIx, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Plan and groups of each key, looked up by name once per kind of keys: when the kind is new, and when a configuration
 /// is loaded.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct KeyPlans {
     by_kind: Vec<KeyPlace>,
+    /// Time at which the next temporary allowance may have ended; `NEVER` if there is none.
+    pub(crate) due: Mono,
+}
+
+/// Time between two looks whether a temporary allowance has ended: the clock may be set meanwhile.
+const EXTRA_LOOK: Duration = Duration::from_secs(60);
+
+impl Default for KeyPlans {
+    fn default() -> KeyPlans {
+        KeyPlans { by_kind: Vec::new(), due: Mono::NEVER }
+    }
 }
 
 /// The plan and the group of a kind of keys.
@@ -23,7 +35,15 @@ struct KeyPlace {
     plan: u32,
     path: PathIx,
     /// The plan with the key's own limits.
-    own: Option<Box<Plan>>,
+    own: Option<Box<OwnPlan>>,
+}
+
+/// The plan with a key's own limits, as it is up to a moment.
+#[derive(Clone, Debug)]
+struct OwnPlan {
+    plan: Plan,
+    /// End of the first temporary allowance in it.
+    until: Unix,
 }
 
 /// Placeholder for a plan's index: the plan is not configured.
@@ -32,7 +52,7 @@ const NO_PLAN: u32 = u32::MAX;
 const NO_GROUP: u32 = u32::MAX - 1;
 
 impl KeyPlace {
-    fn find(kind: &KeyKind, config: &Config, meter: &Meter) -> KeyPlace {
+    fn find(kind: &KeyKind, config: &Config, meter: &Meter, now: Unix) -> KeyPlace {
         let path = kind.group.as_ref().map_or(Some(PathIx::NONE), |group| meter.path_of(group));
         let plan = config.plans.iter().position(|plan| *plan.name == *kind.plan);
         let (plan, path) = match (plan, path) {
@@ -41,24 +61,55 @@ impl KeyPlace {
             (_, None) => (NO_GROUP, PathIx::NONE),
         };
         let own = config.plans.get(plan as usize).filter(|_| !kind.limits.is_empty());
-        KeyPlace { plan, path, own: own.map(|plan| Box::new(plan.with(&kind.limits))) }
+        let until = || kind.limits.extras_at(now).map(|extra| extra.until).min().unwrap_or(Unix(u64::MAX));
+        let own = own.map(|plan| Box::new(OwnPlan { plan: plan.with(&kind.limits, now), until: until() }));
+        KeyPlace { plan, path, own }
+    }
+
+    /// End of its first temporary allowance; the largest moment if there is none.
+    fn until(&self) -> Unix {
+        self.own.as_ref().map_or(Unix(u64::MAX), |own| own.until)
+    }
+}
+
+/// Time of the next look whether an allowance until `until` has ended.
+fn look(until: Unix, now: Now) -> Mono {
+    match until {
+        Unix(u64::MAX) => Mono::NEVER,
+        until => now.mono.after(Duration::from_millis(until.0.saturating_sub(now.unix.0)).min(EXTRA_LOOK)),
     }
 }
 
 impl KeyPlans {
     /// Looks up the plans and groups of all kinds.
-    pub(crate) fn load(&mut self, keys: &Keys, config: &Config, meter: &Meter) {
+    pub(crate) fn load(&mut self, keys: &Keys, config: &Config, meter: &Meter, now: Now) {
         self.by_kind.clear();
-        self.by_kind.extend(keys.kinds().map(|kind| KeyPlace::find(kind, config, meter)));
+        self.by_kind.extend(keys.kinds().map(|kind| KeyPlace::find(kind, config, meter, now.unix)));
+        self.arm(now);
     }
 
     /// Looks up the plan and group of a new kind.
-    pub(crate) fn add(&mut self, kind: KindIx, keys: &Keys, config: &Config, meter: &Meter) {
-        let place = KeyPlace::find(keys.kind(kind), config, meter);
+    pub(crate) fn add(&mut self, kind: KindIx, keys: &Keys, config: &Config, meter: &Meter, now: Now) {
+        let place = KeyPlace::find(keys.kind(kind), config, meter, now.unix);
+        self.due = self.due.min(look(place.until(), now));
         match self.by_kind.get_mut(kind.0 as usize) {
             Some(known) => *known = place,
             None => self.by_kind.push(place),
         }
+    }
+
+    /// Keys with a temporary allowance that has ended.
+    pub(crate) fn ended(&mut self, keys: &Keys, now: Now) -> Vec<KeyIx> {
+        let place = |key: &KeyIx| keys.kind_of(*key).and_then(|kind| self.by_kind.get(kind.0 as usize));
+        let has_ended = |key: &KeyIx| place(key).is_some_and(|place| place.until() <= now.unix);
+        let ended = (0..keys.len() as u32).map(KeyIx).filter(has_ended).collect();
+        self.arm(now);
+        ended
+    }
+
+    fn arm(&mut self, now: Now) {
+        let next = self.by_kind.iter().map(KeyPlace::until).filter(|until| now.unix < *until).min();
+        self.due = next.map_or(Mono::NEVER, |until| look(until, now));
     }
 
     /// Returns a key with its plan and groups, or the name that is not configured.
@@ -66,7 +117,7 @@ impl KeyPlans {
     pub(crate) fn of<'a>(&'a self, key: KeyIx, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Missing> {
         let place = keys.kind_of(key).and_then(|kind| self.by_kind.get(kind.0 as usize)).ok_or(Missing::Plan)?;
         let KeyPlace { plan: index, path, own } = place;
-        let plan = own.as_deref().or_else(|| config.plans.get(*index as usize));
+        let plan = own.as_deref().map(|own| &own.plan).or_else(|| config.plans.get(*index as usize));
         let lacks = if *index == NO_GROUP { Missing::Group } else { Missing::Plan };
         plan.map(|plan| Payer { key, plan, path: *path, hosts: 1, model: None }).ok_or(lacks)
     }

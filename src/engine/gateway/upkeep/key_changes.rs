@@ -5,7 +5,7 @@ use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::gateway::cx::Cx;
 use crate::gateway::report::captures::{CaptureChange, CaptureNews};
-use crate::policy::keys::{KeyId, KeyNews, KeyRecord};
+use crate::policy::keys::{KeyId, KeyIx, KeyNews, KeyRecord};
 use crate::policy::window;
 use crate::wire::json::write_string;
 
@@ -171,14 +171,35 @@ impl Cx {
         let (id, (key, kind)) = (record.id, self.access.keys.learn(record));
         self.set_capture(&id, until);
         if let Some(kind) = kind {
-            self.access.plans.add(kind, &self.access.keys, &self.setup.config, &self.accounts.meter);
+            self.access.plans.add(kind, &self.access.keys, &self.setup.config, &self.accounts.meter, self.now);
         }
         if news.is_some() {
-            // Its limits may have changed.
-            let number = self.accounts.grants.limits_changed(key);
-            self.give_back_grants(number);
-            self.rebudget(key);
+            self.limits_changed(key);
         }
+    }
+
+    /// The limits of a key may have changed.
+    fn limits_changed(&mut self, key: KeyIx) {
+        let number = self.accounts.grants.limits_changed(key);
+        self.give_back_grants(number);
+        self.rebudget(key);
+    }
+
+    /// Ends the temporary allowances whose time is over, and logs that.
+    #[cold]
+    pub(crate) fn end_extras(&mut self) {
+        for key in self.access.plans.ended(&self.access.keys, self.now) {
+            if let Some(kind) = self.access.keys.kind_of(key) {
+                self.access.plans.add(kind, &self.access.keys, &self.setup.config, &self.accounts.meter, self.now);
+            }
+            let found = self.access.keys.get(key);
+            if found.is_live(self.now.unix) {
+                let (id, name) = (found.id(), found.name().to_owned());
+                self.tell_of_key("allowance_ended", &id, &name);
+            }
+            self.limits_changed(key);
+        }
+        self.tell_of_budgets();
     }
 
     /// Warns of keys whose plan or group is not configured: they are refused.

@@ -49,7 +49,8 @@ impl KeyKind {
     fn bytes(&self) -> usize {
         let models = self.scope.models_allowed.iter().flatten().map(|id| id.len() + 2 * size_of::<String>());
         let caps = self.limits.iter().map(|cap| 2 * (size_of_val(cap) + cap.name().len()));
-        2 * (size_of::<KeyKind>() + models.sum::<usize>() + caps.sum::<usize>())
+        let extras = 2 * size_of_val(self.limits.extras());
+        2 * (size_of::<KeyKind>() + models.sum::<usize>() + caps.sum::<usize>() + extras)
     }
 
     fn is_of(&self, record: &KeyRecord) -> bool {

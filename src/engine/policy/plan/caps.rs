@@ -223,6 +223,11 @@ impl Cap {
 
     /// Reads `budget=5/5h:opus-*`, and `budget/5h=none` for an entry that lifts the plan's.
     pub fn parse(text: &str) -> Option<Cap> {
+        Cap::parse_open(text).filter(Cap::has_time)
+    }
+
+    /// Like [`Cap::parse`], but also without a time: `budget=5`, whose `per` is [`Per::Now`].
+    pub fn parse_open(text: &str) -> Option<Cap> {
         let (start, models) = text.split_once(':').map_or((text, None), |(start, models)| (start, Some(models)));
         let (start, lifts) = match text.strip_suffix("=none") {
             Some(rest) => (rest.split_once(':').map_or(rest, |(start, _)| start), true),
@@ -247,9 +252,15 @@ impl Cap {
         let per = match (resource, per) {
             (Resource::Running, None) if models.text().is_none() => Per::Now,
             (Resource::Running, _) => return None,
-            (_, per) => Per::parse(per?)?,
+            (_, None) => Per::Now,
+            (_, Some(per)) => Per::parse(per)?,
         };
         (total <= most).then(|| Cap { models, ..Cap::new(resource, per, total) })
+    }
+
+    /// True unless it lacks the time for which it limits.
+    pub fn has_time(&self) -> bool {
+        (self.per == Per::Now) == (self.resource == Resource::Running)
     }
 
     /// The text that [`Cap::parse`] reads.
@@ -381,22 +392,34 @@ impl LimitList {
     }
 }
 
-/// Limits in the order in which they are written.
+/// A temporary allowance of a key: its total is added to the limit of the key or its plan that limits the same.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Extra {
+    /// The limit, and how much is added.
+    pub cap: Cap,
+    /// End of the allowance.
+    pub until: Unix,
+}
+
+/// Limits in the order in which they are written, and the temporary allowances of a key.
 #[derive(Clone, Debug, Default)]
-pub struct Caps(Option<Arc<[Cap]>>);
+pub struct Caps {
+    limits: Option<Arc<[Cap]>>,
+    extras: Option<Arc<[Extra]>>,
+}
 
 impl Deref for Caps {
     type Target = [Cap];
 
     #[inline]
     fn deref(&self) -> &[Cap] {
-        self.0.as_deref().unwrap_or_default()
+        self.limits.as_deref().unwrap_or_default()
     }
 }
 
 impl PartialEq for Caps {
     fn eq(&self, other: &Caps) -> bool {
-        **self == **other
+        **self == **other && self.extras() == other.extras()
     }
 }
 
@@ -405,35 +428,70 @@ impl Eq for Caps {}
 impl Hash for Caps {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (**self).hash(state);
+        self.extras().hash(state);
     }
 }
 
 impl FromIterator<Cap> for Caps {
     fn from_iter<I: IntoIterator<Item = Cap>>(caps: I) -> Caps {
         let caps: Arc<[Cap]> = caps.into_iter().collect();
-        Caps(Some(caps).filter(|caps| !caps.is_empty()))
+        Caps { limits: Some(caps).filter(|caps| !caps.is_empty()), extras: None }
     }
 }
 
 impl Caps {
+    /// The temporary allowances, also those that have ended.
+    pub fn extras(&self) -> &[Extra] {
+        self.extras.as_deref().unwrap_or_default()
+    }
+
+    /// The temporary allowances that have not ended.
+    pub fn extras_at(&self, now: Unix) -> impl Iterator<Item = &Extra> {
+        self.extras().iter().filter(move |extra| now < extra.until)
+    }
+
+    /// The same limits with these temporary allowances.
+    pub fn with_extras(self, extras: Vec<Extra>) -> Caps {
+        let extras = (!extras.is_empty()).then(|| extras.into());
+        Caps { extras, ..self }
+    }
+
+    /// True if there are neither limits nor temporary allowances.
+    pub fn is_empty(&self) -> bool {
+        self.limits.is_none() && self.extras.is_none()
+    }
+
     /// Total of the limit that limits the same.
     pub fn get(&self, cap: &Cap) -> Option<u64> {
         self.iter().find(|other| other.is_like(cap)).map(|other| other.total)
     }
 }
 
-/// As texts, in the records of keys.
+/// As texts, in the records of keys. Those of temporary allowances begin with their ends in milliseconds and a space.
 impl Serialize for Caps {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        out.collect_seq(self.iter().map(Cap::text))
+        let extra = |extra: &Extra| [&*extra.until.0.to_string(), " ", &*extra.cap.text()].concat();
+        out.collect_seq(self.iter().map(Cap::text).chain(self.extras().iter().map(extra)))
     }
 }
 
 impl<'de> Deserialize<'de> for Caps {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Caps, D::Error> {
         let texts = Vec::<String>::deserialize(from)?;
-        let caps: Option<Caps> = texts.iter().map(|text| Cap::parse(text)).collect();
-        caps.ok_or_else(|| serde::de::Error::custom("not a limit"))
+        let (mut limits, mut extras) = (Vec::new(), Vec::new());
+        let mut read = |text: &str| -> Option<()> {
+            match text.split_once(' ') {
+                Some((until, text)) => {
+                    extras.push(Extra { cap: Cap::parse(text)?, until: Unix(until.parse().ok()?) });
+                }
+                None => limits.push(Cap::parse(text)?),
+            }
+            Some(())
+        };
+        match texts.iter().all(|text| read(text).is_some()) {
+            true => Ok(limits.into_iter().collect::<Caps>().with_extras(extras)),
+            false => Err(serde::de::Error::custom("not a limit")),
+        }
     }
 }
 
@@ -494,10 +552,11 @@ fn read_table(reader: &mut Reader<'_>, field: Field<'_>) -> Option<Cap> {
     section.finish(reader);
     let (resource, total) = found?;
     let total = total.filter(|total| *total > 0)?;
-    match &per {
+    let cap = match &per {
         Some(field) => Cap::checked(resource, Some(field.text()?), models, total),
         None => Cap::checked(resource, None, models, total),
-    }
+    };
+    cap.filter(Cap::has_time)
 }
 
 #[cfg(test)]
@@ -550,16 +609,51 @@ mod tests {
         assert!(Models::parse("*").unwrap().count(None) && !Models::parse("opus").unwrap().count(None));
     }
 
+    fn caps(texts: &[&str]) -> Caps {
+        texts.iter().map(|text| Cap::parse(text).unwrap()).collect()
+    }
+
     #[test]
     fn a_keys_limit_replaces_the_plans_or_lifts_it() {
-        let caps = |texts: &[&str]| texts.iter().map(|text| Cap::parse(text).unwrap()).collect::<Caps>();
         let limits = caps(&["budget=5/5h", "tokens=9/1h", "budget=5/day"]);
         let plan = Plan { requests: 600, limits, ..Plan::default() }.settled("");
-        let plan = plan.with(&caps(&["budget=9/5h", "requests/1m=none", "tokens=1/window"]));
+        let plan = plan.with(&caps(&["budget=9/5h", "requests/1m=none", "tokens=1/window"]), Unix(0));
         let texts: Vec<String> = plan.all.iter().map(Cap::text).collect();
         assert_eq!(texts, ["tokens=1/1m", "tokens=9/1h", "budget=5/day", "budget=9/5h"]);
         assert_eq!(plan.all.iter().map(|cap| cap.own).collect::<Vec<_>>(), [true, false, false, true]);
         let spans: Vec<&str> = plan.all.spans().iter().map(|span| &*span.account).collect();
         assert_eq!(spans, ["/period", "/window", "/1h", "/day", "/5h"]);
+    }
+
+    #[test]
+    fn temporary_allowance_raises_the_limit_until_its_end() {
+        let cap = |text: &str| Cap::parse(text).unwrap();
+        let extra = |text: &str, until: u64| Extra { cap: cap(text), until: Unix(until) };
+        let plan = Plan { budget: 5_000_000_000, requests: 6, ..Plan::default() }.settled("");
+        let extras = vec![
+            extra("budget=2/month", 100),
+            extra("budget=1/period", 50),
+            extra("tokens=1/1h", 50),
+            extra("tokens=8/day", 100),
+        ];
+        let own = caps(&["tokens=9/1h"]).with_extras(extras);
+        let texts = |now: u64| plan.with(&own, Unix(now)).all.iter().map(Cap::text).collect::<Vec<_>>();
+        assert_eq!(texts(49), ["budget=8/month", "requests=6/1m", "tokens=10/1h"]);
+        assert_eq!(texts(50), ["budget=7/month", "requests=6/1m", "tokens=9/1h"]);
+        assert_eq!(texts(100), ["budget=5/month", "requests=6/1m", "tokens=9/1h"]);
+        let lifted = caps(&["budget/month=none"]).with_extras(vec![extra("budget=2/month", 100)]);
+        assert!(!plan.with(&lifted, Unix(0)).has_budget(), "no limit stays no limit");
+        let read: Caps = serde_json::from_str(&serde_json::to_string(&own).unwrap()).unwrap();
+        assert_eq!(read, own);
+    }
+
+    #[test]
+    fn only_a_temporary_allowance_needs_no_time() {
+        for text in ["budget=5", "tokens=2M:opus-*", "budget=none"] {
+            let cap = Cap::parse_open(text).unwrap();
+            assert!(!cap.has_time() && Cap::parse(text).is_none(), "{text}");
+        }
+        assert_eq!(Cap::parse_open("budget=5").unwrap().text(), "budget=5");
+        assert!(Cap::parse_open("running=4").unwrap().has_time());
     }
 }

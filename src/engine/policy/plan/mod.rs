@@ -7,6 +7,7 @@ use super::settings::kinds::{Count, Dollars, Kind, OneOf, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{Setting, Settings, section};
 use super::window::Period;
+use crate::base::time::Unix;
 use crate::base::words::words;
 pub use caps::{BUDGET_MAX, UNLIMITED};
 use caps::{Cap, Caps, Entries, LimitList, Per, Resource};
@@ -182,13 +183,22 @@ impl Plan {
         self.all.iter().any(|cap| cap.resource == Resource::Budget)
     }
 
-    /// The plan with these limits of a key, which replace those that limit the same. A total of 0 lifts them.
-    pub fn with(&self, own: &Caps) -> Plan {
+    /// The plan with these limits of a key, which replace those that limit the same. A total of 0 lifts them. The
+    /// temporary allowances that have not ended at `now` are added.
+    pub fn with(&self, own: &Caps, now: Unix) -> Plan {
+        let extras: Vec<Cap> = own.extras_at(now).map(|extra| self.resolved(extra.cap.clone())).collect();
         let own: Vec<Cap> = own.iter().map(|cap| Cap { own: true, ..self.resolved(cap.clone()) }).collect();
         // Two may have become the same by a change of the plan: the later one counts.
         let is_last = |at: usize| !own[at + 1..].iter().any(|later| later.is_like(&own[at]));
         let plans = self.all.iter().filter(|cap| !own.iter().any(|own| own.is_like(cap)));
         let all = plans.chain(own.iter().enumerate().filter(|(at, _)| is_last(*at)).map(|(_, cap)| cap)).cloned();
+        let raised = |cap: Cap| {
+            let more: u64 = extras.iter().filter(|extra| extra.is_like(&cap)).map(|extra| extra.total).sum();
+            let most = if cap.resource == Resource::Budget { BUDGET_MAX } else { UNLIMITED };
+            // A limit that is lifted stays lifted.
+            if cap.total > 0 { Cap { total: cap.total.saturating_add(more).min(most), ..cap } } else { cap }
+        };
+        let all = all.map(raised);
         Plan { all: LimitList::new("", self.window_per(), Per::Calendar(self.period), all), ..self.clone() }
     }
 

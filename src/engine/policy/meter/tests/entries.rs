@@ -162,7 +162,7 @@ fn entries_have_the_same_counts_after_a_restart() {
 #[test]
 fn an_entry_of_a_key_replaces_an_entry_or_a_setting_of_its_plan() {
     let plan = Plan { requests: 600, limits: caps(&["budget=5/day"]), ..Plan::unlimited("p") }.settled("");
-    let with = |texts: &[&str]| plan.with(&caps(texts)).all.iter().map(Cap::text).collect::<Vec<_>>();
+    let with = |texts: &[&str]| plan.with(&caps(texts), Unix(0)).all.iter().map(Cap::text).collect::<Vec<_>>();
     assert_eq!(with(&["requests=7/1m", "budget=9/day"]), ["requests=7/1m", "budget=9/day"]);
     assert_eq!(with(&["requests/window=none", "budget/day=none", "running=2"]), ["running=2"]);
 }

@@ -85,8 +85,10 @@ fn a_refusal_by_a_budget_names_its_owner() {
     let refused = meter.admit(payer, at(NOW), money(0)).unwrap_err();
     assert_eq!(refused.message(), "the budget of plan `team` for a month is reserved by running requests");
     assert_eq!((named(&refused), refused.retry_after), (Shorthand::Budget, 1));
-    let own =
-        plan.with(&[crate::policy::plan::caps::Cap { total: 100, ..Shorthand::Budget.cap() }].into_iter().collect());
+    let own = plan.with(
+        &[crate::policy::plan::caps::Cap { total: 100, ..Shorthand::Budget.cap() }].into_iter().collect(),
+        Unix(0),
+    );
     let refused = meter.admit(Payer { plan: &own, ..payer }, at(NOW), money(0)).unwrap_err();
     assert_eq!(refused.message(), "the budget of this key for a month is reserved by running requests");
     let other = Payer { key: KeyIx(1), ..payer };
