@@ -68,6 +68,9 @@ pub struct ModelsArgs {
     /// Configuration options.
     #[command(flatten)]
     pub config: ConfigArg,
+    /// List the targets of the models with their prices
+    #[arg(long)]
+    pub targets: bool,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,

@@ -4,9 +4,9 @@ use super::args::{ConfigArg, ModelsArgs};
 use super::discover;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, print, print_json, warn};
-use crate::policy::catalog::{Catalog, context_text};
+use crate::policy::catalog::{Catalog, Model, Target, context_text};
 use crate::policy::config::Config;
-use crate::policy::prices::{ModelPrices, PriceTier, Prices, price_text};
+use crate::policy::prices::{KEYS, ModelPrices, PriceOf, PriceTier, Prices, UNIT_KEYS, UnitPrices, price_text};
 use crate::wire::ModelEndpoint;
 use serde::Serialize;
 
@@ -20,13 +20,8 @@ pub(super) struct ModelLine<'a> {
     context_window: u64,
     #[serde(flatten)]
     prices: PriceLine,
-    /// Prices of a relayed request, of an image and of a minute of audio, in US dollars.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    price_per_request: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    price_per_image: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    price_per_minute: Option<f64>,
+    #[serde(flatten)]
+    units: UnitLine,
     /// Prices of requests with long prompts, by rising thresholds.
     price_tiers: Vec<TierLine>,
     /// Endpoints that the model serves.
@@ -73,9 +68,44 @@ struct TierLine {
     prices: PriceLine,
 }
 
-/// Lists the catalog in the order of the configuration.
+/// A target as JSON.
+#[derive(Serialize)]
+struct TargetLine<'a> {
+    model: &'a str,
+    target: &'a str,
+    /// False if one of the model's endpoints has no price here.
+    priced: bool,
+    #[serde(flatten)]
+    prices: PriceLine,
+    #[serde(flatten)]
+    units: UnitLine,
+    price_tiers: Vec<TierLine>,
+}
+
+/// Prices of a relayed request, of an image and of a minute of audio as JSON, in US dollars.
+#[derive(Serialize)]
+struct UnitLine {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_per_request: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_per_image: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price_per_minute: Option<f64>,
+}
+
+impl UnitLine {
+    fn new(units: &UnitPrices) -> UnitLine {
+        let [price_per_request, price_per_image, price_per_minute] = UNIT_KEYS.map(|(_, of)| of(units).map(usd));
+        UnitLine { price_per_request, price_per_image, price_per_minute }
+    }
+}
+
+/// Lists the catalog, or its targets, in the order of the configuration.
 pub fn run(args: &ModelsArgs) -> Result<(), Failure> {
     let high = discovered(&args.config)?;
+    if args.targets {
+        return if args.json { print_json(&target_lines(&high.catalog)) } else { print(&target_table(&high.catalog)) };
+    }
     if args.json { print_json(&lines(&high.catalog)) } else { print(&table(&high.catalog)) }
 }
 
@@ -107,10 +137,6 @@ fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
 
 /// The catalog as JSON.
 pub(super) fn lines(catalog: &Catalog) -> Vec<ModelLine<'_>> {
-    let tiers = |prices: &ModelPrices| {
-        let line = |tier: &PriceTier| TierLine { above: tier.above, prices: PriceLine::new(&tier.prices) };
-        prices.tiers.iter().map(line).collect()
-    };
     let line = catalog.models().iter().map(|model| ModelLine {
         name: &model.name,
         id: &model.id,
@@ -118,10 +144,8 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<ModelLine<'_>> {
         context: &model.context_text,
         context_window: model.context,
         prices: PriceLine::new(&model.prices.base),
-        price_per_request: model.units.request.map(usd),
-        price_per_image: model.units.image.map(usd),
-        price_per_minute: model.units.minute.map(usd),
-        price_tiers: tiers(&model.prices),
+        units: UnitLine::new(&model.units),
+        price_tiers: tier_lines(&model.prices),
         serves: &model.serves,
         priced: model.priced,
         discovered: model.discovered,
@@ -129,8 +153,62 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<ModelLine<'_>> {
     line.collect()
 }
 
+fn tier_lines(prices: &ModelPrices) -> Vec<TierLine> {
+    let line = |tier: &PriceTier| TierLine { above: tier.above, prices: PriceLine::new(&tier.prices) };
+    prices.tiers.iter().map(line).collect()
+}
+
+/// Each target of each model.
+fn targets(catalog: &Catalog) -> impl Iterator<Item = (&Model, &Target)> {
+    catalog.models().iter().flat_map(|model| model.targets.iter().map(move |target| (model, target)))
+}
+
+fn target_lines(catalog: &Catalog) -> Vec<TargetLine<'_>> {
+    let line = |(model, target): (&'_ Model, &'_ Target)| {
+        let (prices, units) = model.prices_at(Some(target));
+        let (prices, units, price_tiers) = (PriceLine::new(&prices.base), UnitLine::new(units), tier_lines(prices));
+        (target.prices.as_ref().map_or(model.priced, |own| own.priced), prices, units, price_tiers)
+    };
+    let all = targets(catalog).map(|one| (one, line(one)));
+    all.map(|((model, target), (priced, prices, units, price_tiers))| TargetLine {
+        model: &model.id,
+        target: &target.label,
+        priced,
+        prices,
+        units,
+        price_tiers,
+    })
+    .collect()
+}
+
+/// Targets with their prices: `none` if a price is missing, `-` if only units have one.
+fn target_table(catalog: &Catalog) -> String {
+    let mut table = Table::new(&[
+        ("MODEL", Align::Left),
+        ("TARGET", Align::Left),
+        ("INPUT $/1M", Align::Right),
+        ("OUTPUT $/1M", Align::Right),
+        ("CACHE READ $/1M", Align::Right),
+        ("CACHE WRITE $/1M", Align::Right),
+    ]);
+    for (model, target) in targets(catalog) {
+        let own = target.prices.as_deref();
+        let (has_tokens, priced) =
+            own.map_or((model.has_token_prices, model.has_token_prices), |own| (own.has_tokens, own.priced));
+        let (prices, units) = model.prices_at(Some(target));
+        let price = |of: PriceOf| match has_tokens {
+            true => tiered(prices, of),
+            false => if priced || !units.is_empty() { "-" } else { "none" }.to_string(),
+        };
+        let mut row = vec![model.id.to_string(), target.label.to_string()];
+        row.extend(KEYS[..4].iter().map(|(_, of)| price(*of)));
+        table.row(row);
+    }
+    table.text()
+}
+
 /// A price, followed by those of the tiers that differ from the tier below: `1.25, >200K 2.50`.
-fn tiered(prices: &ModelPrices, of: fn(&Prices) -> u64) -> String {
+fn tiered(prices: &ModelPrices, of: PriceOf) -> String {
     let (mut text, mut last) = (price_text(of(&prices.base)), of(&prices.base));
     for tier in prices.tiers.iter().filter(|tier| std::mem::replace(&mut last, of(&tier.prices)) != of(&tier.prices)) {
         text.push_str(&format!(", >{} {}", context_text(tier.above), price_text(of(&tier.prices))));
@@ -166,6 +244,7 @@ fn table(catalog: &Catalog) -> String {
 mod tests {
     use super::*;
     use crate::cli::demo::config::tests::parsed;
+    use crate::policy::config::Source;
 
     #[test]
     fn the_table_shows_name_id_abbreviated_context_and_prices() {
@@ -189,6 +268,24 @@ mod tests {
         assert_eq!(json[0]["context_window"], 1_000_000);
         assert_eq!(json[0]["input_price"], 2.5);
         assert_eq!(json[0]["serves"], serde_json::json!(["chat"]));
+    }
+
+    #[test]
+    fn targets_are_listed_with_the_prices_that_apply_to_them() {
+        let text = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+            [[plans]]\nname = \"t\"\n[[models]]\nid = \"a\"\ncontext = \"1K\"\ninput_price = 1\noutput_price = 2\n\
+            targets = [{ provider = \"p\" }, { provider = \"p\", model = \"b\", output_price = 3 }]\n\
+            [[models]]\nid = \"c\"\ncontext = \"1K\"\ntargets = [{ provider = \"p\" }]\n";
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let source = Source { file: "t", text, env: &|_| None, read: &read, run: &Source::no_program };
+        let config = Config::parse(&source).unwrap();
+        let page = target_table(&config.catalog);
+        let rows: Vec<Vec<&str>> = page.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        let none = ["c", "p/c", "none", "none", "none", "none"];
+        assert_eq!(rows, [["a", "p/a", "1.00", "2.00", "1.00", "1.00"], ["a", "p/b", "1.00", "3.00", "1.00", "1.00"], none]);
+        let json = serde_json::to_value(target_lines(&config.catalog)).unwrap();
+        assert_eq!((&json[1]["target"], &json[1]["output_price"]), (&"p/b".into(), &3.0.into()));
+        assert_eq!((&json[0]["priced"], &json[2]["priced"]), (&true.into(), &false.into()));
     }
 
     #[test]

@@ -5,8 +5,9 @@
 
 use super::keys::K;
 use super::tokens::Estimator;
-use crate::base::limits::ROW_TOKENS_MAX;
+use crate::base::limits::{ROW_COST_MAX, ROW_TOKENS_MAX};
 use crate::wire::json::{Raw, ValueKind};
+use std::num::NonZeroU64;
 
 /// A count of tokens as an upstream reports it. An absurd count is treated as not reported.
 #[inline]
@@ -34,8 +35,64 @@ pub struct Reported {
     pub output: Option<u64>,
     /// Reasoning tokens among them. Only translated, never charged separately.
     pub reasoning: Option<u32>,
+    /// Nano-dollars that the answer costs, and 1, as the upstream states them; see [`Reported::cost`].
+    pub(super) cost: Option<NonZeroU64>,
     /// During a stream, the estimated tokens of the text before the last count of the output.
     pub(super) counted: u32,
+}
+
+/// A number of dollars in nano-dollars. An absurd one is treated as not stated.
+#[cold]
+fn nano_dollars(value: Raw<'_>) -> Option<u64> {
+    // A double has each number of nano-dollars up to this bound exactly.
+    let nano = (value.number()? * 1e9).round();
+    (0.0..=ROW_COST_MAX as f64).contains(&nano).then_some(nano as u64)
+}
+
+/// The cost of an answer that is stated in its usage.
+#[derive(Copy, Clone, Default, Debug)]
+struct StatedCost {
+    /// As OpenRouter states it.
+    total: Option<u64>,
+    /// What OpenRouter's upstream bills to an account of its own, and that there is one.
+    upstream: Option<u64>,
+    is_byok: bool,
+    /// As xAI states it.
+    ticks: Option<u64>,
+}
+
+/// Ticks of xAI in a nano-dollar: there are 10,000,000,000 in a dollar.
+const TICKS: u64 = 10;
+
+impl StatedCost {
+    /// Notes a member of a usage.
+    #[inline]
+    fn member(&mut self, key: K, value: Raw<'_>) {
+        match key {
+            K::Cost => self.total = nano_dollars(value),
+            K::CostDetails => self.upstream = value.get("upstream_inference_cost").and_then(nano_dollars),
+            K::IsByok => self.is_byok = value.bool() == Some(true),
+            K::CostInUsdTicks => self.ticks = value.count().filter(|ticks| *ticks <= ROW_COST_MAX * TICKS),
+            _ => {}
+        }
+    }
+
+    /// Cost in a usage.
+    #[cold]
+    fn of(usage: Raw<'_>) -> StatedCost {
+        let mut cost = StatedCost::default();
+        usage.members().for_each(|(name, value)| cost.member(K::of(name), value));
+        cost
+    }
+
+    /// Nano-dollars in total.
+    #[inline]
+    fn nano(&self) -> Option<NonZeroU64> {
+        let upstream = self.upstream.filter(|_| self.is_byok).unwrap_or(0);
+        let total = self.total.map(|total| total.saturating_add(upstream));
+        let ticks = self.ticks.map(|ticks| (ticks + TICKS / 2) / TICKS);
+        NonZeroU64::new(total.or(ticks)?.saturating_add(1))
+    }
 }
 
 /// Sum of the known counts; `None` if neither is known.
@@ -64,6 +121,7 @@ pub(super) struct ChatUsage {
     cached: Option<u64>,
     /// Tokens written to a cache, under LiteLLM's name.
     written: Option<u64>,
+    cost: StatedCost,
     seen: Reported,
 }
 
@@ -80,7 +138,7 @@ impl ChatUsage {
             K::CacheCreationInputTokens => self.written = tokens(value),
             K::PromptTokensDetails => [self.seen.cache_read, self.seen.cache_write] = cached_of(value),
             K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(small_count),
-            _ => {}
+            key => self.cost.member(key, value),
         }
     }
 
@@ -90,7 +148,8 @@ impl ChatUsage {
         let cache_write = self.seen.cache_write.max(self.written);
         let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
         let input = self.prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
-        Reported { input, cache_read, cache_write, ..self.seen }.with_hidden(self.prompt, self.total)
+        let cost = self.cost.nano();
+        Reported { input, cache_read, cache_write, cost, ..self.seen }.with_hidden(self.prompt, self.total)
     }
 }
 
@@ -158,6 +217,7 @@ impl Reported {
         self.hour_write = if later.hour_write > 0 { later.hour_write } else { self.hour_write };
         self.output = latest(self.output, later.output, zeros);
         self.reasoning = latest(self.reasoning, later.reasoning, zeros);
+        self.cost = later.cost.filter(|_| zeros).or(self.cost).or(later.cost);
     }
 
     /// Adds tokens to the output that only the total includes: reasoning counted separately, under its own name or
@@ -210,6 +270,12 @@ impl Reported {
         Reported { input: None, cache_read: None, cache_write: None, output, ..self }
     }
 
+    /// Nano-dollars that the answer costs, as the upstream states them.
+    #[inline]
+    pub fn cost(&self) -> Option<u64> {
+        self.cost.map(|cost| cost.get() - 1)
+    }
+
     /// True if prompt and completion are both known.
     pub fn is_complete(&self) -> bool {
         self.input.is_some() && self.output.is_some()
@@ -255,7 +321,7 @@ impl Reported {
                 K::OutputTokens => K::CompletionTokens,
                 K::InputTokensDetails => K::PromptTokensDetails,
                 K::OutputTokensDetails => K::CompletionTokensDetails,
-                K::TotalTokens => K::TotalTokens,
+                K::TotalTokens | K::Cost | K::CostDetails | K::CostInUsdTicks | K::IsByok => K::of(name),
                 _ => continue,
             };
             seen.member(chat, value);
@@ -288,7 +354,7 @@ impl Reported {
 
     /// Reads the counters of one object in the messages format, and picks its `iterations`.
     fn of_message(usage: Raw<'_>) -> (Reported, Raw<'_>) {
-        let [input, output, read, write, of_output, writes, iterations] = usage.pick([
+        let [input, output, read, write, of_output, writes, iterations, cost, ticks] = usage.pick([
             "input_tokens",
             "output_tokens",
             "cache_read_input_tokens",
@@ -296,6 +362,8 @@ impl Reported {
             "output_tokens_details",
             "cache_creation",
             "iterations",
+            "cost",
+            "cost_in_usd_ticks",
         ]);
         let writes = writes.unwrap_or(Raw::NULL).pick(["ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"]);
         let [minutes, hour] = writes.map(|count| count.and_then(tokens));
@@ -307,6 +375,7 @@ impl Reported {
             hour_write: hour.map_or(0, |hour| hour.min(cache_write.unwrap_or(0)).min(u32::MAX.into()) as u32),
             output: output.and_then(tokens),
             reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(small_count),
+            cost: cost.or(ticks).and_then(|_| StatedCost::of(usage).nano()),
             counted: 0,
         };
         (reported, iterations.unwrap_or(Raw::NULL))
@@ -321,6 +390,7 @@ impl Reported {
             hour_write: self.hour_write.saturating_add(other.hour_write),
             output: sum_of(self.output, other.output),
             reasoning: self.reasoning.or(other.reasoning),
+            cost: self.cost.or(other.cost),
             counted: 0,
         }
     }

@@ -2,7 +2,7 @@
 //! changes after that.
 
 use super::keys::is_unseen;
-use super::prices::{ModelPrices, UnitPrices, WrittenPrices};
+use super::prices::{ModelPrices, TargetPrices, UnitPrices, WrittenPrices};
 use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
@@ -169,9 +169,11 @@ pub struct Model {
     pub has_token_prices: bool,
     /// Prices of pass-through requests that are not for tokens.
     pub units: UnitPrices,
-    /// True if each of its endpoints has a price: prices of input and output are written, even if they are 0; without
-    /// output, a price of input is enough; for a pass-through endpoint, the price of a unit is enough.
+    /// True if each of its endpoints has a price at each target: prices of input and output are written, even if they
+    /// are 0; without output, a price of input is enough; for a pass-through endpoint, the price of a unit is enough.
     pub priced: bool,
+    /// True if a target has prices of its own.
+    pub priced_by_target: bool,
     /// Prices that are written but not used, since the model is unpriced; in the order of [`super::prices::KEYS`].
     pub unused_prices: Vec<WrittenPrices>,
     /// True if its provider takes the credentials of clients.
@@ -249,6 +251,15 @@ impl Model {
         !(self.drop_params.is_empty() && self.set_params.is_empty() && self.default_params.is_empty())
     }
 
+    /// Prices of a request that this target answers.
+    #[inline]
+    pub fn prices_at<'a>(&'a self, target: Option<&'a Target>) -> (&'a ModelPrices, &'a UnitPrices) {
+        match target.and_then(|target| target.prices.as_deref()) {
+            Some(own) => (&own.tokens, &own.units),
+            None => (&self.prices, &self.units),
+        }
+    }
+
     /// Largest number of tokens that a prompt reserves: the largest context size and a quarter more, since an estimate
     /// can be too high.
     #[inline]
@@ -294,6 +305,8 @@ pub struct Target {
     pub context: u64,
     /// Part of those slots that this host has.
     pub slots: u32,
+    /// Prices of its own; `None`: those of the model.
+    pub prices: Option<Arc<TargetPrices>>,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
 }

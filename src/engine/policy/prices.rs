@@ -128,6 +128,19 @@ pub struct PriceTier {
     pub prices: Prices,
 }
 
+/// Prices of the requests that one target answers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TargetPrices {
+    /// Prices of tokens.
+    pub tokens: ModelPrices,
+    /// Prices of pass-through requests that are not for tokens.
+    pub units: UnitPrices,
+    /// True if it has prices for tokens, even if they are 0.
+    pub has_tokens: bool,
+    /// True if each endpoint that the model serves has a price here.
+    pub priced: bool,
+}
+
 /// Prices of a model for prompts of any length.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModelPrices {

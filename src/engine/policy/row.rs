@@ -7,7 +7,7 @@
 use super::agent::Client;
 use super::keys::KeyId;
 use super::meter::{Amount, Lease};
-use super::usage::Usage;
+use super::usage::{CostSource, Usage};
 use super::window;
 use crate::base::digest::{self, hex_id};
 use crate::base::limits;
@@ -182,7 +182,7 @@ impl Row {
             self.micros.min(limits::STORED_MAX),
         ];
         push_values(out, numbers);
-        if self.queued_ms > 0 || self.names.0.is_some() {
+        if self.queued_ms > 0 || self.names.0.is_some() || !usage.cost_source.is_prices() {
             self.push_rare(out);
         }
         out.push(b']');
@@ -193,7 +193,7 @@ impl Row {
         let mut missing = 0;
         for (column, _) in rare_columns() {
             let value = (column.value)(self);
-            if matches!(value, ColumnValue::Missing | ColumnValue::Number(0)) {
+            if matches!(value, ColumnValue::Missing | ColumnValue::Number(0)) || value == USUAL_SOURCE {
                 missing += 1;
                 continue;
             }
@@ -203,6 +203,9 @@ impl Row {
         }
     }
 }
+
+/// Source of the cost that is not stored.
+const USUAL_SOURCE: ColumnValue<'static> = Text(Cow::Borrowed("prices"));
 
 /// A column of the ledger: of the view `rows` and of exports.
 pub struct Column {
@@ -312,7 +315,7 @@ const ADMITTED: &str = "strftime('%Y-%m-%dT%H:%M:%S', (oldest + {}) / 1000, 'uni
 
 /// All columns of the ledger, in the order in which the view and exports show them. A new one is rare, and is stored
 /// after the others that are rare.
-pub const COLUMNS: [Column; 28] = [
+pub const COLUMNS: [Column; 29] = [
     column("request_id", "id", "'req_' || {}", Own(0), |row| Text(format!("req_{}", digest::hex(&row.request)).into())),
     column("key", "key", "{}", Own(1), |row| Text(row.key.as_str().into())),
     column("", "name", "keys.name", Own(1), |_| Missing),
@@ -357,6 +360,9 @@ pub const COLUMNS: [Column; 28] = [
     column("span_id", "span_id", "{}", Rare(read_span), |row| {
         part(row.names.trace.as_deref().and_then(|trace| trace.split_once('-')).map(|(_, span)| span))
     }),
+    column("cost_source", "cost_source", "IFNULL({}, 'prices')", Rare(read_cost_source), |row| {
+        Text(row.usage.cost_source.as_str().into())
+    }),
 ];
 
 fn named(name: &Option<Arc<str>>) -> ColumnValue<'_> {
@@ -372,6 +378,12 @@ fn read_span(row: &mut Row, value: ColumnValue<'_>) {
     let names = row.names.edit();
     if let (Some(trace), Text(span)) = (&names.trace, value) {
         names.trace = Some(format!("{trace}-{span}").into());
+    }
+}
+
+fn read_cost_source(row: &mut Row, value: ColumnValue<'_>) {
+    if let Text(word) = value {
+        row.usage.cost_source = if word == "provider" { CostSource::Provider } else { CostSource::Prices };
     }
 }
 
@@ -463,25 +475,29 @@ mod hex {
     }
 }
 
-/// Tokens as the list `u` (uncached, read from a cache, written to a cache, out), and their source as `f`.
+/// Tokens as the list `u` (uncached, read from a cache, written to a cache, out), their source as `f`, and the source
+/// of the cost as `y`.
 mod counts {
-    use crate::policy::usage::{Usage, UsageSource};
+    use crate::policy::usage::{CostSource, Usage, UsageSource};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]
     struct Counts {
         u: [u64; 4],
         f: UsageSource,
+        #[serde(default, skip_serializing_if = "CostSource::is_prices")]
+        y: CostSource,
     }
 
     pub(super) fn serialize<S: Serializer>(usage: &Usage, to: S) -> Result<S::Ok, S::Error> {
-        let Usage { uncached_in, cache_read, cache_write, out, source, .. } = usage.bounded();
-        Counts { u: [uncached_in, cache_read, cache_write, out], f: source }.serialize(to)
+        let Usage { uncached_in, cache_read, cache_write, out, source, cost_source, .. } = usage.bounded();
+        Counts { u: [uncached_in, cache_read, cache_write, out], f: source, y: cost_source }.serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Usage, D::Error> {
-        let Counts { u: [uncached_in, cache_read, cache_write, out], f: source } = Counts::deserialize(from)?;
-        Ok(Usage { uncached_in, cache_read, cache_write, out, source, ..Usage::default() })
+        let Counts { u, f: source, y: cost_source } = Counts::deserialize(from)?;
+        let [uncached_in, cache_read, cache_write, out] = u;
+        Ok(Usage { uncached_in, cache_read, cache_write, out, source, cost_source, ..Usage::default() })
     }
 }
 
@@ -528,6 +544,18 @@ mod tests {
         for cut in (0..STORED.len()).filter(|cut| STORED.is_char_boundary(*cut)) {
             assert!(serde_json::from_str::<Row>(&STORED[..cut]).is_err(), "{cut}");
         }
+    }
+
+    #[test]
+    fn a_row_records_that_its_provider_stated_the_cost() {
+        let usage = Usage { cost_source: CostSource::Provider, ..row().usage };
+        let stated = Row { usage, ..row() };
+        let text = serde_json::to_string(&stated).unwrap();
+        assert_eq!(text, STORED.replace("\"f\":\"partial\"", "\"f\":\"partial\",\"y\":\"provider\""));
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), stated);
+        let mut own = Vec::new();
+        stated.push_stored(0, stated.admitted, &mut own);
+        assert!(own.ends_with(b",\"provider\"]"), "{}", String::from_utf8_lossy(&own));
     }
 
     #[test]

@@ -23,6 +23,67 @@ words! {
     }
 }
 
+words! {
+    /// Source of a cost.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum CostSource {
+        /// The configured prices.
+        #[default]
+        Prices = "prices",
+        /// The provider has stated it.
+        Provider = "provider",
+    }
+}
+
+/// What the cost of an attempt depends on besides its counts of tokens. The ledger stores only the cost.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum CostBasis {
+    /// The prices.
+    Prices {
+        /// Part of the tokens written to the cache: those cached for an hour. They have their own price.
+        hour_write: u32,
+        /// Images returned, or milliseconds of the audio that was read, if there are prices of units.
+        units: u32,
+    },
+    /// Nano-dollars that the provider has stated, in two halves: a `u64` would enlarge every usage.
+    Stated([u32; 2]),
+}
+
+impl Default for CostBasis {
+    fn default() -> CostBasis {
+        CostBasis::Prices { hour_write: 0, units: 0 }
+    }
+}
+
+impl CostBasis {
+    /// Tokens cached for an hour, and units, if the prices apply.
+    pub fn of_prices(self) -> (u32, u32) {
+        if let CostBasis::Prices { hour_write, units } = self { (hour_write, units) } else { (0, 0) }
+    }
+
+    /// This one together with that of earlier attempts; a stated cost is that of the last attempt alone.
+    fn plus(self, other: CostBasis) -> CostBasis {
+        let CostBasis::Prices { hour_write, units } = self else { return self };
+        let (hour, more) = other.of_prices();
+        CostBasis::Prices { hour_write: hour_write.saturating_add(hour), units: units.saturating_add(more) }
+    }
+
+    /// This one without that of earlier attempts.
+    fn minus(self, other: CostBasis) -> CostBasis {
+        let CostBasis::Prices { hour_write, units } = self else { return self };
+        let (hour, less) = other.of_prices();
+        CostBasis::Prices { hour_write: hour_write.saturating_sub(hour), units: units.saturating_sub(less) }
+    }
+}
+
+impl CostSource {
+    /// True for [`CostSource::Prices`].
+    pub fn is_prices(&self) -> bool {
+        *self == CostSource::Prices
+    }
+}
+
 impl UsageSource {
     /// Reads the output of [`UsageSource::as_str`]; `None` for any other text.
     pub fn from_text(text: &str) -> Option<UsageSource> {
@@ -39,18 +100,16 @@ pub struct Usage {
     pub cache_read: u64,
     /// Prompt tokens written to the provider's cache.
     pub cache_write: u64,
-    /// Part of `cache_write`: tokens cached for an hour. They have their own price, and the ledger does not store their
-    /// number.
-    pub hour_write: u32,
-    /// Images returned, or milliseconds of the audio that was read, if the model has prices of units. The ledger does
-    /// not store their number.
-    pub units: u32,
+    /// What the cost depends on besides the counts.
+    pub basis: CostBasis,
     /// Requests answered at least in part, if the model has a price for them. The ledger does not store their number.
     pub requests: u8,
     /// Completion tokens, reasoning included.
     pub out: u64,
     /// Source of the counts.
     pub source: UsageSource,
+    /// Source of the cost.
+    pub cost_source: CostSource,
 }
 
 impl Usage {
@@ -62,22 +121,44 @@ impl Usage {
         Usage { uncached_in, cache_read, cache_write, out, ..self }
     }
 
-    /// Sum of `self` and `other`.
+    /// The usage with the cost of the last attempt that its provider has stated, if it has.
+    pub fn with_stated(self, nano: Option<u64>) -> Usage {
+        let Some(nano) = nano else { return self };
+        let basis = CostBasis::Stated([(nano >> 32) as u32, nano as u32]);
+        Usage { cost_source: CostSource::Provider, basis, ..self }
+    }
+
+    /// Nano-dollars that the provider of the last attempt has stated.
+    #[inline]
+    pub fn stated_nano(&self) -> Option<u64> {
+        match self.basis {
+            CostBasis::Stated([high, low]) => Some(u64::from(high) << 32 | u64::from(low)),
+            CostBasis::Prices { .. } => None,
+        }
+    }
+
+    /// Sum of `self` and `other`, which is of earlier attempts.
     pub fn plus(self, other: Usage) -> Usage {
         let source = match (self.source, other.source) {
             (one, UsageSource::None) | (UsageSource::None, one) => one,
             (one, two) if one == two => one,
             _ => UsageSource::Partial,
         };
+        let cost_source = match (self.source, other.source) {
+            (_, UsageSource::None) => self.cost_source,
+            (UsageSource::None, _) => other.cost_source,
+            _ if self.cost_source == other.cost_source => self.cost_source,
+            _ => CostSource::Prices,
+        };
         Usage {
             uncached_in: self.uncached_in.saturating_add(other.uncached_in),
             cache_read: self.cache_read.saturating_add(other.cache_read),
             cache_write: self.cache_write.saturating_add(other.cache_write),
-            hour_write: self.hour_write.saturating_add(other.hour_write),
-            units: self.units.saturating_add(other.units),
+            basis: self.basis.plus(other.basis),
             requests: self.requests.saturating_add(other.requests),
             out: self.out.saturating_add(other.out),
             source,
+            cost_source,
         }
     }
 
@@ -87,8 +168,7 @@ impl Usage {
             uncached_in: self.uncached_in.saturating_sub(other.uncached_in),
             cache_read: self.cache_read.saturating_sub(other.cache_read),
             cache_write: self.cache_write.saturating_sub(other.cache_write),
-            hour_write: self.hour_write.saturating_sub(other.hour_write),
-            units: self.units.saturating_sub(other.units),
+            basis: self.basis.minus(other.basis),
             requests: self.requests.saturating_sub(other.requests),
             out: self.out.saturating_sub(other.out),
             ..self
@@ -109,10 +189,11 @@ impl Usage {
     #[inline]
     pub fn cost_nano(&self, prices: &Prices) -> u64 {
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
+        let (hour_write, _) = self.basis.of_prices();
         let pico = of(self.uncached_in, prices.input)
             + of(self.cache_read, prices.cache_read)
-            + of(self.cache_write.saturating_sub(self.hour_write.into()), prices.cache_write)
-            + of(self.cache_write.min(self.hour_write.into()), prices.hour_write)
+            + of(self.cache_write.saturating_sub(hour_write.into()), prices.cache_write)
+            + of(self.cache_write.min(hour_write.into()), prices.hour_write)
             + of(self.out, prices.output);
         u64::try_from((pico + 500) / 1000).unwrap_or(u64::MAX)
     }
@@ -156,7 +237,8 @@ mod tests {
     #[test]
     fn cache_writes_for_an_hour_have_their_own_price() {
         let dear = Prices { hour_write: 500_000, ..PRICES };
-        let usage = Usage { cache_write: 3000, hour_write: 2000, ..Usage::default() };
+        let basis = CostBasis::Prices { hour_write: 2000, units: 0 };
+        let usage = Usage { cache_write: 3000, basis, ..Usage::default() };
         assert_eq!((usage.prompt(), usage.cost_nano(&PRICES)), (3000, 937_500));
         assert_eq!(usage.cost_nano(&dear), 312_500 + 1_000_000);
         assert_eq!(usage.plus(usage).bounded().cost_nano(&dear), 2 * usage.cost_nano(&dear));
@@ -220,7 +302,7 @@ mod tests {
                 uncached_in: fresh,
                 cache_read: read,
                 cache_write: write,
-                hour_write: hour as u32,
+                basis: CostBasis::Prices { hour_write: hour as u32, units: 0 },
                 out,
                 ..Usage::default()
             };

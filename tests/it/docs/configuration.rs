@@ -41,7 +41,7 @@ const TABLES: [Table; 13] = [
     table("[[providers]]", "providers", "providers[0]", &["Provider", "Credential"]),
     table("discover", "providers", "providers[0].discover", &["Discover"]),
     table("[[models]]", "models", "models[0]", &["Model", "Prices", "UnitPrices"]),
-    table("targets", "models", "models[0].targets[0]", &["Target"]),
+    table("targets", "models", "models[0].targets[0]", &["Target", "Prices", "UnitPrices"]),
     table("queue", "models", "models[0].queue", &["QueueLimits"]),
     table("capabilities", "capabilities", "models[0].capabilities", &["Capabilities"]),
     table("[[plans]]", "plans", "plans[0]", &["Plan"]),
@@ -270,6 +270,11 @@ fn entries(table: &Table) -> String {
         };
         let (rest, default) = split(&comment, " Default: ");
         let (meaning, value) = split(&rest, " Value: ");
+        let is_models = table.name == "targets" && (key.ends_with("_price") || key.starts_with("price_"));
+        let (meaning, default) = match is_models {
+            true => (format!("As [`{key}`](#{key}), at this target."), Some("the model's".into())),
+            false => (meaning, default),
+        };
         let default = match REQUIRED.iter().any(|(other, _)| *other == full) {
             true => "required".to_owned(),
             false => default.or(shown).unwrap_or_else(|| "none".to_owned()),

@@ -236,6 +236,7 @@ fn last_requests_equal_the_lines_of_the_log() {
     let targets = told(&h, "targets");
     let small = targets["data"].as_array().unwrap().iter().find(|target| target["model"] == "small").unwrap().clone();
     assert_eq!((small["served"].as_u64(), small["in_flight"].as_u64()), (Some(5), Some(0)), "{small}");
+    assert_eq!(small["prices"]["input_price"], 0.25, "{small}");
     assert!(small["first_byte_us"]["p95"].as_u64() >= small["first_byte_us"]["median"].as_u64(), "{small}");
 }
 

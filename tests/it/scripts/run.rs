@@ -430,7 +430,7 @@ impl Player<'_> {
         let usage = &row.usage;
         format!(
             "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
-             cost={} attempts={} micros={} admitted={} queued_ms={} user={} session={} client={} group={}",
+             cost={} cost_source={} attempts={} micros={} admitted={} queued_ms={} user={} session={} client={} group={}",
             row.status,
             row.endpoint.name(),
             row.model,
@@ -442,6 +442,7 @@ impl Player<'_> {
             usage.out,
             usage.source.as_str(),
             row.cost_nano,
+            usage.cost_source.as_str(),
             row.attempts,
             row.micros,
             row.admitted.0,

@@ -12,7 +12,7 @@ use crate::base::text::plural;
 use crate::io::clock::unix;
 use crate::io::listen;
 use crate::io::machine;
-use crate::policy::catalog::Model;
+use crate::policy::catalog::{Model, Target};
 use crate::policy::config::{Config, StoreUrl, effective};
 use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
@@ -132,17 +132,20 @@ fn queue_remarks(config: &Config) -> Vec<String> {
     remarks
 }
 
-/// Targets that have other prices in another model, which uses them first. A request costs what its model costs,
-/// whichever target answers.
-fn price_remarks(config: &Config) -> Vec<String> {
-    let priced = || config.catalog.models().iter().filter(|model| model.has_token_prices);
+/// Targets that have other prices in another model, which uses them first.
+fn price_remarks<'a>(config: &'a Config) -> Vec<String> {
+    let priced = || config.catalog.models().iter().filter(|model| model.priced);
     let mut remarks = Vec::new();
     for model in priced() {
         for target in model.targets.iter().skip(1) {
-            let is_first = |other: &&Model| other.targets.first().is_some_and(|first| first.label == target.label);
-            if let Some(other) = priced().find(is_first).filter(|other| other.prices != model.prices) {
+            let first = |other: &'a Model| other.targets.first().filter(|first| first.label == target.label);
+            let other = priced().find_map(|other| Some((other, first(other)?)));
+            let differs = |(other, first): &(&Model, &Target)| {
+                other.prices_at(Some(first)) != model.prices_at(Some(target))
+            };
+            if let Some((other, _)) = other.filter(differs) {
                 remarks.push(format!(
-                    "model `{}`: what `{}` answers is charged at this model's prices, and model `{}` has others for it",
+                    "model `{}`: target `{}` has other prices in model `{}`; a target may have prices of its own",
                     model.id, target.label, other.id
                 ));
             }
@@ -159,7 +162,8 @@ fn money_remarks(config: &Config) -> Vec<String> {
     let names: Vec<String> = refusing.map(|(kind, limits)| format!("{kind} `{}`", limits.name)).collect();
     let is_open = |model: &Model| {
         let mut passthrough = model.serves.iter().filter_map(|served| served.as_passthrough());
-        passthrough.any(|passthrough| model.units.is_open(passthrough))
+        let lists = || model.targets.iter().map(|target| model.prices_at(Some(target)));
+        passthrough.any(|passthrough| lists().any(|(_, units)| units.is_open(passthrough)))
     };
     let models = config.catalog.models().iter().filter(|_| !names.is_empty());
     let remark = |model: &Model| {
@@ -223,7 +227,7 @@ mod tests {
             price_remarks(&Config::parse(&source).unwrap())
         };
         let one = said("input_price = 3\noutput_price = 4\n");
-        assert!(one.len() == 1 && one[0].contains("model `a`: what `p/b` answers is charged"), "{one:?}");
+        assert!(one.len() == 1 && one[0].contains("model `a`: target `p/b` has other prices in model `b`"), "{one:?}");
         assert_eq!([said("input_price = 1\noutput_price = 2\n"), said("")], [[""; 0]; 2]);
     }
 

@@ -409,7 +409,7 @@ mod tests {
             r#"{"entry":"request","request_id":"req_000102030405060708090a0b0c0d0eff","key":"abcdefABCDEF","#,
             r#""admitted":"2027-01-15T08:00:00Z","admitted_unix_ms":1800000000123,"model":"a \"b\"","target":"p/x","#,
             r#""endpoint":"messages","stream":true,"status":499,"uncached_input_tokens":1,"cache_read_tokens":2,"#,
-            r#""cache_write_tokens":3,"output_tokens":4,"source":"partial","cost_nano_usd":5,"attempts":6,"micros":7,"queued_ms":0,"group":"","client":""}"#,
+            r#""cache_write_tokens":3,"output_tokens":4,"source":"partial","cost_nano_usd":5,"attempts":6,"micros":7,"queued_ms":0,"group":"","client":"","cost_source":"prices"}"#,
             "\n"
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::policy::plan::caps::{Cap, Caps};
+use crate::policy::usage::CostSource;
 use rusqlite::Connection;
 
 #[test]
@@ -111,12 +112,13 @@ fn views_show_dates_queue_times_traces_and_agents() {
     let mut db = place.owner();
     let agent = RareNames { agent: Some("b1".into()), parent_agent: Some("a0".into()), ..RareNames::default() };
     let both = RareNames { session: Some("s".into()), trace: Some(TRACE.into()), ..agent.clone() };
+    let usage = Usage { cost_source: CostSource::Provider, ..row(A, 9, "small", 2).usage };
     let rows = [
         row(A, 5, "small", 1),
         Row { queued_ms: 1500, ..row(A, 6, "small", 1) },
         Row { names: names(None, None, Some(TRACE)), ..row(A, 7, "small", 1) },
         Row { names: agent.into(), ..row(A, 8, "small", 2) },
-        Row { names: both.into(), queued_ms: 7, ..row(A, 9, "small", 2) },
+        Row { names: both.into(), queued_ms: 7, usage, ..row(A, 9, "small", 2) },
     ];
     db.append(&rows).unwrap();
     let other = Connection::open(place.file()).unwrap();
@@ -128,6 +130,7 @@ fn views_show_dates_queue_times_traces_and_agents() {
     assert_eq!(lines("SELECT admitted FROM rows")[0], "1970-01-01T00:00:00.005Z");
     assert_eq!(lines("SELECT day FROM sums")[0], "1970-01-01");
     assert_eq!(lines("SELECT CAST(queued_ms AS TEXT) FROM rows"), ["0", "1500", "0", "0", "7"]);
+    assert_eq!(lines("SELECT cost_source FROM rows")[3..], ["prices", "provider"]);
     assert_eq!(lines("SELECT IFNULL(trace_id || '-' || span_id, '') FROM rows"), ["", "", TRACE, "", TRACE]);
     assert_eq!(
         lines("SELECT IFNULL(agent || ' of ' || parent_agent, '') FROM rows"),

@@ -199,7 +199,7 @@ impl PassthroughFormat {
         // Some servers report only the total.
         if usual.prompt().is_none_or(|prompt| prompt == 0) {
             let input = count(usage, "total_tokens").or(usual.input);
-            usual = Reported { input, ..Reported::default() };
+            usual = Reported { input, cost: usual.cost, ..Reported::default() };
         }
         for counts in ["tokens", "billed_units"] {
             if usual.input.is_none() {

@@ -32,6 +32,9 @@ pub fn write_cost(shape: Shape, from: usize, cost: Option<&[u8]>, out: &mut Vec<
     }
 }
 
+/// Members of a usage in which providers state the cost.
+const COSTS: [&str; 3] = ["cost", "cost_details", "cost_in_usd_ticks"];
+
 /// The final usage in an event's data.
 fn usage_of(shape: Shape, data: &[u8]) -> Option<Raw<'_>> {
     let holder = with_format!(shape, format => format::usage_holder(Raw::new(data)))?;
@@ -84,7 +87,7 @@ pub(crate) fn without_cost(json: &[u8]) -> Vec<u8> {
             _ => false,
         };
         let usage = Raw::new(whole.of(buf));
-        if is_usage && token == Token::ObjectClose && usage.pick(["cost", "cost_details"]) != [None; 2] {
+        if is_usage && token == Token::ObjectClose && usage.pick(COSTS) != [None; 3] {
             out.extend_from_slice(&buf[from..whole.start as usize]);
             push_usage(usage, None, &mut out);
             from = whole.end as usize;
@@ -106,7 +109,7 @@ fn with_cost(data: &[u8], usage: Raw<'_>, cost: Option<&[u8]>) -> Vec<u8> {
 /// Appends `usage` with this cost in place of the provider's.
 fn push_usage(usage: Raw<'_>, cost: Option<&[u8]>, out: &mut Vec<u8>) {
     out.push(b'{');
-    members(usage, &["cost", "cost_details"], out);
+    members(usage, &COSTS, out);
     if let Some(cost) = cost {
         key(out, "cost");
         out.extend_from_slice(cost);

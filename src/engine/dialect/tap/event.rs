@@ -538,7 +538,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> bo
             seen.has_more |= is_other && token != Token::Null;
             return is_said;
         }
-        [.., K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
+        [.., K::Usage, K::Cost | K::CostDetails | K::CostInUsdTicks] => seen.own_cost = true,
         _ => {}
     }
     false
@@ -563,7 +563,8 @@ fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -
         [K::Usage] | [K::Message, K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
         [K::Error] => seen.error = Some(whole),
         [K::Type] => seen.kind = Some(whole),
-        [K::Usage, K::Cost | K::CostDetails] | [K::Message, K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
+        [K::Usage, K::Cost | K::CostDetails | K::CostInUsdTicks]
+        | [K::Message, K::Usage, K::Cost | K::CostDetails | K::CostInUsdTicks] => seen.own_cost = true,
         [K::Delta, K::StopReason] => seen.finishes += u32::from(token == Token::String),
         [K::Delta, K::Text | K::Thinking | K::PartialJson] => return true,
         [K::ContentBlock, K::Text | K::Thinking | K::Name | K::Data] | [K::ContentBlock, K::Input, ..] => return true,

@@ -114,7 +114,7 @@ impl Notes {
         if self.inner == K::TotalTokens && self.endpoint.is_passthrough() {
             return;
         }
-        self.own_cost |= matches!(self.inner, K::Cost | K::CostDetails);
+        self.own_cost |= matches!(self.inner, K::Cost | K::CostDetails | K::CostInUsdTicks);
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
             _ if self.endpoint != ModelEndpoint::CHAT => {}
@@ -172,7 +172,7 @@ fn has_text(endpoint: ModelEndpoint) -> bool {
 /// True for the name of a provider's cost in a usage.
 #[inline(always)]
 fn is_cost(name: &[u8]) -> bool {
-    name == b"cost" || name == b"cost_details"
+    name == b"cost" || name == b"cost_details" || name == b"cost_in_usd_ticks"
 }
 
 /// Passes on a complete answer: `id` and `model` are replaced; members that a chat upstream omitted (`object`,
@@ -251,7 +251,9 @@ fn read(
     if notes.own_cost {
         let clean = without_cost(body);
         if clean.len() < body.len() {
-            return read(endpoint, &clean, me, out, None);
+            let mut observed = read(endpoint, &clean, me, out, None)?;
+            observed.reported.cost = found.cost;
+            return Ok(observed);
         }
     }
     let reported = found.believed();

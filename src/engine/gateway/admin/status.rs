@@ -13,11 +13,12 @@ use crate::gateway::report::recorder::minutes::Minute;
 use crate::gateway::report::recorder::{RecordedRow, Recorder, is_beginning};
 use crate::gateway::upkeep::budget_news::groups_read;
 use crate::gateway::upkeep::trouble::{JudgedTarget, Problem, by_target, health, judge};
-use crate::policy::catalog::Target;
+use crate::policy::catalog::{Model, Target};
 use crate::policy::cause::Cause;
 use crate::policy::keys::KeyId;
 use crate::policy::meter::GroupStatus;
 use crate::policy::plan::Shorthand;
+use crate::policy::prices::{KEYS, price_text};
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::json::{item, key, member_count, member_string, write_string};
@@ -283,6 +284,7 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
                 moment(out, "since", oldest);
                 out.push(b'}');
             });
+            prices(model, target, out);
             count(out, "served", standing.served);
             count(out, "failures", standing.failures);
             count(out, "failures_in_a_row", standing.in_a_row.into());
@@ -294,6 +296,22 @@ pub(crate) fn targets(mut part: ListPart, view: &View<'_>, cx: &mut Cx, out: &mu
         }
     }
     part.end(out);
+}
+
+/// Appends the prices of a target in US dollars per million tokens, those of prompts below all thresholds; null without
+/// prices of tokens.
+#[inline(never)]
+fn prices(model: &Model, target: &Target, out: &mut Vec<u8>) {
+    let has_tokens = target.prices.as_ref().map_or(model.has_token_prices, |own| own.has_tokens);
+    let prices = has_tokens.then(|| model.prices_at(Some(target)).0);
+    optional(out, "prices", prices, |prices, out| {
+        open(out, "prices", b'{');
+        for (name, of) in KEYS {
+            key(out, name);
+            out.extend_from_slice(price_text(of(&prices.base)).as_bytes());
+        }
+        out.push(b'}');
+    });
 }
 
 /// Appends the minutes of the last hour, the current one first: answered and failed attempts, and the median time to

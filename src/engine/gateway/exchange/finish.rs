@@ -5,7 +5,7 @@
 //!
 //! A request that has ended leaves its usage record, its part in the metrics, and its log line.
 
-use super::admit::cost::Bill;
+use super::admit::cost::{Bill, is_priced};
 use super::attempt::verdict::abandon;
 use super::diagnosis::failed_request;
 use super::event::{CLIENT_LEFT, DriverCall, Effect, Forward, Outcome};
@@ -188,8 +188,8 @@ impl Exchange {
             job.no_verdict(cx);
         }
         std::mem::replace(state, State::Ended).release(job.request.found.key, cx);
-        let is_priced = job.request.model().is_some_and(|model| model.priced);
-        is_priced.then(|| bill.map_or(0, |bill| bill.cost_nano))
+        let usage = bill.map_or(Usage::default(), |bill| bill.usage);
+        is_priced(&job.request, &usage).then(|| bill.map_or(0, |bill| bill.cost_nano))
     }
 }
 
@@ -343,7 +343,7 @@ impl RequestJob {
         let Some(keep) = keep else { return cx.commands.orders.log(|out| line.write(time, out)) };
         let first = target.filter(|_| outcome.status < 400 && at.sent != Mono::NEVER && at.first != Mono::NEVER);
         let passed = Passed {
-            cost_nano: bill.filter(|_| request.model().is_some_and(|model| model.priced)).map(|bill| bill.cost_nano),
+            cost_nano: bill.filter(|bill| is_priced(request, &bill.usage)).map(|bill| bill.cost_nano),
             first: first.map(|target| FirstByte {
                 target: target.seed,
                 streams: line.stream,

@@ -2,7 +2,7 @@
 //! attributes of OpenTelemetry's conventions for generative AI. They are written when the request has ended; until then
 //! a [`Trace`] holds the data, if spans are wanted. Must never contain content.
 
-use super::admit::cost::Bill;
+use super::admit::cost::{Bill, is_priced};
 use super::event::{CLIENT_LEFT, Outcome};
 use super::job::Attempt;
 use super::job::RequestNotes;
@@ -148,7 +148,7 @@ impl RequestNotes {
         write_reasons(&trace.finish, out);
         if let Some(Bill { usage, cost_nano }) = bill {
             write_usage(&usage, out);
-            if request.model().is_some_and(|model| model.priced) {
+            if is_priced(request, &usage) {
                 decimal(out, "gen_ai.usage.cost", cost_nano, 1_000_000_000);
             }
         }

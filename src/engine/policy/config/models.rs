@@ -1,7 +1,7 @@
 //! `[[models]]`.
 
 use super::params;
-use super::prices;
+use super::prices::{self, WrittenList};
 use super::providers::{Auth, Credential, Declared, Provider};
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
@@ -9,6 +9,7 @@ use crate::policy::catalog::{
     Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
     is_bad, is_id, with_quarter,
 };
+use crate::policy::prices::{TargetPrices, WrittenPrices};
 use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
@@ -16,6 +17,7 @@ use crate::policy::upstream_limits::{Timeouts, UpstreamLimits};
 use crate::policy::window::parse_moment;
 use crate::wire::{ModelEndpoint, Passthrough, Shape};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// Targets of one model.
 const TARGETS_MAX: usize = 32;
@@ -115,17 +117,14 @@ fn read_one(
     let hosted_tools = read_hosted(reader, s);
     let capabilities = read_capabilities(reader, s);
     let (affinity, balance) = read_balance(reader, s);
-    let queue = reader.table(s, "queue").map(|mut table| {
-        let mut queue = QueueLimits::default();
-        queue.read_rows(reader, &mut table);
-        table.finish(reader);
-        queue
-    });
-    let targets = read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits);
+    let queue = read_queue(reader, s);
+    let written = prices::read(reader, s);
+    let (mut targets, own): (Vec<Target>, Vec<WrittenList>) =
+        read_targets(reader, s, id.as_deref(), (context, providers), &timeouts, limits).into_iter().unzip();
     let client_credential = takes_clients(reader, s, &targets, providers);
     let (serves, passthrough_targets) = read_serves(reader, s, &targets, providers);
-    let units = prices::read_units(reader, s);
-    let (token_prices, priced, unused_prices) = prices::read(reader, s, &serves, &units, client_credential);
+    let priced = set_prices(reader, s, &mut targets, (&own, written), (&serves, client_credential));
+    let passthrough_targets = passthrough_targets.into_iter().map(|at| targets[at].clone()).collect();
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     let contexts = || targets.iter().map(|target| target.context);
@@ -139,13 +138,14 @@ fn read_one(
         largest: contexts().fold(context, u64::max),
         narrow: contexts().min().filter(|least| contexts().any(|one| one > *least)).map_or(u64::MAX, with_quarter),
         context_text: context_text(context),
-        has_token_prices: priced && (units.is_empty() || token_prices.is_some()),
-        prices: token_prices.unwrap_or_default(),
-        units,
-        priced,
-        unused_prices,
+        has_token_prices: priced.own.has_tokens,
+        prices: priced.own.tokens,
+        units: priced.own.units,
+        priced: priced.everywhere,
+        priced_by_target: targets.iter().any(|target| target.prices.is_some()),
+        unused_prices: priced.unused,
         client_credential,
-        checked: client_credential || !priced || units.minute.is_some(),
+        checked: client_credential || !priced.everywhere || priced.by_minute,
         timeouts,
         serves,
         passthrough_targets,
@@ -165,6 +165,49 @@ fn read_one(
     })
 }
 
+/// Prices of a model that is being read.
+struct PricesRead {
+    /// Its own prices.
+    own: TargetPrices,
+    /// Its own prices that are written but not used.
+    unused: Vec<WrittenPrices>,
+    /// Each of its targets has prices.
+    everywhere: bool,
+    /// There is a price per minute, its own or a target's.
+    by_minute: bool,
+}
+
+/// Sets the prices of targets that have some of their own, and warns of prices that are missing.
+fn set_prices(
+    reader: &mut Reader<'_>,
+    s: &Section<'_>,
+    targets: &mut [Target],
+    (own, model): (&[WrittenList], WrittenList),
+    (serves, is_free): (&[ModelEndpoint], bool),
+) -> PricesRead {
+    const ADVICE: &str = "so the model is unpriced; set both prices (0 = free)";
+    for (target, own) in targets.iter_mut().zip(own).filter(|(_, own)| !own.is_empty()) {
+        let all = own.over(&model);
+        if let Some(key) = all.missing(serves) {
+            let text = format!("`{}` has no {key}, {ADVICE}", target.label);
+            reader.warn(s.place("targets").unwrap_or(s.start()), s.path_of("targets"), text);
+        }
+        target.prices = Some(Arc::new(all.prices(serves, is_free)));
+    }
+    let is_used = targets.is_empty() || targets.iter().any(|target| target.prices.is_none());
+    let (own, missing) = (model.prices(serves, is_free), model.missing(serves));
+    if let Some(key) = missing.filter(|_| is_used) {
+        reader.warn(s.start(), s.path_of(key), format!("missing, {ADVICE}"));
+    }
+    let of_targets = || targets.iter().filter_map(|target| target.prices.as_deref());
+    PricesRead {
+        everywhere: (own.priced || !is_used) && of_targets().all(|own| own.priced),
+        by_minute: own.units.minute.is_some() || of_targets().any(|own| own.units.minute.is_some()),
+        own,
+        unused: if missing.is_some() { model.unused() } else { Vec::new() },
+    }
+}
+
 /// True if the provider of the targets takes the credentials of clients. It must then be the only one.
 #[inline]
 fn takes_clients(reader: &mut Reader<'_>, s: &Section<'_>, targets: &[Target], providers: &[Declared]) -> bool {
@@ -181,23 +224,23 @@ fn takes_clients(reader: &mut Reader<'_>, s: &Section<'_>, targets: &[Target], p
     any
 }
 
-/// Reads `serves`, and selects the targets for pass-through requests. These have the chat shape and the same model as
-/// the first one, since vectors of two models must never mix.
+/// Reads `serves`, and selects the targets for pass-through requests, by index. These have the chat shape and the same
+/// model as the first one, since vectors of two models must never mix.
 #[inline]
 fn read_serves(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     targets: &[Target],
     providers: &[Declared],
-) -> (Vec<ModelEndpoint>, Vec<Target>) {
-    let (mut serves, mut passthrough_targets): (Vec<ModelEndpoint>, Vec<Target>) = (Vec::new(), Vec::new());
+) -> (Vec<ModelEndpoint>, Vec<usize>) {
+    let (mut serves, mut passthrough_targets): (Vec<ModelEndpoint>, Vec<usize>) = (Vec::new(), Vec::new());
     let Some(field) = s.take("serves") else { return (vec![ModelEndpoint::CHAT], passthrough_targets) };
-    for target in targets {
+    for (at, target) in targets.iter().enumerate() {
         let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
         // An invalid provider has been reported.
         let fits = provider.is_none_or(|provider| provider.shape == Shape::Chat);
-        if fits && passthrough_targets.first().is_none_or(|first| first.model == target.model) {
-            passthrough_targets.push(target.clone());
+        if fits && passthrough_targets.first().is_none_or(|first| targets[*first].model == target.model) {
+            passthrough_targets.push(at);
         }
     }
     let (at, path, was_array) = (field.start(), field.path.clone(), field.is_array());
@@ -220,6 +263,15 @@ fn read_serves(
         passthrough_targets.clear();
     }
     (serves, passthrough_targets)
+}
+
+#[inline]
+fn read_queue(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Option<QueueLimits> {
+    let mut table = reader.table(s, "queue")?;
+    let mut queue = QueueLimits::default();
+    queue.read_rows(reader, &mut table);
+    table.finish(reader);
+    Some(queue)
 }
 
 #[inline]
@@ -281,8 +333,8 @@ fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
     moment
 }
 
-/// Targets sorted by priority. The default priority of a target is its index, so that targets are tried in the written
-/// order.
+/// Targets sorted by priority, each with its own prices. The default priority of a target is its index, so that targets
+/// are tried in the written order.
 #[inline]
 fn read_targets(
     reader: &mut Reader<'_>,
@@ -291,7 +343,7 @@ fn read_targets(
     (context, providers): (Option<u64>, &[Declared]),
     timeouts: &Timeouts,
     limits: &UpstreamLimits,
-) -> Vec<Target> {
+) -> Vec<(Target, WrittenList)> {
     let Some(field) = reader.required(s, "targets") else { return Vec::new() };
     let (at, path) = (field.start(), field.path.clone());
     let was_array = field.is_array();
@@ -299,7 +351,7 @@ fn read_targets(
     if items.is_empty() && was_array {
         reader.report(at, path.clone(), "at least one target is needed");
     }
-    let mut targets: Vec<Target> = Vec::new();
+    let mut targets: Vec<(Target, WrittenList)> = Vec::new();
     for (index, item) in items.into_iter().enumerate() {
         let Some(mut table) = reader.as_table(item) else { continue };
         let t = &mut table;
@@ -317,39 +369,39 @@ fn read_targets(
         let weight = integer(reader, t, "weight", 1, 1..=1000) as u32;
         let concurrency = integer(reader, t, "concurrency", 0, 0..=1_000_000) as u32;
         let own = t.take("context").and_then(|field| ContextSize.read(reader, field));
+        let prices = prices::read(reader, t);
         table.finish(reader);
         let (Some(provider), Some(model)) = (provider, model.or_else(|| id.map(str::to_string))) else { continue };
         let Some(Declared { name: Some(name), provider: known, .. }) = providers.get(provider) else { continue };
         let limits = timeouts.over(known.as_ref().map_or(limits, |provider| &provider.limits));
         let label = format!("{name}/{model}");
-        let (seed, share) = (mix_bytes(0, label.as_bytes()), u64::from(weight) * SHARE);
-        let label = label.into();
-        let (credential, slots) = (0, concurrency);
-        let context = own.or(context).unwrap_or_default();
         let target = Target {
             provider,
             model,
-            credential,
-            label,
+            credential: 0,
+            seed: mix_bytes(0, label.as_bytes()),
+            label: label.into(),
             priority,
             weight,
-            share,
-            seed,
+            share: u64::from(weight) * SHARE,
             concurrency,
-            context,
-            slots,
+            context: own.or(context).unwrap_or_default(),
+            slots: concurrency,
+            prices: None,
             limits,
         };
         match known {
-            Some(provider) if provider.credentials.len() > 1 => targets.extend(by_credential(&target, provider)),
-            _ => targets.push(target),
+            Some(provider) if provider.credentials.len() > 1 => {
+                targets.extend(by_credential(&target, provider).into_iter().map(|target| (target, prices.clone())));
+            }
+            _ => targets.push((target, prices)),
         }
     }
     if targets.len() > ATTEMPTABLE_MAX {
         let text = format!("at most {ATTEMPTABLE_MAX} targets, each counted once for every credential of its provider");
         reader.report(at, path, text);
     }
-    targets.sort_by_key(|target| target.priority);
+    targets.sort_by_key(|(target, _)| target.priority);
     targets
 }
 

@@ -1,7 +1,9 @@
-//! Prices of a model: numbers, or tables with a price for each tier of prompt lengths.
+//! Prices of a model or a target: numbers, or tables with a price for each tier of prompt lengths.
 
 use crate::policy::catalog::TOKENS_MAX;
-use crate::policy::prices::{KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX, UNIT_KEYS, UnitPrices, WrittenPrices};
+use crate::policy::prices::{
+    KEYS, ModelPrices, PriceTier, Prices, TIERS_MAX, TargetPrices, UNIT_KEYS, UnitPrices, WrittenPrices,
+};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units;
 use crate::wire::{ModelEndpoint, Passthrough};
@@ -12,9 +14,17 @@ const PRICE: &str = "USD per 1M tokens, from 0 to 1000000 with at most six decim
 /// Rule of the price of a unit.
 const UNIT_PRICE: &str = "US dollars, from 0 to 1000000 with at most six decimals";
 
-/// Reads the prices of units.
-#[inline]
-pub(super) fn read_units(reader: &mut Reader<'_>, s: &mut Section<'_>) -> UnitPrices {
+/// Prices as they are written for a model or a target.
+#[derive(Clone, PartialEq, Default)]
+pub(super) struct WrittenList {
+    /// In the order of [`KEYS`].
+    tokens: [Option<WrittenPrices>; KEYS.len()],
+    units: UnitPrices,
+}
+
+/// Reads all prices of a model or a target.
+#[inline(never)]
+pub(super) fn read(reader: &mut Reader<'_>, s: &mut Section<'_>) -> WrittenList {
     let [request, image, minute] = UNIT_KEYS.map(|(key, _)| {
         let field = s.take(key)?;
         let price = field.decimal().and_then(units::price);
@@ -23,44 +33,72 @@ pub(super) fn read_units(reader: &mut Reader<'_>, s: &mut Section<'_>) -> UnitPr
         }
         price
     });
-    UnitPrices { request, image, minute }
+    let tokens = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
+    WrittenList { tokens, units: UnitPrices { request, image, minute } }
 }
 
-/// Reads the prices of tokens. Returns true with them if the model has prices: input and output are both required, and
-/// 0 counts, unless `units` covers all that it serves. If one of the two is missing, the third value has the written
-/// prices in the order of [`KEYS`]. `is_free`: a model without any price costs nothing.
-#[inline]
-pub(super) fn read(
-    reader: &mut Reader<'_>,
-    s: &mut Section<'_>,
-    serves: &[ModelEndpoint],
-    units: &UnitPrices,
-    is_free: bool,
-) -> (Option<ModelPrices>, bool, Vec<WrittenPrices>) {
-    let mut read = KEYS.map(|(key, _)| s.take(key).and_then(|field| read_key(reader, field)));
-    // A model without completion tokens needs no output price.
-    let is_billed = |passthrough: Passthrough| passthrough.generates() || passthrough.is_media();
-    let answers = |endpoint: &ModelEndpoint| endpoint.as_passthrough().is_none_or(is_billed);
-    if !serves.is_empty() && !serves.iter().any(answers) && read[0].is_some() && read[1].is_none() {
-        read[1] = Some(vec![(0, 0)]);
+impl WrittenList {
+    /// True if no price is written.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == WrittenList::default()
     }
-    if read[0].is_none() || read[1].is_none() {
-        let is_priced = read.iter().any(Option::is_some);
-        if is_priced {
-            let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
-            reader.warn(s.start(), path, "missing, so the model is unpriced; set both prices (0 = free)");
+
+    /// These prices of a target, and those of its model where it has none.
+    pub(super) fn over(&self, model: &WrittenList) -> WrittenList {
+        let (own, other) = (&self.units, &model.units);
+        let mut tokens = model.tokens.clone();
+        for (price, own) in tokens.iter_mut().zip(&self.tokens).filter(|(_, own)| own.is_some()) {
+            price.clone_from(own);
         }
-        let unused = if is_priced { read.map(Option::unwrap_or_default).into() } else { Vec::new() };
-        let is_covered = !serves.is_empty() && serves.iter().all(|served| units.cover(*served));
-        return (None, !is_priced && (is_free || is_covered), unused);
+        let units = UnitPrices {
+            request: own.request.or(other.request),
+            image: own.image.or(other.image),
+            minute: own.minute.or(other.minute),
+        };
+        WrittenList { tokens, units }
     }
-    let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
-    thresholds.sort_unstable();
-    thresholds.dedup();
-    let tiers = thresholds.into_iter().map(|above| PriceTier { above, prices: prices_at(&read, above) });
-    let mut tiers: Vec<PriceTier> = tiers.collect();
-    let base = tiers.remove(0).prices;
-    (Some(ModelPrices { base, tiers: tiers.into() }), true, Vec::new())
+
+    /// Key of the price that is missing, if others of tokens are written.
+    pub(super) fn missing(&self, serves: &[ModelEndpoint]) -> Option<&'static str> {
+        let is_there = [self.tokens[0].is_some(), self.tokens[1].is_some() || !has_output(serves)];
+        let missing = if is_there[0] { "output_price" } else { "input_price" };
+        (self.tokens.iter().any(Option::is_some) && is_there != [true; 2]).then_some(missing)
+    }
+
+    /// The written prices in the order of [`KEYS`].
+    pub(super) fn unused(self) -> Vec<WrittenPrices> {
+        self.tokens.map(Option::unwrap_or_default).into()
+    }
+
+    /// The list as prices of requests to these endpoints. There are prices if input and output are both written, and 0
+    /// counts, or if those of units cover all endpoints. `is_free`: a model without any price costs nothing.
+    pub(super) fn prices(&self, serves: &[ModelEndpoint], is_free: bool) -> TargetPrices {
+        let mut read = self.tokens.clone();
+        // A model without completion tokens needs no output price.
+        if read[0].is_some() && read[1].is_none() && !has_output(serves) {
+            read[1] = Some(vec![(0, 0)]);
+        }
+        let units = self.units;
+        if read[0].is_none() || read[1].is_none() {
+            let is_covered = !serves.is_empty() && serves.iter().all(|served| units.cover(*served));
+            let priced = read.iter().all(Option::is_none) && (is_free || is_covered);
+            return TargetPrices { units, priced, has_tokens: priced && units.is_empty(), ..TargetPrices::default() };
+        }
+        let mut thresholds: Vec<u64> = read.iter().flatten().flatten().map(|(above, _)| *above).collect();
+        thresholds.sort_unstable();
+        thresholds.dedup();
+        let tiers = thresholds.into_iter().map(|above| PriceTier { above, prices: prices_at(&read, above) });
+        let mut tiers: Vec<PriceTier> = tiers.collect();
+        let base = tiers.remove(0).prices;
+        let tokens = ModelPrices { base, tiers: tiers.into() };
+        TargetPrices { tokens, units, has_tokens: true, priced: true }
+    }
+}
+
+/// True if an answer of one of the endpoints has completion tokens.
+fn has_output(serves: &[ModelEndpoint]) -> bool {
+    let is_billed = |passthrough: Passthrough| passthrough.generates() || passthrough.is_media();
+    serves.is_empty() || serves.iter().any(|served| served.as_passthrough().is_none_or(is_billed))
 }
 
 /// Prices of the tier that begins at `above`: of each key the highest tier up to there.

@@ -8,7 +8,7 @@ use super::server::{DERIVED, Server};
 use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, context_text};
 use crate::policy::discover::Discover;
 use crate::policy::plan::Group;
-use crate::policy::prices::{self, PriceTier, price_text};
+use crate::policy::prices::{self, ModelPrices, PriceOf, PriceTier, TargetPrices, price_text};
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
@@ -158,6 +158,7 @@ fn provider(page: &mut ConfigText, provider: &Provider) {
     }
     page.string("unknown_fields", provider.unknown_fields.as_str());
     page.key("stream_usage", provider.stream_usage);
+    page.string("cost", provider.cost_source.as_str());
     page.key("stored_objects", provider.stored_objects);
     match &provider.discover {
         Some(discover) => page.key("discover", format_args!("{{ {} }}", members(Discover::ROWS, discover))),
@@ -176,17 +177,10 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     page.key("created", iso(model.created));
     page.string("context", &model.context_text);
     for (key, of) in prices::KEYS {
-        let base = price_text(of(&model.prices.base));
         // A written 0 is a price.
-        match (model.has_token_prices, &*model.prices.tiers) {
-            (false, _) => page.line(format_args!("# {key}: none")),
-            (true, []) => page.key(key, base),
-            (true, tiers) => {
-                let tier =
-                    |tier: &PriceTier| format!(", \"{}\" = {}", context_text(tier.above), price_text(of(&tier.prices)));
-                let tiers: String = tiers.iter().map(tier).collect();
-                page.key(key, format_args!("{{ \"0\" = {base}{tiers} }}"));
-            }
+        match model.has_token_prices {
+            false => page.line(format_args!("# {key}: none")),
+            true => page.key(key, tiered(&model.prices, of)),
         }
     }
     for (key, of) in prices::UNIT_KEYS {
@@ -204,10 +198,11 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
             format!(
                 "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {}, \
-                 context = {} }}",
+                 context = {}{} }}",
                 quoted(provider),
                 target.concurrency,
-                quoted(&context_text(target.context))
+                quoted(&context_text(target.context)),
+                target.prices.as_deref().map_or(String::new(), own_prices)
             )
         })
         .collect();
@@ -230,6 +225,26 @@ fn model(page: &mut ConfigText, config: &Config, model: &Model) {
     page.key("default_params", inline(&model.default_params));
     page.key("capabilities", format_args!("{{ {} }}", members(Capabilities::ROWS, &model.capabilities)));
     page.strings("hosted_tools", &model.hosted_tools);
+}
+
+/// A price of tokens: a number, or a table of tiers.
+#[inline(never)]
+fn tiered(prices: &ModelPrices, of: PriceOf) -> String {
+    let base = price_text(of(&prices.base));
+    let tier = |tier: &PriceTier| format!(", \"{}\" = {}", context_text(tier.above), price_text(of(&tier.prices)));
+    match &*prices.tiers {
+        [] => base,
+        tiers => format!("{{ \"0\" = {base}{} }}", tiers.iter().map(tier).collect::<String>()),
+    }
+}
+
+/// Prices of a target as further keys of its table.
+fn own_prices(own: &TargetPrices) -> String {
+    let tokens = prices::KEYS.into_iter().filter(|_| own.has_tokens);
+    let tokens = tokens.map(|(key, of)| format!(", {key} = {}", tiered(&own.tokens, of)));
+    let units = prices::UNIT_KEYS.into_iter();
+    let units = units.filter_map(|(key, of)| Some(format!(", {key} = {}", price_text(of(&own.units)?))));
+    tokens.chain(units).collect()
 }
 
 /// Members of requests as a table on one line.

@@ -8,6 +8,7 @@ use crate::policy::settings::kinds::{Kind, OneOf};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::policy::upstream_limits::UpstreamLimits;
+use crate::policy::usage::CostSource;
 use crate::wire::{ModelEndpoint, Shape};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -170,6 +171,11 @@ pub struct Provider {
     pub unknown_fields: UnknownFields,
     /// The provider understands a request for usage in a stream.
     pub stream_usage: bool,
+    /// Source of the cost in usage records. `"provider"` takes the cost that the provider states in its usage: `cost`
+    /// of OpenRouter, with `cost_details.upstream_inference_cost` if `is_byok` is true, and `cost_in_usd_ticks` of xAI.
+    /// An answer without a stated cost costs what the prices give. Reservations always use the prices.
+    #[doc(alias = "cost")]
+    pub cost_source: CostSource,
     /// Requests may name objects in the provider's account by their ids: files, containers, skills, recordings, voices,
     /// vector stores. All keys share this account, so a key that knows an id can use the object of another key. If
     /// false, such a request gets 400, or goes to another target that permits it.
@@ -206,6 +212,7 @@ impl Provider {
             authority: None,
             unknown_fields: UnknownFields::Drop,
             stream_usage: false,
+            cost_source: CostSource::Prices,
             stored_objects: false,
             discover: None,
             listed: Vec::new(),
@@ -349,13 +356,7 @@ fn read_one(
     let headers = read_headers(reader, s, &auth);
     let betas = s.take("betas").map(|field| reader.strings(field).into_iter().map(|(_, beta)| beta).collect());
     let ca_file = s.take("ca_file").and_then(|field| reader.pem_file(&field, "-----BEGIN CERTIFICATE-----"));
-    if let (Some(at), Some(false)) = (s.place("ca_file"), base.as_ref().map(|base| base.tls)) {
-        reader.report(
-            at,
-            s.path_of("ca_file"),
-            "has no effect on an http:// base_url: use https:// or remove this key",
-        );
-    }
+    check_authorities(reader, s, base.as_ref());
     let addresses = read_addresses(reader, s, base.as_ref());
     let proxy = match (s.take("proxy"), &base) {
         (Some(field), Some(base)) => proxy::read(reader, field, base),
@@ -371,8 +372,10 @@ fn read_one(
     let addresses = proxy.as_ref().map_or(addresses, |proxy| proxy.address().into_iter().collect());
     let unknown = OneOf(&UnknownFields::ALL, UnknownFields::as_str);
     let unknown_fields = s.take("unknown_fields").and_then(|field| unknown.read(reader, field)).unwrap_or_default();
-    let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
-    let stored_objects = s.take("stored_objects").and_then(|field| reader.boolean(&field)).unwrap_or(false);
+    let sources = OneOf(&CostSource::ALL, CostSource::as_str);
+    let cost_source = s.take("cost").and_then(|field| sources.read(reader, field)).unwrap_or_default();
+    let mut flag = |key, usual| s.take(key).and_then(|field| reader.boolean(&field)).unwrap_or(usual);
+    let (stream_usage, stored_objects) = (flag("stream_usage", true), flag("stored_objects", false));
     let discover = Discover::read(reader, s);
     check_auth(reader, s, &auth);
     let mut limits = *limits;
@@ -398,6 +401,7 @@ fn read_one(
         authority: None,
         unknown_fields,
         stream_usage,
+        cost_source,
         stored_objects,
         discover,
         listed: Vec::new(),
@@ -454,6 +458,15 @@ fn check_auth(reader: &mut Reader<'_>, s: &Section<'_>, auth: &Auth) {
         if let Some(at) = s.place(key).filter(|_| *auth == Auth::Client) {
             reader.report(at, s.path_of(key), "has no effect with auth = \"client\": remove one of them");
         }
+    }
+}
+
+/// Authorities are for TLS only.
+#[inline]
+fn check_authorities(reader: &mut Reader<'_>, s: &Section<'_>, base: Option<&Base>) {
+    if let Some(at) = s.place("ca_file").filter(|_| base.is_some_and(|base| !base.tls)) {
+        let text = "has no effect on an http:// base_url: use https:// or remove this key";
+        reader.report(at, s.path_of("ca_file"), text);
     }
 }
 

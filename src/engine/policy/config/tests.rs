@@ -1135,6 +1135,41 @@ fn a_model_with_one_price_of_two_is_unpriced_with_a_warning() {
 }
 
 #[test]
+fn a_target_has_the_prices_of_its_model_where_it_has_none() {
+    let model = "[[models]]\nid = \"m\"\ncontext = \"1M\"\n";
+    let read = |own: &str, targets: &[&str]| {
+        let targets: Vec<String> = targets.iter().map(|more| format!("{{ provider = \"p\"{more} }}")).collect();
+        let config = parse(&format!("{PROVIDER}{model}{own}targets = [{}]\n", targets.join(", "))).unwrap();
+        let page = effective(&config);
+        assert_eq!(effective(&parse(&page).unwrap()), page);
+        let (said, model) = (config.warnings.len(), config.catalog.models()[0].clone());
+        let of = |target| {
+            let (prices, units) = model.prices_at(Some(target));
+            (prices.base.input, prices.base.output, prices.base.cache_read, units.request)
+        };
+        (model.targets.iter().map(of).collect::<Vec<_>>(), model.priced, said)
+    };
+    let own = "input_price = 2\noutput_price = 8\ncache_read_price = 1\n";
+    let (prices, priced, said) = read(own, &["", ", input_price = 3", ", cache_read_price = 0, price_per_request = 1"]);
+    let micro = 1_000_000;
+    let want = [(2, 8, 1, None), (3, 8, 1, None), (2, 8, 0, Some(micro))];
+    let want = want.map(|(input, output, read, request)| (input * micro, output * micro, read * micro, request));
+    assert_eq!(prices, want);
+    assert!(priced && said == 0);
+    // A cache price that neither sets follows the input price of the target.
+    let (prices, ..) = read("input_price = 2\noutput_price = 8\n", &[", input_price = { \"0\" = 3, \"200K\" = 6 }"]);
+    assert_eq!(prices, [(3 * micro, 8 * micro, 3 * micro, None)]);
+    let both = ", input_price = 1, output_price = 2";
+    assert!(read("", &[both, both]).1, "a model needs no prices if each target has some");
+    let (_, priced, said) = read("", &[both, ""]);
+    assert!(!priced && said == 0);
+    let (_, priced, said) = read("", &[both, ", input_price = 1"]);
+    assert!(!priced && said == 1);
+    let (_, priced, said) = read("input_price = 1\n", &[", output_price = 2"]);
+    assert!(priced && said == 0);
+}
+
+#[test]
 fn a_price_of_a_unit_is_enough_for_endpoints_that_it_covers() {
     let priced = |text: &str| {
         let config = parse(&format!("{PROVIDER}{MODEL}{text}")).unwrap();

@@ -59,7 +59,7 @@ fn media_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) -> b
         [K::Type] => seen.kind = Some(whole),
         [K::Error] => seen.error = Some(whole),
         [K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
-        [K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
+        [K::Usage, K::Cost | K::CostDetails | K::CostInUsdTicks] => seen.own_cost = true,
         _ => {}
     }
     false

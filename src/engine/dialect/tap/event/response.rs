@@ -229,7 +229,7 @@ fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut EventScan) 
         [K::Response, K::Store] => seen.splice(whole, Own::Store),
         [K::Response, K::PreviousResponseId] => seen.splice(whole, Own::Previous),
         [K::Response, K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
-        [K::Response, K::Usage, K::Cost | K::CostDetails] => seen.own_cost = true,
+        [K::Response, K::Usage, K::Cost | K::CostDetails | K::CostInUsdTicks] => seen.own_cost = true,
         [K::Response, K::Error] => seen.error = Some(whole),
         [K::Delta] => return true,
         _ => {}

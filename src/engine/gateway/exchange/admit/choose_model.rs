@@ -100,10 +100,12 @@ impl Request {
     #[cold]
     fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &ClientMessage) -> Result<(), Refusal> {
         let passthrough = self.endpoint().and_then(|endpoint| endpoint.as_passthrough());
-        if !model.priced || passthrough.is_some_and(|passthrough| model.units.is_open(passthrough)) {
+        let lists = || self.targets_of(model).iter().map(|target| model.prices_at(Some(target)));
+        let is_open = |passthrough| lists().any(|(_, units)| units.is_open(passthrough));
+        if !model.priced || passthrough.is_some_and(is_open) {
             return Err(Refusal::unpriced(&model.id));
         }
-        if model.client_credential && model.prices == ModelPrices::default() {
+        if model.client_credential && lists().all(|(prices, _)| *prices == ModelPrices::default()) {
             return Ok(()); // the clients pay their provider themselves
         }
         // A count is not sent to a provider.

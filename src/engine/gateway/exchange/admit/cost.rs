@@ -11,15 +11,16 @@ use crate::dialect::{
 use crate::gateway::cx::Access;
 use crate::gateway::exchange::event::{ClientMessage, DriverCall};
 use crate::gateway::exchange::fault::{Fault, FaultKind};
-use crate::gateway::exchange::job::{RequestJob, RequestNotes};
+use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
 use crate::gateway::exchange::state::Body;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::config::Config;
 use crate::policy::meter::{Amount, Meter, Payer};
+use crate::policy::prices::{ModelPrices, UnitPrices};
 use crate::policy::refusal::Refusal;
-use crate::policy::usage::{Usage, UsageSource, most_nano};
+use crate::policy::usage::{CostBasis, CostSource, Usage, UsageSource, most_nano};
 use crate::wire::{ModelEndpoint, Passthrough};
 use std::num::NonZeroU32;
 
@@ -36,22 +37,30 @@ pub(crate) struct Bill {
     pub(crate) cost_nano: u64,
 }
 
-impl RequestNotes {
-    /// Cost of the request, as its usage record contains it. Each attempt is billed in the tier of its own prompt.
-    pub(crate) fn cost_nano(&self, request: &Request, usage: &Usage) -> u64 {
-        let Some(model) = request.model() else { return 0 };
-        let (own, earlier) = match &self.0 {
-            Some(diagnosis) => (usage.minus(diagnosis.spent), diagnosis.spent_nano),
-            None => (*usage, 0),
-        };
-        let mut nano = own.cost_nano(model.prices.of(own.prompt())).saturating_add(earlier);
-        if own.requests > 0
-            && let Some(passthrough) = request.endpoint().and_then(ModelEndpoint::as_passthrough)
-        {
-            nano = nano.saturating_add(model.units.cost_nano(passthrough, own.requests.into(), own.units.into()));
-        }
-        nano.min(ROW_COST_MAX)
+/// Cost of a request, as its usage record contains it. Each attempt is billed at the prices of its own target, in the
+/// tier of its own prompt, or at the cost that its provider has stated.
+fn cost_nano(job: &RequestJob, usage: &Usage) -> u64 {
+    let Some(model) = job.request.model() else { return 0 };
+    let (own, earlier) = match &job.notes.0 {
+        Some(diagnosis) => (usage.minus(diagnosis.spent), diagnosis.spent_nano),
+        None => (*usage, 0),
+    };
+    if let Some(stated) = own.stated_nano() {
+        return stated.saturating_add(earlier).min(ROW_COST_MAX);
     }
+    let (prices, units) = model.prices_at(job.target());
+    let mut nano = own.cost_nano(prices.of(own.prompt())).saturating_add(earlier);
+    if own.requests > 0
+        && let Some(passthrough) = job.request.endpoint().and_then(ModelEndpoint::as_passthrough)
+    {
+        nano = nano.saturating_add(units.cost_nano(passthrough, own.requests.into(), own.basis.of_prices().1.into()));
+    }
+    nano.min(ROW_COST_MAX)
+}
+
+/// True if the cost of this usage is known: its provider has stated it, or each target has prices.
+pub(crate) fn is_priced(request: &Request, usage: &Usage) -> bool {
+    usage.stated_nano().is_some() || request.model().is_some_and(|model| model.priced)
 }
 
 /// How an answer has ended, for its charge.
@@ -93,6 +102,7 @@ impl Request {
     fn used_beside(
         &self,
         passthrough: Passthrough,
+        units: &UnitPrices,
         observed: &ObservedUsage,
         (end, has_begun): (AnswerEnd, bool),
         mut usage: Usage,
@@ -104,7 +114,7 @@ impl Request {
             AnswerEnd::Failed if passthrough.makes_images() => observed.units > 0,
             AnswerEnd::Failed => has_begun,
         };
-        usage.units = match is_words {
+        let count = match is_words {
             true if observed.units == 0 && is_made => most,
             // The images that have begun may be all.
             false if is_made && end != AnswerEnd::Complete => observed.units.max(most),
@@ -115,10 +125,11 @@ impl Request {
         if passthrough.is_media() && is_made && !is_reported && (is_left || !is_words) {
             usage.out = usage.out.max(self.asked.map_or(0, |asked| asked.completion.into()));
         }
-        match self.model().is_some_and(|model| !model.units.is_empty()) {
-            true => Usage { requests: 1, ..usage },
-            false => Usage { units: 0, ..usage },
+        if !units.is_empty() {
+            usage.basis = CostBasis::Prices { hour_write: 0, units: count };
+            usage.requests = 1;
         }
+        usage
     }
 
     /// All of a form has arrived: its audio has so many prompt tokens fewer than were reserved.
@@ -188,7 +199,7 @@ impl RequestJob {
             _ => UsageSource::Partial,
         };
         let usage = with_spent(self, Usage { source, ..self.used(observed, end) });
-        let spent_nano = self.notes.cost_nano(&self.request, &usage.bounded());
+        let spent_nano = cost_nano(self, &usage.bounded());
         let notes = self.notes.get_mut();
         (notes.spent, notes.spent_nano) = (usage, spent_nano);
     }
@@ -206,24 +217,28 @@ impl RequestJob {
             uncached_in: known.input.unwrap_or_else(|| self.request.counted_prompt()),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
-            hour_write: known.hour_write,
+            basis: CostBasis::Prices { hour_write: known.hour_write, units: 0 },
             out,
             source,
             ..Usage::default()
         };
         match self.request.endpoint().and_then(ModelEndpoint::as_passthrough) {
             Some(passthrough) => {
-                self.request.used_beside(passthrough, &observed, (end, self.attempt.has_content), usage)
+                let units = self.request.model().map(|model| *model.prices_at(self.target()).1).unwrap_or_default();
+                self.request.used_beside(passthrough, &units, &observed, (end, self.attempt.has_content), usage)
             }
             None => usage,
         }
+        .with_stated(known.cost().filter(|_| {
+            self.target_provider().is_some_and(|provider| provider.cost_source == CostSource::Provider)
+        }))
     }
 
     /// The charge for this usage, within the ledger's bounds, so that a restart counts the same.
     #[inline]
     pub(crate) fn bill(&self, usage: &Usage) -> Bill {
         let usage = usage.bounded();
-        Bill { usage, cost_nano: self.notes.cost_nano(&self.request, &usage) }
+        Bill { usage, cost_nano: cost_nano(self, &usage) }
     }
 
     /// Usage that a request is charged if it ends before its answer was complete. `left`: its client has left, and may
@@ -243,11 +258,10 @@ impl RequestJob {
     #[cold]
     pub(crate) fn write_cost(&self, stream: &SseStream, out: &mut Vec<u8>) {
         let (Some(endpoint), Some(from)) = (self.request.endpoint(), stream.end_at()) else { return };
-        let is_priced = self.request.model().is_some_and(|model| model.priced);
-        let mut cost = Vec::new();
+        let usage = self.charged(stream.observed()).bounded();
+        let (is_priced, mut cost) = (is_priced(&self.request, &usage), Vec::new());
         if is_priced {
-            let usage = self.charged(stream.observed()).bounded();
-            push_cost(&mut cost, self.notes.cost_nano(&self.request, &usage));
+            push_cost(&mut cost, cost_nano(self, &usage));
         }
         write_cost(endpoint.shape, from, is_priced.then_some(&*cost), out);
     }
@@ -305,22 +319,32 @@ impl Request {
             completion = answer_tokens(model, fields, Some(&beside));
         }
         let is_limited = payer.is_some_and(|payer| payer.path.is_some() || payer.plan.has_budget());
-        let mut nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
-        if is_limited && !model.units.is_empty() {
-            nano = nano.saturating_add(self.most_units(model, fields)).min(ROW_COST_MAX);
-        }
+        let nano = if is_limited { self.most_nano(model, prompt, completion, Some(fields)) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
+    }
+
+    /// Highest possible cost at the most expensive target. `fields`: those of a request, whose units count, too.
+    fn most_nano(&self, model: &Model, prompt: u64, completion: u64, fields: Option<&Fields>) -> u64 {
+        let at = |prices: &ModelPrices, units: &UnitPrices| {
+            let of_units = fields.filter(|_| !units.is_empty()).map_or(0, |fields| self.most_units(units, fields));
+            most_nano(prompt, completion, prices).saturating_add(of_units).min(ROW_COST_MAX)
+        };
+        if !model.priced_by_target {
+            return at(&model.prices, &model.units);
+        }
+        let of_each = self.targets_of(model).iter().map(|target| model.prices_at(Some(target)));
+        of_each.map(|(prices, units)| at(prices, units)).max().unwrap_or(0)
     }
 
     /// Highest possible cost of the request itself and of the images that it requests.
     #[cold]
-    fn most_units(&self, model: &Model, fields: &Fields) -> u64 {
+    fn most_units(&self, units: &UnitPrices, fields: &Fields) -> u64 {
         match self.endpoint().and_then(ModelEndpoint::as_passthrough) {
             // The length of audio is not known before: that of its bytes is reserved.
             Some(passthrough) if passthrough.is_transcript() => {
-                model.units.cost_nano(passthrough, 1, self.units_max().into())
+                units.cost_nano(passthrough, 1, self.units_max().into())
             }
-            Some(passthrough) => model.units.cost_nano(passthrough, 1, fields.generated()),
+            Some(passthrough) => units.cost_nano(passthrough, 1, fields.generated()),
             None => 0,
         }
     }
@@ -372,7 +396,7 @@ impl Request {
         let floor = || {
             let (model, prompt) = (self.model(), RESERVATION_FLOOR);
             model.map_or(Amount::default(), |model| {
-                let nano = most_nano(prompt, model.reserve_tokens, &model.prices);
+                let nano = self.most_nano(model, prompt, model.reserve_tokens, None);
                 Amount { tokens: prompt.saturating_add(model.reserve_tokens), nano }
             })
         };

@@ -13,7 +13,21 @@ fn target(label: &str, priority: u32, weight: u32) -> Target {
     let seed = mix_bytes(0, label.as_bytes());
     let (label, share) = (label.into(), u64::from(weight));
     let (provider, model, credential, concurrency, slots, context) = (0, String::new(), 0, 0, 0, 1);
-    Target { provider, model, credential, label, priority, weight, share, seed, concurrency, context, slots, limits }
+    Target {
+        provider,
+        model,
+        credential,
+        label,
+        priority,
+        weight,
+        share,
+        seed,
+        concurrency,
+        context,
+        slots,
+        prices: None,
+        limits,
+    }
 }
 
 fn ask(tried: u64, now: Mono) -> Choice {
