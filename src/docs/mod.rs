@@ -256,4 +256,10 @@ pub mod explanation {
 
     #[doc = include_str!("explanation/shared-ledger.md")]
     pub mod shared_ledger {}
+
+    #[doc = include_str!("explanation/strict-limits.md")]
+    pub mod strict_limits {}
+
+    #[doc = include_str!("explanation/target-prices.md")]
+    pub mod target_prices {}
 }

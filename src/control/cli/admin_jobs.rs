@@ -185,6 +185,10 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
                 }
             }
             "limits" => options.limits = limits(&name, value)?,
+            "strict" => match value.bool() {
+                Some(strict) => options.strict = Some(strict),
+                None => return Err(expected(&name, "true or false")),
+            },
             "disabled" if is_edit => match value.bool() {
                 Some(disabled) => (args.disable, args.enable) = (disabled, !disabled),
                 None => return Err(expected(&name, "true or false")),
@@ -383,6 +387,7 @@ fn plan(plan: &Plan) -> serde_json::Value {
         "window_seconds": plan.window.as_secs(),
         "unpriced": plan.unpriced.as_str(),
         "share": plan.share,
+        "strict": plan.strict,
     });
     let limits = plan.all.iter().map(|cap| limit_json(plan, cap, false));
     all["limits"] = limits.collect::<Vec<_>>().into();

@@ -282,7 +282,10 @@ mod tests {
         let page = target_table(&config.catalog);
         let rows: Vec<Vec<&str>> = page.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         let none = ["c", "p/c", "none", "none", "none", "none"];
-        assert_eq!(rows, [["a", "p/a", "1.00", "2.00", "1.00", "1.00"], ["a", "p/b", "1.00", "3.00", "1.00", "1.00"], none]);
+        assert_eq!(
+            rows,
+            [["a", "p/a", "1.00", "2.00", "1.00", "1.00"], ["a", "p/b", "1.00", "3.00", "1.00", "1.00"], none]
+        );
         let json = serde_json::to_value(target_lines(&config.catalog)).unwrap();
         assert_eq!((&json[1]["target"], &json[1]["output_price"]), (&"p/b".into(), &3.0.into()));
         assert_eq!((&json[0]["priced"], &json[2]["priced"]), (&true.into(), &false.into()));

@@ -449,6 +449,8 @@ section! {
         /// Maximum number of completion tokens of the model. In a translated request, Tollgate lowers a larger bound to
         /// this number.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
+        /// Most tokens that the model reads of one image. A request under a strict limit reserves them for each image.
+        pub max_image_tokens: u64 = 4096, Whole(1..=TOKENS_MAX), Live;
     }
 }
 

@@ -90,6 +90,8 @@ pub struct TargetCounts {
     pub label: Arc<str>,
     /// Failures by its own fault.
     pub failures: u64,
+    /// Requests under strict limits that it has billed more than they had reserved.
+    pub overruns: u64,
     /// Whole answers with status 200.
     pub served: u64,
     /// Attempts that ended otherwise.

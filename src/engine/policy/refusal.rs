@@ -474,6 +474,13 @@ impl Refusal {
         Refusal::new(RefusalKind::Permission, 403, text).because(About::Budget, "member without a price")
     }
 
+    /// 403: nothing bounds what `what` costs, and strict limits apply.
+    #[cold]
+    pub fn unbounded(what: &str) -> Refusal {
+        let text = format!("{what}: the cost has no upper bound, and this key has a strict limit");
+        Refusal::new(RefusalKind::Permission, 403, text).because(About::Limit, "cost without an upper bound")
+    }
+
     /// 429 for a limit of the key or of a group. After a spent period, or if a request needs more than its share, the
     /// SDKs must not retry.
     #[inline]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of words on a page.
-const WORDS_MAX: usize = 2700;
+const WORDS_MAX: usize = 2500;
 
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -113,7 +113,9 @@ fn no_page_is_too_long() {
     let pages = pages(&root().join("src/docs"));
     for page in &pages {
         let words = fs::read_to_string(page).unwrap().split_whitespace().count();
-        assert!(words <= WORDS_MAX, "{}: {words} words", page.display());
+        // The list of all commands is not read as a whole.
+        let most = if page.ends_with("reference/cli.md") { 2 * WORDS_MAX } else { WORDS_MAX };
+        assert!(words <= most, "{}: {words} words", page.display());
     }
 }
 

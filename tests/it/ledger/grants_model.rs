@@ -174,7 +174,7 @@ impl World<'_> {
             wish.number = of.serial;
         }
         let before = self.reserved;
-        let mut limits = AskedLimits { parts: vec![[0; 3]; 4], running: vec![0; 2] };
+        let mut limits = AskedLimits { parts: vec![[0; 3]; 4], running: vec![0; 2], strict: false };
         limits.parts[self.span] = self.limits;
         let ask = Ask { number: (0, 0), key, lease, limits, admits: true, wish };
         self.hosts[host].uses.len().gt(&0).then(|| self.commit(host));

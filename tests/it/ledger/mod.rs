@@ -50,6 +50,7 @@ mod shared_people;
 mod slow;
 #[cfg(feature = "redis")]
 mod spared;
+mod strict;
 #[cfg(feature = "redis")]
 mod unheard;
 

@@ -185,6 +185,7 @@ impl KeyRing {
                 "revoked" => record.revoked = parse_moment(value),
                 "unannounced" | "missing" => {}
                 "disabled" => record.disabled = true,
+                "strict" => record.limits.strict = true,
                 other => panic!("a key has no `{other}`"),
             }
         }

@@ -140,9 +140,8 @@ fn price_remarks<'a>(config: &'a Config) -> Vec<String> {
         for target in model.targets.iter().skip(1) {
             let first = |other: &'a Model| other.targets.first().filter(|first| first.label == target.label);
             let other = priced().find_map(|other| Some((other, first(other)?)));
-            let differs = |(other, first): &(&Model, &Target)| {
-                other.prices_at(Some(first)) != model.prices_at(Some(target))
-            };
+            let differs =
+                |(other, first): &(&Model, &Target)| other.prices_at(Some(first)) != model.prices_at(Some(target));
             if let Some((other, _)) = other.filter(differs) {
                 remarks.push(format!(
                     "model `{}`: target `{}` has other prices in model `{}`; a target may have prices of its own",

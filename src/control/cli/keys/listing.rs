@@ -77,6 +77,8 @@ pub(in crate::cli) struct KeyLine {
     limits: KeyLimits,
     /// Temporary allowances, which are added to the limits until they end.
     extra: Vec<serde_json::Value>,
+    /// True if the key makes its limits strict, whatever its plan and group do.
+    strict: bool,
     /// Tokens used in the current period.
     tokens_used: u64,
     /// Cost of those tokens, in US dollars.
@@ -139,7 +141,10 @@ impl KeyLimits {
             };
             value + if is_own { " (own)" } else { "" }
         };
-        let texts: Vec<String> = self.all().map(text).collect();
+        let mut texts: Vec<String> = self.all().map(text).collect();
+        if self.plan.strict {
+            texts.push(["strict", if self.own.strict { " (own)" } else { "" }].concat());
+        }
         if texts.is_empty() { "none".to_string() } else { texts.join(", ") }
     }
 }
@@ -190,6 +195,7 @@ impl KeyLine {
             nano: (nano, raised.limit(Shorthand::Budget)),
             tokens_limit: raised.limit(Shorthand::Tokens),
             extra: limits.extras(now),
+            strict: limits.own.strict,
             limits,
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,

@@ -60,6 +60,9 @@ pub struct KeyOptions {
     /// US dollars per period, such as 12.50; 0: no limit; plan: the plan's
     #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
     pub budget: Option<KeyLimit>,
+    /// Make the key's limits of tokens and money strict; --strict=false: only if its plan or group does
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub strict: Option<bool>,
 }
 
 /// Replaces the help of an option for `keys issue`; the help above is that of `keys set`.
@@ -419,7 +422,9 @@ impl KeyOptions {
         }
         key.plan = plan.unwrap_or_else(|| key.plan.clone());
         let plan = high.plan(&key.plan).cloned().unwrap_or_default();
+        let strict = self.strict.unwrap_or(key.limits.strict);
         key.limits = limits(&key.limits, self.all_limits(), &plan)?;
+        key.limits.strict = strict;
         Ok(())
     }
 }

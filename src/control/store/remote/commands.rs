@@ -220,6 +220,7 @@ impl Remote {
             host: &speaker.host,
             host_prefix: self.server.named("host:"),
             reserved: [1, ask.lease.reserved.tokens, ask.lease.reserved.nano],
+            strict: ask.limits.strict,
             admits: ask.admits,
             grant: if part > 0 { grant_name(&speaker.writer, number) } else { String::new() },
             grant_lasts: bounds::GRANT.as_millis() as u64,
@@ -264,6 +265,8 @@ struct ScriptQuestion<'a> {
     host_prefix: String,
     /// What the request takes of each resource.
     reserved: [u64; 3],
+    /// True if all of that must fit into each limit. Otherwise a limit that is not reached admits.
+    strict: bool,
     /// False if the host only asks for counts.
     admits: bool,
     /// Name of the grant that is wanted, `""` for none; its duration in milliseconds; and the divisor of what is left:

@@ -122,16 +122,17 @@ for at, part in ipairs(ask.parts) do
     end
     for resource, limit in ipairs(part.limits) do
         local count, told = used[resource] + held[resource], used[resource]
+        local need = ask.strict and math.max(ask.reserved[resource], 1) or 1
         if limit > 0 then
             left[resource] = math.min(left[resource], limit - count)
         end
-        if limit > 0 and count >= limit then
-            if count - lent[resource] >= limit then
+        if limit > 0 and count + need > limit then
+            if count - lent[resource] + need > limit then
                 is_used_up = true
             else
                 calls[part.account] = true
             end
-            local reserved = resource ~= 1 and used[resource] < limit and 1 or 0
+            local reserved = resource ~= 1 and used[resource] + need <= limit and 1 or 0
             refuse(at - 1, resource, reserved, part.ends)
         end
         -- A host that learns that a limit is reached does not ask again in this window. So requests that may still not

@@ -122,6 +122,8 @@ pub struct Fields {
     pub include_usage: bool,
     /// The bound on completion tokens: `max_completion_tokens` if usable, otherwise `max_tokens`.
     pub max_tokens: Option<u64>,
+    /// [`Fields::max_tokens`] is sent in place of the client's bound.
+    pub(in crate::dialect) sets_bound: bool,
     /// `thread`: the client wants the provider to store its conversation and will send only the continuation
     /// (messages).
     pub thread: bool,
@@ -211,6 +213,7 @@ impl Fields {
             stream,
             include_usage,
             max_tokens,
+            sets_bound,
             thread,
             texts,
             answers_per_text,
@@ -233,7 +236,7 @@ impl Fields {
         (*model, *max_tokens, *texts, *answers_per_text, *generated_per_text) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools, *has_odd) = (false, false, false, false, false);
-        (*may_cost_more, *predicts, *has_custom) = (false, false, false);
+        (*may_cost_more, *predicts, *has_custom, *sets_bound) = (false, false, false, false);
         members.clear();
         cuts.clear();
     }

@@ -4,6 +4,7 @@
 //! copy the body nor read it twice. Called by the gateway's admission. `rewrite` and the translation work from its
 //! notes.
 
+mod bound;
 mod checks;
 pub(super) mod fields;
 pub(super) mod leave;
@@ -204,6 +205,29 @@ impl RequestScan {
     /// Upper bound of [`RequestScan::prompt_tokens`], known without reading the body again.
     pub fn prompt_tokens_max(&self) -> u64 {
         self.tokens().tokens_max()
+    }
+
+    /// Upper bound of the prompt's tokens that no tokenizer exceeds: one token for each byte of decoded text, and the
+    /// constants in [`bound`]. `image` and `file`: most tokens that the model reads of each.
+    #[cold]
+    pub fn prompt_most(&self, endpoint: ModelEndpoint, body: &[u8], image: u64, file: u64) -> u64 {
+        match endpoint.as_passthrough() {
+            // Its texts are part of the body, and a provider reads the query with each of them.
+            Some(_) => self.fields().relayed_most(body),
+            None => self.fields().around_most(body).saturating_add(self.tokens().tokens_most(body, image, file)),
+        }
+    }
+
+    /// True if the provider fetches a part of the prompt by its address or its id.
+    pub fn is_fetched(&self) -> bool {
+        self.tokens().is_fetching() || self.fields().names_objects()
+    }
+
+    /// Has `bound` sent as the bound on completion tokens, in place of the client's.
+    #[cold]
+    pub fn set_bound(&mut self, bound: u64) {
+        let fields = &mut self.fields;
+        (fields.max_tokens, fields.sets_bound, fields.has_odd) = (Some(bound), true, true);
     }
 
     /// The part of [`RequestScan::prompt_tokens`] for files of unknown size that the provider fetches.

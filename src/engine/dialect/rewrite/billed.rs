@@ -105,12 +105,14 @@ fn is_unknown(endpoint: ModelEndpoint, body: &[u8], member: &Member) -> bool {
     member.name.class(endpoint) == Class::Unknown && !documents(member.key.of(body))
 }
 
-/// The first member sent to `with` that has a price of its own.
+/// The first member sent to `with` that has a price of its own. `adds`: only one that makes the provider bill more than
+/// the tokens of prompt and answer.
 pub fn surcharge<'a>(
     endpoint: ModelEndpoint,
     body: &'a [u8],
     fields: &Fields,
     with: &RequestTarget<'_>,
+    adds: bool,
 ) -> Option<Surcharge<'a>> {
     if with.shape != endpoint.shape {
         return None;
@@ -130,6 +132,7 @@ pub fn surcharge<'a>(
         };
         let costs = match name {
             _ if value.is_null() => false,
+            Name::ServiceTier | Name::Speed | Name::InferenceGeo if adds => false,
             Name::Tools => return hosted(endpoint, value, with.capabilities),
             Name::Input if endpoint.shape == Shape::Responses && fields.adds_tools => {
                 return hosted_in_items(value, with.capabilities);

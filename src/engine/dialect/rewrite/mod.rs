@@ -12,6 +12,7 @@ use super::passthrough::PassthroughFormat;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::RequestTarget;
 use super::responses::hosted_tools;
+use crate::base::text::push_number;
 use crate::dialect::chat::{custom_tools, signature};
 use crate::wire::json::{Raw, eq_unescaped, item, linear, write_string};
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
@@ -98,7 +99,8 @@ struct Writer<'a> {
 /// - omits members outside the tables, on the deny list or in `drop_params`, and reasoning without a signature;
 /// - replaces or adds `model`, and sets `n` to 1;
 /// - requests `stream_options.include_usage` if the target reports it;
-/// - sends the bound on completion tokens under the target's name for it;
+/// - sends the bound on completion tokens under the target's name for it, and that of [`RequestScan::set_bound`] in
+///   place of the client's;
 /// - replaces the role `developer` by `system` if the target does not accept it;
 /// - nests the members of custom tools;
 /// - adds the placeholder for missing thought signatures;
@@ -203,6 +205,11 @@ fn by_members(writer: &mut Writer<'_>, layout: &Layout<'_>) {
     if let Some((from, to)) = run {
         writer.body(from, to);
     }
+    if fields.sets_bound
+        && let Some(most) = fields.max_tokens
+    {
+        writer.add(&mut wrote, bound(endpoint, with.capabilities), |text| push_number(text, most));
+    }
     let of_response = endpoint.shape == Shape::Responses;
     if !has_model && Name::Model.is_read(endpoint) {
         writer.add(&mut wrote, "model", |text| write_string(text, with.model));
@@ -255,7 +262,10 @@ pub fn dropped<'a>(
             let key = member.key.of(body);
             !is_read(member.name) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
         }
-        false => Layout { endpoint, body, fields, with, ask: false }.fate(member) == Fate::Drop,
+        false => {
+            let layout = Layout { endpoint, body, fields, with, ask: false };
+            layout.fate(member) == Fate::Drop && !fields.replaces(member)
+        }
     };
     members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
 }
@@ -299,6 +309,7 @@ impl Layout<'_> {
         }
         let value = Raw::new(member.value.of(body));
         match member.name {
+            _ if fields.replaces(member) => Fate::Drop,
             _ if endpoint.shape == Shape::Responses => response_fate(key, member.name, value, takes),
             Name::MaxTokens | Name::MaxCompletionTokens
                 if endpoint.shape != Shape::Messages && fields.max_tokens.is_some() =>

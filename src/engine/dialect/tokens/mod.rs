@@ -198,6 +198,18 @@ impl Estimator {
     }
 }
 
+/// Bytes of the text that the inside of a JSON string encodes.
+fn decoded_length(raw: &[u8]) -> u64 {
+    if !has_escape(raw) {
+        return raw.len() as u64;
+    }
+    let length = |run| match run {
+        Run::Plain(bytes) => bytes.len(),
+        Run::Char(char) => char.len_utf8(),
+    };
+    runs(raw).map(length).sum::<usize>() as u64
+}
+
 /// A character, or the one that represents it.
 fn printed(char: char) -> char {
     if char < ' ' && !matches!(char, '\t' | '\n' | '\r') { CONTROL } else { char }
@@ -236,6 +248,21 @@ pub struct CountLater {
     marks: u64,
     /// Files that a provider fetches: their size is not known.
     fetched: u64,
+    /// Media among the parts, for an upper bound of the tokens.
+    media: CountedMedia,
+}
+
+/// Parts that are not text. An upper bound of their tokens depends on the model.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct CountedMedia {
+    /// Images.
+    pub(super) images: u32,
+    /// Files that are in the request.
+    pub(super) files: u32,
+    /// Bytes of other strings that are not counted like text.
+    pub(super) bytes: u32,
+    /// True if the provider fetches an image.
+    pub(super) fetches: bool,
 }
 
 impl CountLater {
@@ -245,6 +272,7 @@ impl CountLater {
         self.texts.clear();
         (self.counted, self.arriving) = (None, None);
         (self.later, self.bytes, self.added, self.marks, self.fetched) = (0, 0, 0, 0, 0);
+        self.media = CountedMedia::default();
     }
 
     /// Adds the text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: the next text is separate.
@@ -317,6 +345,30 @@ impl CountLater {
     #[inline]
     pub fn tokens_fetched(&self) -> u64 {
         self.fetched * FILE_TOKENS_MAX
+    }
+
+    /// Counts a part that is not text.
+    pub(super) fn medium(&mut self, more: CountedMedia) {
+        let CountedMedia { images, files, bytes, fetches } = &mut self.media;
+        *images = images.saturating_add(more.images);
+        *files = files.saturating_add(more.files);
+        *bytes = bytes.saturating_add(more.bytes);
+        *fetches |= more.fetches;
+    }
+
+    /// True if the provider fetches a file or an image.
+    pub(super) fn is_fetching(&self) -> bool {
+        self.fetched > 0 || self.media.fetches
+    }
+
+    /// Tokens of all texts that no tokenizer exceeds: one for each decoded byte and each mark between texts. Texts
+    /// whose positions are not kept count as they are written. `image` and `file`: most tokens of each.
+    pub(super) fn tokens_most(&self, body: &[u8], image: u64, file: u64) -> u64 {
+        let written = self.bytes - self.later as u64;
+        let decoded = self.texts.iter().fold(0, |sum, (span, _)| sum + decoded_length(span.of(body)));
+        let CountedMedia { images, files, bytes, .. } = self.media;
+        let media = u64::from(images).saturating_mul(image).saturating_add(u64::from(files).saturating_mul(file));
+        (written + decoded + self.marks + u64::from(bytes)).saturating_add(media)
     }
 
     /// Counts a mark between texts, which a model reads too.

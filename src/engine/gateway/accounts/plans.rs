@@ -15,6 +15,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct KeyPlans {
     by_kind: Vec<KeyPlace>,
+    /// True if a kind of keys may have strict limits.
+    any_strict: bool,
     /// Time at which the next temporary allowance may have ended; `NEVER` if there is none.
     pub(crate) due: Mono,
 }
@@ -24,7 +26,7 @@ const EXTRA_LOOK: Duration = Duration::from_secs(60);
 
 impl Default for KeyPlans {
     fn default() -> KeyPlans {
-        KeyPlans { by_kind: Vec::new(), due: Mono::NEVER }
+        KeyPlans { by_kind: Vec::new(), any_strict: false, due: Mono::NEVER }
     }
 }
 
@@ -34,6 +36,8 @@ struct KeyPlace {
     /// Index into the configuration's plans; [`NO_PLAN`] or [`NO_GROUP`].
     plan: u32,
     path: PathIx,
+    /// True if its limits of tokens and money are strict.
+    strict: bool,
     /// The plan with the key's own limits.
     own: Option<Box<OwnPlan>>,
 }
@@ -60,10 +64,12 @@ impl KeyPlace {
             (None, _) => (NO_PLAN, PathIx::NONE),
             (_, None) => (NO_GROUP, PathIx::NONE),
         };
-        let own = config.plans.get(plan as usize).filter(|_| !kind.limits.is_empty());
+        let of_plan = config.plans.get(plan as usize);
+        let strict = kind.limits.strict || of_plan.is_some_and(|plan| plan.strict) || meter.is_strict(path);
         let until = || kind.limits.extras_at(now).map(|extra| extra.until).min().unwrap_or(Unix(u64::MAX));
+        let own = of_plan.filter(|_| !kind.limits.is_empty());
         let own = own.map(|plan| Box::new(OwnPlan { plan: plan.with(&kind.limits, now), until: until() }));
-        KeyPlace { plan, path, own }
+        KeyPlace { plan, path, strict, own }
     }
 
     /// End of its first temporary allowance; the largest moment if there is none.
@@ -85,12 +91,14 @@ impl KeyPlans {
     pub(crate) fn load(&mut self, keys: &Keys, config: &Config, meter: &Meter, now: Now) {
         self.by_kind.clear();
         self.by_kind.extend(keys.kinds().map(|kind| KeyPlace::find(kind, config, meter, now.unix)));
+        self.any_strict = self.by_kind.iter().any(|place| place.strict);
         self.arm(now);
     }
 
     /// Looks up the plan and group of a new kind.
     pub(crate) fn add(&mut self, kind: KindIx, keys: &Keys, config: &Config, meter: &Meter, now: Now) {
         let place = KeyPlace::find(keys.kind(kind), config, meter, now.unix);
+        self.any_strict |= place.strict;
         self.due = self.due.min(look(place.until(), now));
         match self.by_kind.get_mut(kind.0 as usize) {
             Some(known) => *known = place,
@@ -116,10 +124,17 @@ impl KeyPlans {
     #[inline]
     pub(crate) fn of<'a>(&'a self, key: KeyIx, keys: &Keys, config: &'a Config) -> Result<Payer<'a>, Missing> {
         let place = keys.kind_of(key).and_then(|kind| self.by_kind.get(kind.0 as usize)).ok_or(Missing::Plan)?;
-        let KeyPlace { plan: index, path, own } = place;
+        let KeyPlace { plan: index, path, own, .. } = place;
         let plan = own.as_deref().map(|own| &own.plan).or_else(|| config.plans.get(*index as usize));
         let lacks = if *index == NO_GROUP { Missing::Group } else { Missing::Plan };
         plan.map(|plan| Payer { key, plan, path: *path, hosts: 1, model: None }).ok_or(lacks)
+    }
+
+    /// True if the limits of tokens and money of a key are strict.
+    #[inline]
+    pub(crate) fn is_strict(&self, key: KeyIx, keys: &Keys) -> bool {
+        let is_strict = |kind: KindIx| self.by_kind.get(kind.0 as usize).is_some_and(|place| place.strict);
+        self.any_strict && keys.kind_of(key).is_some_and(is_strict)
     }
 
     /// Plans and groups of keys that are not configured, each with the number of such keys.

@@ -6,6 +6,7 @@
 //! A request that has ended leaves its usage record, its part in the metrics, and its log line.
 
 use super::admit::cost::{Bill, is_priced};
+use super::admit::strict;
 use super::attempt::verdict::abandon;
 use super::diagnosis::failed_request;
 use super::event::{CLIENT_LEFT, DriverCall, Effect, Forward, Outcome};
@@ -58,6 +59,7 @@ impl State {
         };
         let targets = job.notes.failed_targets();
         job.notes.note_end(&job.request, &fault, last);
+        strict::note_unbilled(job, &fault);
         let usage = job.partial_usage(observed, None);
         let limits = job.target().map_or(&job.request.setup.config.upstream, |target| &target.limits);
         let refusal = match &fault.overflow {
@@ -227,7 +229,11 @@ impl RequestJob {
         let bill = self.bill(&usage);
         let Bill { usage, cost_nano } = bill;
         let group = cx.accounts.meter.path_text(&admitted.hold);
-        cx.accounts.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
+        let used = Amount { tokens: usage.total(), nano: cost_nano };
+        if self.request.strict().is_some() {
+            strict::check_overrun(self, cx.accounts.meter.reserved(&admitted.hold), used, cx);
+        }
+        cx.accounts.meter.settle(admitted.hold, used);
         if cx.accounts.meter.has_news() {
             cx.tell_of_budgets();
         }

@@ -11,6 +11,7 @@ use crate::gateway::provider::rate_limits::Needs;
 use crate::gateway::report::access_log::ClientAttribution;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::keys::KeyIx;
+use crate::policy::meter::StrictReservation;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::RequestHead;
 use crate::wire::{ModelEndpoint, Passthrough, Shape, Span};
@@ -163,6 +164,12 @@ impl Request {
         let is_passthrough =
             !model.passthrough_targets.is_empty() && self.endpoint().is_some_and(ModelEndpoint::is_passthrough);
         if is_passthrough { &model.passthrough_targets } else { &model.targets }
+    }
+
+    /// Its reservation under strict limits, if such apply.
+    #[inline]
+    pub(super) fn strict(&self) -> Option<&StrictReservation> {
+        self.extras.as_ref()?.strict.as_ref()
     }
 
     /// Share of the provider's rate limits that the request needs.

@@ -10,6 +10,7 @@ use crate::gateway::client::response::{ISO_LEN, RequestId};
 use crate::gateway::provider::credential::ClientCredential;
 use crate::policy::counters::PHASES;
 use crate::policy::keys::Key;
+use crate::policy::meter::StrictReservation;
 use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 /// Initial storage, enough for an ordinary line.
 const LINE_ROOM: usize = 512;
 
-/// Attribution that a client supplies; exists only if there is any.
+/// Attribution that a client supplies, and what else few requests have; exists only if there is any.
 #[derive(Debug, Default)]
 pub(crate) struct ClientAttribution {
     /// The client's own request id, in printable form.
@@ -38,6 +39,8 @@ pub(crate) struct ClientAttribution {
     /// Images that the request may get, or milliseconds of its audio: what is reserved, and charged if the provider
     /// does not report it.
     pub(crate) units: u32,
+    /// Reservation under strict limits.
+    pub(crate) strict: Option<StrictReservation>,
 }
 
 /// Phases of a request, each with its beginning and its end, or `NEVER`.

@@ -2,6 +2,7 @@
 
 use crate::base::limits;
 use crate::policy::attribution::Attribution;
+use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::memory::{self, ConfigFacts, QueueBounds};
 use crate::policy::network::Network;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, OneOf, Or, Reference, Shown, Time, Whole};
@@ -58,6 +59,9 @@ section! {
         /// false, Tollgate records only failed requests until `requests`, `targets` or `status` of the admin API is
         /// first read.
         pub record_requests: bool = false, Flag, Restart;
+        /// Completion tokens that a [strict](groups.md#strict) limit must still pay for to admit a request, unless the
+        /// client asks for fewer.
+        pub strict_min_tokens: u64 = 256, Whole(1..=TOKENS_MAX), Live;
         /// Prefix of API keys. A change makes all issued keys invalid.
         pub key_prefix: String = "tg_".to_string(), KeyPrefix, Live;
         /// Certificate chain and private key in PEM. Without this setting, clients use plain HTTP. Value: `{ cert =

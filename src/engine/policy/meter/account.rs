@@ -134,6 +134,11 @@ impl MeterAccount {
         self.counts_of(open.model.as_deref()).for_each(|(span, count)| count.windows.count(open, span, excess));
     }
 
+    /// Reserves `more` for `open`.
+    pub(super) fn extend(&mut self, open: &Open, more: Amount) {
+        self.counts_of(open.model.as_deref()).for_each(|(span, count)| count.windows.extend(open, span, more));
+    }
+
     fn end_bounded(&mut self, most: Amount) {
         self.bounded = (self.bounded.0.saturating_sub(1), self.bounded.1.minus(most));
     }

@@ -19,6 +19,8 @@ pub struct AskedLimits {
     pub parts: Vec<[u64; 3]>,
     /// Running requests of the key and each group.
     pub running: Vec<u64>,
+    /// True if the whole reservation must fit into the limits of tokens and money.
+    pub strict: bool,
 }
 
 /// Adds the spans that count requests to `model` admitted `at`.

@@ -111,7 +111,7 @@ impl Limit {
 
 /// Each limit that counts requests to `model`.
 #[inline]
-fn counting<'a>(limits: &'a [Cap], model: Option<&'a str>) -> impl Iterator<Item = &'a Cap> {
+pub(super) fn counting<'a>(limits: &'a [Cap], model: Option<&'a str>) -> impl Iterator<Item = &'a Cap> {
     limits.iter().filter(move |cap| cap.models.count(model))
 }
 
@@ -159,7 +159,7 @@ pub(super) fn longest(limits: impl Iterator<Item = Limit>) -> Option<Limit> {
 
 /// Part of `need` that a limit counts.
 #[inline]
-fn wants(cap: &Cap, need: Amount) -> u64 {
+pub(super) fn wants(cap: &Cap, need: Amount) -> u64 {
     match cap.resource {
         Resource::Tokens => need.tokens,
         Resource::Budget => need.nano,

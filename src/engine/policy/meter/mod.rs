@@ -10,6 +10,7 @@ mod groups;
 mod leases;
 mod limit;
 mod quota;
+mod strict;
 mod tree;
 mod windows;
 
@@ -19,6 +20,7 @@ pub use groups::GroupStatus;
 pub use leases::AskedLimits;
 pub use limit::{Limit, LimitReason, Whose};
 pub use quota::{LimitStatus, QuotaStatus};
+pub use strict::StrictReservation;
 pub use windows::{Amount, Lease, LeasePart, Open, PathIx, Restored, SharedCounts};
 
 use super::keys::KeyIx;

@@ -142,6 +142,11 @@ impl Tree {
         }
     }
 
+    /// True if the limits of a group on the path are such ones.
+    pub(super) fn any(&self, path: PathIx, is_such: fn(&Plan) -> bool) -> bool {
+        self.paths[path.0 as usize].groups.iter().any(|index| is_such(&self.nodes[*index as usize].limits))
+    }
+
     /// Visits each configured group with a budget, updated to `now`.
     pub(super) fn each_budget(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
         self.each_that(|node| node.limits.all.budgets().next().is_some(), open, now, &mut |node, _| see(node));

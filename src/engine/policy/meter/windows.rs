@@ -40,6 +40,9 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// What is left without a limit.
+    pub const MAX: Amount = Amount { tokens: u64::MAX, nano: u64::MAX };
+
     /// Sum of both, saturating.
     pub fn plus(self, more: Amount) -> Amount {
         Amount { tokens: self.tokens.saturating_add(more.tokens), nano: self.nano.saturating_add(more.nano) }
@@ -417,6 +420,13 @@ impl Windows {
     pub(super) fn count(&mut self, open: &Open, span: &LimitSpan, excess: Amount) {
         if self.present.counts(open.admitted, span.per.bounds(open.admitted)) {
             self.present.reserved = self.present.reserved.minus(excess);
+        }
+    }
+
+    /// `open` reserves so much more.
+    pub(super) fn extend(&mut self, open: &Open, span: &LimitSpan, more: Amount) {
+        if self.present.counts(open.admitted, span.per.bounds(open.admitted)) {
+            self.present.reserved = self.present.reserved.plus(more);
         }
     }
 

@@ -8,7 +8,6 @@ use crate::policy::settings::reader::{Field, Reader};
 use crate::policy::settings::units::{context, dollars, dollars_text, duration, duration_text, quoted};
 use crate::policy::window::{DAY_MS, Period, window};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -401,12 +400,17 @@ pub struct Extra {
     pub until: Unix,
 }
 
-/// Limits in the order in which they are written, and the temporary allowances of a key.
-#[derive(Clone, Debug, Default)]
+/// Limits in the order in which they are written; of a key, also its temporary allowances, and whether it is strict.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Caps {
     limits: Option<Arc<[Cap]>>,
     extras: Option<Arc<[Extra]>>,
+    /// True if a key makes all limits of tokens and money that count its requests strict.
+    pub strict: bool,
 }
+
+/// Word for [`Caps::strict`] among the texts of a key's limits.
+const STRICT: &str = "strict";
 
 impl Deref for Caps {
     type Target = [Cap];
@@ -417,25 +421,10 @@ impl Deref for Caps {
     }
 }
 
-impl PartialEq for Caps {
-    fn eq(&self, other: &Caps) -> bool {
-        **self == **other && self.extras() == other.extras()
-    }
-}
-
-impl Eq for Caps {}
-
-impl Hash for Caps {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (**self).hash(state);
-        self.extras().hash(state);
-    }
-}
-
 impl FromIterator<Cap> for Caps {
     fn from_iter<I: IntoIterator<Item = Cap>>(caps: I) -> Caps {
         let caps: Arc<[Cap]> = caps.into_iter().collect();
-        Caps { limits: Some(caps).filter(|caps| !caps.is_empty()), extras: None }
+        Caps { limits: Some(caps).filter(|caps| !caps.is_empty()), ..Caps::default() }
     }
 }
 
@@ -456,9 +445,9 @@ impl Caps {
         Caps { extras, ..self }
     }
 
-    /// True if there are neither limits nor temporary allowances.
+    /// True if a key changes nothing of its plan.
     pub fn is_empty(&self) -> bool {
-        self.limits.is_none() && self.extras.is_none()
+        *self == Caps::default()
     }
 
     /// Total of the limit that limits the same.
@@ -471,25 +460,27 @@ impl Caps {
 impl Serialize for Caps {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let extra = |extra: &Extra| [&*extra.until.0.to_string(), " ", &*extra.cap.text()].concat();
-        out.collect_seq(self.iter().map(Cap::text).chain(self.extras().iter().map(extra)))
+        let strict = self.strict.then(|| STRICT.to_string());
+        out.collect_seq(self.iter().map(Cap::text).chain(self.extras().iter().map(extra)).chain(strict))
     }
 }
 
 impl<'de> Deserialize<'de> for Caps {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Caps, D::Error> {
         let texts = Vec::<String>::deserialize(from)?;
-        let (mut limits, mut extras) = (Vec::new(), Vec::new());
+        let (mut limits, mut extras, mut strict) = (Vec::new(), Vec::new(), false);
         let mut read = |text: &str| -> Option<()> {
             match text.split_once(' ') {
                 Some((until, text)) => {
                     extras.push(Extra { cap: Cap::parse(text)?, until: Unix(until.parse().ok()?) });
                 }
+                None if text == STRICT => strict = true,
                 None => limits.push(Cap::parse(text)?),
             }
             Some(())
         };
         match texts.iter().all(|text| read(text).is_some()) {
-            true => Ok(limits.into_iter().collect::<Caps>().with_extras(extras)),
+            true => Ok(Caps { strict, ..limits.into_iter().collect::<Caps>().with_extras(extras) }),
             false => Err(serde::de::Error::custom("not a limit")),
         }
     }

@@ -3,7 +3,7 @@
 
 pub mod caps;
 
-use super::settings::kinds::{Count, Dollars, Kind, OneOf, Shown, Time, Whole};
+use super::settings::kinds::{Count, Dollars, Flag, Kind, OneOf, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{Setting, Settings, section};
 use super::window::Period;
@@ -53,6 +53,11 @@ section! {
         /// `models = ["opus-*", "!opus-mini"]` (`"budget=5/day:opus-*,!opus-mini"`), an entry counts only requests to
         /// these models: ids, prefixes with `*`, and exclusions with `!`; at most 16.
         pub limits: Caps = Caps::default(), Entries, Live;
+        /// Makes every limit of tokens and money that counts a request strict: the use and the reservations together
+        /// never exceed it. A request reserves the most that it can cost, and Tollgate sends its provider the bound on
+        /// completion tokens that the limits still pay for. It covers the limits of the key, its plan and its groups,
+        /// whichever of them sets `strict`. Requests whose cost has no upper bound get 403.
+        pub strict: bool = false, Flag, Live;
         /// Treatment of requests without a known price, if a budget applies: requests for a model without `input_price`
         /// or `output_price`, and requests with a field that has another price (`service_tier`, hosted tools).
         /// `"refuse"` returns 403. With `"allow"` the model is free of charge, and the field adds nothing to the cost
@@ -185,9 +190,9 @@ impl Plan {
 
     /// The plan with these limits of a key, which replace those that limit the same. A total of 0 lifts them. The
     /// temporary allowances that have not ended at `now` are added.
-    pub fn with(&self, own: &Caps, now: Unix) -> Plan {
-        let extras: Vec<Cap> = own.extras_at(now).map(|extra| self.resolved(extra.cap.clone())).collect();
-        let own: Vec<Cap> = own.iter().map(|cap| Cap { own: true, ..self.resolved(cap.clone()) }).collect();
+    pub fn with(&self, limits: &Caps, now: Unix) -> Plan {
+        let extras: Vec<Cap> = limits.extras_at(now).map(|extra| self.resolved(extra.cap.clone())).collect();
+        let own: Vec<Cap> = limits.iter().map(|cap| Cap { own: true, ..self.resolved(cap.clone()) }).collect();
         // Two may have become the same by a change of the plan: the later one counts.
         let is_last = |at: usize| !own[at + 1..].iter().any(|later| later.is_like(&own[at]));
         let plans = self.all.iter().filter(|cap| !own.iter().any(|own| own.is_like(cap)));
@@ -199,7 +204,8 @@ impl Plan {
             if cap.total > 0 { Cap { total: cap.total.saturating_add(more).min(most), ..cap } } else { cap }
         };
         let all = all.map(raised);
-        Plan { all: LimitList::new("", self.window_per(), Per::Calendar(self.period), all), ..self.clone() }
+        let all = LimitList::new("", self.window_per(), Per::Calendar(self.period), all);
+        Plan { all, strict: self.strict | limits.strict, ..self.clone() }
     }
 
     /// Share of one of `hosts` hosts in every limit while the shared ledger cannot be reached.

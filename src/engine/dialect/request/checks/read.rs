@@ -4,7 +4,7 @@
 //! chooses the names of members, so a name alone never makes a string cheap: that needs a part of the right type, and
 //! that part must be an item of a conversation. Strings anywhere else are text that a model may read.
 
-use super::super::super::tokens::{CountLater, FILE_TOKENS_MAX, IMAGE_TOKENS, LATER_BYTES_MAX};
+use super::super::super::tokens::{CountLater, CountedMedia, FILE_TOKENS_MAX, IMAGE_TOKENS, LATER_BYTES_MAX};
 use crate::wire::Span;
 use crate::wire::json::{Raw, Run, Token, has_escape, runs};
 
@@ -324,6 +324,9 @@ impl HeldString {
         let is_data = inline.is_some() || is_encoded(raw);
         let media = inline.map_or(self.media, MediaType::of);
         let by_address = length.div_ceil(SEALED_BYTES_PER_TOKEN);
+        let none = CountedMedia::default();
+        let image = CountedMedia { images: 1, ..none };
+        let string = CountedMedia { bytes: u32::try_from(length).unwrap_or(u32::MAX), ..none };
         match (kind, self.key) {
             (ObjectType::File | ObjectType::Source | ObjectType::Untold, MemberName::Media) | (_, MemberName::File)
                 if is_address =>
@@ -331,21 +334,33 @@ impl HeldString {
                 tokens.add(by_address);
                 tokens.fetched();
             }
-            (ObjectType::Sealed, _) => tokens.add(by_address),
-            (ObjectType::Image, MemberName::Media) if is_address => tokens.add(IMAGE_TOKENS.max(by_address)),
+            (ObjectType::Sealed, _) => {
+                tokens.add(by_address);
+                tokens.medium(string);
+            }
+            (ObjectType::Image, MemberName::Media) if is_address => {
+                tokens.add(IMAGE_TOKENS.max(by_address));
+                tokens.medium(CountedMedia { fetches: true, ..image });
+            }
             (ObjectType::Image, MemberName::Media | MemberName::File) if is_data && media == MediaType::Image => {
-                tokens.add(IMAGE_TOKENS)
+                tokens.add(IMAGE_TOKENS);
+                tokens.medium(image);
             }
             (ObjectType::Image | ObjectType::File, MemberName::Media | MemberName::File)
                 if is_data && media == MediaType::Text =>
             {
                 let least = if kind == ObjectType::Image { IMAGE_TOKENS } else { 0 };
                 tokens.add(least.max(length.div_ceil(TEXT_BYTES_PER_TOKEN)));
+                tokens.medium(CountedMedia { images: u32::from(kind == ObjectType::Image), ..string });
             }
             (ObjectType::Image | ObjectType::File, MemberName::Media | MemberName::File) if is_data => {
                 tokens.add((length / FILE_BYTES_PER_TOKEN).clamp(IMAGE_TOKENS, FILE_TOKENS_MAX));
+                tokens.medium(CountedMedia { files: 1, ..none });
             }
-            _ if self.span.len() > LATER_BYTES_MAX => tokens.add(length / UNSEEN_BYTES_PER_TOKEN),
+            _ if self.span.len() > LATER_BYTES_MAX => {
+                tokens.add(length / UNSEEN_BYTES_PER_TOKEN);
+                tokens.medium(string);
+            }
             _ => tokens.text(buf, self.span, true),
         }
     }

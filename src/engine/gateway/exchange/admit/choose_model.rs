@@ -98,7 +98,13 @@ impl Request {
     /// Checks, for a request under a budget, that the model has a price and that no target is sent anything that is
     /// billed at another price.
     #[cold]
-    fn has_price(&self, index: usize, model: &Model, fields: &Fields, message: &ClientMessage) -> Result<(), Refusal> {
+    pub(super) fn has_price(
+        &self,
+        index: usize,
+        model: &Model,
+        fields: &Fields,
+        message: &ClientMessage,
+    ) -> Result<(), Refusal> {
         let passthrough = self.endpoint().and_then(|endpoint| endpoint.as_passthrough());
         let lists = || self.targets_of(model).iter().map(|target| model.prices_at(Some(target)));
         let is_open = |passthrough| lists().any(|(_, units)| units.is_open(passthrough));
@@ -111,7 +117,8 @@ impl Request {
         // A count is not sent to a provider.
         let sends = |endpoint: &ModelEndpoint| endpoint.operation != Operation::CountTokens;
         let Some(endpoint) = self.written_for().filter(sends) else { return Ok(()) };
-        let found = self.takers(index, model).find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to));
+        let found =
+            self.takers(index, model).find_map(|to| dialect::surcharge(endpoint, message.body, fields, &to, false));
         match found {
             Some(Surcharge { path, word }) => Err(Refusal::unpriced_member(&path, word.as_deref())),
             None => Ok(()),

@@ -17,7 +17,7 @@ use crate::gateway::exchange::state::Body;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::config::Config;
-use crate::policy::meter::{Amount, Meter, Payer};
+use crate::policy::meter::{Amount, Meter, Payer, StrictReservation};
 use crate::policy::prices::{ModelPrices, UnitPrices};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::{CostBasis, CostSource, Usage, UsageSource, most_nano};
@@ -49,7 +49,11 @@ fn cost_nano(job: &RequestJob, usage: &Usage) -> u64 {
         return stated.saturating_add(earlier).min(ROW_COST_MAX);
     }
     let (prices, units) = model.prices_at(job.target());
-    let mut nano = own.cost_nano(prices.of(own.prompt())).saturating_add(earlier);
+    let nano = match job.request.strict() {
+        Some(strict) if strict.is_all(&own) => strict.nano,
+        _ => own.cost_nano(prices.of(own.prompt())),
+    };
+    let mut nano = nano.saturating_add(earlier);
     if own.requests > 0
         && let Some(passthrough) = job.request.endpoint().and_then(ModelEndpoint::as_passthrough)
     {
@@ -145,11 +149,43 @@ impl Request {
 
 /// Adds the charge for earlier attempts.
 #[inline]
-fn with_spent(job: &RequestJob, usage: Usage) -> Usage {
+pub(super) fn with_spent(job: &RequestJob, usage: Usage) -> Usage {
     match &job.notes.0 {
         Some(diagnosis) if job.admitted.is_some() => usage.plus(diagnosis.spent),
         _ => usage,
     }
+}
+
+/// Usage that an attempt is charged if its provider has not reported all of it.
+#[cold]
+fn used_strictly(strict: &StrictReservation, observed: &ObservedUsage, is_whole: bool) -> Option<Usage> {
+    let known = observed.reported;
+    let has_output = known.output.is_some() || strict.completion == 0;
+    if strict.prompt == 0 || (is_whole && known.input.is_some() && has_output) {
+        return None;
+    }
+    let is_estimate = known == Reported::default();
+    Some(strict.all(if is_estimate { UsageSource::Estimated } else { UsageSource::Partial }))
+}
+
+/// True if the present attempt may be billed and has not been settled.
+pub(super) fn is_open(job: &RequestJob) -> bool {
+    let settled = job.request.strict().map_or(0, |strict| strict.settled);
+    job.attempt.sent != Mono::NEVER && settled != job.attempt.attempts
+}
+
+/// The present attempt costs nothing more.
+pub(super) fn settle_attempt(job: &mut RequestJob) {
+    if let Some(strict) = job.request.extras.as_mut().and_then(|extras| extras.strict.as_mut()) {
+        strict.settled = job.attempt.attempts;
+    }
+}
+
+/// Notes the charge for all attempts so far.
+pub(super) fn spend(job: &mut RequestJob, usage: Usage) {
+    let spent_nano = cost_nano(job, &usage.bounded());
+    let notes = job.notes.get_mut();
+    (notes.spent, notes.spent_nano) = (usage, spent_nano);
 }
 
 impl RequestJob {
@@ -188,6 +224,13 @@ impl RequestJob {
             if is_empty || observed == ObservedUsage::default() {
                 return;
             }
+            if self.request.strict().is_some() {
+                // A complete answer that is rejected has reported its usage.
+                match matches!(body, Body::Stream(_)) || !observed.reported.is_complete() {
+                    true => return,
+                    false => end = AnswerEnd::Complete,
+                }
+            }
         }
         if observed.reported.input.is_none() {
             self.count_prompt(draft, call);
@@ -199,14 +242,18 @@ impl RequestJob {
             _ => UsageSource::Partial,
         };
         let usage = with_spent(self, Usage { source, ..self.used(observed, end) });
-        let spent_nano = cost_nano(self, &usage.bounded());
-        let notes = self.notes.get_mut();
-        (notes.spent, notes.spent_nano) = (usage, spent_nano);
+        spend(self, usage);
+        settle_attempt(self);
     }
 
     /// The charge for an answer: as reported, and an estimate of what the provider has not reported.
     #[inline(always)] // else both usages are copied once more
     fn used(&self, observed: ObservedUsage, end: AnswerEnd) -> Usage {
+        if let Some(strict) = self.request.strict()
+            && let Some(usage) = used_strictly(strict, &observed, end == AnswerEnd::Complete)
+        {
+            return usage;
+        }
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
         let out = match end {
@@ -229,9 +276,11 @@ impl RequestJob {
             }
             None => usage,
         }
-        .with_stated(known.cost().filter(|_| {
-            self.target_provider().is_some_and(|provider| provider.cost_source == CostSource::Provider)
-        }))
+        .with_stated(
+            known.cost().filter(|_| {
+                self.target_provider().is_some_and(|provider| provider.cost_source == CostSource::Provider)
+            }),
+        )
     }
 
     /// The charge for this usage, within the ledger's bounds, so that a restart counts the same.
@@ -249,8 +298,9 @@ impl RequestJob {
             Some(false) => self.attempt.sent == Mono::NEVER,
             None => observed == ObservedUsage::default() && !(self.attempt.has_content && self.request.relays_media()),
         };
-        let is_free = is_free || self.admitted.is_none();
-        let end = if left.is_some() { AnswerEnd::Unread } else { AnswerEnd::Failed };
+        let is_strict = self.request.strict().is_some();
+        let is_free = if is_strict { !is_open(self) } else { is_free } || self.admitted.is_none();
+        let end = if left.is_some() || is_strict { AnswerEnd::Unread } else { AnswerEnd::Failed };
         with_spent(self, if is_free { Usage::default() } else { self.used(observed, end) })
     }
 
@@ -324,7 +374,7 @@ impl Request {
     }
 
     /// Highest possible cost at the most expensive target. `fields`: those of a request, whose units count, too.
-    fn most_nano(&self, model: &Model, prompt: u64, completion: u64, fields: Option<&Fields>) -> u64 {
+    pub(super) fn most_nano(&self, model: &Model, prompt: u64, completion: u64, fields: Option<&Fields>) -> u64 {
         let at = |prices: &ModelPrices, units: &UnitPrices| {
             let of_units = fields.filter(|_| !units.is_empty()).map_or(0, |fields| self.most_units(units, fields));
             most_nano(prompt, completion, prices).saturating_add(of_units).min(ROW_COST_MAX)
@@ -384,7 +434,7 @@ impl Request {
 
     /// Bytes that a target gets in addition to those that the scan has found; the maximum over all targets.
     #[cold]
-    fn beside(&self, model: &Model, fields: &Fields, message: &ClientMessage) -> Beside {
+    pub(super) fn beside(&self, model: &Model, fields: &Fields, message: &ClientMessage) -> Beside {
         let (Some(endpoint), Some(asked)) = (self.written_for(), self.asked) else { return Beside::default() };
         let of_each = self.takers(asked.model.into(), model);
         of_each.map(|to| dialect::beside(endpoint, message.body, fields, &to)).fold(Beside::default(), Beside::max)

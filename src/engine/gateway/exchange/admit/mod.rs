@@ -4,3 +4,4 @@ pub(crate) mod authorize;
 mod choose_model;
 pub(crate) mod cost;
 mod reserve;
+pub(crate) mod strict;

@@ -45,6 +45,10 @@ impl Reserving {
         if job.admit_bounded(&draft, call) {
             return NextStep::Serve(draft);
         }
+        if let Some(strict) = job.request.strict() {
+            let need = strict.amount();
+            return Reserving::strictly(job, draft, need, call);
+        }
         let mut estimate = job.count_prompt(&draft, call);
         if draft.scan.tokens_fetched() > 0 {
             estimate = job.request.with_fetched(estimate, &draft, call);
@@ -76,6 +80,31 @@ impl Reserving {
                 NextStep::Enter(State::Reserving(Reserving { draft, lease, asked, by }), Effect::CountOthers)
             }
             Err(refusal) => NextStep::refuse(draft, refusal),
+        }
+    }
+
+    /// Admits a request if every limit has room for all of `need`. Without the shared ledger nobody knows that.
+    #[cold]
+    fn strictly(job: &mut RequestJob, draft: Outgoing, need: Amount, call: &mut DriverCall) -> NextStep {
+        let payer = match job.request.payer(&call.cx.access, &call.cx.setup.config) {
+            Ok(payer) => payer,
+            Err(refusal) => return NextStep::refuse(draft, refusal),
+        };
+        if call.cx.is_shared() {
+            if !call.cx.asks_ledger() {
+                return NextStep::refuse(draft, Refusal::store());
+            }
+            let mut question = Question::of(payer, need, call.cx.now.unix, &mut call.cx.accounts.meter);
+            (question.limits.strict, question.is_granted) = (true, false);
+            let reserving = Reserving::put(question, Some(draft), call);
+            return NextStep::Enter(State::Reserving(reserving), Effect::Rearm);
+        }
+        match call.cx.accounts.meter.admit_strictly(payer, call.cx.now.unix, need) {
+            Ok(hold) => {
+                job.admitted(hold, None, call.cx.now.unix);
+                NextStep::Serve(draft)
+            }
+            Err(limit) => NextStep::refuse(draft, Refusal::limit(&limit)),
         }
     }
 
@@ -147,7 +176,7 @@ impl Reserving {
 
     /// The shared ledger has not decided: follows `on_outage`.
     pub(crate) fn not_ruled(self, job: &mut RequestJob, cx: &mut Cx) -> NextStep {
-        let alone = cx.goes_on_alone();
+        let alone = cx.goes_on_alone() && job.request.strict().is_none();
         let Some(draft) = self.draft else {
             let effect = if alone { Effect::Quota } else { Effect::refuse(Refusal::store()) };
             return NextStep::Enter(State::Ended, effect);

@@ -6,6 +6,7 @@
 
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
+use crate::gateway::exchange::admit::strict;
 use crate::gateway::exchange::body::build::Built;
 use crate::gateway::exchange::event::{DriverCall, Effect};
 use crate::gateway::exchange::fault::{Fault, FaultKind};
@@ -44,7 +45,9 @@ impl Answering {
         self.drop_provider(call.out);
         match std::mem::replace(&mut self.draft, Draft::Gone) {
             Draft::Kept(mut draft) => {
-                job.charge_failed(&self.body, &draft, &fault, call);
+                if !strict::note_unbilled(job, &fault) {
+                    job.charge_failed(&self.body, &draft, &fault, call);
+                }
                 call.cx.memory.release(&mut draft.answer);
                 self.release(job.request.found.key, call.cx);
                 if job.request.read != Mono::NEVER {
@@ -90,6 +93,9 @@ impl RequestJob {
         }
         if fault.overflow.is_some() {
             self.attempt.tried |= self.attempt.no_larger(&self.request);
+        }
+        if !strict::may_try_again(self, &fault, cx) {
+            return NextStep::GiveUp(draft, fault);
         }
         match fault.may_try_next() && u32::from(self.attempt.attempts - self.attempt.free()) < limit {
             true => NextStep::Another(draft, fault),

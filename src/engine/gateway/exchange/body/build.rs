@@ -4,6 +4,7 @@
 use crate::base::limits::DROPPED_MAX;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::cx::Cx;
+use crate::gateway::exchange::admit::strict;
 use crate::gateway::exchange::diagnosis::beginning;
 use crate::gateway::exchange::event::{ClientMessage, DriverCall};
 use crate::gateway::exchange::job::{Attempt, RequestJob, RequestNotes};
@@ -36,6 +37,9 @@ pub(crate) struct Wanted<'a> {
 /// Writes the body for the first target: here, or on a helper thread if it is long. If it can be written for no target,
 /// the model cannot serve the request.
 pub(crate) fn write_first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
+    if let Err(refusal) = strict::bound(job, &mut draft, call) {
+        return NextStep::refuse(draft, refusal);
+    }
     loop {
         match job.build(&mut draft, call) {
             Ok(Built::Whole) => return NextStep::Reserve { draft, others_counted: false },

@@ -142,7 +142,7 @@ impl TargetCounts {
     }
 
     fn new(label: Arc<str>) -> TargetCounts {
-        TargetCounts { label, failures: 0, served: 0, others: Vec::new() }
+        TargetCounts { label, failures: 0, overruns: 0, served: 0, others: Vec::new() }
     }
 
     fn count(&mut self, end: AttemptEnd, count: u64) {
@@ -517,6 +517,11 @@ impl Breakers {
     /// Counts a failed attempt at the target.
     pub(crate) fn ended(&mut self, target: &Target, end: AttemptEnd) {
         self.entry(target).counts.count(end, 1);
+    }
+
+    /// The target has billed more than was reserved.
+    pub(crate) fn overran(&mut self, target: &Target) {
+        self.entry(target).counts.overruns += 1;
     }
 
     /// Counts of the target with this index, and true if it is cooling down.

@@ -255,6 +255,15 @@ static FAMILIES: &[Family] = &[
         text.count(&[("target", &target.label)], target.failures);
         true
     }),
+    counter(
+        "tollgate_overruns_total",
+        "Requests under strict limits that the provider reports more for than was reserved.",
+        |from, at, text| {
+            let Some((target, _)) = from.target(at) else { return false };
+            text.count(&[("target", &target.label)], target.overruns);
+            true
+        },
+    ),
     gauge(
         "tollgate_target_cooling_down",
         "1 while a target cools down (after failures, or because its provider reports a limit) or is probed.",
