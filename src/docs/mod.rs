@@ -238,6 +238,8 @@ pub mod reference {
 pub mod explanation {
     #[doc = include_str!("explanation/architecture.md")]
     pub mod architecture {}
+    #[doc = include_str!("explanation/cheaper-model.md")]
+    pub mod cheaper_model {}
 
     #[doc = include_str!("explanation/faq.md")]
     pub mod faq {}

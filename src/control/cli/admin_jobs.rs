@@ -189,6 +189,9 @@ fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, ErrorAnswer> {
                 Some(strict) => options.strict = Some(strict),
                 None => return Err(expected(&name, "true or false")),
             },
+            "on_exhausted" => {
+                options.on_exhausted = Some(if is_null { "none".into() } else { text()?.into_owned() });
+            }
             "disabled" if is_edit => match value.bool() {
                 Some(disabled) => (args.disable, args.enable) = (disabled, !disabled),
                 None => return Err(expected(&name, "true or false")),
@@ -391,6 +394,7 @@ fn plan(plan: &Plan) -> serde_json::Value {
     });
     let limits = plan.all.iter().map(|cap| limit_json(plan, cap, false));
     all["limits"] = limits.collect::<Vec<_>>().into();
+    all["on_exhausted"] = plan.on_exhausted.as_deref().into();
     all
 }
 

@@ -31,7 +31,7 @@ const TARGET_BYTES: u64 = 5 << 9;
 pub const SHORT_LIST_BYTES: usize = 16 << 10;
 /// Bytes of one row that waits for the ledger, with the longest names. The queue may have room for twice as many rows
 /// as it holds.
-pub const ROW_BYTES: u64 = 976;
+pub const ROW_BYTES: u64 = 992;
 /// Multiplier for the length of a piece: the text made from it may be this long before it replaces the piece.
 pub(super) const IN_HAND: u64 = 2;
 

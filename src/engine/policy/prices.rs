@@ -87,6 +87,11 @@ impl UnitPrices {
         self.minute.is_some() && self.request.is_none() && passthrough.is_transcript()
     }
 
+    /// True if none of them is more than that of `other`; one that is not set is 0.
+    pub fn is_at_most(&self, other: &UnitPrices) -> bool {
+        UNIT_KEYS.iter().all(|(_, price)| price(self).unwrap_or(0) <= price(other).unwrap_or(0))
+    }
+
     /// Cost of this many requests to an endpoint, and of their images or milliseconds of audio, in nano-dollars. Parts
     /// of a minute are rounded half up.
     pub fn cost_nano(&self, passthrough: Passthrough, requests: u64, units: u64) -> u64 {
@@ -170,6 +175,16 @@ impl ModelPrices {
         std::iter::once(&self.base).chain(self.tiers.iter().filter(is_near).map(|tier| &tier.prices))
     }
 
+    /// True if no request costs more by these prices than by `other`.
+    #[cold]
+    pub fn is_at_most(&self, other: &ModelPrices) -> bool {
+        let starts = self.tiers.iter().chain(&other.tiers).map(|tier| tier.above.saturating_add(1));
+        std::iter::once(0).chain(starts).all(|prompt| {
+            let (own, other) = (self.of(prompt), other.of(prompt));
+            KEYS.iter().all(|(_, price)| price(own) <= price(other))
+        })
+    }
+
     #[cold]
     fn tier(&self, prompt: u64) -> &Prices {
         self.tiers.iter().rev().find(|tier| prompt > tier.above).map_or(&self.base, |tier| &tier.prices)
@@ -196,6 +211,28 @@ mod tests {
         for (micro, text) in cases {
             assert_eq!(price_text(micro), text);
         }
+    }
+
+    #[test]
+    fn cheaper_prices_are_cheaper_in_every_tier() {
+        let at = |input, output| Prices { input, output, ..Prices::default() };
+        let with = |base, tiers: &[(u64, Prices)]| ModelPrices {
+            base,
+            tiers: tiers.iter().map(|(above, prices)| PriceTier { above: *above, prices: *prices }).collect(),
+        };
+        let own = with(at(2, 2), &[(10, at(4, 4))]);
+        for (other, is_at_most) in [
+            (with(at(2, 2), &[(10, at(4, 4))]), true),
+            (with(at(4, 4), &[]), true),
+            (with(at(3, 3), &[]), false),
+            (with(at(2, 2), &[(20, at(4, 4))]), false),
+            (with(at(5, 1), &[(10, at(5, 5))]), false),
+        ] {
+            assert_eq!(own.is_at_most(&other), is_at_most, "{other:?}");
+        }
+        let image = |image| UnitPrices { image, ..UnitPrices::default() };
+        assert!(image(Some(1)).is_at_most(&image(Some(1))) && image(None).is_at_most(&image(Some(0))));
+        assert!(!image(Some(1)).is_at_most(&image(None)));
     }
 
     #[test]

@@ -103,10 +103,14 @@ pub struct RareNames {
     /// Agent, or session, that started it, in the same form.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub parent_agent: Option<Arc<str>>,
+    /// Catalog id of the requested model, if another one has replaced it.
+    #[serde(rename = "j", default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Arc<str>>,
 }
 
 impl RareNames {
-    const NONE: RareNames = RareNames { user: None, session: None, trace: None, agent: None, parent_agent: None };
+    const NONE: RareNames =
+        RareNames { user: None, session: None, trace: None, agent: None, parent_agent: None, asked: None };
 }
 
 impl From<RareNames> for RowNames {
@@ -315,7 +319,7 @@ const ADMITTED: &str = "strftime('%Y-%m-%dT%H:%M:%S', (oldest + {}) / 1000, 'uni
 
 /// All columns of the ledger, in the order in which the view and exports show them. A new one is rare, and is stored
 /// after the others that are rare.
-pub const COLUMNS: [Column; 29] = [
+pub const COLUMNS: [Column; 30] = [
     column("request_id", "id", "'req_' || {}", Own(0), |row| Text(format!("req_{}", digest::hex(&row.request)).into())),
     column("key", "key", "{}", Own(1), |row| Text(row.key.as_str().into())),
     column("", "name", "keys.name", Own(1), |_| Missing),
@@ -362,6 +366,9 @@ pub const COLUMNS: [Column; 29] = [
     }),
     column("cost_source", "cost_source", "IFNULL({}, 'prices')", Rare(read_cost_source), |row| {
         Text(row.usage.cost_source.as_str().into())
+    }),
+    column("asked", "asked", "{}", Rare(|row, value| row.names.edit().asked = value.text()), |row| {
+        named(&row.names.asked)
     }),
 ];
 
@@ -567,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_records_group_user_session_and_client_if_known() {
+    fn a_row_records_the_names_that_are_known() {
         let known = Row {
             group: "labs/\u{fc}".into(),
             client: Client::of_agent(b"curl/8"),
@@ -577,12 +584,13 @@ mod tests {
                 trace: None,
                 agent: Some("0a".into()),
                 parent_agent: Some("0b".into()),
+                asked: Some("large".into()),
             }),
             ..row()
         };
         let text = serde_json::to_string(&known).unwrap();
         let more = "\"d\":7,\"g\":\"labs/\u{fc}\",\"l\":\"curl\",\"w\":\"0123456789abcdef\",\"z\":\"s \\\"1\\\"\"";
-        let more = format!("{more},\"b\":\"0a\",\"p\":\"0b\"");
+        let more = format!("{more},\"b\":\"0a\",\"p\":\"0b\",\"j\":\"large\"");
         assert_eq!(text, STORED.replace("\"d\":7", &more));
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), known);
     }

@@ -101,6 +101,7 @@ plans.concurrency = 8
 plans.budget = 50.0
 plans.limits = [{ requests = 600, per = "1m" }, { budget = 5.0, per = "5h", models = ["opus-*"] }]
 plans.unpriced = "allow"
+plans.on_exhausted = { model = "small" }
 plans.share = 4
 groups.parent = "company"
 groups.tokens = "100M"
@@ -111,4 +112,5 @@ groups.concurrency = 64
 groups.budget = 500.0
 groups.limits = ["budget=50/day", "tokens=10M/5h:opus-*"]
 groups.unpriced = "allow"
+groups.on_exhausted = { model = "small" }
 "#;

@@ -2,7 +2,7 @@
 //! that only read.
 
 use super::client::{Client, get, post, request};
-use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, streamed, with};
 use super::process::{wait_at_most, wait_for};
 use serde_json::{Map, Value, json};
 use std::io::Read;
@@ -278,4 +278,52 @@ fn temporary_allowance_is_shown_audited_and_ends_by_itself() {
         let answer = Client::connect(h.admin).ask(&asked("PATCH", &format!("keys/{id}"), wrong));
         assert_eq!(answer.status(), 400, "{wrong}: {}", answer.text());
     }
+}
+
+#[test]
+fn cheaper_model_of_a_key_answers_when_its_budget_is_spent() {
+    let mut h = Harness::start(&Setup { server: WRITE, ..Setup::default() });
+    let key = h.key_with(&["--limit", "budget=0.0001/day:large", "--on-exhausted", "small"]);
+    let id = &key[8..20];
+    assert!(h.done(&["keys", "show", id]).contains("on exhausted"));
+    for (model, why) in [("nothing", "no model has the id"), ("Large", "no model has the id")] {
+        let said = h.command(&["keys", "set", id, "--on-exhausted", model]);
+        assert!(said.code == 2 && said.err.contains(why), "{}", said.err);
+    }
+    let body = with(chat("x"), "model", "large");
+    let reason = "exhausted; asked=\"large\"; limit=\"budget/day:large\"; scope=\"key\"";
+    let answered = |h: &Harness, body: &Value| {
+        let answer = h.chat(&key, body);
+        assert_eq!(
+            (answer.status(), answer.head.get("x-tollgate-model-reason")),
+            (200, Some(reason)),
+            "{}",
+            answer.text()
+        );
+        answer
+    };
+    for count in [2, 4] {
+        assert_eq!(answered(&h, &body).json()["model"], "small");
+        assert!(answered(&h, &streamed(body.clone())).text().contains("\"model\":\"small\""));
+        h.ledger(count);
+        h.gateway.stop("KILL");
+        h.start_again();
+    }
+    let lines = h.usage("model");
+    assert_eq!(lines.iter().map(|line| &line["name"]).collect::<Vec<_>>(), [&json!("small")]);
+    let exported = h.done(&["ledger", "export"]);
+    let rows: Vec<Value> = exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(rows.len() == 4 && rows.iter().all(|row| row["asked"] == "large" && row["model"] == "small"), "{exported}");
+
+    let ask = |method: &str, body: &str| {
+        let answer = Client::connect(h.admin).ask(&asked(method, &format!("keys/{id}"), body));
+        assert_eq!(answer.status(), 200, "{body}: {}", answer.text());
+        answer.json()
+    };
+    assert_eq!(ask("GET", "")["on_exhausted"], "small");
+    assert_eq!(ask("PATCH", r#"{"name": "x"}"#)["on_exhausted"], "small");
+    assert_eq!(ask("PATCH", r#"{"on_exhausted": null}"#)["on_exhausted"], json!(null));
+    wait_for("the refusal", || (h.chat(&key, &body).status() == 429).then_some(()));
+    assert_eq!(ask("PATCH", r#"{"on_exhausted": "small"}"#)["on_exhausted"], "small");
+    wait_for("the cheaper model", || (h.chat(&key, &body).status() == 200).then_some(()));
 }

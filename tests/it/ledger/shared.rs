@@ -309,6 +309,20 @@ fn temporary_allowance_counts_on_all_hosts_and_ends_on_all() {
 }
 
 #[test]
+fn spent_budget_of_all_hosts_sends_requests_to_the_cheaper_model() {
+    let Some(server) = Server::start() else { return };
+    let all = server.three();
+    let key = key_of(&all, &["--limit", "budget=0.003/day:large", "--on-exhausted", "small"]);
+    let body = with(with(chat("x\n#sim tokens=20"), "model", "large"), "max_tokens", 20);
+    let answered: Vec<Answer> = (0..30).map(|at| all[at % 3].chat(&key, &body)).collect();
+    assert!(answered.iter().all(|answer| answer.status() == 200));
+    let small = answered.iter().filter(|answer| answer.json()["model"] == "small").count();
+    let told = answered.iter().filter(|answer| answer.head.get("x-tollgate-model-reason").is_some()).count();
+    assert!(small == told && (1..30).contains(&small), "{small} of 30 by the cheaper model, {told} with a reason");
+    agree(&all, &[&key]);
+}
+
+#[test]
 fn three_gateways_share_a_budget_exactly() {
     let Some(server) = Server::start() else { return };
     let store = format!("url = \"{}\"\n", server.url());

@@ -430,7 +430,8 @@ impl Player<'_> {
         let usage = &row.usage;
         format!(
             "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
-             cost={} cost_source={} attempts={} micros={} admitted={} queued_ms={} user={} session={} client={} group={}",
+             cost={} cost_source={} attempts={} micros={} admitted={} queued_ms={} user={} session={} client={} group={} \
+             asked={}",
             row.status,
             row.endpoint.name(),
             row.model,
@@ -451,6 +452,7 @@ impl Player<'_> {
             row.names.session.as_deref().unwrap_or("none"),
             row.client.name(),
             row.group,
+            row.names.asked.as_deref().unwrap_or("none"),
         )
     }
 

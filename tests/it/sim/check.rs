@@ -366,7 +366,8 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
     if count != 1 || !served.complete || value["id"] != id {
         return Err(format!("not the answer that was sent: {served:?}"));
     }
-    if value["model"] != ask.model() {
+    // A cheaper model answers if a limit has no room.
+    if value["model"] != ask.model() && value["model"] != "small" {
         return Err("not the requested model".to_string());
     }
     Ok((attempt, true))

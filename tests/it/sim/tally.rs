@@ -229,6 +229,8 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
         ("group team", "parent = \"dept\""),
         ("group team", "requests = 200"),
         ("group team", "budget = 0.5"),
+        ("group dept", "on_exhausted = { model = \"small\" }"),
+        ("plan team", "on_exhausted = { model = \"small\" }"),
     ] {
         setting.set(section, line);
     }

@@ -144,7 +144,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Issues a key. `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `extra=LIMIT@DATE`, `endpoints=a,b`, `models=a,b`,
+    /// Issues a key. `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `extra=LIMIT@DATE`, `on_exhausted=MODEL`, `endpoints=a,b`, `models=a,b`,
     /// `expires=DATE`, `revoked=DATE`, `disabled`; `unannounced`: the ledger knows the key, but the gateway does not yet; `missing`:
     /// the ledger does not know it either.
     pub fn issue(&mut self, name: &str, words: &[&str]) {
@@ -173,6 +173,7 @@ impl KeyRing {
                 "group" => record.group = Some(value.to_string()),
                 "budget" => record.limits = Cap::parse(&format!("budget={value}/period")).into_iter().collect(),
                 "extra" => record.limits = extras(value),
+                "on_exhausted" => record.limits.on_exhausted = Some(value.into()),
                 "models" => record.scope.models_allowed = Some(value.split(',').map(String::from).collect()),
                 "endpoints" => {
                     let has = |endpoint: &str| value.split(',').any(|word| word == endpoint);

@@ -79,6 +79,8 @@ pub(in crate::cli) struct KeyLine {
     extra: Vec<serde_json::Value>,
     /// True if the key makes its limits strict, whatever its plan and group do.
     strict: bool,
+    /// The key's own `on_exhausted`.
+    on_exhausted: Option<String>,
     /// Tokens used in the current period.
     tokens_used: u64,
     /// Cost of those tokens, in US dollars.
@@ -196,6 +198,7 @@ impl KeyLine {
             tokens_limit: raised.limit(Shorthand::Tokens),
             extra: limits.extras(now),
             strict: limits.own.strict,
+            on_exhausted: key.limits.on_exhausted.as_deref().map(str::to_string),
             limits,
             tokens_used: tokens,
             cost_used: nano as f64 / 1e9,
@@ -451,6 +454,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("labels", if labels.is_empty() { none() } else { labels }),
         ("limits", limits),
         ("extra", extra),
+        ("on exhausted", line.on_exhausted.unwrap_or_else(none)),
         ("tokens used", used),
         ("budget used", money.unwrap_or_else(none)),
         ("renews", line.renews),

@@ -4,10 +4,10 @@ use crate::base::time::Unix;
 use crate::cli::ledger::present;
 use crate::cli::output::Failure;
 use crate::io::clock::unix;
-use crate::policy::config::{Config, units};
+use crate::policy::config::{Config, chain, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from, well_formed};
 use crate::policy::plan::caps::{Cap, Caps, ENTRIES_MAX, Extra};
-use crate::policy::plan::{BUDGET_MAX, Plan, Shorthand, UNLIMITED};
+use crate::policy::plan::{BUDGET_MAX, Plan, Shorthand, UNLIMITED, chain_error};
 use crate::policy::window::{iso, parse_moment};
 use crate::wire::Passthrough;
 use clap::{Arg, Args};
@@ -63,6 +63,9 @@ pub struct KeyOptions {
     /// Make the key's limits of tokens and money strict; --strict=false: only if its plan or group does
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub strict: Option<bool>,
+    /// Cheaper model that answers if a limit of the key has no room for a request, or none
+    #[arg(long, value_name = "MODEL|none")]
+    pub on_exhausted: Option<String>,
 }
 
 /// Replaces the help of an option for `keys issue`; the help above is that of `keys set`.
@@ -84,6 +87,7 @@ pub(super) fn of_new_key(option: Arg) -> Arg {
         "tokens_per_window" => "Tokens per window; 0: no limit [default: the plan's]",
         "concurrency" => "Running requests; 0: no limit [default: the plan's]",
         "budget" => "US dollars per period, such as 12.50; 0: no limit [default: the plan's]",
+        "on_exhausted" => "Cheaper model that answers if a limit of the key has no room for a request [default: none]",
         _ => return option,
     };
     option.help(help)
@@ -225,7 +229,7 @@ fn limits(before: &Caps, asked: impl Iterator<Item = KeyEntry>, plan: &Plan) -> 
         }
     }
     match all.len() {
-        0..=ENTRIES_MAX => Ok(all.into_iter().collect::<Caps>().with_extras(before.extras().to_vec())),
+        0..=ENTRIES_MAX => Ok(before.with_limits(all)),
         count => Err(Failure::misused(format!("a key has at most {ENTRIES_MAX} entries of limits, found {count}"))),
     }
 }
@@ -334,23 +338,27 @@ fn words(list: &[String]) -> Vec<String> {
     list.iter().map(|word| word.trim().to_string()).collect()
 }
 
+/// The id of a model, which must be configured. Models from a provider's list are unknown here, except for their
+/// prefix.
+fn known_model<'a>(id: &'a str, high: &Config) -> Result<&'a str, Failure> {
+    let may_be_listed = || {
+        let mut prefixes = high.providers.iter().filter_map(|provider| provider.discover.as_ref());
+        prefixes.any(|discover| id.strip_prefix(&*discover.prefix).is_some_and(|rest| discover.id_of(rest).is_some()))
+    };
+    match high.catalog.asked(id).and_then(|index| high.catalog.get(index)) {
+        Some(model) if *model.id == *id => Ok(id),
+        Some(model) => Err(Failure::misused(format!("`{id}` is an alias of `{}`: use the id", model.id))),
+        None if may_be_listed() => Ok(id),
+        None => Err(Failure::misused(format!("no model has the id `{id}`; see `tollgate models`"))),
+    }
+}
+
 /// The named endpoints and models; those of `before` if none are named.
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
     let all = |word: &String| word == "*" || word == "all" && high.catalog.find("all").is_none();
-    // Models from a provider's list are unknown here, except for their prefix.
-    let may_be_listed = |id: &String| {
-        let mut prefixes = high.providers.iter().filter_map(|provider| provider.discover.as_ref());
-        prefixes.any(|discover| id.strip_prefix(&*discover.prefix).is_some_and(|rest| discover.id_of(rest).is_some()))
-    };
-    let is_known = |id: &String| all(id) || high.catalog.find(id).is_some();
-    if let Some(unknown) =
-        models.iter().find(|id| !is_known(id) && (high.catalog.asked(id).is_some() || !may_be_listed(id)))
-    {
-        if let Some(model) = high.catalog.asked(unknown).and_then(|index| high.catalog.get(index)) {
-            return Err(Failure::misused(format!("`{unknown}` is an alias of `{}`: use the id", model.id)));
-        }
-        return Err(Failure::misused(format!("no model has the id `{unknown}`; see `tollgate models`")));
+    for id in models.iter().filter(|id| !all(id)) {
+        known_model(id, high)?;
     }
     let models: Vec<&str> =
         if models.iter().any(all) { Vec::new() } else { models.iter().map(String::as_str).collect() };
@@ -425,7 +433,15 @@ impl KeyOptions {
         let strict = self.strict.unwrap_or(key.limits.strict);
         key.limits = limits(&key.limits, self.all_limits(), &plan)?;
         key.limits.strict = strict;
-        Ok(())
+        if let Some(model) = self.on_exhausted.as_deref() {
+            key.limits.on_exhausted = if model == "none" { None } else { Some(known_model(model, high)?.into()) };
+        }
+        let group = key.group.as_deref().and_then(|name| high.group(name));
+        let own = Plan { own_on_exhausted: key.limits.on_exhausted.clone(), ..plan };
+        match chain_error(&chain(&own, group, &high.groups)).filter(|_| own.own_on_exhausted.is_some()) {
+            Some(error) => Err(Failure::misused(error)),
+            None => Ok(()),
+        }
     }
 }
 

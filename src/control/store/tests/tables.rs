@@ -110,7 +110,12 @@ fn views_show_dates_queue_times_traces_and_agents() {
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
     let place = TempFolder::new("views");
     let mut db = place.owner();
-    let agent = RareNames { agent: Some("b1".into()), parent_agent: Some("a0".into()), ..RareNames::default() };
+    let agent = RareNames {
+        agent: Some("b1".into()),
+        parent_agent: Some("a0".into()),
+        asked: Some("large".into()),
+        ..RareNames::default()
+    };
     let both = RareNames { session: Some("s".into()), trace: Some(TRACE.into()), ..agent.clone() };
     let usage = Usage { cost_source: CostSource::Provider, ..row(A, 9, "small", 2).usage };
     let rows = [
@@ -136,6 +141,7 @@ fn views_show_dates_queue_times_traces_and_agents() {
         lines("SELECT IFNULL(agent || ' of ' || parent_agent, '') FROM rows"),
         ["", "", "", "b1 of a0", "b1 of a0"]
     );
+    assert_eq!(lines("SELECT IFNULL(asked, '') FROM rows"), ["", "", "", "large", "large"]);
     assert_eq!(exported(&mut db), rows);
     for settled in [false, true] {
         let lines = db.usage(&Query::by(By::Agent), None).unwrap();

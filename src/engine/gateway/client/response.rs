@@ -97,7 +97,7 @@ pub(crate) const TEXT: &str = "text/plain; version=0.0.4";
 /// Response headers that a page of a configured origin may read.
 const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
 x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-budget-remaining, x-queue-wait-ms, \
-x-tollgate-cost";
+x-tollgate-cost, x-tollgate-model-reason";
 
 /// Initial storage, enough for an ordinary head.
 const HEAD_ROOM: usize = 640;
@@ -126,6 +126,8 @@ pub(crate) struct ClientResponseHead<'a> {
     pub(crate) queued_ms: Option<u64>,
     /// Nano-dollars that the request cost, if its end is known and its model has a price.
     pub(crate) cost: Option<u64>,
+    /// Why another model than the requested one answers, if one does.
+    pub(crate) model_reason: Option<&'a str>,
     /// CORS policy.
     pub(crate) cors: CorsPolicy,
     /// Origins that `cors` refers to.
@@ -197,6 +199,9 @@ impl ClientResponseHead<'_> {
         if let Some(cost) = self.cost {
             out.extend_from_slice(name!("x-tollgate-cost"));
             text::push_cost(out, cost);
+        }
+        if let Some(reason) = self.model_reason {
+            field(out, name!("x-tollgate-model-reason"), reason.as_bytes());
         }
         match self.framing {
             Framing::Length(length) => number(out, name!("content-length"), length),

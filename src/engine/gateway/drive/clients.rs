@@ -225,6 +225,7 @@ impl Clients {
             refusal: reply.refusal,
             queued_ms: (request.queued > 0).then(|| request.queued_ms()),
             cost: reply.cost,
+            model_reason: request.model_reason(),
             cors: request.cors,
             origins: &request.setup.config.server.cors_origins,
             more: reply.more,

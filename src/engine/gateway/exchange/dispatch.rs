@@ -1,6 +1,7 @@
 //! The one place that takes the state of an exchange: gives each event to the handler of the present state, and takes
 //! the steps that follow. The properties of a state that the driver asks for are here, too.
 
+use super::admit::replace::write_first;
 use super::body::reading;
 use super::event::{ClientMessage, DriverCall, Effect, ExchangeEvent};
 use super::fault::{Fault, FaultKind};
@@ -147,6 +148,7 @@ impl Exchange {
                 call.out.bytes.extend_from_slice(&error);
                 return if let Effect::End(_, outcome) = effect { Effect::End(forward, outcome) } else { effect };
             }
+            NextStep::Write(draft) => write_first(job, draft, call),
             NextStep::Reserve { draft, others_counted } => Reserving::begin(job, draft, others_counted, call),
             NextStep::Serve(draft) => match job.start_clocks(call.cx.now.mono) {
                 Some(queue) => Queued::first(job, queue, draft, call),
@@ -190,7 +192,7 @@ fn leave(state: State, job: &mut RequestJob, event: ExchangeEvent<'_>, call: &mu
             NextStep::End(state, Box::new(Fault::from(FaultKind::Internal)))
         }
         (State::Translating(translating), ExchangeEvent::Due(flow)) => translating.due(job, flow, call),
-        (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, call.cx),
+        (State::Reserving(reserving), ExchangeEvent::Ruled(ask, ruling)) => reserving.ruled(job, ask, ruling, call),
         (State::Reserving(Reserving { draft: Some(draft), .. }), ExchangeEvent::Counted) => {
             NextStep::Reserve { draft, others_counted: true }
         }

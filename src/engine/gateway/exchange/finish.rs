@@ -218,8 +218,9 @@ impl Committing {
 fn row_names(extras: Option<&ClientAttribution>, trace: Option<Arc<str>>) -> RowNames {
     let Some(extras) = extras else { return RareNames { trace, ..RareNames::default() }.into() };
     let ClientAttribution { user, session, agent, parent_agent, .. } = extras;
+    let asked = extras.asked().cloned();
     let [user, session, agent, parent_agent] = [user, session, agent, parent_agent].map(Clone::clone);
-    RareNames { user, session, trace, agent, parent_agent }.into()
+    RareNames { user, session, trace, agent, parent_agent, asked }.into()
 }
 
 impl RequestJob {

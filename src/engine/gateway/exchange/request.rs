@@ -113,6 +113,13 @@ impl Request {
         (server.body_max(endpoint), self.is_upload())
     }
 
+    /// Why another model than the requested one answers, if one does.
+    #[inline]
+    pub(crate) fn model_reason(&self) -> Option<&str> {
+        let replaced = self.extras.as_ref()?.replaced.as_ref()?;
+        Some(&*replaced.reason).filter(|reason| !reason.is_empty())
+    }
+
     /// Content type of an answer in pieces.
     pub(crate) fn answer_type(&self) -> &str {
         let own = self.extras.as_ref().and_then(|extras| extras.answer_type.as_deref());

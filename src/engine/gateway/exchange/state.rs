@@ -263,6 +263,8 @@ pub(crate) struct Exchange {
 pub(crate) enum NextStep {
     /// The request is in this state, and the driver performs this effect.
     Enter(State, Effect),
+    /// Write the body for the first target that it can be written for.
+    Write(Outgoing),
     /// The body is written: charge the request, and reserve its maximum use. `others_counted`: the requests of its key
     /// that were admitted by a bound have counted their maximum use.
     Reserve { draft: Outgoing, others_counted: bool },

@@ -25,7 +25,7 @@ transitions! {
     "Translating" "Offloaded" => "end"
     "Translating" "Due" => "Translating, end"
     "Translating" "Drained" => "Translating"
-    "Reserving" "Ruled, Counted" => "Translating, Queued, Attempting, end"
+    "Reserving" "Ruled, Counted" => "Translating, Reserving, Queued, Attempting, end"
     "Reserving" "Body" => "Reserving, end"
     "Reserving" "Refused" => "end"
     "Reserving" "Due" => "Translating, Queued, Attempting, end"

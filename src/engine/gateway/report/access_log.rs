@@ -41,6 +41,29 @@ pub(crate) struct ClientAttribution {
     pub(crate) units: u32,
     /// Reservation under strict limits.
     pub(crate) strict: Option<StrictReservation>,
+    /// The requested model, if another one has replaced it.
+    pub(crate) replaced: Option<Box<Replaced>>,
+}
+
+impl ClientAttribution {
+    /// Id of the requested model, if another one has replaced it.
+    #[inline]
+    pub(crate) fn asked(&self) -> Option<&Arc<str>> {
+        self.replaced.as_ref().filter(|replaced| !replaced.reason.is_empty()).map(|replaced| &replaced.asked)
+    }
+}
+
+/// The requested model of a request that may go to another one.
+#[derive(Clone, Debug)]
+pub(crate) struct Replaced {
+    /// Its id.
+    pub(crate) asked: Arc<str>,
+    /// Value of `x-tollgate-model-reason`; empty if the request stays with the requested model.
+    pub(crate) reason: Box<str>,
+    /// Each `on_exhausted` that was followed, as bits.
+    pub(crate) rules: u32,
+    /// The models that were tried, as indexes into the catalog.
+    pub(crate) tried: Vec<u16>,
 }
 
 /// Phases of a request, each with its beginning and its end, or `NEVER`.
@@ -102,6 +125,10 @@ impl AccessLogLine<'_> {
                     out.extend_from_slice(name.as_bytes());
                     write_string(out, value);
                 }
+            }
+            if let Some(asked) = extras.asked() {
+                word(out, ",\"asked\":\"", asked);
+                out.push(b'"');
             }
         }
         if !self.client.is_empty() {

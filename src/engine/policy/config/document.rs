@@ -211,8 +211,13 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         let targets = targets.filter(|target| target.concurrency > 0);
         targets.for_each(|target| target.slots = (target.concurrency / store.hosts).max(1));
     }
-    let plans = plans::read(reader, top);
-    let groups = groups::read(reader, top);
+    let lists = || declared.iter().filter_map(|declared| declared.provider.as_ref()?.discover.as_ref());
+    // Models from a provider's list are unknown here, except for their prefix. One that is invalid has been reported.
+    let is_listed = |id: &str| lists().any(|discover| id.starts_with(&*discover.prefix));
+    let is_model =
+        |id: &str| models.iter().any(|model| *model.id == *id) || ids.iter().any(|known| known == id) || is_listed(id);
+    let plans = plans::read(reader, top, &is_model);
+    let groups = groups::read(reader, top, &plans, &is_model);
     let default = default_model.and_then(|field| {
         let id = reader.string(&field)?;
         let found = models.iter().position(|model| *model.id == *id);

@@ -1,8 +1,9 @@
 //! `[[groups]]`: trees of at most [`LEVELS_MAX`] levels.
 
+use super::plans::report_unknown;
 use crate::policy::catalog::IndexByName;
 use crate::policy::keys::is_group_name;
-use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan};
+use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan, chain_error};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use std::sync::Arc;
 
@@ -11,7 +12,13 @@ const NAME_MAX: usize = 64;
 
 /// Reads `[[groups]]`, which are optional.
 #[inline]
-pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    top: &mut Section<'_>,
+    plans: &[Plan],
+    is_model: &dyn Fn(&str) -> bool,
+) -> Vec<Group> {
+    let mut chains = Vec::new();
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
     let mut places: IndexByName = IndexByName::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
     for mut section in reader.tables(top, "groups", ENTRIES_MAX) {
@@ -24,6 +31,8 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
         }
         let (at, path) = (section.place("limits").unwrap_or(section.start()), section.path_of("limits"));
         limits.report_twice(reader, at, &path);
+        report_unknown(reader, &section, &limits, is_model);
+        chains.push((section.place("on_exhausted"), section.path_of("on_exhausted")));
         section.finish(reader);
         let limits = limits.settled(&name);
         places.insert(limits.name.clone().into(), groups.len());
@@ -38,7 +47,22 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
             Err(wrong) => reader.error(field, wrong),
         }
     }
+    for (group, (at, path)) in groups.iter().zip(chains) {
+        let error = plans.iter().find_map(|plan| chain_error(&chain(plan, Some(group), &groups)));
+        if let (Some(at), Some(error)) = (at, error) {
+            reader.report(at, path, error);
+        }
+    }
     groups
+}
+
+/// The models of `on_exhausted` for a key of this plan and this group, in their order.
+pub fn chain<'a>(plan: &'a Plan, group: Option<&'a Group>, groups: &'a [Group]) -> Vec<Option<&'a str>> {
+    let names = group.map_or("", |group| &group.path).rsplit(PATH_SEPARATOR);
+    let limits =
+        names.filter_map(|name| groups.iter().find(|group| *group.limits.name == *name)).map(|one| &one.limits);
+    let plans = [&plan.own_on_exhausted, &plan.on_exhausted].into_iter();
+    plans.chain(limits.map(|limits| &limits.on_exhausted)).map(Option::as_deref).collect()
 }
 
 #[inline]

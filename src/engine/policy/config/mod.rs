@@ -32,6 +32,7 @@ pub use super::settings::units;
 pub use alerts::{AlertForm, Alerts};
 pub use document::Config;
 pub use follow::fixed;
+pub use groups::chain;
 pub use print::effective;
 pub use providers::{Auth, AuthoritySpec, Credential, Provider, UnknownFields};
 pub use proxy::Proxy;

@@ -1386,3 +1386,33 @@ fn entries_of_limits_are_read_as_tables_or_texts_and_a_second_one_is_refused() {
         assert!(errors.iter().any(|error| error.to_string().contains(wrong)), "{lines}: {errors:?}");
     }
 }
+
+#[test]
+fn on_exhausted_names_a_model_and_forms_no_cycle() {
+    let models =
+        MODEL.to_string() + &["a", "b", "c", "d"].map(|id| MODEL.replace("\"m\"", &format!("\"{id}\""))).concat();
+    let with = |more: &str| [PROVIDER, &models, more].concat();
+    let plan = |model: &str| format!("[[plans]]\nname = \"p\"\non_exhausted = {{ model = \"{model}\" }}\n");
+    let config = parse(&with(&plan("m"))).unwrap();
+    assert_eq!(config.plans[0].on_exhausted.as_deref(), Some("m"));
+    let line = with("").lines().count() as u32 + 3;
+    one_error(&with(&plan("x")), line, "plans[0].on_exhausted", "no model has the id `x`");
+    let group = |name: &str, parent: &str, model: &str| {
+        let parent = if parent.is_empty() { String::new() } else { format!("parent = \"{parent}\"\n") };
+        format!("[[groups]]\nname = \"{name}\"\n{parent}on_exhausted = {{ model = \"{model}\" }}\n")
+    };
+    let of = |models: [&str; 4]| {
+        let [own, nearest, middle, root] = models;
+        with(&[plan(own), group("r", "", root), group("m", "r", middle), group("n", "m", nearest)].concat())
+    };
+    assert_eq!(errors(&of(["a", "a", "b", "c"])), [""; 0], "the same model in a row counts once");
+    let long = errors(&of(["a", "b", "c", "d"]));
+    assert!(long.len() == 1 && long[0].contains("groups[2].on_exhausted") && long[0].contains("at most 3"), "{long:?}");
+    let cycle = errors(&of(["a", "b", "b", "a"]));
+    assert!(cycle.iter().any(|error| error.contains("are a cycle: `a`, `b`, `a`")), "{cycle:?}");
+    let wrong = with("[[plans]]\nname = \"p\"\non_exhausted = \"m\"\n");
+    one_error(&wrong, line, "plans[0].on_exhausted", "table");
+    assert!(parse(&with("[[groups]]\nname = \"g\"\non_exhausted = { modal = \"m\" }\n")).is_err());
+    let shown = effective(&config);
+    assert!(shown.contains("on_exhausted = { model = \"m\" }"), "{shown}");
+}

@@ -30,6 +30,7 @@ impl Meter {
         if !self.tree.configure(groups) {
             return false;
         }
+        self.groups_replace = groups.iter().any(|group| group.limits.replaces_models());
         self.groups_name_models = groups.iter().any(|group| group.limits.all.name_models());
         // A smaller or new budget may already be spent.
         self.tell_groups(now, |_| {});
@@ -46,11 +47,6 @@ impl Meter {
         let Payer { key, plan, .. } = payer;
         self.at(key, plan, now).forget_told();
         self.rebudget(payer, now);
-    }
-
-    /// The key was admitted by a share of its limits: its use is reported by the whole budget.
-    pub fn restore_limits(&mut self, payer: Payer<'_>, now: Unix) {
-        self.at(payer.key, payer.plan, now);
     }
 
     /// Like [`Meter::report_passed`], for all groups.

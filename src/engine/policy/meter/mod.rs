@@ -10,6 +10,7 @@ mod groups;
 mod leases;
 mod limit;
 mod quota;
+mod replacing;
 mod strict;
 mod tree;
 mod windows;
@@ -20,6 +21,7 @@ pub use groups::GroupStatus;
 pub use leases::AskedLimits;
 pub use limit::{Limit, LimitReason, Whose};
 pub use quota::{LimitStatus, QuotaStatus};
+pub use replacing::Replacing;
 pub use strict::StrictReservation;
 pub use windows::{Amount, Lease, LeasePart, Open, PathIx, Restored, SharedCounts};
 
@@ -78,6 +80,8 @@ pub struct Meter {
     tree: Tree,
     /// True if a limit of a group counts only some models.
     groups_name_models: bool,
+    /// True if a group has an `on_exhausted`.
+    groups_replace: bool,
     open: Slots<Open>,
     news: Vec<BudgetNews>,
     thresholds: Thresholds,

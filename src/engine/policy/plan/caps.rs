@@ -26,6 +26,9 @@ const LONGEST: Duration = Duration::from_secs(31 * 86_400);
 
 const DAY: Duration = Duration::from_millis(DAY_MS);
 
+/// Beginning of the text of [`Caps::on_exhausted`] in a record.
+const ON_EXHAUSTED: &str = "on_exhausted";
+
 /// Form of an entry, for errors.
 const EXPECTED: &str = "expected an entry such as { budget = 5.0, per = \"5h\" } or \"requests=600/1m\", with one of \
     requests, tokens, budget and running; `per` is 1s to 31d, day, week, month or quarter, and running has none";
@@ -400,13 +403,16 @@ pub struct Extra {
     pub until: Unix,
 }
 
-/// Limits in the order in which they are written; of a key, also its temporary allowances, and whether it is strict.
+/// Limits in the order in which they are written. Those of a key also have its temporary allowances, whether it is
+/// strict, and the model that replaces the requested one if a limit has no room.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Caps {
     limits: Option<Arc<[Cap]>>,
     extras: Option<Arc<[Extra]>>,
     /// True if a key makes all limits of tokens and money that count its requests strict.
     pub strict: bool,
+    /// Id of that model.
+    pub on_exhausted: Option<Arc<str>>,
 }
 
 /// Word for [`Caps::strict`] among the texts of a key's limits.
@@ -423,8 +429,7 @@ impl Deref for Caps {
 
 impl FromIterator<Cap> for Caps {
     fn from_iter<I: IntoIterator<Item = Cap>>(caps: I) -> Caps {
-        let caps: Arc<[Cap]> = caps.into_iter().collect();
-        Caps { limits: Some(caps).filter(|caps| !caps.is_empty()), ..Caps::default() }
+        Caps::default().with_limits(caps.into_iter().collect())
     }
 }
 
@@ -437,6 +442,12 @@ impl Caps {
     /// The temporary allowances that have not ended.
     pub fn extras_at(&self, now: Unix) -> impl Iterator<Item = &Extra> {
         self.extras().iter().filter(move |extra| now < extra.until)
+    }
+
+    /// These limits, and everything else as it is.
+    pub fn with_limits(&self, limits: Vec<Cap>) -> Caps {
+        let limits = (!limits.is_empty()).then(|| limits.into());
+        Caps { limits, ..self.clone() }
     }
 
     /// The same limits with these temporary allowances.
@@ -456,31 +467,35 @@ impl Caps {
     }
 }
 
-/// As texts, in the records of keys. Those of temporary allowances begin with their ends in milliseconds and a space.
+/// As texts, in the records of keys. Those of temporary allowances begin with their ends in milliseconds and a space,
+/// and that of a model with [`ON_EXHAUSTED`].
 impl Serialize for Caps {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let extra = |extra: &Extra| [&*extra.until.0.to_string(), " ", &*extra.cap.text()].concat();
         let strict = self.strict.then(|| STRICT.to_string());
-        out.collect_seq(self.iter().map(Cap::text).chain(self.extras().iter().map(extra)).chain(strict))
+        let model = self.on_exhausted.iter().map(|model| [ON_EXHAUSTED, " ", &**model].concat());
+        let extras = self.extras().iter().map(extra);
+        out.collect_seq(self.iter().map(Cap::text).chain(extras).chain(strict).chain(model))
     }
 }
 
 impl<'de> Deserialize<'de> for Caps {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Caps, D::Error> {
         let texts = Vec::<String>::deserialize(from)?;
-        let (mut limits, mut extras, mut strict) = (Vec::new(), Vec::new(), false);
+        let (mut caps, mut limits, mut extras) = (Caps::default(), Vec::new(), Vec::new());
         let mut read = |text: &str| -> Option<()> {
             match text.split_once(' ') {
+                Some((ON_EXHAUSTED, model)) => caps.on_exhausted = Some(model.into()),
                 Some((until, text)) => {
                     extras.push(Extra { cap: Cap::parse(text)?, until: Unix(until.parse().ok()?) });
                 }
-                None if text == STRICT => strict = true,
+                None if text == STRICT => caps.strict = true,
                 None => limits.push(Cap::parse(text)?),
             }
             Some(())
         };
         match texts.iter().all(|text| read(text).is_some()) {
-            true => Ok(Caps { strict, ..limits.into_iter().collect::<Caps>().with_extras(extras) }),
+            true => Ok(caps.with_limits(limits).with_extras(extras)),
             false => Err(serde::de::Error::custom("not a limit")),
         }
     }
@@ -627,7 +642,7 @@ mod tests {
             extra("tokens=1/1h", 50),
             extra("tokens=8/day", 100),
         ];
-        let own = caps(&["tokens=9/1h"]).with_extras(extras);
+        let own = Caps { on_exhausted: Some("small".into()), ..caps(&["tokens=9/1h"]).with_extras(extras) };
         let texts = |now: u64| plan.with(&own, Unix(now)).all.iter().map(Cap::text).collect::<Vec<_>>();
         assert_eq!(texts(49), ["budget=8/month", "requests=6/1m", "tokens=10/1h"]);
         assert_eq!(texts(50), ["budget=7/month", "requests=6/1m", "tokens=9/1h"]);

@@ -3,8 +3,9 @@
 
 pub mod caps;
 
-use super::settings::kinds::{Count, Dollars, Flag, Kind, OneOf, Shown, Time, Whole};
+use super::settings::kinds::{Count, Dollars, Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
+use super::settings::units::quoted;
 use super::settings::{Setting, Settings, section};
 use super::window::Period;
 use crate::base::time::Unix;
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 /// Levels of a tree of groups.
 pub const LEVELS_MAX: usize = 4;
+
+/// Models that may replace the requested one, one after the other.
+pub const REPLACEMENTS_MAX: usize = 3;
 
 /// Separator of the names in a path of groups. Names cannot contain it.
 pub const PATH_SEPARATOR: char = '/';
@@ -66,6 +70,14 @@ section! {
         /// Share of a model's slots for each key of the plan, relative to keys of other plans, while keys wait for
         /// slots.
         pub share: u32 = 1, Whole(1..=1000), Live;
+        /// Model that answers instead of a refusal. When the reservation of a request does not fit one of the budgets
+        /// or token limits, the request goes to this model, if the key may use it, each of its prices is at most that
+        /// of the requested model, and its own reservation fits all limits that count it. Value: `{ model = "small" }`
+        /// with the id of a model. Keys may have such a model, too. The order is key, plan, groups from the nearest. At
+        /// most three models may follow one another, none of them twice.
+        pub on_exhausted: Option<Arc<str>> = None, Or(Replacement, "none"), Live;
+        /// The key's own `on_exhausted`.
+        pub own_on_exhausted: Option<Arc<str>> = None;
         /// Every limit: those of the settings above, and the key's own ([`Plan::with`]).
         pub all: LimitList = LimitList::new("", Per::of_window(MINUTE), Per::Calendar(Period::Month), [].into_iter());
     }
@@ -171,6 +183,38 @@ impl Kind<Duration> for Seconds {
     }
 }
 
+/// The model of `on_exhausted`: `{ model = "small" }`.
+struct Replacement;
+
+impl Kind<Arc<str>> for Replacement {
+    #[inline]
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Arc<str>> {
+        let mut section = reader.as_table(field)?;
+        let model = reader.required(&mut section, "model").and_then(|field| reader.string(&field));
+        section.finish(reader);
+        model.map(Arc::from)
+    }
+
+    #[inline]
+    fn shown(&self, value: &Arc<str>) -> Shown {
+        Shown::Value(format!("{{ model = {} }}", quoted(value)))
+    }
+}
+
+/// Error of the models that may replace a requested one, in their order: too many, or a cycle. One that is named
+/// several times in a row counts once.
+pub fn chain_error(models: &[Option<&str>]) -> Option<String> {
+    let mut chain: Vec<&str> = models.iter().copied().flatten().collect();
+    chain.dedup();
+    let has_cycle = (1..chain.len()).any(|at| chain[..at].contains(&chain[at]));
+    let why = match chain.len() {
+        _ if has_cycle => "are a cycle".to_string(),
+        0..=REPLACEMENTS_MAX => return None,
+        count => format!("are {count}, at most {REPLACEMENTS_MAX} are allowed"),
+    };
+    Some(format!("the models of `on_exhausted` that follow one another {why}: `{}`", chain.join("`, `")))
+}
+
 impl Plan {
     /// A plan of this name without limits.
     pub fn unlimited(name: &str) -> Plan {
@@ -180,6 +224,12 @@ impl Plan {
     /// True if a model without a price must not be used under it.
     pub fn refuses_unpriced(&self) -> bool {
         self.has_budget() && self.unpriced == Unpriced::Refuse
+    }
+
+    /// True if it names a model that may replace the requested one.
+    #[inline]
+    pub fn replaces_models(&self) -> bool {
+        self.on_exhausted.is_some() || self.own_on_exhausted.is_some()
     }
 
     /// True if it limits money.
@@ -205,7 +255,7 @@ impl Plan {
         };
         let all = all.map(raised);
         let all = LimitList::new("", self.window_per(), Per::Calendar(self.period), all);
-        Plan { all, strict: self.strict | limits.strict, ..self.clone() }
+        Plan { all, strict: self.strict | limits.strict, own_on_exhausted: limits.on_exhausted.clone(), ..self.clone() }
     }
 
     /// Share of one of `hosts` hosts in every limit while the shared ledger cannot be reached.
@@ -267,4 +317,22 @@ impl Plan {
 /// A limit as shown to people: 0 becomes [`UNLIMITED`].
 pub fn shown(limit: u64) -> u64 {
     if limit == 0 { UNLIMITED } else { limit.min(UNLIMITED) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chain_error;
+
+    #[test]
+    fn chain_of_models_is_short_and_has_no_cycle() {
+        for good in [&[][..], &[None, None], &[Some("a"), None, Some("a")], &[Some("a"), Some("b"), Some("c")]] {
+            assert_eq!(chain_error(good), None, "{good:?}");
+        }
+        let said = |models: &[&str]| chain_error(&models.iter().map(|model| Some(*model)).collect::<Vec<_>>());
+        let long =
+            "the models of `on_exhausted` that follow one another are 4, at most 3 are allowed: `a`, `b`, `c`, `d`";
+        assert_eq!(said(&["a", "b", "c", "d"]).as_deref(), Some(long));
+        let cycle = "the models of `on_exhausted` that follow one another are a cycle: `a`, `b`, `a`";
+        assert_eq!(said(&["a", "b", "a"]).as_deref(), Some(cycle));
+    }
 }

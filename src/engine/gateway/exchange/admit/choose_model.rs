@@ -53,10 +53,7 @@ impl RequestJob {
             self.notes.note_asked(&self.request, asked.as_deref().unwrap_or(&id));
             return Err(Refusal::model_scope(asked.as_deref()));
         }
-        let family = |one: ModelEndpoint| {
-            one.as_passthrough().map(|passthrough| ModelEndpoint::passthrough(passthrough.family()))
-        };
-        let asked = self.request.endpoint().map(|one| family(one).unwrap_or(ModelEndpoint::CHAT));
+        let asked = self.request.family();
         if !model.serves.iter().any(|served| Some(*served) == asked) {
             let (id, refusal) = (model.id.clone(), not_served(model, asked));
             self.notes.note_asked(&self.request, &id);
@@ -95,6 +92,14 @@ impl RequestJob {
 }
 
 impl Request {
+    /// The endpoint that a model must serve, as configurations name it.
+    pub(super) fn family(&self) -> Option<ModelEndpoint> {
+        let family = |one: ModelEndpoint| {
+            one.as_passthrough().map(|passthrough| ModelEndpoint::passthrough(passthrough.family()))
+        };
+        self.endpoint().map(|one| family(one).unwrap_or(ModelEndpoint::CHAT))
+    }
+
     /// Checks, for a request under a budget, that the model has a price and that no target is sent anything that is
     /// billed at another price.
     #[cold]

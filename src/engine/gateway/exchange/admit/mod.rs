@@ -3,5 +3,6 @@
 pub(crate) mod authorize;
 mod choose_model;
 pub(crate) mod cost;
+pub(crate) mod replace;
 mod reserve;
 pub(crate) mod strict;

@@ -1,12 +1,13 @@
 //! Admits a request whose body is written, with a reservation in the meter. A shared ledger admits for all hosts; then
 //! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
 
+use super::replace::{instead_of, is_exhausted, replace_model};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::event::{DriverCall, Effect};
 use crate::gateway::exchange::job::{Admitted, RequestJob};
-use crate::gateway::exchange::request::Asked;
+use crate::gateway::exchange::request::{Asked, Request};
 use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, Reserving, State};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, AskedLimits, Release, Ruling, Use, Wish};
@@ -33,6 +34,12 @@ impl Question {
     }
 }
 
+/// True if the key or its groups have running requests that were admitted by a bound.
+fn has_bounded_others(request: &Request, cx: &mut Cx) -> bool {
+    let payer = request.payer(&cx.access, &cx.setup.config);
+    payer.is_ok_and(|payer| cx.accounts.meter.is_bounded(payer.key, payer.path))
+}
+
 impl Reserving {
     /// Charges the request to its window and reserves its maximum use, or asks a shared ledger to do so.
     /// `others_counted`: the requests of its key that were admitted by a bound have counted their prompts.
@@ -53,6 +60,16 @@ impl Reserving {
         if draft.scan.tokens_fetched() > 0 {
             estimate = job.request.with_fetched(estimate, &draft, call);
         }
+        let mut draft = draft;
+        if is_exhausted(&job.request, estimate, call) {
+            if !others_counted && has_bounded_others(&job.request, call.cx) {
+                return Reserving::wait_for_counts(draft, estimate, call.cx);
+            }
+            match replace_model(job, draft, estimate, None, call) {
+                Ok(next) => return next,
+                Err(back) => draft = back,
+            }
+        }
         if call.cx.asks_ledger() {
             let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
             let granted = job.request.found.key.and_then(|key| call.cx.admit_granted(key, reserved));
@@ -68,16 +85,8 @@ impl Reserving {
             Ok(()) => NextStep::Serve(draft),
             // Requests that share a limit with this one were admitted by a bound and have not been counted: their real
             // reservations may be smaller.
-            Err(_)
-                if !others_counted
-                    && job
-                        .request
-                        .payer(&call.cx.access, &call.cx.setup.config)
-                        .is_ok_and(|payer| call.cx.accounts.meter.is_bounded(payer.key, payer.path)) =>
-            {
-                let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
-                let (draft, asked, by) = (Some(draft), call.cx.now.unix, Mono::NEVER);
-                NextStep::Enter(State::Reserving(Reserving { draft, lease, asked, by }), Effect::CountOthers)
+            Err(_) if !others_counted && has_bounded_others(&job.request, call.cx) => {
+                Reserving::wait_for_counts(draft, estimate, call.cx)
             }
             Err(refusal) => NextStep::refuse(draft, refusal),
         }
@@ -104,8 +113,15 @@ impl Reserving {
                 job.admitted(hold, None, call.cx.now.unix);
                 NextStep::Serve(draft)
             }
-            Err(limit) => NextStep::refuse(draft, Refusal::limit(&limit)),
+            Err(limit) => instead_of(&limit, job, draft, need, call),
         }
+    }
+
+    /// Waits until the other requests that were admitted by a bound have been counted.
+    fn wait_for_counts(draft: Outgoing, reserved: Amount, cx: &Cx) -> NextStep {
+        let lease = Box::new(Lease { reserved, ..Lease::default() });
+        let (draft, asked, by) = (Some(draft), cx.now.unix, Mono::NEVER);
+        NextStep::Enter(State::Reserving(Reserving { draft, lease, asked, by }), Effect::CountOthers)
     }
 
     /// Asks the shared ledger; the exchange waits for the answer.
@@ -146,7 +162,8 @@ impl Reserving {
     }
 
     /// The shared ledger has answered.
-    pub(crate) fn ruled(self, job: &mut RequestJob, ask: &Ask, ruling: Ruling, cx: &mut Cx) -> NextStep {
+    pub(crate) fn ruled(self, job: &mut RequestJob, ask: &Ask, ruling: Ruling, call: &mut DriverCall) -> NextStep {
+        let cx = &mut *call.cx;
         if ruling == Ruling::Unavailable {
             return self.not_ruled(job, cx);
         }
@@ -163,7 +180,8 @@ impl Reserving {
             }
             (Ruling::Refused(resource, part, by), Ok(payer), _) => {
                 let payer = Payer { path: ask.lease.path, ..payer };
-                Refusal::limit(&cx.accounts.meter.limit(payer, cx.now.unix, (resource, part, by), &ask.lease))
+                let limit = cx.accounts.meter.limit(payer, cx.now.unix, (resource, part, by), &ask.lease);
+                return instead_of(&limit, job, draft, self.lease.reserved, call);
             }
             (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
             _ => Refusal::internal(),
@@ -263,7 +281,7 @@ impl RequestJob {
         self.request.fits(payer, estimate, cx.now.unix, &mut cx.accounts.meter)?;
         let admitted = cx.accounts.meter.admit(payer, cx.now.unix, estimate);
         if share.is_some() {
-            cx.accounts.meter.restore_limits(whole, cx.now.unix);
+            cx.accounts.meter.rebudget(whole, cx.now.unix);
         }
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
         let lease = shared.then(|| cx.accounts.meter.lease(&hold));

@@ -13,7 +13,7 @@ use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
-use crate::policy::meter::{Amount, StrictReservation};
+use crate::policy::meter::{Amount, Limit, StrictReservation};
 use crate::policy::prices::{ModelPrices, UnitPrices};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::UsageSource;
@@ -26,9 +26,32 @@ impl Fault {
     }
 }
 
+/// Reason why a request gets no bound.
+pub(crate) enum NoBound {
+    /// A limit does not pay for enough tokens.
+    Full(Box<Limit>),
+    /// Another reason.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for NoBound {
+    fn from(refusal: Refusal) -> NoBound {
+        NoBound::Refused(refusal)
+    }
+}
+
+impl From<NoBound> for Refusal {
+    fn from(why: NoBound) -> Refusal {
+        match why {
+            NoBound::Full(limit) => Refusal::limit(&limit),
+            NoBound::Refused(refusal) => refusal,
+        }
+    }
+}
+
 /// Bounds a request of a key with strict limits before its body is written.
 #[inline]
-pub(crate) fn bound(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), Refusal> {
+pub(crate) fn bound(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), NoBound> {
     match job.request.found.key {
         Some(key) if call.cx.access.plans.is_strict(key, &call.cx.access.keys) => bound_by_room(job, draft, call),
         _ => Ok(()),
@@ -38,7 +61,7 @@ pub(crate) fn bound(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mu
 /// Computes the reservation, and the bound on completion tokens that is sent: the smallest of the client's, the model's
 /// and what the limits still pay for.
 #[cold]
-fn bound_by_room(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), Refusal> {
+fn bound_by_room(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), NoBound> {
     if job.request.strict().is_some() {
         return Ok(());
     }
@@ -80,7 +103,7 @@ fn bound_by_room(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut D
     let least = request.setup.config.server.strict_min_tokens.min(want);
     if !fits(least) {
         let limit = meter.has_room(payer, now, reserved(least).amount()).err();
-        return Err(limit.map_or_else(Refusal::internal, |limit| Refusal::limit(&limit)));
+        return Err(limit.map_or(NoBound::Refused(Refusal::internal()), |limit| NoBound::Full(Box::new(limit))));
     }
     // The largest bound that the limits pay for.
     let (mut bound, mut above) = (least, want);

@@ -4,7 +4,6 @@
 use crate::base::limits::DROPPED_MAX;
 use crate::dialect::{self, Invalid, rewrite};
 use crate::gateway::cx::Cx;
-use crate::gateway::exchange::admit::strict;
 use crate::gateway::exchange::diagnosis::beginning;
 use crate::gateway::exchange::event::{ClientMessage, DriverCall};
 use crate::gateway::exchange::job::{Attempt, RequestJob, RequestNotes};
@@ -27,29 +26,37 @@ pub(crate) enum Built {
     TooLong,
 }
 
+/// Writes the body for the first target that it can be written for.
+#[inline]
+pub(crate) fn build_first(
+    job: &mut RequestJob,
+    draft: &mut OutgoingRequest,
+    call: &mut DriverCall,
+) -> Result<Built, Refusal> {
+    loop {
+        match job.build(draft, call) {
+            Err(_) if job.attempt.next_to_write(&job.request, draft, call.cx) => {}
+            built => return built,
+        }
+    }
+}
+
+impl Built {
+    /// The step after the body was written for the first target.
+    #[inline]
+    pub(crate) fn next(self, draft: Outgoing) -> NextStep {
+        match self {
+            Built::Whole => NextStep::Reserve { draft, others_counted: false },
+            Built::TooLong => NextStep::Translate(draft, None),
+        }
+    }
+}
+
 /// Target that a body is written for, and its endpoint.
 pub(crate) struct Wanted<'a> {
     pub(crate) endpoint: ModelEndpoint,
     translated: bool,
     pub(crate) to: dialect::RequestTarget<'a>,
-}
-
-/// Writes the body for the first target: here, or on a helper thread if it is long. If it can be written for no target,
-/// the model cannot serve the request.
-pub(crate) fn write_first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
-    if let Err(refusal) = strict::bound(job, &mut draft, call) {
-        return NextStep::refuse(draft, refusal);
-    }
-    loop {
-        match job.build(&mut draft, call) {
-            Ok(Built::Whole) => return NextStep::Reserve { draft, others_counted: false },
-            Ok(Built::TooLong) => return NextStep::Translate(draft, None),
-            Err(refusal) if !job.attempt.next_to_write(&job.request, &draft, call.cx) => {
-                return NextStep::refuse(draft, refusal);
-            }
-            Err(_) => {}
-        }
-    }
 }
 
 impl RequestJob {

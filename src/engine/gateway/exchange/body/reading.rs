@@ -1,6 +1,6 @@
 //! Reads a body as it arrives. Once it is complete, writes it for the first target.
 
-use super::build::{promise_named, promise_translation, write_first};
+use super::build::{promise_named, promise_translation};
 use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, UPLOAD_HOLD};
 use crate::dialect::Invalid;
 use crate::gateway::cx::Cx;
@@ -65,7 +65,7 @@ pub(crate) fn complete(job: &mut RequestJob, mut draft: Outgoing, complete: bool
     };
     match read {
         // Writes the body for its provider before admission: a request that cannot be sent is not charged.
-        Ok(None) => write_first(job, draft, call),
+        Ok(None) => NextStep::Write(draft),
         Ok(Some(shape)) => {
             call.out.bytes.clear();
             let object = if shape.is_anthropic() { "" } else { r#""object":"response.input_tokens","# };
@@ -97,7 +97,7 @@ pub(crate) fn reread(
     // The second scan has tables of its own.
     let read = read.and_then(|()| job.request.keep(&mut draft, call));
     match read.and_then(|()| job.read(&mut draft, call)) {
-        Ok(_) => write_first(job, draft, call),
+        Ok(_) => NextStep::Write(draft),
         Err(refusal) => NextStep::refuse(draft, refusal),
     }
 }
@@ -121,11 +121,21 @@ impl RequestJob {
             return Ok(counts);
         }
         self.request.attribute(draft, call);
-        draft.kept_with = self.request.kept_with(draft, call);
-        draft.cache_key = self.request.cache_key(draft, call);
-        self.attempt.first_target(&self.request, draft, call.cx)?;
+        first_target(self, draft, call)?;
         Ok(None)
     }
+}
+
+/// Chooses the target that the body is written for before admission.
+#[inline]
+pub(crate) fn first_target(
+    job: &mut RequestJob,
+    draft: &mut OutgoingRequest,
+    call: &mut DriverCall,
+) -> Result<(), Refusal> {
+    draft.kept_with = job.request.kept_with(draft, call);
+    draft.cache_key = job.request.cache_key(draft, call);
+    job.attempt.first_target(&job.request, draft, call.cx)
 }
 
 impl Request {

@@ -1,6 +1,6 @@
 //! Waits for a helper thread that writes a long body for the chosen target.
 
-use super::build::{Wanted, write_first};
+use super::build::Wanted;
 use super::reading::reread;
 use crate::dialect::{Invalid, OwnedTarget, RequestTarget};
 use crate::gateway::cx::Cx;
@@ -87,7 +87,7 @@ impl Translating {
                 NextStep::Another(draft, Box::new(fault))
             }
             (Err(refusal), None) => match job.attempt.next_to_write(&job.request, &draft, call.cx) {
-                true => write_first(job, draft, call),
+                true => NextStep::Write(draft),
                 false => NextStep::refuse(draft, refusal),
             },
         }
