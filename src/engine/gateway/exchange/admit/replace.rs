@@ -99,8 +99,8 @@ pub(super) fn replace_model(
     })
 }
 
-/// Bounds the request if its limits are strict, and writes its body for the first target: here, or on a helper thread if
-/// it is long. If it can be written for no target, the model cannot serve the request.
+/// Bounds the request if its limits are strict, and writes its body for the first target: here, or on a helper thread
+/// if it is long. If it can be written for no target, the model cannot serve the request.
 pub(crate) fn write_first(job: &mut RequestJob, mut draft: Outgoing, call: &mut DriverCall) -> NextStep {
     match strict::bound(job, &mut draft, call) {
         Ok(()) => {}
