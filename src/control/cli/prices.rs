@@ -1,9 +1,10 @@
-//! `tollgate prices`: compares the prices of the configured models with a published price list, and changes them with
-//! `--write`. Reads LiteLLM's `model_prices_and_context_window.json` (USD per token; tiers in members that end in
-//! `_above_200k_tokens`) and models.dev's `api.json` (USD per million tokens; tiers in `tiers`, or the older member
-//! `context_over_200k`).
+//! `tollgate prices`: compares the prices of the configured models with a published price list, in a file or
+//! downloaded, and changes them with `--write`. Reads LiteLLM's `model_prices_and_context_window.json` (USD per token;
+//! tiers in members that end in `_above_200k_tokens`) and models.dev's `api.json` (USD per million tokens; tiers in
+//! `tiers`, or the older member `context_over_200k`).
 
 use super::args::ConfigArg;
+use super::http::download::{download, parse_url};
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, models, print};
 use crate::base::text::plural;
@@ -31,14 +32,22 @@ pub struct PricesArgs {
     #[command(flatten)]
     pub config: ConfigArg,
     /// Price list: LiteLLM's model_prices_and_context_window.json, or the api.json of models.dev
+    #[arg(long, value_name = "FILE", conflicts_with = "fetch")]
+    from: Option<PathBuf>,
+    /// Download the price list over HTTPS [default URL: https://models.dev/api.json]
+    #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = MODELS_DEV, value_parser = parse_url)]
+    fetch: Option<String>,
+    /// Trust the certificate authorities in this file, too
     #[arg(long, value_name = "FILE")]
-    from: PathBuf,
+    ca: Option<PathBuf>,
     /// Write the new prices into the configuration; comments are kept
     #[arg(long)]
     write: bool,
 }
 
-/// Maximum bytes of a price list. Both have about two million.
+/// Price list that `--fetch` downloads by default.
+const MODELS_DEV: &str = "https://models.dev/api.json";
+/// Maximum bytes of a price list in a file. Both have about two million.
 const LIST_MAX: usize = 8 << 20;
 /// Maximum bytes of the entry of a model. Its values take up to forty times that in memory.
 const ENTRY_MAX: usize = 64 << 10;
@@ -92,13 +101,28 @@ struct PriceChange {
     listed: Tiered,
 }
 
+/// The price list, and what to call it.
+fn read(args: &PricesArgs) -> Result<(String, Vec<u8>), Failure> {
+    let file = match (&args.fetch, &args.from, &args.ca) {
+        (Some(url), _, ca) => return Ok((clean(url), download(url, ca.as_deref())?)),
+        (None, _, Some(ca)) => {
+            let ca = clean(&ca.to_string_lossy());
+            return Err(Failure::misused(format!("--ca {ca}: expected only with --fetch")));
+        }
+        (None, None, None) => return Err(Failure::misused("name a price list: --fetch, or --from FILE")),
+        (None, Some(file), None) => file,
+    };
+    let place = clean(&file.to_string_lossy());
+    let bytes = files::read_at_most(file, LIST_MAX);
+    let bytes = bytes.map_err(|error| Failure::failed(format!("cannot read {place}: {error}")))?;
+    Ok((place, bytes))
+}
+
 /// Compares, prints, and with `--write` writes the prices.
 pub fn run(args: &PricesArgs) -> Result<(), Failure> {
     let path = load::find(&args.config)?;
     let config = load::read(&path, Secrets::Optional).map_err(Failure::Config)?;
-    let place = clean(&args.from.to_string_lossy());
-    let mut bytes = files::read_at_most(&args.from, LIST_MAX)
-        .map_err(|error| Failure::failed(format!("cannot read {place}: {error}")))?;
+    let (place, mut bytes) = read(args)?;
     refuse_small(&mut bytes);
     let list = PriceList::read(&String::from_utf8_lossy(&bytes), &config)
         .map_err(|error| Failure::failed(format!("{place} is not JSON: {error}")))?;
@@ -474,7 +498,7 @@ mod tests {
     }"#;
 
     /// Entries from the published file of 2026-11.
-    const MODELS_DEV: &str = r#"{
+    const LISTED: &str = r#"{
         "openai": {"id": "openai", "models": {"gpt-5.5": {"id": "gpt-5.5", "cost": {"input": 5, "output": 30,
             "cache_read": 0.5, "tiers": [{"input": 10, "output": 45, "cache_read": 1,
             "tier": {"type": "context", "size": 272000}}], "context_over_200k": {"input": 10, "output": 45}}}}},
@@ -529,7 +553,7 @@ mod tests {
         for (list, second) in [
             (LITELLM, ["input_price: none -> 1.25", "output_price: none -> 10.00"]),
             (
-                MODELS_DEV,
+                LISTED,
                 [
                     "input_price: none -> { \"0\" = 1.25, \"200K\" = 2.50 }",
                     "output_price: none -> { \"0\" = 10.00, \"200K\" = 15.00 }",
@@ -570,7 +594,7 @@ mod tests {
     #[test]
     fn changed_configuration_keeps_everything_else_and_has_the_listed_prices() {
         let config = parsed(CONFIG);
-        let list = PriceList::read(MODELS_DEV, &config).unwrap().unwrap();
+        let list = PriceList::read(LISTED, &config).unwrap().unwrap();
         let mut text = CONFIG.to_owned();
         for model in &config.catalog.models()[..2] {
             let (_, prices) = list.entry(&config, model).unwrap();
@@ -579,7 +603,7 @@ mod tests {
         let changed = "[[models]]\nid = \"a\" # the first\ncache_read_price = { \"0\" = 0.50, \"272K\" = 1.00 }\n\
                        context = \"1M\"\ninput_price = { \"0\" = 5.00, \"272K\" = 10.00 } # too low\n";
         assert!(text.contains(changed), "{text}");
-        let differ = compared(&parsed(&text), MODELS_DEV);
+        let differ = compared(&parsed(&text), LISTED);
         assert!(differ.iter().all(|(_, all)| all.as_ref().is_none_or(Vec::is_empty)), "{differ:?}");
     }
 
@@ -610,7 +634,7 @@ mod tests {
     fn prices_of_a_model_that_lacks_one_are_compared() {
         let one = CONFIG.replace("id = \"b\"", "id = \"b\"\ninput_price = { \"0\" = 1.25, \"200K\" = 2.5 }");
         let expected = |lines: &[&str]| Some(lines.iter().map(ToString::to_string).collect());
-        let differ = |config: &str| compared(&parsed(config), MODELS_DEV).remove(1).1;
+        let differ = |config: &str| compared(&parsed(config), LISTED).remove(1).1;
         assert_eq!(differ(&one), expected(&["output_price: none -> { \"0\" = 10.00, \"200K\" = 15.00 }"]));
         let other = one.replace("\"0\" = 1.25", "\"0\" = 1.0");
         let input = "input_price: { \"0\" = 1.00, \"200K\" = 2.50 } -> { \"0\" = 1.25, \"200K\" = 2.50 }";
@@ -632,7 +656,7 @@ mod tests {
             assert!(prices[0].is_none() && prices[1].is_some(), "{odd}");
         }
         for odd in ["\"10\"", "-1"] {
-            let list = MODELS_DEV.replace("[{\"input\": 10", &format!("[{{\"input\": {odd}"));
+            let list = LISTED.replace("[{\"input\": 10", &format!("[{{\"input\": {odd}"));
             let config = parsed(CONFIG);
             let list = PriceList::read(&list, &config).unwrap().unwrap();
             let (_, prices) = list.entry(&config, &config.catalog.models()[0]).unwrap();
@@ -651,7 +675,7 @@ mod tests {
             panic!("not read")
         };
         assert_eq!(kept.keys().collect::<Vec<_>>(), ["gemini/gemini-2.5-pro", "gpt-5.5"]);
-        let Ok(Some(PriceList::ModelsDev(kept))) = PriceList::read(MODELS_DEV, &config) else { panic!("not read") };
+        let Ok(Some(PriceList::ModelsDev(kept))) = PriceList::read(LISTED, &config) else { panic!("not read") };
         assert_eq!(kept.keys().collect::<Vec<_>>(), ["google/gemini-2.5-pro", "openai/gpt-5.5"]);
         // An entry that is too long has no price.
         let long = LITELLM.replacen("\"openai\",", &format!("\"openai\", \"note\": \"{}\",", "x".repeat(ENTRY_MAX)), 1);

@@ -30,6 +30,7 @@ mod life;
 mod logs;
 mod many;
 mod portable;
+mod prices;
 pub mod process;
 mod quiet;
 mod recorder;

@@ -93,9 +93,14 @@ impl NoAnswer {
 
 /// Sends `request` and reads the answer.
 pub fn ask(place: &ServerAddress<'_>, request: &[u8]) -> Result<HttpResponse, NoAnswer> {
+    ask_within(place, request, ASKED_BYTES_MAX)
+}
+
+/// Does the same, but reads about `most` bytes of the body at most.
+pub fn ask_within(place: &ServerAddress<'_>, request: &[u8], most: usize) -> Result<HttpResponse, NoAnswer> {
     let (mut stream, mut answer, framing) = begin(place, request)?;
     let rest = std::mem::take(&mut answer.body);
-    (answer.body, answer.whole) = body(&mut stream, BodyReader::new(framing), rest);
+    (answer.body, answer.whole) = body(&mut stream, BodyReader::new(framing), rest, most);
     Ok(answer)
 }
 
@@ -227,9 +232,9 @@ fn more(stream: &mut Blocking, got: &mut Vec<u8>) -> Result<(), NoAnswer> {
 }
 
 /// The bytes of the body, and true if it is complete. A body that is cut off is returned as received.
-fn body(stream: &mut Blocking, mut reader: BodyReader, mut rest: Vec<u8>) -> (Vec<u8>, bool) {
+fn body(stream: &mut Blocking, mut reader: BodyReader, mut rest: Vec<u8>, most: usize) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
-    while body.len() < ASKED_BYTES_MAX {
+    while body.len() < most {
         let Ok(piece) = reader.next(&rest) else { return (body, false) };
         body.extend_from_slice(&rest[piece.data.clone()]);
         rest.drain(..piece.consumed);

@@ -2,4 +2,5 @@
 
 pub(crate) mod admin_client;
 pub mod blocking_http;
+pub(crate) mod download;
 pub(crate) mod provider_client;

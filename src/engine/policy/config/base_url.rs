@@ -2,22 +2,22 @@
 //! the text.
 
 /// A parsed `base_url`.
-pub(super) struct Base {
+pub struct Base {
     /// True for TLS.
-    pub(super) tls: bool,
+    pub tls: bool,
     /// Host without brackets.
-    pub(super) host: String,
+    pub host: String,
     /// Port as written, or the default of the scheme.
-    pub(super) port: u16,
+    pub port: u16,
     /// Host with brackets, and the port unless it is the default of the scheme.
-    pub(super) authority: String,
+    pub authority: String,
     /// Path without a trailing slash; empty, or with a leading one.
-    pub(super) path: String,
+    pub path: String,
 }
 
 /// Parses a `base_url`.
 #[inline]
-pub(super) fn parse_base(text: &str) -> Result<Base, &'static str> {
+pub fn parse_base(text: &str) -> Result<Base, &'static str> {
     const EXPECTED: &str = "expected a URL such as \"https://api.example.com/v1\"";
     let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
         (Some(rest), _) => (true, rest),

@@ -59,6 +59,12 @@ pub(super) fn read(reader: &mut Reader<'_>, field: Field<'_>, to: &Base) -> Opti
     parse(&found.0, found.1.as_ref(), to).map_err(|why| reader.report(at, path, why)).ok()
 }
 
+/// The proxy at `text` for connections to `to`. An error does not repeat the text.
+#[inline]
+pub fn proxy_to(text: &str, to: &Base) -> Result<Proxy, &'static str> {
+    parse(text, None, to)
+}
+
 #[inline]
 fn parse(text: &str, origin: Option<&Origin>, to: &Base) -> Result<Proxy, &'static str> {
     const EXPECTED: &str = "expected a URL such as \"http://user:password@proxy.example:3128\"";
