@@ -19,6 +19,8 @@ pub(crate) struct KeyPlans {
     any_strict: bool,
     /// Time at which the next temporary allowance may have ended; `NEVER` if there is none.
     pub(crate) due: Mono,
+    /// True if a plan, a group or a key may have an `on_exhausted`.
+    pub(crate) replaces_models: bool,
 }
 
 /// Time between two looks whether a temporary allowance has ended: the clock may be set meanwhile.
@@ -26,7 +28,7 @@ const EXTRA_LOOK: Duration = Duration::from_secs(60);
 
 impl Default for KeyPlans {
     fn default() -> KeyPlans {
-        KeyPlans { by_kind: Vec::new(), any_strict: false, due: Mono::NEVER }
+        KeyPlans { by_kind: Vec::new(), any_strict: false, due: Mono::NEVER, replaces_models: false }
     }
 }
 
@@ -92,6 +94,9 @@ impl KeyPlans {
         self.by_kind.clear();
         self.by_kind.extend(keys.kinds().map(|kind| KeyPlace::find(kind, config, meter, now.unix)));
         self.any_strict = self.by_kind.iter().any(|place| place.strict);
+        let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
+        let own = self.by_kind.iter().filter_map(|place| place.own.as_deref()).map(|own| &own.plan);
+        self.replaces_models = limits.chain(own).any(Plan::replaces_models);
         self.arm(now);
     }
 
@@ -100,6 +105,7 @@ impl KeyPlans {
         let place = KeyPlace::find(keys.kind(kind), config, meter, now.unix);
         self.any_strict |= place.strict;
         self.due = self.due.min(look(place.until(), now));
+        self.replaces_models |= place.own.as_ref().is_some_and(|own| own.plan.replaces_models());
         match self.by_kind.get_mut(kind.0 as usize) {
             Some(known) => *known = place,
             None => self.by_kind.push(place),

@@ -15,6 +15,7 @@ use crate::policy::meter::{Amount, Limit, Replacing, Whose};
 use crate::policy::plan::REPLACEMENTS_MAX;
 use crate::policy::plan::caps::Resource;
 use crate::policy::refusal::Refusal;
+use std::num::NonZeroU32;
 
 /// Value of `x-tollgate-model-reason`. The names of models and limits are in it, those of plans and groups are not.
 fn reason(asked: &str, of: &Replacing) -> Box<str> {
@@ -28,7 +29,7 @@ fn reason(asked: &str, of: &Replacing) -> Box<str> {
 }
 
 /// True if a limit has no room for the request, and another model may replace the requested one.
-#[inline]
+#[cold]
 pub(super) fn is_exhausted(request: &Request, estimate: Amount, call: &mut DriverCall) -> bool {
     let Ok(payer) = request.payer(&call.cx.access, &call.cx.setup.config) else { return false };
     let (now, meter) = (call.cx.now.unix, &mut call.cx.accounts.meter);
@@ -53,7 +54,7 @@ pub(super) fn replace_model(
         rules: 0,
         tried: vec![before.model],
     });
-    let (mut need, mut full, mut is_rewritten) = (estimate, refused, false);
+    let (mut need, mut full, mut is_rewritten, reason_before) = (estimate, refused, false, replaced.reason.clone());
     while let Ok(payer) = job.request.payer(&call.cx.access, &call.cx.setup.config) {
         let (is_full, models) = call.cx.accounts.meter.replacing(payer, call.cx.now.unix, need, full);
         if !is_full {
@@ -89,10 +90,9 @@ pub(super) fn replace_model(
     if !is_rewritten {
         return Err(draft);
     }
-    if job.request.model_reason().is_none() {
-        let none = Replaced { rules: u32::MAX, reason: Box::default(), ..replaced };
-        job.request.extras.get_or_insert_default().replaced = Some(Box::new(none));
-    }
+    // No other model is tried again.
+    let none = Replaced { rules: u32::MAX, reason: reason_before, ..replaced };
+    job.request.extras.get_or_insert_default().replaced = Some(Box::new(none));
     Ok(match write_again(job, &mut draft, call) {
         Ok(built) => built.next(draft),
         Err(refusal) => NextStep::refuse(draft, refusal),
@@ -148,7 +148,9 @@ fn replacement(
     // The client's credential is for the provider of the requested model.
     let has_credential = !model.client_credential && !asked.client_credential;
     let is_allowed = call.cx.access.keys.get(request.found.key?).kind.scope.allows_model(&model.id);
-    let is_good = is_cheaper && serves && has_credential && is_allowed && !tried.contains(&index);
+    let prompt = request.asked.map_or(0, |asked| asked.prompt.map_or(asked.about, NonZeroU32::get));
+    let is_large = u64::from(prompt) <= model.largest;
+    let is_good = is_cheaper && is_large && serves && has_credential && is_allowed && !tried.contains(&index);
     let payer = request.payer(&call.cx.access, &call.cx.setup.config).ok().filter(|_| is_good)?;
     let is_priced = !call.cx.accounts.meter.refuses_unpriced(payer)
         || request.has_price(at, model, draft.scan.fields(), &call.message).is_ok();

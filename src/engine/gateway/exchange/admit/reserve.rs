@@ -61,7 +61,7 @@ impl Reserving {
             estimate = job.request.with_fetched(estimate, &draft, call);
         }
         let mut draft = draft;
-        if is_exhausted(&job.request, estimate, call) {
+        if call.cx.access.plans.replaces_models && is_exhausted(&job.request, estimate, call) {
             if !others_counted && has_bounded_others(&job.request, call.cx) {
                 return Reserving::wait_for_counts(draft, estimate, call.cx);
             }
