@@ -269,11 +269,13 @@ fn temporary_allowance_is_shown_audited_and_ends_by_itself() {
     ask("PATCH", r#"{"extra": ["requests=none"]}"#);
     wait_for_total(&h, &key, 1);
     assert_eq!(h.chat(&key, &chat("x")).status(), 429);
-    ask("PATCH", r#"{"extra": [{"text": "requests=9/1h", "for": "2s"}]}"#);
+    ask("PATCH", r#"{"extra": [{"text": "requests=9/1h", "for": "6s"}]}"#);
     wait_for_total(&h, &key, 10);
     wait_for_total(&h, &key, 1);
     assert_eq!(ask("GET", "")["extra"], json!([]));
-    assert!(h.log().iter().any(|line| line["event"] == "key" && line["outcome"] == "allowance_ended"));
+    wait_for("the line in the log", || {
+        h.log().iter().any(|line| line["event"] == "key" && line["outcome"] == "allowance_ended").then_some(())
+    });
     for wrong in [r#"{"extra": null}"#, r#"{"extra": [{"for": "1h"}]}"#, r#"{"extra": ["requests=5/1h"]}"#] {
         let answer = Client::connect(h.admin).ask(&asked("PATCH", &format!("keys/{id}"), wrong));
         assert_eq!(answer.status(), 400, "{wrong}: {}", answer.text());

@@ -300,7 +300,7 @@ fn temporary_allowance_counts_on_all_hosts_and_ends_on_all() {
     wait_for_total(157);
     let answers = race(&at, CONNECTIONS, EACH, &chat_request(&key, &body));
     assert_eq!((admitted(&answers), served(&all)), (157, 157));
-    all[1].done(&["keys", "set", id, "--extra", "requests=40", "--for", "3s"]);
+    all[1].done(&["keys", "set", id, "--extra", "requests=40", "--for", "8s"]);
     wait_for_total(177);
     wait_for_total(137);
     let answers = race(&at, CONNECTIONS, EACH, &chat_request(&key, &body));
