@@ -28,10 +28,8 @@ pub trait LedgerHandle: Send {
         None
     }
 
-    /// Hands over questions and leaves the vector empty. A ledger in a file gets none.
-    fn ask(&self, asks: &mut Vec<Ask>) {
-        asks.clear();
-    }
+    /// Hands over questions and leaves the vector empty. A ledger in a file gets only promises.
+    fn ask(&self, asks: &mut Vec<Ask>);
 
     /// Hands over uses of grants and leaves the vector empty. A ledger in a file has none.
     fn used(&self, uses: &mut Vec<Use>) {
@@ -48,6 +46,8 @@ pub trait LedgerHandle: Send {
 #[derive(Default)]
 pub(super) struct Tasks {
     pub(super) rows: Vec<Row>,
+    /// Promises to write before the rows.
+    pub(super) asks: Vec<Ask>,
     /// Keys to look up before the rows are written.
     pub(super) lookups: Vec<ShownKey>,
     /// Change of the ledger's owner, to be done after the rows.
@@ -73,7 +73,7 @@ impl Tasks {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.lookups.is_empty() && self.turn.is_none()
+        self.rows.is_empty() && self.asks.is_empty() && self.lookups.is_empty() && self.turn.is_none()
     }
 
     /// Ends all tasks: waiting callers receive no answer; rows are left for [`LedgerHandle::finish`].
@@ -158,6 +158,12 @@ impl LedgerHandle for StoreHandle {
 
     fn turn(&self) -> Option<StoreTurn> {
         Some(StoreTurn { queue: self.queue.clone() })
+    }
+
+    fn ask(&self, asks: &mut Vec<Ask>) {
+        if !asks.is_empty() {
+            self.queue.put(true, |waiting| waiting.asks.append(asks));
+        }
     }
 
     fn finish(mut self: Box<Self>) -> Leftover {

@@ -32,6 +32,7 @@ use crate::base::time::Mono;
 use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use crate::io::channel::Sender;
 use crate::io::clock::{self, Clock};
+use crate::policy::ask::{Ask, AskAnswer, Ruling};
 use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
 use api::StoreError;
@@ -148,6 +149,12 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
             (self.watch.tell)(LedgerNotice::LookedUp(api::answers(shown, found)));
         }
         tasks.lookups.clear();
+        if !tasks.asks.is_empty() {
+            let promised = self.db.promise(&tasks.asks);
+            let ruling = if promised.is_ok() { Ruling::Admitted } else { Ruling::Unavailable };
+            self.answer(&mut tasks.asks, ruling);
+            promised.err().into_iter().for_each(|error| self.watch.failed_with(&error));
+        }
         match self.gathered.is_empty() {
             true => std::mem::swap(&mut self.gathered, &mut tasks.rows),
             false => self.gathered.append(&mut tasks.rows),
@@ -187,6 +194,7 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, bounds::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
+            self.answer(&mut tasks.asks, Ruling::Unavailable);
             if !tasks.lookups.is_empty() {
                 (self.watch.tell)(LedgerNotice::LookedUp(api::unavailable(&tasks.lookups)));
                 tasks.lookups.clear();
@@ -209,6 +217,14 @@ impl<B: Store, F: Fn(LedgerNotice)> StoreThread<B, F> {
                 }
                 None => {}
             }
+        }
+    }
+
+    /// Answers questions, which only had promises.
+    fn answer(&self, asks: &mut Vec<Ask>, ruling: Ruling) {
+        for ask in asks.drain(..) {
+            let answer = AskAnswer { ruling, ..AskAnswer::unavailable(ask) };
+            (self.watch.tell)(LedgerNotice::Answered(Box::new(answer)));
         }
     }
 

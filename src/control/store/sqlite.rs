@@ -18,6 +18,7 @@ mod handover;
 mod notes;
 mod pace;
 mod people;
+mod promises;
 mod report;
 mod tables;
 mod tally;
@@ -29,9 +30,8 @@ use super::api::{Names, PastUse, StoreError};
 use super::keyform;
 use super::lock::{self, FileLock};
 use super::note::{Answered, AuditLine, Change, Note};
-use super::watch::{Store, WatchedLedger};
+use super::watch::WatchedLedger;
 use super::writer_clocks::WriterClocks;
-use super::written::Written;
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -44,6 +44,7 @@ use crate::policy::window::DAY_MS;
 use crate::store::bounds;
 use groups::Packer;
 use pace::Pace;
+use promises::Promised;
 use rusqlite::{Connection, OptionalExtension, Params, TransactionBehavior, params};
 use std::cell::RefCell;
 use std::io;
@@ -91,6 +92,7 @@ pub struct Sqlite {
     path: PathBuf,
     packer: Packer,
     tally: Tally,
+    promised: Promised,
     odd: Odd,
     /// Lock of an owner. Declared after the connection, which must be closed first.
     lock: Option<FileLock>,
@@ -127,7 +129,8 @@ impl Sqlite {
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
         let (path, packer, tally, odd) = (path.to_path_buf(), Packer::default(), Tally::default(), Odd::default());
-        let mut store = Sqlite { connection, path, packer, tally, odd, lock };
+        let promised = Promised::new();
+        let mut store = Sqlite { connection, path, packer, tally, promised, odd, lock };
         // Checks that SQLite has opened the locked file.
         store.check()?;
         store.set_durable(true)?;
@@ -347,7 +350,7 @@ impl Sqlite {
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         self.check()?;
         let mut pace = Pace::for_pieces(rows.len());
-        let mut write = || -> Fallible<()> {
+        let mut write = || -> Fallible<Vec<[u8; 16]>> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             for group in rows.chunks(groups::ROWS_PER_GROUP) {
                 self.packer.append(&transaction, group, &mut pace)?;
@@ -360,14 +363,18 @@ impl Sqlite {
             if self.tally.is_due() {
                 self.tally.settle(&transaction)?;
             }
+            let ended = promises::end(&transaction, rows, &self.promised)?;
             pace.rest();
-            transaction.commit()
+            transaction.commit()?;
+            Ok(ended)
         };
         let written = write();
-        written.map_err(|error| {
+        let ended = written.map_err(|error| {
             self.tally.spoil();
             self.tell(error)
-        })
+        })?;
+        ended.iter().for_each(|request| _ = self.promised.remove(request));
+        Ok(())
     }
 
     /// Returns sums by key, group, model and day, from the day of `since` on. They rebuild the periods.
@@ -449,32 +456,6 @@ impl WatchedLedger for Sqlite {
 
     fn hold_fold(&mut self, held: Option<Unix>) -> Result<(), StoreError> {
         Sqlite::hold_fold(self, held)
-    }
-}
-
-impl Store for Sqlite {
-    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
-        Sqlite::append(self, rows).map(|()| Written::from_rows(rows.len()))
-    }
-
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.lock.as_ref().map_or(Ok(()), FileLock::sync_log)
-    }
-
-    fn check(&self) -> Result<(), StoreError> {
-        Sqlite::check(self)
-    }
-
-    fn release(&mut self) -> Result<(), StoreError> {
-        Sqlite::release(self)
-    }
-
-    fn retake(&mut self) -> Result<(), StoreError> {
-        Sqlite::retake(self)
-    }
-
-    fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
-        Sqlite::append_missing(self, rows)
     }
 }
 

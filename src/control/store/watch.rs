@@ -6,6 +6,7 @@ use super::follow::{Follower, KeySource, KeysSeen};
 use super::writer_clocks::{FoldGuard, WriterClocks};
 use super::written::Written;
 use crate::base::time::Unix;
+use crate::policy::ask::Ask;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::notice::LedgerNotice;
 use crate::policy::row::Row;
@@ -41,6 +42,8 @@ pub trait Store: WatchedLedger + Send + 'static {
     fn retake(&mut self) -> Result<(), StoreError>;
     /// Appends the rows whose request ids are not in the ledger yet.
     fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError>;
+    /// Writes the promises of these questions, which the rows of their requests replace.
+    fn promise(&mut self, asks: &[Ask]) -> Result<(), StoreError>;
 }
 
 /// Error text for a thread that ended by a bug.

@@ -31,7 +31,8 @@ use crate::base::time::{Mono, Now};
 use crate::policy::ask::Release;
 use crate::policy::cause::Advice;
 use crate::policy::config::Config;
-use crate::policy::meter::{Hold, Restored};
+use crate::policy::keys::KeyIx;
+use crate::policy::meter::{Amount, Hold, Restored};
 use crate::policy::notice::LedgerNotice;
 use crate::wire::json::write_string;
 use client::connection_limits::ConnectionVerdict;
@@ -127,6 +128,15 @@ impl Gateway {
         let is_served =
             |one: &&Exchange| one.state.look_for_place(&one.job, breakers, keys, setup, now.mono) == Look::Served;
         queued.filter(is_served).count()
+    }
+
+    /// Amount by which use and reservations of keys with strict limits are above these limits; the most of any key.
+    pub fn over_strict_limits(&mut self, now: Now) -> Amount {
+        let cx = &mut self.driver.cx;
+        let keys = (0..cx.access.keys.len() as u32).map(KeyIx);
+        let strict = keys.filter(|key| cx.access.plans.is_strict(*key, &cx.access.keys));
+        let payers = strict.filter_map(|key| cx.access.payer(key, &cx.setup.config).ok());
+        payers.fold(Amount::default(), |most, payer| most.max(cx.accounts.meter.over(payer, now.unix)))
     }
 
     /// Counts everything currently in use.

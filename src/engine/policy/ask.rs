@@ -5,10 +5,11 @@ use super::keys::KeyId;
 pub use super::meter::AskedLimits;
 use super::meter::{Amount, Lease, LimitReason, SharedCounts};
 use super::plan::caps::Resource;
+use super::row::Row;
 use crate::base::time::Mono;
 
 /// A question.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Ask {
     /// Slot and generation of the exchange that waits.
     pub number: (u32, u32),
@@ -22,6 +23,9 @@ pub struct Ask {
     pub admits: bool,
     /// Grant that is requested as well.
     pub wish: Wish,
+    /// Usage record of the request at its whole reservation, for a ledger in a file: that appends it if this process is
+    /// killed. The request waits until the ledger has it.
+    pub promise: Option<Box<Row>>,
 }
 
 /// Request for a grant: the right to admit further requests of a key without asking, until a given moment.
@@ -87,6 +91,8 @@ pub enum Ruling {
     Admitted,
     /// A limit of this resource refuses the request, in this part of its lease.
     Refused(Resource, usize, LimitReason),
+    /// The reservation does not fit into the limits, which leave this much. The least one of the question fits.
+    Less(Amount),
     /// The question asked only for the counts.
     Looked,
     /// The ledger has recalled the grants of other hosts. The gateway must ask again.
@@ -96,7 +102,7 @@ pub enum Ruling {
 }
 
 /// The answer to an [`Ask`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct AskAnswer {
     /// The question.
     pub ask: Ask,

@@ -174,9 +174,9 @@ impl World<'_> {
             wish.number = of.serial;
         }
         let before = self.reserved;
-        let mut limits = AskedLimits { parts: vec![[0; 3]; 4], running: vec![0; 2], strict: false };
+        let mut limits = AskedLimits { parts: vec![[0; 3]; 4], running: vec![0; 2], strict: None };
         limits.parts[self.span] = self.limits;
-        let ask = Ask { number: (0, 0), key, lease, limits, admits: true, wish };
+        let ask = Ask { number: (0, 0), key, lease, limits, admits: true, wish, promise: None };
         self.hosts[host].uses.len().gt(&0).then(|| self.commit(host));
         let Done::Answer(AskAnswer { ruling, grant, ask, .. }) = self.send(host, &RemoteCommand::Ask(&ask)) else {
             panic!()

@@ -29,7 +29,7 @@ fn shared_limits_are_reserved_until_records_have_spent_them() {
         host.ask.lease.parts = [both(""), both(&name)].concat().into();
         host.ask.lease.reserved = of(100);
         let at = 2 * which + usize::from(span == "window");
-        host.ask.limits = AskedLimits { parts: vec![[0; 3]; 4], running: vec![0; 2], strict: false };
+        host.ask.limits = AskedLimits { parts: vec![[0; 3]; 4], running: vec![0; 2], strict: None };
         host.ask.limits.parts[at][resource as usize] = 100;
         assert_eq!(host.admit().0, Ruling::Admitted);
         assert_eq!(host.admit().0, Ruling::Refused(resource, at, LimitReason::Reserved), "{name}");
@@ -75,7 +75,7 @@ fn a_limit_of_any_span_admits_exactly_its_number_on_a_shared_ledger() {
             let bounds = window(Unix(now), Duration::from_secs(seconds));
             let first = host.ask.lease.parts[0].clone();
             (host.ask.lease.parts, host.ask.lease.reserved) = ([first, part(name, bounds)].into(), of(10));
-            host.ask.limits = AskedLimits { parts: vec![[0; 3], limits], running: vec![0], strict: false };
+            host.ask.limits = AskedLimits { parts: vec![[0; 3], limits], running: vec![0], strict: None };
         }
         let rulings: Vec<Ruling> = (0..5).map(|at| hosts[at % 2].admit().0).collect();
         let by = if resource == Resource::Requests { LimitReason::Spent } else { LimitReason::Reserved };

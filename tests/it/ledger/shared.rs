@@ -596,8 +596,8 @@ fn host_with_another_clock_exceeds_no_limit() {
         let reserved = Amount { tokens: 1, nano: 0 };
         let parts = [part("/period", bounds(86_400)), part("/window", bounds(60))].into();
         let lease = Lease { reserved, parts, ..Lease::default() };
-        let limits = AskedLimits { parts: vec![[0; 3], [3, 0, 0]], running: vec![0], strict: false };
-        let ask = Ask { number: (0, 0), key, lease, limits, admits: true, wish: Wish::default() };
+        let limits = AskedLimits { parts: vec![[0; 3], [3, 0, 0]], running: vec![0], strict: None };
+        let ask = Ask { number: (0, 0), key, lease, limits, admits: true, wish: Wish::default(), promise: None };
         let mut rulings = Vec::new();
         for _ in 0..5 {
             let done = remote.send(&speaker, &[RemoteCommand::Ask(&ask)]).unwrap();

@@ -219,8 +219,9 @@ fn reservation_that_a_full_server_cannot_end_is_ended_later() {
     let parts = [part("/period", bounds(86_400)), part("/window", bounds(60))];
     let windows = parts.clone().map(|part| format!("tollgate:{}", LeasePlace::of(&key, &part).hash()));
     let lease = Lease { reserved: Amount { tokens: 500, nano: 7 }, parts: parts.into(), ..Lease::default() };
-    let limits = AskedLimits { parts: vec![[0; 3], [3, 0, 0]], running: vec![0], strict: false };
-    let ask = Ask { number: (0, 0), key, lease: lease.clone(), limits, admits: true, wish: Wish::default() };
+    let limits = AskedLimits { parts: vec![[0; 3], [3, 0, 0]], running: vec![0], strict: None };
+    let ask =
+        Ask { number: (0, 0), key, lease: lease.clone(), limits, admits: true, wish: Wish::default(), promise: None };
     remote.send(&speaker, &[RemoteCommand::Ask(&ask)]).unwrap();
     let [period, window] = &windows;
     let fields = || {

@@ -18,7 +18,7 @@ fn slow_down(server: &Server) -> Host {
     let mut host = Host::new(server, "1");
     let bounds = host.ask.lease.parts[0].bounds;
     host.ask.lease.parts = [part("/period", bounds), part("eng/period", bounds)].into();
-    host.ask.limits = AskedLimits { parts: vec![[0; 3]; 2], running: vec![0; 2], strict: false };
+    host.ask.limits = AskedLimits { parts: vec![[0; 3]; 2], running: vec![0; 2], strict: None };
     host.ask.admits = false;
     // Running requests of many hosts, all of which are alive.
     for piece in 0.. {

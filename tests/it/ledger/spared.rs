@@ -29,9 +29,13 @@ impl Host {
         let day = window(now, Duration::from_secs(86_400));
         let reserved = Amount { tokens: 1, nano: 0 };
         let lease = Lease { reserved, shared: true, parts: [part("/period", day)].into(), ..Lease::default() };
-        let limits = AskedLimits { parts: vec![[LIMIT, LIMIT, 0]], running: vec![0], strict: false };
+        let limits = AskedLimits { parts: vec![[LIMIT, LIMIT, 0]], running: vec![0], strict: None };
         let key = KeyId::parse("0123456789ab").unwrap();
-        Host { remote, speaker, ask: Ask { number: (0, 0), key, lease, limits, admits: true, wish: Wish::default() } }
+        Host {
+            remote,
+            speaker,
+            ask: Ask { number: (0, 0), key, lease, limits, admits: true, wish: Wish::default(), promise: None },
+        }
     }
 
     pub fn send(&mut self, command: &RemoteCommand<'_>) -> Done {

@@ -161,3 +161,76 @@ fn strict_is_set_and_taken_back_for_a_key() {
     h.done(&["keys", "set", &id, "--limit", "requests=50/1m"]);
     assert_eq!(shown("strict"), true);
 }
+
+#[test]
+fn running_request_of_a_killed_gateway_is_settled_at_its_whole_reservation() {
+    let mut h = Harness::start(&setup());
+    let key = h.key_with(&["--plan", "strict-tokens"]);
+    let ask = |bound: u64| with(with(chat("x\n#sim stall_after=1"), "model", "chat"), "max_tokens", bound);
+    let mut client = h.client();
+    client.send(&chat_request(&key, &streamed(ask(2800))));
+    assert_eq!(client.head().unwrap().status, 200);
+    let refused = h.chat(&key, &ask(2800));
+    assert_eq!(refused.status(), 429);
+    assert!(refused.text().contains("reserved by running requests"), "{}", refused.text());
+    h.gateway.stop("KILL");
+    for _ in 0..2 {
+        h.start_again();
+        let used = h.used(&key);
+        assert!((2800..TOKENS).contains(&used), "{used}");
+        let rows = h.usage("key");
+        assert_eq!(
+            (rows[0]["requests"].as_u64(), rows[0]["output_tokens"].as_u64()),
+            (Some(1), Some(2800)),
+            "{rows:?}"
+        );
+        assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+        h.gateway.stop("TERM");
+    }
+    // A request that has ended leaves only its own usage record.
+    h.start_again();
+    assert_eq!(h.chat(&key, &with(with(chat("x\n#sim tokens=9"), "model", "chat"), "max_tokens", 9)).status(), 200);
+    h.ledger(2);
+    h.gateway.stop("KILL");
+    h.start_again();
+    assert_eq!(h.ledger(2).output, 2809);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn no_strict_limit_is_exceeded_by_two_gateways_on_one_ledger() {
+    let Some(server) = super::shared::Server::start() else { return };
+    let store = format!("url = \"{}\"\n", server.url());
+    let all: Vec<Harness> = (0..2).map(|_| Harness::start(&Setup { store: store.clone(), ..setup() })).collect();
+    let at: Vec<std::net::SocketAddr> = all.iter().map(|h| h.at).collect();
+    for (name, path) in [("chat", 0), ("messages to chat, streamed", 4), ("embeddings", paths("").len() - 1)] {
+        for plan in ["strict-tokens", "strict-dollars"] {
+            let key = all[0].key_with(&["--plan", plan]);
+            super::process::wait_for("the other gateway to know the key", || {
+                (all[1].status_of(&key) != 401).then_some(())
+            });
+            let before: Vec<[u64; 2]> = all.iter().map(counted).collect();
+            let ok = admitted(&race(&at, 200, 1, &paths(&key)[path].1));
+            let after: Vec<[u64; 2]> = all.iter().map(counted).collect();
+            let [prompt, completion] =
+                [0, 1].map(|kind| (0..2).map(|at| after[at][kind] - before[at][kind]).sum::<u64>());
+            let cost = prompt * PRICES[0] + completion * PRICES[1];
+            println!("{name} under {plan}: {ok} of 200 admitted by two, {prompt} and {completion} tokens");
+            assert!(ok >= 2, "{name} under {plan}: {ok} admitted");
+            assert!(prompt + completion <= TOKENS && cost <= BUDGET, "{name}: {prompt} and {completion} tokens");
+        }
+    }
+    // A request without a bound of its own gets what all hosts leave.
+    let key = all[0].key_with(&["--plan", "strict-tokens"]);
+    super::process::wait_for("the other gateway to know the key", || (all[1].status_of(&key) != 401).then_some(()));
+    let text = |tokens: u64| with(chat(&format!("x\n#sim tokens={tokens}")), "model", "chat");
+    let mut client = all[0].client();
+    client.send(&chat_request(
+        &key,
+        &streamed(with(with(chat("x\n#sim stall_after=1"), "model", "chat"), "max_tokens", 2000)),
+    ));
+    assert_eq!(client.head().unwrap().status, 200);
+    assert_eq!(all[1].chat(&key, &text(5000)).status(), 200);
+    let sent = all[1].last().1["max_tokens"].as_u64().unwrap();
+    assert!((700..1000).contains(&sent), "{sent}");
+}

@@ -83,8 +83,8 @@
 //! - `upgrade`: SIGUSR2. `successor-ready`. `admits`: the gateway must not have handed over yet. `handed-over 2`: it
 //!   must have handed over with this number of running requests.
 //! - `inherits KEY TOKENS [DOLLARS PATH]`: a predecessor's usage record that was not announced. `predecessor-left`.
-//! - For a shared ledger, `checks 2`: number of checks without an answer. `check 1 admitted`, `check 1 refused [budget
-//!   N [reserved]]`: the ledger answers one. `released 1`: number of leases released without a usage record.
+//! - For a shared ledger, `checks 2`: number of checks without an answer. `check 1 admitted`, `check 1 less TOKENS`,
+//!   `check 1 refused [budget N [reserved]]`: the ledger answers one. `released 1`: number of leases released without a usage record.
 //!
 //! **Start state**, before the steps: `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS
 //! [PATH]]` (admitted five seconds ago).

@@ -351,6 +351,10 @@ impl Player<'_> {
                 return world.notice(Notice::Inherited(row));
             }
             ["predecessor-left"] => return world.notice(Notice::PredecessorLeft),
+            ["check", number, "less", tokens] => {
+                let left = Amount { tokens: tokens.parse().unwrap_or(0), nano: u64::MAX };
+                return world.answer_check(number.parse().unwrap_or(0), Ruling::Less(left));
+            }
             ["check", number, "admitted"] => return world.answer_check(number.parse().unwrap_or(0), Ruling::Admitted),
             ["check", number, "refused", "budget", which, by @ ..] => {
                 // The key and each group have two parts; the first is that of its budget.

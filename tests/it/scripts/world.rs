@@ -169,7 +169,16 @@ impl Driver for World {
                 Order::Desk(ask) => self.admin_requests.push_back(ask),
                 Order::Renew(_) => self.renewals += 1,
                 Order::List(asked) => self.lists.push((asked.epoch, asked.provider)),
-                Order::Asks(asks) => self.checks.extend(asks),
+                // A ledger in a file takes every promise.
+                Order::Asks(asks) => {
+                    let (promises, checks): (Vec<Ask>, Vec<Ask>) =
+                        asks.into_iter().partition(|ask| ask.promise.is_some());
+                    self.checks.extend(checks);
+                    for ask in promises {
+                        let answer = AskAnswer { ruling: Ruling::Admitted, ..AskAnswer::unavailable(ask) };
+                        self.machine.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(answer))));
+                    }
+                }
                 Order::LookUp(ids) => self.machine.lookups.extend(ids),
                 Order::Releases(releases) => self.released += releases.len(),
                 // Uses of requests that the ledger has admitted one by one. It makes no grants in a transcript.

@@ -20,4 +20,5 @@ mod readers;
 mod rig;
 mod stack;
 mod strangers;
+mod strict;
 mod vectors;

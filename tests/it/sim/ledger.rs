@@ -85,6 +85,8 @@ impl Story {
 
 /// The ledger of a world.
 pub struct Ledger {
+    /// Promises that a file has not taken.
+    promises: Vec<Ask>,
     pub kind: LedgerKind,
     /// All usage records, in the order in which the gateway sent them.
     pub rows: Vec<Row>,
@@ -97,7 +99,7 @@ pub struct Ledger {
 impl Ledger {
     pub fn new(kind: LedgerKind) -> Ledger {
         let (rows, shared) = (Vec::new(), Shared::default());
-        Ledger { kind, rows, uncommitted: 0, failed: false, shared, story: Story::default() }
+        Ledger { kind, rows, promises: Vec::new(), uncommitted: 0, failed: false, shared, story: Story::default() }
     }
 
     /// Returns the usage records that the gateway knows to be committed.
@@ -123,6 +125,7 @@ impl Ledger {
                 self.rows.extend(rows);
             }
             Order::Asks(asks) if self.kind != LedgerKind::File => self.shared.asks.extend(asks),
+            Order::Asks(asks) if asks.iter().all(|ask| ask.promise.is_some()) => self.promises.extend(asks),
             Order::Releases(releases) if self.kind != LedgerKind::File => {
                 self.story.released += releases.len() as u64;
                 for Release { key, lease, .. } in &releases {
@@ -143,6 +146,15 @@ impl Ledger {
             other => return Err(format!("unexpected task: {other:?}")),
         }
         Ok(())
+    }
+
+    /// A file takes the promises of running requests, or fails to.
+    pub fn take_promises(&mut self, gateway: &mut Gateway, now: Now) {
+        for ask in std::mem::take(&mut self.promises) {
+            let ruling = if self.failed { Ruling::Unavailable } else { Ruling::Admitted };
+            let answer = AskAnswer { ruling, ..AskAnswer::unavailable(ask) };
+            gateway.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(answer))), now);
+        }
     }
 
     /// Commits some or all pending records of a file.
@@ -305,7 +317,7 @@ impl Ledger {
             }
             Ruling::Refused(..) => self.story.refused += 1,
             Ruling::Unavailable => self.story.unavailable += 1,
-            Ruling::Looked | Ruling::Called => {}
+            Ruling::Looked | Ruling::Called | Ruling::Less(_) => {}
         }
         gateway.notice(Notice::Ledger(LedgerNotice::Answered(Box::new(answer))), now);
     }

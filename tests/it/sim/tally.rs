@@ -34,6 +34,8 @@ const FAULTS: usize = 52;
 /// Counts of a run.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Tally {
+    /// Requests that a provider has billed more than they had reserved.
+    pub overruns: u64,
     pub requests: u64,
     pub faults: Faults,
     pub answers: u64,
@@ -219,6 +221,8 @@ pub fn setting(before_reply: bool, ledger_kind: LedgerKind, wider: Wider) -> Set
         ("plan team", "requests = 0"),
         ("plan tight", "requests = 4"),
         ("plan tight", "tokens = 50_000"),
+        ("plan firm", "tokens = 20_000"),
+        ("plan firm", "budget = 0.05"),
         ("plan one", "concurrency = 1"),
         ("plan one", "budget = 50.0"),
         ("group all", "budget = 500.0"),

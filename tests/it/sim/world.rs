@@ -23,6 +23,7 @@ use tollgate::gateway::orders::{Notice, Order, Reloaded};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyNews, KeyRecord, issue};
+use tollgate::policy::meter::Amount;
 use tollgate::policy::notice::LedgerNotice;
 use tollgate::policy::row::Running;
 use tollgate::wire::{Passthrough, Shape};
@@ -46,6 +47,8 @@ struct World {
     /// Dials that are not answered yet.
     dialing: Vec<(Conn, Shape)>,
     keys: KeyRing,
+    /// What providers have reported beyond reservations under strict limits.
+    overruns: Amount,
     key_texts: Vec<String>,
     next_marker: u64,
     book: Book,
@@ -118,7 +121,8 @@ impl Driver for World {
                 Order::LookUp(ids) => self.machine.lookups.extend(ids),
                 Order::Reload(_) => self.reloading = true,
                 Order::Spans(_, spans) => self.traces.take(&spans)?,
-                Order::Alerts(..) | Order::Log(_) | Order::Renew(_) | Order::List(_) => {}
+                Order::Log(lines) => self.note_overruns(&lines),
+                Order::Alerts(..) | Order::Renew(_) | Order::List(_) => {}
                 other => self.take_order(other)?,
             }
         }
@@ -177,6 +181,9 @@ impl World {
         keys.issue("fickle", &["group=team"]);
         keys.issue("tight", &["plan=tight", "group=all"]);
         keys.issue("one", &["plan=one", "group=dept"]);
+        if ledger_kind == LedgerKind::File {
+            keys.issue("firm", &["plan=firm", "strict"]);
+        }
         (4..if wider.tight || wider.queue { 10 } else { 4 })
             .for_each(|number| keys.issue(&format!("wide{number}"), [&["group=team"][..], &[]][number % 2]));
         if wider.greedy {
@@ -217,6 +224,7 @@ impl World {
             has_served: false,
             handed_over: None,
             traces: Traces::default(),
+            overruns: Amount::default(),
             tally: Tally::default(),
         }
     }
@@ -240,8 +248,12 @@ impl World {
             3..=8 => self.move_client()?,
             _ => self.move_provider()?,
         }
+        if self.rng.below(2) == 0 {
+            self.ledger.take_promises(&mut self.machine.gateway, self.machine.now);
+        }
         self.settle()?;
         self.places_hold()?;
+        self.strict_limits_hold()?;
         vitals_hold(&self.machine.gateway.vitals(), self.wider.budget() << 20)
     }
 
@@ -256,6 +268,30 @@ impl World {
             overlooked => {
                 Err(format!("{overlooked} of {} requests wait although there are slots for them", vitals.queued))
             }
+        }
+    }
+
+    /// Checks that use and reservations are within all strict limits, except for what providers have reported beyond
+    /// their bounds.
+    fn strict_limits_hold(&mut self) -> Result<(), String> {
+        let (over, reported) = (self.machine.gateway.over_strict_limits(self.machine.now), self.overruns);
+        match over.min(reported) == over {
+            true => Ok(()),
+            false => Err(format!("strict limits are exceeded by {over:?}, and {reported:?} was reported beyond them")),
+        }
+    }
+
+    /// Adds what a log line reports beyond a reservation.
+    fn note_overruns(&mut self, lines: &[u8]) {
+        for line in String::from_utf8_lossy(lines).lines().filter(|line| line.contains("\"event\":\"overrun\"")) {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let of = |name: &str| line[name].as_u64().unwrap_or(0);
+            let dollars = |name: &str| (line[name].as_f64().unwrap_or(0.0) * 1e9).round() as u64;
+            self.overruns = self.overruns.plus(Amount {
+                tokens: of("used").saturating_sub(of("reserved")),
+                nano: dollars("used_dollars").saturating_sub(dollars("reserved_dollars")),
+            });
+            self.tally.overruns += 1;
         }
     }
 

@@ -82,8 +82,9 @@ pub(super) fn look(config: &Config) -> Result<(), String> {
 }
 
 impl Opened {
-    /// Opens the configured ledger, and imports the rows that an earlier process has left in `spills`.
-    pub(super) fn open(config: &Config, spills: &SpillFolder) -> Result<Opened, String> {
+    /// Opens the configured ledger, and imports the rows that an earlier process has left in `spills`. `inherits`: a
+    /// predecessor still serves requests.
+    pub(super) fn open(config: &Config, spills: &SpillFolder, inherits: bool) -> Result<Opened, String> {
         let opened = match &config.store.url {
             StoreUrl::Sqlite(path) => {
                 let durable = config.store.durability == Durability::BeforeReply;
@@ -91,6 +92,7 @@ impl Opened {
                 store::open_owner(path, durable, page_size).and_then(|mut db| {
                     let mut warnings = spills.read(&mut db)?;
                     warnings.extend(lock::exposed(path));
+                    db.take_promises(!inherits)?;
                     let found = db.page_size()?;
                     if found != page_size {
                         warnings.push(format!(

@@ -179,7 +179,7 @@ impl Service {
             Arc::make_mut(&mut config).take_lists(&turn.lists);
         }
         let (config, now) = (&config, Clock::new().now());
-        let mut ledger = Opened::open(config, &plan.spills)?;
+        let mut ledger = Opened::open(config, &plan.spills, inherits)?;
         let listening = Listening::from_config(config);
         let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
         warnings.append(&mut ledger.warnings);

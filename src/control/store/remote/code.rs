@@ -26,6 +26,7 @@ const TRY: usize = 12;
 /// Rulings of the admitting script.
 pub(super) const ADMITTED: u64 = 0;
 pub(super) const REFUSED: u64 = 1;
+pub(super) const LESS: u64 = 2;
 pub(super) const LOOKED: u64 = 5;
 pub(super) const CALLED: u64 = 7;
 /// The server came to the question too late.
@@ -35,7 +36,10 @@ pub(super) const ENDED: u64 = 9;
 
 /// Code before the admitting script: the names of the rulings.
 fn names() -> String {
-    format!("local ADMITTED,REFUSED,LOOKED,CALLED,LATE,ENDED={ADMITTED},{REFUSED},{LOOKED},{CALLED},{LATE},{ENDED}\n")
+    format!(
+        "local ADMITTED,REFUSED,LESS,LOOKED,CALLED,LATE,ENDED=\
+         {ADMITTED},{REFUSED},{LESS},{LOOKED},{CALLED},{LATE},{ENDED}\n"
+    )
 }
 
 fn texts() -> Vec<String> {

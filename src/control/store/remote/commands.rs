@@ -1,7 +1,7 @@
 //! Commands of a host to the shared ledger, as the ledger's thread sends them: admission and release of requests,
 //! records, and the host's lease.
 
-use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LOOKED, REFUSED, RELEASE};
+use super::code::{ADMIT, ADMITTED, ANNOUNCE, CALLED, ENDED, LATE, LESS, LOOKED, REFUSED, RELEASE};
 use super::values::{integer, list, text};
 use super::{CALLS, Done, Holding, Holds, Remote, RemoteCommand, Speaker, grant_name, is_wrong_type, places};
 use crate::base::time::{Mono, Unix};
@@ -220,7 +220,7 @@ impl Remote {
             host: &speaker.host,
             host_prefix: self.server.named("host:"),
             reserved: [1, ask.lease.reserved.tokens, ask.lease.reserved.nano],
-            strict: ask.limits.strict,
+            least: ask.limits.strict.map(|least| [1, least.tokens, least.nano]),
             admits: ask.admits,
             grant: if part > 0 { grant_name(&speaker.writer, number) } else { String::new() },
             grant_lasts: bounds::GRANT.as_millis() as u64,
@@ -265,8 +265,10 @@ struct ScriptQuestion<'a> {
     host_prefix: String,
     /// What the request takes of each resource.
     reserved: [u64; 3],
-    /// True if all of that must fit into each limit. Otherwise a limit that is not reached admits.
-    strict: bool,
+    /// If all of that must fit into each limit: the least with which the host would ask again. Otherwise a limit that
+    /// is not reached admits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    least: Option<[u64; 3]>,
     /// False if the host only asks for counts.
     admits: bool,
     /// Name of the grant that is wanted, `""` for none; its duration in milliseconds; and the divisor of what is left:
@@ -337,6 +339,7 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<AskAnswer> {
             Ruling::Refused(*Resource::ALL.get(resource)?, usize::try_from(*part).ok()?, by)
         }
         ADMITTED => Ruling::Admitted,
+        LESS => Ruling::Less(Amount { tokens: *tokens, nano: *nano }),
         LOOKED => Ruling::Looked,
         CALLED => Ruling::Called,
         ENDED => Ruling::Unavailable,

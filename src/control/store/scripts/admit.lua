@@ -6,10 +6,12 @@
 -- The hash of a part has a counter for each resource, under its number. "<number>:<name>" is what a host or a grant
 -- holds of it: requests of the host that it has not confirmed, or reservations. Of the first resource nothing is
 -- reserved: it is used at the admission.
--- `store/remote/code.rs` defines variables before this script: ADMITTED; REFUSED; LOOKED (the host only asked for
+-- `store/remote/code.rs` defines variables before this script: ADMITTED; REFUSED; LESS (the least reservation fits, the
+-- whole one does not); LOOKED (the host only asked for
 -- counts); CALLED (other hosts were asked to return their grants); LATE; ENDED (the host's lease has ended).
 -- Returns: ruling; index of the part that refuses, and number of the resource; 1 if its limit is reached only by
---          reservations; 1 if there is a grant; the grant's amount of each resource; then the counts of each part.
+--          reservations; 1 if there is a grant; the amount of each resource that the grant has, or that is left if the
+--          ruling is LESS; then the counts of each part.
 local ask = cjson.decode(ARGV[1])
 local host, grant = ask.host, ask.grant
 -- Only this server's clock is used: a host with a wrong clock must not make counts expire.
@@ -95,6 +97,7 @@ end
 -- The least that a limit of each resource leaves; infinite if there is no limit.
 local left = { math.huge, math.huge, math.huge }
 local ruling, which, what, by, lasts, counts, is_used_up, calls = ADMITTED, 0, 0, 0, -1, {}, false, {}
+local is_short = false
 -- A limit is reached. If several are, the one that lasts longest is reported; reservations may end at any moment.
 local function refuse(part, resource, reserved, ends)
     local till = reserved == 1 and 0 or ends
@@ -122,7 +125,11 @@ for at, part in ipairs(ask.parts) do
     end
     for resource, limit in ipairs(part.limits) do
         local count, told = used[resource] + held[resource], used[resource]
-        local need = ask.strict and math.max(ask.reserved[resource], 1) or 1
+        -- A strict limit must have room for the whole reservation, or the host asks again with a smaller one.
+        local need = ask.least and math.max(ask.least[resource], 1) or 1
+        if ask.least and limit > 0 and count + ask.reserved[resource] > limit then
+            is_short = true
+        end
         if limit > 0 then
             left[resource] = math.min(left[resource], limit - count)
         end
@@ -166,6 +173,9 @@ elseif ruling ~= ADMITTED and not is_used_up and ask.calls then
 end
 if (ask.admits or grant ~= '') and not lives(host) then
     ruling = ENDED
+end
+if ruling == ADMITTED and is_short then
+    ruling = LESS
 end
 local function keep(part)
     redis.call('PEXPIRE', part.hash, part.kept)
@@ -218,6 +228,11 @@ if grant ~= '' and (ruling == ADMITTED or ruling == LOOKED) and (not ask.enlarge
             keep(part)
         end
         redis.call('SET', ask.host_prefix .. grant, '1', 'PX', ask.grant_lasts)
+    end
+end
+if ruling == LESS then
+    for resource, most in ipairs(left) do
+        amounts[resource] = math.floor(math.max(math.min(most, UNLIMITED), 0))
     end
 end
 return { ruling, which, what, by, gives, amounts[1], amounts[2], amounts[3], unpack(counts) }

@@ -185,7 +185,7 @@ mod tests {
     fn ask(epoch: u64) -> Ask {
         let (key, lease) = (KeyId::parse("abcdefABCDEF").unwrap(), Lease::default());
         let wish = Wish { part: 4, epoch, ..Wish::default() };
-        Ask { number: (0, 0), key, lease, limits: AskedLimits::default(), admits: true, wish }
+        Ask { number: (0, 0), key, lease, limits: AskedLimits::default(), admits: true, wish, promise: None }
     }
 
     #[test]

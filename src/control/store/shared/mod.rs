@@ -420,7 +420,7 @@ impl<S: SharedStore, F: Fn(LedgerNotice)> SharedThread<S, F> {
             }
             // The lease of this host has ended: it must announce itself under a new name first.
             Ruling::Unavailable => self.announced = false,
-            Ruling::Refused(..) | Ruling::Looked => {}
+            Ruling::Refused(..) | Ruling::Less(_) | Ruling::Looked => {}
         }
         let grant = answer.grant.map(|grant| Grant { until, ..grant });
         (self.watch.tell)(LedgerNotice::Answered(Box::new(AskAnswer { grant, ..answer.clone() })));

@@ -3,13 +3,14 @@
 //! gateway.
 
 use super::super::api::{Batch, StoreError};
-use super::super::lock::check_seen;
+use super::super::lock::{FileLock, check_seen};
 use super::super::spill::Importer;
 use super::super::watch::Store;
 use super::super::written::Written;
 use super::tables::{APPLICATION, OTHER, SCHEMA, marks, problem};
-use super::{Odd, SELECT_PIECE, Sqlite, groups, read_keys};
+use super::{Odd, SELECT_PIECE, Sqlite, groups, promises, read_keys};
 use crate::base::limits;
+use crate::policy::ask::Ask;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
 use crate::store::bounds;
@@ -108,6 +109,60 @@ impl Sqlite {
             self.append(rows)?;
         }
         Ok(Written::from_rows(missing.len()))
+    }
+
+    /// Writes promises in one transaction.
+    pub fn promise<'a>(&mut self, rows: impl Iterator<Item = &'a Row>) -> Result<(), StoreError> {
+        let write = || -> rusqlite::Result<()> {
+            let transaction = self.connection.transaction()?;
+            for row in rows {
+                // Before it is written: an unknown one would never be ended.
+                self.promised.insert(row.request);
+                promises::write(&transaction, row)?;
+            }
+            transaction.commit()
+        };
+        let written = write();
+        written.map_err(|error| self.tell(error))
+    }
+
+    /// Reads the promises in the file, and appends them if `are_left`: no gateway serves their requests any more.
+    pub fn take_promises(&mut self, are_left: bool) -> Result<(), StoreError> {
+        let rows = promises::all(&self.connection).map_err(|error| self.tell(error))?;
+        self.promised.extend(rows.iter().map(|row| row.request));
+        let left = if are_left { &rows[..] } else { &[] };
+        left.chunks(bounds::ROWS_PER_COMMIT).try_for_each(|rows| self.append(rows))
+    }
+}
+
+impl Store for Sqlite {
+    fn append(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
+        Sqlite::append(self, rows).map(|()| Written::from_rows(rows.len()))
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.lock.as_ref().map_or(Ok(()), FileLock::sync_log)
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        Sqlite::check(self)
+    }
+
+    fn release(&mut self) -> Result<(), StoreError> {
+        Sqlite::release(self)
+    }
+
+    fn retake(&mut self) -> Result<(), StoreError> {
+        Sqlite::retake(self)
+    }
+
+    fn append_missing(&mut self, rows: &[Row]) -> Result<Written, StoreError> {
+        Sqlite::append_missing(self, rows)
+    }
+
+    fn promise(&mut self, asks: &[Ask]) -> Result<(), StoreError> {
+        self.check()?;
+        Sqlite::promise(self, asks.iter().filter_map(|ask| ask.promise.as_deref()))
     }
 }
 

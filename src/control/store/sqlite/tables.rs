@@ -1,7 +1,7 @@
 //! Tables of the ledger's file: creates them, and refuses those of another version. Called when a file is opened.
 
 use super::value::Fallible;
-use super::{alert_claims, groups, notes, people, tally, writer_clocks};
+use super::{alert_claims, groups, notes, people, promises, tally, writer_clocks};
 use crate::base::limits;
 use crate::base::time::Mono;
 use crate::io::clock::Clock;
@@ -121,8 +121,16 @@ fn create(transaction: &Connection, secret: &str) -> Fallible<()> {
         transaction.execute_batch(&SUMS.replace("{}", name))?;
     }
     transaction.execute_batch(&SECRET.replace("{}", secret))?;
-    let tables =
-        [KEYS, groups::TABLE, tally::TABLE, people::TABLE, notes::TABLES, writer_clocks::TABLE, alert_claims::TABLES];
+    let tables = [
+        KEYS,
+        groups::TABLE,
+        tally::TABLE,
+        people::TABLE,
+        notes::TABLES,
+        writer_clocks::TABLE,
+        alert_claims::TABLES,
+        promises::TABLE,
+    ];
     tables.iter().try_for_each(|sql| transaction.execute_batch(sql))?;
     let views = [groups::view(), tally::VIEWS.to_string(), people::view()];
     views.iter().try_for_each(|sql| transaction.execute_batch(sql))?;

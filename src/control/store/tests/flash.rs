@@ -371,6 +371,10 @@ impl Store for Syncing {
     fn release(&mut self) -> Result<(), StoreError> {
         self.db.release()
     }
+    fn promise(&mut self, _: &[crate::policy::ask::Ask]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn retake(&mut self) -> Result<(), StoreError> {
         self.db.retake()
     }

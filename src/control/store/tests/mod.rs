@@ -794,6 +794,10 @@ impl Store for Slow {
     fn release(&mut self) -> Result<(), StoreError> {
         self.db.release()
     }
+    fn promise(&mut self, _: &[crate::policy::ask::Ask]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn retake(&mut self) -> Result<(), StoreError> {
         self.db.retake()
     }

@@ -62,3 +62,60 @@ impl Fields {
         count.map(|member| member.name.text())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::dialect::request::RequestScan;
+    use crate::wire::{ModelEndpoint, Passthrough};
+
+    /// Upper bound of a prompt, with 5,000 tokens for each image and 70,000 for each file.
+    fn most(endpoint: ModelEndpoint, body: &str) -> (u64, bool) {
+        let mut scan = RequestScan::new();
+        scan.reset(endpoint);
+        scan.finish(body.as_bytes()).unwrap();
+        (scan.prompt_most(endpoint, body.as_bytes(), 5000, 70_000), scan.is_fetched())
+    }
+
+    fn chat(content: &str, more: &str) -> (u64, bool) {
+        most(ModelEndpoint::CHAT, &format!("{{\"messages\":[{{\"role\":\"user\",\"content\":{content}}}]{more}}}"))
+    }
+
+    #[test]
+    fn text_counts_its_decoded_bytes_and_everything_else_a_constant() {
+        // The role has four bytes; the message and the prompt have 16 tokens each.
+        assert_eq!(chat(r#""hi""#, ""), (4 + 2 + 32, false));
+        assert_eq!(chat(r#""\u00fc\n\ud83d\ude00""#, ""), (4 + 2 + 1 + 4 + 32, false));
+        let data = "a".repeat(80);
+        let image = |url: &str| format!("[{{\"type\":\"image_url\",\"image_url\":{{\"url\":\"{url}\"}}}}]");
+        // A part, the nine bytes of its type, and the marks of the list and of two objects.
+        let around = 4 + 9 + 3 + 48;
+        assert_eq!(chat(&image(&format!("data:image/png;base64,{data}")), ""), (around + 5000, false));
+        assert!(chat(&image("https://example.com/a.png"), "").1);
+        let file = format!("[{{\"type\":\"file\",\"file\":{{\"file_data\":\"data:application/pdf;base64,{data}\"}}}}]");
+        assert_eq!(chat(&file, "").0, around - 5 + 70_000);
+        assert_eq!(
+            chat(r#""hi""#, r#","response_format":{"type":"text"}"#).0 - chat(r#""hi""#, "").0,
+            1024 + 4 + 4 + 2
+        );
+    }
+
+    #[test]
+    fn tools_count_their_text_and_what_providers_write_for_them() {
+        let with = |tools: &str| {
+            let body = format!(
+                "{{\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}],\"max_tokens\":1,\"tools\":{tools}}}"
+            );
+            most(ModelEndpoint::MESSAGES, &body).0
+        };
+        let own = with(r#"[{"name":"look","input_schema":{"type":"object"}}]"#);
+        assert!(own > 38 + 1024 + 32 && own < 38 + 1024 + 32 + 80, "{own}");
+        assert!(with(r#"[{"type":"bash_20250124","name":"bash"}]"#) > 38 + 1024 + 32 + 1024);
+    }
+
+    #[test]
+    fn relayed_request_counts_its_body_and_its_query_with_each_document() {
+        let rerank = ModelEndpoint::passthrough(Passthrough::Rerank);
+        let body = r#"{"query":"abc","documents":["x","y","z"]}"#;
+        assert_eq!(most(rerank, body), (body.len() as u64 + 3 * 16 + 2 * 5, false));
+    }
+}

@@ -173,7 +173,7 @@ mod tests {
     fn ask(grants: &mut Grants) -> Ask {
         let (key, wish) = (KeyId::parse("abcdefABCDEF").unwrap(), grants.wish(KEY, 4));
         let (lease, limits) = (Lease::default(), AskedLimits::default());
-        Ask { number: (0, 0), key, lease, limits, admits: true, wish }
+        Ask { number: (0, 0), key, lease, limits, admits: true, wish, promise: None }
     }
 
     #[test]

@@ -81,17 +81,20 @@ impl Driver {
         }
     }
 
-    /// Handles an answer of a shared ledger.
+    /// Handles an answer of a ledger. One in a file only takes promises.
     pub(crate) fn ruled(&mut self, answer: &AskAnswer) {
         let ask = &answer.ask;
-        if answer.ruling != Ruling::Unavailable
+        let is_shared = self.cx.is_shared();
+        if is_shared
+            && answer.ruling != Ruling::Unavailable
             && let Some((key, plan)) = self.cx.counted_key(&ask.key)
         {
             self.cx.accounts.meter.learn(key, &plan, &ask.lease, self.cx.now.unix, &answer.counts);
             self.cx.granted(key, answer);
             self.cx.tell_of_budgets();
         }
-        if answer.ruling == Ruling::Unavailable
+        if is_shared
+            && answer.ruling == Ruling::Unavailable
             && ask.number == NO_EXCHANGE
             && let Some(key) = self.cx.access.keys.index_of(&ask.key)
         {
@@ -103,7 +106,7 @@ impl Driver {
             self.tell(id, ExchangeEvent::Ruled(ask, answer.ruling));
             // The clocks of the exchange may have started.
             self.arm(cid);
-        } else if answer.ruling == Ruling::Admitted {
+        } else if is_shared && answer.ruling == Ruling::Admitted {
             // The request has ended or waited too long; its lease is returned.
             self.cx.commands.orders.give_back(Release { key: ask.key, lease: ask.lease.clone(), unsent: true });
         }

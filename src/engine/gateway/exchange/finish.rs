@@ -6,6 +6,7 @@
 //! A request that has ended leaves its usage record, its part in the metrics, and its log line.
 
 use super::admit::cost::{Bill, is_priced};
+use super::admit::record::row_of;
 use super::admit::strict;
 use super::attempt::verdict::abandon;
 use super::diagnosis::failed_request;
@@ -21,7 +22,7 @@ use crate::dialect::{ObservedUsage, Overflow};
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::local;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::gateway::report::access_log::{self, ClientAttribution, Times};
+use crate::gateway::report::access_log::{self, Times};
 use crate::gateway::report::log_limit::LogCaller;
 use crate::gateway::report::metrics::{Taken, Timed};
 use crate::gateway::report::recorder::Passed;
@@ -30,11 +31,10 @@ use crate::policy::cause::Cause;
 use crate::policy::config::RequestLog;
 use crate::policy::meter::Amount;
 use crate::policy::refusal::Refusal;
-use crate::policy::row::{RareNames, Row, RowNames};
+use crate::policy::row::Row;
 use crate::policy::usage::Usage;
 use crate::wire::ModelEndpoint;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::Arc;
 
 impl State {
     /// No attempt is left: sends an error with its own status, or an error event if a head was sent.
@@ -213,16 +213,6 @@ impl Committing {
     }
 }
 
-/// Rare names for the row of a request: those that its client gives, and its trace.
-#[inline(never)] // most requests have none
-fn row_names(extras: Option<&ClientAttribution>, trace: Option<Arc<str>>) -> RowNames {
-    let Some(extras) = extras else { return RareNames { trace, ..RareNames::default() }.into() };
-    let ClientAttribution { user, session, agent, parent_agent, .. } = extras;
-    let asked = extras.asked().cloned();
-    let [user, session, agent, parent_agent] = [user, session, agent, parent_agent].map(Clone::clone);
-    RareNames { user, session, trace, agent, parent_agent, asked }.into()
-}
-
 impl RequestJob {
     /// Settles the reservation to the real use, once, and writes the row. Returns the bill, and the number of the row.
     pub(super) fn settle(&mut self, usage: Usage, status: u16, cx: &mut Cx) -> Option<(Bill, Option<NonZeroU64>)> {
@@ -238,36 +228,8 @@ impl RequestJob {
         if cx.accounts.meter.has_news() {
             cx.tell_of_budgets();
         }
-        let (Some(model), Some(endpoint), Some(target)) =
-            (self.request.model(), self.request.endpoint(), self.target())
-        else {
-            return Some((bill, None));
-        };
-        let trace = self.notes.0.as_ref().and_then(|diagnosis| diagnosis.trace_text());
-        let names = match (self.request.extras.as_deref(), trace) {
-            (None, None) => RowNames::default(),
-            (extras, trace) => row_names(extras, trace),
-        };
-        let row = Row {
-            request: self.request.id.raw(),
-            key: cx.access.keys.get(self.request.found.key?).id(),
-            admitted: admitted.at,
-            model: model.id.clone(),
-            // A request that only waited was not served by a target.
-            target: if self.attempt.attempts == 0 { Arc::from("") } else { target.label.clone() },
-            endpoint,
-            stream: self.request.asked.is_some_and(|asked| asked.stream),
-            status,
-            usage,
-            cost_nano,
-            attempts: self.attempt.attempts.into(),
-            micros: cx.now.mono.micros_since(self.request.received),
-            queued_ms: self.request.queued_ms(),
-            group,
-            client: self.request.meta.agent,
-            names,
-            lease: admitted.lease,
-        };
+        let Some(row) = row_of(self, bill, status, (group, admitted.at), cx) else { return Some((bill, None)) };
+        let row = Row { lease: admitted.lease, ..row };
         Some((bill, NonZeroU64::new(cx.give_row(row))))
     }
 

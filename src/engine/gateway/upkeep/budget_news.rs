@@ -48,7 +48,7 @@ fn ask_for(cx: &mut Cx, key: KeyIx, path: Option<PathIx>) {
     let budgets = lease.parts.iter().zip(&limits.parts).filter(|(_, [.., nano])| *nano > 0);
     if budgets.into_iter().any(|(part, _)| path.is_none() || !part.group().is_empty()) {
         let (number, key) = (NO_EXCHANGE, cx.access.keys.get(key).id());
-        cx.commands.orders.ask(Ask { number, key, lease, limits, admits: false, wish: Wish::default() });
+        cx.commands.orders.ask(Ask { number, key, lease, limits, admits: false, wish: Wish::default(), promise: None });
     }
 }
 

@@ -19,8 +19,9 @@ pub struct AskedLimits {
     pub parts: Vec<[u64; 3]>,
     /// Running requests of the key and each group.
     pub running: Vec<u64>,
-    /// True if the whole reservation must fit into the limits of tokens and money.
-    pub strict: bool,
+    /// The least reservation with which the request may be admitted, if its whole reservation must fit into the limits
+    /// of tokens and money.
+    pub strict: Option<Amount>,
 }
 
 /// Adds the spans that count requests to `model` admitted `at`.

@@ -19,8 +19,12 @@ pub struct StrictReservation {
     pub completion: u64,
     /// Nano-dollars.
     pub nano: u64,
+    /// The least reservation with which the request may be admitted.
+    pub least: Amount,
     /// Number of the last attempt that costs nothing more; 0 if there is none.
     pub settled: u8,
+    /// Number of questions to a shared ledger that had too little left.
+    pub asked: u8,
 }
 
 impl StrictReservation {
@@ -84,6 +88,20 @@ impl Meter {
     /// True if a group of the path makes limits strict.
     pub fn is_strict(&self, path: PathIx) -> bool {
         self.tree.any(path, |limits| limits.strict)
+    }
+
+    /// Amount by which use and reservations of a key are above its limits.
+    pub fn over(&mut self, payer: Payer<'_>, now: Unix) -> Amount {
+        let account = self.at(payer.key, payer.plan, now);
+        payer.plan.all.iter().fold(Amount::default(), |most, cap| {
+            let (used, reserved) = taken(account, cap);
+            let over = (used + reserved).saturating_sub(cap.total);
+            match cap.resource {
+                Resource::Tokens => Amount { tokens: most.tokens.max(over), ..most },
+                Resource::Budget => Amount { nano: most.nano.max(over), ..most },
+                Resource::Requests | Resource::Running => most,
+            }
+        })
     }
 
     /// The least that the limits of the key and its groups leave of tokens and money; `u64::MAX` without a limit.

@@ -1,6 +1,7 @@
 mod entries;
 mod lengths;
 mod shares;
+mod strict;
 mod trees;
 
 use super::*;

@@ -3,6 +3,7 @@
 pub(crate) mod authorize;
 mod choose_model;
 pub(crate) mod cost;
+pub(crate) mod record;
 pub(crate) mod replace;
 mod reserve;
 pub(crate) mod strict;

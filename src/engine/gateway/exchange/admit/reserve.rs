@@ -2,6 +2,7 @@
 //! this module asks the ledger and handles its answer, or follows `on_outage` if there is none.
 
 use super::replace::{instead_of, is_exhausted, replace_model};
+use super::strict::{self, NoBound};
 use crate::base::limits::{ASK_TIMEOUT, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
@@ -12,7 +13,7 @@ use crate::gateway::exchange::state::{Exchange, NextStep, Outgoing, Reserving, S
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, AskedLimits, Release, Ruling, Use, Wish};
 use crate::policy::keys::KeyIx;
-use crate::policy::meter::{Amount, Hold, Lease, Meter, Payer};
+use crate::policy::meter::{Amount, Hold, Lease, Meter, Payer, StrictReservation};
 use crate::policy::refusal::Refusal;
 use std::num::NonZeroU32;
 
@@ -52,9 +53,8 @@ impl Reserving {
         if job.admit_bounded(&draft, call) {
             return NextStep::Serve(draft);
         }
-        if let Some(strict) = job.request.strict() {
-            let need = strict.amount();
-            return Reserving::strictly(job, draft, need, call);
+        if let Some(strict) = job.request.strict().copied() {
+            return Reserving::strictly(job, draft, strict, call);
         }
         let mut estimate = job.count_prompt(&draft, call);
         if draft.scan.tokens_fetched() > 0 {
@@ -92,28 +92,42 @@ impl Reserving {
         }
     }
 
-    /// Admits a request if every limit has room for all of `need`. Without the shared ledger nobody knows that.
+    /// Admits a request if every limit has room for its whole reservation. Without the shared ledger nobody knows that.
+    /// A ledger in a file gets the reservation before the request is sent.
     #[cold]
-    fn strictly(job: &mut RequestJob, draft: Outgoing, need: Amount, call: &mut DriverCall) -> NextStep {
+    fn strictly(job: &mut RequestJob, draft: Outgoing, strict: StrictReservation, call: &mut DriverCall) -> NextStep {
         let payer = match job.request.payer(&call.cx.access, &call.cx.setup.config) {
             Ok(payer) => payer,
             Err(refusal) => return NextStep::refuse(draft, refusal),
         };
+        let (need, now) = (strict.amount(), call.cx.now.unix);
         if call.cx.is_shared() {
             if !call.cx.asks_ledger() {
                 return NextStep::refuse(draft, Refusal::store());
             }
-            let mut question = Question::of(payer, need, call.cx.now.unix, &mut call.cx.accounts.meter);
-            (question.limits.strict, question.is_granted) = (true, false);
+            let mut question = Question::of(payer, need, now, &mut call.cx.accounts.meter);
+            (question.limits.strict, question.is_granted) = (Some(strict.least), false);
             let reserving = Reserving::put(question, Some(draft), call);
             return NextStep::Enter(State::Reserving(reserving), Effect::Rearm);
         }
-        match call.cx.accounts.meter.admit_strictly(payer, call.cx.now.unix, need) {
-            Ok(hold) => {
-                job.admitted(hold, None, call.cx.now.unix);
-                NextStep::Serve(draft)
-            }
-            Err(limit) => instead_of(&limit, job, draft, need, call),
+        let hold = match call.cx.accounts.meter.admit_strictly(payer, now, need) {
+            Ok(hold) => hold,
+            Err(limit) => return instead_of(&limit, job, draft, need, call),
+        };
+        job.admitted(hold, None, now);
+        strict::promise(job, (call.message.exchange.slot, call.message.exchange.generation), call.cx);
+        let (lease, by) = (Box::default(), call.cx.now.mono.after(ASK_TIMEOUT));
+        let reserving = Reserving { draft: Some(draft), lease, asked: now, by };
+        NextStep::Enter(State::Reserving(reserving), Effect::Rearm)
+    }
+
+    /// The shared ledger has less left than a request would reserve: it is bounded by that, and asks again.
+    #[cold]
+    fn less(job: &mut RequestJob, mut draft: Outgoing, left: Amount, call: &mut DriverCall) -> NextStep {
+        match strict::bound_again(job, &mut draft, left, call) {
+            Ok(()) => NextStep::Write(draft),
+            Err(NoBound::Full(limit)) => instead_of(&limit, job, draft, left, call),
+            Err(NoBound::Refused(refusal)) => NextStep::refuse(draft, refusal),
         }
     }
 
@@ -156,12 +170,12 @@ impl Reserving {
             false => Wish::default(),
         };
         let key = call.cx.access.keys.get(key).id();
-        call.cx.commands.orders.ask(Ask { number, key, lease, limits, admits, wish });
+        call.cx.commands.orders.ask(Ask { number, key, lease, limits, admits, wish, promise: None });
         let by = call.cx.now.mono.after(ASK_TIMEOUT);
         Reserving { draft, lease: kept, asked: call.cx.now.unix, by }
     }
 
-    /// The shared ledger has answered.
+    /// The ledger has answered. A ledger in a file has only taken the promise of a request that is admitted.
     pub(crate) fn ruled(self, job: &mut RequestJob, ask: &Ask, ruling: Ruling, call: &mut DriverCall) -> NextStep {
         let cx = &mut *call.cx;
         if ruling == Ruling::Unavailable {
@@ -170,6 +184,12 @@ impl Reserving {
         let (Some(draft), false) = (self.draft, ruling == Ruling::Looked) else {
             return NextStep::Enter(State::Ended, Effect::Quota);
         };
+        if job.admitted.is_some() {
+            return NextStep::Serve(draft);
+        }
+        if let Ruling::Less(left) = ruling {
+            return Reserving::less(job, draft, left, call);
+        }
         let refusal = match (ruling, job.request.payer(&cx.access, &cx.setup.config), job.request.still_welcome(cx)) {
             (Ruling::Admitted, Ok(payer), Ok(())) => {
                 let lease = Lease { shared: true, ..ask.lease.clone() };
@@ -192,7 +212,7 @@ impl Reserving {
         NextStep::refuse(draft, refusal)
     }
 
-    /// The shared ledger has not decided: follows `on_outage`.
+    /// The ledger has not answered: follows `on_outage`.
     pub(crate) fn not_ruled(self, job: &mut RequestJob, cx: &mut Cx) -> NextStep {
         let alone = cx.goes_on_alone() && job.request.strict().is_none();
         let Some(draft) = self.draft else {

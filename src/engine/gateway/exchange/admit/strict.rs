@@ -3,17 +3,20 @@
 //! reservation.
 
 use super::cost::{is_open, settle_attempt, spend, with_spent};
+use super::record::row_of;
 use crate::base::text::push_cost;
 use crate::base::time::Mono;
 use crate::dialect;
+use crate::gateway::accounts::budget_sums::NO_EXCHANGE;
 use crate::gateway::cx::Cx;
 use crate::gateway::exchange::event::{ClientMessage, DriverCall};
 use crate::gateway::exchange::fault::{Fault, FaultKind};
 use crate::gateway::exchange::job::RequestJob;
 use crate::gateway::exchange::request::Request;
 use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::ask::{Ask, AskedLimits, Wish};
 use crate::policy::catalog::Model;
-use crate::policy::meter::{Amount, Limit, StrictReservation};
+use crate::policy::meter::{Amount, Lease, Limit, StrictReservation};
 use crate::policy::prices::{ModelPrices, UnitPrices};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::UsageSource;
@@ -53,15 +56,41 @@ impl From<NoBound> for Refusal {
 #[inline]
 pub(crate) fn bound(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), NoBound> {
     match job.request.found.key {
-        Some(key) if call.cx.access.plans.is_strict(key, &call.cx.access.keys) => bound_by_room(job, draft, call),
+        Some(key) if call.cx.access.plans.is_strict(key, &call.cx.access.keys) => {
+            bound_within(job, draft, Amount::MAX, call)
+        }
         _ => Ok(()),
     }
 }
 
+/// Questions to a shared ledger about one request, before it asks for its least reservation.
+const ASKS_MAX: u8 = 3;
+
+/// Bounds a request again, since a shared ledger has only `left` for it.
+pub(super) fn bound_again(
+    job: &mut RequestJob,
+    draft: &mut OutgoingRequest,
+    left: Amount,
+    call: &mut DriverCall,
+) -> Result<(), NoBound> {
+    let before = job.request.extras.as_mut().and_then(|extras| extras.strict.take()).unwrap_or_default();
+    let most = if before.asked < ASKS_MAX { left.max(before.least) } else { before.least };
+    bound_within(job, draft, most, call)?;
+    if let Some(strict) = job.request.extras.as_mut().and_then(|extras| extras.strict.as_mut()) {
+        strict.asked = before.asked + 1;
+    }
+    Ok(())
+}
+
 /// Computes the reservation, and the bound on completion tokens that is sent: the smallest of the client's, the model's
-/// and what the limits still pay for.
+/// and what the limits still pay for. `most`: what a shared ledger has left.
 #[cold]
-fn bound_by_room(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut DriverCall) -> Result<(), NoBound> {
+fn bound_within(
+    job: &mut RequestJob,
+    draft: &mut OutgoingRequest,
+    most: Amount,
+    call: &mut DriverCall,
+) -> Result<(), NoBound> {
     if job.request.strict().is_some() {
         return Ok(());
     }
@@ -73,6 +102,7 @@ fn bound_by_room(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut D
         return Ok(());
     };
     has_bound(request, model, draft, &call.message, room)?;
+    let room = room.min(most);
     let fields = draft.scan.fields();
     let beside = request.beside(model, fields, &call.message);
     let answers = fields.generated().saturating_mul(beside.answers.max(1));
@@ -84,17 +114,17 @@ fn bound_by_room(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut D
         let beside = (beside.added + beside.unknown).saturating_mul(fields.prompts());
         draft.scan.prompt_most(endpoint, call.message.body, image, file).saturating_add(beside)
     };
-    let most = model.capabilities.max_output_tokens;
+    let longest = model.capabilities.max_output_tokens;
     let want = match fields.max_tokens {
         _ if is_media => 0,
-        Some(own) => own.min(most.unwrap_or(u64::MAX)),
-        None => most.unwrap_or(model.default_max_tokens),
+        Some(own) => own.min(longest.unwrap_or(u64::MAX)),
+        None => longest.unwrap_or(model.default_max_tokens),
     };
     let reserved = |bound: u64| {
         let each = if want == 0 { 0 } else { bound.max(beside.bound) };
         let completion = each.saturating_mul(answers).saturating_add(beside.predicted);
         let nano = request.most_nano(model, prompt, completion, Some(fields));
-        StrictReservation { prompt, completion, nano, settled: 0 }
+        StrictReservation { prompt, completion, nano, ..StrictReservation::default() }
     };
     let fits = |bound: u64| {
         let need = reserved(bound).amount();
@@ -111,7 +141,7 @@ fn bound_by_room(job: &mut RequestJob, draft: &mut OutgoingRequest, call: &mut D
         let middle = bound + (above - bound).div_ceil(2);
         if fits(middle) { bound = middle } else { above = middle - 1 }
     }
-    let strict = reserved(bound);
+    let strict = StrictReservation { least: reserved(least).amount(), ..reserved(bound) };
     job.request.extras.get_or_insert_default().strict = Some(strict);
     if want > 0 {
         draft.scan.set_bound(bound);
@@ -148,8 +178,29 @@ fn reserve_again(job: &mut RequestJob, fault: &Fault, cx: &mut Cx) -> bool {
     let has_room = meter.has_room(payer, cx.now.unix, more).is_ok();
     if has_room {
         meter.extend(&admitted.hold, more);
+        promise(job, NO_EXCHANGE, cx);
     }
     has_room
+}
+
+/// Gives the ledger the record that the request leaves if this process is killed: all of its reservation. The answer
+/// goes to the exchange of this number.
+pub(super) fn promise(job: &RequestJob, number: (u32, u32), cx: &mut Cx) {
+    let (Some(strict), Some(admitted), Some(key)) = (job.request.strict(), &job.admitted, job.request.found.key) else {
+        return;
+    };
+    let usage = with_spent(job, strict.all(UsageSource::Estimated));
+    let group = cx.accounts.meter.path_text(&admitted.hold);
+    let Some(row) = row_of(job, job.bill(&usage), 500, (group, admitted.at), cx) else { return };
+    cx.commands.orders.ask(Ask {
+        number,
+        key: cx.access.keys.get(key).id(),
+        lease: Lease::default(),
+        limits: AskedLimits::default(),
+        admits: false,
+        wish: Wish::default(),
+        promise: Some(Box::new(row)),
+    });
 }
 
 /// True if an attempt has failed by an answer that is not billed. It then costs nothing.
